@@ -1,0 +1,108 @@
+package throttler
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// Policy is a named list of limits that hold together: a charge must fit them
+// all. Treat a Policy as immutable once it is in use; to change a limit while
+// running, use another Policy of the same name. Counts are found by name, key,
+// algorithm and window, so they go on under the new one.
+type Policy struct {
+	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
+	// letters, digits, and . _ - / :
+	Name string
+
+	// Limits are the limits, at least one, at most MaxLimits. No two may have
+	// both algorithm and window in common.
+	Limits []Limit
+}
+
+// Charge returns a charge of cost 1 for key.
+func (p *Policy) Charge(key string) Charge { return Charge{Policy: p, Key: key, Cost: 1} }
+
+// Validate returns nil, or an error that wraps [ErrInvalid] and names the
+// field. [Throttler.Take] validates each policy that it meets; call Validate to
+// learn earlier.
+func (p *Policy) Validate() error {
+	if p == nil {
+		return invalid("policy is nil")
+	}
+	if !validName(p.Name) {
+		return invalid("policy name is %q; it must be 1 to %d letters, digits, and . _ - / :", p.Name, MaxNameBytes)
+	}
+	if n := len(p.Limits); n == 0 || n > MaxLimits {
+		return invalid("policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
+	}
+	for i := range p.Limits {
+		if problem := p.Limits[i].validate(); problem != "" {
+			return invalid("policy %q: limit %d: %s", p.Name, i, problem)
+		}
+		for j := range i {
+			if sameCount(p.Limits[i], p.Limits[j]) {
+				return invalid("policy %q: limits %d and %d are both a %v of %v; only the smaller quota could ever refuse, so keep that one",
+					p.Name, j, i, p.Limits[i].Algorithm, p.Limits[i].Window)
+			}
+		}
+	}
+	return nil
+}
+
+// sameCount reports whether a and b would be found under one name in a state.
+func sameCount(a, b Limit) bool {
+	return a.Algorithm == b.Algorithm && a.Aligned == b.Aligned && a.Window == b.Window
+}
+
+func validName(name string) bool {
+	if name == "" || len(name) > MaxNameBytes {
+		return false
+	}
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case c == '.', c == '_', c == '-', c == '/', c == ':':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// Warnings names the limits that can never refuse anything because another one
+// of the policy always refuses first. Such a policy works, but does not say
+// what its author meant. Call it where policies are loaded, and print.
+//
+// Of two limits, the longer window must allow more units in all and fewer per
+// second: beside 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
+// refuses. A LeakyBucket is never warned about: it spaces what it does not
+// refuse.
+func (p *Policy) Warnings() []string {
+	var warnings []string
+	for i, long := range p.Limits {
+		for j, short := range p.Limits {
+			if long.Window <= short.Window {
+				continue
+			}
+			switch {
+			case long.Algorithm != LeakyBucket && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
+				warnings = append(warnings, fmt.Sprintf(
+					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
+					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
+			case short.Algorithm != LeakyBucket && long.Capacity() <= short.Capacity():
+				warnings = append(warnings, fmt.Sprintf(
+					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which allows no more units over a longer window",
+					p.Name, j, short, i, long))
+			}
+		}
+	}
+	return warnings
+}
+
+// ratesFaster reports whether a's quota per time is above b's, exactly: the
+// products of a quota and a window need up to 88 bits.
+func ratesFaster(a, b Limit) bool {
+	aHi, aLo := bits.Mul64(uint64(a.Quota), uint64(b.Window.Milliseconds()))
+	bHi, bLo := bits.Mul64(uint64(b.Quota), uint64(a.Window.Milliseconds()))
+	return aHi > bHi || aHi == bHi && aLo > bLo
+}

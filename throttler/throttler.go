@@ -1,0 +1,129 @@
+package throttler
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+// Throttler decides about charges. It is safe for concurrent use, holds no
+// counts itself, and needs no closing.
+type Throttler struct {
+	backend Backend
+	clock   clock.Clock
+}
+
+// Options are what a Throttler can be told. The zero value, and nil, are fine.
+type Options struct {
+	// Clock says what time it is. If nil, clock.System.
+	Clock clock.Clock
+}
+
+// New returns a Throttler whose counts live in backend. It panics if backend
+// is nil.
+func New(backend Backend, options *Options) *Throttler {
+	if backend == nil {
+		panic("throttler: New: backend is nil")
+	}
+	t := &Throttler{backend: backend, clock: clock.System{}}
+	if options != nil && options.Clock != nil {
+		t.clock = options.Clock
+	}
+	return t
+}
+
+// Take decides about charges together and, if every limit of every charge has
+// room, charges them all; else none. Errors wrap [ErrInvalid] or
+// [ErrUnavailable]; a refusal is not one.
+func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, error) {
+	r, err := t.request(charges)
+	if err != nil {
+		return Decision{}, err
+	}
+	d, err := t.backend.Take(ctx, r)
+	if err != nil {
+		return Decision{}, err
+	}
+	if d.Allowed {
+		d.receipt = new(receipt)
+	}
+	return d, nil
+}
+
+// Peek reports what Take would answer, charging nothing. With cost 0 it is
+// allowed unless a limit is in debt, and reports what is left. It may be served
+// by a replica and so lag a little behind.
+func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
+	r, err := t.request(charges)
+	if err != nil {
+		return Decision{}, err
+	}
+	return t.backend.Peek(ctx, r)
+}
+
+// Refund gives back what d took: to the windows that were charged, while they
+// last, and never more than was taken. It returns how the limits stand after
+// it. A decision that took nothing, or that was refunded or settled before, is
+// returned as it is. An error leaves open whether the refund was made; it is
+// not to be tried again.
+func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
+	return t.settle(ctx, d, make([]int64, len(d.Charges)))
+}
+
+// Settle replaces the costs that d charged, one for each of d.Charges, by the
+// real ones, for work whose cost is known only when it is done. What was
+// charged too much is given back as by Refund. What was charged too little is
+// charged now, even beyond the quota: the next requests wait that debt out. It
+// returns how the limits stand after it. A decision is settled or refunded
+// once; after that, and if d took nothing, it is returned as it is.
+func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
+	if len(costs) != len(d.Charges) {
+		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges))
+	}
+	for i, cost := range costs {
+		if cost < 0 || cost > MaxQuota {
+			return Decision{}, invalid("charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges[i].Policy.Name, cost, int64(MaxQuota))
+		}
+	}
+	return t.settle(ctx, d, costs)
+}
+
+func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
+	if d.receipt == nil {
+		return d, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err // nothing was sent: the receipt stays good
+	}
+	if d.receipt.done.Swap(true) || costsAs(d.Charges, costs) {
+		return d, nil
+	}
+	return t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
+}
+
+// costsAs reports whether charges cost what was charged: nothing to send then.
+func costsAs(charges []Charge, costs []int64) bool {
+	for i := range charges {
+		if charges[i].Cost != costs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *Throttler) request(charges []Charge) (Request, error) {
+	all, err := partitioned(charges)
+	if err != nil {
+		return Request{}, err
+	}
+	return Request{Now: t.now(), Charges: all}, nil
+}
+
+// now returns the clock's instant in whole milliseconds. A clock that stands
+// outside the years 1970 to 9999 is read as their nearest end: instants are
+// stored in six bytes.
+func (t *Throttler) now() time.Time {
+	ms := t.clock.Now().UnixMilli()
+	return time.UnixMilli(min(max(ms, 0), Never.UnixMilli())).UTC()
+}
