@@ -1,0 +1,354 @@
+package backendtest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+var (
+	historySteps = flag.Int("history-steps", 4000, "random steps that Histories runs for each mix of algorithms")
+	historySeed  = flag.Uint64("history-seed", 0, "seed of Histories; 0 chooses one and prints it")
+)
+
+// Histories runs random histories on a backend and on package algorithm, and
+// compares every answer: takes of various costs, peeks, refunds and
+// settlements, clock jumps both ways, edges hit exactly, policies that change.
+// It does so for each algorithm alone and for mixes of up to four limits and
+// three charges. open returns an empty backend; it is called for each history.
+//
+// The flags -history-steps and -history-seed choose a longer run, or repeat
+// one. A failure prints the seed and the history of the keys concerned.
+func Histories(t *testing.T, open func(t *testing.T) throttler.Backend) {
+	seed := *historySeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
+	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
+		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []throttler.Algorithm{a}) })
+	}
+	t.Run("mixed", func(t *testing.T) {
+		histories(t, open, seed, []throttler.Algorithm{
+			throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
+		})
+	})
+}
+
+// A history is short, so that no server throws out in real time what the
+// manual clock still keeps alive.
+const stepsInHistory = 250
+
+func histories(t *testing.T, open func(t *testing.T) throttler.Backend, seed uint64, algorithms []throttler.Algorithm) {
+	rng := rand.New(rand.NewPCG(seed, uint64(len(algorithms))<<8|uint64(algorithms[0])))
+	for done := 0; done < *historySteps; done += stepsInHistory {
+		h := newHistory(rng, algorithms, open(t))
+		for range stepsInHistory {
+			if err := h.step(t.Context()); err != nil {
+				t.Fatalf("-history-seed=%d: %v\nafter:\n%s", seed, err, strings.Join(h.lines[max(len(h.lines)-40, 0):], "\n"))
+			}
+		}
+	}
+}
+
+// history drives a backend and the model with the same steps.
+type history struct {
+	rng          *rand.Rand
+	algorithms   []throttler.Algorithm
+	clock        *clock.Manual
+	model, other *throttler.Throttler
+	policies     []*throttler.Policy // the present form of each
+	taken        []taken
+	edges        []time.Time // instants that answers spoke of
+	lines        []string
+}
+
+type taken struct{ model, other throttler.Decision }
+
+func newHistory(rng *rand.Rand, algorithms []throttler.Algorithm, backend throttler.Backend) *history {
+	start := time.UnixMilli(1_900_000_000_000 + rng.Int64N(1e9))
+	h := &history{rng: rng, algorithms: algorithms, clock: clock.NewManual(start)}
+	h.model = throttler.New(model{}, &throttler.Options{Clock: h.clock})
+	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock})
+	for i := range 3 {
+		h.policies = append(h.policies, h.policy(fmt.Sprintf("p%d", i)))
+	}
+	return h
+}
+
+func (h *history) step(ctx context.Context) error {
+	h.moveClock()
+	switch n := h.rng.IntN(100); {
+	case n < 60:
+		return h.take(ctx)
+	case n < 75:
+		return h.peek(ctx)
+	case n < 85 && len(h.taken) > 0:
+		return h.refund(ctx)
+	case n < 95 && len(h.taken) > 0:
+		return h.settle(ctx)
+	case n == 99:
+		h.changePolicy()
+	}
+	return nil
+}
+
+func (h *history) moveClock() {
+	switch n := h.rng.IntN(20); {
+	case n < 8: // stands
+	case n < 12:
+		h.clock.Advance(time.Duration(h.rng.IntN(10)) * time.Millisecond)
+	case n < 15:
+		window := h.policies[h.rng.IntN(len(h.policies))].Limits[0].Window
+		h.clock.Advance(time.Duration(h.rng.Int64N(int64(window)*2 + 1)).Truncate(time.Millisecond))
+	case n < 19:
+		if len(h.edges) > 0 {
+			edge := h.edges[h.rng.IntN(len(h.edges))].Add(time.Duration(h.rng.IntN(3)-1) * time.Millisecond)
+			// An edge of a year's window would make everything else dead.
+			if d := edge.Sub(h.clock.Now()); d < 48*time.Hour && d > -time.Hour {
+				h.clock.Set(edge)
+			}
+		}
+	default:
+		h.clock.Advance(-time.Duration(h.rng.IntN(5000)) * time.Millisecond)
+	}
+}
+
+func (h *history) take(ctx context.Context) error {
+	charges := h.charges()
+	want, errWant := h.model.Take(ctx, charges...)
+	got, errGot := h.other.Take(ctx, charges...)
+	h.note("take %v: %v", charges, got)
+	if want.Allowed && errGot == nil {
+		h.taken = append(h.taken, taken{want, got})
+	}
+	return h.compare("take", got, want, errGot, errWant)
+}
+
+func (h *history) peek(ctx context.Context) error {
+	charges := h.charges()
+	want, errWant := h.model.Peek(ctx, charges...)
+	got, errGot := h.other.Peek(ctx, charges...)
+	h.note("peek %v: %v", charges, got)
+	return h.compare("peek", got, want, errGot, errWant)
+}
+
+func (h *history) refund(ctx context.Context) error {
+	d := h.taken[h.rng.IntN(len(h.taken))]
+	want, errWant := h.model.Refund(ctx, d.model)
+	got, errGot := h.other.Refund(ctx, d.other)
+	h.note("refund of %v %v: %v", d.other.At.UnixMilli(), d.other.Charges, got)
+	return h.compare("refund", got, want, errGot, errWant)
+}
+
+func (h *history) settle(ctx context.Context) error {
+	d := h.taken[h.rng.IntN(len(h.taken))]
+	costs := make([]int64, len(d.model.Charges))
+	for i, c := range d.model.Charges {
+		costs[i] = h.cost(c.Policy)
+	}
+	want, errWant := h.model.Settle(ctx, d.model, costs...)
+	got, errGot := h.other.Settle(ctx, d.other, costs...)
+	h.note("settle of %v %v to %v: %v", d.other.At.UnixMilli(), d.other.Charges, costs, got)
+	return h.compare("settle", got, want, errGot, errWant)
+}
+
+func (h *history) charges() []throttler.Charge {
+	charges := make([]throttler.Charge, 1+h.rng.IntN(3)*h.rng.IntN(2))
+	for i := range charges {
+		p := h.policies[(h.rng.IntN(len(h.policies)))]
+		charges[i] = throttler.Charge{Policy: p, Key: fmt.Sprintf("k%d", i), Cost: h.cost(p), Partition: "part"}
+	}
+	if h.rng.IntN(4) == 0 {
+		charges = charges[:1]
+		charges[0].Partition = ""
+	}
+	return charges
+}
+
+func (h *history) cost(p *throttler.Policy) int64 {
+	quota := p.Limits[h.rng.IntN(len(p.Limits))].Capacity()
+	switch h.rng.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return min(quota, throttler.MaxQuota)
+	case 2:
+		return min(quota+1, throttler.MaxQuota)
+	case 3:
+		return h.rng.Int64N(quota) + 1
+	case 4:
+		return quota/2 + 1
+	}
+	return 1
+}
+
+func (h *history) policy(name string) *throttler.Policy {
+	for {
+		p := &throttler.Policy{Name: name}
+		for range 1 + h.rng.IntN(4) {
+			p.Limits = append(p.Limits, h.limit())
+		}
+		if p.Validate() == nil {
+			return p
+		}
+	}
+}
+
+// changePolicy changes a policy as a deploy would: a quota, a window, the
+// order of limits, or a limit more.
+func (h *history) changePolicy() {
+	i := h.rng.IntN(len(h.policies))
+	p := &throttler.Policy{Name: h.policies[i].Name, Limits: append([]throttler.Limit(nil), h.policies[i].Limits...)}
+	l := &p.Limits[h.rng.IntN(len(p.Limits))]
+	switch h.rng.IntN(4) {
+	case 0:
+		l.Quota = 1 + h.rng.Int64N(2*l.Quota)
+	case 1:
+		l.Window = l.Window/2 + time.Duration(h.rng.IntN(2000))*time.Millisecond
+	case 2:
+		h.rng.Shuffle(len(p.Limits), func(i, j int) { p.Limits[i], p.Limits[j] = p.Limits[j], p.Limits[i] })
+	case 3:
+		p.Limits = append(p.Limits, h.limit())
+	}
+	if p.Validate() == nil {
+		h.policies[i] = p
+		h.note("policy %s is now %v", p.Name, p.Limits)
+	}
+}
+
+func (h *history) limit() throttler.Limit {
+	windows := []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 3 * time.Second, time.Minute, time.Hour, 100 * time.Hour, 365 * 24 * time.Hour}
+	quotas := []int64{1, 2, 3, 5, 7, 10, 60, 999, 5000, 65535, 65537, 1_000_003, 1<<53 - 1, 1 << 53}
+	l := throttler.Limit{
+		Algorithm: h.algorithms[h.rng.IntN(len(h.algorithms))],
+		Quota:     quotas[h.rng.IntN(len(quotas))],
+		Window:    windows[h.rng.IntN(len(windows))],
+	}
+	switch l.Algorithm {
+	case throttler.FixedWindow:
+		l.Aligned = h.rng.IntN(3) == 0
+	case throttler.SlidingLog:
+		l.Quota = quotas[h.rng.IntN(7)]
+	case throttler.LeakyBucket:
+		if h.rng.IntN(2) == 0 {
+			l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond
+		}
+		fallthrough
+	case throttler.TokenBucket:
+		if h.rng.IntN(2) == 0 {
+			l.Burst = quotas[h.rng.IntN(len(quotas))]
+		}
+	}
+	return l
+}
+
+func (h *history) compare(step string, got, want throttler.Decision, errGot, errWant error) error {
+	if (errGot == nil) != (errWant == nil) {
+		return fmt.Errorf("%s: error %v, the model's %v", step, errGot, errWant)
+	}
+	if got.Allowed != want.Allowed || len(got.Limits) != len(want.Limits) {
+		return fmt.Errorf("%s: got  %s\nthe model says %s", step, line(got), line(want))
+	}
+	for i := range want.Limits {
+		g, w := got.Limits[i], want.Limits[i]
+		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
+			!g.RetryAt.Equal(w.RetryAt) || !g.StartAt.Equal(w.StartAt) {
+			return fmt.Errorf("%s: limit %d, %v: got  %s\nthe model says %s", step, i, w.Limit, line(got), line(want))
+		}
+		if h.rng.IntN(3) == 0 {
+			h.edges = append(h.edges, w.ResetAt)
+			if w.Refused && !w.RetryAt.Equal(throttler.Never) {
+				h.edges = append(h.edges, w.RetryAt)
+			}
+		}
+	}
+	h.edges = h.edges[max(len(h.edges)-20, 0):]
+	return nil
+}
+
+func (h *history) note(format string, args ...any) {
+	for i := range args {
+		switch arg := args[i].(type) {
+		case throttler.Decision:
+			args[i] = line(arg)
+		case []throttler.Charge:
+			var all []string
+			for _, c := range arg {
+				all = append(all, fmt.Sprintf("%d of %s/%s/%s", c.Cost, c.Policy.Name, c.Key, c.Partition))
+			}
+			args[i] = strings.Join(all, " + ")
+		}
+	}
+	h.lines = append(h.lines, fmt.Sprintf("%d ", h.clock.Now().UnixMilli())+fmt.Sprintf(format, args...))
+}
+
+func line(d throttler.Decision) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "allowed=%v", d.Allowed)
+	for _, s := range d.Limits {
+		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, start %d, mark %v]",
+			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), s.Mark)
+	}
+	return b.String()
+}
+
+// model is package algorithm as a backend, and nothing else: no locks, no
+// bounds, no expiry.
+type model map[[3]string]*algorithm.State
+
+func (m model) state(c throttler.Charge) *algorithm.State {
+	name := [3]string{c.Policy.Name, c.Key, c.Partition}
+	if m[name] == nil {
+		m[name] = new(algorithm.State)
+	}
+	return m[name]
+}
+
+func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
+	for _, c := range r.Charges {
+		results := make([]algorithm.Result, len(c.Policy.Limits))
+		d.Allowed = m.state(c).Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
+		d.Limits = algorithm.Statuses(d.Limits, &c, results)
+	}
+	return d, nil
+}
+
+func (m model) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	d, err := m.Peek(ctx, r)
+	if !d.Allowed {
+		return d, err
+	}
+	d.Limits = nil
+	for _, c := range r.Charges {
+		results := make([]algorithm.Result, len(c.Policy.Limits))
+		m.state(c).Charge(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results)
+		d.Limits = algorithm.Statuses(d.Limits, &c, results)
+	}
+	return d, nil
+}
+
+func (m model) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	d := throttler.Decision{Allowed: true, At: s.Now, Charges: s.Charged.Charges}
+	charged := s.Charged.Limits
+	for i, c := range s.Charged.Charges {
+		results := make([]algorithm.Result, len(c.Policy.Limits))
+		marks := make([]throttler.Mark, len(c.Policy.Limits))
+		for j := range marks {
+			marks[j] = charged[j].Mark
+		}
+		charged = charged[len(marks):]
+		m.state(c).Settle(c.Policy.Limits, marks, c.Cost, s.Costs[i], s.Now.UnixMilli(), results)
+		d.Limits = algorithm.Statuses(d.Limits, &c, results)
+	}
+	return d, nil
+}

@@ -1,0 +1,208 @@
+package memorybackend
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// shard is a part of the keys under one lock. All keys of a partition are in
+// one, so a take of several charges needs one lock.
+type shard struct {
+	mu    sync.Mutex
+	bound int
+	keys  map[string]*entry
+	name  []byte   // scratch for the name of a key
+	_     [64]byte // keeps the next lock off this one's cache line
+}
+
+// entry is what one key keeps.
+type entry struct {
+	state algorithm.State
+
+	// usedPart is the largest used / capacity of the limits when last charged.
+	usedPart float64
+
+	// When the state's reset-at last moved forward: how many ms it then had
+	// to go, and what the monotonic clock showed.
+	lifetime int64
+	movedAt  int64
+}
+
+// look fills d with the limits as they stand and finds the charges' entries.
+func (s *shard) look(d *throttler.Decision, now int64, found *[throttler.MaxCharges]*entry) bool {
+	fits := true
+	for i := range d.Charges {
+		c := &d.Charges[i]
+		e := s.find(c, now)
+		found[i] = e
+		state := new(algorithm.State)
+		if e != nil {
+			state = &e.state
+		}
+		var buf [throttler.MaxLimits]algorithm.Result
+		results := buf[:len(c.Policy.Limits)]
+		fits = state.Look(c.Policy.Limits, c.Cost, now, results) && fits
+		d.Limits = algorithm.Statuses(d.Limits, c, results)
+	}
+	return fits
+}
+
+// charge charges d.Charges[i] and appends to d.Limits. e is nil if the key is new.
+func (s *shard) charge(d *throttler.Decision, i int, e *entry, now int64) {
+	c := &d.Charges[i]
+	if e == nil {
+		e = new(entry)
+		if c.Cost > 0 {
+			s.keys[string(s.nameOf(c))] = e
+		}
+	}
+	var buf [throttler.MaxLimits]algorithm.Result
+	results := buf[:len(c.Policy.Limits)]
+	before := e.state.ResetAt(now)
+	e.state.Charge(c.Policy.Limits, c.Cost, now, results)
+	e.written(c, results, before, now)
+	d.Limits = algorithm.Statuses(d.Limits, c, results)
+}
+
+// settle settles d.Charges[i], whose limits were charged as charged says.
+func (s *shard) settle(d *throttler.Decision, i int, charged []throttler.Status, cost, now int64) {
+	c := &d.Charges[i]
+	e := s.find(c, now)
+	if e == nil {
+		// Lost or over. What was charged too little is charged all the same;
+		// it makes no room for its key, so that it can not fail.
+		e = new(entry)
+		if cost > c.Cost {
+			s.keys[string(s.nameOf(c))] = e
+		}
+	}
+	var buf [throttler.MaxLimits]algorithm.Result
+	results := buf[:len(c.Policy.Limits)]
+	var marks [throttler.MaxLimits]throttler.Mark
+	for j := range charged {
+		marks[j] = charged[j].Mark
+	}
+	before := e.state.ResetAt(now)
+	e.state.Settle(c.Policy.Limits, marks[:len(charged)], c.Cost, cost, now, results)
+	e.written(c, results, before, now)
+	d.Limits = algorithm.Statuses(d.Limits, c, results)
+}
+
+// find returns the entry of c, or nil. It drops one that only a clock that
+// stepped back keeps alive: by the monotonic clock its time was long over.
+func (s *shard) find(c *throttler.Charge, now int64) *entry {
+	e := s.keys[string(s.nameOf(c))]
+	if e == nil {
+		return nil
+	}
+	if left := e.state.ResetAt(now) - now; left > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
+		delete(s.keys, string(s.nameOf(c)))
+		return nil
+	}
+	return e
+}
+
+// nameOf returns what names c's count: its parts with their lengths, so that
+// no two triples share a name. It is valid until the next call.
+func (s *shard) nameOf(c *throttler.Charge) []byte {
+	s.name = binary.AppendUvarint(s.name[:0], uint64(len(c.Policy.Name)))
+	s.name = append(s.name, c.Policy.Name...)
+	if c.Key == c.Partition { // the common case, half as long
+		s.name = append(s.name, 0)
+		return append(s.name, c.Key...)
+	}
+	s.name = append(s.name, 1)
+	s.name = binary.AppendUvarint(s.name, uint64(len(c.Partition)))
+	s.name = append(s.name, c.Partition...)
+	return append(s.name, c.Key...)
+}
+
+// written notes what sweeping and the clock's watch need to know.
+func (e *entry) written(c *throttler.Charge, results []algorithm.Result, before, now int64) {
+	e.usedPart = 0
+	for i := range results {
+		e.usedPart = max(e.usedPart, float64(results[i].Used)/float64(c.Policy.Limits[i].Capacity()))
+	}
+	if after := e.state.ResetAt(now); after > before {
+		e.lifetime = after - now
+		e.movedAt = monotonic()
+	}
+}
+
+// margin is how many ms a state stays, by a clock that can not be set, after
+// its window was opened or has passed: wall clocks step, also back.
+const margin = 5000
+
+var start = time.Now()
+
+// monotonic returns the ms that this process has run, by a clock that nobody sets.
+func monotonic() int64 { return time.Since(start).Milliseconds() }
+
+const (
+	sweepNext  = 4 // keys looked at in passing for each new one: more than one, so that the dead lose
+	sweepBound = 16
+)
+
+// makeRoom sweeps in passing and sees that the new keys among charges, those
+// without an entry in found, fit under the bound.
+func (s *shard) makeRoom(charges []throttler.Charge, found *[throttler.MaxCharges]*entry, now int64) error {
+	missing := 0
+	for i := range charges {
+		if found[i] == nil && charges[i].Cost > 0 {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return nil
+	}
+	s.sweep(sweepNext, margin, found, now)
+	for len(s.keys)+missing > s.bound {
+		least, ok := s.sweep(sweepBound, 0, found, now)
+		if len(s.keys)+missing <= s.bound {
+			break
+		}
+		if !ok {
+			return fmt.Errorf("memorybackend: %d keys are kept, the most that MaxKeys allows to this part of them, and those looked at have used up their quotas: %w", len(s.keys), throttler.ErrUnavailable)
+		}
+		delete(s.keys, least)
+	}
+	return nil
+}
+
+// sweep looks at n keys, at random places of the map, and removes those whose
+// windows are over and were opened at least age ms ago. Of the others it names
+// the one that has used the least, if it has not used up a quota and is not
+// one of keep.
+func (s *shard) sweep(n int, age int64, keep *[throttler.MaxCharges]*entry, now int64) (least string, ok bool) {
+	usedPart, youngest := 1.0, monotonic()-age
+	for name, e := range s.keys {
+		if n--; n < 0 {
+			break
+		}
+		over := e.state.ResetAt(now) <= now
+		switch {
+		case kept(keep, e):
+		case over && e.movedAt <= youngest:
+			delete(s.keys, name)
+		case over:
+			least, usedPart, ok = name, 0, true
+		case e.usedPart < usedPart:
+			least, usedPart, ok = name, e.usedPart, true
+		}
+	}
+	return least, ok
+}
+
+func kept(keep *[throttler.MaxCharges]*entry, e *entry) bool {
+	for _, k := range keep {
+		if k == e {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,65 @@
+package redisbackend
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// ClientOptions returns settings for a client of one server at addr that suit
+// a throttler, to be changed as needed: calls end with their context, nothing
+// is sent twice, a dead server is noticed at once.
+func ClientOptions(addr string) *redis.Options {
+	return &redis.Options{
+		Addr:                  addr,
+		ContextTimeoutEnabled: true,
+		MaxRetries:            -1, // 0 would mean 3
+		DialerRetries:         1,  // 0 would mean 5, 100 ms apart
+		DialTimeout:           250 * time.Millisecond,
+		ReadTimeout:           250 * time.Millisecond,
+		WriteTimeout:          250 * time.Millisecond,
+		PoolTimeout:           250 * time.Millisecond,
+		// Saves a round trip on each new connection.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// client is a Redis client whose calls end when their context does.
+type client struct {
+	redis.UniversalClient
+	// keepsDeadlines says that the client does so itself: go-redis by default
+	// lets a context's deadline pass while it waits for a reply.
+	keepsDeadlines bool
+}
+
+func newClient(c redis.UniversalClient) client {
+	switch c := c.(type) {
+	case *redis.Client:
+		return client{c, c.Options().ContextTimeoutEnabled}
+	case *redis.ClusterClient:
+		return client{c, c.Options().ContextTimeoutEnabled}
+	}
+	return client{c, false}
+}
+
+// process runs cmd and returns its error, or ctx's if that is done earlier.
+func (c client) process(ctx context.Context, cmd redis.Cmder) error {
+	_, bounded := ctx.Deadline()
+	if ctx.Done() == nil || bounded && c.keepsDeadlines {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return c.Process(ctx, cmd)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Process(ctx, cmd) }() // ends with the client's own timeouts
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,45 @@
+package redisbackend
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// A count's Redis key is
+//
+//	weir:{Xr5rGRGJS5oQyXcP}/core                   key "alice", policy core
+//	weir:{Xr5rGRGJS5oQyXcP}bQ9vzW1kqLZrNn3f/user   another key of alice's partition
+//
+// In braces stands a hash of the partition, so that a cluster keeps a
+// partition in one slot; after them, if it is another, a hash of the key.
+// Hashes are the first 96 bits of SHA-256: no client can find a second key for
+// another's hash, whatever bytes it sends, and none of its bytes is shown.
+// Sixteen characters, and not more, keep the whole within 32 bytes of memory.
+const hashChars = 16
+
+// keysOf returns the Redis keys of charges, which share a partition.
+func (b *Backend) keysOf(charges []throttler.Charge) []string {
+	keys := make([]string, len(charges))
+	for i := range charges {
+		c := &charges[i]
+		buf := make([]byte, 0, 96)
+		buf = append(buf, b.prefix...)
+		buf = append(buf, '{')
+		buf = appendHash(buf, c.Partition)
+		buf = append(buf, '}')
+		if c.Key != c.Partition {
+			buf = appendHash(buf, c.Key)
+		}
+		buf = append(buf, '/')
+		buf = append(buf, c.Policy.Name...)
+		keys[i] = string(buf)
+	}
+	return keys
+}
+
+func appendHash(b []byte, s string) []byte {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.AppendEncode(b, sum[:hashChars*6/8])
+}

@@ -1,0 +1,53 @@
+package redisbackend_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestHistoriesOneShard(t *testing.T) {
+	backendtest.Histories(t, opener(t, 1))
+}
+
+func TestHistoriesThreeShards(t *testing.T) {
+	backendtest.Histories(t, opener(t, 3))
+}
+
+// opener returns a function that opens an empty backend over n servers of its
+// own, by a key prefix not used before.
+func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
+	shards := make([]redisbackend.Shard, n)
+	for i := range shards {
+		shards[i] = redisbackend.Shard{
+			Name:    string(rune('a' + i)),
+			Primary: newClient(t, testserver.Redis(t).Addr),
+		}
+	}
+	var opened atomic.Int64
+	return func(t *testing.T) throttler.Backend {
+		return newBackend(t, shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", opened.Add(1))})
+	}
+}
+
+func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend.Options) *redisbackend.Backend {
+	t.Helper()
+	b, err := redisbackend.New(shards, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newClient(t testing.TB, addr string) *redis.Client {
+	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}

@@ -1,0 +1,149 @@
+package redisbackend
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler"
+)
+
+// script is what decides. Its SHA-1 is computed here, not asked for.
+var script = redis.NewScript(lua.Decide)
+
+// shard is a Shard in use.
+type shard struct {
+	name     string
+	primary  client
+	replicas []*replica
+}
+
+type replica struct {
+	client
+	// skipUntil is when to ask this replica again after it did not answer, in
+	// Unix ns. Without it, one dead replica would slow every second peek.
+	skipUntil atomic.Int64
+}
+
+const skipReplicaFor = time.Second
+
+func newShard(s Shard) *shard {
+	sh := &shard{name: s.Name, primary: newClient(s.Primary)}
+	for _, c := range s.Replicas {
+		sh.replicas = append(sh.replicas, &replica{client: newClient(c)})
+	}
+	return sh
+}
+
+// decide runs the script for one packed decision. It is sent once: only a
+// reply that says that the script is unknown, and so did not run, lets it be
+// sent again, with its text.
+func (s *shard) decide(ctx context.Context, keys []string, packed []byte) ([]int64, error) {
+	reply, err := s.run(ctx, "evalsha", script.Hash(), keys, packed)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		reply, err = s.run(ctx, "eval", lua.Decide, keys, packed)
+	}
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return reply, nil
+}
+
+func (s *shard) run(ctx context.Context, command, source string, keys []string, packed []byte) ([]int64, error) {
+	args := make([]any, 0, 4+len(keys))
+	args = append(args, command, source, len(keys))
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	cmd := onceCmd{redis.NewIntSliceCmd(ctx, append(args, packed)...)}
+	if err := s.primary.process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}
+
+// onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
+// would send it again after a lost reply, and charge twice.
+type onceCmd struct{ *redis.IntSliceCmd }
+
+func (onceCmd) NoRetry() bool { return true }
+
+func (s *shard) decision(now time.Time, charges []throttler.Charge, reply []int64) (throttler.Decision, error) {
+	d, err := unpackDecision(now, charges, reply)
+	if err != nil {
+		return throttler.Decision{}, s.unavailable(err)
+	}
+	return d, nil
+}
+
+// read returns the stored bytes of keys, "" where there are none.
+func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Duration) ([]string, error) {
+	if r := s.pickReplica(); r != nil {
+		if deadline, ok := ctx.Deadline(); ok {
+			replicaTimeout = min(replicaTimeout, time.Until(deadline)/2)
+		}
+		replicaCtx, cancel := context.WithTimeout(ctx, replicaTimeout)
+		states, err := mget(replicaCtx, r.client, keys)
+		cancel()
+		if err == nil {
+			return states, nil
+		}
+		if ctx.Err() == nil {
+			r.skipUntil.Store(time.Now().Add(skipReplicaFor).UnixNano())
+		}
+	}
+	states, err := mget(ctx, s.primary, keys)
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return states, nil
+}
+
+// pickReplica returns one of the replicas that are not being skipped, or nil.
+func (s *shard) pickReplica() *replica {
+	if len(s.replicas) == 0 {
+		return nil
+	}
+	now := time.Now().UnixNano()
+	first := rand.IntN(len(s.replicas))
+	for i := range s.replicas {
+		if r := s.replicas[(first+i)%len(s.replicas)]; r.skipUntil.Load() <= now {
+			return r
+		}
+	}
+	return nil
+}
+
+func mget(ctx context.Context, c client, keys []string) ([]string, error) {
+	args := make([]any, 0, 1+len(keys))
+	args = append(args, "mget")
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	cmd := redis.NewSliceCmd(ctx, args...)
+	if err := c.process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	states := make([]string, len(keys))
+	for i, v := range cmd.Val() {
+		states[i], _ = v.(string) // nil where there is none
+	}
+	return states, nil
+}
+
+// load loads the script on the primary.
+func (s *shard) load(ctx context.Context) error {
+	if err := s.primary.ScriptLoad(ctx, lua.Decide).Err(); err != nil {
+		return s.unavailable(err)
+	}
+	return nil
+}
+
+func (s *shard) unavailable(err error) error {
+	return fmt.Errorf("redisbackend: shard %q: %w: %w", s.name, throttler.ErrUnavailable, err)
+}

@@ -1,0 +1,58 @@
+// Package rendezvous chooses, for each key, one of several named members, so
+// that adding the n+1st member moves 1/(n+1) of the keys and no others.
+//
+// It is highest random weight hashing: Thaler and Ravishankar, "A name-based
+// mapping scheme for rendezvous", 1996.
+package rendezvous
+
+import "github.com/cespare/xxhash/v2"
+
+// Ring chooses among members by name. It is immutable.
+type Ring struct {
+	seed    uint64
+	members []uint64 // hashes of their names
+}
+
+// New returns a ring of the members so named. Every process that shares counts
+// needs the same names and seed; the order of names does not matter to which
+// name is chosen. A secret seed keeps whoever picks keys from piling them up
+// on one member.
+func New(seed uint64, names []string) *Ring {
+	r := &Ring{seed: seed, members: make([]uint64, len(names))}
+	for i, name := range names {
+		r.members[i] = r.hash(name)
+	}
+	return r
+}
+
+// Choose returns the index, in New's names, of the member that key belongs to.
+func (r *Ring) Choose(key string) int {
+	if len(r.members) == 1 {
+		return 0
+	}
+	h := r.hash(key)
+	chosen, highest := 0, uint64(0)
+	for i, member := range r.members {
+		if weight := mix(h ^ member); weight > highest {
+			chosen, highest = i, weight
+		}
+	}
+	return chosen
+}
+
+func (r *Ring) hash(s string) uint64 {
+	var d xxhash.Digest
+	d.ResetWithSeed(r.seed)
+	_, _ = d.WriteString(s) // never fails
+	return d.Sum64()
+}
+
+// mix is the finalizer of splitmix64: every bit of x moves every bit of it.
+// Without it, two members would split keys by a few bits of the XOR.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

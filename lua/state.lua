@@ -1,0 +1,99 @@
+-- state.lua: what one key keeps, in the bytes that algorithm/encode.go
+-- describes, and which of its records is whose.
+
+local function parse(state)
+  local records = {}
+  if not state then return records end
+  if #state == 12 then
+    local shape, at, count = unpack('>I4I6I2', state)
+    local window = shape % 268435456
+    records[1] = {kind = (shape - window) / 268435456, window = window, at = at, count = count}
+    return records
+  end
+  local place = 1
+  while place <= #state do
+    local r = {}
+    r.kind, r.window, place = unpack('>I1I6', state, place)
+    if r.kind <= ALIGNED_WINDOW then
+      r.at, r.count, place = unpack('>I6I7', state, place)
+    elseif r.kind == SLIDING_WINDOW then
+      r.at, r.count, r.previous, place = unpack('>I6I7I7', state, place)
+    elseif r.kind == SLIDING_LOG then
+      local entries
+      entries, r.count, place = unpack('>I4I7', state, place)
+      r.log = string.sub(state, place, place + 10 * entries - 1)
+      place = place + 10 * entries
+    else
+      r.at, r.fraction, place = unpack('>I6I7', state, place)
+    end
+    records[#records + 1] = r
+  end
+  return records
+end
+
+local function encode(records)
+  local r = records[1]
+  if #records == 1 and r.kind <= ALIGNED_WINDOW and r.window < 268435456 and r.count < 65536 then
+    return pack('>I4I6I2', r.kind * 268435456 + r.window, r.at, r.count)
+  end
+  local parts = {}
+  for i = 1, #records do
+    r = records[i]
+    local part
+    if r.kind <= ALIGNED_WINDOW then
+      part = pack('>I1I6I6I7', r.kind, r.window, r.at, r.count)
+    elseif r.kind == SLIDING_WINDOW then
+      part = pack('>I1I6I6I7I7', r.kind, r.window, r.at, r.count, r.previous)
+    elseif r.kind == SLIDING_LOG then
+      part = pack('>I1I6I4I7', r.kind, r.window, #r.log / 10, r.count) .. r.log
+    else
+      part = pack('>I1I6I6I7', r.kind, r.window, r.at, r.fraction)
+    end
+    parts[i] = part
+  end
+  return table.concat(parts)
+end
+
+local function latest_reset_at(records, now)
+  local at = now
+  for i = 1, #records do at = max(at, reset_at(records[i], now)) end
+  return at
+end
+
+-- Puts the limits' records first, in their order, adding those that are
+-- missing; with them the places of those that were there. A record is a
+-- limit's own by kind and window. A limit without one takes over the first
+-- live record of its algorithm that no limit owns: what a limit whose window
+-- was changed left behind. Other records stay behind while they live.
+local function arrange(records, limits, now)
+  local own, owned = {}, {}
+  for i = 1, #limits do
+    for j = 1, #records do
+      if records[j].kind == limits[i].kind and records[j].window == limits[i].window then
+        own[i], owned[j] = j, true
+      end
+    end
+  end
+  for i = 1, #limits do
+    local l = limits[i]
+    for j = 1, #records do
+      local r = records[j]
+      local same = r.kind == l.kind or r.kind <= ALIGNED_WINDOW and l.kind <= ALIGNED_WINDOW
+      if not own[i] and not owned[j] and same and reset_at(r, now) > now then
+        own[i], owned[j] = j, true
+      end
+    end
+  end
+  local arranged = {}
+  for i = 1, #limits do
+    local l = limits[i]
+    arranged[i] = records[own[i]] or {kind = l.kind, window = l.window, at = 0, count = 0, previous = 0, fraction = 0, log = ''}
+    adopt(arranged[i], l, now)
+  end
+  for j = 1, #records do
+    if not owned[j] and #arranged < 32 and reset_at(records[j], now) > now then
+      arranged[#arranged + 1] = records[j]
+    end
+  end
+  return arranged, own
+end
