@@ -1,0 +1,254 @@
+package algorithm_test
+
+import (
+	"flag"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
+
+func newRand(t testing.TB) *rand.Rand {
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64()
+	}
+	t.Logf("-seed=%d", s)
+	return rand.New(rand.NewPCG(s, 0))
+}
+
+var algorithms = []throttler.Algorithm{
+	throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
+}
+
+// randomLimit returns a valid limit, small ones and extreme ones.
+func randomLimit(rng *rand.Rand, a throttler.Algorithm) throttler.Limit {
+	for {
+		l := throttler.Limit{
+			Algorithm: a,
+			Quota:     1 + rng.Int64N(1<<(1+rng.IntN(53))),
+			Window:    time.Duration(1+rng.Int64N(1<<(1+rng.IntN(34)))) * time.Millisecond,
+			Aligned:   a == throttler.FixedWindow && rng.IntN(2) == 0,
+		}
+		switch a {
+		case throttler.SlidingLog:
+			l.Quota = 1 + l.Quota%50
+		case throttler.TokenBucket, throttler.LeakyBucket:
+			if rng.IntN(2) == 0 {
+				l.Burst = 1 + rng.Int64N(1<<(1+rng.IntN(53)))
+			}
+		}
+		if (&throttler.Policy{Name: "p", Limits: []throttler.Limit{l}}).Validate() == nil {
+			return l
+		}
+	}
+}
+
+// A refusal's retry at is the first instant at which the charge fits; reset at
+// is the first at which nothing counts; and what counts never grows by itself,
+// so time that steps back finds no quota that was not there.
+func TestClosedForms(t *testing.T) {
+	rng := newRand(t)
+	for range 20_000 {
+		a := algorithms[rng.IntN(len(algorithms))]
+		limits := []throttler.Limit{randomLimit(rng, a)}
+		capacity := limits[0].Capacity()
+		var s algorithm.State
+		now := int64(day) + rng.Int64N(1e9)
+		at := func(now int64) algorithm.Result {
+			var r [1]algorithm.Result
+			s.Look(limits, 0, now, r[:])
+			return r[0]
+		}
+		fits := func(cost, now int64) bool {
+			var r [1]algorithm.Result
+			return s.Look(limits, cost, now, r[:])
+		}
+		for range 6 {
+			cost := 1 + rng.Int64N(capacity)
+			allowed, r := take(&s, limits, cost, now)
+			if reset := r[0].ResetAt; reset <= now && at(now).Used > 0 || at(reset).Used != 0 || reset > now && a != throttler.FixedWindow && at(reset-1).Used == 0 {
+				t.Fatalf("%v: reset at %d is not the first instant with nothing used: used there %d, 1 ms before %d", limits[0], reset, at(reset).Used, at(reset-1).Used)
+			}
+			if retry := r[0].RetryAt; !allowed && (retry <= now || !fits(cost, retry) || fits(cost, retry-1)) {
+				t.Fatalf("%v, cost %d at %d: retry at %d is not the first instant at which it fits: fits there %v, 1 ms before %v",
+					limits[0], cost, now, retry, fits(cost, retry), fits(cost, retry-1))
+			}
+			window := limits[0].Window.Milliseconds()
+			later := now + rng.Int64N(window+1)
+			if a != throttler.SlidingWindow || later-now < window { // its estimate may rise at a window's edge
+				if back := now - rng.Int64N(5000); at(back).Used < at(now).Used {
+					t.Fatalf("%v: %d used at %d, but only %d at the earlier %d", limits[0], at(now).Used, now, at(back).Used, back)
+				}
+			}
+			now = later
+		}
+	}
+}
+
+// Both buckets against rational numbers.
+func TestBucketIsExact(t *testing.T) {
+	rng := newRand(t)
+	for range 5000 {
+		l := randomLimit(rng, throttler.LeakyBucket)
+		limits := []throttler.Limit{l}
+		var s algorithm.State
+		level, last := new(big.Rat), int64(day) // units that have not drained at last
+		now := last
+		for range 12 {
+			now += rng.Int64N(l.Window.Milliseconds() + 1)
+			drained := big.NewRat(now-last, 1)
+			drained.Mul(drained, big.NewRat(l.Quota, l.Window.Milliseconds()))
+			if level.Sub(level, drained).Sign() < 0 {
+				level.SetInt64(0)
+			}
+			last = now
+			used := ceil(level)
+			cost := 1 + rng.Int64N(l.Capacity())
+			wait := new(big.Rat).Mul(level, big.NewRat(l.Window.Milliseconds(), l.Quota))
+			allowed, r := take(&s, limits, cost, now)
+			if want := used+cost <= l.Capacity(); allowed != want {
+				t.Fatalf("%v: cost %d onto %v: allowed %v, want %v", l, cost, level, allowed, want)
+			}
+			if !allowed {
+				continue
+			}
+			level.Add(level, big.NewRat(cost, 1))
+			if r[0].Used != ceil(level) || r[0].StartAt != now+ceil(wait) {
+				t.Fatalf("%v: used %d, start after %d ms; want %d, %d", l, r[0].Used, r[0].StartAt-now, ceil(level), ceil(wait))
+			}
+		}
+	}
+}
+
+func ceil(r *big.Rat) int64 {
+	q, rest := new(big.Int).DivMod(r.Num(), r.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		q.Add(q, big.NewInt(1))
+	}
+	return q.Int64()
+}
+
+// No window of the given length, wherever it starts, holds more than the quota.
+func TestSlidingLogIsExactOverAMillionCalls(t *testing.T) {
+	rng := newRand(t)
+	const quota, window = 100, 1000
+	limits := []throttler.Limit{{Quota: quota, Window: window * time.Millisecond, Algorithm: throttler.SlidingLog}}
+	var s algorithm.State
+	var inside []int64 // instants of the units admitted in the window that ends now
+	now, admitted := int64(day), 0
+	for range 1_000_000 {
+		if rng.IntN(3) == 0 { // bursts and silences
+			now += rng.Int64N(1 << rng.IntN(9))
+		}
+		for len(inside) > 0 && inside[0]+window <= now {
+			inside = inside[1:]
+		}
+		cost := 1 + rng.Int64N(3)
+		allowed, _ := take(&s, limits, cost, now)
+		if want := int64(len(inside))+cost <= quota; allowed != want {
+			t.Fatalf("at %d, with %d in the window and cost %d: allowed %v", now, len(inside), cost, allowed)
+		}
+		if allowed {
+			admitted++
+			for range cost {
+				inside = append(inside, now)
+			}
+		}
+	}
+	if admitted < 100_000 {
+		t.Errorf("only %d calls were admitted: the traffic tests nothing", admitted)
+	}
+}
+
+// What is given back at once leaves the state's answers as they were.
+func TestRefundUndoesACharge(t *testing.T) {
+	rng := newRand(t)
+	for range 5000 {
+		limits := []throttler.Limit{randomLimit(rng, algorithms[rng.IntN(len(algorithms))])}
+		var s algorithm.State
+		now := int64(day) + rng.Int64N(1e9)
+		for range 4 {
+			take(&s, limits, 1+rng.Int64N(limits[0].Capacity()), now)
+			now += rng.Int64N(limits[0].Window.Milliseconds() + 1)
+		}
+		var before, after [1]algorithm.Result
+		s.Look(limits, 0, now, before[:])
+		cost := 1 + rng.Int64N(limits[0].Capacity())
+		allowed, r := take(&s, limits, cost, now)
+		if !allowed {
+			continue
+		}
+		s.Settle(limits, []throttler.Mark{r[0].Mark}, cost, 0, now, after[:])
+		if after[0].Used != before[0].Used {
+			t.Fatalf("%v: used %d, then %d was charged and given back: used %d", limits[0], before[0].Used, cost, after[0].Used)
+		}
+	}
+}
+
+// The stored form of a state gives the same answers.
+func TestStoredForm(t *testing.T) {
+	rng := newRand(t)
+	for range 5000 {
+		var limits []throttler.Limit
+		for range 1 + rng.IntN(4) {
+			limits = append(limits, randomLimit(rng, algorithms[rng.IntN(len(algorithms))]))
+		}
+		var s algorithm.State
+		now := int64(day) + rng.Int64N(1e9)
+		for range 3 {
+			take(&s, limits, 1+rng.Int64N(5), now)
+			now += rng.Int64N(1000)
+		}
+		parsed, err := algorithm.Parse(s.Append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, got := make([]algorithm.Result, len(limits)), make([]algorithm.Result, len(limits))
+		s.Look(limits, 1, now, want)
+		parsed.Look(limits, 1, now, got)
+		for i := range want {
+			if got[i] != want[i] {
+				t.Fatalf("%v: %+v, read back %+v", limits[i], want[i], got[i])
+			}
+		}
+	}
+}
+
+func TestFixedWindowTakesTwelveBytes(t *testing.T) {
+	var s algorithm.State
+	take(&s, []throttler.Limit{{Quota: 5000, Window: time.Hour}}, 1, day)
+	if n := len(s.Append(nil)); n != 12 {
+		t.Errorf("one fixed window is stored in %d bytes, want 12", n)
+	}
+}
+
+// Whatever bytes a server returns: an error or a state, never a panic.
+func FuzzParse(f *testing.F) {
+	var s algorithm.State
+	take(&s, []throttler.Limit{{Quota: 5, Window: time.Hour}}, 1, day)
+	f.Add(s.Append(nil))
+	take(&s, []throttler.Limit{{Quota: 5, Window: time.Second, Algorithm: throttler.SlidingLog}, {Quota: 5, Window: time.Hour, Algorithm: throttler.TokenBucket}}, 1, day)
+	f.Add(s.Append(nil))
+	limits := []throttler.Limit{
+		{Quota: 5, Window: time.Hour}, {Quota: 5, Window: time.Hour, Algorithm: throttler.SlidingWindow},
+		{Quota: 5, Window: time.Second, Algorithm: throttler.SlidingLog}, {Quota: 5, Window: time.Hour, Algorithm: throttler.TokenBucket},
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := algorithm.Parse(b)
+		if err != nil {
+			return
+		}
+		results := make([]algorithm.Result, len(limits))
+		s.Look(limits, 1, day, results)
+		s.Charge(limits, 1, day, results)
+		if _, err := algorithm.Parse(s.Append(nil)); err != nil {
+			t.Errorf("a state that was charged can not be read back: %v", err)
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package redisbackend_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// minimal is the least that a fixed window with a stored reset-at can do in
+// Lua: a hash of two fields, as most would write it by hand.
+const minimal = `
+local stored = redis.call('HMGET', KEYS[1], 'used', 'reset_at')
+local now, quota, cost, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local used, reset_at = tonumber(stored[1]), tonumber(stored[2])
+if not reset_at or reset_at <= now then
+  reset_at = now + window
+  redis.call('HSET', KEYS[1], 'used', cost, 'reset_at', reset_at)
+  redis.call('PEXPIRE', KEYS[1], window + 1000)
+  return {1, cost, reset_at}
+end
+if used + cost > quota then return {0, used, reset_at} end
+redis.call('HINCRBY', KEYS[1], 'used', cost)
+return {1, used + cost, reset_at}
+`
+
+// minimalPacked is the same in a packed string, the cheapest known.
+const minimalPacked = `
+local stored = redis.call('GET', KEYS[1])
+local now, quota, cost, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+if stored then
+  local used, reset_at = struct.unpack('>I7I6', stored)
+  if reset_at > now then
+    if used + cost > quota then return {0, used, reset_at} end
+    redis.call('SET', KEYS[1], struct.pack('>I7I6', used + cost, reset_at), 'KEEPTTL')
+    return {1, used + cost, reset_at}
+  end
+end
+local reset_at = now + window
+redis.call('SET', KEYS[1], struct.pack('>I7I6', cost, reset_at), 'PX', window + 1000)
+return {1, cost, reset_at}
+`
+
+// BenchmarkScriptCost reads from the server what a script call takes, weir's for
+// one fixed window beside a hand-written minimal one, and reports the ratio: a
+// median over neighbouring runs, so that a slow moment of the machine strikes
+// both. It is not to exceed 1.25.
+func BenchmarkScriptCost(b *testing.B) {
+	server := testserver.Redis(b)
+	c := newClient(b, server.Addr)
+	for _, m := range []struct{ name, source string }{{"hash", minimal}, {"packed", minimalPacked}} {
+		script := redis.NewScript(m.source)
+		if err := script.Load(b.Context(), c).Err(); err != nil {
+			b.Fatal(err)
+		}
+		for _, limit := range []struct {
+			name  string
+			quota int64
+		}{{"allowed", 1 << 40}, {"refused", 1}} {
+			b.Run("minimal="+m.name+"/"+limit.name, func(b *testing.B) {
+				var ratios, ours, theirs []float64
+				for b.Loop() {
+					weir := weirCost(b, c, limit.quota)
+					least := scriptCost(b, c, script, m.name, limit.quota)
+					ratios, ours, theirs = append(ratios, weir/least), append(ours, weir), append(theirs, least)
+				}
+				b.ReportMetric(median(ours), "weir-µs/call")
+				b.ReportMetric(median(theirs), "minimal-µs/call")
+				b.ReportMetric(median(ratios), "ratio")
+			})
+		}
+	}
+}
+
+const costKeys, costCalls = 500, 2000
+
+func weirCost(t testing.TB, c *redis.Client, quota int64) float64 {
+	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000))})
+	return usecPerCall(t, c, func(i int) {
+		if _, err := th.Take(context.Background(), p.Charge("key"+strconv.Itoa(i%costKeys))); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func scriptCost(t testing.TB, c *redis.Client, script *redis.Script, name string, quota int64) float64 {
+	return usecPerCall(t, c, func(i int) {
+		key := fmt.Sprintf("%s:{%016d}/core", name, i%costKeys)
+		if err := script.EvalSha(context.Background(), c, []string{key}, 1_900_000_000_000, quota, 1, 3_600_000).Err(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func usecPerCall(t testing.TB, c *redis.Client, call func(i int)) float64 {
+	t.Helper()
+	for i := range costKeys { // windows open, script known
+		call(i)
+	}
+	if err := c.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range costCalls {
+		call(i)
+	}
+	stats := commandStats(t, c)
+	if stats["evalsha"].calls != costCalls {
+		t.Fatalf("%d EVALSHA for %d decisions", stats["evalsha"].calls, costCalls)
+	}
+	return stats["evalsha"].usecPerCall
+}
+
+type commandStat struct {
+	calls       int
+	usecPerCall float64
+}
+
+// commandStats returns INFO commandstats.
+func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
+	t.Helper()
+	info, err := c.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats := make(map[string]commandStat)
+	for _, m := range regexp.MustCompile(`cmdstat_([^:]+):calls=(\d+),usec=\d+,usec_per_call=([\d.]+)`).FindAllStringSubmatch(info, -1) {
+		calls, _ := strconv.Atoi(m[2])
+		usec, _ := strconv.ParseFloat(m[3], 64)
+		stats[m[1]] = commandStat{calls, usec}
+	}
+	return stats
+}
+
+// TestBytesPerClient reads from the server what a client costs, with a key of
+// 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
+// have grown before the measurement begins.
+func TestBytesPerClient(t *testing.T) {
+	const grown, clients = 4200, 3000 // tables of 8192 slots hold both
+	tests := []struct {
+		name  string
+		limit throttler.Limit
+		takes int
+		bound int
+	}{
+		{"one fixed window", throttler.Limit{Quota: 5000, Window: time.Hour}, 1, 130},
+		{"one sliding window", throttler.Limit{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingWindow}, 1, 170},
+		{"one token bucket", throttler.Limit{Quota: 5000, Window: time.Hour, Algorithm: throttler.TokenBucket}, 1, 170},
+		{"one sliding log, 4 charges", throttler.Limit{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingLog}, 4, 200},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			c := newClient(t, testserver.Redis(t).Addr)
+			b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{test.limit}}
+			clk := clock.NewManual(time.UnixMilli(1_900_000_000_000))
+			th := throttler.New(b, &throttler.Options{Clock: clk})
+			fill := func(from, to int) {
+				for range test.takes {
+					clk.Advance(time.Millisecond)
+					var all sync.WaitGroup
+					for worker := range 8 {
+						all.Go(func() {
+							for i := from + worker; i < to; i += 8 {
+								if _, err := th.Take(t.Context(), p.Charge(fmt.Sprintf("user-%015d", i))); err != nil {
+									t.Error(err)
+								}
+							}
+						})
+					}
+					all.Wait()
+				}
+			}
+			fill(0, grown)
+			fill(0, grown) // as many commands again, so that the tables have moved
+			before := usedMemory(t, c)
+			fill(grown, grown+clients)
+			bytes := (usedMemory(t, c) - before) / clients
+			t.Logf("%d bytes a client, without the tables' 16 to 32", bytes)
+			if bytes > test.bound {
+				t.Errorf("%d bytes a client, want at most %d", bytes, test.bound)
+			}
+		})
+	}
+}
+
+func usedMemory(t testing.TB, c *redis.Client) int {
+	t.Helper()
+	info, err := c.Info(t.Context(), "memory").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(info, "used_memory:")
+	value, _, _ := strings.Cut(rest, "\r\n")
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}

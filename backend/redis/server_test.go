@@ -1,0 +1,431 @@
+package redisbackend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
+
+// bench is one throttler on one shard, with a clock to move.
+type bench struct {
+	*throttler.Throttler
+	backend *redisbackend.Backend
+	clock   *clock.Manual
+	client  *redis.Client
+}
+
+func newBench(t testing.TB, c *redis.Client, replicas ...redis.UniversalClient) bench {
+	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c, Replicas: replicas}}, nil)
+	clk := clock.NewManual(t0)
+	return bench{throttler.New(b, &throttler.Options{Clock: clk}), b, clk, c}
+}
+
+func policy(name string, limits ...throttler.Limit) *throttler.Policy {
+	return &throttler.Policy{Name: name, Limits: limits}
+}
+
+func perHour(quota int64) throttler.Limit {
+	return throttler.Limit{Quota: quota, Window: time.Hour}
+}
+
+func TestOneScriptCallADecision(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	mixed := policy("mixed", perHour(5),
+		throttler.Limit{Quota: 9, Window: time.Minute, Algorithm: throttler.SlidingLog},
+		throttler.Limit{Quota: 9, Window: time.Minute, Algorithm: throttler.TokenBucket})
+	for _, test := range []struct {
+		name     string
+		parallel int
+		charges  []throttler.Charge
+	}{
+		{"one fixed window", 1, []throttler.Charge{policy("core", perHour(5)).Charge("alice")}},
+		{"three limits", 1, []throttler.Charge{mixed.Charge("alice")}},
+		{"a chain", 1, []throttler.Charge{mixed.Charge("acme"), mixed.Charge("blue"), mixed.Charge("alice")}},
+		{"many at once", 16, []throttler.Charge{policy("core", perHour(500)).Charge("bob")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := b.Peek(t.Context(), test.charges...); err != nil { // connected
+				t.Fatal(err)
+			}
+			if err := b.backend.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.client.ConfigResetStat(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			const calls = 32
+			var refused atomic.Int64
+			var all sync.WaitGroup
+			for range test.parallel {
+				all.Go(func() {
+					for range calls / test.parallel {
+						d, err := b.Take(t.Context(), test.charges...)
+						if err != nil {
+							t.Error(err)
+						}
+						if !d.Allowed {
+							refused.Add(1)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if test.parallel == 1 && refused.Load() != calls-5 {
+				t.Errorf("%d of %d were refused, want all but 5", refused.Load(), calls)
+			}
+			for command, stat := range commandStats(t, b.client) {
+				switch command {
+				case "evalsha":
+					if stat.calls != calls && (test.parallel == 1 || stat.calls > calls) {
+						t.Errorf("%d EVALSHA for %d decisions", stat.calls, calls)
+					}
+				case "get", "set": // by the script
+				case "config|resetstat", "info", "hello", "client|setinfo":
+				default:
+					t.Errorf("%d calls of %s beside the script", stat.calls, command)
+				}
+			}
+		})
+	}
+}
+
+func TestForgottenScriptIsSentAgainInTheSameCall(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(5))
+	for want := int64(1); want <= 3; want++ {
+		if err := b.client.ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		d, err := b.Take(t.Context(), p.Charge("alice"))
+		if err != nil || d.Limits[0].Used != want {
+			t.Fatalf("after SCRIPT FLUSH: used %d, error %v; want %d, none", d.Binding().Used, err, want)
+		}
+	}
+}
+
+// A reply that is lost leaves the outcome unknown. The charge was made once;
+// sending it again, as go-redis does by default, would make it twice.
+func TestLostReplyIsNotSentAgain(t *testing.T) {
+	server := testserver.Redis(t)
+	relay := newRelay(t, server.Addr)
+	c := redis.NewClient(&redis.Options{Addr: relay.addr}) // MaxRetries 0 means 3
+	t.Cleanup(func() { _ = c.Close() })
+	lossy, direct := newBench(t, c), newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(100))
+	if _, err := lossy.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	relay.loseReplies.Store(true)
+	_, err := lossy.Take(t.Context(), p.Charge("alice"))
+	if !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("lost reply: error %v, want one that wraps ErrUnavailable", err)
+	}
+	d, err := direct.Peek(t.Context(), p.Charge("alice"))
+	if err != nil || d.Limits[0].Used != 2 {
+		t.Errorf("used %d, error %v; want 2: one take answered, one lost", d.Limits[0].Used, err)
+	}
+}
+
+func TestDeadlineHoldsWithAnyClient(t *testing.T) {
+	server := testserver.Redis(t)
+	plain := redis.NewClient(&redis.Options{Addr: server.Addr}) // would wait for its ReadTimeout
+	t.Cleanup(func() { _ = plain.Close() })
+	p := policy("core", perHour(100))
+	for name, c := range map[string]*redis.Client{"plain": plain, "recommended": newClient(t, server.Addr)} {
+		b := newBench(t, c)
+		if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		server.Pause()
+		for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": b.Take, "peek": b.Peek} {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+			began := time.Now()
+			_, err := do(ctx, p.Charge("alice"))
+			cancel()
+			if !errors.Is(err, throttler.ErrUnavailable) {
+				t.Errorf("%s, %s of a server that hangs: error %v, want ErrUnavailable", name, call, err)
+			}
+			if waited := time.Since(began); waited > 2*time.Second { // ReadTimeout is 5 s
+				t.Errorf("%s, %s returned after %v, its deadline was 30 ms", name, call, waited)
+			}
+		}
+		server.Resume()
+	}
+}
+
+func TestDeadShardLeavesTheOthersAlone(t *testing.T) {
+	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
+	b := newBackend(t, []redisbackend.Shard{
+		{Name: "a", Primary: newClient(t, servers[0].Addr)},
+		{Name: "b", Primary: newClient(t, servers[1].Addr)},
+	}, nil)
+	th := throttler.New(b, nil)
+	p := policy("core", perHour(100))
+	keyOn := make(map[string]string)
+	for i := 0; len(keyOn) < 2; i++ {
+		key := fmt.Sprint("key", i)
+		keyOn[b.Locate(p.Charge(key)).Shard] = key
+	}
+	servers[0].Stop()
+	if _, err := th.Take(t.Context(), p.Charge(keyOn["a"])); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `shard "a"`) {
+		t.Errorf(`on the dead shard: %v, want an error that wraps ErrUnavailable and names shard "a"`, err)
+	}
+	if d, err := th.Take(t.Context(), p.Charge(keyOn["b"])); err != nil || !d.Allowed {
+		t.Errorf("on the live shard: allowed %v, error %v", d.Allowed, err)
+	}
+	if err := b.Load(t.Context()); err == nil || !strings.Contains(err.Error(), `shard "a"`) || strings.Contains(err.Error(), `shard "b"`) {
+		t.Errorf(`Load: %v, want an error about shard "a" alone`, err)
+	}
+}
+
+func TestPeekAsksAReplicaAndNeverLies(t *testing.T) {
+	primary := testserver.Redis(t)
+	replica := testserver.RedisReplica(t, primary)
+	replicaClient := newClient(t, replica.Addr)
+	b := newBench(t, newClient(t, primary.Addr), replicaClient)
+	p := policy("core", perHour(10))
+	taken, err := b.Take(t.Context(), p.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := b.backend.Locate(p.Charge("alice")).Key; replicaClient.Exists(t.Context(), key).Val() == 0; {
+		if t.Context().Err() != nil {
+			t.Fatal("the replica never got the key")
+		}
+	}
+	peek := func(want int64, wantReset time.Time, what string) {
+		t.Helper()
+		d, err := b.Peek(t.Context(), p.Charge("alice"))
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if s := d.Limits[0]; s.Used != want || !s.ResetAt.Equal(wantReset) {
+			t.Errorf("%s: used %d, reset at %v; want %d, %v", what, s.Used, s.ResetAt, want, wantReset)
+		}
+	}
+	reset := taken.Limits[0].ResetAt
+	peek(1, reset, "on a replica")
+	if stats := commandStats(t, b.client); stats["mget"].calls != 0 {
+		t.Errorf("the primary served %d peeks while a replica was up", stats["mget"].calls)
+	}
+
+	// The replica still holds the window that is over by the caller's clock.
+	b.clock.Set(reset)
+	peek(0, reset, "at reset-at, with the dead window on the replica")
+	b.clock.Set(t0)
+
+	replica.Pause()
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	peek(2, reset, "with the replica paused")
+	replica.Resume()
+	replica.Stop()
+	peek(2, reset, "with the replica dead")
+}
+
+func TestClocksThatDiffer(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	other := newBench(t, b.client)
+	p := policy("core", throttler.Limit{Quota: 10, Window: time.Minute})
+	take := func(who bench, at time.Duration) throttler.Status {
+		t.Helper()
+		who.clock.Set(t0.Add(at))
+		d, err := who.Take(t.Context(), p.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limits[0]
+	}
+	expiry := func() time.Duration {
+		t.Helper()
+		left, err := b.client.PTTL(t.Context(), b.backend.Locate(p.Charge("alice")).Key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	first := take(b, 0)
+	for i, at := range []time.Duration{time.Second, -time.Hour, -24 * 365 * time.Hour, 59 * time.Second} {
+		s := take(other, at)
+		if !s.ResetAt.Equal(first.ResetAt) || s.Used != int64(i+2) {
+			t.Errorf("a clock %v off: used %d, reset at %v; want %d, %v", at, s.Used, s.ResetAt, i+2, first.ResetAt)
+		}
+		if left := expiry(); left <= 0 || left > 66*time.Second {
+			t.Errorf("a clock %v off: the key expires in %v, want within a minute and the margin", at, left)
+		}
+	}
+
+	// A clock that stands still must not renew the expiry: the window would
+	// never end.
+	key := b.backend.Locate(p.Charge("alice")).Key
+	if err := b.client.PExpire(t.Context(), key, 900*time.Millisecond).Err(); err != nil {
+		t.Fatal(err)
+	}
+	take(b, 0)
+	if left := expiry(); left > 900*time.Millisecond {
+		t.Errorf("a charge under a clock that stands still renewed the expiry to %v", left)
+	}
+
+	ahead := take(other, 10*time.Minute)
+	if ahead.Used != 1 || !ahead.ResetAt.After(first.ResetAt) {
+		t.Errorf("a clock past reset-at: used %d, reset at %v; want a new window", ahead.Used, ahead.ResetAt)
+	}
+	if s := take(b, 2*time.Minute); s.Used != 2 || !s.ResetAt.Equal(ahead.ResetAt) {
+		t.Errorf("behind it: used %d, reset at %v; want 2 in the window of %v", s.Used, s.ResetAt, ahead.ResetAt)
+	}
+	if left := expiry(); left <= 0 || left > 66*time.Second {
+		t.Errorf("after it: the key expires in %v", left)
+	}
+}
+
+// A cluster refuses a script whose keys lie in different slots.
+func TestChainOnRedisCluster(t *testing.T) {
+	server := testserver.Redis(t, "--cluster-enabled", "yes")
+	node := newClient(t, server.Addr)
+	if err := node.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(node.ClusterInfo(t.Context()).Val(), "cluster_state:ok") {
+		if t.Context().Err() != nil {
+			t.Fatal("the cluster does not come up")
+		}
+	}
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
+	t.Cleanup(func() { _ = c.Close() })
+	th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
+	org, team, user := policy("org", perHour(100)), policy("team", perHour(10)), policy("user", perHour(2))
+	for i, want := range []bool{true, true, false} {
+		d, err := th.Take(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
+		if err != nil || d.Allowed != want {
+			t.Errorf("take %d: allowed %v, error %v; want %v", i, d.Allowed, err, want)
+		}
+	}
+	d, err := th.Peek(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
+	if err != nil || d.Limits[0].Used != 2 || d.Limits[2].Used != 2 {
+		t.Errorf("peek: %+v, error %v", d.Limits, err)
+	}
+}
+
+func TestKeysShowNothingAndStayInOneSlot(t *testing.T) {
+	c := newClient(t, testserver.Redis(t).Addr)
+	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+	for _, key := range []string{"", "alice@example.org", "{}", "}{", "\x00\n", strings.Repeat("x", 10_000)} {
+		own := b.Locate(throttler.Charge{Policy: policy("core"), Key: key}).Key
+		inChain := b.Locate(throttler.Charge{Policy: policy("core"), Key: "member", Partition: key}).Key
+		if key != "" && strings.Contains(own, key) {
+			t.Errorf("the Redis key %q shows the key", own)
+		}
+		if len(own) > 30 {
+			t.Errorf("the Redis key %q has %d bytes, more than 30", own, len(own))
+		}
+		if key == "" {
+			continue
+		}
+		if a, b := c.ClusterKeySlot(t.Context(), own).Val(), c.ClusterKeySlot(t.Context(), inChain).Val(); a != b {
+			t.Errorf("%q and %q lie in slots %d and %d", own, inChain, a, b)
+		}
+	}
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = c.Close() })
+	good := []redisbackend.Shard{{Name: "a", Primary: c}}
+	for _, test := range []struct {
+		shards  []redisbackend.Shard
+		options *redisbackend.Options
+		want    string
+	}{
+		{nil, nil, "no shards"},
+		{[]redisbackend.Shard{{Primary: c}}, nil, "shard 0 has no name"},
+		{[]redisbackend.Shard{{Name: "a"}}, nil, `shard "a" has no primary`},
+		{append(good, good...), nil, `shards 0 and 1 are both named "a"`},
+		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"`},
+		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s"},
+		{good, &redisbackend.Options{ReplicaTimeout: -time.Second}, "ReplicaTimeout is -1s"},
+	} {
+		if _, err := redisbackend.New(test.shards, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("New(%v, %+v): %v, want an error with %q", test.shards, test.options, err, test.want)
+		}
+	}
+}
+
+// Something else that sits under a key must not be taken for a count.
+func TestForeignValue(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(10))
+	key := b.backend.Locate(p.Charge("alice")).Key
+	if err := b.client.Set(t.Context(), key, "hello", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Take(t.Context(), p.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("Take: %v, want ErrUnavailable", err)
+	}
+	if _, err := b.Peek(t.Context(), p.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("Peek: %v, want ErrUnavailable", err)
+	}
+}
+
+// relay passes bytes between clients and a server, and can lose replies: the
+// server has done what it was told, and the client never learns of it.
+type relay struct {
+	addr        string
+	loseReplies atomic.Bool
+}
+
+func newRelay(t *testing.T, upstream string) *relay {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{addr: listener.Addr().String()}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", upstream)
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+			go func() { _, _ = io.Copy(server, client) }()
+			go r.reply(client, server)
+		}
+	}()
+	return r
+}
+
+func (r *relay) reply(client, server net.Conn) {
+	defer client.Close()
+	defer server.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buf)
+		if err != nil || r.loseReplies.Load() {
+			return
+		}
+		if _, err := client.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
