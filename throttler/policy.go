@@ -3,6 +3,7 @@ package throttler
 import (
 	"fmt"
 	"math/bits"
+	"time"
 )
 
 // Policy is a named list of limits that hold together: a charge must fit them
@@ -89,14 +90,26 @@ func (p *Policy) Warnings() []string {
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
-			case short.Algorithm != LeakyBucket && long.Capacity() <= short.Capacity():
+			case short.Algorithm != LeakyBucket && float64(short.Capacity()) >= mostIn(long, short.Window):
 				warnings = append(warnings, fmt.Sprintf(
-					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which allows no more units over a longer window",
-					p.Name, j, short, i, long))
+					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v",
+					p.Name, j, short, i, long, mostIn(long, short.Window), short.Window))
 			}
 		}
 	}
 	return warnings
+}
+
+// mostIn returns the most units that l lets through in some time shorter than
+// its window.
+func mostIn(l Limit, d time.Duration) float64 {
+	switch l.Algorithm {
+	case SlidingLog:
+		return float64(l.Quota)
+	case TokenBucket, LeakyBucket:
+		return float64(l.Capacity()) + float64(l.Quota)*float64(d)/float64(l.Window)
+	}
+	return 2 * float64(l.Quota) // at the edge of two windows
 }
 
 // ratesFaster reports whether a's quota per time is above b's, exactly: the

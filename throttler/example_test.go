@@ -1,0 +1,93 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// example returns a throttler whose clock can be moved.
+func example() (*throttler.Throttler, *clock.Manual) {
+	c := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
+	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
+}
+
+// Two limits hold together: what one refuses costs the other nothing.
+func ExampleThrottler_Take() {
+	t, _ := example()
+	createToken := &throttler.Policy{Name: "auth.createToken", Limits: []throttler.Limit{
+		{Quota: 20, Window: time.Minute},
+		{Quota: 5, Window: 3 * time.Second},
+	}}
+	for range 6 {
+		d, err := t.Take(context.Background(), createToken.Charge("alice"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(d.Allowed, d.Limits[0].Remaining, d.Limits[1].Remaining)
+		if !d.Allowed {
+			fmt.Println("again in", d.RetryAt().Sub(d.At))
+		}
+	}
+	// Output:
+	// true 19 4
+	// true 18 3
+	// true 17 2
+	// true 16 1
+	// true 15 0
+	// false 15 0
+	// again in 3s
+}
+
+// A user within a team within an organisation: one decision, all or nothing.
+func ExampleThrottler_Take_chain() {
+	t, _ := example()
+	orgs := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
+	teams := &throttler.Policy{Name: "team", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
+	users := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+
+	for range 2 {
+		d, err := t.Take(context.Background(), orgs.Charge("acme"), teams.Charge("blue"), users.Charge("alice"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		for _, s := range d.Limits {
+			fmt.Println(s.Policy.Name, s.Used, s.Refused)
+		}
+	}
+	// Output:
+	// org 1 false
+	// team 1 false
+	// user 1 false
+	// org 1 false
+	// team 1 false
+	// user 1 true
+}
+
+// The cost of a report is known when it is done.
+func ExampleThrottler_Settle() {
+	t, c := example()
+	rows := &throttler.Policy{Name: "rows", Limits: []throttler.Limit{
+		{Quota: 100, Window: time.Minute, Algorithm: throttler.TokenBucket},
+	}}
+	d, _ := t.Take(context.Background(), throttler.Charge{Policy: rows, Key: "alice", Cost: 10}) // an estimate
+	d, _ = t.Settle(context.Background(), d, 130)
+	fmt.Println("used", d.Limits[0].Used, "remaining", d.Limits[0].Remaining)
+
+	d, _ = t.Take(context.Background(), rows.Charge("alice"))
+	fmt.Println("allowed", d.Allowed, "again in", d.RetryAt().Sub(d.At))
+
+	c.Set(d.RetryAt())
+	d, _ = t.Take(context.Background(), rows.Charge("alice"))
+	fmt.Println("allowed", d.Allowed)
+	// Output:
+	// used 130 remaining 0
+	// allowed false again in 18.6s
+	// allowed true
+}

@@ -1,0 +1,242 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func policy(name string, limits ...throttler.Limit) *throttler.Policy {
+	return &throttler.Policy{Name: name, Limits: limits}
+}
+
+func per(quota int64, window time.Duration) throttler.Limit {
+	return throttler.Limit{Quota: quota, Window: window}
+}
+
+func newThrottler() (*throttler.Throttler, *clock.Manual) {
+	c := clock.NewManual(t0)
+	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
+}
+
+func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
+	log := throttler.Limit{Quota: 10_001, Window: time.Second, Algorithm: throttler.SlidingLog}
+	for _, test := range []struct {
+		policy *throttler.Policy
+		want   string
+	}{
+		{nil, "policy is nil"},
+		{policy("", per(1, time.Second)), `policy name is ""`},
+		{policy("a b", per(1, time.Second)), `policy name is "a b"; it must be 1 to 64 letters`},
+		{policy("p"), `policy "p" has 0 limits; it must have from 1 to 16`},
+		{policy("p", per(0, time.Second)), `policy "p": limit 0: quota is 0; it must be from 1 to 9007199254740992 (2^53)`},
+		{policy("p", per(5, time.Second), per(-1, time.Hour)), `limit 1: quota is -1`},
+		{policy("p", per(1<<53+1, time.Second)), `quota is 9007199254740993`},
+		{policy("p", per(1, 0)), `window is 0s; it must be from 1ms`},
+		{policy("p", per(1, time.Nanosecond)), `window is 1ns; it must be from 1ms`},
+		{policy("p", per(1, -time.Second)), `window is -1s`},
+		{policy("p", per(1, 1500*time.Microsecond)), `window is 1.5ms; it must be whole milliseconds`},
+		{policy("p", per(1, 367*24*time.Hour)), `window is 8808h0m0s`},
+		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: 9}), `algorithm is Algorithm(9)`},
+		{policy("p", log), `quota is 10001; a sliding-log stores every charge, so it must be at most 10000`},
+		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Burst: 5}), `burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`},
+		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: -5}), `burst is -5`},
+		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, MaxWait: time.Second}), `max wait is 1s; only a leaky-bucket has one, not a token-bucket`},
+		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingWindow, Aligned: true}), `only a fixed-window can be aligned`},
+		{policy("p", throttler.Limit{Quota: 1, Window: 24 * time.Hour, Algorithm: throttler.TokenBucket, Burst: 367}), `a burst of 367 at 1 per 24h0m0s takes longer than`},
+		{policy("p", per(5, time.Second), per(9, time.Second)), `limits 0 and 1 are both a fixed-window of 1s; only the smaller quota could ever refuse`},
+	} {
+		err := test.policy.Validate()
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v:\n got %v\nwant an ErrInvalid with %q", test.policy, err, test.want)
+		}
+		th, _ := newThrottler()
+		if _, took := th.Take(t.Context(), throttler.Charge{Policy: test.policy, Key: "k", Cost: 1}); took == nil || err == nil || took.Error() != err.Error() {
+			t.Errorf("Take says %v, Validate %v", took, err)
+		}
+	}
+}
+
+func TestBadChargesSayWhatIsWrong(t *testing.T) {
+	p, q := policy("p", per(5, time.Second)), policy("q", per(5, time.Second))
+	for _, test := range []struct {
+		charges []throttler.Charge
+		want    string
+	}{
+		{nil, "no charges"},
+		{make([]throttler.Charge, 17), "17 charges; a decision can have at most 16"},
+		{[]throttler.Charge{{Policy: p, Key: "k", Cost: -1}}, `charge 0, policy "p": cost is -1; it must be from 0 to`},
+		{[]throttler.Charge{p.Charge("k"), {Policy: q, Key: "k", Cost: 1<<53 + 1}}, `charge 1, policy "q": cost is 9007199254740993`},
+		{[]throttler.Charge{p.Charge("k"), q.Charge("k"), p.Charge("k")}, `charges 0 and 2 are both for one key under policy "p"; add their costs`},
+		{[]throttler.Charge{p.Charge("a"), {Policy: q, Key: "b", Partition: "c"}}, "charge 1, policy \"q\": its partition is not that of charge 0"},
+	} {
+		th, _ := newThrottler()
+		_, err := th.Take(t.Context(), test.charges...)
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got %v\nwant an ErrInvalid with %q", err, test.want)
+		}
+	}
+}
+
+func TestWarningsNameThePair(t *testing.T) {
+	bucket := throttler.Limit{Quota: 600, Window: 600 * time.Second, Algorithm: throttler.TokenBucket, Burst: 5}
+	for _, test := range []struct {
+		limits []throttler.Limit
+		want   []string // parts of the warnings, one each
+	}{
+		{[]throttler.Limit{per(20, time.Minute), per(5, 3*time.Second)}, nil},
+		{[]throttler.Limit{per(600, 600*time.Second), per(10, 10*time.Second)}, []string{"limit 0, 600 per 10m0s (fixed-window), can never refuse beside limit 1, 10 per 10s"}},
+		{[]throttler.Limit{per(10, 10*time.Second), per(601, 600*time.Second)}, []string{"limit 1, 601 per 10m0s"}},
+		{[]throttler.Limit{per(10, 10*time.Second), per(599, 600*time.Second)}, nil},
+		{[]throttler.Limit{per(20, time.Second), per(10, 10*time.Second)}, []string{"limit 0, 20 per 1s (fixed-window), can never refuse beside limit 1"}},
+		{[]throttler.Limit{per(10, 10*time.Second), bucket}, nil}, // its burst binds
+	} {
+		got := policy("p", test.limits...).Warnings()
+		if len(got) != len(test.want) {
+			t.Errorf("%v: warnings %q, want %d", test.limits, got, len(test.want))
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], test.want[i]) {
+				t.Errorf("%v: warning %q, want %q in it", test.limits, got[i], test.want[i])
+			}
+		}
+	}
+}
+
+func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
+	th, c := newThrottler()
+	p := policy("p", per(20, time.Minute), per(5, 3*time.Second))
+	var d throttler.Decision
+	for range 5 {
+		d, _ = th.Take(t.Context(), p.Charge("k"))
+	}
+	if got := d.Binding().Limit.Quota; got != 5 {
+		t.Errorf("15 of 20 and 0 of 5 left: the limit of %d binds, want that of 5", got)
+	}
+	d, _ = th.Take(t.Context(), p.Charge("k"))
+	if d.Allowed || d.Binding().Limit.Quota != 5 || !d.RetryAt().Equal(t0.Add(3*time.Second)) || d.Limits[0].Used != 5 || d.Limits[0].Refused {
+		t.Errorf("the sixth call: %+v, retry at %v", d.Limits, d.RetryAt())
+	}
+	for range 3 {
+		c.Advance(3 * time.Second)
+		for range 5 {
+			d, _ = th.Take(t.Context(), p.Charge("k"))
+		}
+	}
+	if got := d.Binding().Limit.Quota; got != 20 {
+		t.Errorf("both empty: the limit of %d binds, want that of 20, which frees last", got)
+	}
+	d, _ = th.Take(t.Context(), p.Charge("k"))
+	if !d.RetryAt().Equal(t0.Add(time.Minute)) {
+		t.Errorf("both refuse: retry at %v, want when the later one frees", d.RetryAt())
+	}
+}
+
+func TestCostZeroChargesNothing(t *testing.T) {
+	th, c := newThrottler()
+	p := policy("p", per(1, time.Minute))
+	zero := throttler.Charge{Policy: p, Key: "k"}
+	if d, err := th.Take(t.Context(), zero); err != nil || !d.Allowed || d.Limits[0].Used != 0 {
+		t.Errorf("cost 0: %+v, error %v", d, err)
+	}
+	c.Advance(time.Second)
+	first, _ := th.Take(t.Context(), p.Charge("k"))
+	if !first.Limits[0].ResetAt.Equal(t0.Add(61 * time.Second)) {
+		t.Errorf("the window opened at %v: cost 0 has opened it", first.Limits[0].ResetAt.Add(-time.Minute))
+	}
+	if d, _ := th.Take(t.Context(), zero); !d.Allowed {
+		t.Error("cost 0 was refused by a quota that is just used up")
+	}
+	if _, err := th.Settle(t.Context(), first, 5); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := th.Take(t.Context(), zero); d.Allowed {
+		t.Error("cost 0 was allowed in debt")
+	}
+}
+
+func TestCostAboveTheQuotaNeverFits(t *testing.T) {
+	th, _ := newThrottler()
+	d, err := th.Take(t.Context(), throttler.Charge{Policy: policy("p", per(5, time.Minute)), Key: "k", Cost: 6})
+	if err != nil || d.Allowed || !d.RetryAt().Equal(throttler.Never) {
+		t.Errorf("allowed %v, retry at %v, error %v; want a refusal for ever", d.Allowed, d.RetryAt(), err)
+	}
+}
+
+func TestRefundAndSettleWorkOnce(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("p", per(10, time.Minute))
+	used := func() int64 {
+		t.Helper()
+		d, err := th.Peek(t.Context(), p.Charge("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limits[0].Used
+	}
+	_, _ = th.Take(t.Context(), p.Charge("k"))
+	d, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 4})
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := th.Refund(cancelled, d); err == nil || used() != 5 {
+		t.Errorf("refund under a context that is done: error %v, used %d; want an error and 5", err, used())
+	}
+	copied := d
+	after, err := th.Refund(t.Context(), d)
+	if err != nil || after.Limits[0].Used != 1 || used() != 1 {
+		t.Errorf("refund: used %d, then %d, error %v; want 1", after.Limits[0].Used, used(), err)
+	}
+	if _, err := th.Refund(t.Context(), copied); err != nil || used() != 1 {
+		t.Errorf("a second refund, of a copy: used %d, error %v; want 1", used(), err)
+	}
+	if _, err := th.Settle(t.Context(), d, 9); err != nil || used() != 1 {
+		t.Errorf("a settle after a refund: used %d, error %v; want 1", used(), err)
+	}
+	if _, err := th.Settle(t.Context(), d); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("settle without a cost: %v", err)
+	}
+	if _, err := th.Settle(t.Context(), d, -1); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "real cost is -1") {
+		t.Errorf("settle to -1: %v", err)
+	}
+	refused, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 10})
+	if _, err := th.Refund(t.Context(), refused); err != nil || used() != 1 {
+		t.Errorf("a refund of what was refused: used %d, error %v; want 1", used(), err)
+	}
+	peeked, _ := th.Peek(t.Context(), p.Charge("k"))
+	if _, err := th.Refund(t.Context(), peeked); err != nil || used() != 1 {
+		t.Errorf("a refund of a peek: used %d, error %v; want 1", used(), err)
+	}
+}
+
+func TestTakeLeavesTheCallersChargesAlone(t *testing.T) {
+	th, _ := newThrottler()
+	charges := []throttler.Charge{policy("org", per(5, time.Minute)).Charge("acme"), policy("user", per(5, time.Minute)).Charge("alice")}
+	before := slices.Clone(charges)
+	d, err := th.Take(t.Context(), charges...)
+	if err != nil || !slices.Equal(charges, before) {
+		t.Errorf("charges are now %+v, error %v", charges, err)
+	}
+	if d.Charges[1].Partition != "acme" {
+		t.Errorf("alice's partition is %q, want the outermost key", d.Charges[1].Partition)
+	}
+}
+
+func TestClocksOutOfRange(t *testing.T) {
+	p := policy("p", per(5, time.Minute))
+	for _, at := range []time.Time{time.Date(1901, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(12_000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(at)})
+		if d, err := th.Take(t.Context(), p.Charge("k")); err != nil || !d.Allowed {
+			t.Errorf("at %v: allowed %v, error %v", at, d.Allowed, err)
+		}
+	}
+}
