@@ -13,6 +13,14 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
+func TestContractOneShard(t *testing.T) {
+	backendtest.Run(t, opener(t, 1))
+}
+
+func TestContractThreeShards(t *testing.T) {
+	backendtest.Run(t, opener(t, 3))
+}
+
 func TestHistoriesOneShard(t *testing.T) {
 	backendtest.Histories(t, opener(t, 1))
 }

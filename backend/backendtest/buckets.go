@@ -1,0 +1,158 @@
+package backendtest
+
+import (
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+func tokenBucketCases() []testCase {
+	five := on(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 5})
+	thirds := on(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.TokenBucket})
+	burst := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30})
+	small := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 2})
+	return []testCase{
+		{
+			// The situations of the table that throttled publishes for its GCRA,
+			// one per second with room for five.
+			name:        "one per second, bursts of five",
+			explanation: tokenCounts,
+			steps: []step{
+				{at: 0, take: five(6), want: full(0, 5, 0, forever)},
+				{at: 0, take: five(1), want: room(1, 4, 1*time.Second)},
+				{at: 0, take: five(1), want: room(2, 3, 2*time.Second)},
+				{at: 0, take: five(1), want: room(3, 2, 3*time.Second)},
+				{at: 0, take: five(1), want: room(4, 1, 4*time.Second)},
+				{at: 0, take: five(1), want: room(5, 0, 5*time.Second)},
+				{at: 0, take: five(1), want: full(5, 0, 5*time.Second, 1*time.Second)},
+				{at: 3000 * time.Millisecond, take: five(1), want: room(3, 2, 6*time.Second)},
+				{at: 3100 * time.Millisecond, take: five(1), want: room(4, 1, 7*time.Second)},
+				{at: 4000 * time.Millisecond, take: five(1), want: room(4, 1, 8*time.Second)},
+				{at: 8000 * time.Millisecond, take: five(1), want: room(1, 4, 9*time.Second)},
+				{at: 9500 * time.Millisecond, take: five(1), want: room(1, 4, 10500*time.Millisecond)},
+				{at: 9500 * time.Millisecond, take: five(0), want: room(1, 4, 10500*time.Millisecond)},
+				{at: 9500 * time.Millisecond, take: five(2), want: room(3, 2, 12500*time.Millisecond)},
+				{at: 9500 * time.Millisecond, take: five(5), want: full(3, 2, 12500*time.Millisecond, 12500*time.Millisecond)},
+			},
+		},
+		{
+			name:        "retry at, to the millisecond",
+			explanation: retryEarliest,
+			steps: []step{
+				{at: 0, take: five(5), want: room(5, 0, 5*time.Second)},
+				{at: 500 * time.Millisecond, take: five(2), want: full(5, 0, 5*time.Second, 2*time.Second)},
+				{at: 1999 * time.Millisecond, take: five(2), want: full(4, 1, 5*time.Second, 2*time.Second)},
+				{at: 2 * time.Second, take: five(2), want: room(5, 0, 7*time.Second)},
+			},
+		},
+		{
+			name:        "thirds of a millisecond do not add up",
+			explanation: tokenCounts,
+			steps: []step{ // a unit drains in 333 1/3 ms
+				{at: 0, take: thirds(1), want: room(1, 2, 334*time.Millisecond)},
+				{at: 0, take: thirds(1), want: room(2, 1, 667*time.Millisecond)},
+				{at: 0, take: thirds(1), want: room(3, 0, 1000*time.Millisecond)},
+				{at: 0, take: thirds(1), want: full(3, 0, 1000*time.Millisecond, 334*time.Millisecond)},
+				{at: 333 * time.Millisecond, take: thirds(1), want: full(3, 0, 1000*time.Millisecond, 334*time.Millisecond)},
+				{at: 334 * time.Millisecond, take: thirds(1), want: room(3, 0, 1334*time.Millisecond)},
+				{at: 334 * time.Millisecond, take: thirds(1), want: full(3, 0, 1334*time.Millisecond, 667*time.Millisecond)},
+				{at: 667 * time.Millisecond, take: thirds(1), want: room(3, 0, 1667*time.Millisecond)},
+				{at: 1000 * time.Millisecond, take: thirds(1), want: room(3, 0, 2000*time.Millisecond)},
+				{at: 1999 * time.Millisecond, peek: thirds(0), want: room(1, 2, 2000*time.Millisecond)},
+				{at: 2000 * time.Millisecond, peek: thirds(0), want: room(0, 3, 2000*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a burst above the quota is what silence saved up",
+			explanation: tokenCounts,
+			steps: []step{
+				{at: 0, take: burst(30), want: room(30, 0, 3*time.Second)},
+				{at: 99 * time.Millisecond, take: burst(1), want: full(30, 0, 3*time.Second, 100*time.Millisecond)},
+				{at: time.Second, take: burst(11), want: full(20, 10, 3*time.Second, 1100*time.Millisecond)},
+				{at: time.Second, take: burst(10), want: room(30, 0, 4*time.Second)},
+				{at: time.Hour, peek: burst(30), want: room(0, 30, time.Hour)},
+			},
+		},
+		{
+			name:        "a burst below the quota spaces charges",
+			explanation: tokenCounts,
+			steps: []step{
+				{at: 0, take: small(3), want: full(0, 2, 0, forever)},
+				{at: 0, take: small(2), want: room(2, 0, 200*time.Millisecond)},
+				{at: 50 * time.Millisecond, take: small(1), want: full(2, 0, 200*time.Millisecond, 100*time.Millisecond)},
+				{at: 100 * time.Millisecond, take: small(1), want: room(2, 0, 300*time.Millisecond)},
+			},
+		},
+	}
+}
+
+func leakyBucketCases() []testCase {
+	queue := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
+	thirds := on(throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.LeakyBucket})
+	bounded := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 4, MaxWait: 5 * time.Second})
+	return []testCase{
+		{
+			name:        "fifty at once start 100 ms apart",
+			explanation: leakyCounts,
+			steps:       fiftyAtOnce(queue),
+		},
+		{
+			name:        "each charge starts when what was before it has drained",
+			explanation: leakyCounts,
+			steps: []step{
+				{at: 0, take: queue(3), want: queued(3, 48, 300*time.Millisecond, 0)},
+				{at: 50 * time.Millisecond, take: queue(1), want: queued(4, 47, 400*time.Millisecond, 300*time.Millisecond)},
+				{at: 399 * time.Millisecond, take: queue(1), want: queued(2, 49, 500*time.Millisecond, 400*time.Millisecond)},
+				{at: 500 * time.Millisecond, take: queue(1), want: queued(1, 50, 600*time.Millisecond, 500*time.Millisecond)},
+				{at: time.Second, take: queue(1), want: queued(1, 50, 1100*time.Millisecond, time.Second)},
+			},
+		},
+		{
+			name:        "start at is rounded up to the millisecond, and does not drift",
+			explanation: leakyCounts,
+			steps: []step{
+				{at: 0, take: thirds(1), want: queued(1, 2, 334*time.Millisecond, 0)},
+				{at: 0, take: thirds(1), want: queued(2, 1, 667*time.Millisecond, 334*time.Millisecond)},
+				{at: 0, take: thirds(1), want: queued(3, 0, 1000*time.Millisecond, 667*time.Millisecond)},
+				{at: 0, take: thirds(1), want: full(3, 0, 1000*time.Millisecond, 334*time.Millisecond)},
+				{at: 334 * time.Millisecond, take: thirds(1), want: queued(3, 0, 1334*time.Millisecond, 1000*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a burst bounds the queue where max wait would not",
+			explanation: retryEarliest,
+			steps: []step{
+				{at: 0, peek: bounded(1), want: room(0, 4, 0)},
+				{at: 0, take: bounded(4), want: queued(4, 0, 400*time.Millisecond, 0)},
+				{at: 0, take: bounded(2), want: full(4, 0, 400*time.Millisecond, 200*time.Millisecond)},
+				{at: 199 * time.Millisecond, take: bounded(2), want: full(3, 1, 400*time.Millisecond, 200*time.Millisecond)},
+				{at: 200 * time.Millisecond, take: bounded(2), want: queued(4, 0, 600*time.Millisecond, 400*time.Millisecond)},
+			},
+		},
+		{
+			name:        "who leaves the queue gives the place back",
+			explanation: refundNames,
+			steps: []step{
+				{at: 0, take: queue(1), want: queued(1, 50, 100*time.Millisecond, 0)},
+				{at: 0, take: queue(1), as: "left", want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
+				{at: 50 * time.Millisecond, refund: "left", want: room(1, 50, 100*time.Millisecond)},
+				{at: 50 * time.Millisecond, take: queue(1), want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
+			},
+		},
+	}
+}
+
+// fiftyAtOnce takes 50 at t0 from a queue of 10 per second in which nobody
+// waits longer than 5 s. The 51st waits just that long, the 52nd would wait
+// longer.
+func fiftyAtOnce(queue func(cost int64) []throttler.Charge) []step {
+	var steps []step
+	for i := range int64(51) {
+		start := time.Duration(i) * 100 * time.Millisecond
+		steps = append(steps, step{at: 0, take: queue(1), want: queued(i+1, 50-i, start+100*time.Millisecond, start)})
+	}
+	return append(steps,
+		step{at: 0, take: queue(1), want: full(51, 0, 5100*time.Millisecond, 100*time.Millisecond)},
+		step{at: 100 * time.Millisecond, take: queue(1), want: queued(51, 0, 5200*time.Millisecond, 5100*time.Millisecond)},
+	)
+}

@@ -1,0 +1,102 @@
+package backendtest
+
+import (
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// chainCases take from an organisation, a team and a user at once.
+func chainCases() []testCase {
+	const s = time.Second
+	var (
+		orgs  = &throttler.Policy{Name: "orgs", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}}}
+		teams = &throttler.Policy{Name: "teams", Limits: []throttler.Limit{{Quota: 6, Window: time.Minute, Algorithm: throttler.TokenBucket}}}
+		users = &throttler.Policy{Name: "users", Limits: []throttler.Limit{{Quota: 4, Window: time.Minute}, {Quota: 3, Window: 10 * s, Algorithm: throttler.SlidingLog}}}
+	)
+	chain := func(user string, cost int64) []throttler.Charge {
+		return []throttler.Charge{{Policy: orgs, Key: "acme", Cost: cost}, {Policy: teams, Key: "blue", Cost: cost}, {Policy: users, Key: user, Cost: cost}}
+	}
+	one := func(p *throttler.Policy, key, partition string) []throttler.Charge {
+		return []throttler.Charge{{Policy: p, Key: key, Partition: partition}}
+	}
+	own := []throttler.Charge{{Policy: users, Key: "alice", Cost: 1}}
+	return []testCase{
+		{
+			name:        "every limit of every charge is charged and reported",
+			explanation: wholeAnswer,
+			steps: []step{
+				{at: 0, peek: chain("alice", 1), want: all(room(0, 10, 0), room(0, 6, 0), room(0, 4, 0), room(0, 3, 0))},
+				{at: 0, take: chain("alice", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s), room(2, 2, 60*s), room(2, 1, 10*s))},
+				{at: s, take: chain("bob", 1), want: all(room(3, 7, 60*s), room(3, 3, 30*s), room(1, 3, 61*s), room(1, 2, 11*s))},
+			},
+		},
+		{
+			name:        "a refusal by one charge charges none",
+			explanation: allOrNothing,
+			steps: []step{
+				{at: 0, take: chain("alice", 3), want: all(room(3, 7, 60*s), room(3, 3, 30*s), room(3, 1, 60*s), room(3, 0, 10*s))},
+				// Only the last limit of the last charge lacks room.
+				{at: 0, take: chain("alice", 1), want: all(room(3, 7, 60*s), room(3, 3, 30*s), room(3, 1, 60*s), full(3, 0, 10*s, 10*s))},
+				{at: 0, peek: chain("alice", 0), want: all(room(3, 7, 60*s), room(3, 3, 30*s), room(3, 1, 60*s), room(3, 0, 10*s))},
+				// Only the one in the middle lacks room.
+				{at: 0, take: chain("bob", 3), want: all(room(6, 4, 60*s), room(6, 0, 60*s), room(3, 1, 60*s), room(3, 0, 10*s))},
+				{at: 0, take: chain("carol", 1), want: all(room(6, 4, 60*s), full(6, 0, 60*s, 10*s), room(0, 4, 0), room(0, 3, 0))},
+				{at: 0, peek: chain("carol", 0), want: all(room(6, 4, 60*s), room(6, 0, 60*s), room(0, 4, 0), room(0, 3, 0))},
+				// Only the first lacks room.
+				{at: 50 * s, take: chain("carol", 3), want: all(room(9, 1, 60*s), room(4, 2, 90*s), room(3, 1, 110*s), room(3, 0, 60*s))},
+				{at: 50 * s, take: chain("dave", 2), want: all(full(9, 1, 60*s, 60*s), room(4, 2, 90*s), room(0, 4, 50*s), room(0, 3, 50*s))},
+				{at: 50 * s, peek: chain("dave", 0), want: all(room(9, 1, 60*s), room(4, 2, 90*s), room(0, 4, 50*s), room(0, 3, 50*s))},
+			},
+		},
+		{
+			name:        "charges of one take may differ in cost",
+			explanation: allOrNothing,
+			steps: []step{
+				{at: 0,
+					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 5}, {Policy: teams, Key: "blue", Cost: 0}, {Policy: users, Key: "alice", Cost: 1}},
+					want: all(room(5, 5, 60*s), room(0, 6, 0), room(1, 3, 60*s), room(1, 2, 10*s))},
+				{at: s,
+					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 1}, {Policy: teams, Key: "blue", Cost: 7}, {Policy: users, Key: "alice", Cost: 1}},
+					want: all(room(5, 5, 60*s), full(0, 6, s, forever), room(1, 3, 60*s), room(1, 2, 10*s))},
+				{at: s, peek: chain("alice", 0), want: all(room(5, 5, 60*s), room(0, 6, s), room(1, 3, 60*s), room(1, 2, 10*s))},
+			},
+		},
+		{
+			name:        "all live in the partition of the first",
+			explanation: onePartition,
+			steps: []step{
+				{at: 0, take: chain("alice", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s), room(2, 2, 60*s), room(2, 1, 10*s))},
+				{at: 0, peek: one(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
+				{at: 0, peek: one(teams, "blue", "acme"), want: room(2, 4, 20*s)},
+				{at: 0, peek: one(orgs, "acme", "acme"), want: room(2, 8, 60*s)},
+				{at: 0, peek: one(orgs, "acme", ""), want: room(2, 8, 60*s)},
+				{at: 0, peek: one(users, "alice", ""), want: all(room(0, 4, 0), room(0, 3, 0))},
+				{at: 0, peek: one(users, "alice", "other"), want: all(room(0, 4, 0), room(0, 3, 0))},
+				{at: s, take: own, want: all(room(1, 3, 61*s), room(1, 2, 11*s))},
+				{at: s, peek: one(users, "alice", "acme"), want: all(room(2, 2, 60*s), room(2, 1, 10*s))},
+			},
+		},
+		{
+			name:        "one key under two policies in one take",
+			explanation: opaqueKeys,
+			steps: []step{
+				{at: 0,
+					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: teams, Key: "x", Cost: 1}},
+					want: all(room(3, 7, 60*s), room(1, 5, 10*s))},
+				{at: 0, peek: one(teams, "x", ""), want: room(1, 5, 10*s)},
+				{at: 0, peek: one(orgs, "x", ""), want: room(3, 7, 60*s)},
+			},
+		},
+		{
+			name:        "two keys under one policy in one take",
+			explanation: opaqueKeys,
+			steps: []step{
+				{at: 0,
+					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: orgs, Key: "y", Cost: 1}},
+					want: all(room(3, 7, 60*s), room(1, 9, 60*s))},
+				{at: 0, peek: one(orgs, "y", "x"), want: room(1, 9, 60*s)},
+			},
+		},
+	}
+}

@@ -1,0 +1,195 @@
+package backendtest
+
+import (
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+const (
+	year = 365 * 24 * time.Hour
+	most = throttler.MaxQuota
+)
+
+// extremeCases are the shortest and the longest windows, the largest quotas.
+func extremeCases() []testCase {
+	limit := func(a throttler.Algorithm, quota int64, window time.Duration) func(int64) []throttler.Charge {
+		return on(throttler.Limit{Algorithm: a, Quota: quota, Window: window})
+	}
+	var (
+		msFixed, fixed     = limit(throttler.FixedWindow, 3, time.Millisecond), limit(throttler.FixedWindow, most, year)
+		msSliding, sliding = limit(throttler.SlidingWindow, 3, time.Millisecond), limit(throttler.SlidingWindow, most, year)
+		msLog, log         = limit(throttler.SlidingLog, 3, time.Millisecond), limit(throttler.SlidingLog, throttler.MaxLogQuota, year)
+		msToken, token     = limit(throttler.TokenBucket, 3, time.Millisecond), limit(throttler.TokenBucket, most, year)
+		msLeaky, leaky     = limit(throttler.LeakyBucket, 3, time.Millisecond), limit(throttler.LeakyBucket, most, year)
+		aligned            = on(throttler.Limit{Quota: most, Window: year, Aligned: true})
+		tenth              = on(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond})
+		alignedTenth       = on(throttler.Limit{Quota: 3, Window: 100 * time.Millisecond, Aligned: true})
+		slidingTenth       = limit(throttler.SlidingWindow, 4, 100*time.Millisecond)
+		hasty              = limit(throttler.TokenBucket, most, time.Millisecond)
+	)
+	const (
+		ms = time.Millisecond
+		// The 61st window of 365 days since the epoch begins 15 days before t0.
+		yearEnd = 350*24*time.Hour - 250*ms
+	)
+	return []testCase{
+		{
+			name:        "fixed windows of 1 ms",
+			explanation: liveBefore,
+			steps: []step{
+				{at: 0, take: msFixed(3), want: room(3, 0, ms)},
+				{at: 0, take: msFixed(1), want: full(3, 0, ms, ms)},
+				{at: ms, take: msFixed(2), want: room(2, 1, 2*ms)},
+				{at: ms, take: msFixed(2), want: full(2, 1, 2*ms, 2*ms)},
+			},
+		},
+		{
+			name:        "sliding windows of 1 ms",
+			explanation: slidingCounts,
+			steps: []step{
+				{at: 0, take: msSliding(3), want: room(3, 0, 2*ms)},
+				{at: 0, take: msSliding(1), want: full(3, 0, 2*ms, 2*ms)},
+				{at: ms, take: msSliding(1), want: full(3, 0, 2*ms, 2*ms)},
+				{at: 2 * ms, take: msSliding(3), want: room(3, 0, 4*ms)},
+			},
+		},
+		{
+			name:        "sliding logs of 1 ms",
+			explanation: logCounts,
+			steps: []step{
+				{at: 0, take: msLog(3), want: room(3, 0, ms)},
+				{at: 0, take: msLog(1), want: full(3, 0, ms, ms)},
+				{at: ms, take: msLog(3), want: room(3, 0, 2*ms)},
+			},
+		},
+		{
+			name:        "token buckets of 1 ms",
+			explanation: tokenCounts,
+			steps: []step{
+				{at: 0, take: msToken(2), want: room(2, 1, ms)},
+				{at: 0, take: msToken(2), want: full(2, 1, ms, ms)},
+				{at: 0, take: msToken(1), want: room(3, 0, ms)},
+				{at: ms, take: msToken(1), want: room(1, 2, 2*ms)},
+			},
+		},
+		{
+			name:        "leaky buckets of 1 ms",
+			explanation: leakyCounts,
+			steps: []step{
+				{at: 0, take: msLeaky(2), want: queued(2, 1, ms, 0)},
+				{at: 0, take: msLeaky(1), want: queued(3, 0, ms, ms)},
+				{at: 0, take: msLeaky(1), want: full(3, 0, ms, ms)},
+				{at: ms, take: msLeaky(1), want: queued(1, 2, 2*ms, ms)},
+			},
+		},
+		{
+			name:        "fixed windows below a second",
+			explanation: liveBefore,
+			steps: []step{
+				{at: 0, take: tenth(3), want: room(3, 0, 100*ms)},
+				{at: 99 * ms, take: tenth(1), want: full(3, 0, 100*ms, 100*ms)},
+				{at: 100 * ms, take: tenth(1), want: room(1, 2, 200*ms)},
+			},
+		},
+		{
+			name:        "aligned windows below a second",
+			explanation: fixedCounts,
+			steps: []step{ // t0 is 50 ms into one
+				{at: 0, take: alignedTenth(3), want: room(3, 0, 50*ms)},
+				{at: 49 * ms, take: alignedTenth(1), want: full(3, 0, 50*ms, 50*ms)},
+				{at: 50 * ms, take: alignedTenth(1), want: room(1, 2, 150*ms)},
+			},
+		},
+		{
+			name:        "sliding windows below a second",
+			explanation: slidingCounts,
+			steps: []step{
+				{at: 0, take: slidingTenth(4), want: room(4, 0, 150*ms)},
+				{at: 74 * ms, take: slidingTenth(1), want: full(4, 0, 150*ms, 75*ms)},
+				{at: 75 * ms, take: slidingTenth(1), want: room(4, 0, 250*ms)},
+			},
+		},
+		{
+			name:        "a fixed window of a year and 2^53 units",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: fixed(most - 1), want: room(most-1, 1, year)},
+				{at: ms, take: fixed(2), want: full(most-1, 1, year, year)},
+				{at: ms, take: fixed(most), want: full(most-1, 1, year, year)},
+				{at: ms, take: fixed(1), want: room(most, 0, year)},
+				{at: year - ms, take: fixed(most), want: full(most, 0, year, year)},
+				{at: year, take: fixed(most), want: room(most, 0, 2*year)},
+			},
+		},
+		{
+			name:        "an aligned window of a year and 2^53 units",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: aligned(most - 1), want: room(most-1, 1, yearEnd)},
+				{at: yearEnd - ms, take: aligned(1), want: room(most, 0, yearEnd)},
+				{at: yearEnd, take: aligned(1), want: room(1, most-1, yearEnd+year)},
+			},
+		},
+		{
+			name:        "a sliding window of a year and 2^53 units",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: sliding(most - 1), want: room(most-1, 1, yearEnd+year)},
+				{at: 0, take: sliding(2), want: full(most-1, 1, yearEnd+year, yearEnd+ms)},
+				{at: 0, take: sliding(1), want: room(most, 0, yearEnd+year)},
+				// A unit takes less than a millisecond to slide out: 2^53 * (year -
+				// 1 ms) / year is 2^53 - 285616.4, rounded up.
+				{at: yearEnd + ms, peek: sliding(0), want: room(most-285616, 285616, yearEnd+year)},
+				{at: yearEnd + year/2, peek: sliding(0), want: room(most/2, most/2, yearEnd+year)},
+				{at: yearEnd + year/2, take: sliding(most/2 + 1), want: full(most/2, most/2, yearEnd+year, yearEnd+year/2+ms)},
+				{at: yearEnd + year/2, take: sliding(most / 2), want: room(most, 0, yearEnd+2*year)},
+			},
+		},
+		{
+			name:        "a sliding log of a year and the largest quota it may have",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: log(9_999), want: room(9_999, 1, year)},
+				{at: time.Hour, take: log(2), want: full(9_999, 1, year, year)},
+				{at: time.Hour, take: log(1), want: room(10_000, 0, year+time.Hour)},
+				{at: year - ms, take: log(1), want: full(10_000, 0, year+time.Hour, year)},
+				{at: year, take: log(9_999), want: room(10_000, 0, 2*year)},
+			},
+		},
+		{
+			name:        "a token bucket of a year and 2^53 units",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: token(most - 1), want: room(most-1, 1, year)},
+				{at: 0, take: token(2), want: full(most-1, 1, year, ms)},
+				{at: 0, take: token(1), want: room(most, 0, year)},
+				// 285616.4 units drain in 1 ms.
+				{at: ms, peek: token(0), want: room(most-285616, 285616, year)},
+				{at: ms, take: token(285617), want: full(most-285616, 285616, year, 2*ms)},
+				{at: ms, take: token(285616), want: room(most, 0, year+ms)},
+				{at: year / 2, take: token(most), want: full(most/2+285616, most/2-285616, year+ms, year+ms)},
+			},
+		},
+		{
+			name:        "a leaky bucket of a year and 2^53 units",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: leaky(most - 1), want: queued(most-1, 1, year, 0)},
+				{at: 0, take: leaky(1), want: queued(most, 0, year, year)},
+				{at: 0, take: leaky(1), want: full(most, 0, year, ms)},
+				{at: year, take: leaky(1), want: queued(1, most-1, year+ms, year)},
+			},
+		},
+		{
+			name:        "2^53 units per millisecond",
+			explanation: exactCounts,
+			steps: []step{
+				{at: 0, take: hasty(most), want: room(most, 0, ms)},
+				{at: 0, take: hasty(1), want: full(most, 0, ms, ms)},
+				{at: ms, take: hasty(1), want: room(1, most-1, 2*ms)},
+				{at: ms, take: hasty(most - 1), want: room(most, 0, 2*ms)},
+			},
+		},
+	}
+}

@@ -1,0 +1,192 @@
+package backendtest
+
+import (
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// changedPolicyCases change a policy while its counts live, as a deploy does.
+func changedPolicyCases() []testCase {
+	const s = time.Second
+	limit := func(a throttler.Algorithm, quota int64, window time.Duration) throttler.Limit {
+		return throttler.Limit{Algorithm: a, Quota: quota, Window: window}
+	}
+	var (
+		minute  = limit(throttler.FixedWindow, 10, 60*s)
+		short   = limit(throttler.FixedWindow, 5, 3*s)
+		bucket  = limit(throttler.TokenBucket, 10, 10*s)
+		fixed   = on(minute)
+		lower   = on(limit(throttler.FixedWindow, 3, 60*s))
+		higher  = on(limit(throttler.FixedWindow, 20, 60*s))
+		tenSecs = on(limit(throttler.FixedWindow, 10, 10*s))
+		both    = on(minute, short)
+		swapped = on(short, minute)
+		sliding = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
+			return on(limit(throttler.SlidingWindow, quota, window))
+		}
+		log = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
+			return on(limit(throttler.SlidingLog, quota, window))
+		}
+		token = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
+			return on(limit(throttler.TokenBucket, quota, window))
+		}
+	)
+	return []testCase{
+		{
+			name:        "another quota: used stays, remaining follows",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: fixed(5), want: room(5, 5, 60*s)},
+				{at: s, peek: higher(0), want: room(5, 15, 60*s)},
+				{at: s, take: higher(7), want: room(12, 8, 60*s)},
+				{at: 2 * s, take: fixed(1), want: full(12, 0, 60*s, 60*s)},
+				{at: 2 * s, take: lower(1), want: full(12, 0, 60*s, 60*s)},
+				{at: 2 * s, take: lower(0), want: full(12, 0, 60*s, 60*s)},
+				{at: 2 * s, take: higher(1), want: room(13, 7, 60*s)},
+				{at: 60 * s, take: lower(3), want: room(3, 0, 120*s)},
+			},
+		},
+		{
+			name:        "another quota of a sliding window",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: sliding(10, 10*s)(6), want: room(6, 4, 19750*time.Millisecond)},
+				{at: s, take: sliding(20, 10*s)(6), want: room(12, 8, 19750*time.Millisecond)},
+				{at: s, peek: sliding(10, 10*s)(0), want: full(12, 0, 19750*time.Millisecond, 11417*time.Millisecond)},
+			},
+		},
+		{
+			name:        "another quota of a sliding log",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: log(10, 10*s)(6), want: room(6, 4, 10*s)},
+				{at: s, take: log(20, 10*s)(6), want: room(12, 8, 11*s)},
+				{at: s, peek: log(5, 10*s)(0), want: full(12, 0, 11*s, 11*s)},
+			},
+		},
+		{
+			name:        "another quota of a token bucket: reset at stays",
+			explanation: resetStored,
+			steps: []step{
+				{at: 0, take: token(10, 10*s)(4), want: room(4, 6, 4*s)},
+				{at: 0, peek: token(20, 10*s)(0), want: room(8, 12, 4*s)},
+				{at: s, take: token(20, 10*s)(2), want: room(8, 12, 5*s)},
+				{at: s, peek: token(5, 10*s)(0), want: room(2, 3, 5*s)},
+			},
+		},
+		{
+			name:        "a shorter window begins when the old one ends",
+			explanation: resetStored,
+			steps: []step{
+				{at: 0, take: fixed(5), want: room(5, 5, 60*s)},
+				{at: s, peek: tenSecs(0), want: room(5, 5, 60*s)},
+				{at: 20 * s, take: tenSecs(2), want: room(7, 3, 60*s)},
+				{at: 59 * s, take: tenSecs(4), want: full(7, 3, 60*s, 60*s)},
+				{at: 60 * s, take: tenSecs(4), want: room(4, 6, 70*s)},
+				{at: 70 * s, take: tenSecs(1), want: room(1, 9, 80*s)},
+			},
+		},
+		{
+			name:        "a longer window begins when the old one ends",
+			explanation: resetStored,
+			steps: []step{
+				{at: 0, take: tenSecs(5), want: room(5, 5, 10*s)},
+				{at: s, take: fixed(2), want: room(7, 3, 10*s)},
+				{at: 10 * s, take: fixed(1), want: room(1, 9, 70*s)},
+			},
+		},
+		{
+			name:        "another window of a sliding window: what counts goes on",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: sliding(10, 10*s)(6), want: room(6, 4, 19750*time.Millisecond)},
+				{at: s, peek: sliding(10, 60*s)(0), want: room(6, 4, 119750*time.Millisecond)},
+				{at: s, take: sliding(10, 60*s)(1), want: room(7, 3, 119750*time.Millisecond)},
+				{at: 20 * s, peek: sliding(10, 60*s)(0), want: room(7, 3, 119750*time.Millisecond)},
+			},
+		},
+		{
+			name:        "another window of a sliding log: each charge counts for the new one",
+			explanation: logCounts,
+			steps: []step{
+				{at: 0, take: log(10, 10*s)(2), want: room(2, 8, 10*s)},
+				{at: 5 * s, take: log(10, 10*s)(3), want: room(5, 5, 15*s)},
+				{at: 6 * s, take: log(10, 60*s)(1), want: room(6, 4, 66*s)},
+				{at: 59 * s, peek: log(10, 60*s)(0), want: room(6, 4, 66*s)},
+				{at: 60 * s, peek: log(10, 60*s)(0), want: room(4, 6, 66*s)},
+				{at: 60 * s, peek: log(10, 55*s)(0), want: room(1, 9, 61*s)},
+			},
+		},
+		{
+			name:        "another window of a token bucket: reset at stays",
+			explanation: resetStored,
+			steps: []step{
+				{at: 0, take: token(10, 10*s)(4), want: room(4, 6, 4*s)},
+				{at: 0, peek: token(10, 20*s)(0), want: room(2, 8, 4*s)},
+				{at: s, take: token(10, 20*s)(1), want: room(3, 7, 6*s)},
+				{at: 6 * s, peek: token(10, 20*s)(0), want: room(0, 10, 6*s)},
+			},
+		},
+		{
+			name:        "aligned from now on: the open window stays",
+			explanation: resetStored,
+			steps: []step{
+				{at: 0, take: fixed(5), want: room(5, 5, 60*s)},
+				{at: s, take: on(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(6, 4, 60*s)},
+				{at: 60 * s, take: on(throttler.Limit{Quota: 10, Window: 60 * s, Aligned: true})(1), want: room(1, 9, 119750*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a limit added beside the old one starts empty and resets nothing",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: fixed(4), want: room(4, 6, 60*s)},
+				{at: s, peek: both(1), want: all(room(4, 6, 60*s), room(0, 5, s))},
+				{at: s, take: both(1), want: all(room(5, 5, 60*s), room(1, 4, 4*s))},
+				{at: s, take: on(minute, short, bucket)(2), want: all(room(7, 3, 60*s), room(3, 2, 4*s), room(2, 8, 3*s))},
+			},
+		},
+		{
+			name:        "a limit added in front of the old one starts empty and resets nothing",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: fixed(4), want: room(4, 6, 60*s)},
+				{at: s, take: swapped(1), want: all(room(1, 4, 4*s), room(5, 5, 60*s))},
+			},
+		},
+		{
+			name:        "the order of limits does not matter",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: both(3), as: "a", want: all(room(3, 7, 60*s), room(3, 2, 3*s))},
+				{at: s, peek: swapped(0), want: all(room(3, 2, 3*s), room(3, 7, 60*s))},
+				{at: s, take: swapped(3), want: all(full(3, 2, 3*s, 3*s), room(3, 7, 60*s))},
+				{at: s, take: swapped(1), want: all(room(4, 1, 3*s), room(4, 6, 60*s))},
+				{at: 2 * s, refund: "a", want: all(room(1, 9, 60*s), room(1, 4, 3*s))},
+				{at: 4 * s, take: both(2), want: all(room(3, 7, 60*s), room(2, 3, 7*s))},
+			},
+		},
+		{
+			name:        "processes with the old policy and the new share what both have",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: fixed(1), want: room(1, 9, 60*s)},
+				{at: s, process: 1, take: both(2), want: all(room(3, 7, 60*s), room(2, 3, 4*s))},
+				{at: s, take: fixed(1), want: room(4, 6, 60*s)},
+				{at: s, process: 1, take: both(2), want: all(room(6, 4, 60*s), room(4, 1, 4*s))},
+				{at: s, take: fixed(1), want: room(7, 3, 60*s)},
+				{at: s, process: 1, take: swapped(2), want: all(full(4, 1, 4*s, 4*s), room(7, 3, 60*s))},
+			},
+		},
+		{
+			name:        "another algorithm starts empty",
+			explanation: countsFound,
+			steps: []step{
+				{at: 0, take: fixed(4), want: room(4, 6, 60*s)},
+				{at: s, take: on(bucket)(1), want: room(1, 9, 2*s)},
+				{at: s, peek: fixed(0), want: room(4, 6, 60*s)},
+			},
+		},
+	}
+}

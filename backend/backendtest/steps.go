@@ -1,0 +1,266 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// t0 is the instant that timelines count from. It is no multiple of a second,
+// so that whoever rounds to one is seen.
+var t0 = time.Date(2030, time.January, 1, 0, 0, 0, 250e6, time.UTC)
+
+// step is one line of a timeline. It does one of take, peek, refund and settle.
+type step struct {
+	at      time.Duration      // what the clock shows, after t0
+	process int                // who asks: 0 or 1, each with its own throttler and clock
+	take    []throttler.Charge // charges to take
+	as      string             // names the take for a refund or a settlement
+	peek    []throttler.Charge // charges to peek at
+	refund  string             // name of the take to refund
+	settle  string             // name of the take to settle
+	costs   []int64            // its real costs
+	want    statuses           // all limits afterwards; nil only if a refund or settlement is the second
+}
+
+// statuses is what a decision has to say of its limits. It is allowed if none
+// of them refused.
+type statuses []status
+
+type status struct {
+	used, remaining int64
+	resetAt         time.Duration // after t0, as all of these
+	refused         bool
+	retryAt         time.Duration // if refused; forever is throttler.Never
+	starts          bool          // startAt is wanted, of a leaky bucket that was charged
+	startAt         time.Duration
+}
+
+const forever = time.Duration(math.MaxInt64)
+
+// room is a limit that had room.
+func room(used, remaining int64, resetAt time.Duration) statuses {
+	return statuses{{used: used, remaining: remaining, resetAt: resetAt}}
+}
+
+// full is a limit that refused.
+func full(used, remaining int64, resetAt, retryAt time.Duration) statuses {
+	return statuses{{used: used, remaining: remaining, resetAt: resetAt, refused: true, retryAt: retryAt}}
+}
+
+// queued is a leaky bucket that was charged.
+func queued(used, remaining int64, resetAt, startAt time.Duration) statuses {
+	return statuses{{used: used, remaining: remaining, resetAt: resetAt, starts: true, startAt: startAt}}
+}
+
+// all is several limits, in the order of the charges and their limits.
+func all(each ...statuses) statuses {
+	var s statuses
+	for i := range each {
+		s = append(s, each[i]...)
+	}
+	return s
+}
+
+// on returns charges for the key alice under a policy of these limits.
+func on(limits ...throttler.Limit) func(cost int64) []throttler.Charge {
+	return named("core", limits...)
+}
+
+func named(name string, limits ...throttler.Limit) func(cost int64) []throttler.Charge {
+	p := &throttler.Policy{Name: name, Limits: limits}
+	return func(cost int64) []throttler.Charge {
+		return []throttler.Charge{{Policy: p, Key: "alice", Cost: cost}}
+	}
+}
+
+// play runs a timeline and returns what was wrong at the first step that was.
+func play(ctx context.Context, backend throttler.Backend, steps []step) error {
+	var p player
+	for i := range p.processes {
+		p.clocks[i] = clock.NewManual(t0)
+		p.processes[i] = throttler.New(backend, &throttler.Options{Clock: p.clocks[i]})
+	}
+	p.taken = make(map[string]throttler.Decision)
+	for i := range steps {
+		if err := p.step(ctx, &steps[i]); err != nil {
+			return fmt.Errorf("step %d of %d, %v: %w", i+1, len(steps), &steps[i], err)
+		}
+	}
+	return nil
+}
+
+type player struct {
+	processes [2]*throttler.Throttler
+	clocks    [2]*clock.Manual
+	taken     map[string]throttler.Decision
+}
+
+func (p *player) step(ctx context.Context, s *step) error {
+	p.clocks[s.process].Set(t0.Add(s.at))
+	t := p.processes[s.process]
+	var d throttler.Decision
+	var err error
+	charges := s.take
+	switch {
+	case s.take != nil:
+		d, err = t.Take(ctx, s.take...)
+		p.taken[s.as] = d
+	case s.peek != nil:
+		charges = s.peek
+		d, err = t.Peek(ctx, s.peek...)
+	case s.refund != "":
+		charges = p.taken[s.refund].Charges
+		d, err = t.Refund(ctx, p.taken[s.refund])
+	case s.settle != "":
+		charges = p.taken[s.settle].Charges
+		d, err = t.Settle(ctx, p.taken[s.settle], s.costs...)
+	}
+	if err != nil {
+		return err
+	}
+	if s.want == nil {
+		if s.take != nil || s.peek != nil {
+			return errors.New("the suite is wrong: the step wants nothing")
+		}
+		return nil
+	}
+	return s.compare(d, charges)
+}
+
+func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
+	if now := t0.Add(s.at).Truncate(time.Millisecond); !d.At.Equal(now) {
+		return fmt.Errorf("the decision's At is %s, want %s", after(d.At), after(now))
+	}
+	if err := reportsAll(d, charges); err != nil {
+		return err
+	}
+	if len(d.Limits) != len(s.want) {
+		return fmt.Errorf("%d limits are reported, want %d", len(d.Limits), len(s.want))
+	}
+	allowed := true
+	for i := range s.want {
+		allowed = allowed && !s.want[i].refused
+		if err := s.want[i].compare(&d.Limits[i]); err != nil {
+			return fmt.Errorf("limit %d, %v, of policy %q: %w", i, d.Limits[i].Limit, d.Limits[i].Policy.Name, err)
+		}
+	}
+	if d.Allowed != allowed {
+		return fmt.Errorf("got allowed %v, want %v", d.Allowed, allowed)
+	}
+	return nil
+}
+
+// reportsAll checks that d speaks of charges and all of their limits, in order.
+func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
+	if len(d.Charges) != len(charges) {
+		return fmt.Errorf("the decision is about %d charges, want %d", len(d.Charges), len(charges))
+	}
+	place := 0
+	for i, c := range charges {
+		if g := d.Charges[i]; g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost {
+			return fmt.Errorf("charge %d is %d of %s/%.40q, want %d of %s/%.40q", i, g.Cost, g.Policy.Name, g.Key, c.Cost, c.Policy.Name, c.Key)
+		}
+		for j, l := range c.Policy.Limits {
+			if place == len(d.Limits) {
+				return fmt.Errorf("%d limits are reported; charge %d, limit %d is missing", place, i, j)
+			}
+			g := &d.Limits[place]
+			if g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost || g.Limit != l {
+				return fmt.Errorf("status %d is about cost %d of %v for %.40q, want charge %d, limit %d: cost %d of %v for %.40q",
+					place, g.Cost, g.Limit, g.Key, i, j, c.Cost, l, c.Key)
+			}
+			place++
+		}
+	}
+	return nil
+}
+
+func (w *status) compare(g *throttler.Status) error {
+	retryAt, startAt := time.Time{}, time.Time{}
+	switch {
+	case w.refused && w.retryAt == forever:
+		retryAt = throttler.Never
+	case w.refused:
+		retryAt = t0.Add(w.retryAt)
+	}
+	if w.starts {
+		startAt = t0.Add(w.startAt)
+	}
+	var wrong []string
+	differs := func(what string, got, want any) {
+		wrong = append(wrong, fmt.Sprintf("got %s %v, want %v", what, got, want))
+	}
+	if g.Used != w.used {
+		differs("used", g.Used, w.used)
+	}
+	if g.Remaining != w.remaining {
+		differs("remaining", g.Remaining, w.remaining)
+	}
+	if !g.ResetAt.Equal(t0.Add(w.resetAt)) {
+		differs("reset at", after(g.ResetAt), after(t0.Add(w.resetAt)))
+	}
+	if g.Refused != w.refused {
+		differs("refused", g.Refused, w.refused)
+	}
+	if !g.RetryAt.Equal(retryAt) {
+		differs("retry at", after(g.RetryAt), after(retryAt))
+	}
+	if !g.StartAt.Equal(startAt) {
+		differs("start at", after(g.StartAt), after(startAt))
+	}
+	if wrong == nil {
+		return nil
+	}
+	return errors.New(strings.Join(wrong, "; "))
+}
+
+// after writes an instant as timelines do.
+func after(at time.Time) string {
+	switch {
+	case at.IsZero():
+		return "zero"
+	case at.Equal(throttler.Never):
+		return "never"
+	}
+	return fmt.Sprintf("t0%+dms", at.UnixMilli()-t0.UnixMilli())
+}
+
+// String writes the step as "at t0+5ms: take 1 of core/"alice"".
+func (s *step) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "at %s", after(t0.Add(s.at)))
+	if s.process != 0 {
+		fmt.Fprintf(&b, ", process %d", s.process)
+	}
+	switch {
+	case s.refund != "":
+		fmt.Fprintf(&b, ": refund %s", s.refund)
+	case s.settle != "":
+		fmt.Fprintf(&b, ": settle %s at %d", s.settle, s.costs)
+	case s.peek != nil:
+		b.WriteString(": peek ")
+	default:
+		b.WriteString(": take ")
+	}
+	charges := s.take
+	if s.peek != nil {
+		charges = s.peek
+	}
+	for i, c := range charges {
+		if i > 0 {
+			b.WriteString(" and ")
+		}
+		fmt.Fprintf(&b, "%d of %s/%.40q", c.Cost, c.Policy.Name, c.Key)
+		if c.Partition != "" {
+			fmt.Fprintf(&b, " in %.40q", c.Partition)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,119 @@
+// Package backendtest checks that a throttler.Backend keeps its contract.
+//
+// A backend's test is three lines:
+//
+//	func TestBackend(t *testing.T) {
+//		backendtest.Run(t, func(t *testing.T) throttler.Backend { return memorybackend.New(nil) })
+//	}
+//
+// What only some backends can do wrong, such as to read from a replica that
+// lags, is left to their own tests.
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Run runs the suite: one subtest for each case. A case that fails prints the
+// sentence of the contract that it checks.
+//
+// open returns an empty backend and is called for each case. Several may share
+// one server: a key prefix that was not used before makes an empty one.
+func Run(t *testing.T, open func(t *testing.T) throttler.Backend) {
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.cases {
+				t.Run(c.name, func(t *testing.T) {
+					if err := c.check(t.Context(), open(t)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
+
+type group struct {
+	name  string
+	cases []testCase
+}
+
+func groups() []group {
+	return []group{
+		{"fixed window", fixedWindowCases()},
+		{"sliding window", slidingWindowCases()},
+		{"sliding log", slidingLogCases()},
+		{"token bucket", tokenBucketCases()},
+		{"leaky bucket", leakyBucketCases()},
+		{"extremes", extremeCases()},
+		{"costs", costCases()},
+		{"several limits", severalLimitsCases()},
+		{"chains", chainCases()},
+		{"keys", keyCases()},
+		{"peeks", peekCases()},
+		{"refunds", refundCases()},
+		{"settlements", settlementCases()},
+		{"clocks", clockCases()},
+		{"changed policies", changedPolicyCases()},
+		{"contexts", contextCases()},
+		{"concurrency", concurrencyCases()},
+	}
+}
+
+// testCase checks one sentence on an empty backend: by a timeline of steps, or
+// by code where a timeline can not say it.
+type testCase struct {
+	name        string
+	explanation string // the sentence of the contract
+	steps       []step
+	run         func(ctx context.Context, backend throttler.Backend) error
+}
+
+// check returns what backend did wrong, and what it promised. It takes no
+// testing.T, so that the suite's own test can watch it fail.
+func (c testCase) check(ctx context.Context, backend throttler.Backend) error {
+	run := c.run
+	if run == nil {
+		run = func(ctx context.Context, backend throttler.Backend) error { return play(ctx, backend, c.steps) }
+	}
+	if err := run(ctx, backend); err != nil {
+		return fmt.Errorf("%w\nthe contract says: %s", err, c.explanation)
+	}
+	return nil
+}
+
+// The contract, as package throttler writes it down: first the numbered
+// promises of a Backend, then what the algorithms and the answers mean.
+const (
+	allOrNothing = "1. All or nothing. A take charges every limit of every charge or, if one lacks room, none of them. A refused request drains nothing."
+	wholeAnswer  = "3. The answer is whole: every limit is reported, none needs a second call."
+	ourTime      = "4. Time is the application's. A decision uses Request.Now; a server's clock only throws out what is long dead."
+	liveBefore   = "5. A window is live while now is before its reset-at. At that instant a new one opens."
+	resetStored  = "6. Reset-at is stored, never recomputed: the same in every answer about one window, from every process, and it never moves back."
+	refundNames  = "7. A refund names its window. It returns units to that window and to no other, and never lifts remaining above the quota."
+	peekReads    = "8. A peek writes nothing, and may be served by a replica that lags. A dead window reads as no window."
+	opaqueKeys   = "11. Keys are opaque. Two different keys, or the same key under two policies or in two partitions, never share a count."
+	badArguments = "12. Bad arguments fail before anything is charged."
+	returnsDone  = "A Backend must be safe for concurrent use and must return when ctx is done."
+
+	fixedCounts   = "FixedWindow counts in windows that open at a key's first charge, or on multiples of the window since the epoch if the limit is Aligned."
+	slidingCounts = "SlidingWindow estimates the last window's count from two fixed ones."
+	logCounts     = "SlidingLog remembers each charge and is exact at every instant."
+	tokenCounts   = "TokenBucket refills steadily, quota units per window, up to Burst."
+	leakyCounts   = "LeakyBucket admits into a queue that moves on steadily, quota units per window: each admitted charge gets an instant at which it may start."
+	exactCounts   = "Bounds of what a limit may say. Counts are exact up to 2^53"
+	retryEarliest = "RetryAt is, if Refused, the earliest instant at which this limit would have room for the same charge, or [Never]. Zero if not refused."
+	costZero      = "Zero asks for nothing: it is allowed unless a limit is in debt, and opens no window."
+	costTooHigh   = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is [Never]."
+	peekAnswers   = "Peek reports what Take would answer, charging nothing."
+	giveBackOnce  = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."
+	settleCharges = "what was charged too little is charged at s.Now, room or no room."
+	settleDebt    = "What was charged too little is charged now, even beyond the quota: the next requests wait that debt out."
+	refundStands  = "It returns how the limits stand after it."
+	countsFound   = "Counts are found by name, key, algorithm and window, so they go on under the new one."
+	onePartition  = "The count of alice inside acme is another one than that of alice alone"
+)

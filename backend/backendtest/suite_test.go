@@ -1,0 +1,414 @@
+package backendtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// reference is the model made safe for concurrent use: a backend that keeps
+// the contract.
+type reference struct {
+	mu    sync.Mutex
+	model model
+}
+
+func newReference() *reference { return &reference{model: make(model)} }
+
+func (r *reference) Take(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.model.Take(ctx, q)
+}
+
+func (r *reference) Peek(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.model.Peek(ctx, q)
+}
+
+func (r *reference) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.model.Settle(ctx, s)
+}
+
+func TestReferencePasses(t *testing.T) {
+	Run(t, func(*testing.T) throttler.Backend { return newReference() })
+}
+
+// broken does one thing wrong, by the functions that are not nil.
+type broken struct {
+	throttler.Backend
+	take   func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error)
+	peek   func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error)
+	settle func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error)
+}
+
+func (b *broken) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if b.take == nil {
+		return b.Backend.Take(ctx, r)
+	}
+	return b.take(b.Backend, ctx, r)
+}
+
+func (b *broken) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if b.peek == nil {
+		return b.Backend.Peek(ctx, r)
+	}
+	return b.peek(b.Backend, ctx, r)
+}
+
+func (b *broken) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	if b.settle == nil {
+		return b.Backend.Settle(ctx, s)
+	}
+	return b.settle(b.Backend, ctx, s)
+}
+
+// renamed is a backend that confuses names.
+func renamed(rename func(c *throttler.Charge)) broken {
+	each := func(charges []throttler.Charge) []throttler.Charge {
+		charges = append([]throttler.Charge(nil), charges...)
+		for i := range charges {
+			rename(&charges[i])
+		}
+		return charges
+	}
+	restored := func(d throttler.Decision, charges []throttler.Charge) throttler.Decision {
+		d.Charges = charges
+		place := 0
+		for _, c := range charges {
+			for range c.Policy.Limits {
+				d.Limits[place].Policy, d.Limits[place].Key = c.Policy, c.Key
+				place++
+			}
+		}
+		return d
+	}
+	ask := func(call func(context.Context, throttler.Request) (throttler.Decision, error), ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		d, err := call(ctx, throttler.Request{Now: r.Now, Charges: each(r.Charges)})
+		if err != nil {
+			return d, err
+		}
+		return restored(d, r.Charges), nil
+	}
+	return broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			return ask(b.Take, ctx, r)
+		},
+		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			return ask(b.Peek, ctx, r)
+		},
+		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+			charges := s.Charged.Charges
+			s.Charged.Charges = each(charges)
+			d, err := b.Settle(ctx, s)
+			if err != nil {
+				return d, err
+			}
+			return restored(d, charges), nil
+		},
+	}
+}
+
+// mutants are backends that break the contract, each with the sentence that
+// has to be found broken.
+var mutants = []struct {
+	name     string
+	sentence string
+	broken   broken
+}{
+	{"charges one charge after the other", allOrNothing, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			all := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
+			for _, c := range r.Charges {
+				d, err := b.Take(ctx, throttler.Request{Now: r.Now, Charges: []throttler.Charge{c}})
+				if err != nil {
+					return d, err
+				}
+				all.Allowed = all.Allowed && d.Allowed
+				all.Limits = append(all.Limits, d.Limits...)
+			}
+			return all, nil
+		}}},
+	{"looks, and charges later", returnsDone, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Peek(ctx, r)
+			if err != nil || !d.Allowed {
+				return d, err
+			}
+			runtime.Gosched()
+			return charge(b, ctx, r, d)
+		}}},
+	{"reports the limit that refused only", wholeAnswer, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Limits {
+				if d.Limits[i].Refused {
+					d.Limits = d.Limits[:i+1]
+					break
+				}
+			}
+			return d, err
+		},
+		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Peek(ctx, r)
+			if len(d.Limits) > 1 {
+				d.Limits = d.Limits[:1]
+			}
+			return d, err
+		}}},
+	{"recomputes reset at", resetStored, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Limits {
+				d.Limits[i].ResetAt = r.Now.Add(d.Limits[i].Limit.Window)
+			}
+			return d, err
+		}}},
+	{"keeps windows one millisecond longer", liveBefore, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			now := r.Now
+			d, err := b.Peek(ctx, r)
+			if err == nil && d.Limits[0].Used == 0 {
+				r.Now = now.Add(-1e6)
+				if late, err := b.Peek(ctx, r); err == nil && !late.Allowed {
+					late.At = now
+					return late, nil
+				}
+				r.Now = now
+			}
+			return b.Take(ctx, r)
+		}}},
+	{"charges when it peeks", peekReads, broken{
+		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			return b.Take(ctx, r)
+		}}},
+	{"always allows a peek", peekAnswers, broken{
+		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Peek(ctx, r)
+			d.Allowed = true
+			return d, err
+		}}},
+	{"refunds twice", refundNames, broken{
+		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+			if d, err := b.Settle(ctx, s); err != nil {
+				return d, err
+			}
+			return b.Settle(ctx, s)
+		}}},
+	{"refunds to the window of the moment", refundNames, broken{
+		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+			for i, c := range s.Charged.Charges {
+				c.Cost = 0
+				d, err := b.Peek(ctx, throttler.Request{Now: s.Now, Charges: []throttler.Charge{c}})
+				if err != nil {
+					return d, err
+				}
+				if len(s.Charged.Limits) == 1 && i == 0 && c.Policy.Limits[0].Algorithm == throttler.FixedWindow {
+					s.Charged.Limits = append([]throttler.Status(nil), s.Charged.Limits...)
+					s.Charged.Limits[0].Mark.At = d.Limits[0].ResetAt.UnixMilli()
+				}
+			}
+			return b.Settle(ctx, s)
+		}}},
+	{"forgets refunds", refundNames, broken{
+		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+			return b.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: s.Charged, Costs: costsOf(s.Charged)})
+		}}},
+	{"allows no debt", settleDebt, broken{
+		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+			costs := append([]int64(nil), s.Costs...)
+			place := 0
+			for i, c := range s.Charged.Charges {
+				for range c.Policy.Limits {
+					status := &s.Charged.Limits[place]
+					costs[i] = min(costs[i], c.Cost+status.Remaining)
+					place++
+				}
+			}
+			s.Costs = costs
+			return b.Settle(ctx, s)
+		}}},
+	{"refuses costs of zero where nothing is left", costZero, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Peek(ctx, r)
+			if err == nil && d.Limits[0].Remaining == 0 {
+				d.Allowed = false
+				return d, nil
+			}
+			return b.Take(ctx, r)
+		}}},
+	{"names a time for what can never fit", costTooHigh, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Limits {
+				if d.Limits[i].RetryAt.Equal(throttler.Never) {
+					d.Limits[i].RetryAt = d.Limits[i].ResetAt
+				}
+			}
+			return d, err
+		}}},
+	{"retries at reset at", retryEarliest, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Limits {
+				if s := &d.Limits[i]; s.Refused && !s.RetryAt.Equal(throttler.Never) {
+					s.RetryAt = s.ResetAt
+				}
+			}
+			return d, err
+		}}},
+	{"starts all of a queue at once", leakyCounts, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Limits {
+				if s := &d.Limits[i]; !s.StartAt.IsZero() {
+					s.StartAt = r.Now
+				}
+			}
+			return d, err
+		}}},
+	{"counts in single precision", exactCounts, broken{
+		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Peek(ctx, r)
+			for i := range d.Limits {
+				d.Limits[i].Used = int64(float32(d.Limits[i].Used))
+			}
+			return d, err
+		}}},
+	{"ignores its context", returnsDone, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			return b.Take(context.WithoutCancel(ctx), r)
+		}}},
+	{"ignores partitions", onePartition, renamed(func(c *throttler.Charge) { c.Partition = "" })},
+	{"ignores the policy's name", opaqueKeys, renamed(func(c *throttler.Charge) {
+		p := *c.Policy
+		p.Name, c.Policy = "any", &p
+	})},
+	{"glues names by a colon", opaqueKeys, renamed(func(c *throttler.Charge) {
+		p := *c.Policy
+		c.Key = p.Name + ":" + c.Partition + ":" + c.Key
+		p.Name, c.Partition, c.Policy = "any", "any", &p
+	})},
+	{"glues names by nothing", opaqueKeys, renamed(func(c *throttler.Charge) {
+		p := *c.Policy
+		c.Key = p.Name + c.Partition + c.Key
+		p.Name, c.Partition, c.Policy = "any", "any", &p
+	})},
+	{"cuts keys at 250 bytes", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = c.Key[:min(len(c.Key), 250)] })},
+	{"cuts keys at NUL", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key, _, _ = strings.Cut(c.Key, "\x00") })},
+	{"trims keys", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = strings.TrimSpace(c.Key) })},
+	{"mends UTF-8", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = strings.ToValidUTF8(c.Key, "\ufffd") })},
+	{"counts anew when the quota changes", countsFound, renamed(func(c *throttler.Charge) {
+		c.Key += c.Policy.Limits[0].String()
+	})},
+}
+
+func costsOf(d throttler.Decision) []int64 {
+	costs := make([]int64, len(d.Charges))
+	for i := range costs {
+		costs[i] = d.Charges[i].Cost
+	}
+	return costs
+}
+
+// charge charges without looking whether there is room: as the settlement of a
+// take that cost nothing.
+func charge(b throttler.Backend, ctx context.Context, r throttler.Request, d throttler.Decision) (throttler.Decision, error) {
+	costs := costsOf(d)
+	d.Charges = append([]throttler.Charge(nil), d.Charges...)
+	for i := range d.Charges {
+		d.Charges[i].Cost = 0
+	}
+	d, err := b.Settle(ctx, throttler.Settlement{Now: r.Now, Charged: d, Costs: costs})
+	d.Charges = r.Charges
+	place := 0
+	for _, c := range r.Charges {
+		for range c.Policy.Limits {
+			d.Limits[place].Cost = c.Cost
+			place++
+		}
+	}
+	return d, err
+}
+
+// Each mutant fails, in a case that names the sentence which it breaks.
+func TestMutantsFail(t *testing.T) {
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			var failed []string
+			for _, g := range groups() {
+				for _, c := range g.cases {
+					backend := m.broken
+					backend.Backend = newReference()
+					err := c.check(t.Context(), &backend)
+					if err == nil {
+						continue
+					}
+					if !strings.HasSuffix(err.Error(), "\nthe contract says: "+c.explanation) {
+						t.Errorf("%s/%s: the message does not end with the sentence: %v", g.name, c.name, err)
+					}
+					if c.explanation == m.sentence {
+						return
+					}
+					failed = append(failed, g.name+"/"+c.name)
+				}
+			}
+			t.Errorf("no case of %q fails; others that do: %q", m.sentence, failed)
+		})
+	}
+}
+
+// The sentences that failures quote are those that package throttler's
+// documentation has now.
+func TestExplanationsAreTheContract(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "throttler", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("files of package throttler: %v, %v", files, err)
+	}
+	var words []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if _, comment, ok := strings.Cut(line, "//"); ok {
+				words = append(words, strings.Fields(comment)...)
+			}
+		}
+	}
+	contract := strings.Join(words, " ")
+	seen := make(map[string]bool)
+	for _, g := range groups() {
+		for _, c := range g.cases {
+			if !strings.Contains(contract, c.explanation) {
+				t.Errorf("%s/%s: package throttler does not say: %s", g.name, c.name, c.explanation)
+			}
+			if seen[g.name+"/"+c.name] {
+				t.Errorf("%s has two cases named %q", g.name, c.name)
+			}
+			seen[g.name+"/"+c.name] = true
+			if (c.steps == nil) == (c.run == nil) {
+				t.Errorf("%s/%s: has steps and code, or neither", g.name, c.name)
+			}
+		}
+	}
+}
