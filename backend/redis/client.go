@@ -17,10 +17,10 @@ func ClientOptions(addr string) *redis.Options {
 		ContextTimeoutEnabled: true,
 		MaxRetries:            -1, // 0 would mean 3
 		DialerRetries:         1,  // 0 would mean 5, 100 ms apart
-		DialTimeout:           250 * time.Millisecond,
-		ReadTimeout:           250 * time.Millisecond,
-		WriteTimeout:          250 * time.Millisecond,
-		PoolTimeout:           250 * time.Millisecond,
+		DialTimeout:           time.Second,
+		ReadTimeout:           time.Second,
+		WriteTimeout:          time.Second,
+		PoolTimeout:           time.Second,
 		// Saves a round trip on each new connection.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -1,0 +1,3 @@
+std = "lua51" -- what Redis embeds
+read_globals = { "redis", "KEYS", "ARGV", "struct", "bit", "cjson", "cmsgpack" }
+max_line_length = false -- header blocks quote whole layouts

@@ -1,0 +1,12 @@
+FROM golang:1.26-alpine AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
+
+FROM scratch
+COPY --from=build /demo-api /demo-api
+USER 65532
+EXPOSE 8080
+ENTRYPOINT ["/demo-api"]

@@ -1,0 +1,53 @@
+GOLANGCI_VERSION = v2.15.0
+GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
+
+# The product, and the modules beside it that drag dependencies of their own.
+MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod)))
+EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
+
+FUZZTIME = 30s # for each fuzz test
+
+.PHONY: test lint luacheck servers demo stack bench fuzz
+
+## test: install what the tests need, check the code, run all tests
+test: servers lint luacheck
+	@$(EACH) go test -race ./...; done
+
+## lint: vet, and the linters of .golangci.yml
+lint: $(GOLANGCI)
+	@$(EACH) go vet ./...; $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...; done
+
+$(GOLANGCI):
+	GOBIN=$(dir $@) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+
+## luacheck: lint the Redis script, where luacheck can be had
+luacheck:
+	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
+	@if command -v luacheck >/dev/null; then \
+		mkdir -p bin && go run ./scripts/joinlua >bin/joined.lua && luacheck --quiet bin/joined.lua; \
+	else echo "no luacheck on this system: the Redis script was not linted"; fi
+
+## servers: install redis-server, memcached, and the C compiler that -race needs
+servers:
+	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=gcc
+
+## demo: serve the demo on 127.0.0.1:8080, counting in memory
+demo:
+	go run ./cmd/demo-api
+
+## stack: two shards of Redis, each with a replica, and the demo on them
+# Built first and run without `go run`, which would not pass SIGTERM on.
+stack: servers
+	@go build -o bin/ ./cmd/demo-api ./cmd/demo-api/stack
+	@bin/stack bin/demo-api
+
+## bench: all benchmarks, those against other libraries too
+bench: servers
+	@$(EACH) go test -run='^$$' -bench=. -benchmem ./...; done
+
+## fuzz: every fuzz test for FUZZTIME
+fuzz: servers
+	@go test -list='^Fuzz' ./... | awk '/^Fuzz/ {name[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, name[i]; n = 0}' | \
+	while read -r package name; do \
+		go test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(strip $(FUZZTIME)) $$package || exit 1; \
+	done

@@ -1,0 +1,10 @@
+package main
+
+import "github.com/weir-go/weir/middleware"
+
+// caller is who is charged: the bearer of a token, else the client's address.
+//
+// The demo believes any token, and so anybody can have fresh quotas by making
+// tokens up. An API that checks its callers puts that check before the limits,
+// and charges the user whom it has found.
+var caller = middleware.FirstOf(middleware.BearerToken(), middleware.ClientIP(nil))

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/weir-go/weir/middleware"
+)
+
+const (
+	maxSlow   = 5 * time.Second
+	maxRows   = 2000
+	rowsAUnit = 100
+)
+
+// getRepo has an ETag. A client that sends it back gets a 304, which the
+// middleware does not charge.
+func getRepo(w http.ResponseWriter, r *http.Request) {
+	owner, name := chi.URLParam(r, "owner"), chi.URLParam(r, "name")
+	body := encode(map[string]string{
+		"owner":       owner,
+		"name":        name,
+		"full_name":   owner + "/" + name,
+		"description": "made up by the demo",
+	})
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
+	// A cache that answered by itself would repeat old rate headers.
+	w.Header().Set("Cache-Control", "private, no-cache")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // knows If-None-Match in all its forms
+}
+
+// getSlow takes its time: room for many requests in flight at once.
+func getSlow(w http.ResponseWriter, r *http.Request) {
+	wait := 500 * time.Millisecond
+	if text := r.FormValue("for"); text != "" {
+		var err error
+		if wait, err = time.ParseDuration(text); err != nil || wait < 0 || wait > maxSlow {
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("for is %q; it must be a duration from 0s to %v, such as 500ms", text, maxSlow))
+			return
+		}
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		writeJSON(w, http.StatusOK, map[string]string{"slept": wait.String()})
+	case <-r.Context().Done(): // the client has left
+	}
+}
+
+// getExport costs what it did, which is known only when it is done: the
+// request is charged 1 to begin with, and the rest is settled.
+func getExport(w http.ResponseWriter, r *http.Request) {
+	rows := 0
+	if text := r.FormValue("rows"); text != "" {
+		var err error
+		if rows, err = strconv.Atoi(text); err != nil || rows < 0 || rows > maxRows {
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("rows is %q; it must be a whole number from 0 to %d", text, maxRows))
+			return
+		}
+	}
+	var body bytes.Buffer
+	body.WriteString("row,square\n")
+	for i := range rows {
+		fmt.Fprintf(&body, "%d,%d\n", i, i*i)
+	}
+	middleware.SetCost(r, int64(1+rows/rowsAUnit))
+	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
+	_, _ = body.WriteTo(w) // fails only if the client has left
+}
+
+func getSearch(w http.ResponseWriter, r *http.Request) {
+	q := r.FormValue("q")
+	if q == "" {
+		writeError(w, http.StatusBadRequest, "q is missing; it must be what to search for, such as /search?q=weir")
+		return
+	}
+	type item struct {
+		FullName string `json:"full_name"`
+	}
+	items := []item{{"acme/" + q}, {"acme/" + q + "-tools"}}
+	writeJSON(w, http.StatusOK, map[string]any{"total_count": len(items), "items": items})
+}
+
+func postToken(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	writeJSON(w, http.StatusCreated, map[string]string{"token": "demo_" + rand.Text()})
+}
+
+func getHealth(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "ok\n") // fails only if the client has left
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeError(w, http.StatusNotFound, "no such route; demo-api -h lists them")
+}
+
+func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+	router := chi.RouteContext(r.Context()).Routes
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		if router.Match(chi.NewRouteContext(), method, r.URL.Path) {
+			w.Header().Add("Allow", method) // chi sets it in its own answer only
+		}
+	}
+	writeError(w, http.StatusMethodNotAllowed, r.Method+" is not allowed here; "+strings.Join(w.Header()["Allow"], ", ")+" is")
+}
+
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, map[string]string{"message": message})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(encode(v)) // fails only if the client has left
+}
+
+// encode returns v as indented JSON. It panics if v cannot be JSON, which maps
+// of strings always can.
+func encode(v any) []byte {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		panic(err)
+	}
+	return append(text, '\n')
+}

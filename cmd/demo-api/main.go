@@ -1,0 +1,130 @@
+// Command demo-api is a small HTTP API that shows what weir does: limits per
+// caller on a few made-up routes, GitHub's headers on every response, refunds
+// for what turned out to be free.
+//
+// With nothing but Go installed,
+//
+//	go run ./cmd/demo-api
+//
+// serves on 127.0.0.1:8080 and counts in memory. With -config it counts in
+// Redis, together with any number of other processes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "demo-api:", err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		os.Exit(2)
+	}
+	os.Exit(1)
+}
+
+// usageError is about the arguments or the configuration file.
+type usageError struct{ error }
+
+// run is the program: it serves until ctx is done. What a person reads goes to
+// stdout, the log to stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	c, err := configure(args, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return &usageError{err}
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	for _, warning := range c.warnings() {
+		log.Warn(warning)
+	}
+	backend, closeBackend, err := c.open(ctx, log)
+	if err != nil {
+		return &usageError{err}
+	}
+	defer closeBackend()
+	t := throttler.New(backend, nil)
+	return serve(ctx, c, routes(c, t, log), stdout, log)
+}
+
+const help = `demo-api is a small HTTP API behind rate limits.
+
+usage: demo-api [-listen ADDR] [-config FILE] [-check]
+
+  -listen ADDR  serve on ADDR instead of the configured address (127.0.0.1:8080)
+  -config FILE  read policies and the backend from a YAML file; without one,
+                counts live in memory and the policies are
+                  core              60 per hour
+                  search            30 per minute
+                  auth.createToken  20 per minute and 5 per 3 seconds
+  -check        say whether the configuration is right, and do not serve
+
+routes:
+  GET  /repos/{owner}/{name}  core; answers 304 to If-None-Match, which is free
+  GET  /slow?for=500ms        core; takes its time, at most 5s
+  GET  /export?rows=1000      core; costs 1, and 1 more per 100 rows once done
+  GET  /search?q=weir         search
+  POST /auth/token            auth.createToken
+  GET  /rate_limit            what is left to the caller; free
+  GET  /healthz               never limited
+`
+
+// configure reads the arguments. It returns flag.ErrHelp if there is nothing
+// left to do.
+func configure(args []string, stdout io.Writer) (*config, error) {
+	flags := flag.NewFlagSet("demo-api", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // main prints the error, and it alone
+	listen := flags.String("listen", "", "")
+	file := flags.String("config", "", "")
+	check := flags.Bool("check", false, "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, help)
+		return nil, err
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err == nil && *listen != "" && checkAddress(*listen) != nil {
+		err = fmt.Errorf("-listen is %q; it must be a host and a port, such as 127.0.0.1:8080", *listen)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w\nrun demo-api -h for help", err)
+	}
+
+	c := defaultConfig()
+	if *file != "" {
+		if c, err = loadConfig(*file); err != nil {
+			return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%w", err)
+		}
+	}
+	if *listen != "" {
+		c.listen = *listen
+	}
+	if *check {
+		for _, warning := range c.warnings() {
+			fmt.Fprintln(stdout, "warning:", warning)
+		}
+		fmt.Fprintln(stdout, "the configuration is right")
+		return nil, flag.ErrHelp
+	}
+	return c, nil
+}

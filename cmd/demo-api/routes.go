@@ -1,0 +1,59 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	chimiddleware "github.com/go-chi/chi/v5/middleware"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// routes returns the API: which route is limited by which policy.
+func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
+	options := &middleware.Options{
+		Deadline:         c.deadline,
+		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
+		RateLimitFields:  true,
+		ExposeHeaders:    true,
+		OnError: func(r *http.Request, err error) {
+			log.Warn("no decision", "route", chi.RouteContext(r.Context()).RoutePattern(), "error", err)
+		},
+	}
+	if c.failClosed {
+		options.OnFailure = middleware.Closed
+	}
+	limit := func(policy string) func(http.Handler) http.Handler {
+		return middleware.New(t, middleware.Limit(c.policies[policy], caller), options)
+	}
+
+	r := chi.NewRouter()
+	r.Use(chimiddleware.Recoverer, chimiddleware.GetHead)
+	// Who speaks to us is the client, unless that is a proxy that we trust to
+	// say who does. What a proxy leaves unsaid counts for the proxy.
+	r.Use(chimiddleware.ClientIPFromRemoteAddr)
+	if len(c.trustedProxies) > 0 {
+		r.Use(chimiddleware.ClientIPFromXFF(c.trustedProxies...))
+	}
+	r.NotFound(notFound)
+	r.MethodNotAllowed(methodNotAllowed)
+
+	r.Group(func(r chi.Router) {
+		r.Use(limit(corePolicy))
+		r.Get("/repos/{owner}/{name}", getRepo)
+		r.Get("/slow", getSlow)
+		r.Get("/export", getExport)
+	})
+	r.With(limit(searchPolicy)).Get("/search", getSearch)
+	r.With(limit(createTokenPolicy)).Post("/auth/token", postToken)
+
+	var all []middleware.Classifier
+	for _, name := range c.policyNames() {
+		all = append(all, middleware.Limit(c.policies[name], caller))
+	}
+	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), nil))
+	r.Get("/healthz", getHealth)
+	return r
+}

@@ -1,0 +1,93 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+)
+
+// SetCost reports what r really costs, in units of its policies, for handlers
+// that know it only when the work is done: rows read, bytes sent. Every charge
+// of the request is settled to it: less is given back, more is charged, beyond
+// the quota if need be. Reported before the response begins, it shows in the
+// response's headers. The last report counts. It does nothing for a request
+// that was not charged.
+func SetCost(r *http.Request, cost int64) {
+	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
+		c.set("", cost)
+	}
+}
+
+// SetCostOf is SetCost for the charges under the policy of that name alone,
+// and goes before it.
+func SetCostOf(r *http.Request, policy string, cost int64) {
+	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
+		c.set(policy, cost)
+	}
+}
+
+type costKey struct{}
+
+// reportedCost is what a handler has reported: by policy, "" for all others.
+type reportedCost struct {
+	mu       sync.Mutex // handlers may report from goroutines of theirs
+	byPolicy map[string]int64
+}
+
+func withCost(r *http.Request) (*http.Request, *reportedCost) {
+	c := new(reportedCost)
+	return r.WithContext(context.WithValue(r.Context(), costKey{}, c)), c
+}
+
+func (c *reportedCost) set(policy string, cost int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byPolicy == nil {
+		c.byPolicy = make(map[string]int64)
+	}
+	c.byPolicy[policy] = cost
+}
+
+// costs returns the real cost of each charge, as far as reported, else what
+// was charged. The second result says whether anything was reported.
+func (res *response) costs() ([]int64, bool) {
+	res.readCostHeader()
+	res.cost.mu.Lock()
+	defer res.cost.mu.Unlock()
+	if res.cost.byPolicy == nil {
+		return nil, false
+	}
+	costs := make([]int64, len(res.d.Charges))
+	for i, c := range res.d.Charges {
+		costs[i] = c.Cost
+		if cost, ok := res.cost.byPolicy[c.Policy.Name]; ok {
+			costs[i] = cost
+		} else if cost, ok := res.cost.byPolicy[""]; ok {
+			costs[i] = cost
+		}
+	}
+	return costs, true
+}
+
+// readCostHeader takes the cost from the header or trailer, if there is one.
+func (res *response) readCostHeader() {
+	name := res.limiter.CostHeader
+	if name == "" {
+		return
+	}
+	value := res.header.Get(name)
+	if value == "" {
+		value = res.header.Get(http.TrailerPrefix + name)
+	}
+	if value == "" {
+		return
+	}
+	cost, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || cost < 0 {
+		res.limiter.OnError(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
+		return
+	}
+	res.cost.set("", cost)
+}

@@ -1,0 +1,55 @@
+package middleware
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// writeFields writes the structured fields of
+// draft-ietf-httpapi-ratelimit-headers-11, one item for each limit:
+//
+//	RateLimit-Policy: "core";q=60;w=3600
+//	RateLimit: "core";r=59;t=3600
+//
+// The draft may still change them; nothing else knows of their form.
+func writeFields(h http.Header, d throttler.Decision) {
+	policies, limits := make([]byte, 0, 96), make([]byte, 0, 96)
+	for i := range d.Limits {
+		s := &d.Limits[i]
+		if i > 0 {
+			policies, limits = append(policies, ", "...), append(limits, ", "...)
+		}
+		name := fieldName(s)
+		policies = append(strconv.AppendQuote(policies, name), ";q="...)
+		policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
+		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
+			policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
+		}
+		limits = append(strconv.AppendQuote(limits, name), ";r="...)
+		limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
+		limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.ResetAt.Sub(d.At)), 10)
+	}
+	h["Ratelimit-Policy"] = []string{string(policies)}
+	h["Ratelimit"] = []string{string(limits)}
+}
+
+// fieldName names a limit: by its policy, and, where that has several, by its
+// window and algorithm too. Policies' names need no escapes in a field's string.
+func fieldName(s *throttler.Status) string {
+	if len(s.Policy.Limits) == 1 {
+		return s.Policy.Name
+	}
+	name := s.Policy.Name + "-" + s.Limit.Window.String()
+	for i := range s.Policy.Limits {
+		if o := &s.Policy.Limits[i]; o.Window == s.Limit.Window && *o != s.Limit {
+			return name + "-" + s.Limit.Algorithm.String()
+		}
+	}
+	return name
+}
+
+// sfInteger bounds n to the 15 digits of a structured field's integer.
+func sfInteger(n int64) int64 { return min(n, 999_999_999_999_999) }

@@ -1,0 +1,102 @@
+package middleware
+
+import (
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// refuse answers a request that had no room.
+func (l *limiter) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+	h := w.Header()
+	l.writeHeaders(h, d)
+	h.Set("Cache-Control", "no-store")
+	// A charge that can never fit has no time to come back at.
+	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {
+		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(d.At)), 1), 10))
+	}
+	if l.Refuse != nil {
+		l.Refuse(w, r, d)
+		return
+	}
+	p := problem{
+		Type:   "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		Title:  "Quota exceeded",
+		Detail: refusalText(d),
+	}
+	for i := range d.Limits {
+		name := d.Limits[i].Policy.Name
+		if d.Limits[i].Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
+			p.Violated = append(p.Violated, name)
+		}
+	}
+	l.writeProblem(w, r, l.RefusalStatus, p)
+}
+
+// refusalText says which limit refused and when it frees. It begins as
+// GitHub's does and must not speak of a secondary rate limit: clients look for
+// those words.
+func refusalText(d throttler.Decision) string {
+	s := d.Binding()
+	if s.RetryAt.Equal(throttler.Never) {
+		return fmt.Sprintf("API rate limit exceeded: this request costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
+	}
+	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %v. Try again in %d s.",
+		s.Policy.Name, s.Limit.Quota, s.Limit.Window, max(seconds(s.RetryAt.Sub(d.At)), 1))
+}
+
+// problem is the body of a response that the middleware makes, as RFC 9457 has
+// it. In GitHub's shape, Detail is the message.
+type problem struct {
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+func (l *limiter) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
+	p.Status = status
+	contentType := "application/json; charset=utf-8"
+	var body any = struct {
+		Message          string `json:"message"`
+		DocumentationURL string `json:"documentation_url,omitempty"`
+	}{p.Detail, l.DocumentationURL}
+	if prefersProblem(r.Header.Values("Accept")) {
+		contentType, body = "application/problem+json", p
+	}
+	encoded, err := json.Marshal(body)
+	if err != nil { // strings and a number: it can not fail
+		panic(err)
+	}
+	encoded = append(encoded, '\n')
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(encoded)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(encoded) // the client may have left
+	}
+}
+
+// prefersProblem reports whether Accept names application/problem+json, and
+// application/json not before it.
+func prefersProblem(accept []string) bool {
+	asked := map[string]float64{}
+	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		mediaType, params, err := mime.ParseMediaType(part)
+		if err != nil {
+			continue
+		}
+		asked[mediaType] = 1
+		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
+			asked[mediaType] = q
+		}
+	}
+	q := asked["application/problem+json"]
+	return q > 0 && q >= asked["application/json"]
+}

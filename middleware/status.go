@@ -1,0 +1,107 @@
+package middleware
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// StatusOptions are what Status can be told. The zero value, and nil, are fine.
+type StatusOptions struct {
+	// Deadline bounds the reading. If zero, DefaultDeadline.
+	Deadline time.Duration
+
+	// OnError is told why an answer could not be given. If nil, it is logged.
+	OnError func(r *http.Request, err error)
+}
+
+// Status returns a handler that tells a client where it stands, as GitHub's
+// GET /rate_limit does, and charges nothing:
+//
+//	{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893553446}}}
+//
+// classify says what to report: a charge for each policy of interest; costs do
+// not matter. Of a policy with several limits, the one nearest to empty is
+// shown. Where nothing was charged yet, reset is now. What is shown may come
+// from a replica and lag a little behind.
+func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions) http.Handler {
+	s := &status{throttler: t, classify: classify}
+	if options != nil {
+		s.StatusOptions = *options
+	}
+	if s.Deadline == 0 {
+		s.Deadline = DefaultDeadline
+	}
+	if s.OnError == nil {
+		s.OnError = logError
+	}
+	return s
+}
+
+type status struct {
+	throttler *throttler.Throttler
+	classify  Classifier
+	StatusOptions
+}
+
+type resource struct {
+	Limit     int64 `json:"limit"`
+	Used      int64 `json:"used"`
+	Remaining int64 `json:"remaining"`
+	Reset     int64 `json:"reset"`
+}
+
+func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), s.Deadline)
+	defer cancel()
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	resources := make(map[string]resource)
+	for _, group := range byPartition(s.classify(r)) {
+		d, err := s.throttler.Peek(ctx, group...)
+		if err != nil {
+			s.OnError(r, err)
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"message":"The rate limits can not be read at the moment."}` + "\n"))
+			return
+		}
+		addResources(resources, d)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"resources": resources}) // the client may have left
+}
+
+// byPartition groups charges, at cost 0, by where they are counted: each group
+// is one reading.
+func byPartition(charges []throttler.Charge) [][]throttler.Charge {
+	var groups [][]throttler.Charge
+	place := make(map[string]int)
+	for i, c := range charges {
+		c.Cost = 0
+		if c.Partition == "" && i > 0 {
+			c.Partition = groups[0][0].Partition
+		} else if c.Partition == "" {
+			c.Partition = c.Key
+		}
+		p, ok := place[c.Partition]
+		if !ok {
+			p = len(groups)
+			place[c.Partition] = p
+			groups = append(groups, nil)
+		}
+		groups[p] = append(groups[p], c)
+	}
+	return groups
+}
+
+func addResources(resources map[string]resource, d throttler.Decision) {
+	for len(d.Limits) > 0 {
+		n := len(d.Limits[0].Policy.Limits)
+		s := throttler.Decision{Limits: d.Limits[:n]}.Binding()
+		d.Limits = d.Limits[n:]
+		resources[s.Policy.Name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.ResetAt)}
+	}
+}
