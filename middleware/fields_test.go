@@ -1,0 +1,85 @@
+package middleware_test
+
+import (
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/dunglas/httpsfv"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestRateLimitFields(t *testing.T) {
+	th, _ := newThrottler()
+	options := &middleware.Options{RateLimitFields: true}
+	h := middleware.New(th, everyone(policy("core", per(60, time.Hour))), options)(status(200))
+	expect(t, get(h), 200, "RateLimit-Policy", `"core";q=60;w=3600`, "RateLimit", `"core";r=59;t=3600`)
+	several := policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second), per(9, 250*time.Millisecond),
+		throttler.Limit{Quota: 30, Window: time.Minute, Algorithm: throttler.SlidingWindow})
+	h = middleware.New(th, everyone(several), options)(status(200))
+	expect(t, get(h), 200,
+		"RateLimit-Policy", `"auth.createToken-1m0s-fixed-window";q=20;w=60, "auth.createToken-3s";q=5;w=3, "auth.createToken-250ms";q=9, "auth.createToken-1m0s-sliding-window";q=30;w=60`,
+		"RateLimit", `"auth.createToken-1m0s-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m0s-sliding-window";r=29;t=115`)
+}
+
+// Whatever the policy, the fields are what a parser of structured fields reads.
+func FuzzRateLimitFields(f *testing.F) {
+	f.Add("core", int64(60), int64(3600_000))
+	f.Add("a:b/c_d-e.f", int64(math.MaxInt64), int64(1))
+	f.Add("x", int64(1)<<53, int64(366*24*3600_000))
+	f.Fuzz(func(t *testing.T, name string, quota, windowMS int64) {
+		p := policy(name, per(quota, time.Duration(windowMS)*time.Millisecond))
+		if p.Validate() != nil {
+			return
+		}
+		th, _ := newThrottler()
+		h := middleware.New(th, everyone(p), &middleware.Options{RateLimitFields: true})(status(200))
+		header := get(h).Header()
+		policies, err := httpsfv.UnmarshalList(header.Values("RateLimit-Policy"))
+		if err != nil {
+			t.Fatalf("%q: %v", header.Get("RateLimit-Policy"), err)
+		}
+		limits, err := httpsfv.UnmarshalList(header.Values("RateLimit"))
+		if err != nil {
+			t.Fatalf("%q: %v", header.Get("RateLimit"), err)
+		}
+		item := limits[0].(httpsfv.Item)
+		if item.Value != name || policies[0].(httpsfv.Item).Value != name {
+			t.Errorf("policy %q reads back as %v and %v", name, item.Value, policies[0])
+		}
+		if r, _ := item.Params.Get("r"); r != min(quota-1, 999_999_999_999_999) {
+			t.Errorf("r is %v of a quota of %d", r, quota)
+		}
+	})
+}
+
+func BenchmarkMiddleware(b *testing.B) {
+	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) })
+	th, _ := newThrottler()
+	allow := middleware.New(th, everyone(policy("core", per(1<<50, time.Hour))), nil)(bare)
+	refuse := middleware.New(th, everyone(policy("none", per(1, time.Hour))), nil)(bare)
+	get(refuse)
+	for _, bench := range []struct {
+		name string
+		h    http.Handler
+	}{{"bare", bare}, {"allow", allow}, {"refuse", refuse}} {
+		b.Run(bench.name, func(b *testing.B) {
+			r, _ := http.NewRequest("GET", "/", nil)
+			w := &discard{header: make(http.Header)}
+			b.ReportAllocs()
+			for b.Loop() {
+				clear(w.header)
+				bench.h.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d *discard) Header() http.Header       { return d.header }
+func (*discard) Write(b []byte) (int, error) { return len(b), nil }
+func (*discard) WriteHeader(int)             {}

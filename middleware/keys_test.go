@@ -1,0 +1,179 @@
+package middleware_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	chimiddleware "github.com/go-chi/chi/v5/middleware"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// keyOf returns key's answer for a request that has passed through chi's
+// client address middleware.
+func keyOf(key middleware.KeyFunc, remoteAddr string, header ...string) (k string, ok bool) {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = remoteAddr
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	chimiddleware.ClientIPFromXFF("10.0.0.0/8")(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		k, ok = key(r)
+	})).ServeHTTP(httptest.NewRecorder(), r)
+	return k, ok
+}
+
+func TestClientIP(t *testing.T) {
+	ip := middleware.ClientIP(nil)
+	for _, test := range []struct {
+		remote, forwarded, want string
+	}{
+		{"10.0.0.1:99", "203.0.113.7", "ip:203.0.113.7"},
+		{"10.0.0.1:99", "198.51.100.1, 203.0.113.7", "ip:203.0.113.7"}, // what the client claims stays to the left
+		{"10.0.0.1:99", "::ffff:203.0.113.7", "ip:203.0.113.7"},
+		{"10.0.0.1:99", "2001:db8:1:2:3:4:5:6", "ip:2001:db8:1:2::/64"},
+		{"10.0.0.1:99", "2001:db8:1:2:ffff::1", "ip:2001:db8:1:2::/64"},
+		{"10.0.0.1:99", "2001:db8:1:3::1", "ip:2001:db8:1:3::/64"},
+		{"10.0.0.1:99", "nonsense", ""},
+	} {
+		if got, ok := keyOf(ip, test.remote, "X-Forwarded-For", test.forwarded); got != test.want || ok != (test.want != "") {
+			t.Errorf("from %s for %s: %q, %v; want %q", test.remote, test.forwarded, got, ok, test.want)
+		}
+	}
+	// Without chi's middleware no header is believed.
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Forwarded-For", "203.0.113.7")
+	if got, ok := ip(r); ok {
+		t.Errorf("without a ClientIPFrom middleware: %q", got)
+	}
+	if got, _ := keyOf(middleware.ClientIP(&middleware.IPOptions{IPv6Prefix: 48}), "10.0.0.1:99", "X-Forwarded-For", "2001:db8:1:2::1"); got != "ip:2001:db8:1::/48" {
+		t.Errorf("with a /48: %q", got)
+	}
+}
+
+func TestTokensAreNeitherShownNorConfused(t *testing.T) {
+	bearer, api := middleware.BearerToken(), middleware.APIKey("X-Api-Key")
+	a, ok := keyOf(bearer, "10.0.0.1:9", "Authorization", "Bearer s3cret")
+	if !ok || strings.Contains(a, "s3cret") {
+		t.Errorf("key %q, %v", a, ok)
+	}
+	if b, _ := keyOf(bearer, "10.0.0.1:9", "Authorization", "token s3cret"); b != a {
+		t.Errorf("GitHub's scheme gives %q, Bearer %q", b, a)
+	}
+	if b, _ := keyOf(api, "10.0.0.1:9", "X-Api-Key", "s3cret"); b == a || strings.Contains(b, "s3cret") {
+		t.Errorf("an API key gives %q, a token %q", b, a)
+	}
+	for _, header := range []string{"", "Bearer", "Bearer ", "Basic s3cret", "s3cret"} {
+		if k, ok := keyOf(bearer, "10.0.0.1:9", "Authorization", header); ok {
+			t.Errorf("Authorization %q gives %q", header, k)
+		}
+	}
+	caller := middleware.FirstOf(bearer, middleware.ClientIP(nil))
+	byToken, _ := keyOf(caller, "10.0.0.1:9", "Authorization", "Bearer 203.0.113.7", "X-Forwarded-For", "198.51.100.1")
+	byIP, _ := keyOf(caller, "10.0.0.1:9", "X-Forwarded-For", "203.0.113.7")
+	if byToken == byIP || byIP != "ip:203.0.113.7" {
+		t.Errorf("a token that looks like an address gives %q, the address %q", byToken, byIP)
+	}
+}
+
+func TestJoinNeverCollides(t *testing.T) {
+	fixed := func(key string) middleware.KeyFunc {
+		return func(*http.Request) (string, bool) { return key, true }
+	}
+	seen := make(map[string]bool)
+	for _, parts := range [][]string{{"a", "bc"}, {"ab", "c"}, {"abc"}, {"a", "b", "c"}, {"", "abc"}, {"abc", ""}, {"a\x02bc"}} {
+		var keys []middleware.KeyFunc
+		for _, part := range parts {
+			keys = append(keys, fixed(part))
+		}
+		joined, _ := middleware.Join(keys...)(nil)
+		if seen[joined] {
+			t.Errorf("%q gives %q, as other parts do", parts, joined)
+		}
+		seen[joined] = true
+	}
+	nobody := func(*http.Request) (string, bool) { return "", false }
+	if _, ok := middleware.Join(fixed("a"), nobody)(nil); ok {
+		t.Error("joined with a part that is not known")
+	}
+}
+
+func TestUnknownCallersShareACount(t *testing.T) {
+	p := policy("core", per(5, time.Minute))
+	charges := middleware.Limit(p, middleware.BearerToken())(httptest.NewRequest("GET", "/", nil))
+	if len(charges) != 1 || charges[0].Cost != 1 || charges[0].Policy != p {
+		t.Errorf("charges %+v: not to know a caller must not mean not to limit it", charges)
+	}
+}
+
+func TestRoutePattern(t *testing.T) {
+	var got []string
+	note := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			k, ok := middleware.RoutePattern()(r)
+			if !ok {
+				k = "none"
+			}
+			got = append(got, k)
+			next.ServeHTTP(w, r)
+		})
+	}
+	r := chi.NewRouter()
+	r.Use(note)
+	r.With(note).Get("/repos/{owner}/{name}", status(200))
+	r.Route("/v1", func(r chi.Router) { r.Get("/users/{id}", status(200)) })
+	for _, path := range []string{"/repos/a/b", "/v1/users/7", "/nowhere"} {
+		r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}", note(status(200)))
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/items/7", nil))
+	want := "route:/repos/{owner}/{name} route:/repos/{owner}/{name} route:/v1/users/{id} none route:GET /items/{id}"
+	if all := strings.Join(got, " "); all != want {
+		t.Errorf("got  %s\nwant %s", all, want)
+	}
+}
+
+func TestIPv6Chain(t *testing.T) {
+	th, _ := newThrottler()
+	p48, p56, p64 := policy("ip48", per(5, time.Minute)), policy("ip56", per(3, time.Minute)), policy("ip64", per(2, time.Minute))
+	h := chimiddleware.ClientIPFromXFF("10.0.0.0/8")(middleware.New(th, middleware.IPv6Chain(p48, p56, p64), nil)(status(200)))
+	for i, test := range []struct {
+		from     string
+		code     int
+		resource string
+	}{
+		{"2001:db8:0:101::1", 200, "ip64"},
+		{"2001:db8:0:101::2", 200, "ip64"},
+		{"2001:db8:0:101::3", 429, "ip64"}, // its /64
+		{"2001:db8:0:102::1", 200, "ip56"},
+		{"2001:db8:0:103::1", 429, "ip56"}, // its /56
+		{"2001:db8:0:201::1", 200, "ip48"},
+		{"2001:db8:0:301::1", 200, "ip48"},
+		{"2001:db8:0:401::1", 429, "ip48"}, // its /48
+		{"2001:db8:9:101::1", 200, "ip64"},
+		{"203.0.113.7", 200, "ip64"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = "10.0.0.1:9"
+		r.Header.Set("X-Forwarded-For", test.from)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("X-RateLimit-Resource"); w.Code != test.code || got != test.resource {
+			t.Errorf("request %d, from %s: %d by %s, want %d by %s", i, test.from, w.Code, got, test.code, test.resource)
+		}
+	}
+}
+
+func TestAllJoinsCharges(t *testing.T) {
+	a, b := policy("a", per(1, time.Minute)), policy("b", per(1, time.Minute))
+	var charges []throttler.Charge = middleware.All(everyone(a), func(*http.Request) []throttler.Charge { return nil }, everyone(b))(nil)
+	if len(charges) != 2 || charges[0].Policy != a || charges[1].Policy != b {
+		t.Errorf("charges %+v", charges)
+	}
+}

@@ -1,0 +1,428 @@
+package middleware_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// t0 is within a second, so that rounding shows.
+var t0 = time.Date(2030, 1, 2, 3, 4, 5, 250e6, time.UTC)
+
+func policy(name string, limits ...throttler.Limit) *throttler.Policy {
+	return &throttler.Policy{Name: name, Limits: limits}
+}
+
+func per(quota int64, window time.Duration) throttler.Limit {
+	return throttler.Limit{Quota: quota, Window: window}
+}
+
+func newThrottler() (*throttler.Throttler, *clock.Manual) {
+	c := clock.NewManual(t0)
+	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
+}
+
+// everyone charges all requests to one key.
+func everyone(p *throttler.Policy) middleware.Classifier {
+	return func(*http.Request) []throttler.Charge { return []throttler.Charge{p.Charge("everyone")} }
+}
+
+func get(h http.Handler, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("GET", "/", nil)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func used(w *httptest.ResponseRecorder) string { return w.Header().Get("X-RateLimit-Used") }
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// expect checks headers of a response; a value of "" means that there is none.
+func expect(t *testing.T, w *httptest.ResponseRecorder, code int, header ...string) {
+	t.Helper()
+	if w.Code != code {
+		t.Errorf("status %d, want %d; body %s", w.Code, code, w.Body)
+	}
+	for i := 0; i < len(header); i += 2 {
+		if got := w.Header().Get(header[i]); got != header[i+1] {
+			t.Errorf("%s is %q, want %q", header[i], got, header[i+1])
+		}
+	}
+}
+
+func TestHeadersOnEveryResponse(t *testing.T) {
+	th, c := newThrottler()
+	h := middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil)(status(204))
+	// 03:05:05.250 is the reset-at: the second after it is the first at which
+	// the window is surely over.
+	reset := strconv.FormatInt(t0.Unix()+61, 10)
+	expect(t, get(h), 204, "X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "1", "X-RateLimit-Used", "1",
+		"X-RateLimit-Reset", reset, "X-RateLimit-Resource", "core", "Retry-After", "")
+	c.Advance(20 * time.Second)
+	expect(t, get(h), 204, "X-RateLimit-Remaining", "0", "X-RateLimit-Used", "2", "X-RateLimit-Reset", reset)
+	w := get(h)
+	expect(t, w, 429, "X-RateLimit-Remaining", "0", "X-RateLimit-Used", "2", "X-RateLimit-Reset", reset, "X-RateLimit-Resource", "core",
+		"Retry-After", "40", "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
+	c.Set(time.Unix(t0.Unix()+61, 0))
+	expect(t, get(h), 204, "X-RateLimit-Used", "1")
+}
+
+func TestRetryAfterRoundsUpAndIsAtLeastOne(t *testing.T) {
+	th, c := newThrottler()
+	h := middleware.New(th, everyone(policy("core", per(1, 1500*time.Millisecond))), nil)(status(200))
+	get(h)
+	expect(t, get(h), 429, "Retry-After", "2")
+	c.Advance(1499 * time.Millisecond)
+	expect(t, get(h), 429, "Retry-After", "1")
+}
+
+func TestTheLimitThatRefusedIsTold(t *testing.T) {
+	th, _ := newThrottler()
+	h := middleware.New(th, everyone(policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second))), nil)(status(200))
+	for range 5 {
+		get(h)
+	}
+	w := get(h)
+	expect(t, w, 429, "X-RateLimit-Limit", "5", "X-RateLimit-Used", "5", "Retry-After", "3")
+	if body := w.Body.String(); !strings.Contains(body, "API rate limit exceeded: auth.createToken allows 5 per 3s. Try again in 3 s.") {
+		t.Errorf("body %s", body)
+	}
+}
+
+func TestRefusalBodies(t *testing.T) {
+	th, _ := newThrottler()
+	h := middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"})(status(200))
+	get(h)
+	for _, test := range []struct {
+		accept  string
+		problem bool
+	}{
+		{"", false}, {"*/*", false}, {"application/json", false}, {"application/vnd.github+json", false},
+		{"application/problem+json", true}, {"application/json;q=0.5, application/problem+json", true},
+		{"application/json, application/problem+json;q=0.1", false}, {"application/problem+json;q=0", false},
+	} {
+		w := get(h, "Accept", test.accept)
+		var body map[string]any
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+			t.Fatal(err)
+		}
+		if test.problem {
+			if w.Header().Get("Content-Type") != "application/problem+json" || body["type"] != "https://iana.org/assignments/http-problem-types#quota-exceeded" ||
+				body["status"] != 429.0 || body["violated-policies"].([]any)[0] != "core" {
+				t.Errorf("Accept %q: %s %v", test.accept, w.Header().Get("Content-Type"), body)
+			}
+		} else if body["documentation_url"] != "https://api.example.org/limits" || !strings.HasPrefix(body["message"].(string), "API rate limit exceeded") {
+			t.Errorf("Accept %q: %v", test.accept, body)
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("HEAD", "/", nil))
+	if w.Code != 429 || w.Body.Len() != 0 {
+		t.Errorf("HEAD: status %d, %d bytes of body", w.Code, w.Body.Len())
+	}
+}
+
+func TestRefusalOptions(t *testing.T) {
+	th, _ := newThrottler()
+	h := middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
+		RefusalStatus: 403, ExposeHeaders: true,
+		Refuse: func(w http.ResponseWriter, _ *http.Request, d throttler.Decision) {
+			w.WriteHeader(403)
+			_, _ = io.WriteString(w, d.Binding().Policy.Name)
+		},
+	})(status(200))
+	get(h)
+	w := get(h)
+	expect(t, w, 403, "Retry-After", "60")
+	if w.Body.String() != "core" || !strings.Contains(w.Header().Get("Access-Control-Expose-Headers"), "X-RateLimit-Remaining") {
+		t.Errorf("body %q, header %v", w.Body, w.Header())
+	}
+}
+
+func TestACostThatNeverFitsHasNoRetryAfter(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	h := middleware.New(th, func(*http.Request) []throttler.Charge {
+		return []throttler.Charge{{Policy: p, Key: "k", Cost: 6}}
+	}, nil)(status(200))
+	expect(t, get(h), 429, "Retry-After", "", "X-RateLimit-Remaining", "5")
+}
+
+func TestNoChargesIsNotLimited(t *testing.T) {
+	th, _ := newThrottler()
+	h := middleware.New(th, func(*http.Request) []throttler.Charge { return nil }, nil)(status(200))
+	expect(t, get(h), 200, "X-RateLimit-Limit", "")
+}
+
+func Test304IsFree(t *testing.T) {
+	th, _ := newThrottler()
+	code := 200
+	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) }))
+	expect(t, get(h), 200, "X-RateLimit-Used", "1", "X-RateLimit-Remaining", "4")
+	code = 304
+	for range 100 {
+		expect(t, get(h), 304, "X-RateLimit-Used", "1", "X-RateLimit-Remaining", "4", "X-RateLimit-Resource", "core")
+	}
+	code = 200
+	expect(t, get(h), 200, "X-RateLimit-Used", "2")
+}
+
+func TestRefundIf(t *testing.T) {
+	th, _ := newThrottler()
+	code := 500
+	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), &middleware.Options{
+		RefundIf: func(_ *http.Request, status int, header http.Header) bool {
+			return status >= 500 || header.Get("X-Free") != ""
+		},
+	})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if code == 0 {
+			w.Header().Set("X-Free", "yes") // and writes nothing: an implicit 200
+			return
+		}
+		w.WriteHeader(code)
+	}))
+	expect(t, get(h), 500, "X-RateLimit-Used", "0")
+	code = 0
+	expect(t, get(h), 200, "X-RateLimit-Used", "0")
+	code = 304
+	expect(t, get(h), 304, "X-RateLimit-Used", "1")
+}
+
+func TestPanicIsRefunded(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		panic(http.ErrAbortHandler)
+	}))
+	func() {
+		defer func() {
+			if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // the very value
+				t.Errorf("recovered %v, want the handler's own panic", got)
+			}
+		}()
+		get(h)
+	}()
+	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); d.Limits[0].Used != 0 {
+		t.Errorf("used %d after a panic, want 0", d.Limits[0].Used)
+	}
+}
+
+func TestClientThatHasLeftIsRefunded(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	called := false
+	h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); called || d.Limits[0].Used != 0 {
+		t.Errorf("handler called: %v, used %d; want no and 0", called, d.Limits[0].Used)
+	}
+}
+
+func TestRequestsInFlightCount(t *testing.T) {
+	th, _ := newThrottler()
+	release := make(chan struct{})
+	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	var served, refused atomic.Int64
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if get(h).Code == 200 {
+				served.Add(1)
+			} else if refused.Add(1) == 5 {
+				close(release)
+			}
+		})
+	}
+	all.Wait()
+	if served.Load() != 5 {
+		t.Errorf("%d of ten simultaneous requests were served, want 5", served.Load())
+	}
+}
+
+// broken is a backend that does not answer until its context is done.
+type broken struct{ throttler.Backend }
+
+func (broken) Take(ctx context.Context, _ throttler.Request) (throttler.Decision, error) {
+	<-ctx.Done()
+	return throttler.Decision{}, errors.Join(throttler.ErrUnavailable, errors.New("dial 10.0.0.7"))
+}
+
+func (b broken) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.Take(ctx, r)
+}
+
+func TestBackendThatDoesNotAnswer(t *testing.T) {
+	th := throttler.New(broken{}, nil)
+	classify := everyone(policy("core", per(5, time.Minute)))
+	for _, test := range []struct {
+		onFailure  middleware.FailurePolicy
+		code       int
+		retryAfter string
+	}{{middleware.Open, 200, ""}, {middleware.Closed, 503, "1"}} {
+		synctest.Test(t, func(t *testing.T) {
+			var told error
+			began := time.Now()
+			h := middleware.New(th, classify, &middleware.Options{OnFailure: test.onFailure, OnError: func(_ *http.Request, err error) { told = err }})(status(200))
+			w := get(h)
+			expect(t, w, test.code, "Retry-After", test.retryAfter, "X-RateLimit-Limit", "", "X-RateLimit-Remaining", "")
+			if strings.Contains(w.Body.String(), "10.0.0.7") {
+				t.Errorf("the client was told %s", w.Body)
+			}
+			if !errors.Is(told, throttler.ErrUnavailable) {
+				t.Errorf("OnError got %v", told)
+			}
+			if took := time.Since(began); took != middleware.DefaultDeadline {
+				t.Errorf("decided after %v, want the deadline of %v", took, middleware.DefaultDeadline)
+			}
+		})
+	}
+	expect(t, get(middleware.Status(th, classify, &middleware.StatusOptions{OnError: func(*http.Request, error) {}})), 503, "Retry-After", "1")
+}
+
+func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memorybackend.New(nil), nil) // the bubble's own time
+		p := policy("queue", throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
+		var mu sync.Mutex
+		var starts []time.Duration
+		began := time.Now()
+		h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			starts = append(starts, time.Since(began))
+		}))
+		leaving, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() { get(h) })
+		}
+		synctest.Wait()
+		all.Go(func() {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(leaving))
+		})
+		synctest.Wait()
+		leave() // it held the 51st place, which is free again
+		synctest.Wait()
+		all.Go(func() { get(h) })
+		all.Wait()
+		if len(starts) != 51 {
+			t.Fatalf("%d requests were served, want 51", len(starts))
+		}
+		for i, start := range starts {
+			if want := time.Duration(i) * 100 * time.Millisecond; start < want || start > want+time.Millisecond {
+				t.Errorf("request %d started after %v, want %v", i, start, want)
+			}
+		}
+	})
+}
+
+func TestSettle(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("rows", per(100, time.Minute))
+	classify := func(*http.Request) []throttler.Charge {
+		return []throttler.Charge{{Policy: p, Key: "k", Cost: 10}}
+	}
+	var errs []string
+	options := &middleware.Options{CostHeader: "X-Cost", OnError: func(_ *http.Request, err error) { errs = append(errs, err.Error()) }}
+	now := func() int64 {
+		t.Helper()
+		d, err := th.Peek(t.Context(), p.Charge("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limits[0].Used
+	}
+	serve := func(handler http.HandlerFunc) *httptest.ResponseRecorder {
+		return get(middleware.New(th, classify, options)(handler))
+	}
+	w := serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCost(r, 3); w.WriteHeader(200) })
+	expect(t, w, 200, "X-RateLimit-Used", "3")
+	w = serve(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(200); middleware.SetCost(r, 4) })
+	expect(t, w, 200, "X-RateLimit-Used", "13") // already sent
+	if now() != 7 {
+		t.Errorf("used %d, want 3 + 4", now())
+	}
+	w = serve(func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Cost", "1") })
+	expect(t, w, 200, "X-RateLimit-Used", "8", "X-Cost", "")
+	serve(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "rows")
+		w.Header().Set(http.TrailerPrefix+"X-Cost", "2")
+	})
+	if now() != 10 {
+		t.Errorf("used %d after a trailer, want 10", now())
+	}
+	serve(func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Cost", "-5") })
+	if now() != 20 || len(errs) != 1 || !strings.Contains(errs[0], `X-Cost is "-5"`) {
+		t.Errorf("a cost of -5: used %d, told %q; want the estimate to stand", now(), errs)
+	}
+	w = serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCost(r, 50); w.WriteHeader(304) })
+	expect(t, w, 304, "X-RateLimit-Used", "20") // a refund goes before
+	serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCostOf(r, "rows", 200) })
+	if now() != 220 {
+		t.Errorf("used %d, want a debt of 120", now())
+	}
+	expect(t, serve(status(200)), 429, "X-RateLimit-Remaining", "0", "X-RateLimit-Used", "220")
+}
+
+func TestStatus(t *testing.T) {
+	th, c := newThrottler()
+	core, search := policy("core", per(60, time.Hour)), policy("search", per(30, time.Minute), per(5, time.Second))
+	key := middleware.BearerToken()
+	get(middleware.New(th, middleware.Limit(core, key), nil)(status(200)), "Authorization", "Bearer abc")
+	c.Advance(time.Second)
+	h := middleware.Status(th, middleware.All(middleware.Limit(core, key), middleware.Limit(search, key)), nil)
+	for range 2 { // it charges nothing
+		w := get(h, "Authorization", "Bearer abc")
+		expect(t, w, 200, "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
+		want := `{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":` + strconv.FormatInt(t0.Unix()+3601, 10) +
+			`},"search":{"limit":5,"used":0,"remaining":5,"reset":` + strconv.FormatInt(t0.Unix()+2, 10) + `}}}`
+		if got := strings.TrimSpace(w.Body.String()); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestNewPanicsOnNonsense(t *testing.T) {
+	th, _ := newThrottler()
+	classify := everyone(policy("core", per(5, time.Minute)))
+	for name, f := range map[string]func(){
+		"no throttler":     func() { middleware.New(nil, classify, nil) },
+		"no classifier":    func() { middleware.New(th, nil, nil) },
+		"a status of 200":  func() { middleware.New(th, classify, &middleware.Options{RefusalStatus: 200}) },
+		"a deadline of -1": func() { middleware.New(th, classify, &middleware.Options{Deadline: -1}) },
+		"a prefix of 129":  func() { middleware.ClientIP(&middleware.IPOptions{IPv6Prefix: 129}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
