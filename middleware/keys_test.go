@@ -172,7 +172,7 @@ func TestIPv6Chain(t *testing.T) {
 
 func TestAllJoinsCharges(t *testing.T) {
 	a, b := policy("a", per(1, time.Minute)), policy("b", per(1, time.Minute))
-	var charges []throttler.Charge = middleware.All(everyone(a), func(*http.Request) []throttler.Charge { return nil }, everyone(b))(nil)
+	charges := middleware.All(everyone(a), func(*http.Request) []throttler.Charge { return nil }, everyone(b))(nil)
 	if len(charges) != 2 || charges[0].Policy != a || charges[1].Policy != b {
 		t.Errorf("charges %+v", charges)
 	}

@@ -52,8 +52,6 @@ func get(h http.Handler, header ...string) *httptest.ResponseRecorder {
 	return w
 }
 
-func used(w *httptest.ResponseRecorder) string { return w.Header().Get("X-RateLimit-Used") }
-
 func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }

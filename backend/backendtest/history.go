@@ -253,7 +253,7 @@ func (h *history) limit() throttler.Limit {
 
 func (h *history) compare(step string, got, want throttler.Decision, errGot, errWant error) error {
 	if (errGot == nil) != (errWant == nil) {
-		return fmt.Errorf("%s: error %v, the model's %v", step, errGot, errWant)
+		return fmt.Errorf("%s: error %w, the model's %w", step, errGot, errWant)
 	}
 	if got.Allowed != want.Allowed || len(got.Limits) != len(want.Limits) {
 		return fmt.Errorf("%s: got  %s\nthe model says %s", step, line(got), line(want))
