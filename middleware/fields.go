@@ -3,6 +3,7 @@ package middleware
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -42,13 +43,25 @@ func fieldName(s *throttler.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name
 	}
-	name := s.Policy.Name + "-" + s.Limit.Window.String()
+	name := s.Policy.Name + "-" + spell(s.Limit.Window)
 	for i := range s.Policy.Limits {
 		if o := &s.Policy.Limits[i]; o.Window == s.Limit.Window && *o != s.Limit {
 			return name + "-" + s.Limit.Algorithm.String()
 		}
 	}
 	return name
+}
+
+// spell writes d as 1h or 1m30s, where Go has 1h0m0s.
+func spell(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // sfInteger bounds n to the 15 digits of a structured field's integer.

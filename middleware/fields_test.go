@@ -21,8 +21,8 @@ func TestRateLimitFields(t *testing.T) {
 		throttler.Limit{Quota: 30, Window: time.Minute, Algorithm: throttler.SlidingWindow})
 	h = middleware.New(th, everyone(several), options)(status(200))
 	expect(t, get(h), 200,
-		"RateLimit-Policy", `"auth.createToken-1m0s-fixed-window";q=20;w=60, "auth.createToken-3s";q=5;w=3, "auth.createToken-250ms";q=9, "auth.createToken-1m0s-sliding-window";q=30;w=60`,
-		"RateLimit", `"auth.createToken-1m0s-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m0s-sliding-window";r=29;t=115`)
+		"RateLimit-Policy", `"auth.createToken-1m-fixed-window";q=20;w=60, "auth.createToken-3s";q=5;w=3, "auth.createToken-250ms";q=9, "auth.createToken-1m-sliding-window";q=30;w=60`,
+		"RateLimit", `"auth.createToken-1m-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m-sliding-window";r=29;t=115`)
 }
 
 // Whatever the policy, the fields are what a parser of structured fields reads.

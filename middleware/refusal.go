@@ -46,8 +46,8 @@ func refusalText(d throttler.Decision) string {
 	if s.RetryAt.Equal(throttler.Never) {
 		return fmt.Sprintf("API rate limit exceeded: this request costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
 	}
-	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %v. Try again in %d s.",
-		s.Policy.Name, s.Limit.Quota, s.Limit.Window, max(seconds(s.RetryAt.Sub(d.At)), 1))
+	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %s. Try again in %d s.",
+		s.Policy.Name, s.Limit.Quota, spell(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At)), 1))
 }
 
 // problem is the body of a response that the middleware makes, as RFC 9457 has
