@@ -7,7 +7,7 @@
 -- ARGV[i]  decision  packed, numbers big-endian and unsigned:
 --                    6 now, Unix ms
 --                    4 margin, ms that a state outlives its last window
---                    1 operation: 0 take, 1 settle
+--                    1 operation: 0 for a take and 1 for a settlement
 --                    1 number of charges, and for each, with the next of KEYS:
 --                      7 cost; to settle: 7 cost charged, 7 real cost
 --                      1 number of limits, and for each:

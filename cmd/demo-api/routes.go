@@ -53,7 +53,10 @@ func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
 	for _, name := range c.policyNames() {
 		all = append(all, middleware.Limit(c.policies[name], caller))
 	}
-	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), nil))
+	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), &middleware.StatusOptions{
+		Deadline: c.deadline,
+		OnError:  options.OnError,
+	}))
 	r.Get("/healthz", getHealth)
 	return r
 }
