@@ -1,6 +1,12 @@
 package main
 
-import "github.com/weir-go/weir/middleware"
+import (
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/weir-go/weir/middleware"
+)
 
 // caller is who is charged: the bearer of a token, else the client's address.
 //
@@ -8,3 +14,8 @@ import "github.com/weir-go/weir/middleware"
 // tokens up. An API that checks its callers puts that check before the limits,
 // and charges the user whom it has found.
 var caller = middleware.FirstOf(middleware.BearerToken(), middleware.ClientIP(nil))
+
+// organisation is the one that the route names, whoever asks.
+func organisation(r *http.Request) (key string, ok bool) {
+	return "org:" + chi.URLParam(r, "org"), true
+}

@@ -35,7 +35,12 @@ const (
 	corePolicy        = "core"
 	searchPolicy      = "search"
 	createTokenPolicy = "auth.createToken"
+	orgPolicy         = "org"        // what an organisation's members may do together
+	memberPolicy      = "org.member" // and each of them
 )
+
+// routePolicies are those names.
+var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPolicy, memberPolicy}
 
 func defaultConfig() *config {
 	c := &config{
@@ -50,6 +55,8 @@ func defaultConfig() *config {
 			{Quota: 20, Window: time.Minute},
 			{Quota: 5, Window: 3 * time.Second},
 		}},
+		{Name: orgPolicy, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}},
+		{Name: memberPolicy, Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}},
 	} {
 		c.policies[p.Name] = p
 	}
@@ -64,11 +71,10 @@ func (c *config) policyNames() []string {
 // warnings names what is allowed, but hardly meant.
 func (c *config) warnings() []string {
 	var all []string
-	used := []string{corePolicy, searchPolicy, createTokenPolicy}
 	for _, name := range c.policyNames() {
 		all = append(all, c.policies[name].Warnings()...)
-		if !slices.Contains(used, name) {
-			all = append(all, fmt.Sprintf("policy %q limits no route; the routes use %s", name, strings.Join(used, ", ")))
+		if !slices.Contains(routePolicies, name) {
+			all = append(all, fmt.Sprintf("policy %q limits no route; the routes use %s", name, strings.Join(routePolicies, ", ")))
 		}
 	}
 	return all

@@ -40,6 +40,11 @@ func getRepo(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // knows If-None-Match in all its forms
 }
 
+// getFeed is charged to an organisation and to the caller as its member.
+func getFeed(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, map[string]any{"org": chi.URLParam(r, "org"), "feed": []string{}})
+}
+
 // getSlow takes its time: room for many requests in flight at once.
 func getSlow(w http.ResponseWriter, r *http.Request) {
 	wait := 500 * time.Millisecond

@@ -46,17 +46,21 @@ func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
 		r.Get("/slow", getSlow)
 		r.Get("/export", getExport)
 	})
+	// A member within an organisation: one decision about both, all or nothing.
+	chain := middleware.All(middleware.Limit(c.policies[orgPolicy], organisation), middleware.Limit(c.policies[memberPolicy], caller))
+	r.With(middleware.New(t, chain, options)).Get("/orgs/{org}/feed", getFeed)
 	r.With(limit(searchPolicy)).Get("/search", getSearch)
 	r.With(limit(createTokenPolicy)).Post("/auth/token", postToken)
 
+	status := &middleware.StatusOptions{Deadline: c.deadline, OnError: options.OnError}
 	var all []middleware.Classifier
 	for _, name := range c.policyNames() {
-		all = append(all, middleware.Limit(c.policies[name], caller))
+		if name != orgPolicy && name != memberPolicy { // which say nothing without an organisation
+			all = append(all, middleware.Limit(c.policies[name], caller))
+		}
 	}
-	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), &middleware.StatusOptions{
-		Deadline: c.deadline,
-		OnError:  options.OnError,
-	}))
+	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), status))
+	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", middleware.Status(t, chain, status))
 	r.Get("/healthz", getHealth)
 	return r
 }

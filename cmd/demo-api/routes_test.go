@@ -135,3 +135,27 @@ func TestCallers(t *testing.T) {
 		}
 	}
 }
+
+// TestChain charges members and their organisation together: who has used up
+// its own quota costs the organisation nothing.
+func TestChain(t *testing.T) {
+	d := startDemo(t, "policies:\n  org: {limits: [{quota: 5, window: 1h}]}\n  org.member: {limits: [{quota: 3, window: 1h}]}\n")
+	for _, test := range []struct{ org, member, want string }{
+		{"acme", "one", "1/3 org.member"}, {"acme", "one", "2/3 org.member"}, {"acme", "one", "3/3 org.member"},
+		{"acme", "one", "3/3 org.member"}, // refused
+		{"acme", "two", "4/5 org"}, {"acme", "two", "5/5 org"},
+		{"acme", "two", "5/5 org"}, // refused, with one left to itself
+		{"other", "two", "1/3 org.member"},
+	} {
+		r := d.get("/orgs/"+test.org+"/feed", "Authorization", "Bearer "+test.member)
+		if r.rates() != test.want {
+			t.Errorf("%s of %s: got %v, want %s", test.member, test.org, r, test.want)
+		}
+	}
+	r := d.get("/orgs/acme/rate_limit", "Authorization", "Bearer two")
+	for _, want := range []string{`"org":{"limit":5,"used":5,"remaining":0`, `"org.member":{"limit":3,"used":2,"remaining":1`} {
+		if !strings.Contains(r.body, want) {
+			t.Errorf("got %s, want %s in it", r.body, want)
+		}
+	}
+}
