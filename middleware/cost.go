@@ -73,7 +73,7 @@ func (res *response) costs() ([]int64, bool) {
 
 // readCostHeader takes the cost from the header or trailer, if there is one.
 func (res *response) readCostHeader() {
-	name := res.limiter.CostHeader
+	name := res.throttle.CostHeader
 	if name == "" {
 		return
 	}
@@ -86,7 +86,7 @@ func (res *response) readCostHeader() {
 	}
 	cost, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || cost < 0 {
-		res.limiter.OnError(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
+		res.throttle.OnError(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
 		return
 	}
 	res.cost.set("", cost)

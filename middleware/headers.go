@@ -20,7 +20,7 @@ const (
 
 // writeHeaders tells the client where it stands, from d and nothing else. All
 // five values share one string and one slice: this runs on every response.
-func (l *limiter) writeHeaders(h http.Header, d throttler.Decision) {
+func (t *throttle) writeHeaders(h http.Header, d throttler.Decision) {
 	s := d.Binding()
 	var buf [96]byte
 	var ends [4]int
@@ -36,10 +36,10 @@ func (l *limiter) writeHeaders(h http.Header, d throttler.Decision) {
 	h[headerUsed] = values[2:3:3]
 	h[headerReset] = values[3:4:4]
 	h[headerResource] = values[4:5:5]
-	if l.RateLimitFields {
+	if t.RateLimitFields {
 		writeFields(h, d)
 	}
-	if l.ExposeHeaders && !contains(h["Access-Control-Expose-Headers"], exposed) {
+	if t.ExposeHeaders && !contains(h["Access-Control-Expose-Headers"], exposed) {
 		h.Add("Access-Control-Expose-Headers", exposed)
 	}
 }

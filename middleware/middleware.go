@@ -76,27 +76,27 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) func(htt
 	if t == nil || classify == nil {
 		panic("middleware: New: the throttler or the classifier is nil")
 	}
-	l := &limiter{throttler: t, classify: classify}
+	m := &throttle{throttler: t, classify: classify}
 	if options != nil {
-		l.Options = *options
+		m.Options = *options
 	}
-	if l.Deadline == 0 {
-		l.Deadline = DefaultDeadline
+	if m.Deadline == 0 {
+		m.Deadline = DefaultDeadline
 	}
-	if l.RefusalStatus == 0 {
-		l.RefusalStatus = http.StatusTooManyRequests
+	if m.RefusalStatus == 0 {
+		m.RefusalStatus = http.StatusTooManyRequests
 	}
-	if l.RefundIf == nil {
-		l.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
+	if m.RefundIf == nil {
+		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
-	if l.OnError == nil {
-		l.OnError = logError
+	if m.OnError == nil {
+		m.OnError = logError
 	}
-	if l.Deadline < 0 || l.RefusalStatus < 400 || l.RefusalStatus > 499 {
-		panic(fmt.Sprintf("middleware: New: Deadline is %v, RefusalStatus %d; they must be positive, and from 400 to 499", l.Deadline, l.RefusalStatus))
+	if m.Deadline < 0 || m.RefusalStatus < 400 || m.RefusalStatus > 499 {
+		panic(fmt.Sprintf("middleware: New: Deadline is %v, RefusalStatus %d; they must be positive, and from 400 to 499", m.Deadline, m.RefusalStatus))
 	}
 	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
 }
 
@@ -104,51 +104,51 @@ func logError(r *http.Request, err error) {
 	slog.Default().WarnContext(r.Context(), "rate limit", "method", r.Method, "error", err)
 }
 
-// limiter is the middleware with its defaults filled in.
-type limiter struct {
+// throttle is the middleware with its defaults filled in.
+type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
 	Options
 }
 
 // serve is the way of one request.
-func (l *limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges := l.classify(r)
+func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	charges := t.classify(r)
 	if len(charges) == 0 {
 		next.ServeHTTP(w, r)
 		return
 	}
-	ctx, cancel := l.bounded(r)
-	d, err := l.throttler.Take(ctx, charges...)
+	ctx, cancel := t.bounded(r)
+	d, err := t.throttler.Take(ctx, charges...)
 	cancel()
 	switch {
 	case err != nil:
-		l.OnError(r, err)
-		l.serveUndecided(w, r, next)
+		t.OnError(r, err)
+		t.serveUndecided(w, r, next)
 	case !d.Allowed:
-		l.refuse(w, r, d)
-	case !l.hold(r, d):
-		l.refund(r, d) // the client has left
+		t.refuse(w, r, d)
+	case !t.hold(r, d):
+		t.refund(r, d) // the client has left
 	default:
-		l.serveCharged(w, r, next, d)
+		t.serveCharged(w, r, next, d)
 	}
 }
 
 // bounded returns the context of one decision. It outlives the client, so that
 // what was charged is always known, and can be given back.
-func (l *limiter) bounded(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.Context()), l.Deadline)
+func (t *throttle) bounded(r *http.Request) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(r.Context()), t.Deadline)
 }
 
 // serveUndecided serves a request that nobody decided about.
-func (l *limiter) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if l.OnFailure == Open {
+func (t *throttle) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if t.OnFailure == Open {
 		next.ServeHTTP(w, r)
 		return
 	}
 	w.Header().Set("Retry-After", "1")
 	w.Header().Set("Cache-Control", "no-store")
-	l.writeProblem(w, r, http.StatusServiceUnavailable, problem{
+	t.writeProblem(w, r, http.StatusServiceUnavailable, problem{
 		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 		Title:  "Temporarily reduced capacity",
 		Detail: "The rate limit of this request can not be decided at the moment.",
@@ -157,7 +157,7 @@ func (l *limiter) serveUndecided(w http.ResponseWriter, r *http.Request, next ht
 
 // hold waits until d says that the request may start, and reports whether the
 // client is still there then.
-func (l *limiter) hold(r *http.Request, d throttler.Decision) bool {
+func (t *throttle) hold(r *http.Request, d throttler.Decision) bool {
 	if wait := d.StartAt().Sub(d.At); wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -171,12 +171,12 @@ func (l *limiter) hold(r *http.Request, d throttler.Decision) bool {
 
 // refund gives back what d took and returns how the limits stand after it, or
 // d if that is not known.
-func (l *limiter) refund(r *http.Request, d throttler.Decision) throttler.Decision {
-	ctx, cancel := l.bounded(r)
+func (t *throttle) refund(r *http.Request, d throttler.Decision) throttler.Decision {
+	ctx, cancel := t.bounded(r)
 	defer cancel()
-	after, err := l.throttler.Refund(ctx, d)
+	after, err := t.throttler.Refund(ctx, d)
 	if err != nil {
-		l.OnError(r, fmt.Errorf("refund: %w", err))
+		t.OnError(r, fmt.Errorf("refund: %w", err))
 		return d
 	}
 	return after
@@ -184,12 +184,12 @@ func (l *limiter) refund(r *http.Request, d throttler.Decision) throttler.Decisi
 
 // settle replaces what d took by costs and returns how the limits stand after
 // it, or d if that is not known.
-func (l *limiter) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	ctx, cancel := l.bounded(r)
+func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
+	ctx, cancel := t.bounded(r)
 	defer cancel()
-	after, err := l.throttler.Settle(ctx, d, costs...)
+	after, err := t.throttler.Settle(ctx, d, costs...)
 	if err != nil {
-		l.OnError(r, fmt.Errorf("settle: %w", err))
+		t.OnError(r, fmt.Errorf("settle: %w", err))
 		return d
 	}
 	return after

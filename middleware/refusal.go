@@ -12,16 +12,16 @@ import (
 )
 
 // refuse answers a request that had no room.
-func (l *limiter) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+func (t *throttle) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
 	h := w.Header()
-	l.writeHeaders(h, d)
+	t.writeHeaders(h, d)
 	h.Set("Cache-Control", "no-store")
 	// A charge that can never fit has no time to come back at.
 	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {
 		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(d.At)), 1), 10))
 	}
-	if l.Refuse != nil {
-		l.Refuse(w, r, d)
+	if t.Refuse != nil {
+		t.Refuse(w, r, d)
 		return
 	}
 	p := problem{
@@ -35,7 +35,7 @@ func (l *limiter) refuse(w http.ResponseWriter, r *http.Request, d throttler.Dec
 			p.Violated = append(p.Violated, name)
 		}
 	}
-	l.writeProblem(w, r, l.RefusalStatus, p)
+	t.writeProblem(w, r, t.RefusalStatus, p)
 }
 
 // refusalText says which limit refused and when it frees. It begins as
@@ -60,13 +60,13 @@ type problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-func (l *limiter) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
+func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
 	p.Status = status
 	contentType := "application/json; charset=utf-8"
 	var body any = struct {
 		Message          string `json:"message"`
 		DocumentationURL string `json:"documentation_url,omitempty"`
-	}{p.Detail, l.DocumentationURL}
+	}{p.Detail, t.DocumentationURL}
 	if prefersProblem(r.Header.Values("Accept")) {
 		contentType, body = "application/problem+json", p
 	}

@@ -13,20 +13,20 @@ import (
 
 // response is what becomes of a request that was charged.
 type response struct {
-	limiter *limiter
-	request *http.Request
-	header  http.Header
-	d       throttler.Decision // as last known
-	cost    *reportedCost
-	begun   bool // its status is on the way
-	closed  bool // refunded or settled: once
+	throttle *throttle
+	request  *http.Request
+	header   http.Header
+	d        throttler.Decision // as last known
+	cost     *reportedCost
+	begun    bool // its status is on the way
+	closed   bool // refunded or settled: once
 }
 
 // serveCharged runs next for a request that d has charged.
-func (l *limiter) serveCharged(w http.ResponseWriter, r *http.Request, next http.Handler, d throttler.Decision) {
-	l.writeHeaders(w.Header(), d)
+func (t *throttle) serveCharged(w http.ResponseWriter, r *http.Request, next http.Handler, d throttler.Decision) {
+	t.writeHeaders(w.Header(), d)
 	r, cost := withCost(r)
-	res := &response{limiter: l, request: r, header: w.Header(), d: d, cost: cost}
+	res := &response{throttle: t, request: r, header: w.Header(), d: d, cost: cost}
 	finished := false
 	defer func() {
 		if !finished { // a panic goes on after this
@@ -69,15 +69,15 @@ func (res *response) begin(status int) {
 	}
 	res.begun = true
 	before := res.closed
-	if res.limiter.RefundIf(res.request, status, res.header) {
+	if res.throttle.RefundIf(res.request, status, res.header) {
 		res.giveBack()
 	} else {
 		res.settle()
 	}
 	if res.closed && !before {
-		res.limiter.writeHeaders(res.header, res.d)
+		res.throttle.writeHeaders(res.header, res.d)
 	}
-	if name := res.limiter.CostHeader; name != "" {
+	if name := res.throttle.CostHeader; name != "" {
 		res.header.Del(name) // a message to us, unless it comes as a trailer
 	}
 }
@@ -85,7 +85,7 @@ func (res *response) begin(status int) {
 func (res *response) giveBack() {
 	if !res.closed {
 		res.closed = true
-		res.d = res.limiter.refund(res.request, res.d)
+		res.d = res.throttle.refund(res.request, res.d)
 	}
 }
 
@@ -99,5 +99,5 @@ func (res *response) settle() {
 		return
 	}
 	res.closed = true
-	res.d = res.limiter.settle(res.request, res.d, costs)
+	res.d = res.throttle.settle(res.request, res.d, costs)
 }

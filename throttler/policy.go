@@ -9,7 +9,10 @@ import (
 // Policy is a named list of limits that hold together: a charge must fit them
 // all. Treat a Policy as immutable once it is in use; to change a limit while
 // running, use another Policy of the same name. Counts are found by name, key,
-// algorithm and window, so they go on under the new one.
+// algorithm and window, so they go on under the new one. A limit whose window
+// changed takes over the count of the old. What a TokenBucket or LeakyBucket
+// keeps is the instant at which it is drained, so it is that instant which goes
+// on, and the units used scale with the quota.
 type Policy struct {
 	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
 	// letters, digits, and . _ - / :

@@ -31,6 +31,7 @@ func BenchmarkTake(b *testing.B) {
 				_, _ = th.Take(context.Background(), p.Charge(key))
 			}
 			b.ReportAllocs()
+			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					_, _ = th.Take(context.Background(), p.Charge(bench.keys[rand.IntN(len(bench.keys))]))
