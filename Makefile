@@ -29,7 +29,7 @@ luacheck:
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
-	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=gcc
+	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
 
 ## demo: serve the demo on 127.0.0.1:8080, counting in memory
 demo:

@@ -1,0 +1,33 @@
+// Command traces draws one and the same traffic through the five algorithms,
+// and measures how far two of them are off.
+//
+//	go run ./docs/traces            writes docs/traces/*.svg
+//	go run ./docs/traces -measure   prints the figures of docs/algorithms.md
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+func main() {
+	measure := flag.Bool("measure", false, "print how far the algorithms are off, instead of drawing")
+	dir := flag.String("dir", filepath.Join("docs", "traces"), "where to write the pictures")
+	flag.Parse()
+	if *measure {
+		printFigures(os.Stdout)
+		return
+	}
+	if err := os.WriteFile(filepath.Join(*dir, "overview.svg"), overview(), 0o644); err != nil { //nolint:gosec // a picture for everybody
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+var algorithms = []throttler.Algorithm{
+	throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
+}
