@@ -23,12 +23,13 @@ const (
 	rowsAUnit = 100
 )
 
-// getRepo has an ETag. A client that sends it back gets a 304, which the
+// getRepo answers in the shape of GitHub's, so that its clients can read it,
+// and with an ETag. A client that sends that back gets a 304, which the
 // middleware does not charge.
 func getRepo(w http.ResponseWriter, r *http.Request) {
 	owner, name := chi.URLParam(r, "owner"), chi.URLParam(r, "name")
-	body := encode(map[string]string{
-		"owner":       owner,
+	body := encode(map[string]any{
+		"owner":       map[string]string{"login": owner},
 		"name":        name,
 		"full_name":   owner + "/" + name,
 		"description": "made up by the demo",
