@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -39,18 +40,9 @@ func (t *throttle) writeHeaders(h http.Header, d throttler.Decision) {
 	if t.RateLimitFields {
 		writeFields(h, d)
 	}
-	if t.ExposeHeaders && !contains(h["Access-Control-Expose-Headers"], exposed) {
+	if t.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], exposed) {
 		h.Add("Access-Control-Expose-Headers", exposed)
 	}
-}
-
-func contains(values []string, value string) bool {
-	for _, v := range values {
-		if v == value {
-			return true
-		}
-	}
-	return false
 }
 
 // epochSeconds rounds up: at that second, the window is over.

@@ -32,8 +32,11 @@ func Limit(p *throttler.Policy, key KeyFunc) Classifier {
 	}
 }
 
-// All joins what classifiers say, in their order. The first charge's key
-// decides where all of them are counted; put the outermost first.
+// All joins what classifiers say, in their order. They are counted where the
+// first charge's key is, and apart from what is counted elsewhere: put the
+// outermost first. A limit on all callers together, then one on each, is
+// All(together, each); the other way round, each caller would have a count of
+// all callers of its own.
 func All(classifiers ...Classifier) Classifier {
 	return func(r *http.Request) []throttler.Charge {
 		var charges []throttler.Charge

@@ -68,13 +68,12 @@ func (res *response) begin(status int) {
 		return // 1xx are not the response yet
 	}
 	res.begun = true
-	before := res.closed
 	if res.throttle.RefundIf(res.request, status, res.header) {
 		res.giveBack()
 	} else {
 		res.settle()
 	}
-	if res.closed && !before {
+	if res.closed {
 		res.throttle.writeHeaders(res.header, res.d)
 	}
 	if name := res.throttle.CostHeader; name != "" {

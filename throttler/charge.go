@@ -18,7 +18,8 @@ type Charge struct {
 	// Partition is the key of whose server the count lives on, and part of
 	// what names the count. If empty, the partition of the take's first
 	// charge, which in turn is that charge's Key. All charges of one take
-	// share one partition.
+	// share one partition, so one that many keys share goes first: behind
+	// another it would be a count of its own for each of those.
 	Partition string
 }
 
