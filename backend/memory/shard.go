@@ -110,16 +110,17 @@ func (s *shard) find(c *throttler.Charge, now int64) *entry {
 // nameOf returns what names c's count: its parts with their lengths, so that
 // no two triples share a name. It is valid until the next call.
 func (s *shard) nameOf(c *throttler.Charge) []byte {
-	s.name = binary.AppendUvarint(s.name[:0], uint64(len(c.Policy.Name)))
-	s.name = append(s.name, c.Policy.Name...)
+	name := binary.AppendUvarint(s.name[:0], uint64(len(c.Policy.Name)))
+	name = append(name, c.Policy.Name...)
 	if c.Key == c.Partition { // the common case, half as long
-		s.name = append(s.name, 0)
-		return append(s.name, c.Key...)
+		name = append(name, 0)
+	} else {
+		name = append(name, 1)
+		name = binary.AppendUvarint(name, uint64(len(c.Partition)))
+		name = append(name, c.Partition...)
 	}
-	s.name = append(s.name, 1)
-	s.name = binary.AppendUvarint(s.name, uint64(len(c.Partition)))
-	s.name = append(s.name, c.Partition...)
-	return append(s.name, c.Key...)
+	s.name = append(name, c.Key...)
+	return s.name
 }
 
 // written notes what sweeping and the clock's watch need to know.
