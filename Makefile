@@ -20,12 +20,12 @@ lint: $(GOLANGCI)
 $(GOLANGCI):
 	GOBIN=$(dir $@) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 
-## luacheck: lint the Redis script, where luacheck can be had
+## luacheck: lint the Redis scripts, where luacheck can be had
 luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
-		mkdir -p bin && go run ./scripts/joinlua >bin/joined.lua && luacheck --quiet bin/joined.lua; \
-	else echo "no luacheck on this system: the Redis script was not linted"; fi
+		mkdir -p bin && go run ./scripts/joinlua >bin/joined.lua && luacheck --quiet bin/joined.lua lua/release.lua; \
+	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:

@@ -7,17 +7,27 @@
 -- ARGV[i]  decision  packed, numbers big-endian and unsigned:
 --                    6 now, Unix ms
 --                    4 margin, ms that a state outlives its last window
---                    1 operation: 0 for a take and 1 for a settlement
---                    1 number of charges, and for each, with the next of KEYS:
+--                    1 operation, a sum: settlement 1; counts move between
+--                      backends 2; they are required 4; they arrive 8
+--                    1 number of charges
+--                    if counts arrive: 6 version, 6 place, 4 ms to keep it
+--                    for each charge, with the next of KEYS:
 --                      7 cost; to settle: 7 cost charged, 7 real cost
 --                      1 number of limits, and for each:
 --                        1 kind, 6 window ms, 7 quota, 7 capacity
 --                        to settle: 6 mark, 7 fraction
+--                      if counts arrive: 1 arrival, which is 0 if this one
+--                        does not, and 2 if it goes on from what stayed here
+--                        when it left; if it is 1, there follow
+--                        4 length and so many bytes, its state
 --
 -- Returns  numbers: for each decision 1 if it was allowed, else 0; then for
 --          each limit used, reset_at, retry_at (0 if it fits, -1 never), and,
 --          but for fixed windows, start_at (0 if not a leaky bucket that was
 --          charged), mark, fraction. A fixed window's mark is its reset_at.
+--          If a count is not here, nothing is done, and instead 2; then for
+--          each charge 0 if its count is here; 1 if it is required and
+--          missing, else 2, version, place to which it has gone.
 --
 -- Each decision first looks at all of its limits and only then charges.
 -- Liveness is judged by what is stored against the caller's now, never by a
@@ -25,18 +35,22 @@
 
 -- The expiry is set when a reset-at moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
-local function write(key, records, before, now, margin)
-  local after = latest_reset_at(records, now)
-  if after > before then
-    redis.call('SET', key, encode(records), 'PX', after - now + margin)
+local function write(c, records, now, margin)
+  local after, stored = latest_reset_at(records, now), encode(records)
+  if c.claim then stored = pack('>I1I6I6', 8, c.claim.version, c.claim.void_at) .. stored end
+  if c.arrived then
+    redis.call('SET', c.key, stored, 'PX', max(after, c.claim.void_at) - now + margin)
+  elseif after > c.before then
+    if c.claim then after = max(after, c.claim.void_at) end
+    redis.call('SET', c.key, stored, 'PX', after - now + margin)
   else
-    redis.call('SET', key, encode(records), 'KEEPTTL')
+    redis.call('SET', c.key, stored, 'KEEPTTL')
   end
 end
 
-local function read_charge(key, decision, place, op)
+local function read_charge(key, decision, place, settles, arrives)
   local c, limits = {key = key, limits = {}}
-  if op == 0 then
+  if not settles then
     c.cost, limits, place = unpack('>I7I1', decision, place)
   else
     c.charged, c.cost, limits, place = unpack('>I7I7I1', decision, place)
@@ -44,10 +58,41 @@ local function read_charge(key, decision, place, op)
   for i = 1, limits do
     local l = {}
     l.kind, l.window, l.quota, l.capacity, place = unpack('>I1I6I7I7', decision, place)
-    if op == 1 then l.mark, l.fraction, place = unpack('>I6I7', decision, place) end
+    if settles then l.mark, l.fraction, place = unpack('>I6I7', decision, place) end
     c.limits[i] = l
   end
+  if arrives then
+    c.arrival, place = unpack('>I1', decision, place)
+    if c.arrival == 1 then
+      local length
+      length, place = unpack('>I4', decision, place)
+      c.arriving, place = string.sub(decision, place, place + length - 1), place + length
+    end
+  end
   return c, place
+end
+
+-- Finds the state of a charge's count, which may arrive with the decision.
+-- Returns whether the count is here, or at least may begin here. As algorithm
+-- has it: Find.
+local function find(c, now, moves, required, home)
+  local stored = redis.call('GET', c.key)
+  c.claim, c.state = split(stored, now)
+  local left = c.claim and c.claim.left > 0
+  if not moves then
+    if left then c.claim = nil end
+    return true
+  elseif c.state and not left then
+    return true
+  elseif not home or c.arrival == 0 then
+    c.missing = not c.state and required
+    return c.state == nil and not c.missing
+  elseif left and not (c.claim.version < home.version or c.claim.version == home.version and c.claim.left == home.place) then
+    return false
+  end
+  if c.arrival == 1 then c.state = c.arriving end
+  c.claim, c.arrived = {version = home.version, void_at = now + home.keep, left = 0}, true
+  return true
 end
 
 local replies = {}
@@ -80,7 +125,7 @@ local function charge_and_report(c, cost, now, margin)
     local mark, fraction = charge(r, l, cost, now)
     reply_limit(l, used(r, l, now), reset_at(r, now), 0, start_at, mark, fraction)
   end
-  write(c.key, c.records, c.before, now, margin)
+  write(c, c.records, now, margin)
 end
 
 local function settle(c, now, margin)
@@ -96,39 +141,69 @@ local function settle(c, now, margin)
       give_back(c.records[i], l, l.mark, l.fraction, c.charged - c.cost, now)
     end
   end
-  if found then write(c.key, c.stored, c.before, now, margin) end
+  if found or c.arrived then write(c, c.stored, now, margin) end
   report(c, now)
 end
 
-local next_key = 1
-for d = 1, #ARGV do
-  local now, margin, op, charges, place = unpack('>I6I4I1I1', ARGV[d])
-  local cs, allowed = {}, true
-  for i = 1, charges do
-    local c
-    c, place = read_charge(KEYS[next_key], ARGV[d], place, op)
-    next_key = next_key + 1
-    c.stored = parse(redis.call('GET', c.key))
+local function report_whereabouts(c)
+  if c.missing then
+    reply(1)
+  elseif c.claim and c.claim.left > 0 then
+    reply(2)
+    reply(c.claim.version)
+    reply(c.claim.left)
+  else
+    reply(0)
+  end
+end
+
+local function decide(cs, settles, now, margin)
+  local allowed = true
+  for i = 1, #cs do
+    local c = cs[i]
+    c.stored = parse(c.state)
     c.before = latest_reset_at(c.stored, now)
     c.records, c.own = arrange(c.stored, c.limits, now)
     c.fits = {}
     for j = 1, #c.limits do
       local l = c.limits[j]
-      c.fits[j] = op == 1 or c.cost <= l.capacity - used(c.records[j], l, now)
+      c.fits[j] = settles or c.cost <= l.capacity - used(c.records[j], l, now)
       allowed = allowed and c.fits[j]
     end
-    cs[i] = c
   end
   reply(allowed and 1 or 0)
-  for i = 1, charges do
+  for i = 1, #cs do
     local c = cs[i]
-    if op == 1 then
+    if settles then
       settle(c, now, margin)
     elseif allowed and c.cost > 0 then
       charge_and_report(c, c.cost, now, margin)
     else
+      if c.arrived then write(c, c.stored, now, margin) end
       report(c, now)
     end
+  end
+end
+
+local next_key = 1
+for d = 1, #ARGV do
+  local now, margin, op, charges, place = unpack('>I6I4I1I1', ARGV[d])
+  local settles, moves, required, home = op % 2 == 1, op % 4 >= 2, op % 8 >= 4, nil
+  if op >= 8 then
+    home = {}
+    home.version, home.place, home.keep, place = unpack('>I6I6I4', ARGV[d], place)
+  end
+  local cs, here = {}, true
+  for i = 1, charges do
+    cs[i], place = read_charge(KEYS[next_key], ARGV[d], place, settles, home)
+    next_key = next_key + 1
+    here = find(cs[i], now, moves, required, home) and here
+  end
+  if here then
+    decide(cs, settles, now, margin)
+  else
+    reply(2)
+    for i = 1, charges do report_whereabouts(cs[i]) end
   end
 end
 return replies

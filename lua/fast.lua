@@ -6,7 +6,7 @@ local unpack, pack = struct.unpack, struct.pack
 
 if #ARGV == 1 and #ARGV[1] == 41 then
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
-  if op == 0 and kind == 1 and window < 268435456 then
+  if (op == 0 or op == 2) and kind == 1 and window < 268435456 then
     local state = redis.call('GET', KEYS[1])
     local shape, reset_at, used = 268435456 + window, 0, 0
     local stored = shape

@@ -37,17 +37,18 @@ func TestHeaderMatchesBody(t *testing.T) {
 		}
 	}
 	sizes := func(text string) (all string) {
-		for _, m := range regexp.MustCompile(`(?m)(?:^--\s+|, |to settle: )(\d) `).FindAllStringSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)(?:^--\s+|[a-z], |to settle: |arrive: )(\d) `).FindAllStringSubmatch(text, -1) {
 			all += m[1]
 		}
 		return all
 	}
-	// 6 now, 4 margin, 1 operation, 1 charges; 7 cost (7, 7 to settle), 1
-	// limits; 1, 6, 7, 7 and to settle 6, 7.
-	if got, want := sizes(header), "6411"+"777"+"1"+"1677"+"67"; got != want {
+	// 6 now, 4 margin, 1 operation, 1 charges; to arrive 6 version, 6 place, 4
+	// keep; 7 cost (7, 7 to settle), 1 limits; 1, 6, 7, 7 and to settle 6, 7;
+	// to arrive 1, 4 length.
+	if got, want := sizes(header), "6411"+"664"+"777"+"1"+"1677"+"67"+"14"; got != want {
 		t.Errorf("the header speaks of sizes %s, want %s", got, want)
 	}
-	for _, format := range []string{"'>I6I4I1I1'", "'>I7I1'", "'>I7I7I1'", "'>I1I6I7I7'", "'>I6I7'"} {
+	for _, format := range []string{"'>I6I4I1I1'", "'>I7I1'", "'>I7I7I1'", "'>I1I6I7I7'", "'>I6I7'", "'>I6I6I4'", "'>I1'", "'>I4'"} {
 		if !strings.Contains(body, format) {
 			t.Errorf("the body does not unpack %s", format)
 		}
@@ -57,10 +58,21 @@ func TestHeaderMatchesBody(t *testing.T) {
 	}
 }
 
+func TestReleaseUnpacksWhatItsHeaderSays(t *testing.T) {
+	header, body, _ := strings.Cut(lua.Release, "\n\nlocal")
+	var sizes string
+	for _, m := range regexp.MustCompile(`(?m)^--\s+(\d) `).FindAllStringSubmatch(header, -1) {
+		sizes += "I" + m[1]
+	}
+	if !strings.HasPrefix(header, "-- release.lua: ") || sizes != "I6I4I4I6I6" || !strings.Contains(body, "'>"+sizes+"'") {
+		t.Errorf("the header speaks of sizes %s, which the body does not unpack", sizes)
+	}
+}
+
 func TestEveryKeyIsDeclared(t *testing.T) {
-	for _, call := range regexp.MustCompile(`redis\.call\('[A-Z]+', ([^,)]+)`).FindAllStringSubmatch(lua.Decide, -1) {
+	for _, call := range regexp.MustCompile(`redis\.call\('[A-Z]+', ([^,)]+)`).FindAllStringSubmatch(lua.Decide+lua.Release, -1) {
 		switch call[1] {
-		case "KEYS[1]", "c.key", "key": // c.key and key are KEYS[next_key]
+		case "KEYS[1]", "KEYS[i]", "c.key": // c.key is KEYS[next_key]
 		default:
 			t.Errorf("a command works on %s, which is not one of KEYS", call[1])
 		}

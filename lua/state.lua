@@ -1,6 +1,25 @@
 -- state.lua: what one key keeps, in the bytes that algorithm/encode.go
 -- describes, and which of its records is whose.
 
+-- The claim in front of a state, of a count that moves between backends, and
+-- the state; algorithm/claim.go describes it. A claim that is void is none,
+-- and what has left under it is over.
+local function split(stored, now)
+  if not stored then return nil, nil end
+  local mark = string.byte(stored, 1)
+  if mark ~= 8 and mark ~= 9 then return nil, stored end
+  local claim = {left = 0}
+  claim.version, claim.void_at = unpack('>I6I6', stored, 2)
+  local state = string.sub(stored, 14)
+  if mark == 9 then
+    claim.left = unpack('>I6', stored, 14)
+    state = string.sub(stored, 20)
+  end
+  if claim.void_at > now then return claim, state end
+  if mark == 9 then return nil, nil end
+  return nil, state
+end
+
 local function parse(state)
   local records = {}
   if not state then return records end

@@ -54,6 +54,7 @@ type Backend interface {
 type Request struct {
 	Now     time.Time // whole milliseconds
 	Charges []Charge  // at least one, all of one partition
+	Home    *Home     // nil unless counts move between backends; see Mover
 }
 
 // Settlement corrects the costs of an allowed decision.
@@ -61,4 +62,5 @@ type Settlement struct {
 	Now     time.Time // whole milliseconds
 	Charged Decision  // as the same backend returned it
 	Costs   []int64   // real costs, one for each of Charged.Charges
+	Home    *Home     // nil unless counts move between backends; see Mover
 }

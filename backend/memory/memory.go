@@ -37,7 +37,7 @@ type Backend struct {
 	shards []shard
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ throttler.Mover = (*Backend)(nil)
 
 // New returns an empty Backend. It panics if MaxKeys is negative.
 func New(options *Options) *Backend {
@@ -74,11 +74,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	defer s.mu.Unlock()
 	d, now := newDecision(r.Now, r.Charges), r.Now.UnixMilli()
 	var found [throttler.MaxCharges]*entry
-	if d.Allowed = s.look(&d, now, &found); !d.Allowed {
-		return d, nil
-	}
-	if err := s.makeRoom(r.Charges, &found, now); err != nil {
+	if err := s.locate(r.Charges, r.Home, now, &found); err != nil {
 		return throttler.Decision{}, err
+	}
+	d.Allowed = s.look(&d, now, &found)
+	if err := s.makeRoom(r.Charges, &found, d.Allowed, now); err != nil {
+		return throttler.Decision{}, err
+	}
+	s.keepArrivals(r.Charges, &found, now)
+	if !d.Allowed {
+		return d, nil
 	}
 	d.Limits = d.Limits[:0]
 	for i := range r.Charges {
@@ -95,9 +100,12 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	s := b.shardOf(r.Charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := newDecision(r.Now, r.Charges)
+	d, now := newDecision(r.Now, r.Charges), r.Now.UnixMilli()
 	var found [throttler.MaxCharges]*entry
-	d.Allowed = s.look(&d, r.Now.UnixMilli(), &found)
+	if err := s.locate(r.Charges, r.Home, now, &found); err != nil {
+		return throttler.Decision{}, err
+	}
+	d.Allowed = s.look(&d, now, &found)
 	return d, nil
 }
 
@@ -111,14 +119,34 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttle
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, now := newDecision(st.Now, charges), st.Now.UnixMilli()
+	var found [throttler.MaxCharges]*entry
+	if err := s.locate(charges, st.Home, now, &found); err != nil {
+		return throttler.Decision{}, err
+	}
+	s.keepArrivals(charges, &found, now)
 	d.Allowed = true
 	limits := st.Charged.Limits
 	for i := range charges {
 		n := len(charges[i].Policy.Limits)
-		s.settle(&d, i, limits[:n], st.Costs[i], now)
+		s.settle(&d, i, found[i], limits[:n], st.Costs[i], now)
 		limits = limits[n:]
 	}
 	return d, nil
+}
+
+// Release implements throttler.Mover.
+func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := b.shardOf(r.Charges[0].Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]throttler.Released, len(r.Charges))
+	for i := range r.Charges {
+		all[i] = s.release(&r, i)
+	}
+	return all, nil
 }
 
 func newDecision(now time.Time, charges []throttler.Charge) throttler.Decision {

@@ -22,7 +22,8 @@ type shard struct {
 
 // entry is what one key keeps.
 type entry struct {
-	state algorithm.State
+	algorithm.Stored
+	arrived bool // from another backend, and is not in the map yet
 
 	// usedPart is the largest used / capacity of the limits when last charged.
 	usedPart float64
@@ -33,16 +34,82 @@ type entry struct {
 	movedAt  int64
 }
 
-// look fills d with the limits as they stand and finds the charges' entries.
+// locate finds the charges' entries, those that arrive among them. It fails if
+// one is elsewhere.
+func (s *shard) locate(charges []throttler.Charge, home *throttler.Home, now int64, found *[throttler.MaxCharges]*entry) error {
+	var away *throttler.ElsewhereError
+	for i := range charges {
+		e := s.find(&charges[i], now)
+		if home == nil && (e == nil || e.Claim.Version == 0) { // the common case
+			found[i] = e
+			continue
+		}
+		var stored *algorithm.Stored
+		if e != nil {
+			stored = &e.Stored
+		}
+		count, arrived, where, err := algorithm.Find(stored, home, i, now)
+		switch {
+		case err != nil:
+			return fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
+		case where != throttler.Whereabouts{}:
+			if away == nil {
+				away = &throttler.ElsewhereError{Counts: make([]throttler.Whereabouts, len(charges))}
+			}
+			away.Counts[i] = where
+		case arrived:
+			found[i] = &entry{Stored: *count, arrived: true}
+		case count != nil:
+			found[i] = e
+		}
+	}
+	if away != nil {
+		return away
+	}
+	return nil
+}
+
+// keepArrivals puts what arrived into the map.
+func (s *shard) keepArrivals(charges []throttler.Charge, found *[throttler.MaxCharges]*entry, now int64) {
+	for i := range charges {
+		if e := found[i]; e != nil && e.arrived {
+			e.arrived = false
+			e.lifetime, e.movedAt = e.keptFor(now), monotonic()
+			s.keys[string(s.nameOf(&charges[i]))] = e
+		}
+	}
+}
+
+// release carries out r for its charge i.
+func (s *shard) release(r *throttler.Release, i int) throttler.Released {
+	now := r.Now.UnixMilli()
+	e := s.find(&r.Charges[i], now)
+	var stored *algorithm.Stored
+	if e != nil {
+		stored = &e.Stored
+	}
+	released, kept := algorithm.Release(*r).Release(stored)
+	if kept != stored {
+		e = &entry{Stored: *kept, movedAt: monotonic()}
+		e.lifetime = e.keptFor(now)
+		s.keys[string(s.nameOf(&r.Charges[i]))] = e
+	}
+	return released
+}
+
+// keptFor returns how many ms from now e counts, or its claim is needed.
+func (e *entry) keptFor(now int64) int64 {
+	return max(e.State.ResetAt(now), e.Claim.Until) - now
+}
+
+// look fills d with the limits as they stand.
 func (s *shard) look(d *throttler.Decision, now int64, found *[throttler.MaxCharges]*entry) bool {
 	fits := true
 	for i := range d.Charges {
 		c := &d.Charges[i]
-		e := s.find(c, now)
-		found[i] = e
 		state := new(algorithm.State)
-		if e != nil {
-			state = &e.state
+		if e := found[i]; e != nil {
+			state = &e.State
 		}
 		var buf [throttler.MaxLimits]algorithm.Result
 		results := buf[:len(c.Policy.Limits)]
@@ -63,16 +130,16 @@ func (s *shard) charge(d *throttler.Decision, i int, e *entry, now int64) {
 	}
 	var buf [throttler.MaxLimits]algorithm.Result
 	results := buf[:len(c.Policy.Limits)]
-	before := e.state.ResetAt(now)
-	e.state.Charge(c.Policy.Limits, c.Cost, now, results)
+	before := e.State.ResetAt(now)
+	e.State.Charge(c.Policy.Limits, c.Cost, now, results)
 	e.written(c, results, before, now)
 	d.Limits = algorithm.Statuses(d.Limits, c, results)
 }
 
-// settle settles d.Charges[i], whose limits were charged as charged says.
-func (s *shard) settle(d *throttler.Decision, i int, charged []throttler.Status, cost, now int64) {
+// settle settles d.Charges[i], whose limits were charged as charged says. e is
+// nil if there is no such key.
+func (s *shard) settle(d *throttler.Decision, i int, e *entry, charged []throttler.Status, cost, now int64) {
 	c := &d.Charges[i]
-	e := s.find(c, now)
 	if e == nil {
 		// Lost or over. What was charged too little is charged all the same;
 		// it makes no room for its key, so that it can not fail.
@@ -87,8 +154,8 @@ func (s *shard) settle(d *throttler.Decision, i int, charged []throttler.Status,
 	for j := range charged {
 		marks[j] = charged[j].Mark
 	}
-	before := e.state.ResetAt(now)
-	e.state.Settle(c.Policy.Limits, marks[:len(charged)], c.Cost, cost, now, results)
+	before := e.State.ResetAt(now)
+	e.State.Settle(c.Policy.Limits, marks[:len(charged)], c.Cost, cost, now, results)
 	e.written(c, results, before, now)
 	d.Limits = algorithm.Statuses(d.Limits, c, results)
 }
@@ -100,7 +167,7 @@ func (s *shard) find(c *throttler.Charge, now int64) *entry {
 	if e == nil {
 		return nil
 	}
-	if left := e.state.ResetAt(now) - now; left > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
+	if e.keptFor(now) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
 		delete(s.keys, string(s.nameOf(c)))
 		return nil
 	}
@@ -129,8 +196,8 @@ func (e *entry) written(c *throttler.Charge, results []algorithm.Result, before,
 	for i := range results {
 		e.usedPart = max(e.usedPart, float64(results[i].Used)/float64(c.Policy.Limits[i].Capacity()))
 	}
-	if after := e.state.ResetAt(now); after > before {
-		e.lifetime = after - now
+	if after := e.State.ResetAt(now); after > before {
+		e.lifetime = e.keptFor(now)
 		e.movedAt = monotonic()
 	}
 }
@@ -150,11 +217,12 @@ const (
 )
 
 // makeRoom sweeps in passing and sees that the new keys among charges, those
-// without an entry in found, fit under the bound.
-func (s *shard) makeRoom(charges []throttler.Charge, found *[throttler.MaxCharges]*entry, now int64) error {
+// that have no entry and will be charged and those that arrive, fit under the
+// bound.
+func (s *shard) makeRoom(charges []throttler.Charge, found *[throttler.MaxCharges]*entry, charged bool, now int64) error {
 	missing := 0
 	for i := range charges {
-		if found[i] == nil && charges[i].Cost > 0 {
+		if found[i] == nil && charged && charges[i].Cost > 0 || found[i] != nil && found[i].arrived {
 			missing++
 		}
 	}
@@ -185,7 +253,7 @@ func (s *shard) sweep(n int, age int64, keep *[throttler.MaxCharges]*entry, now 
 		if n--; n < 0 {
 			break
 		}
-		over := e.state.ResetAt(now) <= now
+		over := e.Over(now)
 		switch {
 		case kept(keep, e):
 		case over && e.movedAt <= youngest:

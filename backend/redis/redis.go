@@ -72,7 +72,7 @@ type Backend struct {
 	replicaTimeout time.Duration
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ throttler.Mover = (*Backend)(nil)
 
 // New returns a Backend over shards. It dials nothing: a shard that is down
 // fails its own decisions, until it is up. The error says which shard or
@@ -157,21 +157,73 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	if err != nil {
 		return throttler.Decision{}, err
 	}
+	stored, err := parseStored(states)
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	now := r.Now.UnixMilli()
+	counts, err := algorithm.FindAll(stored, r.Home, now)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
 	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
 	for i := range r.Charges {
 		c := &r.Charges[i]
-		state, err := algorithm.Parse([]byte(states[i]))
-		if err != nil {
-			return throttler.Decision{}, shard.unavailable(err)
-		}
 		results := make([]algorithm.Result, len(c.Policy.Limits))
-		d.Allowed = state.Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
+		d.Allowed = counts[i].State.Look(c.Policy.Limits, c.Cost, now, results) && d.Allowed
 		d.Limits = algorithm.Statuses(d.Limits, c, results)
 	}
 	return d, nil
 }
 
-// Load loads the script on every primary, so that the first decision need not.
+// Release implements throttler.Mover: one EVALSHA on the primary, or, to look
+// only, one MGET there.
+func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
+	shard := b.shardOf(r.Charges)
+	keys := b.keysOf(r.Charges)
+	if !r.Look {
+		reply, err := shard.release(ctx, keys, packRelease(r, b.margin))
+		if err != nil {
+			return nil, err
+		}
+		all, err := unpackReleased(len(keys), reply)
+		if err != nil {
+			return nil, shard.unavailable(err)
+		}
+		return all, nil
+	}
+	states, err := mget(ctx, shard.primary, keys)
+	if err != nil {
+		return nil, shard.unavailable(err)
+	}
+	stored, err := parseStored(states)
+	if err != nil {
+		return nil, shard.unavailable(err)
+	}
+	all := make([]throttler.Released, len(keys))
+	for i := range all {
+		all[i], _ = algorithm.Release(r).Release(stored[i])
+	}
+	return all, nil
+}
+
+// parseStored parses what a MGET returned; nil where there is nothing.
+func parseStored(states []string) ([]*algorithm.Stored, error) {
+	all := make([]*algorithm.Stored, len(states))
+	for i := range states {
+		if states[i] == "" {
+			continue
+		}
+		stored, err := algorithm.ParseStored([]byte(states[i]))
+		if err != nil {
+			return nil, err
+		}
+		all[i] = &stored
+	}
+	return all, nil
+}
+
+// Load loads the scripts on every primary, so that the first decision need not.
 // It returns the errors of those that did not answer, joined; each names its
 // shard and wraps throttler.ErrUnavailable. A server that forgets the script,
 // or that Load never reached, is sent it again with the decision.

@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -13,8 +14,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// script is what decides. Its SHA-1 is computed here, not asked for.
-var script = redis.NewScript(lua.Decide)
+// The scripts. Their SHA-1s are computed here, not asked for.
+var (
+	decideScript  = redis.NewScript(lua.Decide)
+	releaseScript = redis.NewScript(lua.Release)
+)
 
 // shard is a Shard in use.
 type shard struct {
@@ -44,41 +48,53 @@ func newShard(s Shard) *shard {
 // reply that says that the script is unknown, and so did not run, lets it be
 // sent again, with its text.
 func (s *shard) decide(ctx context.Context, keys []string, packed []byte) ([]int64, error) {
-	reply, err := s.run(ctx, "evalsha", script.Hash(), keys, packed)
+	cmd := redis.NewIntSliceCmd(ctx, scriptArgs("evalsha", decideScript.Hash(), keys, packed)...)
+	err := s.primary.process(ctx, onceCmd{cmd})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		reply, err = s.run(ctx, "eval", lua.Decide, keys, packed)
+		cmd = redis.NewIntSliceCmd(ctx, scriptArgs("eval", lua.Decide, keys, packed)...)
+		err = s.primary.process(ctx, onceCmd{cmd})
 	}
 	if err != nil {
 		return nil, s.unavailable(err)
 	}
-	return reply, nil
+	return cmd.Val(), nil
 }
 
-func (s *shard) run(ctx context.Context, command, source string, keys []string, packed []byte) ([]int64, error) {
+// release runs the other script.
+func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
+	cmd := redis.NewSliceCmd(ctx, scriptArgs("evalsha", releaseScript.Hash(), keys, packed)...)
+	err := s.primary.process(ctx, onceCmd{cmd})
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = redis.NewSliceCmd(ctx, scriptArgs("eval", lua.Release, keys, packed)...)
+		err = s.primary.process(ctx, onceCmd{cmd})
+	}
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return cmd.Val(), nil
+}
+
+func scriptArgs(command, source string, keys []string, packed []byte) []any {
 	args := make([]any, 0, 4+len(keys))
 	args = append(args, command, source, len(keys))
 	for _, key := range keys {
 		args = append(args, key)
 	}
-	cmd := onceCmd{redis.NewIntSliceCmd(ctx, append(args, packed)...)}
-	if err := s.primary.process(ctx, cmd); err != nil {
-		return nil, err
-	}
-	return cmd.Val(), nil
+	return append(args, packed)
 }
 
 // onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
 // would send it again after a lost reply, and charge twice.
-type onceCmd struct{ *redis.IntSliceCmd }
+type onceCmd struct{ redis.Cmder }
 
 func (onceCmd) NoRetry() bool { return true }
 
 func (s *shard) decision(now time.Time, charges []throttler.Charge, reply []int64) (throttler.Decision, error) {
 	d, err := unpackDecision(now, charges, reply)
-	if err != nil {
-		return throttler.Decision{}, s.unavailable(err)
+	if elsewhere := (*throttler.ElsewhereError)(nil); err != nil && !errors.As(err, &elsewhere) {
+		err = s.unavailable(err)
 	}
-	return d, nil
+	return d, err
 }
 
 // read returns the stored bytes of keys, "" where there are none.
@@ -136,10 +152,12 @@ func mget(ctx context.Context, c client, keys []string) ([]string, error) {
 	return states, nil
 }
 
-// load loads the script on the primary.
+// load loads the scripts on the primary.
 func (s *shard) load(ctx context.Context) error {
-	if err := s.primary.ScriptLoad(ctx, lua.Decide).Err(); err != nil {
-		return s.unavailable(err)
+	for _, source := range []string{lua.Decide, lua.Release} {
+		if err := s.primary.ScriptLoad(ctx, source).Err(); err != nil {
+			return s.unavailable(err)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Command joinlua prints the Redis script as servers get it: its parts, joined
-// in their order. A linter finds the locals of one part unused, and those of
-// another undefined, until they stand together.
+// Command joinlua prints the Redis script that decides as servers get it: its
+// parts, joined in their order. A linter finds the locals of one part unused,
+// and those of another undefined, until they stand together.
 package main
 
 import (

@@ -1,0 +1,198 @@
+package algorithm
+
+import (
+	"github.com/weir-go/weir/throttler"
+)
+
+// Stored is what a backend keeps for one count: its state and, while counts
+// move between backends, in front of it a claim. The claim's stored form is
+//
+//	1  8 if the count is here, 9 if it has left
+//	6  version
+//	6  until
+//	6  place, if it has left
+//
+// No state begins with an 8 or a 9.
+type Stored struct {
+	Claim Claim
+	State State
+}
+
+// Claim says which view has placed a count, and where. The zero value is a
+// count that no view has placed.
+type Claim struct {
+	Version int64
+	Until   int64           // the claim is void from this instant, ms since the epoch
+	Left    throttler.Place // where the count went; 0 if it is here
+}
+
+const (
+	claimHere = 8
+	claimLeft = 9
+)
+
+// Append appends the stored form of s to b and returns it.
+func (s *Stored) Append(b []byte) []byte {
+	if s.Claim.Version != 0 {
+		mark := byte(claimHere)
+		if s.Claim.Left != 0 {
+			mark = claimLeft
+		}
+		b = append(b, mark)
+		b = AppendUint(b, 6, s.Claim.Version)
+		b = AppendUint(b, 6, s.Claim.Until)
+		if s.Claim.Left != 0 {
+			b = AppendUint(b, 6, int64(s.Claim.Left))
+		}
+	}
+	return s.State.Append(b)
+}
+
+// ParseStored returns what is stored as b. It fails if b is nothing of ours.
+func ParseStored(b []byte) (Stored, error) {
+	var s Stored
+	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
+		p := parser{rest: b[1:]}
+		s.Claim.Version, s.Claim.Until = p.uint(6), p.uint(6)
+		if b[0] == claimLeft {
+			s.Claim.Left = throttler.Place(p.uint(6))
+		}
+		if p.failed || s.Claim.Version == 0 || b[0] == claimLeft && s.Claim.Left == 0 {
+			return Stored{}, malformed(b)
+		}
+		b = p.rest
+	}
+	var err error
+	s.State, err = Parse(b)
+	return s, err
+}
+
+// Over reports whether at now nothing of s counts and nobody needs its claim.
+func (s *Stored) Over(now int64) bool {
+	return s.Claim.Until <= now && s.State.ResetAt(now) <= now
+}
+
+// Find returns the count to decide about at now as charge i under home, given
+// what is stored: nil if nothing is. It reports whether the count arrived,
+// which is to be kept whatever is decided, and whether it is elsewhere, when
+// there is nothing to decide. The stored count stays as it is; what is returned
+// may be it, or nil for a count to begin.
+func Find(stored *Stored, home *throttler.Home, i int, now int64) (count *Stored, arrived bool, where throttler.Whereabouts, err error) {
+	stored = stored.valid(now)
+	if home == nil { // counts do not move, or no more: go on from what is known
+		if stored != nil && stored.Claim.Left != 0 {
+			return &Stored{State: stored.State.clone()}, true, where, nil
+		}
+		return stored, false, where, nil
+	}
+	if stored != nil && stored.Claim.Left == 0 {
+		return stored, false, where, nil
+	}
+	if i >= len(home.Arrivals) || !home.Arrivals[i].Due {
+		where.Missing = stored == nil && home.Required
+		if stored != nil {
+			where = throttler.Whereabouts{Place: stored.Claim.Left, Version: stored.Claim.Version}
+		}
+		return nil, false, where, nil
+	}
+	if stored != nil && !stored.Claim.yieldsTo(home.Version, home.Place) {
+		return nil, false, throttler.Whereabouts{Place: stored.Claim.Left, Version: stored.Claim.Version}, nil
+	}
+	count = &Stored{Claim: Claim{Version: home.Version, Until: now + home.Keep.Milliseconds()}}
+	if home.Arrivals[i].Own {
+		if stored != nil {
+			count.State = stored.State.clone()
+		}
+	} else if count.State, err = Parse(home.Arrivals[i].State); err != nil {
+		return nil, false, where, err
+	}
+	return count, true, where, nil
+}
+
+// FindAll finds the counts of all charges of a decision, given what is stored
+// for each, or nil: none of them is nil then. It fails with an ElsewhereError if
+// one of them is not here.
+func FindAll(stored []*Stored, home *throttler.Home, now int64) ([]Found, error) {
+	found := make([]Found, len(stored))
+	var away *throttler.ElsewhereError
+	for i := range stored {
+		count, arrived, where, err := Find(stored[i], home, i, now)
+		if err != nil {
+			return nil, err
+		}
+		if where != (throttler.Whereabouts{}) {
+			if away == nil {
+				away = &throttler.ElsewhereError{Counts: make([]throttler.Whereabouts, len(stored))}
+			}
+			away.Counts[i] = where
+		}
+		found[i] = Found{Stored: count, Arrived: arrived}
+		if count == nil {
+			found[i].Stored = new(Stored)
+		}
+	}
+	if away != nil {
+		return nil, away
+	}
+	return found, nil
+}
+
+// Found is a count to decide about.
+type Found struct {
+	*Stored
+	Arrived bool // keep it whatever is decided
+}
+
+// Release returns what becomes of a count that is asked for by r, and what is
+// to be stored in its place: stored itself if nothing changes. stored is nil if
+// nothing is.
+func (r Release) Release(stored *Stored) (throttler.Released, *Stored) {
+	now := r.Now.UnixMilli()
+	stored = stored.valid(now)
+	var released throttler.Released
+	left := &Stored{Claim: Claim{Version: r.Version, Until: now + r.Keep.Milliseconds(), Left: r.To}}
+	if stored != nil {
+		claim := stored.Claim
+		if claim.Version > r.Version || claim.Version == r.Version && claim.Left != r.To {
+			return throttler.Released{Stays: true, Place: claim.Left, Version: claim.Version}, stored
+		}
+		left.State = stored.State.clone()
+		left.Claim.Until = max(left.Claim.Until, left.State.ResetAt(now), claim.Until)
+		released = throttler.Released{Version: claim.Version, Left: claim.Left != 0, State: left.State.Append([]byte{})}
+	}
+	if r.Look {
+		return released, stored
+	}
+	return released, left
+}
+
+// Release is a throttler.Release, to be carried out.
+type Release throttler.Release
+
+// valid takes a claim that is void off s, and returns s: nil if the count left
+// so long ago that it is over.
+func (s *Stored) valid(now int64) *Stored {
+	if s == nil || s.Claim.Version == 0 || s.Claim.Until > now {
+		return s
+	}
+	if s.Claim.Left != 0 {
+		return nil
+	}
+	s.Claim = Claim{}
+	return s
+}
+
+// yieldsTo reports whether a count that has left may come (back) to place by a
+// view of that version.
+func (c Claim) yieldsTo(version int64, place throttler.Place) bool {
+	return c.Version < version || c.Version == version && c.Left == place
+}
+
+func (s *State) clone() State {
+	c := State{records: make([]record, len(s.records))}
+	copy(c.records, s.records)
+	for i := range c.records {
+		c.records[i].log = append([]entry(nil), c.records[i].log...)
+	}
+	return c
+}

@@ -1,0 +1,224 @@
+// Package memcachedbackend keeps counts in Memcached 1.6.
+//
+// Memcached decides nothing: an item is read (gets), the algorithms run here,
+// and the item is written if nobody wrote it in between (cas). All counts of a
+// partition share one item, so that charges of one take are made together, and
+// an eviction loses all of it or nothing. Decisions that this process makes at
+// once about one item share its reading and writing, so that only processes
+// contend, not goroutines; who loses reads again, until its context is done.
+//
+// Keys find their server by its name, as in package redisbackend. A dead
+// server's keys are not moved to another.
+package memcachedbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/weir-go/weir/internal/rendezvous"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Server is one Memcached server, by a client of it alone that the caller has
+// made and closes. [NewClient] makes one with good settings.
+type Server struct {
+	// Name decides which keys live here. A server may change its address and
+	// keep its keys, but not its name. Required, and unlike the others'.
+	Name string
+
+	// Client speaks to this server and to no other. Required.
+	Client *memcache.Client
+}
+
+// Options are what a Backend can be told. The zero value, and nil, are fine.
+type Options struct {
+	// Prefix begins every Memcached key: at most 200 printable ASCII
+	// characters without spaces. If empty, "weir:".
+	Prefix string
+
+	// Seed goes into the choice of a server. Every process needs the same one.
+	// A secret one keeps clients that choose their own keys from piling them
+	// up on one server.
+	Seed uint64
+
+	// Margin is how long, by the server's clock, an item outlives its last
+	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	Margin time.Duration
+
+	// MaxConnections bounds the connections in use at once to each server. If
+	// zero, DefaultMaxConnections.
+	MaxConnections int
+
+	// MaxItemBytes is the largest item that is written, as memcached's -I sets
+	// it. If zero, 1 MiB, which is memcached's own default.
+	MaxItemBytes int
+}
+
+// DefaultMaxConnections is how many connections to a server are in use at most
+// if Options sets nothing, and how many NewClient keeps idle.
+const DefaultMaxConnections = 64
+
+// NewClient returns a client of the server at addr, host:port, with settings
+// that suit a throttler: idle connections are kept, and a call ends after a
+// second. Contexts end decisions earlier.
+func NewClient(addr string) *memcache.Client {
+	c := memcache.New(addr)
+	c.Timeout = time.Second
+	c.MaxIdleConns = DefaultMaxConnections
+	return c
+}
+
+// Backend keeps counts in Memcached. It is safe for concurrent use and needs
+// no closing; the clients are closed by whoever made them.
+type Backend struct {
+	ring    *rendezvous.Ring
+	servers []*server
+	prefix  string
+}
+
+var _ throttler.Mover = (*Backend)(nil)
+
+// New returns a Backend over servers. It dials nothing: a server that is down
+// fails its own decisions, until it is up. The error says which server or
+// option is wrong.
+func New(servers []Server, options *Options) (*Backend, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if o.Prefix == "" {
+		o.Prefix = "weir:"
+	}
+	if o.Margin == 0 {
+		o.Margin = 5 * time.Second
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = DefaultMaxConnections
+	}
+	if o.MaxItemBytes == 0 {
+		o.MaxItemBytes = 1 << 20
+	}
+	switch {
+	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return nil, fmt.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
+	case o.Margin < time.Millisecond:
+		return nil, fmt.Errorf("memcachedbackend: Margin is %v; it must be at least 1ms", o.Margin)
+	case o.MaxConnections < 0:
+		return nil, fmt.Errorf("memcachedbackend: MaxConnections is %d; it must not be negative", o.MaxConnections)
+	case o.MaxItemBytes < 1024:
+		return nil, fmt.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024", o.MaxItemBytes)
+	case len(servers) == 0:
+		return nil, errors.New("memcachedbackend: no servers; at least one is needed")
+	}
+	b := &Backend{prefix: o.Prefix}
+	names := make([]string, len(servers))
+	for i, s := range servers {
+		if s.Name == "" {
+			return nil, fmt.Errorf("memcachedbackend: server %d has no name; its name decides which keys live on it", i)
+		}
+		if s.Client == nil {
+			return nil, fmt.Errorf("memcachedbackend: server %q has no client", s.Name)
+		}
+		for j := range i {
+			if names[j] == s.Name {
+				return nil, fmt.Errorf("memcachedbackend: servers %d and %d are both named %q; names must differ", j, i, s.Name)
+			}
+		}
+		names[i] = s.Name
+		b.servers = append(b.servers, newServer(s, &o))
+	}
+	b.ring = rendezvous.New(o.Seed, names)
+	return b, nil
+}
+
+// Take implements throttler.Backend.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	var d throttler.Decision
+	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
+		d, changed, err = it.take(r)
+		return changed, err
+	})
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return d, nil
+}
+
+// Peek implements throttler.Backend.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	var d throttler.Decision
+	err := b.decide(ctx, r.Charges, func(it *item) (_ bool, err error) {
+		d, err = it.peek(r)
+		return false, err
+	})
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return d, nil
+}
+
+// Settle implements throttler.Backend.
+func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	var d throttler.Decision
+	err := b.decide(ctx, s.Charged.Charges, func(it *item) (changed bool, err error) {
+		d, changed, err = it.settle(s)
+		return changed, err
+	})
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return d, nil
+}
+
+// Release implements throttler.Mover.
+func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
+	var all []throttler.Released
+	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
+		all, changed = it.release(r)
+		return changed, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// decide has change made to the item of charges, and waits for it or for ctx.
+// If change is made on an item that another process then changes first, it is
+// made again, on what that process left.
+func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item) (bool, error)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	key, server := b.place(charges[0].Partition)
+	j := &job{ctx: ctx, change: change, done: make(chan error, 1)}
+	server.queue(key, j)
+	select {
+	case err := <-j.done:
+		return err
+	case <-ctx.Done():
+		// The job may be on its way: its outcome is not known.
+		return server.unavailable(ctx.Err())
+	}
+}
+
+// Location is where a count lives.
+type Location struct {
+	Server string // its name
+	Key    string // the Memcached key, of all counts of the partition
+}
+
+// Locate says where the count of c lives: for an operator who wonders which
+// clients a server's trouble hits.
+func (b *Backend) Locate(c throttler.Charge) Location {
+	if c.Partition == "" {
+		c.Partition = c.Key
+	}
+	key, server := b.place(c.Partition)
+	return Location{Server: server.name, Key: key}
+}

@@ -1,0 +1,83 @@
+package memcachedbackend_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
+func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
+
+func TestHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
+func TestHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
+
+func BenchmarkBackend(b *testing.B) {
+	open := opener(b, 1)
+	backendtest.Bench(b, func(b *testing.B) throttler.Backend { return open(nil) })
+}
+
+// opener returns a function that makes empty backends on the same new servers:
+// each has a prefix of its own.
+func opener(t testing.TB, n int) func(*testing.T) throttler.Backend {
+	servers := make([]memcachedbackend.Server, n)
+	for i := range servers {
+		servers[i] = memcachedbackend.Server{Name: string(rune('a' + i)), Client: newClient(t, testserver.Memcached(t).Addr)}
+	}
+	opened := 0
+	return func(*testing.T) throttler.Backend {
+		opened++
+		return newBackend(t, servers, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":"})
+	}
+}
+
+func newClient(t testing.TB, addr string) *memcache.Client {
+	c := memcachedbackend.NewClient(addr)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func newBackend(t testing.TB, servers []memcachedbackend.Server, options *memcachedbackend.Options) *memcachedbackend.Backend {
+	t.Helper()
+	b, err := memcachedbackend.New(servers, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	c := memcachedbackend.NewClient("127.0.0.1:1")
+	good := []memcachedbackend.Server{{Name: "a", Client: c}}
+	for _, test := range []struct {
+		servers []memcachedbackend.Server
+		options memcachedbackend.Options
+		want    string
+	}{
+		{nil, memcachedbackend.Options{}, "memcachedbackend: no servers; at least one is needed"},
+		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: server 0 has no name; its name decides which keys live on it"},
+		{[]memcachedbackend.Server{{Name: "a"}}, memcachedbackend.Options{}, `memcachedbackend: server "a" has no client`},
+		{append(good, good...), memcachedbackend.Options{}, `memcachedbackend: servers 0 and 1 are both named "a"; names must differ`},
+		{good, memcachedbackend.Options{Prefix: "a b"}, `memcachedbackend: Prefix is "a b"; it must be at most 200 printable ASCII characters without spaces`},
+		{good, memcachedbackend.Options{Prefix: "é"}, `memcachedbackend: Prefix is "é"; it must be at most 200 printable ASCII characters without spaces`},
+		{good, memcachedbackend.Options{Prefix: strings.Repeat("p", 201)}, "memcachedbackend: Prefix is \"ppp"},
+		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms"},
+		{good, memcachedbackend.Options{MaxConnections: -1}, "memcachedbackend: MaxConnections is -1; it must not be negative"},
+		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024"},
+	} {
+		_, err := memcachedbackend.New(test.servers, &test.options)
+		if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+	}
+}
+
+func newItem(key, value string) *memcache.Item { return &memcache.Item{Key: key, Value: []byte(value)} }

@@ -1,0 +1,246 @@
+package memcachedbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// server is a Server in use.
+type server struct {
+	name         string
+	client       *memcache.Client
+	margin       int64 // ms
+	maxItemBytes int
+	connections  chan struct{} // one element for each that is in use
+
+	mu      sync.Mutex
+	waiting map[string][]*job // by the item's key; an entry, if empty, says that the item is being served
+}
+
+// job is one decision that waits for an item.
+type job struct {
+	ctx    context.Context
+	change func(*item) (changed bool, err error)
+	err    error      // change's
+	done   chan error // told once, never waited for
+}
+
+func newServer(s Server, o *Options) *server {
+	return &server{
+		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(), maxItemBytes: o.MaxItemBytes,
+		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
+	}
+}
+
+// queue has j done. For each item there is one goroutine at a time, as long as
+// jobs for it wait.
+func (s *server) queue(key string, j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	jobs, served := s.waiting[key]
+	s.waiting[key] = append(jobs, j)
+	if !served {
+		go s.serve(key)
+	}
+}
+
+func (s *server) serve(key string) {
+	for s.isWaitedFor(key) {
+		s.connections <- struct{}{}
+		s.decide(key, s.waitingFor(key))
+		<-s.connections
+	}
+}
+
+// isWaitedFor reports whether jobs wait for the item. If none does, it is not
+// being served any more.
+func (s *server) isWaitedFor(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting[key]) > 0 {
+		return true
+	}
+	delete(s.waiting, key)
+	return false
+}
+
+// waitingFor takes the jobs that wait for the item.
+func (s *server) waitingFor(key string) []*job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	jobs := s.waiting[key]
+	s.waiting[key] = nil
+	return jobs
+}
+
+// decide does jobs together: the item is read and written once, unless another
+// process writes it in between.
+func (s *server) decide(key string, jobs []*job) {
+	for conflicts := 0; ; conflicts++ {
+		if jobs = stillWanted(jobs); len(jobs) == 0 {
+			return
+		}
+		written, err := s.tryDecide(key, jobs)
+		if err != nil {
+			err = s.unavailable(err)
+		}
+		if err != nil || written {
+			for _, j := range jobs {
+				if err == nil {
+					j.done <- j.err
+				} else {
+					j.done <- err
+				}
+			}
+			return
+		}
+		// Each conflict is another process' success. Waits that differ let
+		// them take turns.
+		time.Sleep(rand.N(min(time.Duration(conflicts+1)*100*time.Microsecond, 2*time.Millisecond)))
+	}
+}
+
+// stillWanted ends the jobs whose contexts are done: nothing was written for
+// them.
+func stillWanted(jobs []*job) []*job {
+	wanted := jobs[:0]
+	for _, j := range jobs {
+		if err := j.ctx.Err(); err != nil {
+			j.done <- err
+		} else {
+			wanted = append(wanted, j)
+		}
+	}
+	return wanted
+}
+
+// tryDecide reads the item, has the jobs change it, and writes it if one did.
+// It returns false if the item was written by another process in between.
+func (s *server) tryDecide(key string, jobs []*job) (bool, error) {
+	old, err := s.read(key)
+	if err != nil {
+		return false, err
+	}
+	var value []byte
+	if old != nil {
+		value = old.Value
+	}
+	it, err := newItem(value, s.margin)
+	if err != nil {
+		return false, err
+	}
+	changed := false
+	for _, j := range jobs {
+		var c bool
+		c, j.err = j.change(it)
+		changed = changed || c
+	}
+	if !changed {
+		return true, nil
+	}
+	value, life := it.encode()
+	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
+		return false, fmt.Errorf("the counts of one partition need an item of %d bytes, and may have %d: spread its keys over partitions, or raise memcached's -I and MaxItemBytes", size, s.maxItemBytes)
+	}
+	return s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life)}, it.draw)
+}
+
+// itemOverhead is more than Memcached adds to key and value.
+const itemOverhead = 128
+
+// expiration returns how many seconds an item is kept that is needed for life
+// ms: 0, for ever, if that is above 30 days, beyond which Memcached takes a number for
+// a date, by a clock that is not ours. Its clock ticks once a second, so that a
+// key can go nearly a second early.
+func expiration(life int64) int32 {
+	const longest = 30 * 24 * 60 * 60
+	seconds := (life+999)/1000 + 1
+	if seconds > longest {
+		return 0
+	}
+	return int32(seconds)
+}
+
+// read returns the item, nil if there is none. Connections that broke while
+// they were idle are passed over: reading twice does no harm.
+func (s *server) read(key string) (*memcache.Item, error) {
+	var item *memcache.Item
+	var err error
+	for range cap(s.connections) + 1 {
+		item, err = s.client.Get(key)
+		if errors.Is(err, memcache.ErrCacheMiss) {
+			return nil, nil
+		}
+		if !broken(err) {
+			break
+		}
+	}
+	return item, err
+}
+
+// broken reports whether a connection ended without an answer.
+func broken(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
+}
+
+// write puts item in the place of old, or of no item. It returns false if
+// another process did so first.
+//
+// If the answer is lost, it looks whether the item is the one with this draw.
+// If it is old still, the same is sent again: of two writings in the place of
+// one old item, Memcached lets one happen.
+func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
+	lost := false
+	for range cap(s.connections) + 1 {
+		err := s.swap(old, item)
+		if err == nil {
+			return true, nil
+		}
+		conflict := errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCacheMiss)
+		if conflict && !lost {
+			return false, nil
+		}
+		if !conflict && !broken(err) {
+			return false, err
+		}
+		lost = true
+		present, readErr := s.read(item.Key)
+		switch {
+		case readErr != nil:
+			return false, fmt.Errorf("%w; then, looking whether it was written: %w", err, readErr)
+		case present == nil && old != nil:
+			return false, nil // evicted, or the server was started anew
+		case present == nil || old != nil && present.CasID == old.CasID:
+			continue
+		}
+		if it, err := newItem(present.Value, s.margin); err == nil && it.draw == draw {
+			return true, nil
+		}
+		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)
+	}
+	return false, errors.New("every connection broke")
+}
+
+func (s *server) swap(old, item *memcache.Item) error {
+	if old == nil {
+		return s.client.Add(item)
+	}
+	item.CasID = old.CasID
+	return s.client.CompareAndSwap(item)
+}
+
+func (s *server) unavailable(err error) error {
+	return fmt.Errorf("memcachedbackend: server %q: %w: %w", s.name, throttler.ErrUnavailable, err)
+}

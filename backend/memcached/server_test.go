@@ -1,0 +1,368 @@
+package memcachedbackend_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
+
+func perHour(quota int64) *throttler.Policy {
+	return &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
+}
+
+// process returns a throttler with clients of its own, as another process has.
+func process(t testing.TB, clk clock.Clock, options *memcachedbackend.Options, addrs ...string) *throttler.Throttler {
+	servers := make([]memcachedbackend.Server, len(addrs))
+	for i, addr := range addrs {
+		servers[i] = memcachedbackend.Server{Name: string(rune('a' + i)), Client: newClient(t, addr)}
+	}
+	return throttler.New(newBackend(t, servers, options), &throttler.Options{Clock: clk})
+}
+
+func TestHotKeyOfFourProcesses(t *testing.T) {
+	const processes, goroutines, each, quota = 4, 16, 40, 2000
+	server := testserver.Memcached(t)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
+		{Quota: quota, Window: time.Hour},
+		{Quota: quota + 1, Window: time.Minute, Algorithm: throttler.SlidingLog},
+		{Quota: quota + 1, Window: time.Minute, Algorithm: throttler.TokenBucket},
+	}}
+	var allowed, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range processes {
+		th := process(t, clock.NewManual(t0), nil, server.Addr)
+		for range goroutines {
+			wg.Go(func() {
+				for range each {
+					d, err := th.Take(t.Context(), policy.Charge("hot"))
+					switch {
+					case err != nil:
+						t.Error(err)
+					case d.Allowed:
+						allowed.Add(1)
+					default:
+						refused.Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if a, r := allowed.Load(), refused.Load(); a != quota || r != processes*goroutines*each-quota {
+		t.Errorf("allowed %d, refused %d; want %d, %d", a, r, quota, processes*goroutines*each-quota)
+	}
+	d, err := process(t, clock.NewManual(t0), nil, server.Addr).Peek(t.Context(), policy.Charge("hot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range d.Limits {
+		if s.Used != quota {
+			t.Errorf("%v: used %d, want %d", s.Limit, s.Used, quota)
+		}
+	}
+}
+
+// lossyRelay passes on what clients and a server say, but for some of the
+// answers to writings: there it hangs up instead.
+func lossyRelay(t *testing.T, upstream string, lose func() bool) (addr string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	pipe := func(dst, src net.Conn, lossy bool) {
+		defer dst.Close()
+		defer src.Close()
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := src.Read(buf)
+			if err != nil {
+				return
+			}
+			answersWriting := bytes.HasPrefix(buf[:n], []byte("STORED")) || bytes.HasPrefix(buf[:n], []byte("EXISTS")) || bytes.HasPrefix(buf[:n], []byte("NOT_STORED"))
+			if lossy && answersWriting && lose() {
+				return
+			}
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", upstream)
+			if err != nil {
+				_ = client.Close()
+				return
+			}
+			go pipe(server, client, false)
+			go pipe(client, server, true)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// One process alone always finds out whether what it wrote has arrived. Of
+// several, one may find that others have written since: then it says so, and
+// what it leaves open is charged once or not at all.
+func TestLostAnswersChargeOnce(t *testing.T) {
+	for _, processes := range []int{1, 3} {
+		server := testserver.Memcached(t)
+		addr := lossyRelay(t, server.Addr, func() bool { return rand.IntN(3) == 0 })
+		policy := perHour(1_000_000)
+		var charged, unknown atomic.Int64
+		var wg sync.WaitGroup
+		for range processes {
+			th := process(t, clock.NewManual(t0), nil, addr)
+			for range 8 {
+				wg.Go(func() {
+					for range 50 {
+						switch _, err := th.Take(t.Context(), policy.Charge("hot")); {
+						case err == nil:
+							charged.Add(1)
+						case errors.Is(err, throttler.ErrUnavailable):
+							unknown.Add(1)
+						default:
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		wg.Wait()
+		d, err := process(t, clock.NewManual(t0), nil, server.Addr).Peek(t.Context(), policy.Charge("hot"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used, least, most := d.Limits[0].Used, charged.Load(), charged.Load()+unknown.Load()
+		if used < least || used > most || processes == 1 && unknown.Load() > 0 {
+			t.Errorf("%d processes: used %d, with %d takes answered and %d left open", processes, used, least, unknown.Load())
+		}
+		t.Logf("%d processes: used %d, answered %d, left open %d", processes, used, least, unknown.Load())
+	}
+}
+
+// A server that was started anew is empty. Connections to the old one are no
+// reason for an error.
+func TestRestart(t *testing.T) {
+	server := testserver.Memcached(t)
+	th := process(t, clock.NewManual(t0), nil, server.Addr)
+	policy := perHour(100_000)
+	take := func(want int) {
+		t.Helper()
+		var wg sync.WaitGroup
+		var most atomic.Int64
+		for i := range 200 { // some connections, and some keys
+			wg.Go(func() {
+				d, err := th.Take(t.Context(), policy.Charge(fmt.Sprint("key", i%20)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for {
+					m := most.Load()
+					if d.Limits[0].Used <= m || most.CompareAndSwap(m, d.Limits[0].Used) {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if most.Load() != int64(want) {
+			t.Errorf("used %d, want %d", most.Load(), want)
+		}
+	}
+	take(10)
+	take(20)
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	take(10)
+	server.Kill()
+	began := time.Now()
+	if _, err := th.Take(t.Context(), policy.Charge("key1")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `server "a"`) {
+		t.Errorf(`dead: %v, want an error that wraps ErrUnavailable and names server "a"`, err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("dead: the error took %v", took)
+	}
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	take(10)
+}
+
+func TestHangingServer(t *testing.T) {
+	servers := []*testserver.MemcachedServer{testserver.Memcached(t), testserver.Memcached(t)}
+	b := newBackend(t, []memcachedbackend.Server{
+		{Name: "a", Client: newClient(t, servers[0].Addr)}, {Name: "b", Client: newClient(t, servers[1].Addr)},
+	}, nil)
+	th := throttler.New(b, nil)
+	policy := perHour(100)
+	keyOn := make(map[string]string)
+	for i := 0; len(keyOn) < 2; i++ {
+		key := fmt.Sprint("key", i)
+		keyOn[b.Locate(policy.Charge(key)).Server] = key
+	}
+	for _, key := range keyOn {
+		if _, err := th.Take(t.Context(), policy.Charge(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	servers[0].Pause()
+	for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": th.Take, "peek": th.Peek} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		began := time.Now()
+		_, err := do(ctx, policy.Charge(keyOn["a"]))
+		cancel()
+		if !errors.Is(err, throttler.ErrUnavailable) {
+			t.Errorf("%s of a server that hangs: %v, want ErrUnavailable", call, err)
+		}
+		if took := time.Since(began); took > 900*time.Millisecond { // the client's own timeout is 1 s
+			t.Errorf("%s returned after %v, its deadline was 30 ms", call, took)
+		}
+	}
+	if d, err := th.Take(t.Context(), policy.Charge(keyOn["b"])); err != nil || d.Limits[0].Used != 2 {
+		t.Errorf("on the other server: %v, want used 2", err)
+	}
+	servers[0].Resume()
+}
+
+// Memcached takes expirations above 30 days for dates, long past.
+func TestWindowsBeyond30Days(t *testing.T) {
+	clk := clock.NewManual(t0)
+	th := process(t, clk, nil, testserver.Memcached(t).Addr)
+	for _, days := range []time.Duration{29, 30, 31, 365} {
+		policy := &throttler.Policy{Name: fmt.Sprintf("%dd", days), Limits: []throttler.Limit{{Quota: 5, Window: days * 24 * time.Hour}}}
+		first, err := th.Take(t.Context(), policy.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clk.Advance(24 * time.Hour)
+		d, err := th.Take(t.Context(), policy.Charge("alice"))
+		if err != nil || d.Limits[0].Used != 2 || !d.Limits[0].ResetAt.Equal(first.Limits[0].ResetAt) {
+			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limits[0].Used, d.Limits[0].ResetAt, err, first.Limits[0].ResetAt)
+		}
+	}
+}
+
+// Under memory pressure counts are lost, each as a whole: an answer has the
+// reset-at of the window before, or that of a window that begins now.
+func TestEviction(t *testing.T) {
+	clk := clock.NewManual(t0)
+	th := process(t, clk, nil, testserver.Memcached(t, "-m", "1", "-I", "512k").Addr)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
+		{Quota: 1000, Window: time.Hour}, {Quota: 1000, Window: 2 * time.Hour},
+	}}
+	const keys = 10_000
+	known := make(map[string]int64) // reset-at of each key's window
+	lost := 0
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 2 * keys {
+		clk.Advance(time.Millisecond)
+		key := fmt.Sprint("key", rng.IntN(keys))
+		d, err := th.Take(t.Context(), policy.Charge(key))
+		if err != nil {
+			t.Fatalf("take %d: %v", i, err)
+		}
+		hour, twoHours := d.Limits[0].ResetAt.UnixMilli(), d.Limits[1].ResetAt.UnixMilli()
+		if hour+3_600_000 != twoHours || d.Limits[0].Used != d.Limits[1].Used {
+			t.Fatalf("the limits of one key tell different stories: %v", d.Limits)
+		}
+		if before, ok := known[key]; ok && before != hour {
+			lost++
+			if hour != clk.Now().UnixMilli()+3_600_000 || d.Limits[0].Used != 1 {
+				t.Fatalf("reset-at moved to %d, which is not that of a window that begins now, %d", hour, clk.Now().UnixMilli())
+			}
+		}
+		known[key] = hour
+	}
+	if lost == 0 {
+		t.Error("nothing was evicted: the test tests nothing")
+	}
+	t.Logf("%d of %d takes found their count evicted", lost, 2*keys)
+}
+
+func TestItemThatWouldBeTooLarge(t *testing.T) {
+	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{MaxItemBytes: 1024}, testserver.Memcached(t).Addr)
+	policy := perHour(100)
+	var failed error
+	taken := 0
+	for ; taken < 100 && failed == nil; taken++ {
+		c := policy.Charge(fmt.Sprint("member", taken))
+		c.Partition = "acme"
+		_, failed = th.Take(t.Context(), c)
+	}
+	if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: spread its keys over partitions") {
+		t.Errorf("take %d: %v", taken, failed)
+	}
+	c := policy.Charge("member0")
+	c.Partition = "acme"
+	if d, err := th.Peek(t.Context(), c); err != nil || d.Limits[0].Used != 1 {
+		t.Errorf("what was there before: %v, want used 1", err)
+	}
+}
+
+// A foreign item is not taken for a count, nor overwritten.
+func TestForeignItem(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	policy := perHour(100)
+	for _, value := range []string{"7", "\x02 another version", "\x01\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff"} {
+		foreign := newItem(b.Locate(policy.Charge("alice")).Key, value)
+		if err := client.Set(foreign); err != nil {
+			t.Fatal(err)
+		}
+		_, err := throttler.New(b, nil).Take(t.Context(), policy.Charge("alice"))
+		if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else wrote it") {
+			t.Errorf("%q: %v", value, err)
+		}
+		if got, err := client.Get(foreign.Key); err != nil || string(got.Value) != value {
+			t.Errorf("%q became %q, %v", value, got.Value, err)
+		}
+	}
+}
+
+// An expiry is not renewed by a process whose clock stands still: its windows
+// would be immortal.
+func TestClockThatStandsStill(t *testing.T) {
+	server := testserver.Memcached(t)
+	clk := clock.NewManual(t0)
+	th := process(t, clk, &memcachedbackend.Options{Margin: time.Millisecond}, server.Addr)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}
+	deadline := time.Now().Add(10 * time.Second)
+	for last := int64(0); ; {
+		d, err := th.Take(t.Context(), policy.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := d.Limits[0].Used; used <= last {
+			return // the window was over, by the host's clock
+		} else {
+			last = used
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a window of 20 ms has lasted 10 s, and used %d", last)
+		}
+	}
+}
