@@ -9,8 +9,9 @@ import (
 //
 //	1  8 if the count is here, 9 if it has left
 //	6  version
-//	6  until
+//	6  void at
 //	6  place, if it has left
+//	6  version by which it parted, if it has left
 //
 // No state begins with an 8 or a 9.
 type Stored struct {
@@ -20,10 +21,18 @@ type Stored struct {
 
 // Claim says which view has placed a count, and where. The zero value is a
 // count that no view has placed.
+//
+// Claims go by a clock of the backend's own, in ms: a decision's now may step,
+// and what others have learned of a move does not change by that.
 type Claim struct {
 	Version int64
-	Until   int64           // the claim is void from this instant, ms since the epoch
+	VoidAt  int64           // by the backend's clock
 	Left    throttler.Place // where the count went; 0 if it is here
+
+	// Parted is, if the count has left, the version by which it did so, and
+	// with it the age of the state that stayed; 0 if no state did. Version may
+	// be later: of views by which it was asked for again.
+	Parted int64
 }
 
 const (
@@ -40,9 +49,10 @@ func (s *Stored) Append(b []byte) []byte {
 		}
 		b = append(b, mark)
 		b = AppendUint(b, 6, s.Claim.Version)
-		b = AppendUint(b, 6, s.Claim.Until)
+		b = AppendUint(b, 6, s.Claim.VoidAt)
 		if s.Claim.Left != 0 {
 			b = AppendUint(b, 6, int64(s.Claim.Left))
+			b = AppendUint(b, 6, s.Claim.Parted)
 		}
 	}
 	return s.State.Append(b)
@@ -53,9 +63,9 @@ func ParseStored(b []byte) (Stored, error) {
 	var s Stored
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
 		p := parser{rest: b[1:]}
-		s.Claim.Version, s.Claim.Until = p.uint(6), p.uint(6)
+		s.Claim.Version, s.Claim.VoidAt = p.uint(6), p.uint(6)
 		if b[0] == claimLeft {
-			s.Claim.Left = throttler.Place(p.uint(6))
+			s.Claim.Left, s.Claim.Parted = throttler.Place(p.uint(6)), p.uint(6)
 		}
 		if p.failed || s.Claim.Version == 0 || b[0] == claimLeft && s.Claim.Left == 0 {
 			return Stored{}, malformed(b)
@@ -67,18 +77,18 @@ func ParseStored(b []byte) (Stored, error) {
 	return s, err
 }
 
-// Over reports whether at now nothing of s counts and nobody needs its claim.
-func (s *Stored) Over(now int64) bool {
-	return s.Claim.Until <= now && s.State.ResetAt(now) <= now
+// Life returns for how many ms something of s counts, or its claim is needed.
+func (s *Stored) Life(now, clock int64) int64 {
+	return max(s.State.ResetAt(now)-now, s.Claim.VoidAt-clock)
 }
 
 // Find returns the count to decide about at now as charge i under home, given
-// what is stored: nil if nothing is. It reports whether the count arrived,
+// what is stored: nil if nothing is. clock is the backend's. It reports whether the count arrived,
 // which is to be kept whatever is decided, and whether it is elsewhere, when
 // there is nothing to decide. The stored count stays as it is; what is returned
 // may be it, or nil for a count to begin.
-func Find(stored *Stored, home *throttler.Home, i int, now int64) (count *Stored, arrived bool, where throttler.Whereabouts, err error) {
-	stored = stored.valid(now)
+func Find(stored *Stored, home *throttler.Home, i int, now, clock int64) (count *Stored, arrived bool, where throttler.Whereabouts, err error) {
+	stored = stored.valid(clock)
 	if home == nil { // counts do not move, or no more: go on from what is known
 		if stored != nil && stored.Claim.Left != 0 {
 			return &Stored{State: stored.State.clone()}, true, where, nil
@@ -91,32 +101,37 @@ func Find(stored *Stored, home *throttler.Home, i int, now int64) (count *Stored
 	if i >= len(home.Arrivals) || !home.Arrivals[i].Due {
 		where.Missing = stored == nil && home.Required
 		if stored != nil {
-			where = throttler.Whereabouts{Place: stored.Claim.Left, Version: stored.Claim.Version}
+			where = stored.Claim.whereabouts()
 		}
 		return nil, false, where, nil
 	}
 	if stored != nil && !stored.Claim.yieldsTo(home.Version, home.Place) {
-		return nil, false, throttler.Whereabouts{Place: stored.Claim.Left, Version: stored.Claim.Version}, nil
+		return nil, false, stored.Claim.whereabouts(), nil
 	}
-	count = &Stored{Claim: Claim{Version: home.Version, Until: now + home.Keep.Milliseconds()}}
-	if home.Arrivals[i].Own {
-		if stored != nil {
-			count.State = stored.State.clone()
-		}
-	} else if count.State, err = Parse(home.Arrivals[i].State); err != nil {
+	count = new(Stored)
+	if arrival := &home.Arrivals[i]; stored != nil && stored.Claim.Parted > arrival.Parted {
+		// It was here, and left, after what arrives was released: by a view
+		// between the two, whose process did not get further.
+		count.State = stored.State.clone()
+	} else if count.State, err = Parse(arrival.State); err != nil {
 		return nil, false, where, err
 	}
+	// It outlives what other backends keep of the count.
+	life := max(home.Keep.Milliseconds(), count.State.ResetAt(now)-now)
+	count.Claim = Claim{Version: home.Version, VoidAt: clock + life + claimMargin}
 	return count, true, where, nil
 }
+
+const claimMargin = 5000 // ms
 
 // FindAll finds the counts of all charges of a decision, given what is stored
 // for each, or nil: none of them is nil then. It fails with an ElsewhereError if
 // one of them is not here.
-func FindAll(stored []*Stored, home *throttler.Home, now int64) ([]Found, error) {
+func FindAll(stored []*Stored, home *throttler.Home, now, clock int64) ([]Found, error) {
 	found := make([]Found, len(stored))
 	var away *throttler.ElsewhereError
 	for i := range stored {
-		count, arrived, where, err := Find(stored[i], home, i, now)
+		count, arrived, where, err := Find(stored[i], home, i, now, clock)
 		if err != nil {
 			return nil, err
 		}
@@ -144,25 +159,30 @@ type Found struct {
 }
 
 // Release returns what becomes of a count that is asked for by r, and what is
-// to be stored in its place: stored itself if nothing changes. stored is nil if
-// nothing is.
-func (r Release) Release(stored *Stored) (throttler.Released, *Stored) {
-	now := r.Now.UnixMilli()
-	stored = stored.valid(now)
-	var released throttler.Released
-	left := &Stored{Claim: Claim{Version: r.Version, Until: now + r.Keep.Milliseconds(), Left: r.To}}
-	if stored != nil {
+// to be stored in its place: nil if nothing changes. stored is nil if nothing
+// is. clock is the backend's.
+func (r Release) Release(stored *Stored, clock int64) (released throttler.Released, left *Stored) {
+	life := r.Keep.Milliseconds()
+	left = &Stored{Claim: Claim{Version: r.Version, Left: r.To}}
+	if stored = stored.valid(clock); stored != nil {
 		claim := stored.Claim
 		if claim.Version > r.Version || claim.Version == r.Version && claim.Left != r.To {
-			return throttler.Released{Stays: true, Place: claim.Left, Version: claim.Version}, stored
+			return throttler.Released{Stays: true, Place: claim.Left, Version: claim.Version}, nil
 		}
 		left.State = stored.State.clone()
-		left.Claim.Until = max(left.Claim.Until, left.State.ResetAt(now), claim.Until)
-		released = throttler.Released{Version: claim.Version, Left: claim.Left != 0, State: left.State.Append([]byte{})}
+		life = max(life, stored.Life(r.Now.UnixMilli(), clock))
+		left.Claim.Parted = r.Version
+		if claim.Left != 0 {
+			left.Claim.Parted = claim.Parted
+		}
+		if left.Claim.Parted != 0 {
+			released = throttler.Released{Left: claim.Left != 0, Parted: left.Claim.Parted, State: left.State.Append([]byte{})}
+		}
 	}
 	if r.Look {
-		return released, stored
+		return released, nil
 	}
+	left.Claim.VoidAt = clock + life
 	return released, left
 }
 
@@ -171,8 +191,8 @@ type Release throttler.Release
 
 // valid takes a claim that is void off s, and returns s: nil if the count left
 // so long ago that it is over.
-func (s *Stored) valid(now int64) *Stored {
-	if s == nil || s.Claim.Version == 0 || s.Claim.Until > now {
+func (s *Stored) valid(clock int64) *Stored {
+	if s == nil || s.Claim.Version == 0 || s.Claim.VoidAt > clock {
 		return s
 	}
 	if s.Claim.Left != 0 {
@@ -180,6 +200,10 @@ func (s *Stored) valid(now int64) *Stored {
 	}
 	s.Claim = Claim{}
 	return s
+}
+
+func (c Claim) whereabouts() throttler.Whereabouts {
+	return throttler.Whereabouts{Place: c.Left, Version: c.Version}
 }
 
 // yieldsTo reports whether a count that has left may come (back) to place by a

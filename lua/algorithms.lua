@@ -8,6 +8,7 @@
 
 local max, min = math.max, math.min
 local MAX_COUNT, MAX_LOG_COST, MAX_INSTANT = 9007199254740992, 4294967295, 253402300799000
+local CLAIM_MARGIN = 5000 -- ms
 local ALIGNED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, LEAKY_BUCKET = 2, 3, 4, 6
 
 local function add_count(a, b)

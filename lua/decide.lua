@@ -16,9 +16,9 @@
 --                      1 number of limits, and for each:
 --                        1 kind, 6 window ms, 7 quota, 7 capacity
 --                        to settle: 6 mark, 7 fraction
---                      if counts arrive: 1 arrival, which is 0 if this one
---                        does not, and 2 if it goes on from what stayed here
---                        when it left; if it is 1, there follow
+--                      if counts arrive: 1 arrival (0 if this one does not);
+--                        then there follow
+--                        6 version by which it was released
 --                        4 length and so many bytes, its state
 --
 -- Returns  numbers: for each decision 1 if it was allowed, else 0; then for
@@ -35,14 +35,19 @@
 
 -- The expiry is set when a reset-at moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
-local function write(c, records, now, margin)
-  local after, stored = latest_reset_at(records, now), encode(records)
-  if c.claim then stored = pack('>I1I6I6', 8, c.claim.version, c.claim.void_at) .. stored end
+local function write(c, records, stored, now, margin)
+  local after = latest_reset_at(records, now)
+  local life = after - now
   if c.arrived then
-    redis.call('SET', c.key, stored, 'PX', max(after, c.claim.void_at) - now + margin)
-  elseif after > c.before then
-    if c.claim then after = max(after, c.claim.void_at) end
-    redis.call('SET', c.key, stored, 'PX', after - now + margin)
+    -- The claim outlives what other backends keep of the count.
+    life = max(life, c.before - now, c.claim.keep) + CLAIM_MARGIN
+    c.claim.void_at = server_clock() + life
+  elseif c.claim then
+    life = max(life, c.claim.void_at - server_clock())
+  end
+  if c.claim then stored = pack('>I1I6I6', 8, c.claim.version, c.claim.void_at) .. stored end
+  if c.arrived or after > c.before then
+    redis.call('SET', c.key, stored, 'PX', life + margin)
   else
     redis.call('SET', c.key, stored, 'KEEPTTL')
   end
@@ -65,7 +70,7 @@ local function read_charge(key, decision, place, settles, arrives)
     c.arrival, place = unpack('>I1', decision, place)
     if c.arrival == 1 then
       local length
-      length, place = unpack('>I4', decision, place)
+      c.parted, length, place = unpack('>I6I4', decision, place)
       c.arriving, place = string.sub(decision, place, place + length - 1), place + length
     end
   end
@@ -75,9 +80,9 @@ end
 -- Finds the state of a charge's count, which may arrive with the decision.
 -- Returns whether the count is here, or at least may begin here. As algorithm
 -- has it: Find.
-local function find(c, now, moves, required, home)
+local function find(c, moves, required, home)
   local stored = redis.call('GET', c.key)
-  c.claim, c.state = split(stored, now)
+  c.claim, c.state = split(stored)
   local left = c.claim and c.claim.left > 0
   if not moves then
     if left then c.claim = nil end
@@ -90,8 +95,10 @@ local function find(c, now, moves, required, home)
   elseif left and not (c.claim.version < home.version or c.claim.version == home.version and c.claim.left == home.place) then
     return false
   end
-  if c.arrival == 1 then c.state = c.arriving end
-  c.claim, c.arrived = {version = home.version, void_at = now + home.keep, left = 0}, true
+  -- What stayed here is newer if the count was here, and left, after what
+  -- arrives was released.
+  if not left or c.claim.parted <= c.parted then c.state = c.arriving end
+  c.claim, c.arrived = {version = home.version, keep = home.keep, left = 0}, true
   return true
 end
 
@@ -125,7 +132,7 @@ local function charge_and_report(c, cost, now, margin)
     local mark, fraction = charge(r, l, cost, now)
     reply_limit(l, used(r, l, now), reset_at(r, now), 0, start_at, mark, fraction)
   end
-  write(c, c.records, now, margin)
+  write(c, c.records, encode(c.records), now, margin)
 end
 
 local function settle(c, now, margin)
@@ -141,7 +148,7 @@ local function settle(c, now, margin)
       give_back(c.records[i], l, l.mark, l.fraction, c.charged - c.cost, now)
     end
   end
-  if found or c.arrived then write(c, c.stored, now, margin) end
+  if found or c.arrived then write(c, c.stored, encode(c.stored), now, margin) end
   report(c, now)
 end
 
@@ -179,7 +186,7 @@ local function decide(cs, settles, now, margin)
     elseif allowed and c.cost > 0 then
       charge_and_report(c, c.cost, now, margin)
     else
-      if c.arrived then write(c, c.stored, now, margin) end
+      if c.arrived then write(c, c.stored, c.state or '', now, margin) end
       report(c, now)
     end
   end
@@ -197,7 +204,7 @@ for d = 1, #ARGV do
   for i = 1, charges do
     cs[i], place = read_charge(KEYS[next_key], ARGV[d], place, settles, home)
     next_key = next_key + 1
-    here = find(cs[i], now, moves, required, home) and here
+    here = find(cs[i], moves, required, home) and here
   end
   if here then
     decide(cs, settles, now, margin)

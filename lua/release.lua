@@ -4,18 +4,20 @@
 -- KEYS[i]  count     of a (policy, key), of one partition
 --
 -- ARGV[1]  release   packed, numbers big-endian and unsigned:
---                    6 now, Unix ms
 --                    4 margin, ms that a key outlives what it is good for
 --                    4 ms to remember that the counts are gone
 --                    6 version of the view by which they go
 --                    6 place that they go to
 --
--- Returns  for each count: 0 if there is none, 1 if it was here, 2 if it had
---          left before, 3 if it stays, because a later view has placed it;
---          version; place that it had left to, or 0; its state.
+-- Returns  for each count: 0 if nothing is known of it, 1 if it was here, 2 if
+--          it had left before, 3 if it stays, because a later view has placed
+--          it; if it stays, the version of that view, else that by which it
+--          left; if it stays, its place, or 0; else its state.
 
 local unpack, pack, max = struct.unpack, struct.pack, math.max
-local now, margin, keep, version, to = unpack('>I6I4I4I6I6', ARGV[1])
+local margin, keep, version, to = unpack('>I4I4I6I6', ARGV[1])
+local time = redis.call('TIME')
+local clock = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local replies = {}
 
 local function reply(code, claim_version, place, state)
@@ -26,28 +28,28 @@ end
 for i = 1, #KEYS do
   local stored = redis.call('GET', KEYS[i])
   local ttl = redis.call('PTTL', KEYS[i])
-  local state, held, void_at, left = stored or '', 0, 0, 0
+  local state, held, void_at, left, parted = stored or '', 0, 0, 0, 0
   local mark = string.byte(state, 1)
   if mark == 8 or mark == 9 then
     held, void_at = unpack('>I6I6', state, 2)
     if mark == 9 then
-      left, state = unpack('>I6', state, 14), string.sub(state, 20)
+      left, parted = unpack('>I6I6', state, 14)
+      state = string.sub(state, 26)
     else
       state = string.sub(state, 14)
     end
-    if void_at <= now then
-      held = 0
-      if mark == 9 then stored, state, left = nil, '', 0 end
-    end
+    if mark == 8 and void_at <= clock then held, void_at = 0, 0 end
   end
   if held > version or held == version and left ~= to then
     reply(3, held, left, '')
   else
-    local life = max(ttl, keep)
-    redis.call('SET', KEYS[i], pack('>I1I6I6I6', 9, version, max(now + life, void_at), to) .. state, 'PX', max(ttl, keep + margin))
-    local code = 1
-    if not stored then code = 0 elseif left > 0 then code = 2 end
-    reply(code, held, left, state)
+    local goes, code = parted, 1
+    if stored and left == 0 then goes = version end
+    if goes == 0 then code = 0 elseif left > 0 then code = 2 end
+    local life = max(ttl, keep + margin)
+    local claim = pack('>I1I6I6I6I6', 9, version, max(clock + life, void_at), to, goes)
+    redis.call('SET', KEYS[i], claim .. state, 'PX', life)
+    reply(code, goes, 0, state)
   end
 end
 return replies

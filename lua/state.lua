@@ -1,10 +1,16 @@
 -- state.lua: what one key keeps, in the bytes that algorithm/encode.go
 -- describes, and which of its records is whose.
 
+-- This server's clock, in ms. Claims go by it, and nothing else does.
+local function server_clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
+end
+
 -- The claim in front of a state, of a count that moves between backends, and
--- the state; algorithm/claim.go describes it. A claim that is void is none,
--- and what has left under it is over.
-local function split(stored, now)
+-- the state; algorithm/claim.go describes it. A claim that is void is none;
+-- that of a count that has left goes with its key.
+local function split(stored)
   if not stored then return nil, nil end
   local mark = string.byte(stored, 1)
   if mark ~= 8 and mark ~= 9 then return nil, stored end
@@ -12,12 +18,11 @@ local function split(stored, now)
   claim.version, claim.void_at = unpack('>I6I6', stored, 2)
   local state = string.sub(stored, 14)
   if mark == 9 then
-    claim.left = unpack('>I6', stored, 14)
-    state = string.sub(stored, 20)
+    claim.left, claim.parted = unpack('>I6I6', stored, 14)
+    state = string.sub(stored, 26)
   end
-  if claim.void_at > now then return claim, state end
-  if mark == 9 then return nil, nil end
-  return nil, state
+  if mark == 8 and claim.void_at <= server_clock() then claim = nil end
+  return claim, state
 end
 
 local function parse(state)

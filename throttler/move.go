@@ -19,8 +19,9 @@ import (
 // at the new place.
 //
 // Processes learn at different moments that counts are to move. Each move
-// carries the version of the view by which it is made, a time; a place that a
-// later view has chosen is not left by an earlier one.
+// carries the version of the view by which it is made: a number that rises with
+// time, and that no two views that differ about a count have in common. A place
+// that a later view has chosen is not left by an earlier one.
 type Mover interface {
 	Backend
 
@@ -51,7 +52,8 @@ type Home struct {
 	Required bool
 
 	// Arrivals are counts that were released to this place: none, or one for
-	// each charge. A count that is there already is not replaced.
+	// each charge. A count that is there already is not replaced, and one of
+	// which the backend itself kept a later state goes on from that.
 	Arrivals []Arrival
 
 	// Version is that of the view by which Arrivals came.
@@ -63,9 +65,9 @@ type Home struct {
 
 // Arrival is one count that another backend released.
 type Arrival struct {
-	Due   bool   // false: this charge's count does not arrive
-	Own   bool   // go on from what this backend itself kept when it released the count
-	State []byte // stored form; empty if the count is new
+	Due    bool   // false: this charge's count does not arrive
+	State  []byte // stored form; empty if the count is new
+	Parted int64  // version by which State was released; 0 if the count is new
 }
 
 // Release asks a backend to let counts go.
@@ -76,8 +78,8 @@ type Release struct {
 	// To is where the counts go.
 	To Place
 
-	// Version is that of the view by which they go: the time, in Unix ms, at
-	// which it was learned. Counts that a later view has placed stay.
+	// Version is that of the view by which they go, 1 to 2^48-1. Counts that a
+	// later view has placed stay.
 	Version int64
 
 	// Keep is how long at least the backend remembers that they are gone, and
@@ -92,18 +94,17 @@ type Release struct {
 type Released struct {
 	// Stays says that it was not released: a later view has placed it. Place
 	// and Version say where, and by which view.
-	Stays bool
-	Place Place // 0: at the backend that was asked
-	// Version is, unless Stays, that of the view that had placed the count
-	// here or, if it had Left before, away from here. 0: no view did.
+	Stays   bool
+	Place   Place // 0: at the backend that was asked
 	Version int64
 
-	// Left says that the count had been released before. State is then what
-	// was kept of it.
-	Left bool
-
-	// State is the count in its stored form, nil if there is none.
+	// State is the count in its stored form, nil if there is none. If the count
+	// had Left before, it is what was kept of it then.
 	State []byte
+	Left  bool
+
+	// Parted is the version by which the count left, now or before.
+	Parted int64
 }
 
 // ElsewhereError says that counts of a decision are not, or may not be, where
@@ -116,7 +117,7 @@ type ElsewhereError struct {
 type Whereabouts struct {
 	Missing bool  // it was Required, and there is none
 	Place   Place // where it went, or 0
-	Version int64 // of the view by which it went
+	Version int64 // of the view by which it was to go there
 }
 
 func (e *ElsewhereError) Error() string {

@@ -101,26 +101,22 @@ func (it *item) encode() (value []byte, life int64) {
 // found is a count that a decision is about.
 type found struct {
 	algorithm.Found
-	before int64 // when it was needed until, before the decision
+	before int64 // its life before the decision
 	is     bool  // it is in the item
 }
 
 // find returns the counts that charges decide about.
 func (it *item) find(charges []throttler.Charge, home *throttler.Home, now time.Time) ([]found, error) {
 	stored := it.stored(charges)
-	counts, err := algorithm.FindAll(stored, home, now.UnixMilli())
+	counts, err := algorithm.FindAll(stored, home, now.UnixMilli(), it.now)
 	if err != nil {
 		return nil, err
 	}
 	all := make([]found, len(charges))
 	for i := range all {
-		all[i] = found{counts[i], neededUntil(counts[i].Stored, now.UnixMilli()), stored[i] != nil}
+		all[i] = found{counts[i], counts[i].Life(now.UnixMilli(), it.now), stored[i] != nil}
 	}
 	return all, nil
-}
-
-func neededUntil(s *algorithm.Stored, now int64) int64 {
-	return max(s.State.ResetAt(now), s.Claim.Until)
 }
 
 func (it *item) stored(charges []throttler.Charge) []*algorithm.Stored {
@@ -138,13 +134,11 @@ func (it *item) stored(charges []throttler.Charge) []*algorithm.Stored {
 
 // put makes f, as the decision left it, the count of c.
 func (it *item) put(c *throttler.Charge, f found, now time.Time) {
-	until := neededUntil(f.Stored, now.UnixMilli())
-	if f.is && !f.Arrived && until <= f.before {
-		until = 0 // the expiry stays
-	} else {
-		until += it.now - now.UnixMilli() + it.margin
+	expiry := int64(0) // it stays
+	if life := f.Life(now.UnixMilli(), it.now); !f.is || f.Arrived || life > f.before {
+		expiry = it.now + life + it.margin
 	}
-	it.putStored(c, f.Stored, until)
+	it.putStored(c, f.Stored, expiry)
 }
 
 // putStored makes stored the count of c. An expiry of 0 is that which it has.
@@ -234,12 +228,11 @@ func (it *item) settle(s throttler.Settlement) (d throttler.Decision, changed bo
 
 func (it *item) release(r throttler.Release) (all []throttler.Released, changed bool) {
 	all = make([]throttler.Released, len(r.Charges))
-	now := r.Now.UnixMilli()
 	for i, stored := range it.stored(r.Charges) {
-		released, kept := algorithm.Release(r).Release(stored)
+		released, left := algorithm.Release(r).Release(stored, it.now)
 		all[i] = released
-		if kept != stored {
-			it.putStored(&r.Charges[i], kept, neededUntil(kept, now)+it.now-now+it.margin)
+		if left != nil {
+			it.putStored(&r.Charges[i], left, left.Claim.VoidAt+it.margin)
 			changed = true
 		}
 	}

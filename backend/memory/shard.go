@@ -48,7 +48,7 @@ func (s *shard) locate(charges []throttler.Charge, home *throttler.Home, now int
 		if e != nil {
 			stored = &e.Stored
 		}
-		count, arrived, where, err := algorithm.Find(stored, home, i, now)
+		count, arrived, where, err := algorithm.Find(stored, home, i, now, monotonic())
 		switch {
 		case err != nil:
 			return fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
@@ -74,7 +74,7 @@ func (s *shard) keepArrivals(charges []throttler.Charge, found *[throttler.MaxCh
 	for i := range charges {
 		if e := found[i]; e != nil && e.arrived {
 			e.arrived = false
-			e.lifetime, e.movedAt = e.keptFor(now), monotonic()
+			e.lifetime, e.movedAt = e.Life(now, monotonic()), monotonic()
 			s.keys[string(s.nameOf(&charges[i]))] = e
 		}
 	}
@@ -88,18 +88,13 @@ func (s *shard) release(r *throttler.Release, i int) throttler.Released {
 	if e != nil {
 		stored = &e.Stored
 	}
-	released, kept := algorithm.Release(*r).Release(stored)
-	if kept != stored {
-		e = &entry{Stored: *kept, movedAt: monotonic()}
-		e.lifetime = e.keptFor(now)
+	released, left := algorithm.Release(*r).Release(stored, monotonic())
+	if left != nil {
+		e = &entry{Stored: *left, movedAt: monotonic()}
+		e.lifetime = e.Life(now, e.movedAt)
 		s.keys[string(s.nameOf(&r.Charges[i]))] = e
 	}
 	return released
-}
-
-// keptFor returns how many ms from now e counts, or its claim is needed.
-func (e *entry) keptFor(now int64) int64 {
-	return max(e.State.ResetAt(now), e.Claim.Until) - now
 }
 
 // look fills d with the limits as they stand.
@@ -167,7 +162,7 @@ func (s *shard) find(c *throttler.Charge, now int64) *entry {
 	if e == nil {
 		return nil
 	}
-	if e.keptFor(now) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
+	if e.Life(now, monotonic()) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
 		delete(s.keys, string(s.nameOf(c)))
 		return nil
 	}
@@ -197,8 +192,8 @@ func (e *entry) written(c *throttler.Charge, results []algorithm.Result, before,
 		e.usedPart = max(e.usedPart, float64(results[i].Used)/float64(c.Policy.Limits[i].Capacity()))
 	}
 	if after := e.State.ResetAt(now); after > before {
-		e.lifetime = e.keptFor(now)
 		e.movedAt = monotonic()
+		e.lifetime = e.Life(now, e.movedAt)
 	}
 }
 
@@ -253,7 +248,7 @@ func (s *shard) sweep(n int, age int64, keep *[throttler.MaxCharges]*entry, now 
 		if n--; n < 0 {
 			break
 		}
-		over := e.Over(now)
+		over := e.Life(now, monotonic()) <= 0
 		switch {
 		case kept(keep, e):
 		case over && e.movedAt <= youngest:

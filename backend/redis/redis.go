@@ -162,7 +162,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 		return throttler.Decision{}, shard.unavailable(err)
 	}
 	now := r.Now.UnixMilli()
-	counts, err := algorithm.FindAll(stored, r.Home, now)
+	counts, err := algorithm.FindAll(stored, r.Home, now, serversClock)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -202,10 +202,15 @@ func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler
 	}
 	all := make([]throttler.Released, len(keys))
 	for i := range all {
-		all[i], _ = algorithm.Release(r).Release(stored[i])
+		all[i], _ = algorithm.Release(r).Release(stored[i], serversClock)
 	}
 	return all, nil
 }
+
+// serversClock stands for the server's clock, by which claims are void, where
+// there is none: with the few that are void and still there, the caller goes
+// one way more.
+const serversClock = 0
 
 // parseStored parses what a MGET returned; nil where there is nothing.
 func parseStored(states []string) ([]*algorithm.Stored, error) {

@@ -83,17 +83,15 @@ func packArrival(b []byte, home *throttler.Home, i int) []byte {
 		return b
 	case !home.Arrivals[i].Due:
 		return append(b, 0)
-	case home.Arrivals[i].Own:
-		return append(b, 2)
 	}
 	b = append(b, 1)
+	b = algorithm.AppendUint(b, 6, home.Arrivals[i].Parted)
 	b = algorithm.AppendUint(b, 4, int64(len(home.Arrivals[i].State)))
 	return append(b, home.Arrivals[i].State...)
 }
 
 func packRelease(r throttler.Release, margin int64) []byte {
-	b := algorithm.AppendUint(make([]byte, 0, 26), 6, r.Now.UnixMilli())
-	b = algorithm.AppendUint(b, 4, margin)
+	b := algorithm.AppendUint(make([]byte, 0, 20), 4, margin)
 	b = algorithm.AppendUint(b, 4, r.Keep.Milliseconds())
 	b = algorithm.AppendUint(b, 6, r.Version)
 	return algorithm.AppendUint(b, 6, int64(r.To))
@@ -113,11 +111,11 @@ func unpackReleased(counts int, reply []any) ([]throttler.Released, error) {
 		if !ok1 || !ok2 || !ok3 || !ok4 {
 			return nil, fmt.Errorf("the script's reply to a release has an unknown form: %v", reply[4*i:4*i+4])
 		}
-		switch all[i].Version = version; code {
+		switch code {
 		case 1, 2:
-			all[i].Left, all[i].State = code == 2, []byte(state)
+			all[i] = throttler.Released{Left: code == 2, Parted: version, State: []byte(state)}
 		case 3:
-			all[i].Stays, all[i].Place = true, throttler.Place(place)
+			all[i] = throttler.Released{Stays: true, Version: version, Place: throttler.Place(place)}
 		}
 	}
 	return all, nil
