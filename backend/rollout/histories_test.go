@@ -8,8 +8,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/isolated"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/backendtest"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
@@ -135,6 +137,18 @@ func TestHistoriesWhileCountsMove(t *testing.T) {
 			t.Logf("counts moved %d times and were followed %d times", moved, followed)
 		})
 	}
+}
+
+func redisClient(t testing.TB, addr string) *redis.Client {
+	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func memcachedClient(t testing.TB, addr string) *memcache.Client {
+	c := memcachedbackend.NewClient(addr)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) throttler.Mover {

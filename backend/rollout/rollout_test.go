@@ -1,23 +1,420 @@
 package rollout_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-	"github.com/redis/go-redis/v9"
+	"github.com/open-feature/go-sdk/openfeature"
+	"github.com/open-feature/go-sdk/openfeature/memprovider"
 
-	memcachedbackend "github.com/weir-go/weir/backend/memcached"
-	redisbackend "github.com/weir-go/weir/backend/redis"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
 )
 
-func redisClient(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
+
+var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 20, Window: 10 * time.Second}}}
+
+// watched counts the calls of a backend, and fails them if told to.
+type watched struct {
+	throttler.Mover
+	calls, releases atomic.Int64
+	broken          atomic.Bool
 }
 
-func memcachedClient(t testing.TB, addr string) *memcache.Client {
-	c := memcachedbackend.NewClient(addr)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+var errBroken = fmt.Errorf("broken: %w", throttler.ErrUnavailable)
+
+func (w *watched) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	w.calls.Add(1)
+	if w.broken.Load() {
+		return throttler.Decision{}, errBroken
+	}
+	return w.Mover.Take(ctx, r)
+}
+
+func (w *watched) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
+	if !r.Look {
+		w.calls.Add(1)
+		w.releases.Add(1)
+	}
+	if w.broken.Load() {
+		return nil, errBroken
+	}
+	return w.Mover.Release(ctx, r)
+}
+
+// pair is two backends, and a flag that processes see.
+type pair struct {
+	t        *testing.T
+	old, new *watched
+	clock    *clock.Manual
+}
+
+func newPair(t *testing.T) *pair {
+	return &pair{t, &watched{Mover: memorybackend.New(nil)}, &watched{Mover: memorybackend.New(nil)}, clock.NewManual(t0)}
+}
+
+// process is one that shares the backends, with a flag of its own view.
+type process struct {
+	*throttler.Throttler
+	rollout *rollout.Backend
+	flag    *provider
+	wish    atomic.Value // string
+}
+
+func (p *pair) process(wish string, o rollout.Options) *process {
+	p.t.Helper()
+	q := &process{}
+	q.wish.Store(wish)
+	q.flag = &provider{
+		value:  func(context.Context, string) openfeature.StringResolutionDetail { return says(q.wish.Load().(string)) },
+		events: make(chan openfeature.Event),
+	}
+	o.Backends = map[string]throttler.Mover{"old": p.old, "new": p.new}
+	o.Default = "old"
+	o.Client = clientOf(p.t, q.flag)
+	q.rollout = newRollout(p.t, o)
+	q.Throttler = throttler.New(q.rollout, &throttler.Options{Clock: p.clock})
+	return q
+}
+
+// see has the process learn of a new value by an event, and returns when it
+// has.
+func (q *process) see(t *testing.T, wish string) {
+	t.Helper()
+	for begun := time.Now().UnixMilli() + 1; time.Now().UnixMilli() <= begun; { // later than other processes began
+	}
+	probe := func() int64 {
+		if _, err := q.Peek(t.Context(), core.Charge("probe")); err != nil {
+			t.Fatal(err)
+		}
+		return q.rollout.Stats().Evaluations
+	}
+	probe()
+	q.wish.Store(wish)
+	before := probe()
+	q.flag.events <- openfeature.Event{EventType: openfeature.ProviderConfigChange, ProviderName: "test"}
+	for deadline := time.Now().Add(10 * time.Second); probe() == before; {
+		if time.Now().After(deadline) {
+			t.Fatal("the event was not heard")
+		}
+	}
+}
+
+func (q *process) take(t *testing.T, wantUsed int64, wantReset time.Time) throttler.Decision {
+	t.Helper()
+	d, err := q.Take(t.Context(), core.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := d.Limits[0]; s.Used != wantUsed || !s.ResetAt.Equal(wantReset) {
+		t.Errorf("used %d, reset %v; want %d, %v", s.Used, s.ResetAt, wantUsed, wantReset)
+	}
+	return d
+}
+
+func (p *pair) calls() (old, new int64) { return p.old.calls.Swap(0), p.new.calls.Swap(0) }
+
+func (p *pair) wantCalls(t *testing.T, what string, wantOld, wantNew int64) {
+	t.Helper()
+	if old, new := p.calls(); old != wantOld || new != wantNew {
+		t.Errorf("%s: %d calls of the old backend and %d of the new, want %d and %d", what, old, new, wantOld, wantNew)
+	}
+}
+
+// TestMove follows one client through a flip and back, in two processes that
+// see each at different moments, and counts the round trips.
+func TestMove(t *testing.T) {
+	p := newPair(t)
+	first, second := p.process("old", rollout.Options{Events: true}), p.process("old", rollout.Options{Events: true})
+	reset := t0.Add(10 * time.Second)
+
+	first.take(t, 1, reset)
+	p.wantCalls(t, "a client never seen: is it there, release it elsewhere, begin it", 2, 1)
+	second.take(t, 2, reset)
+	p.wantCalls(t, "another process finds it", 1, 0)
+	taken := first.take(t, 3, reset)
+	p.wantCalls(t, "steady", 1, 0)
+
+	first.see(t, "new")
+	p.clock.Advance(time.Second)
+	first.take(t, 4, reset)
+	p.wantCalls(t, "the first decision after the flip", 1, 2)
+	first.take(t, 5, reset)
+	p.wantCalls(t, "the second", 0, 1)
+	second.take(t, 6, reset)
+	p.wantCalls(t, "a process that has not seen the flip follows", 1, 1)
+	second.take(t, 7, reset)
+	p.wantCalls(t, "and remembers", 0, 1)
+	d, err := second.Refund(t.Context(), taken)
+	if err != nil || d.Limits[0].Used != 6 {
+		t.Errorf("refund of what was charged before the flip: used %d, %v; want 6", d.Binding().Used, err)
+	}
+	p.wantCalls(t, "a refund", 0, 0) // it is neither a Take nor a Release
+	second.see(t, "new")
+	second.take(t, 7, reset)
+	p.wantCalls(t, "the flip, seen late", 0, 1)
+
+	second.see(t, "old")
+	second.take(t, 8, reset)
+	p.wantCalls(t, "back again", 2, 1)
+	first.take(t, 9, reset)
+	p.wantCalls(t, "the other follows", 1, 1)
+	if d, err := first.Peek(t.Context(), core.Charge("alice")); err != nil || d.Limits[0].Used != 9 {
+		t.Errorf("peek: used %d, %v; want 9", d.Binding().Used, err)
+	}
+
+	p.clock.Set(reset)
+	first.take(t, 1, reset.Add(10*time.Second))
+	p.wantCalls(t, "the next window", 1, 0)
+	if s := first.rollout.Stats(); s.Moved != 1 || s.Followed != 1 || s.Lost != 0 || s.Served["old"] != 4 || s.Served["new"] != 2 {
+		t.Errorf("stats of the first: %+v", s)
+	}
+}
+
+// A client that was never here is not looked for elsewhere once everything
+// that was counted before the last change is over.
+func TestNewClientsCostNothingMore(t *testing.T) {
+	p := newPair(t)
+	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 5, Window: time.Millisecond}}}
+	q := p.process("new", rollout.Options{Events: true, Keep: time.Millisecond})
+	for began := time.Now(); time.Since(began) < 10*time.Millisecond; {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := q.Take(t.Context(), short.Charge("bob")); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCalls(t, "a client never seen", 0, 1)
+	polling := p.process("new", rollout.Options{Keep: time.Millisecond})
+	if _, err := polling.Take(t.Context(), short.Charge("carol")); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCalls(t, "where no event would have told of a change", 1, 2)
+}
+
+func TestFlipWithoutAnEvent(t *testing.T) {
+	p := newPair(t)
+	q := p.process("old", rollout.Options{Refresh: 50 * time.Millisecond})
+	reset := t0.Add(10 * time.Second)
+	q.take(t, 1, reset)
+	q.wish.Store("new")
+	flipped := time.Now()
+	for q.rollout.Stats().Served["new"] == 0 {
+		if time.Since(flipped) > 10*time.Second {
+			t.Fatal("the flip took no effect")
+		}
+		if _, err := q.Peek(t.Context(), core.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		d, err := q.Take(t.Context(), core.Charge("alice"))
+		if err != nil || !d.Limits[0].ResetAt.Equal(reset) {
+			t.Fatalf("%v, reset %v, want %v", err, d.Binding().ResetAt, reset)
+		}
+	}
+	if s := q.rollout.Stats(); s.Moved != 1 {
+		t.Errorf("moved %d counts, want 1", s.Moved)
+	}
+}
+
+func TestFlagProblems(t *testing.T) {
+	fails := func(err openfeature.ResolutionError) func(context.Context, string) openfeature.StringResolutionDetail {
+		return func(context.Context, string) openfeature.StringResolutionDetail {
+			return openfeature.StringResolutionDetail{ProviderResolutionDetail: openfeature.ProviderResolutionDetail{ResolutionError: err}}
+		}
+	}
+	hung := make(chan struct{})
+	t.Cleanup(func() { close(hung) })
+	for name, test := range map[string]struct {
+		provider openfeature.FeatureProvider
+		want     string
+	}{
+		"no provider":         {nil, "no value"},
+		"unknown flag":        {&provider{value: fails(openfeature.NewFlagNotFoundResolutionError("gone"))}, "FLAG_NOT_FOUND"},
+		"no string":           {&provider{value: fails(openfeature.NewTypeMismatchResolutionError("an int"))}, "TYPE_MISMATCH"},
+		"no backend's name":   {&provider{value: func(context.Context, string) openfeature.StringResolutionDetail { return says("etcd") }}, "unknown backend"},
+		"panic":               {&provider{value: func(context.Context, string) openfeature.StringResolutionDetail { panic("oops") }}, "panic"},
+		"hangs":               {&provider{value: func(context.Context, string) openfeature.StringResolutionDetail { <-hung; return says("new") }}, "hangs"},
+		"a flag of integers":  {inMemory("throttler-backend", 7), "TYPE_MISMATCH"},
+		"another flag's name": {inMemory("throttler-backnd", "new"), "FLAG_NOT_FOUND"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t)
+			b := newRollout(t, rollout.Options{Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, test.provider)})
+			th := throttler.New(b, &throttler.Options{Clock: p.clock})
+			for range 3 {
+				if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := b.Stats()
+			if s.Served["old"] != 3 || s.Served["new"] != 0 {
+				t.Errorf("served %v, want all by the default, old", s.Served)
+			}
+			if s.Defaulted[test.want] < 1 || len(s.Defaulted) != 1 {
+				t.Errorf("defaulted %v, want %q", s.Defaulted, test.want)
+			}
+		})
+	}
+}
+
+// inMemory is the SDK's own provider, with one flag.
+func inMemory(flag string, value any) *memprovider.InMemoryProvider {
+	return memprovider.NewInMemoryProvider(map[string]memprovider.InMemoryFlag{
+		flag: {State: memprovider.Enabled, DefaultVariant: "v", Variants: map[string]any{"v": value}},
+	})
+}
+
+// The SDK's in-memory provider tells of changes.
+func TestInMemoryProvider(t *testing.T) {
+	p := newPair(t)
+	flags := inMemory(rollout.DefaultFlag, "old")
+	b := newRollout(t, rollout.Options{Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, flags), Events: true})
+	if got := b.Wanted(t.Context(), "alice"); got != "old" {
+		t.Errorf("wanted on %s, want old", got)
+	}
+	th := throttler.New(b, &throttler.Options{Clock: p.clock})
+	if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	flags.UpdateFlags(map[string]memprovider.InMemoryFlag{
+		rollout.DefaultFlag: {State: memprovider.Enabled, DefaultVariant: "v", Variants: map[string]any{"v": "new"}},
+	})
+	for deadline := time.Now().Add(time.Second); b.Stats().Served["new"] == 0; {
+		if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the flip took no effect within a second")
+		}
+	}
+}
+
+// A backend that is to be left and does not answer: its clients' decisions
+// fail for a while, then their windows begin anew. Others do not notice.
+func TestAbandonedBackend(t *testing.T) {
+	p := newPair(t)
+	q := p.process("old", rollout.Options{Events: true, Abandon: 100 * time.Millisecond})
+	reset := t0.Add(10 * time.Second)
+	q.take(t, 1, reset)
+	q.see(t, "new")
+	p.old.broken.Store(true)
+	p.clock.Advance(time.Second)
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		d, err := q.Take(t.Context(), core.Charge("alice"))
+		if err == nil {
+			if d.Limits[0].Used != 1 || !d.Limits[0].ResetAt.Equal(reset.Add(time.Second)) {
+				t.Errorf("used %d, reset %v; want a new window", d.Limits[0].Used, d.Limits[0].ResetAt)
+			}
+			break
+		}
+		if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `"old"`) {
+			t.Fatalf(`got %v, want an error that wraps ErrUnavailable and names "old"`, err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the old backend was not given up")
+		}
+	}
+	if s := q.rollout.Stats(); s.Lost != 1 {
+		t.Errorf("lost %d, want 1", s.Lost)
+	}
+	p.calls()
+	for i := range 50 { // and it is not asked each time
+		if _, err := q.Take(t.Context(), core.Charge(fmt.Sprint("client", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if old, _ := p.calls(); old > 5 {
+		t.Errorf("the broken backend was asked %d times", old)
+	}
+}
+
+// Once the flag is gone, the backend alone goes on from what it has, also of a
+// count that is on its way.
+func TestWithoutTheRollout(t *testing.T) {
+	p := newPair(t)
+	q := p.process("old", rollout.Options{Events: true})
+	reset := t0.Add(10 * time.Second)
+	q.take(t, 1, reset)
+	q.see(t, "new")
+	q.take(t, 2, reset)
+	for backend, want := range map[*watched]int64{p.new: 3, p.old: 2} { // the old one remembers the count as it was
+		d, err := throttler.New(backend, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
+		if err != nil || d.Limits[0].Used != want || !d.Limits[0].ResetAt.Equal(reset) {
+			t.Errorf("used %d, reset %v, %v; want %d, %v", d.Binding().Used, d.Binding().ResetAt, err, want, reset)
+		}
+	}
+}
+
+// Many clients under load, while the flag of three processes changes its mind:
+// nobody gets more than the quota, and no reset-at moves.
+func TestNobodyGainsByMoving(t *testing.T) {
+	const clients, rounds = 50, 40
+	p := newPair(t)
+	var all []*process
+	for range 3 {
+		all = append(all, p.process("old", rollout.Options{Events: true}))
+	}
+	var allowed [clients]atomic.Int64
+	var wg sync.WaitGroup
+	for i, q := range all {
+		wg.Go(func() {
+			for range rounds {
+				for c := range clients {
+					d, err := q.Take(t.Context(), core.Charge(fmt.Sprint("client", c)))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if d.Allowed {
+						allowed[c].Add(1)
+					}
+					if !d.Limits[0].ResetAt.Equal(t0.Add(10 * time.Second)) {
+						t.Errorf("reset %v", d.Limits[0].ResetAt)
+					}
+				}
+			}
+		})
+		wg.Go(func() {
+			for flip := range 10 {
+				q.see(t, []string{"new", "old"}[(flip+i/2)%2])
+			}
+		})
+	}
+	wg.Wait()
+	for c := range clients {
+		if n := allowed[c].Load(); n != 20 {
+			t.Errorf("client %d was allowed %d, want 20", c, n)
+		}
+	}
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	m := memorybackend.New(nil)
+	one := map[string]throttler.Mover{"a": m}
+	many := map[string]throttler.Mover{}
+	for i := range 65 {
+		many[fmt.Sprint("b", i)] = m
+	}
+	c := clientOf(t, nil)
+	for want, o := range map[string]rollout.Options{
+		"rollout: Backends is empty; at least one is needed":                            {Client: c},
+		"rollout: Backends has 65; at most 64 are possible":                             {Backends: many, Client: c},
+		"rollout: Client is nil; it must be an OpenFeature client":                      {Backends: one, Default: "a"},
+		`rollout: Default is ""; it must be the name of one of Backends: a`:             {Backends: one, Client: c},
+		`rollout: Default is "b"; it must be the name of one of Backends: a`:            {Backends: one, Client: c, Default: "b"},
+		`rollout: backend "" has no name or is nil`:                                     {Backends: map[string]throttler.Mover{"a": m, "": m}, Client: c, Default: "a"},
+		`rollout: Refresh is -1s, Keep 0s, Abandon 0s, MaxKeys 0; none may be negative`: {Backends: one, Client: c, Default: "a", Refresh: -time.Second},
+	} {
+		if _, err := rollout.New(o); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
 }

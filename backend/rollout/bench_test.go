@@ -1,0 +1,61 @@
+package rollout_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/open-feature/go-sdk/openfeature"
+
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/throttler"
+)
+
+// instant decides nothing, at once.
+type instant struct{ throttler.Mover }
+
+func (instant) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+	return throttler.Decision{Allowed: true}, nil
+}
+
+// BenchmarkOverhead is what a decision costs beside the backend's own cost, in
+// the steady state; and what evaluating the flag for each would.
+func BenchmarkOverhead(b *testing.B) {
+	requests := func(n int) []throttler.Request {
+		all := make([]throttler.Request, n)
+		for i := range all {
+			c := core.Charge(fmt.Sprint("client number ", i))
+			c.Partition = c.Key
+			all[i] = throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
+		}
+		return all
+	}
+	for _, keys := range []int{1, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			backends := map[string]throttler.Mover{"old": instant{}, "new": instant{}}
+			r := newRollout(b, rollout.Options{Backends: backends, Default: "old", Client: clientOf(b, inMemory(rollout.DefaultFlag, "new")), Events: true})
+			all := requests(keys)
+			for i := range all {
+				if _, err := r.Take(b.Context(), all[i]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if _, err := r.Take(b.Context(), all[i%keys]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(r.Stats().Evaluations-int64(keys))/float64(b.N), "evaluations/op")
+		})
+	}
+	b.Run("evaluation", func(b *testing.B) {
+		c := clientOf(b, inMemory(rollout.DefaultFlag, "new"))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := c.StringValue(b.Context(), rollout.DefaultFlag, "old", openfeature.NewEvaluationContext("key", nil)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
