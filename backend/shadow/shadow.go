@@ -1,0 +1,136 @@
+// Package shadow shows a candidate backend what a serving one decides, and
+// counts where the two differ: a look before a leap.
+//
+// Answers are the serving backend's, and nothing waits for the candidate: it
+// gets the same charges afterwards, in their order, from goroutines that are
+// few and a queue that is short. If it is slow or dead, what does not fit the
+// queue is dropped, and counted.
+//
+// The candidate must keep its counts apart from those of any backend that
+// serves, by a prefix of its own if the servers are the same. It agrees from
+// the window on that began after it was first shown a client.
+package shadow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Options say who serves and who is looked at.
+type Options struct {
+	// Serving answers. Required.
+	Serving throttler.Backend
+
+	// Candidate is looked at. Required.
+	Candidate throttler.Backend
+
+	// Queue is how many decisions wait for the candidate at most, and how many
+	// are remembered in case they are settled later. If zero, 1024.
+	Queue int
+
+	// Workers is how many decisions are shown to the candidate at once; those
+	// of one partition always one after another. If zero, 8.
+	Workers int
+
+	// Deadline bounds a decision of the candidate. If zero, 50 ms.
+	Deadline time.Duration
+
+	// OnDifference is told of each decision that the candidate made
+	// differently, by one goroutine at a time for each worker. May be nil.
+	OnDifference func(serving, candidate throttler.Decision)
+}
+
+// Backend is a throttler.Backend that serves and shows. It is safe for
+// concurrent use.
+type Backend struct {
+	serving   throttler.Backend
+	candidate throttler.Backend
+	deadline  time.Duration
+	differ    func(serving, candidate throttler.Decision)
+
+	seed    maphash.Seed
+	workers []*worker
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	counts  counts
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend, whose goroutines Close ends.
+func New(o Options) (*Backend, error) {
+	switch {
+	case o.Serving == nil:
+		return nil, errors.New("shadow: Serving is nil; it must be the backend that answers")
+	case o.Candidate == nil:
+		return nil, errors.New("shadow: Candidate is nil; it must be the backend to look at")
+	case o.Queue < 0 || o.Workers < 0 || o.Deadline < 0:
+		return nil, fmt.Errorf("shadow: Queue is %d, Workers %d, Deadline %v; none may be negative", o.Queue, o.Workers, o.Deadline)
+	}
+	if o.Queue == 0 {
+		o.Queue = 1024
+	}
+	if o.Workers == 0 {
+		o.Workers = 8
+	}
+	if o.Deadline == 0 {
+		o.Deadline = 50 * time.Millisecond
+	}
+	b := &Backend{serving: o.Serving, candidate: o.Candidate, deadline: o.Deadline, differ: o.OnDifference, seed: maphash.MakeSeed()}
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	for range o.Workers {
+		w := newWorker(b, max(o.Queue/o.Workers, 1))
+		b.workers = append(b.workers, w)
+		b.running.Go(func() { w.run(ctx) })
+	}
+	return b, nil
+}
+
+// Close ends showing, and returns when the candidate is not called any more.
+// The Backend goes on serving. The two backends stay open.
+func (b *Backend) Close() {
+	b.stop()
+	b.running.Wait()
+}
+
+// Take implements throttler.Backend.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	began := time.Now()
+	d, err := b.serving.Take(ctx, r)
+	if err == nil {
+		b.counts.serving.note(time.Since(began))
+		b.show(r.Charges, shown{request: r, decision: d})
+	}
+	return d, err
+}
+
+// Peek implements throttler.Backend. The candidate is not shown peeks.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.serving.Peek(ctx, r)
+}
+
+// Settle implements throttler.Backend.
+func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	d, err := b.serving.Settle(ctx, s)
+	if err == nil {
+		b.show(s.Charged.Charges, shown{settlement: &s})
+	}
+	return d, err
+}
+
+// show queues what the candidate is to see, or drops it.
+func (b *Backend) show(charges []throttler.Charge, s shown) {
+	w := b.workers[maphash.String(b.seed, charges[0].Partition)%uint64(len(b.workers))]
+	select {
+	case w.queue <- s:
+	default:
+		b.counts.dropped.Add(1)
+	}
+}

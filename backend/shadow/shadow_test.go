@@ -1,0 +1,194 @@
+package shadow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+var (
+	t0   = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
+	core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute}}}
+)
+
+func newShadow(t testing.TB, o shadow.Options) *shadow.Backend {
+	t.Helper()
+	b, err := shadow.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// shown waits until the candidate has seen n takes, or dropped or failed them.
+func shown(t *testing.T, b *shadow.Backend, n int64) shadow.Stats {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		s := b.Stats()
+		if s.Compared+s.Failed+s.Dropped >= n {
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the candidate has seen %+v, want %d takes", s, n)
+		}
+	}
+}
+
+func take(t *testing.T, th *throttler.Throttler, key string) throttler.Decision {
+	t.Helper()
+	d, err := th.Take(t.Context(), core.Charge(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestContract(t *testing.T) {
+	backendtest.Run(t, func(t *testing.T) throttler.Backend {
+		return newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: memorybackend.New(nil)})
+	})
+}
+
+func TestAgreement(t *testing.T) {
+	b := newShadow(t, shadow.Options{
+		Serving: memorybackend.New(nil), Candidate: memorybackend.New(nil),
+		OnDifference: func(serving, candidate throttler.Decision) { t.Errorf("%v, %v", serving, candidate) },
+	})
+	clk := clock.NewManual(t0)
+	th := throttler.New(b, &throttler.Options{Clock: clk})
+	var last throttler.Decision
+	for i := range 70 { // 7 each: 2 are refused
+		clk.Advance(time.Millisecond)
+		if d := take(t, th, fmt.Sprint("client", i%10)); d.Allowed {
+			last = d
+		}
+	}
+	if _, err := th.Refund(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	if d := take(t, th, last.Charges[0].Key); !d.Allowed {
+		t.Error("refused after a refund")
+	}
+	s := shown(t, b, 71)
+	if s.Compared != 71 || s.Agreed != 71 || s.Unsettled != 0 {
+		t.Errorf("got %+v, want 71 compared and agreed", s)
+	}
+	if s.Serving.P50 <= 0 || s.Serving.P50 > s.Serving.P99 || s.Serving.P99 > s.Serving.Max || s.Candidate.P50 <= 0 {
+		t.Errorf("latencies %+v, %+v", s.Serving, s.Candidate)
+	}
+}
+
+// The candidate begins in the middle of a window: it differs in this one, and
+// refunds what it itself charged.
+func TestDifference(t *testing.T) {
+	serving, candidate := memorybackend.New(nil), memorybackend.New(nil)
+	clk := clock.NewManual(t0)
+	options := &throttler.Options{Clock: clk}
+	for range 4 {
+		take(t, throttler.New(serving, options), "alice")
+	}
+	clk.Advance(time.Second)
+	b := newShadow(t, shadow.Options{Serving: serving, Candidate: candidate})
+	th := throttler.New(b, options)
+	d := take(t, th, "alice")
+	take(t, th, "alice")
+	s := shown(t, b, 2)
+	if s.Compared != 2 || s.Agreed != 0 || s.OnlyCandidateAllowed != 1 || s.RemainingDiffers != 2 || s.ResetDiffers != 2 {
+		t.Errorf("got %+v", s)
+	}
+	if _, err := th.Refund(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	take(t, th, "bob") // of which nothing is known
+	shown(t, b, 3)
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		d, err := throttler.New(candidate, options).Peek(t.Context(), core.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Limits[0].Used == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the candidate has used %d, want 1: two were charged, one refunded", d.Limits[0].Used)
+		}
+	}
+	clk.Advance(time.Hour)
+	take(t, th, "alice")
+	if s := shown(t, b, 4); s.Agreed != 2 {
+		t.Errorf("in the next window: %+v, want agreement", s)
+	}
+}
+
+// hanging answers when its context is done.
+type hanging struct{ throttler.Backend }
+
+func (hanging) Take(ctx context.Context, _ throttler.Request) (throttler.Decision, error) {
+	<-ctx.Done()
+	return throttler.Decision{}, ctx.Err()
+}
+
+func TestHangingCandidate(t *testing.T) {
+	b := newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: hanging{}, Queue: 16, Workers: 2, Deadline: time.Hour})
+	th := throttler.New(b, nil)
+	for i := range 1000 {
+		take(t, th, fmt.Sprint("client", i))
+	}
+	s := b.Stats()
+	if s.Dropped < 1000-16-2 {
+		t.Errorf("dropped %d of 1000; the queue takes 16, two workers hang", s.Dropped)
+	}
+	b.Close() // does not wait for the hour
+	take(t, th, "alice")
+}
+
+func TestFailingCandidate(t *testing.T) {
+	b := newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: hanging{}, Deadline: time.Nanosecond})
+	take(t, throttler.New(b, nil), "alice")
+	if s := shown(t, b, 1); s.Failed != 1 {
+		t.Errorf("got %+v, want 1 failed", s)
+	}
+}
+
+// failing has no answers.
+type failing struct{ throttler.Backend }
+
+var errFailing = errors.New("failing")
+
+func (failing) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+	return throttler.Decision{}, errFailing
+}
+
+func TestWhatWasNotServedIsNotShown(t *testing.T) {
+	b := newShadow(t, shadow.Options{Serving: failing{}, Candidate: memorybackend.New(nil)})
+	if _, err := throttler.New(b, nil).Take(t.Context(), core.Charge("alice")); !errors.Is(err, errFailing) {
+		t.Errorf("got %v, want the serving backend's error", err)
+	}
+	b.Close()
+	if s := b.Stats(); s.Compared+s.Dropped+s.Failed != 0 {
+		t.Errorf("got %+v, want nothing shown", s)
+	}
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	m := memorybackend.New(nil)
+	for want, o := range map[string]shadow.Options{
+		"shadow: Serving is nil; it must be the backend that answers":        {Candidate: m},
+		"shadow: Candidate is nil; it must be the backend to look at":        {Serving: m},
+		"shadow: Queue is -1, Workers 0, Deadline 0s; none may be negative":  {Serving: m, Candidate: m, Queue: -1},
+		"shadow: Queue is 0, Workers 0, Deadline -1ns; none may be negative": {Serving: m, Candidate: m, Deadline: -1},
+	} {
+		if _, err := shadow.New(o); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

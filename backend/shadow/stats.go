@@ -1,0 +1,135 @@
+package shadow
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Stats count what has happened since New.
+type Stats struct {
+	Compared int64 `json:"compared"` // takes that both decided
+	Agreed   int64 `json:"agreed"`   // in everything below
+
+	OnlyServingAllowed   int64 `json:"only_serving_allowed"`
+	OnlyCandidateAllowed int64 `json:"only_candidate_allowed"`
+	RemainingDiffers     int64 `json:"remaining_differs"` // of one limit or more
+	ResetDiffers         int64 `json:"reset_differs"`     // of one limit or more
+
+	Failed    int64 `json:"failed"`    // the candidate returned an error
+	Dropped   int64 `json:"dropped"`   // the queue was full: the candidate was not shown it
+	Unsettled int64 `json:"unsettled"` // settlements of takes that the candidate did not make, or so long ago
+
+	Serving   Latency `json:"serving"`
+	Candidate Latency `json:"candidate"`
+}
+
+// Latency is how long takes took, each quantile rounded up by at most a
+// quarter.
+type Latency struct {
+	P50 time.Duration `json:"p50_ns"`
+	P99 time.Duration `json:"p99_ns"`
+	Max time.Duration `json:"max_ns"`
+}
+
+// Stats returns what has been counted so far.
+func (b *Backend) Stats() Stats {
+	c := &b.counts
+	return Stats{
+		Compared:             c.compared.Load(),
+		Agreed:               c.agreed.Load(),
+		OnlyServingAllowed:   c.onlyServing.Load(),
+		OnlyCandidateAllowed: c.onlyCandidate.Load(),
+		RemainingDiffers:     c.remaining.Load(),
+		ResetDiffers:         c.reset.Load(),
+		Failed:               c.failed.Load(),
+		Dropped:              c.dropped.Load(),
+		Unsettled:            c.unsettled.Load(),
+		Serving:              c.serving.quantiles(),
+		Candidate:            c.candidate.quantiles(),
+	}
+}
+
+type counts struct {
+	compared, agreed, onlyServing, onlyCandidate, remaining, reset atomic.Int64
+	failed, dropped, unsettled                                     atomic.Int64
+	serving, candidate                                             latencies
+}
+
+// compare counts, and reports whether the two decisions differ.
+func (c *counts) compare(serving, candidate throttler.Decision) bool {
+	remaining, reset := false, false
+	for i := range serving.Limits {
+		s, o := &serving.Limits[i], &candidate.Limits[i]
+		remaining = remaining || s.Remaining != o.Remaining
+		reset = reset || !s.ResetAt.Equal(o.ResetAt)
+	}
+	c.compared.Add(1)
+	switch {
+	case serving.Allowed && !candidate.Allowed:
+		c.onlyServing.Add(1)
+	case candidate.Allowed && !serving.Allowed:
+		c.onlyCandidate.Add(1)
+	}
+	if remaining {
+		c.remaining.Add(1)
+	}
+	if reset {
+		c.reset.Add(1)
+	}
+	if remaining || reset || serving.Allowed != candidate.Allowed {
+		return true
+	}
+	c.agreed.Add(1)
+	return false
+}
+
+// latencies counts durations by their size: four classes for each power of two
+// of nanoseconds.
+type latencies struct {
+	classes [4 * 64]atomic.Int64
+	max     atomic.Int64
+}
+
+func (l *latencies) note(d time.Duration) {
+	l.classes[classOf(d)].Add(1)
+	for {
+		highest := l.max.Load()
+		if int64(d) <= highest || l.max.CompareAndSwap(highest, int64(d)) {
+			return
+		}
+	}
+}
+
+// classOf returns the class of d: its highest bit and the two after it.
+func classOf(d time.Duration) int {
+	n := uint64(max(d, 4))
+	power := bits.Len64(n) - 1
+	return 4*power + int(n>>(power-2)&3)
+}
+
+// highestOf returns the longest duration of a class.
+func highestOf(class int) time.Duration {
+	power := class / 4
+	return time.Duration(1)<<power + time.Duration(class%4+1)<<(power-2) - 1
+}
+
+func (l *latencies) quantiles() Latency {
+	var total int64
+	for i := range l.classes {
+		total += l.classes[i].Load()
+	}
+	longest := time.Duration(l.max.Load())
+	at := func(quantile int64) time.Duration {
+		left := (total*quantile + 99) / 100
+		for i := range l.classes {
+			if left -= l.classes[i].Load(); left <= 0 && total > 0 {
+				return min(highestOf(i), longest)
+			}
+		}
+		return longest
+	}
+	return Latency{P50: at(50), P99: at(99), Max: longest}
+}

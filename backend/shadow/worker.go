@@ -1,0 +1,89 @@
+package shadow
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// shown is what the candidate sees: a request and what became of it, or a
+// settlement.
+type shown struct {
+	request    throttler.Request
+	decision   throttler.Decision
+	settlement *throttler.Settlement
+}
+
+// worker shows the candidate the decisions of some partitions.
+type worker struct {
+	b     *Backend
+	queue chan shown
+
+	// taken are the candidate's decisions, by the serving backend's, for their
+	// settlement: windows may have opened at other instants. Copies of a
+	// decision share its Limits, so the place of these names it.
+	taken  map[*throttler.Status]throttler.Decision
+	oldest []*throttler.Status // a ring, as long as taken may be
+	next   int
+}
+
+func newWorker(b *Backend, size int) *worker {
+	return &worker{
+		b: b, queue: make(chan shown, size),
+		taken: make(map[*throttler.Status]throttler.Decision), oldest: make([]*throttler.Status, size),
+	}
+}
+
+func (w *worker) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-w.queue:
+			w.show(ctx, s)
+		}
+	}
+}
+
+func (w *worker) show(ctx context.Context, s shown) {
+	ctx, cancel := context.WithTimeout(ctx, w.b.deadline)
+	defer cancel()
+	if s.settlement != nil {
+		w.settle(ctx, s.settlement)
+		return
+	}
+	began := time.Now()
+	d, err := w.b.candidate.Take(ctx, s.request)
+	if err != nil {
+		w.b.counts.failed.Add(1)
+		return
+	}
+	w.b.counts.candidate.note(time.Since(began))
+	if w.b.counts.compare(s.decision, d) && w.b.differ != nil {
+		w.b.differ(s.decision, d)
+	}
+	if d.Allowed && s.decision.Allowed {
+		w.remember(&s.decision.Limits[0], d)
+	}
+}
+
+func (w *worker) remember(name *throttler.Status, d throttler.Decision) {
+	delete(w.taken, w.oldest[w.next])
+	w.taken[name], w.oldest[w.next] = d, name
+	w.next = (w.next + 1) % len(w.oldest)
+}
+
+// settle settles what the candidate took, if it took it, and that is known.
+func (w *worker) settle(ctx context.Context, s *throttler.Settlement) {
+	name := &s.Charged.Limits[0]
+	d, ok := w.taken[name]
+	if !ok {
+		w.b.counts.unsettled.Add(1)
+		return
+	}
+	delete(w.taken, name)
+	if _, err := w.b.candidate.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
+		w.b.counts.failed.Add(1)
+	}
+}
