@@ -36,7 +36,12 @@ type reportedCost struct {
 	byPolicy map[string]int64
 }
 
+// withCost returns r with a place for the reported cost. Middlewares that stand
+// in front of each other share it: the cost is the request's.
 func withCost(r *http.Request) (*http.Request, *reportedCost) {
+	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
+		return r, c
+	}
 	c := new(reportedCost)
 	return r.WithContext(context.WithValue(r.Context(), costKey{}, c)), c
 }

@@ -65,6 +65,14 @@ type Options struct {
 	// reports the request's real cost, as [SetCost] does. May be empty.
 	CostHeader string
 
+	// DryRun, if not nil, is told each decision, and nothing is enforced: every
+	// request is served, at once and without rate headers, refused or not. To
+	// try a policy out, stand such a middleware in front of the one that
+	// enforces, under a policy name of its own. 304s are refunded and costs
+	// settled as if it were enforced; what it would refuse is charged to
+	// neither.
+	DryRun func(r *http.Request, d throttler.Decision)
+
 	// OnError is told what went wrong behind the client's back. If nil, it is
 	// logged by slog.Default, without keys.
 	OnError func(r *http.Request, err error)
@@ -121,10 +129,15 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	ctx, cancel := t.bounded(r)
 	d, err := t.throttler.Take(ctx, charges...)
 	cancel()
+	if t.DryRun != nil && err == nil {
+		t.DryRun(r, d)
+	}
 	switch {
 	case err != nil:
 		t.OnError(r, err)
 		t.serveUndecided(w, r, next)
+	case !d.Allowed && t.DryRun != nil:
+		next.ServeHTTP(w, r)
 	case !d.Allowed:
 		t.refuse(w, r, d)
 	case !t.hold(r, d):
@@ -142,7 +155,7 @@ func (t *throttle) bounded(r *http.Request) (context.Context, context.CancelFunc
 
 // serveUndecided serves a request that nobody decided about.
 func (t *throttle) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if t.OnFailure == Open {
+	if t.OnFailure == Open || t.DryRun != nil {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -158,7 +171,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, r *http.Request, next h
 // hold waits until d says that the request may start, and reports whether the
 // client is still there then.
 func (t *throttle) hold(r *http.Request, d throttler.Decision) bool {
-	if wait := d.StartAt().Sub(d.At); wait > 0 {
+	if wait := d.StartAt().Sub(d.At); wait > 0 && t.DryRun == nil {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {

@@ -1,0 +1,87 @@
+package middleware_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// TestDryRun stands a stricter policy in front of the one that is enforced.
+func TestDryRun(t *testing.T) {
+	th, _ := newThrottler()
+	strict, lax := policy("core.next", per(2, time.Hour)), policy("core", per(5, time.Hour))
+	var told []throttler.Decision
+	try := middleware.New(th, everyone(strict), &middleware.Options{
+		DryRun:          func(_ *http.Request, d throttler.Decision) { told = append(told, d) },
+		RateLimitFields: true, ExposeHeaders: true, OnFailure: middleware.Closed,
+	})
+	h := try(middleware.New(th, everyone(lax), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Free") != "" {
+			w.WriteHeader(304)
+			return
+		}
+		if r.Header.Get("Dear") != "" {
+			middleware.SetCost(r, 2)
+		}
+		w.WriteHeader(200)
+	})))
+	want := func(what string, w *httptest.ResponseRecorder, code int, used string, wantAllowed bool, wantUsed int64) {
+		t.Helper()
+		expect(t, w, code, "X-RateLimit-Used", used, "X-RateLimit-Resource", "core", "RateLimit", "")
+		d := told[len(told)-1]
+		if d.Allowed != wantAllowed || d.Limits[0].Used != wantUsed || d.Limits[0].Policy != strict {
+			t.Errorf("%s: told allowed %v, used %d; want %v, %d", what, d.Allowed, d.Limits[0].Used, wantAllowed, wantUsed)
+		}
+	}
+	want("first", get(h), 200, "1", true, 1)
+	want("a 304", get(h, "Free", "1"), 304, "1", true, 2)
+	want("the 304 was free of both", get(h), 200, "2", true, 2)
+	want("would be refused", get(h), 200, "3", false, 2)
+	want("is still served, and dear", get(h, "Dear", "1"), 200, "5", false, 2)
+	want("refused by what is enforced", get(h), 429, "5", false, 2)
+	if len(told) != 6 {
+		t.Errorf("told %d decisions, want 6", len(told))
+	}
+}
+
+func TestDryRunSettlesCosts(t *testing.T) {
+	th, _ := newThrottler()
+	tried, enforced := policy("core.next", per(10, time.Hour)), policy("core", per(10, time.Hour))
+	try := middleware.New(th, everyone(tried), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})
+	h := try(middleware.New(th, everyone(enforced), &middleware.Options{CostHeader: "X-Cost"})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Cost", "4")
+		w.WriteHeader(200)
+	})))
+	expect(t, get(h), 200, "X-RateLimit-Used", "4", "X-Cost", "")
+	d, err := th.Peek(t.Context(), tried.Charge("everyone"))
+	if err != nil || d.Limits[0].Used != 4 {
+		t.Errorf("used %d in the dry run, %v; want 4", d.Binding().Used, err)
+	}
+}
+
+func TestDryRunWithoutADecision(t *testing.T) {
+	var told error
+	h := middleware.New(throttler.New(broken{}, nil), everyone(policy("core", per(2, time.Hour))), &middleware.Options{
+		DryRun:    func(*http.Request, throttler.Decision) { t.Error("told a decision that was not made") },
+		OnFailure: middleware.Closed,
+		OnError:   func(_ *http.Request, err error) { told = err },
+	})(status(200))
+	expect(t, get(h), 200, "X-RateLimit-Used", "")
+	if !errors.Is(told, throttler.ErrUnavailable) {
+		t.Errorf("told %v, want ErrUnavailable", told)
+	}
+}
+
+func TestDryRunDoesNotHold(t *testing.T) {
+	th, _ := newThrottler()
+	slow := policy("slow", throttler.Limit{Quota: 1, Window: 24 * time.Hour, Burst: 5, Algorithm: throttler.LeakyBucket})
+	h := middleware.New(th, everyone(slow), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})(status(200))
+	for range 3 { // each a day after the other
+		expect(t, get(h), 200)
+	}
+}
