@@ -2,103 +2,121 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/open-feature/go-sdk/openfeature/isolated"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/backend/rollout/flagfile"
+	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/throttler"
 )
 
 // startTimeout bounds how long servers that do not answer delay the start.
 const startTimeout = time.Second
 
-// open returns the configured backend, and what closes its connections. A
-// Redis server that does not answer is worth a warning, no more: on_failure
-// says what becomes of its callers, and it may come back.
-func (c *config) open(ctx context.Context, log *slog.Logger) (throttler.Backend, func(), error) {
-	if len(c.shards) == 0 {
-		return memorybackend.New(nil), func() {}, nil
-	}
-	var shards []redisbackend.Shard
-	var servers []server
-	closeAll := func() {
-		for _, s := range servers {
-			_ = s.client.Close() // it has nothing left to send
-		}
-	}
-	connect := func(shard, role, addr string) *redis.Client {
-		s := server{shard, role, addr, redis.NewClient(c.clientOptions(addr))}
-		servers = append(servers, s)
-		return s.client
-	}
-	for _, s := range c.shards {
-		shard := redisbackend.Shard{Name: s.name, Primary: connect(s.name, "primary", s.primary)}
-		for _, addr := range s.replicas {
-			shard.Replicas = append(shard.Replicas, connect(s.name, "replica", addr))
-		}
-		shards = append(shards, shard)
-	}
-	backend, err := redisbackend.New(shards, nil)
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
+// backends are those that are open: the one that serves, which may stand in
+// front of others, and what ends them all.
+type backends struct {
+	config  *config
+	log     *slog.Logger
+	serving throttler.Backend
+	rollout *rollout.Backend // nil without flags
+	shadow  *shadow.Backend  // nil without a candidate
+	closers []func()
+}
 
+// open opens the configured backends. A server that does not answer is worth a
+// warning, no more: on_failure says what becomes of its callers, and it may
+// come back.
+func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	silent := warnAboutSilent(ctx, log, servers)
-	if err := backend.Load(ctx); err != nil && !silent {
-		log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
+	b := &backends{config: c, log: log}
+	err := b.openServing(ctx)
+	if err == nil && c.backends.shadow != "" {
+		err = b.openShadow(ctx)
 	}
-	return backend, closeAll, nil
-}
-
-// clientOptions lets no timeout of the client end a decision before the
-// configured deadline does.
-func (c *config) clientOptions(addr string) *redis.Options {
-	o := redisbackend.ClientOptions(addr)
-	o.DialTimeout = max(o.DialTimeout, c.deadline)
-	o.ReadTimeout = max(o.ReadTimeout, c.deadline)
-	o.WriteTimeout = max(o.WriteTimeout, c.deadline)
-	o.PoolTimeout = max(o.PoolTimeout, c.deadline)
-	return o
-}
-
-// server is one Redis server of a shard.
-type server struct {
-	shard, role, addr string
-	client            *redis.Client
-}
-
-// warnAboutSilent asks all servers at once, and reports whether one of them
-// did not answer.
-func warnAboutSilent(ctx context.Context, log *slog.Logger, servers []server) bool {
-	errs := make([]error, len(servers))
-	var wg sync.WaitGroup
-	for i, s := range servers {
-		wg.Go(func() { errs[i] = s.client.Ping(ctx).Err() })
+	if err != nil {
+		b.close()
+		return nil, err
 	}
-	wg.Wait()
-	silent := false
-	for i, s := range servers {
-		if errs[i] != nil {
-			silent = true
-			log.Warn("a Redis server does not answer", "shard", s.shard, "role", s.role, "addr", s.addr, "error", errs[i])
+	return b, nil
+}
+
+// close ends what was opened, the last first.
+func (b *backends) close() {
+	for i := len(b.closers) - 1; i >= 0; i-- {
+		b.closers[i]()
+	}
+}
+
+func (b *backends) openServing(ctx context.Context) error {
+	c := &b.config.backends
+	all := make(map[string]throttler.Mover)
+	names := c.names()
+	if c.flags == "" {
+		names = names[:1]
+	}
+	for _, name := range names {
+		backend, err := b.openOne(ctx, name, "")
+		if err != nil {
+			return err
 		}
+		all[name] = backend
 	}
-	return silent
+	if c.flags == "" {
+		b.serving = all[c.serving]
+		return nil
+	}
+
+	// An API of its own, and not the global one: tests run several demos.
+	api := isolated.NewAPI()
+	b.closers = append(b.closers, func() { _ = api.Shutdown(context.Background()) })
+	if err := api.SetProviderAndWait(ctx, flagfile.New(c.flags, &flagfile.Options{Log: b.log})); err != nil {
+		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
+	}
+	r, err := rollout.New(rollout.Options{Backends: all, Default: c.serving, Client: api.NewClient(), Events: true})
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, r.Close)
+	b.serving, b.rollout = r, r
+	return nil
 }
 
-func init() {
-	// go-redis writes to stderr in a format of its own what the errors of the
-	// decisions say too.
-	redis.SetLogger(noLog{})
+// shadowPrefix begins the candidate's keys, which must not be those of a
+// backend that serves.
+const shadowPrefix = "weir-shadow:"
+
+func (b *backends) openShadow(ctx context.Context) error {
+	candidate, err := b.openOne(ctx, b.config.backends.shadow, shadowPrefix)
+	if err != nil {
+		return err
+	}
+	s, err := shadow.New(shadow.Options{Serving: b.serving, Candidate: candidate, Deadline: b.config.deadline})
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, s.Close)
+	b.serving, b.shadow = s, s
+	return nil
 }
 
-type noLog struct{}
-
-func (noLog) Printf(context.Context, string, ...any) {}
+// openOne opens the backend of that name. An empty prefix is the usual one.
+func (b *backends) openOne(ctx context.Context, name, prefix string) (throttler.Mover, error) {
+	switch name {
+	case memoryName:
+		return memorybackend.New(nil), nil
+	case redisName:
+		return b.openRedis(ctx, b.config.backends.shards, prefix)
+	case reshardedName:
+		return b.openRedis(ctx, b.config.backends.resharded, prefix)
+	case memcachedName:
+		return b.openMemcached(ctx, prefix)
+	}
+	return nil, fmt.Errorf("there is no backend %q", name)
+}

@@ -11,23 +11,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/throttler"
 )
 
 // config is what the demo runs on: the defaults, and what a file changes.
 type config struct {
 	listen         string
-	shards         []shardConfig // none: counts live in this process
+	backends       backendsConfig
 	policies       map[string]*throttler.Policy
-	trustedProxies []string // CIDR prefixes
+	dryRuns        map[string]*throttler.Policy // by the policies beside which they are tried
+	trustedProxies []string                     // CIDR prefixes
 	deadline       time.Duration
 	failClosed     bool
-}
-
-type shardConfig struct {
-	name     string
-	primary  string   // host:port
-	replicas []string // host:port
 }
 
 // Names of the policies that the routes use.
@@ -45,7 +41,9 @@ var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPol
 func defaultConfig() *config {
 	c := &config{
 		listen:   "127.0.0.1:8080",
+		backends: backendsConfig{serving: memoryName},
 		policies: map[string]*throttler.Policy{},
+		dryRuns:  map[string]*throttler.Policy{},
 		deadline: 50 * time.Millisecond,
 	}
 	for _, p := range []*throttler.Policy{
@@ -77,6 +75,14 @@ func (c *config) warnings() []string {
 			all = append(all, fmt.Sprintf("policy %q limits no route; the routes use %s", name, strings.Join(routePolicies, ", ")))
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.dryRuns)) {
+		all = append(all, c.dryRuns[name].Warnings()...)
+	}
+	if c.backends.flags != "" {
+		if err := flagfile.Check(c.backends.flags); err != nil {
+			all = append(all, fmt.Sprintf("the flags' file is wrong, until it is right all clients are on %s: %v", c.backends.serving, err))
+		}
+	}
 	return all
 }
 
@@ -86,48 +92,14 @@ type configFile struct {
 	Listen         string                `yaml:"listen"`
 	Backend        string                `yaml:"backend"`
 	Redis          *redisFile            `yaml:"redis"`
+	Memcached      *memcachedFile        `yaml:"memcached"`
+	Flags          string                `yaml:"flags"`
+	Shadow         string                `yaml:"shadow"`
 	Policies       map[string]policyFile `yaml:"policies"`
+	DryRuns        map[string]policyFile `yaml:"dry_runs"`
 	TrustedProxies []string              `yaml:"trusted_proxies"`
 	Deadline       string                `yaml:"deadline"`
 	OnFailure      string                `yaml:"on_failure"`
-}
-
-type redisFile struct {
-	Shards []shardFile `yaml:"shards"`
-}
-
-type shardFile struct {
-	Name     string        `yaml:"name"`
-	Primary  string        `yaml:"primary"`
-	Replicas []addressFile `yaml:"replicas"`
-}
-
-type addressFile string
-
-// UnmarshalYAML takes {host: port} for host:port: that is how go-yaml 1.19
-// reads an address in a list in a flow mapping, {replicas: [127.0.0.1:7002]}.
-func (a *addressFile) UnmarshalYAML(decode func(any) error) error {
-	var pair map[string]string
-	if decode(&pair) == nil && len(pair) == 1 {
-		for host, port := range pair {
-			*a = addressFile(host + ":" + port)
-		}
-		return nil
-	}
-	return decode((*string)(a))
-}
-
-type policyFile struct {
-	Limits []limitFile `yaml:"limits"`
-}
-
-type limitFile struct {
-	Quota     string `yaml:"quota"`
-	Window    string `yaml:"window"`
-	Algorithm string `yaml:"algorithm"`
-	Aligned   string `yaml:"aligned"`
-	Burst     string `yaml:"burst"`
-	MaxWait   string `yaml:"max_wait"`
 }
 
 // loadConfig reads the file over the defaults: what it does not mention stays,
@@ -149,12 +121,13 @@ func parseConfig(name string, text []byte) (*config, error) {
 	if file.Listen != "" {
 		c.listen = r.address(file.Listen, "listen")
 	}
-	c.readBackend(r, &file)
+	c.backends.read(r, &file)
 	for _, name := range slices.Sorted(maps.Keys(file.Policies)) {
-		if p := r.policy(name, file.Policies[name]); p != nil {
+		if p := r.policy(name, file.Policies[name], "policies", name); p != nil {
 			c.policies[name] = p
 		}
 	}
+	c.readDryRuns(r, file.DryRuns)
 	for i, prefix := range file.TrustedProxies {
 		if _, err := netip.ParsePrefix(prefix); err != nil {
 			r.wrong("an address range such as 10.0.0.0/8 or 192.0.2.7/32", prefix, "trusted_proxies", i)
@@ -169,93 +142,6 @@ func parseConfig(name string, text []byte) (*config, error) {
 		r.wrong("open or closed", file.OnFailure, "on_failure")
 	}
 	return c, r.err()
-}
-
-func (c *config) readBackend(r *reader, file *configFile) {
-	switch file.Backend {
-	case "", "memory":
-		if file.Redis != nil {
-			r.problem("redis is set, but the backend is memory; write backend: redis, or leave redis out", "redis")
-		}
-		return
-	case "redis":
-	default:
-		r.wrong("memory or redis", file.Backend, "backend")
-		return
-	}
-	if file.Redis == nil || len(file.Redis.Shards) == 0 {
-		r.problem("redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}", "redis", "shards")
-		return
-	}
-	seen := map[string]int{}
-	for i, s := range file.Redis.Shards {
-		switch first, again := seen[s.Name]; {
-		case s.Name == "":
-			r.problem(fmt.Sprintf("redis.shards[%d].name is missing; keys find their shard by its name", i), "redis", "shards", i)
-		case again:
-			r.wrong(fmt.Sprintf("another than that of redis.shards[%d]: keys find their shard by its name", first), s.Name, "redis", "shards", i, "name")
-		default:
-			seen[s.Name] = i
-		}
-		shard := shardConfig{name: s.Name, primary: r.address(s.Primary, "redis", "shards", i, "primary")}
-		for j, replica := range s.Replicas {
-			shard.replicas = append(shard.replicas, r.address(string(replica), "redis", "shards", i, "replicas", j))
-		}
-		c.shards = append(c.shards, shard)
-	}
-}
-
-// policy returns nil if the policy is wrong.
-func (r *reader) policy(name string, file policyFile) *throttler.Policy {
-	before := len(r.problems)
-	p := &throttler.Policy{Name: name}
-	for i, l := range file.Limits {
-		p.Limits = append(p.Limits, r.limit(l, "policies", name, "limits", i))
-	}
-	if len(r.problems) > before {
-		return nil
-	}
-	err := p.Validate()
-	if err == nil {
-		return p
-	}
-	at := []any{"policies", name}
-	for i := range p.Limits { // which one is it?
-		alone := throttler.Policy{Name: name, Limits: p.Limits[i : i+1]}
-		if alone.Validate() != nil {
-			at = append(at, "limits", i)
-			break
-		}
-	}
-	r.problem(strings.TrimPrefix(err.Error(), "throttler: "), at...)
-	return nil
-}
-
-func (r *reader) limit(file limitFile, at ...any) throttler.Limit {
-	l := throttler.Limit{
-		Quota:  r.whole(file.Quota, append(at, "quota")...),
-		Window: r.duration(file.Window, append(at, "window")...),
-	}
-	if file.Algorithm != "" {
-		algorithm, err := throttler.ParseAlgorithm(file.Algorithm)
-		if err != nil {
-			r.problem(strings.TrimPrefix(err.Error(), "throttler: "), append(at, "algorithm")...)
-		}
-		l.Algorithm = algorithm
-	}
-	if file.Aligned != "" {
-		l.Aligned = file.Aligned == "true"
-		if !l.Aligned && file.Aligned != "false" {
-			r.wrong("true or false", file.Aligned, append(at, "aligned")...)
-		}
-	}
-	if file.Burst != "" {
-		l.Burst = r.whole(file.Burst, append(at, "burst")...)
-	}
-	if file.MaxWait != "" {
-		l.MaxWait = r.duration(file.MaxWait, append(at, "max_wait")...)
-	}
-	return l
 }
 
 func (r *reader) whole(text string, at ...any) int64 {

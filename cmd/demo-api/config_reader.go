@@ -84,11 +84,15 @@ func keysAt(path string) []string {
 
 func structAt(path string) reflect.Type {
 	switch {
-	case strings.HasPrefix(path, "$.policies.") && strings.Contains(path, ".limits["):
+	case (strings.HasPrefix(path, "$.policies.") || strings.HasPrefix(path, "$.dry_runs.")) && strings.Contains(path, ".limits["):
 		return reflect.TypeFor[limitFile]()
-	case strings.HasPrefix(path, "$.policies."):
+	case strings.HasPrefix(path, "$.policies."), strings.HasPrefix(path, "$.dry_runs."):
 		return reflect.TypeFor[policyFile]()
-	case strings.HasPrefix(path, "$.redis.shards["):
+	case strings.HasPrefix(path, "$.memcached.servers["):
+		return reflect.TypeFor[serverFile]()
+	case strings.HasPrefix(path, "$.memcached."):
+		return reflect.TypeFor[memcachedFile]()
+	case strings.HasPrefix(path, "$.redis.shards["), strings.HasPrefix(path, "$.redis.resharded["):
 		return reflect.TypeFor[shardFile]()
 	case strings.HasPrefix(path, "$.redis."):
 		return reflect.TypeFor[redisFile]()

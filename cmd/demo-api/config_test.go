@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, backend, redis, policies, trusted_proxies, deadline, on_failure`,
+			`demo.yaml:2: unknown key listen_on; the keys here are listen, backend, redis, memcached, flags, shadow, policies, dry_runs, trusted_proxies, deadline, on_failure`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - quta: 4\n",
 			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
@@ -25,7 +26,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:4: unknown key nam; the keys here are name, primary, replicas`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
-			`demo.yaml:2: unknown key shard; the keys here are shards`,
+			`demo.yaml:2: unknown key shard; the keys here are shards, resharded`,
 		}, {
 			"key twice", "listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n",
 			`demo.yaml:2: mapping key "listen" already defined at [1:1]`,
@@ -42,11 +43,41 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"listen with a bad port", "listen: localhost:99999\n",
 			`demo.yaml:1: listen is "localhost:99999"; it must be a host and a port, such as 127.0.0.1:8080`,
 		}, {
-			"unknown backend", "backend: memcached\n",
-			`demo.yaml:1: backend is "memcached"; it must be memory or redis`,
+			"unknown backend", "backend: etcd\n",
+			`demo.yaml:1: backend is "etcd"; it must be memory, redis, redis-resharded or memcached`,
 		}, {
 			"redis and memory", "redis: {shards: [{name: a, primary: 127.0.0.1:1}]}\n",
-			`demo.yaml:1: redis is set, but the backend is memory; write backend: redis, or leave redis out`,
+			`demo.yaml:1: redis is set, but the backend is memory; write backend: redis, or flags: FILE to move clients between them, or leave redis out`,
+		}, {
+			"memcached and redis", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\nmemcached: {servers: [127.0.0.1:2]}\n",
+			`demo.yaml:3: memcached is set, but the backend is redis; write backend: memcached, or flags: FILE to move clients between them, or leave memcached out`,
+		}, {
+			"no servers", "backend: memcached\nmemcached: {servers: []}\n",
+			`demo.yaml:2: memcached.servers is empty; the memcached backend needs at least one server, such as 127.0.0.1:11211`,
+		}, {
+			"server without a port", "backend: memcached\nmemcached:\n  servers: [localhost]\n",
+			`demo.yaml:3: memcached.servers[0].address is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,
+		}, {
+			"server twice", "backend: memcached\nmemcached:\n  servers:\n    - 127.0.0.1:1\n    - 127.0.0.1:1\n",
+			`demo.yaml:5: memcached.servers[1] is named "127.0.0.1:1" as memcached.servers[0] is; keys find their server by its name`,
+		}, {
+			"unknown key of a server", "backend: memcached\nmemcached:\n  servers:\n    - {name: a, addres: 127.0.0.1:1}\n",
+			`demo.yaml:4: unknown key addres; the keys here are name, address`,
+		}, {
+			"flags with nowhere to go", "flags: flags.json\n",
+			`demo.yaml:1: flags is set, but there is no backend beside memory to move clients to; set redis or memcached`,
+		}, {
+			"unknown shadow", "shadow: etcd\n",
+			`demo.yaml:1: shadow is "etcd"; it must be memory, redis, redis-resharded or memcached`,
+		}, {
+			"shadow that is not there", "shadow: redis\n",
+			`demo.yaml: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
+		}, {
+			"dry run beside no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: dry_runs.cor is beside no route; the routes use core, search, auth.createToken, org, org.member`,
+		}, {
+			"dry run without a window", "dry_runs:\n  core:\n    limits:\n      - {quota: 1}\n",
+			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
 		}, {
 			"no shards", "backend: redis\n",
 			`demo.yaml: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
@@ -127,7 +158,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: on_failure is "local"; it must be open or closed`,
 		}, {
 			"all at once", "backend: disk\non_failure: no\n",
-			"demo.yaml:1: backend is \"disk\"; it must be memory or redis\ndemo.yaml:2: on_failure is \"no\"; it must be open or closed",
+			"demo.yaml:1: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached\ndemo.yaml:2: on_failure is \"no\"; it must be open or closed",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -168,6 +199,13 @@ redis:
   shards:
     - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}
     - {name: b, primary: 127.0.0.1:7003}
+  resharded:
+    - {name: a, primary: 127.0.0.1:7005}
+memcached: {servers: [127.0.0.1:7006, {name: m, address: 127.0.0.1:7007}]}
+flags: flags.json
+shadow: memory
+dry_runs:
+  core: {limits: [{quota: 4, window: 90s}]}
 policies:
   core: {limits: [{quota: 5, window: 90s, aligned: true}]}
   burst: {limits: [{quota: 10, window: 1s, algorithm: token-bucket, burst: 30}]}
@@ -176,16 +214,24 @@ trusted_proxies: [127.0.0.0/8]
 deadline: 20ms
 on_failure: closed
 `
-	got, err := parseConfig("demo.yaml", []byte(text))
+	got, err := parseConfig("etc/demo.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
 	want.listen = "[::1]:9000"
-	want.shards = []shardConfig{
-		{name: "a", primary: "127.0.0.1:7001", replicas: []string{"127.0.0.1:7002"}},
-		{name: "b", primary: "127.0.0.1:7003"},
+	want.backends = backendsConfig{
+		serving: "redis",
+		shards: []shardConfig{
+			{name: "a", primary: "127.0.0.1:7001", replicas: []string{"127.0.0.1:7002"}},
+			{name: "b", primary: "127.0.0.1:7003"},
+		},
+		resharded: []shardConfig{{name: "a", primary: "127.0.0.1:7005"}},
+		servers:   []serverConfig{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}},
+		flags:     filepath.Join("etc", "flags.json"),
+		shadow:    "memory",
 	}
+	want.dryRuns["core"] = &throttler.Policy{Name: "core.dry-run", Limits: []throttler.Limit{{Quota: 4, Window: 90 * time.Second}}}
 	for name, l := range map[string]throttler.Limit{
 		"core":  {Quota: 5, Window: 90 * time.Second, Aligned: true},
 		"burst": {Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 30},
@@ -199,8 +245,10 @@ on_failure: closed
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	if w := got.warnings(); len(w) != 2 || !strings.Contains(w[0], `"burst" limits no route`) || !strings.Contains(w[1], `"queue" limits no route`) {
-		t.Errorf("warnings: got %q, want two, about burst and queue", w)
+	w := got.warnings()
+	if len(w) != 3 || !strings.Contains(w[0], `"burst" limits no route`) || !strings.Contains(w[1], `"queue" limits no route`) ||
+		w[2] != "the flags' file is wrong, until it is right all clients are on redis: etc/flags.json: no such file or directory" {
+		t.Errorf("warnings: got %q, want three, about burst, queue and the flags", w)
 	}
 }
 

@@ -7,7 +7,8 @@
 //	go run ./cmd/demo-api
 //
 // serves on 127.0.0.1:8080 and counts in memory. With -config it counts in
-// Redis, together with any number of other processes.
+// Redis or Memcached, together with any number of other processes, or moves
+// clients from one to the other by a flag.
 package main
 
 import (
@@ -20,8 +21,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/weir-go/weir/throttler"
 )
 
 func main() {
@@ -56,13 +55,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, warning := range c.warnings() {
 		log.Warn(warning)
 	}
-	backend, closeBackend, err := c.open(ctx, log)
+	b, err := c.open(ctx, log)
 	if err != nil {
 		return &usageError{err}
 	}
-	defer closeBackend()
-	t := throttler.New(backend, nil)
-	return serve(ctx, c, routes(c, t, log), stdout, log)
+	defer b.close()
+	return serve(ctx, c, routes(c, b, log), stdout, log)
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
@@ -85,6 +83,7 @@ routes:
   POST /auth/token            auth.createToken
   GET  /rate_limit            what is left to the caller; free
   GET  /healthz               never limited
+  GET  /debug/backend         what the backends have done, and dry runs; never limited
 `
 
 // configure reads the arguments. It returns flag.ErrHelp if there is nothing

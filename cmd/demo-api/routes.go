@@ -12,7 +12,8 @@ import (
 )
 
 // routes returns the API: which route is limited by which policy.
-func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
+func routes(c *config, b *backends, log *slog.Logger) http.Handler {
+	t := throttler.New(b.serving, nil)
 	options := &middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
@@ -25,8 +26,11 @@ func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
 	if c.failClosed {
 		options.OnFailure = middleware.Closed
 	}
+	dry := newDryRuns(c, t, *options)
 	limit := func(policy string) func(http.Handler) http.Handler {
-		return middleware.New(t, middleware.Limit(c.policies[policy], caller), options)
+		enforce := middleware.New(t, middleware.Limit(c.policies[policy], caller), options)
+		try := dry.beside(charged{policy, caller})
+		return func(next http.Handler) http.Handler { return try(enforce(next)) }
 	}
 
 	r := chi.NewRouter()
@@ -48,7 +52,7 @@ func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
 	})
 	// A member within an organisation: one decision about both, all or nothing.
 	chain := middleware.All(middleware.Limit(c.policies[orgPolicy], organisation), middleware.Limit(c.policies[memberPolicy], caller))
-	r.With(middleware.New(t, chain, options)).Get("/orgs/{org}/feed", getFeed)
+	r.With(dry.beside(charged{orgPolicy, organisation}, charged{memberPolicy, caller}), middleware.New(t, chain, options)).Get("/orgs/{org}/feed", getFeed)
 	r.With(limit(searchPolicy)).Get("/search", getSearch)
 	r.With(limit(createTokenPolicy)).Post("/auth/token", postToken)
 
@@ -62,5 +66,6 @@ func routes(c *config, t *throttler.Throttler, log *slog.Logger) http.Handler {
 	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), status))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", middleware.Status(t, chain, status))
 	r.Get("/healthz", getHealth)
+	r.Get("/debug/backend", getBackend(b, dry))
 	return r
 }

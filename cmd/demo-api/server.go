@@ -55,12 +55,7 @@ func serve(ctx context.Context, c *config, handler http.Handler, stdout io.Write
 }
 
 func greet(stdout io.Writer, c *config, addr net.Addr) {
-	where := "memory"
-	if n := len(c.shards); n == 1 {
-		where = "Redis, on 1 shard"
-	} else if n > 1 {
-		where = fmt.Sprintf("Redis, on %d shards", n)
-	}
+	where := c.backends.describe()
 	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // what a person can type
 	}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/throttler"
+)
+
+func (b *backends) openMemcached(ctx context.Context, prefix string) (throttler.Mover, error) {
+	var servers []memcachedbackend.Server
+	for _, s := range b.config.backends.servers {
+		client := memcachedbackend.NewClient(s.address)
+		// No timeout of the client ends a decision before the deadline does.
+		client.Timeout = max(client.Timeout, b.config.deadline)
+		b.closers = append(b.closers, func() { _ = client.Close() })
+		servers = append(servers, memcachedbackend.Server{Name: s.name, Client: client})
+	}
+	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: prefix})
+	if err != nil {
+		return nil, err
+	}
+	b.warnAboutSilentMemcached(ctx, servers)
+	return backend, nil
+}
+
+// warnAboutSilentMemcached asks all servers at once.
+func (b *backends) warnAboutSilentMemcached(ctx context.Context, servers []memcachedbackend.Server) {
+	errs := make([]chan error, len(servers))
+	for i, s := range servers {
+		errs[i] = make(chan error, 1)
+		go func() { errs[i] <- s.Client.Ping() }() // ends with the client's own timeout
+	}
+	for i, s := range servers {
+		var err error
+		select {
+		case err = <-errs[i]:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err != nil {
+			b.log.Warn("a Memcached server does not answer", "server", s.Name, "addr", b.config.backends.servers[i].address, "error", err)
+		}
+	}
+}
