@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/load"
+	"github.com/weir-go/weir/internal/testserver"
+)
+
+var (
+	rolloutClients = flag.Int("rollout-clients", 150, "clients of TestClientsMoveUnderLoad")
+	rolloutWindow  = flag.Duration("rollout-window", 2*time.Second, "window of TestClientsMoveUnderLoad; each percentage holds for one and a bit")
+)
+
+// share writes a flags' file that has so many percent of the clients on redis.
+func share(t *testing.T, file string, percent int) {
+	t.Helper()
+	text := fmt.Sprintf(`{
+  "flags": {
+    "throttler-backend": {
+      "state": "ENABLED",
+      "variants": {"redis": "redis", "memcached": "memcached"},
+      "defaultVariant": "memcached",
+      "targeting": {"fractional": [["redis", %d], ["memcached", %d]]}
+    }
+  }
+}
+`, percent, 100-percent)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// between returns the configuration of demos that move clients between
+// Memcached and Redis.
+func between(t *testing.T, flags string) string {
+	return fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\n",
+		testserver.Memcached(t).Addr, testserver.Redis(t).Addr, flags)
+}
+
+func (d *demo) backend() debugBackend {
+	d.t.Helper()
+	var b debugBackend
+	if err := json.Unmarshal([]byte(d.get("/debug/backend").body), &b); err != nil {
+		d.t.Fatal(err)
+	}
+	return b
+}
+
+// TestClientsMoveUnderLoad turns the share of Redis up and down while clients
+// of three demos use up their quotas. The full form takes some minutes:
+//
+//	go test ./cmd/demo-api -run ClientsMove -v -rollout-clients 1000 -rollout-window 10s
+func TestClientsMoveUnderLoad(t *testing.T) {
+	flags := filepath.Join(t.TempDir(), "flags.json")
+	share(t, flags, 0)
+	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: 20, window: %v}]}\n", *rolloutWindow)
+	var demos []*demo
+	o := load.Options{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client"}
+	for range 3 {
+		d := startDemo(t, config)
+		demos = append(demos, d)
+		o.URLs = append(o.URLs, d.url)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	reports := make(chan load.Report)
+	go func() { reports <- load.Run(ctx, o, nil) }()
+	for _, percent := range []int{0, 10, 50, 100, 0} {
+		share(t, flags, percent)
+		select { // so that each flip comes at another point of the windows
+		case <-time.After(*rolloutWindow * 13 / 10):
+		case <-t.Context().Done():
+		}
+		t.Logf("at %3d percent: %+v", percent, *demos[0].backend().Rollout)
+	}
+	stop()
+	r := <-reports
+	t.Logf("served %d, refused %d, undecided %d; p50 %v, p99 %v", r.Served, r.Refused, r.Undecided, r.Quantile(50), r.Quantile(99))
+	if r.WrongCount > 0 || r.Undecided > 0 {
+		t.Errorf("%d answers were wrong, %d undecided:\n%s", r.WrongCount, r.Undecided, strings.Join(r.Wrong, "\n"))
+	}
+	if r.Served == 0 || r.Refused == 0 {
+		t.Errorf("served %d, refused %d: the test tests nothing", r.Served, r.Refused)
+	}
+	var moved, lost int64
+	for _, d := range demos {
+		s := d.backend().Rollout
+		moved, lost = moved+s.Moved, lost+s.Lost
+		if len(s.Defaulted) > 0 {
+			t.Errorf("the flag failed: %v", s.Defaulted)
+		}
+	}
+	if moved < int64(*rolloutClients) || lost > 0 {
+		t.Errorf("%d counts moved, %d lost; want at least %d, none", moved, lost, *rolloutClients)
+	}
+}
+
+// TestFlagsFileGoesWrong breaks the file while demos run, and starts one on it.
+func TestFlagsFileGoesWrong(t *testing.T) {
+	flags := filepath.Join(t.TempDir(), "flags.json")
+	share(t, flags, 100)
+	config := between(t, flags)
+	d := startDemo(t, config)
+	for used := 1; used <= 2; used++ {
+		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/60 core", used) {
+			t.Errorf("got %v, want 200 %d/60", r, used)
+		}
+	}
+	if s := d.backend().Rollout; s.Served["redis"] != 2 {
+		t.Errorf("served %v, want 2 by redis", s.Served)
+	}
+	if err := os.WriteFile(flags, []byte("{\n  \"flags\": {\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.stderr.find(t, `(the flags' file is wrong, their last good state holds" error=\S*flags.json: line 3: the JSON ends too early)`, d.ended)
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "3/60 core" {
+		t.Errorf("got %v, want 200 3/60", r)
+	}
+	if s := d.backend().Rollout; s.Served["redis"] != 3 || len(s.Defaulted) > 0 {
+		t.Errorf("served %v, defaulted %v; want 3 by redis", s.Served, s.Defaulted)
+	}
+
+	late := startDemo(t, config) // it has no last good state
+	if r := late.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "4/60 core" {
+		t.Errorf("got %v, want 200 4/60: it finds the count where the other has it", r)
+	}
+	if log := late.stderr.String(); !strings.Contains(log, "the flags' file is wrong, until it is right all clients are on memcached") {
+		t.Errorf("got log %q", log)
+	}
+	share(t, flags, 100)
+	late.stderr.find(t, `(flags were read)`, late.ended)
+	if r := late.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "5/60 core" {
+		t.Errorf("got %v, want 200 5/60", r)
+	}
+}
+
+func TestShadowAndDryRun(t *testing.T) {
+	memcached, redis := testserver.Memcached(t), testserver.Redis(t)
+	d := startDemo(t, fmt.Sprintf(`
+backend: memcached
+memcached: {servers: [%s]}
+redis: {shards: [{name: a, primary: %s}]}
+shadow: redis
+dry_runs:
+  core: {limits: [{quota: 2, window: 1h}]}
+  org.member: {limits: [{quota: 1, window: 1h}]}
+`, memcached.Addr, redis.Addr))
+	for used := 1; used <= 5; used++ {
+		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/60 core", used) {
+			t.Errorf("got %v, want 200 %d/60", r, used)
+		}
+	}
+	for range 3 {
+		if r := d.get("/orgs/acme/feed"); r.status != http.StatusOK {
+			t.Errorf("got %v, want 200", r)
+		}
+	}
+	var b debugBackend
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if b = d.backend(); b.Shadow.Compared == 16 { // 8, and as many dry
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the shadow has seen %+v, want 16 takes", *b.Shadow)
+		}
+	}
+	if s := b.Shadow; s.Agreed != 16 || s.Failed+s.Dropped != 0 {
+		t.Errorf("shadow %+v, want agreement", s)
+	}
+	if got := fmt.Sprint(b.DryRuns); got != "map[core:{2 3} org.member:{1 2}]" {
+		t.Errorf("dry runs %s, want core 2 allowed and 3 refused, org.member 1 and 2", got)
+	}
+	redis.Kill()
+	for range 5 {
+		if r := d.get("/search?q=weir"); r.status != http.StatusOK || r.header.Get("X-RateLimit-Resource") != "search" {
+			t.Errorf("with the shadow dead: got %v, want 200", r)
+		}
+	}
+}
+
+func TestMemcachedDies(t *testing.T) {
+	server := testserver.Memcached(t)
+	d := startDemo(t, fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\n", server.Addr))
+	want := func(what, rates string) {
+		t.Helper()
+		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != rates {
+			t.Errorf("%s: got %v, want 200 %s", what, r, rates)
+		}
+	}
+	want("first", "1/60 core")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	want("restarted, and empty", "1/60 core")
+	server.Kill()
+	want("dead: no rates, which would be a lie", "/ ")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	want("back", "1/60 core")
+}
+
+// TestResharding moves clients from one list of shards to another.
+func TestResharding(t *testing.T) {
+	a, b := testserver.Redis(t).Addr, testserver.Redis(t).Addr
+	flags := filepath.Join(t.TempDir(), "flags.json")
+	say := func(name string) {
+		text := fmt.Sprintf(`{"flags": {"throttler-backend": {"state": "ENABLED", "variants": {"v": %q}, "defaultVariant": "v"}}}`, name)
+		if err := os.WriteFile(flags, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("redis")
+	d := startDemo(t, fmt.Sprintf("backend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
+	const clients = 20
+	all := func(used int) {
+		t.Helper()
+		for i := range clients {
+			if r := d.get("/repos/acme/rockets", "Authorization", fmt.Sprint("Bearer client", i)); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/60 core", used) {
+				t.Errorf("client %d: got %v, want 200 %d/60", i, r, used)
+			}
+		}
+	}
+	all(1)
+	say("redis-resharded")
+	d.stderr.find(t, `(flags were read)`, d.ended)
+	all(2)
+	all(3)
+	if s := d.backend().Rollout; s.Moved == 0 || s.Moved == clients || s.Served["redis-resharded"] == 0 {
+		t.Errorf("%+v; want some counts moved, and those of the shard that both lists have not", s)
+	}
+}

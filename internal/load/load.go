@@ -1,0 +1,205 @@
+// Package load is many HTTP clients behind rate limits, who check what they
+// are told: that nobody gets more than the quota in a window, that reset-at
+// stands still inside one, and that nothing fails.
+package load
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Options say who asks for what.
+type Options struct {
+	URLs    []string      // of the processes; each request goes to any of them
+	Path    string        // of the resource, limited by one fixed window for each token
+	Clients int           // each sends one request at a time, with a token of its own
+	Every   time.Duration // mean time between two requests of a client
+	Prefix  string        // of the clients' tokens
+}
+
+// Run sends requests until ctx is done, and reports to each, if it is not nil,
+// about every second that passed.
+func Run(ctx context.Context, o Options, each func(Report)) Report {
+	l := &load{Options: o, client: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients},
+		Timeout:   30 * time.Second,
+	}}
+	defer l.client.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for i := range o.Clients {
+		wg.Go(func() { l.be(ctx, fmt.Sprint(o.Prefix, i)) })
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	var total Report
+	for {
+		select {
+		case <-ticker.C:
+			second := l.take()
+			if each != nil {
+				each(second)
+			}
+			total.add(second)
+		case <-done:
+			total.add(l.take())
+			return total
+		}
+	}
+}
+
+// Report is what the clients met.
+type Report struct {
+	Served, Refused int
+	Undecided       int      // served without rate headers: there was no decision
+	Wrong           []string // what broke a promise, at most some of it
+	WrongCount      int
+
+	Latencies []time.Duration
+}
+
+// Quantile returns the latency that so many percent of the requests kept below.
+func (r *Report) Quantile(percent int) time.Duration {
+	if len(r.Latencies) == 0 {
+		return 0
+	}
+	slices.Sort(r.Latencies)
+	return r.Latencies[min(len(r.Latencies)*percent/100, len(r.Latencies)-1)]
+}
+
+// mostWrong is how many wrongs a report spells out.
+const mostWrong = 20
+
+func (r *Report) add(o Report) {
+	r.Served += o.Served
+	r.Refused += o.Refused
+	r.Undecided += o.Undecided
+	r.WrongCount += o.WrongCount
+	r.Wrong = append(r.Wrong, o.Wrong[:min(len(o.Wrong), mostWrong-len(r.Wrong))]...)
+	r.Latencies = append(r.Latencies, o.Latencies...)
+}
+
+type load struct {
+	Options
+	client *http.Client
+
+	mu     sync.Mutex
+	report Report // since it was last taken
+}
+
+func (l *load) take() Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.report
+	l.report = Report{}
+	return r
+}
+
+// be is one client, until ctx is done.
+func (l *load) be(ctx context.Context, token string) {
+	var w window
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rand.N(2 * l.Every)):
+		}
+		began := time.Now()
+		status, header, err := l.get(token)
+		took := time.Since(began)
+
+		l.mu.Lock()
+		r := &l.report
+		r.Latencies = append(r.Latencies, took)
+		wrong := ""
+		switch {
+		case err != nil:
+			wrong = err.Error()
+		case status == http.StatusOK && header.Get("X-RateLimit-Reset") == "":
+			r.Undecided++
+		case status == http.StatusOK:
+			r.Served++
+			wrong = w.note(header, true)
+		case status == http.StatusTooManyRequests:
+			r.Refused++
+			wrong = w.note(header, false)
+		default:
+			wrong = fmt.Sprintf("status %d", status)
+		}
+		if wrong != "" {
+			r.WrongCount++
+			if len(r.Wrong) < mostWrong {
+				r.Wrong = append(r.Wrong, token+": "+wrong)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
+
+func (l *load) get(token string) (int, http.Header, error) {
+	// Not the run's context: a request in flight at the end is finished.
+	request, err := http.NewRequest(http.MethodGet, l.URLs[rand.IntN(len(l.URLs))]+l.Path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := l.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return 0, nil, err
+	}
+	return response.StatusCode, response.Header, nil
+}
+
+// window is what one client knows of its present window.
+type window struct {
+	reset  int64 // Unix s, rounded up
+	served int
+}
+
+// note checks an answer against those before, and says what is wrong with it.
+func (w *window) note(header http.Header, served bool) string {
+	number := func(name string) int64 {
+		n, err := strconv.ParseInt(header.Get(name), 10, 64)
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	limit, used, remaining, reset := number("X-RateLimit-Limit"), number("X-RateLimit-Used"), number("X-RateLimit-Remaining"), number("X-RateLimit-Reset")
+	if limit < 0 || used < 0 || remaining < 0 || reset < 0 {
+		return "a rate header is missing"
+	}
+	switch {
+	case reset == w.reset:
+	case reset < w.reset:
+		return fmt.Sprintf("reset went back from %d to %d", w.reset, reset)
+	case time.Now().UnixMilli() < (w.reset-1)*1000: // rounded up, it is at most a second late
+		return fmt.Sprintf("reset moved from %d to %d inside the window", w.reset, reset)
+	default:
+		*w = window{reset: reset}
+	}
+	if served {
+		w.served++
+	}
+	switch {
+	case int64(w.served) > limit:
+		return fmt.Sprintf("%d were served in a window of %d", w.served, limit)
+	case served && used != int64(w.served):
+		return fmt.Sprintf("used is %d, %d were served", used, w.served)
+	case !served && (used != limit || remaining != 0):
+		return fmt.Sprintf("refused with %d used of %d", used, limit)
+	}
+	return ""
+}
