@@ -1,5 +1,7 @@
-// Command stack starts two shards of Redis, each a primary and a replica, on
-// free loopback ports, and the demo on them. Ctrl-C, or SIGTERM, ends them all:
+// Command stack starts two shards of Redis, each a primary and a replica, and a
+// Memcached server, on free loopback ports, and the demo on them, with a file
+// of flags that moves clients from one to the other. Ctrl-C, or SIGTERM, ends
+// them all:
 //
 //	make stack
 //
@@ -46,8 +48,13 @@ func main() {
 
 // run starts everything, waits for ctx or for the demo's end, and stops it all.
 func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) error {
+	dir, err := os.MkdirTemp("", "weir-stack-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
 	var config strings.Builder
-	config.WriteString("backend: redis\nredis:\n  shards:\n")
+	config.WriteString("backend: redis\nflags: flags.json\nredis:\n  shards:\n")
 	for _, name := range []string{"a", "b"} {
 		primary, err := testserver.StartRedis()
 		if err != nil {
@@ -64,15 +71,22 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 		fmt.Fprintf(&config, "    - {name: %s, primary: %q, replicas: [%q]}\n", name, primary.Addr, replica.Addr)
 	}
 
-	dir, err := os.MkdirTemp("", "weir-stack-")
+	memcached, err := testserver.StartMemcached()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "demo.yaml")
+	defer memcached.Stop()
+	fmt.Fprintf(stdout, "memcached: %s (process %d)\n", memcached.Addr, memcached.Pid())
+	fmt.Fprintf(&config, "memcached:\n  servers:\n    - {name: a, address: %q}\n", memcached.Addr)
+
+	file, flagsFile := filepath.Join(dir, "demo.yaml"), filepath.Join(dir, "flags.json")
 	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
 		return err
 	}
+	if err := os.WriteFile(flagsFile, []byte(flags), 0o600); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "flags: %s (change the weights and save: clients move between Redis and Memcached)\n", flagsFile)
 
 	if listen == "" {
 		listen = freeAddr()
@@ -92,6 +106,18 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	}
 	return nil
 }
+
+const flags = `{
+  "flags": {
+    "throttler-backend": {
+      "state": "ENABLED",
+      "variants": {"redis": "redis", "memcached": "memcached"},
+      "defaultVariant": "redis",
+      "targeting": {"fractional": [["redis", 100], ["memcached", 0]]}
+    }
+  }
+}
+`
 
 func freeAddr() string {
 	const usual = "127.0.0.1:8080"

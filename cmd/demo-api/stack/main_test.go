@@ -54,8 +54,8 @@ func TestStackStartsAndLeavesNothing(t *testing.T) {
 				t.Errorf("got %d, want 200", got)
 			}
 			pids := regexp.MustCompile(`process (\d+)`).FindAllSubmatch(said, -1)
-			if len(pids) != 4 {
-				t.Errorf("%d processes named, want 4, in\n%s", len(pids), said)
+			if len(pids) != 5 {
+				t.Errorf("%d processes named, want 5, in\n%s", len(pids), said)
 			}
 
 			if err := cmd.Process.Signal(signal); err != nil {
