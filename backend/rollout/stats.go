@@ -52,6 +52,7 @@ func (c *counters) defaulted(reason string) {
 func (b *Backend) Stats() Stats {
 	s := Stats{
 		Served:      make(map[string]int64),
+		Defaulted:   make(map[string]int64),
 		Evaluations: b.stats.evaluations.Load(),
 		Moved:       b.stats.moved.Load(),
 		Followed:    b.stats.followed.Load(),
@@ -62,6 +63,6 @@ func (b *Backend) Stats() Stats {
 	}
 	b.stats.mu.Lock()
 	defer b.stats.mu.Unlock()
-	s.Defaulted = maps.Clone(b.stats.defaults)
+	maps.Copy(s.Defaulted, b.stats.defaults)
 	return s
 }

@@ -5,6 +5,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -145,15 +147,23 @@ func (l *load) be(ctx context.Context, token string) {
 }
 
 func (l *load) get(token string) (int, http.Header, error) {
-	// Not the run's context: a request in flight at the end is finished.
-	request, err := http.NewRequest(http.MethodGet, l.URLs[rand.IntN(len(l.URLs))]+l.Path, nil)
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := l.client.Do(request)
-	if err != nil {
-		return 0, nil, err
+	first := rand.IntN(len(l.URLs))
+	var response *http.Response
+	for i := range l.URLs {
+		// Not the run's context: a request in flight at the end is finished.
+		request, err := http.NewRequest(http.MethodGet, l.URLs[(first+i)%len(l.URLs)]+l.Path, nil)
+		if err != nil {
+			return 0, nil, err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err = l.client.Do(request)
+		if err == nil {
+			break
+		}
+		// A process that is being started anew: a balancer would go to the next.
+		if !errors.Is(err, syscall.ECONNREFUSED) || i == len(l.URLs)-1 {
+			return 0, nil, err
+		}
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {

@@ -1,0 +1,56 @@
+package rollout_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/backend/rollout/flagfile"
+	"github.com/weir-go/weir/throttler"
+)
+
+// TestShares draws 10,000 clients for a backend: as many as the flag says, the
+// same in every process, and with a larger share those of the smaller are among
+// them.
+func TestShares(t *testing.T) {
+	const clients = 10_000
+	on := func(percent int) map[string]bool {
+		name := filepath.Join(t.TempDir(), "flags.json")
+		text := fmt.Sprintf(`{"flags": {"throttler-backend": {"state": "ENABLED", "variants": {"redis": "redis", "memcached": "memcached"},
+			"defaultVariant": "memcached", "targeting": {"fractional": [["redis", %d], ["memcached", %d]]}}}}`, percent, 100-percent)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := newRollout(t, rollout.Options{
+			Backends: map[string]throttler.Mover{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}, Default: "memcached",
+			Client: clientOf(t, flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})),
+		})
+		chosen := make(map[string]bool)
+		for i := range clients {
+			if key := fmt.Sprint("client", i); b.Wanted(t.Context(), key) == "redis" {
+				chosen[key] = true
+			}
+		}
+		return chosen
+	}
+	thirty, again, fifty := on(30), on(30), on(50)
+	if n := len(thirty); n < clients*28/100 || n > clients*32/100 {
+		t.Errorf("at 30 percent %d of %d are on redis", n, clients)
+	}
+	if n := len(fifty); n < clients*48/100 || n > clients*52/100 {
+		t.Errorf("at 50 percent %d of %d are on redis", n, clients)
+	}
+	for key := range thirty {
+		if !again[key] || !fifty[key] {
+			t.Errorf("%s is on redis at 30 percent; in another process %v, at 50 percent %v", key, again[key], fifty[key])
+		}
+	}
+	if len(again) != len(thirty) {
+		t.Errorf("one process has %d on redis, another %d", len(thirty), len(again))
+	}
+	t.Logf("at 30 percent %d of %d, at 50 percent %d", len(thirty), clients, len(fifty))
+}
