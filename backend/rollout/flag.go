@@ -25,9 +25,10 @@ func (b *Backend) Wanted(ctx context.Context, partition string) string {
 	return m.name
 }
 
-// patience is how long an evaluation may take. Providers for servers evaluate
-// in memory: a microsecond is usual.
-const patience = 100 * time.Millisecond
+// patience is how long an evaluation may take, and never more than half of
+// what is left of a decision's time. Providers for servers evaluate in memory: a
+// microsecond is usual.
+const patience = 20 * time.Millisecond
 
 // unset is the value that the SDK returns if there is no provider, or the flag
 // is disabled. No backend has this name.
@@ -56,9 +57,13 @@ const hangs = "hangs"
 
 // ask evaluates the flag in a goroutine of its own: a provider may hang.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
-	select {
-	case b.asking <- struct{}{}:
-	default:
+	wait := patience
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	if !b.mayAsk(timer) {
 		return "", hangs
 	}
 	type answer struct{ value, problem string }
@@ -81,13 +86,31 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			}
 		}
 	}()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case a := <-answered:
 		return a.value, a.problem
 	case <-timer.C:
-	case <-ctx.Done():
+		return "", hangs
 	}
-	return "", hangs
+}
+
+// mayAsk waits until one evaluation more may be on its way. If that has been in
+// vain, all are stuck, and for a second nobody waits.
+func (b *Backend) mayAsk(timer *time.Timer) bool {
+	select {
+	case b.asking <- struct{}{}:
+		return true
+	default:
+	}
+	now := time.Now().UnixNano()
+	if now < b.stuckUntil.Load() {
+		return false
+	}
+	select {
+	case b.asking <- struct{}{}:
+		return true
+	case <-timer.C:
+		b.stuckUntil.Store(now + int64(time.Second))
+		return false
+	}
 }

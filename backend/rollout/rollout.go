@@ -94,12 +94,14 @@ type Backend struct {
 	byPlace  map[throttler.Place]*member
 	fallback *member
 
-	view    atomic.Pointer[view]
-	seen    atomic.Int64 // the latest version that another process was seen to have
-	routes  routes
-	asking  chan struct{} // one element for each evaluation on its way
-	stats   counters
-	onEvent openfeature.EventCallback
+	view   atomic.Pointer[view]
+	seen   atomic.Int64 // the latest version that another process was seen to have
+	routes routes
+	asking chan struct{} // one element for each evaluation on its way
+	// stuckUntil is until when nobody waits for a place in asking, Unix ns.
+	stuckUntil atomic.Int64
+	stats      counters
+	onEvent    openfeature.EventCallback
 }
 
 var _ throttler.Backend = (*Backend)(nil)

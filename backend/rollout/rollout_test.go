@@ -418,3 +418,45 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// Many clients at once are more than are asked about at once; and if the
+// provider hangs, all are served all the same.
+func TestManyEvaluationsAtOnce(t *testing.T) {
+	p := newPair(t)
+	var hang atomic.Bool
+	hung := make(chan struct{})
+	t.Cleanup(func() { close(hung) })
+	b := newRollout(t, rollout.Options{
+		Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old",
+		Client: clientOf(t, &provider{value: func(context.Context, string) openfeature.StringResolutionDetail {
+			if hang.Load() {
+				<-hung
+			}
+			return says("new")
+		}}),
+	})
+	th := throttler.New(b, &throttler.Options{Clock: p.clock})
+	crowd := func(prefix string) {
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if _, err := th.Take(ctx, core.Charge(fmt.Sprint(prefix, i))); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	crowd("a")
+	if s := b.Stats(); s.Served["new"]+s.Defaulted["hangs"] != 500 {
+		t.Errorf("%+v", s)
+	}
+	hang.Store(true)
+	before := b.Stats().Served["old"]
+	crowd("b")
+	if s := b.Stats(); s.Served["old"]-before != 500 {
+		t.Errorf("%+v, want 500 more by the default", s)
+	}
+}
