@@ -96,6 +96,7 @@ func Find(stored *Stored, home *throttler.Home, i int, now, clock int64) (count 
 		return stored, false, where, nil
 	}
 	if stored != nil && stored.Claim.Left == 0 {
+		where.Missing = home.Required && home.Live && stored.State.ResetAt(now) <= now
 		return stored, false, where, nil
 	}
 	if i >= len(home.Arrivals) || !home.Arrivals[i].Due {

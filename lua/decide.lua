@@ -8,7 +8,8 @@
 --                    6 now, Unix ms
 --                    4 margin, ms that a state outlives its last window
 --                    1 operation, a sum: settlement 1; counts move between
---                      backends 2; they are required 4; they arrive 8
+--                      backends 2; they are required 4; they arrive 8; one
+--                      that is over is as good as none to be required 16
 --                    1 number of charges
 --                    if counts arrive: 6 version, 6 place, 4 ms to keep it
 --                    for each charge, with the next of KEYS:
@@ -80,7 +81,7 @@ end
 -- Finds the state of a charge's count, which may arrive with the decision.
 -- Returns whether the count is here, or at least may begin here. As algorithm
 -- has it: Find.
-local function find(c, moves, required, home)
+local function find(c, moves, required, live, home, now)
   local stored = redis.call('GET', c.key)
   c.claim, c.state = split(stored)
   local left = c.claim and c.claim.left > 0
@@ -88,7 +89,8 @@ local function find(c, moves, required, home)
     if left then c.claim = nil end
     return true
   elseif c.state and not left then
-    return true
+    c.missing = required and live and latest_reset_at(parse(c.state), now) <= now
+    return not c.missing
   elseif not home or c.arrival == 0 then
     c.missing = not c.state and required
     return c.state == nil and not c.missing
@@ -195,8 +197,8 @@ end
 local next_key = 1
 for d = 1, #ARGV do
   local now, margin, op, charges, place = unpack('>I6I4I1I1', ARGV[d])
-  local settles, moves, required, home = op % 2 == 1, op % 4 >= 2, op % 8 >= 4, nil
-  if op >= 8 then
+  local settles, moves, required, live, home = op % 2 == 1, op % 4 >= 2, op % 8 >= 4, op % 32 >= 16, nil
+  if op % 16 >= 8 then
     home = {}
     home.version, home.place, home.keep, place = unpack('>I6I6I4', ARGV[d], place)
   end
@@ -204,7 +206,7 @@ for d = 1, #ARGV do
   for i = 1, charges do
     cs[i], place = read_charge(KEYS[next_key], ARGV[d], place, settles, home)
     next_key = next_key + 1
-    here = find(cs[i], moves, required, home) and here
+    here = find(cs[i], moves, required, live, home, now) and here
   end
   if here then
     decide(cs, settles, now, margin)

@@ -51,6 +51,9 @@ type Home struct {
 	// begun, and the decision fails with an [ElsewhereError].
 	Required bool
 
+	// Live says that a count that is over is as good as none to Required.
+	Live bool
+
 	// Arrivals are counts that were released to this place: none, or one for
 	// each charge. A count that is there already is not replaced, and one of
 	// which the backend itself kept a later state goes on from that.

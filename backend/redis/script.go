@@ -17,6 +17,7 @@ const (
 	opMoves    = 2
 	opRequired = 4
 	opArrives  = 8
+	opLive     = 16
 )
 
 // packTake appends the packed form of a take to b.
@@ -66,6 +67,9 @@ func packHead(b []byte, now time.Time, margin int64, op byte, home *throttler.Ho
 	op |= opMoves
 	if home.Required {
 		op |= opRequired
+	}
+	if home.Live {
+		op |= opLive
 	}
 	if home.Arrivals == nil {
 		return append(b, op, byte(charges))

@@ -7,8 +7,9 @@
 // queue is dropped, and counted.
 //
 // The candidate must keep its counts apart from those of any backend that
-// serves, by a prefix of its own if the servers are the same. It agrees from
-// the window on that began after it was first shown a client.
+// serves, by a prefix of its own if the servers are the same. It is shown a
+// client with fixed windows from the first on that opens: one that it opened
+// in the middle of another would never come into step.
 package shadow
 
 import (
@@ -28,7 +29,7 @@ type Options struct {
 	Serving throttler.Backend
 
 	// Candidate is looked at. Required.
-	Candidate throttler.Backend
+	Candidate throttler.Mover
 
 	// Queue is how many decisions wait for the candidate at most, and how many
 	// are remembered in case they are settled later. If zero, 1024.
@@ -50,7 +51,7 @@ type Options struct {
 // concurrent use.
 type Backend struct {
 	serving   throttler.Backend
-	candidate throttler.Backend
+	candidate throttler.Mover
 	deadline  time.Duration
 	differ    func(serving, candidate throttler.Decision)
 

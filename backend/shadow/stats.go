@@ -18,9 +18,10 @@ type Stats struct {
 	RemainingDiffers     int64 `json:"remaining_differs"` // of one limit or more
 	ResetDiffers         int64 `json:"reset_differs"`     // of one limit or more
 
-	Failed    int64 `json:"failed"`    // the candidate returned an error
-	Dropped   int64 `json:"dropped"`   // the queue was full: the candidate was not shown it
-	Unsettled int64 `json:"unsettled"` // settlements of takes that the candidate did not make, or so long ago
+	NotInStep int64 `json:"not_in_step"` // takes in a window that the candidate has not been shown from its beginning
+	Failed    int64 `json:"failed"`      // the candidate returned an error
+	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate was not shown it
+	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate did not make, or so long ago
 
 	Serving   Latency `json:"serving"`
 	Candidate Latency `json:"candidate"`
@@ -44,6 +45,7 @@ func (b *Backend) Stats() Stats {
 		OnlyCandidateAllowed: c.onlyCandidate.Load(),
 		RemainingDiffers:     c.remaining.Load(),
 		ResetDiffers:         c.reset.Load(),
+		NotInStep:            c.notInStep.Load(),
 		Failed:               c.failed.Load(),
 		Dropped:              c.dropped.Load(),
 		Unsettled:            c.unsettled.Load(),
@@ -54,7 +56,7 @@ func (b *Backend) Stats() Stats {
 
 type counts struct {
 	compared, agreed, onlyServing, onlyCandidate, remaining, reset atomic.Int64
-	failed, dropped, unsettled                                     atomic.Int64
+	notInStep, failed, dropped, unsettled                          atomic.Int64
 	serving, candidate                                             latencies
 }
 

@@ -2,6 +2,7 @@ package shadow
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -53,9 +54,16 @@ func (w *worker) show(ctx context.Context, s shown) {
 		w.settle(ctx, s.settlement)
 		return
 	}
+	if !opens(s.decision) {
+		s.request.Home = inStep
+	}
 	began := time.Now()
 	d, err := w.b.candidate.Take(ctx, s.request)
-	if err != nil {
+	switch elsewhere := (*throttler.ElsewhereError)(nil); {
+	case errors.As(err, &elsewhere):
+		w.b.counts.notInStep.Add(1)
+		return
+	case err != nil:
 		w.b.counts.failed.Add(1)
 		return
 	}
@@ -66,6 +74,22 @@ func (w *worker) show(ctx context.Context, s shown) {
 	if d.Allowed && s.decision.Allowed {
 		w.remember(&s.decision.Limits[0], d)
 	}
+}
+
+// inStep has the candidate decide about a count that it has, and begin none.
+var inStep = &throttler.Home{Place: throttler.PlaceOf("shadow"), Required: true, Live: true}
+
+// opens reports whether a count may begin with decision d: there is no fixed
+// window in it that was open before.
+func opens(d throttler.Decision) bool {
+	for i := range d.Limits {
+		s := &d.Limits[i]
+		opensWhenCharged := s.Limit.Algorithm == throttler.FixedWindow && !s.Limit.Aligned
+		if opensWhenCharged && !s.ResetAt.Equal(d.At.Add(s.Limit.Window)) {
+			return false
+		}
+	}
+	return true
 }
 
 func (w *worker) remember(name *throttler.Status, d throttler.Decision) {

@@ -127,6 +127,7 @@ func (l *load) be(ctx context.Context, token string) {
 			wrong = err.Error()
 		case status == http.StatusOK && header.Get("X-RateLimit-Reset") == "":
 			r.Undecided++
+			w.undecided++
 		case status == http.StatusOK:
 			r.Served++
 			wrong = w.note(header, true)
@@ -174,8 +175,9 @@ func (l *load) get(token string) (int, http.Header, error) {
 
 // window is what one client knows of its present window.
 type window struct {
-	reset  int64 // Unix s, rounded up
-	served int
+	reset     int64 // Unix s, rounded up
+	served    int
+	undecided int // served without a decision in time; it may have been charged
 }
 
 // note checks an answer against those before, and says what is wrong with it.
@@ -198,7 +200,7 @@ func (w *window) note(header http.Header, served bool) string {
 	case time.Now().UnixMilli() < (w.reset-1)*1000: // rounded up, it is at most a second late
 		return fmt.Sprintf("reset moved from %d to %d inside the window", w.reset, reset)
 	default:
-		*w = window{reset: reset}
+		*w = window{reset: reset, undecided: w.undecided} // some may have opened this one
 	}
 	if served {
 		w.served++
@@ -206,7 +208,7 @@ func (w *window) note(header http.Header, served bool) string {
 	switch {
 	case int64(w.served) > limit:
 		return fmt.Sprintf("%d were served in a window of %d", w.served, limit)
-	case served && used != int64(w.served):
+	case served && (used < int64(w.served) || used > int64(w.served+w.undecided)):
 		return fmt.Sprintf("used is %d, %d were served", used, w.served)
 	case !served && (used != limit || remaining != 0):
 		return fmt.Sprintf("refused with %d used of %d", used, limit)
