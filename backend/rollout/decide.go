@@ -164,9 +164,9 @@ func (b *Backend) release(ctx context.Context, m *member, r throttler.Release) (
 		b.stats.lost.Add(int64(len(r.Charges)))
 		return nil, nil
 	}
-	// Half of the time that is left is for the member that then decides.
 	releaseCtx := ctx
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := ctx.Deadline(); ok && abandoned {
+		// Half of the time that is left is for the member that then decides.
 		var cancel context.CancelFunc
 		releaseCtx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()
