@@ -162,7 +162,7 @@ type Found struct {
 // Release returns what becomes of a count that is asked for by r, and what is
 // to be stored in its place: nil if nothing changes. stored is nil if nothing
 // is. clock is the backend's.
-func (r Release) Release(stored *Stored, clock int64) (released throttler.Released, left *Stored) {
+func Release(r *throttler.Release, stored *Stored, clock int64) (released throttler.Released, left *Stored) {
 	life := r.Keep.Milliseconds()
 	left = &Stored{Claim: Claim{Version: r.Version, Left: r.To}}
 	if stored = stored.valid(clock); stored != nil {
@@ -186,9 +186,6 @@ func (r Release) Release(stored *Stored, clock int64) (released throttler.Releas
 	left.Claim.VoidAt = clock + life
 	return released, left
 }
-
-// Release is a throttler.Release, to be carried out.
-type Release throttler.Release
 
 // valid takes a claim that is void off s, and returns s: nil if the count left
 // so long ago that it is over.

@@ -229,7 +229,7 @@ func (it *item) settle(s throttler.Settlement) (d throttler.Decision, changed bo
 func (it *item) release(r throttler.Release) (all []throttler.Released, changed bool) {
 	all = make([]throttler.Released, len(r.Charges))
 	for i, stored := range it.stored(r.Charges) {
-		released, left := algorithm.Release(r).Release(stored, it.now)
+		released, left := algorithm.Release(&r, stored, it.now)
 		all[i] = released
 		if left != nil {
 			it.putStored(&r.Charges[i], left, left.Claim.VoidAt+it.margin)

@@ -88,7 +88,7 @@ func (s *shard) release(r *throttler.Release, i int) throttler.Released {
 	if e != nil {
 		stored = &e.Stored
 	}
-	released, left := algorithm.Release(*r).Release(stored, monotonic())
+	released, left := algorithm.Release(r, stored, monotonic())
 	if left != nil {
 		e = &entry{Stored: *left, movedAt: monotonic()}
 		e.lifetime = e.Life(now, e.movedAt)

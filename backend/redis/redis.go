@@ -202,7 +202,7 @@ func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler
 	}
 	all := make([]throttler.Released, len(keys))
 	for i := range all {
-		all[i], _ = algorithm.Release(r).Release(stored[i], serversClock)
+		all[i], _ = algorithm.Release(&r, stored[i], serversClock)
 	}
 	return all, nil
 }

@@ -95,12 +95,8 @@ func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int6
 	latest := stop{m, version}
 	for _, w := range where {
 		b.met(w.Version)
-		if w.Version <= latest.version {
-			continue
-		}
-		latest = stop{b.byPlace[w.Place], w.Version}
-		if latest.member == nil { // not one of ours: go on from what it left
-			latest = stop{m, m.version(w.Version>>indexBits + 1)}
+		if w.Version > latest.version {
+			latest = b.stopAt(b.byPlace[w.Place], w.Version, m)
 		}
 	}
 	if latest.member != m {
@@ -135,8 +131,8 @@ func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int6
 				if r.Place != 0 {
 					place = b.byPlace[r.Place]
 				}
-				if place != nil && r.Version >= latest.version {
-					latest = stop{place, r.Version}
+				if r.Version >= latest.version {
+					latest = b.stopAt(place, r.Version, m)
 				}
 			case r.State == nil:
 			case r.Parted > arrivals[i].Parted:
@@ -154,6 +150,16 @@ func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int6
 		return b.fetch(ctx, d, m, latest.version, where)
 	}
 	return latest, arrivals, nil
+}
+
+// stopAt returns the stop that a view of that version has chosen. A backend that
+// is not one of ours can not be followed to: m goes on from what is left, by a
+// later view.
+func (b *Backend) stopAt(chosen *member, version int64, m *member) stop {
+	if chosen == nil {
+		return stop{m, m.version(version>>indexBits + 1)}
+	}
+	return stop{chosen, version}
 }
 
 // release asks a member to release counts. One that has not answered for long

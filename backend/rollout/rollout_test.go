@@ -460,3 +460,42 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 		t.Errorf("%+v, want 500 more by the default", s)
 	}
 }
+
+// A process that does not know the backend that a count went to goes on from
+// what the one that it knows has kept.
+func TestCountWentToAnUnknownBackend(t *testing.T) {
+	p := newPair(t)
+	q := p.process("old", rollout.Options{Events: true})
+	reset := t0.Add(10 * time.Second)
+	q.take(t, 1, reset)
+	q.see(t, "new")
+	q.take(t, 2, reset)
+	for _, wish := range []string{"old", "third"} {
+		b := newRollout(t, rollout.Options{
+			Backends: map[string]throttler.Mover{"old": p.old, "third": memorybackend.New(nil)}, Default: "old",
+			Client: clientOf(t, inMemory(rollout.DefaultFlag, wish)),
+		})
+		d, err := throttler.New(b, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
+		if err != nil || d.Limits[0].Used < 2 || !d.Limits[0].ResetAt.Equal(reset) {
+			t.Errorf("%s: used %d, reset %v, %v; want the window that was released", wish, d.Binding().Used, d.Binding().ResetAt, err)
+		}
+	}
+}
+
+// Two processes whose flags never agree fetch or follow, and count once.
+func TestLastingDisagreement(t *testing.T) {
+	p := newPair(t)
+	first := p.process("old", rollout.Options{Events: true, Keep: time.Millisecond, Refresh: time.Millisecond})
+	second := p.process("new", rollout.Options{Events: true, Keep: time.Millisecond, Refresh: time.Millisecond})
+	reset := t0.Add(10 * time.Second)
+	used := int64(0)
+	for began := time.Now(); time.Since(began) < 100*time.Millisecond; {
+		for _, q := range []*process{first, second} {
+			used++
+			q.take(t, min(used, 20), reset)
+		}
+	}
+	if a, b := first.rollout.Stats(), second.rollout.Stats(); a.Moved+a.Followed+b.Moved+b.Followed == 0 {
+		t.Error("no count moved or was followed: the test tests nothing")
+	}
+}

@@ -156,7 +156,7 @@ func (b *Backend) renew(old *route, v *view, wanted *member, problem string, now
 	case old.wanted == wanted:
 		*r = *old
 		if r.member != wanted && now.After(r.strayUntil) {
-			r.member, r.version, r.settled = wanted, r.since, false
+			r.member, r.version, r.settled, r.sinceTime = wanted, r.since, false, now
 		}
 	case old.view == v.number: // no event told of it
 		v = b.learn(false)

@@ -213,7 +213,7 @@ func TestWrongFilesSayWhere(t *testing.T) {
 		{`{"flags": {"f": 1}}`, `line 1: flag "f": is a JSON number; it must be an object`},
 		{`{"flags": {"f": {"state": "ENABLED"}}}`, `line 1: flag "f": variants are missing; at least one is needed`},
 		{`{"flags": {"f": {"state": "ENABLED", "variants": {"b": 1, "a": 2}, "defaultVariant": "c"}}}`, `line 1: flag "f": defaultVariant is "c"; it must be one of the variants: a, b`},
-		{`{"flags": {"f": {"state": "ENABLED", "targetting": {}}}}`, `line 1: flag "f": unknown key "targetting"; the keys of a flag are state, variants, defaultVariant, targeting and metadata`},
+		{`{"flags": {"f": {"state": "ENABLED", "target": {}}}}`, `line 1: flag "f": unknown key "target"; the keys of a flag are state, variants, defaultVariant, targeting and metadata`},
 		{withTargeting(`{"starts_with": []}`), `line 1: flag "throttler-backend": targeting.starts_with is not supported here; of flagd's operators, fractional, ==, cat, if, in, var are`},
 		{withTargeting(`{"if": [], "var": ""}`), `line 1: flag "throttler-backend": targeting has 2 operators; it must have one`},
 		{withTargeting(`{"if": [true]}`), `line 1: flag "throttler-backend": targeting.if needs a condition and what follows from it`},

@@ -100,7 +100,7 @@ func located(text []byte, err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("line %d: the JSON ends too early", lineOf(text, int64(len(text))))
 	case errors.As(err, &syntax):
-		return fmt.Errorf("line %d: %s", lineOf(text, syntax.Offset), syntax)
+		return fmt.Errorf("line %d: %w", lineOf(text, syntax.Offset), err)
 	case errors.As(err, &kind):
 		return fmt.Errorf("line %d: %w", lineOf(text, kind.Offset), described(err))
 	}

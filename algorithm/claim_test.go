@@ -1,0 +1,128 @@
+package algorithm_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+const now = 1000 // Unix ms
+
+var perMinute = []throttler.Limit{{Quota: 10, Window: time.Minute}}
+
+// used returns what a stored count has used, -1 if there is none.
+func used(t *testing.T, s *algorithm.Stored) int64 {
+	t.Helper()
+	if s == nil {
+		return -1
+	}
+	var results [1]algorithm.Result
+	s.State.Look(perMinute, 0, now, results[:])
+	return results[0].Used
+}
+
+func charged(s *algorithm.Stored, cost int64) *algorithm.Stored {
+	var results [1]algorithm.Result
+	s.State.Charge(perMinute, cost, now, results[:])
+	return s
+}
+
+func release(s *algorithm.Stored, to throttler.Place, version, clock int64) (throttler.Released, *algorithm.Stored) {
+	return algorithm.Release(&throttler.Release{To: to, Version: version, Keep: time.Minute, Now: time.UnixMilli(now)}, s, clock)
+}
+
+// TestSlowMover has one process release a count, another overtake it and bring
+// the count back with more used, and then the first arrive with what it knew.
+func TestSlowMover(t *testing.T) {
+	const here, there, clock = 1, 2, 0
+	arrive := func(at *algorithm.Stored, place throttler.Place, version int64, r throttler.Released) (*algorithm.Stored, throttler.Whereabouts) {
+		home := &throttler.Home{Place: place, Required: true, Version: version, Keep: time.Minute, Arrivals: []throttler.Arrival{{Due: true, State: r.State, Parted: r.Parted}}}
+		count, _, where, err := algorithm.Find(at, home, 0, now, clock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return count, where
+	}
+	first := charged(new(algorithm.Stored), 3)
+	released1, left1 := release(first, there, 10, clock) // to there, by view 10
+	second, _ := arrive(nil, there, 10, released1)
+	if used(t, second) != 3 {
+		t.Fatalf("arrived with %d used, want 3", used(t, second))
+	}
+	charged(second, 1)
+
+	slow, left1b := release(left1, there, 30, clock) // the slow one, by view 30, finds what stayed
+	released2, left2 := release(second, here, 20, clock)
+	if used(t, left2) != 4 {
+		t.Fatalf("left with %d used, want 4", used(t, left2))
+	}
+	// View 20 can not bring it here, where view 30 has been: it follows that.
+	if _, where := arrive(left1b, here, 20, released2); where.Place != there || where.Version != 30 {
+		t.Errorf("by view 20: where is %+v, want there by 30", where)
+	}
+	// View 30 arrives with 3 used. What stayed there has 4, and is newer.
+	final, where := arrive(left2, there, 30, slow)
+	if where != (throttler.Whereabouts{}) || used(t, final) != 4 {
+		t.Errorf("by view 30: %+v, used %d; want 4", where, used(t, final))
+	}
+	// Nothing older gets it any more.
+	if r, left := release(final, here, 29, clock); !r.Stays || r.Version != 30 || left != nil {
+		t.Errorf("released to view 29: %+v", r)
+	}
+}
+
+func TestClaims(t *testing.T) {
+	const here, there = 1, 2
+	_, left := release(charged(new(algorithm.Stored), 3), there, 10, 5000)
+	for _, test := range []struct {
+		name  string
+		home  *throttler.Home
+		clock int64
+		want  throttler.Whereabouts
+		used  int64
+	}{
+		{"who knows nothing of moves goes on", nil, 5000, throttler.Whereabouts{}, 3},
+		{"it has left", &throttler.Home{Place: here}, 5000, throttler.Whereabouts{Place: there, Version: 10}, -1},
+		{"it has left, and is required", &throttler.Home{Place: here, Required: true}, 5000, throttler.Whereabouts{Place: there, Version: 10}, -1},
+		{"the claim is void", &throttler.Home{Place: here}, 5000 + 60_000, throttler.Whereabouts{}, -1},
+		{"the claim is void, the count required", &throttler.Home{Place: here, Required: true}, 5000 + 60_000, throttler.Whereabouts{Missing: true}, -1},
+	} {
+		stored := *left
+		count, _, where, err := algorithm.Find(&stored, test.home, 0, now, test.clock)
+		if err != nil || where != test.want || used(t, count) != test.used {
+			t.Errorf("%s: %+v, used %d, %v; want %+v, %d", test.name, where, used(t, count), err, test.want, test.used)
+		}
+	}
+	live := &throttler.Home{Place: here, Required: true, Live: true}
+	over := charged(new(algorithm.Stored), 3)
+	if _, _, where, _ := algorithm.Find(over, live, 0, now+60_000, 0); !where.Missing {
+		t.Error("a count that is over is there for who requires a live one")
+	}
+}
+
+func FuzzParseStored(f *testing.F) {
+	f.Add([]byte{})
+	s := charged(new(algorithm.Stored), 3)
+	f.Add(s.Append(nil))
+	_, left := release(s, 2, 10, 5000)
+	f.Add(left.Append(nil))
+	left.Claim.Left = 0
+	f.Add(left.Append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := algorithm.ParseStored(b)
+		if err != nil {
+			return
+		}
+		if again := s.Append(nil); !bytes.Equal(again, b) {
+			// The short form of what was written long, and a claim of a count
+			// that is here has no parting.
+			parsed, err := algorithm.ParseStored(again)
+			if err != nil || !bytes.Equal(parsed.Append(nil), again) {
+				t.Errorf("%x is read and written as %x, which is read with %v", b, again, err)
+			}
+		}
+	})
+}
