@@ -68,9 +68,11 @@ func TestSlowMover(t *testing.T) {
 	if where != (throttler.Whereabouts{}) || used(t, final) != 4 {
 		t.Errorf("by view 30: %+v, used %d; want 4", where, used(t, final))
 	}
-	// Nothing older gets it any more.
-	if r, left := release(final, here, 29, clock); !r.Stays || r.Version != 30 || left != nil {
-		t.Errorf("released to view 29: %+v", r)
+	// Nothing older gets it any more, nor that same view.
+	for _, version := range []int64{29, 30} {
+		if r, left := release(final, here, version, clock); !r.Stays || r.Version != 30 || left != nil {
+			t.Errorf("released to view %d: %+v", version, r)
+		}
 	}
 }
 

@@ -40,6 +40,11 @@ for i = 1, #KEYS do
     end
     if mark == 8 and void_at <= clock then held, void_at = 0, 0 end
   end
+  -- What a state begins with, as algorithm/encode.go has it.
+  local first = string.byte(state, 1)
+  if first and (first < 1 or first > 6) and (first < 16 or first > 47) then
+    return redis.error_reply('ERR something else is stored under this key')
+  end
   if held > version or held == version and left ~= to then
     reply(3, held, left, '')
   else

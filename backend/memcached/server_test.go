@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,91 +37,85 @@ func process(t testing.TB, clk clock.Clock, options *memcachedbackend.Options, a
 	return throttler.New(newBackend(t, servers, options), &throttler.Options{Clock: clk})
 }
 
+// Four processes of 16 goroutines each.
+const (
+	hotProcesses  = 4
+	hotGoroutines = 16
+	hotEach       = 40
+	hotQuota      = 2000
+)
+
+var hot = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
+	{Quota: hotQuota, Window: time.Hour},
+	{Quota: hotQuota + 1, Window: time.Minute, Algorithm: throttler.SlidingLog},
+	{Quota: hotQuota + 1, Window: time.Minute, Algorithm: throttler.TokenBucket},
+}}
+
+// hotAddr tells a process that is not the test's own where to take from.
+const hotAddr = "WEIR_TEST_HOT_KEY"
+
 func TestHotKeyOfFourProcesses(t *testing.T) {
-	const processes, goroutines, each, quota = 4, 16, 40, 2000
+	if addr := os.Getenv(hotAddr); addr != "" {
+		takeHotKey(t, addr)
+		return
+	}
 	server := testserver.Memcached(t)
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
-		{Quota: quota, Window: time.Hour},
-		{Quota: quota + 1, Window: time.Minute, Algorithm: throttler.SlidingLog},
-		{Quota: quota + 1, Window: time.Minute, Algorithm: throttler.TokenBucket},
-	}}
 	var allowed, refused atomic.Int64
 	var wg sync.WaitGroup
-	for range processes {
-		th := process(t, clock.NewManual(t0), nil, server.Addr)
-		for range goroutines {
-			wg.Go(func() {
-				for range each {
-					d, err := th.Take(t.Context(), policy.Charge("hot"))
-					switch {
-					case err != nil:
-						t.Error(err)
-					case d.Allowed:
-						allowed.Add(1)
-					default:
-						refused.Add(1)
-					}
-				}
-			})
-		}
+	for range hotProcesses {
+		wg.Go(func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHotKeyOfFourProcesses$", "-test.v")
+			cmd.Env = append(os.Environ(), hotAddr+"="+server.Addr)
+			out, err := cmd.CombinedOutput()
+			m := regexp.MustCompile(`allowed (\d+), refused (\d+)`).FindSubmatch(out)
+			if err != nil || m == nil {
+				t.Errorf("%v: %s", err, out)
+				return
+			}
+			for i, n := range []*atomic.Int64{&allowed, &refused} {
+				count, _ := strconv.ParseInt(string(m[i+1]), 10, 64)
+				n.Add(count)
+			}
+		})
 	}
 	wg.Wait()
-	if a, r := allowed.Load(), refused.Load(); a != quota || r != processes*goroutines*each-quota {
-		t.Errorf("allowed %d, refused %d; want %d, %d", a, r, quota, processes*goroutines*each-quota)
+	const all = hotProcesses * hotGoroutines * hotEach
+	if a, r := allowed.Load(), refused.Load(); a != hotQuota || r != all-hotQuota {
+		t.Errorf("allowed %d, refused %d; want %d, %d", a, r, hotQuota, all-hotQuota)
 	}
-	d, err := process(t, clock.NewManual(t0), nil, server.Addr).Peek(t.Context(), policy.Charge("hot"))
+	d, err := process(t, clock.NewManual(t0), nil, server.Addr).Peek(t.Context(), hot.Charge("hot"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range d.Limits {
-		if s.Used != quota {
-			t.Errorf("%v: used %d, want %d", s.Limit, s.Used, quota)
+		if s.Used != hotQuota {
+			t.Errorf("%v: used %d, want %d", s.Limit, s.Used, hotQuota)
 		}
 	}
 }
 
-// lossyRelay passes on what clients and a server say, but for some of the
-// answers to writings: there it hangs up instead.
-func lossyRelay(t *testing.T, upstream string, lose func() bool) (addr string) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// takeHotKey is what each of the four processes does.
+func takeHotKey(t *testing.T, addr string) {
+	th := process(t, clock.NewManual(t0), nil, addr)
+	var allowed, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range hotGoroutines {
+		wg.Go(func() {
+			for range hotEach {
+				d, err := th.Take(t.Context(), hot.Charge("hot"))
+				switch {
+				case err != nil:
+					t.Error(err)
+				case d.Allowed:
+					allowed.Add(1)
+				default:
+					refused.Add(1)
+				}
+			}
+		})
 	}
-	t.Cleanup(func() { _ = listener.Close() })
-	pipe := func(dst, src net.Conn, lossy bool) {
-		defer dst.Close()
-		defer src.Close()
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := src.Read(buf)
-			if err != nil {
-				return
-			}
-			answersWriting := bytes.HasPrefix(buf[:n], []byte("STORED")) || bytes.HasPrefix(buf[:n], []byte("EXISTS")) || bytes.HasPrefix(buf[:n], []byte("NOT_STORED"))
-			if lossy && answersWriting && lose() {
-				return
-			}
-			if _, err := dst.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-	}
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", upstream)
-			if err != nil {
-				_ = client.Close()
-				return
-			}
-			go pipe(server, client, false)
-			go pipe(client, server, true)
-		}
-	}()
-	return listener.Addr().String()
+	wg.Wait()
+	t.Logf("allowed %d, refused %d", allowed.Load(), refused.Load())
 }
 
 // One process alone always finds out whether what it wrote has arrived. Of
@@ -127,7 +124,10 @@ func lossyRelay(t *testing.T, upstream string, lose func() bool) (addr string) {
 func TestLostAnswersChargeOnce(t *testing.T) {
 	for _, processes := range []int{1, 3} {
 		server := testserver.Memcached(t)
-		addr := lossyRelay(t, server.Addr, func() bool { return rand.IntN(3) == 0 })
+		addr := testserver.Relay(t, server.Addr, func(answer []byte) bool {
+			ofWriting := bytes.HasPrefix(answer, []byte("STORED")) || bytes.HasPrefix(answer, []byte("EXISTS")) || bytes.HasPrefix(answer, []byte("NOT_STORED"))
+			return ofWriting && rand.IntN(3) == 0
+		})
 		policy := perHour(1_000_000)
 		var charged, unknown atomic.Int64
 		var wg sync.WaitGroup

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -123,15 +121,16 @@ func TestForgottenScriptIsSentAgainInTheSameCall(t *testing.T) {
 // sending it again, as go-redis does by default, would make it twice.
 func TestLostReplyIsNotSentAgain(t *testing.T) {
 	server := testserver.Redis(t)
-	relay := newRelay(t, server.Addr)
-	c := redis.NewClient(&redis.Options{Addr: relay.addr}) // MaxRetries 0 means 3
+	var loseReplies atomic.Bool
+	relay := testserver.Relay(t, server.Addr, func([]byte) bool { return loseReplies.Load() })
+	c := redis.NewClient(&redis.Options{Addr: relay}) // MaxRetries 0 means 3
 	t.Cleanup(func() { _ = c.Close() })
 	lossy, direct := newBench(t, c), newBench(t, newClient(t, server.Addr))
 	p := policy("core", perHour(100))
 	if _, err := lossy.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
 	}
-	relay.loseReplies.Store(true)
+	loseReplies.Store(true)
 	_, err := lossy.Take(t.Context(), p.Charge("alice"))
 	if !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("lost reply: error %v, want one that wraps ErrUnavailable", err)
@@ -381,51 +380,15 @@ func TestForeignValue(t *testing.T) {
 	if _, err := b.Peek(t.Context(), p.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("Peek: %v, want ErrUnavailable", err)
 	}
-}
-
-// relay passes bytes between clients and a server, and can lose replies: the
-// server has done what it was told, and the client never learns of it.
-type relay struct {
-	addr        string
-	loseReplies atomic.Bool
-}
-
-func newRelay(t *testing.T, upstream string) *relay {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	c := p.Charge("alice")
+	c.Partition = c.Key
+	for _, look := range []bool{true, false} {
+		r := throttler.Release{Now: t0, Charges: []throttler.Charge{c}, To: throttler.PlaceOf("b"), Version: 1, Look: look}
+		if _, err := b.backend.Release(t.Context(), r); !errors.Is(err, throttler.ErrUnavailable) {
+			t.Errorf("Release: %v, want ErrUnavailable", err)
+		}
 	}
-	r := &relay{addr: listener.Addr().String()}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", upstream)
-			if err != nil {
-				_ = client.Close()
-				return
-			}
-			go func() { _, _ = io.Copy(server, client) }()
-			go r.reply(client, server)
-		}
-	}()
-	return r
-}
-
-func (r *relay) reply(client, server net.Conn) {
-	defer client.Close()
-	defer server.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := server.Read(buf)
-		if err != nil || r.loseReplies.Load() {
-			return
-		}
-		if _, err := client.Write(buf[:n]); err != nil {
-			return
-		}
+	if value := b.client.Get(t.Context(), key).Val(); value != "hello" {
+		t.Errorf("the value has become %q", value)
 	}
 }

@@ -44,34 +44,38 @@ func newShard(s Shard) *shard {
 	return sh
 }
 
-// decide runs the script for one packed decision. It is sent once: only a
-// reply that says that the script is unknown, and so did not run, lets it be
-// sent again, with its text.
+// decide runs the script for one packed decision.
 func (s *shard) decide(ctx context.Context, keys []string, packed []byte) ([]int64, error) {
-	cmd := redis.NewIntSliceCmd(ctx, scriptArgs("evalsha", decideScript.Hash(), keys, packed)...)
-	err := s.primary.process(ctx, onceCmd{cmd})
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = redis.NewIntSliceCmd(ctx, scriptArgs("eval", lua.Decide, keys, packed)...)
-		err = s.primary.process(ctx, onceCmd{cmd})
-	}
+	cmd, err := runScript(ctx, s, decideScript, lua.Decide, keys, packed, redis.NewIntSliceCmd)
 	if err != nil {
-		return nil, s.unavailable(err)
+		return nil, err
 	}
 	return cmd.Val(), nil
 }
 
 // release runs the other script.
 func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
-	cmd := redis.NewSliceCmd(ctx, scriptArgs("evalsha", releaseScript.Hash(), keys, packed)...)
+	cmd, err := runScript(ctx, s, releaseScript, lua.Release, keys, packed, redis.NewSliceCmd)
+	if err != nil {
+		return nil, err
+	}
+	return cmd.Val(), nil
+}
+
+// runScript runs a script on the primary. It is sent once: only a reply that
+// says that the script is unknown, and so did not run, lets it be sent again,
+// with its text.
+func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed []byte, newCmd func(context.Context, ...any) C) (C, error) {
+	cmd := newCmd(ctx, scriptArgs("evalsha", script.Hash(), keys, packed)...)
 	err := s.primary.process(ctx, onceCmd{cmd})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = redis.NewSliceCmd(ctx, scriptArgs("eval", lua.Release, keys, packed)...)
+		cmd = newCmd(ctx, scriptArgs("eval", source, keys, packed)...)
 		err = s.primary.process(ctx, onceCmd{cmd})
 	}
 	if err != nil {
-		return nil, s.unavailable(err)
+		return cmd, s.unavailable(err)
 	}
-	return cmd.Val(), nil
+	return cmd, nil
 }
 
 func scriptArgs(command, source string, keys []string, packed []byte) []any {

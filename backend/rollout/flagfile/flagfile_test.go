@@ -303,6 +303,27 @@ func TestStartWithoutAFile(t *testing.T) {
 	f.waitFor("redis")
 }
 
+// Whatever stands in a file: an error, or flags that can be evaluated.
+func FuzzFile(f *testing.F) {
+	for _, targeting := range []string{
+		`{"fractional": [["redis", 30], ["memcached", 70]]}`, `{"fractional": [{"cat": [{"var": "x"}]}, ["redis"], [null, 3]]}`,
+		`{"if": [{"==": [{"var": ["x", 1]}, true]}, "redis", {"in": ["a", ["b"]]}, "memory"]}`,
+	} {
+		f.Add(withTargeting(targeting))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		name := filepath.Join(t.TempDir(), "flags.json")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := flagfile.New(name, &flagfile.Options{Poll: time.Hour})
+		if err := p.Init(openfeature.EvaluationContext{}); err == nil {
+			p.StringEvaluation(t.Context(), flagKey, "unset", openfeature.FlattenedContext{openfeature.TargetingKey: "alice", "x": 1.5})
+		}
+		p.Shutdown()
+	})
+}
+
 func BenchmarkEvaluation(b *testing.B) {
 	name := filepath.Join(b.TempDir(), "flags.json")
 	if err := os.WriteFile(name, []byte(withTargeting(`{"fractional": [["redis", 30], ["memcached", 70]]}`)), 0o600); err != nil {
