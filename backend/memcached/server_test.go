@@ -344,23 +344,24 @@ func TestForeignItem(t *testing.T) {
 }
 
 // An expiry is not renewed by a process whose clock stands still: its windows
-// would be immortal.
+// would be immortal. Nor is it by another count of the same item.
 func TestClockThatStandsStill(t *testing.T) {
-	server := testserver.Memcached(t)
-	clk := clock.NewManual(t0)
-	th := process(t, clk, &memcachedbackend.Options{Margin: time.Millisecond}, server.Addr)
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}
+	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{Margin: time.Millisecond}, testserver.Memcached(t).Addr)
+	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}
 	deadline := time.Now().Add(10 * time.Second)
-	for last := int64(0); ; {
-		d, err := th.Take(t.Context(), policy.Charge("alice"))
+	for takes, last := int64(1), int64(0); ; takes++ {
+		d, err := th.Take(t.Context(), short.Charge("alice"), perHour(1<<40).Charge("alice"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if used := d.Limits[0].Used; used <= last {
-			return // the window was over, by the host's clock
-		} else {
-			last = used
+		if used := d.Limits[1].Used; used != takes {
+			t.Fatalf("of the hour %d are used, want %d", used, takes)
 		}
+		used := d.Limits[0].Used
+		if used <= last {
+			return // the window was over, by the host's clock
+		}
+		last = used
 		if time.Now().After(deadline) {
 			t.Fatalf("a window of 20 ms has lasted 10 s, and used %d", last)
 		}
