@@ -61,8 +61,8 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"server twice", "backend: memcached\nmemcached:\n  servers:\n    - 127.0.0.1:1\n    - 127.0.0.1:1\n",
 			`demo.yaml:5: memcached.servers[1] is named "127.0.0.1:1" as memcached.servers[0] is; keys find their server by its name`,
 		}, {
-			"unknown key of a server", "backend: memcached\nmemcached:\n  servers:\n    - {name: a, adress: 127.0.0.1:1}\n",
-			`demo.yaml:4: unknown key adress; the keys here are name, address`,
+			"unknown key of a server", "backend: memcached\nmemcached:\n  servers:\n    - {name: a, port: 1}\n",
+			`demo.yaml:4: unknown key port; the keys here are name, address`,
 		}, {
 			"flags with nowhere to go", "flags: flags.json\n",
 			`demo.yaml:1: flags is set, but there is no backend beside memory to move clients to; set redis or memcached`,
