@@ -25,11 +25,6 @@ func (b *Backend) Wanted(ctx context.Context, partition string) string {
 	return m.name
 }
 
-// patience is how long an evaluation may take, and never more than half of
-// what is left of a decision's time. Providers for servers evaluate in memory: a
-// microsecond is usual.
-const patience = 20 * time.Millisecond
-
 // unset is the value that the SDK returns if there is no provider, or the flag
 // is disabled. No backend has this name.
 const unset = ""
@@ -55,15 +50,14 @@ func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, pr
 // hangs is the problem of an evaluation that does not end.
 const hangs = "hangs"
 
+// evaluationsAtOnce bounds the goroutines that a hanging provider keeps.
+const evaluationsAtOnce = 64
+
 // ask evaluates the flag in a goroutine of its own: a provider may hang.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
-	wait := patience
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2)
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	if !b.mayAsk(timer) {
+	p := newPatience(ctx)
+	defer p.timer.Stop()
+	if !b.mayAsk(&p) {
 		return "", hangs
 	}
 	type answer struct{ value, problem string }
@@ -74,7 +68,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			if p := recover(); p != nil {
 				a = answer{"", "panic"}
 			}
-			<-b.asking
+			b.mayEvaluate <- struct{}{}
 			answered <- a
 		}()
 		details, err := b.client.StringValueDetails(ctx, b.flag, unset, openfeature.NewEvaluationContext(targetingKey, nil))
@@ -86,19 +80,18 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			}
 		}
 	}()
-	select {
-	case a := <-answered:
-		return a.value, a.problem
-	case <-timer.C:
+	a, ok := receive(answered, &p)
+	if !ok {
 		return "", hangs
 	}
+	return a.value, a.problem
 }
 
 // mayAsk waits until one evaluation more may be on its way. If that has been in
 // vain, all are stuck, and for a second nobody waits.
-func (b *Backend) mayAsk(timer *time.Timer) bool {
+func (b *Backend) mayAsk(p *patience) bool {
 	select {
-	case b.asking <- struct{}{}:
+	case <-b.mayEvaluate:
 		return true
 	default:
 	}
@@ -106,11 +99,44 @@ func (b *Backend) mayAsk(timer *time.Timer) bool {
 	if now < b.stuckUntil.Load() {
 		return false
 	}
-	select {
-	case b.asking <- struct{}{}:
-		return true
-	case <-timer.C:
+	_, ok := receive(b.mayEvaluate, p)
+	if !ok {
 		b.stuckUntil.Store(now + int64(time.Second))
-		return false
 	}
+	return ok
+}
+
+// patience bounds the wait for an evaluation. It is used up in steps: a pause of
+// the whole process, after which every timer has run out and nothing else has
+// gone on, takes one of them.
+type patience struct {
+	timer *time.Timer
+	step  time.Duration
+	steps int
+}
+
+// newPatience returns a patience of 20 ms, and never more than half of what is
+// left of a decision's time. Providers for servers evaluate in memory: a
+// microsecond is usual.
+func newPatience(ctx context.Context) patience {
+	const steps = 4
+	wait := 20 * time.Millisecond
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2)
+	}
+	return patience{time.NewTimer(wait / steps), wait / steps, steps}
+}
+
+// receive waits for a value while the patience lasts.
+func receive[T any](from <-chan T, p *patience) (value T, ok bool) {
+	for p.steps > 0 {
+		select {
+		case value = <-from:
+			return value, true
+		case <-p.timer.C:
+			p.steps--
+			p.timer.Reset(p.step)
+		}
+	}
+	return value, false
 }

@@ -97,11 +97,12 @@ type Backend struct {
 	view   atomic.Pointer[view]
 	seen   atomic.Int64 // the latest version that another process was seen to have
 	routes routes
-	asking chan struct{} // one element for each evaluation on its way
-	// stuckUntil is until when nobody waits for a place in asking, Unix ns.
-	stuckUntil atomic.Int64
-	stats      counters
-	onEvent    openfeature.EventCallback
+
+	mayEvaluate chan struct{} // one element for each evaluation more that may be on its way
+	stuckUntil  atomic.Int64  // until when nobody waits for one, Unix ns
+
+	stats   counters
+	onEvent openfeature.EventCallback
 }
 
 var _ throttler.Backend = (*Backend)(nil)
@@ -135,15 +136,15 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("rollout: Refresh is %v, Keep %v, Abandon %v, MaxKeys %d; none may be negative", o.Refresh, o.Keep, o.Abandon, o.MaxKeys)
 	}
 	b := &Backend{
-		client:  o.Client,
-		flag:    o.Flag,
-		events:  o.Events,
-		refresh: o.Refresh,
-		keep:    o.Keep,
-		abandon: o.Abandon,
-		byName:  make(map[string]*member),
-		byPlace: make(map[throttler.Place]*member),
-		asking:  make(chan struct{}, 64),
+		client:      o.Client,
+		flag:        o.Flag,
+		events:      o.Events,
+		refresh:     o.Refresh,
+		keep:        o.Keep,
+		abandon:     o.Abandon,
+		byName:      make(map[string]*member),
+		byPlace:     make(map[throttler.Place]*member),
+		mayEvaluate: make(chan struct{}, evaluationsAtOnce),
 	}
 	if b.flag == "" {
 		b.flag = DefaultFlag
@@ -173,6 +174,9 @@ func New(o Options) (*Backend, error) {
 	}
 	b.fallback = b.byName[o.Default]
 	b.routes.init(o.MaxKeys)
+	for range evaluationsAtOnce {
+		b.mayEvaluate <- struct{}{}
+	}
 	now := time.Now()
 	b.view.Store(&view{at: now.UnixMilli(), time: now})
 	changed := func(openfeature.EventDetails) { b.learn(true) }

@@ -103,6 +103,7 @@ func (o *output) find(t *testing.T, pattern string, ended chan error) string {
 		select {
 		case <-o.written:
 		case err := <-ended:
+			ended <- err // for the cleanup
 			t.Fatalf("ended, with %v, before it wrote %q; it wrote %q", err, pattern, o)
 		}
 	}
