@@ -15,12 +15,11 @@ import (
 //
 // No state begins with an 8 or a 9.
 type Stored struct {
-	Claim Claim
+	Claim *Claim // nil if no view has placed the count
 	State State
 }
 
-// Claim says which view has placed a count, and where. The zero value is a
-// count that no view has placed.
+// Claim says which view has placed a count, and where.
 //
 // Claims go by a clock of the backend's own, in ms: a decision's now may step,
 // and what others have learned of a move does not change by that.
@@ -42,17 +41,17 @@ const (
 
 // Append appends the stored form of s to b and returns it.
 func (s *Stored) Append(b []byte) []byte {
-	if s.Claim.Version != 0 {
+	if c := s.Claim; c != nil {
 		mark := byte(claimHere)
-		if s.Claim.Left != 0 {
+		if c.Left != 0 {
 			mark = claimLeft
 		}
 		b = append(b, mark)
-		b = AppendUint(b, 6, s.Claim.Version)
-		b = AppendUint(b, 6, s.Claim.VoidAt)
-		if s.Claim.Left != 0 {
-			b = AppendUint(b, 6, int64(s.Claim.Left))
-			b = AppendUint(b, 6, s.Claim.Parted)
+		b = AppendUint(b, 6, c.Version)
+		b = AppendUint(b, 6, c.VoidAt)
+		if c.Left != 0 {
+			b = AppendUint(b, 6, int64(c.Left))
+			b = AppendUint(b, 6, c.Parted)
 		}
 	}
 	return s.State.Append(b)
@@ -63,13 +62,14 @@ func ParseStored(b []byte) (Stored, error) {
 	var s Stored
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
 		p := parser{rest: b[1:]}
-		s.Claim.Version, s.Claim.VoidAt = p.uint(6), p.uint(6)
+		c := &Claim{Version: p.uint(6), VoidAt: p.uint(6)}
 		if b[0] == claimLeft {
-			s.Claim.Left, s.Claim.Parted = throttler.Place(p.uint(6)), p.uint(6)
+			c.Left, c.Parted = throttler.Place(p.uint(6)), p.uint(6)
 		}
-		if p.failed || s.Claim.Version == 0 || b[0] == claimLeft && s.Claim.Left == 0 {
+		if p.failed || c.Version == 0 || b[0] == claimLeft && c.Left == 0 {
 			return Stored{}, malformed(b)
 		}
+		s.Claim = c
 		b = p.rest
 	}
 	var err error
@@ -79,8 +79,14 @@ func ParseStored(b []byte) (Stored, error) {
 
 // Life returns for how many ms something of s counts, or its claim is needed.
 func (s *Stored) Life(now, clock int64) int64 {
-	return max(s.State.ResetAt(now)-now, s.Claim.VoidAt-clock)
+	life := s.State.ResetAt(now) - now
+	if s.Claim != nil {
+		life = max(life, s.Claim.VoidAt-clock)
+	}
+	return life
 }
+
+func (s *Stored) hasLeft() bool { return s.Claim != nil && s.Claim.Left != 0 }
 
 // Find returns the count to decide about at now as charge i under home, given
 // what is stored: nil if nothing is. clock is the backend's. It reports whether the count arrived,
@@ -90,12 +96,12 @@ func (s *Stored) Life(now, clock int64) int64 {
 func Find(stored *Stored, home *throttler.Home, i int, now, clock int64) (count *Stored, arrived bool, where throttler.Whereabouts, err error) {
 	stored = stored.valid(clock)
 	if home == nil { // counts do not move, or no more: go on from what is known
-		if stored != nil && stored.Claim.Left != 0 {
+		if stored != nil && stored.hasLeft() {
 			return &Stored{State: stored.State.clone()}, true, where, nil
 		}
 		return stored, false, where, nil
 	}
-	if stored != nil && stored.Claim.Left == 0 {
+	if stored != nil && !stored.hasLeft() {
 		where.Missing = home.Required && home.Live && stored.State.ResetAt(now) <= now
 		return stored, false, where, nil
 	}
@@ -119,7 +125,7 @@ func Find(stored *Stored, home *throttler.Home, i int, now, clock int64) (count 
 	}
 	// It outlives what other backends keep of the count.
 	life := max(home.Keep.Milliseconds(), count.State.ResetAt(now)-now)
-	count.Claim = Claim{Version: home.Version, VoidAt: clock + life + claimMargin}
+	count.Claim = &Claim{Version: home.Version, VoidAt: clock + life + claimMargin}
 	return count, true, where, nil
 }
 
@@ -164,9 +170,12 @@ type Found struct {
 // is. clock is the backend's.
 func Release(r *throttler.Release, stored *Stored, clock int64) (released throttler.Released, left *Stored) {
 	life := r.Keep.Milliseconds()
-	left = &Stored{Claim: Claim{Version: r.Version, Left: r.To}}
+	left = &Stored{Claim: &Claim{Version: r.Version, Left: r.To}}
 	if stored = stored.valid(clock); stored != nil {
-		claim := stored.Claim
+		var claim Claim
+		if stored.Claim != nil {
+			claim = *stored.Claim
+		}
 		if claim.Version > r.Version || claim.Version == r.Version && claim.Left != r.To {
 			return throttler.Released{Stays: true, Place: claim.Left, Version: claim.Version}, nil
 		}
@@ -190,13 +199,13 @@ func Release(r *throttler.Release, stored *Stored, clock int64) (released thrott
 // valid takes a claim that is void off s, and returns s: nil if the count left
 // so long ago that it is over.
 func (s *Stored) valid(clock int64) *Stored {
-	if s == nil || s.Claim.Version == 0 || s.Claim.VoidAt > clock {
+	if s == nil || s.Claim == nil || s.Claim.VoidAt > clock {
 		return s
 	}
-	if s.Claim.Left != 0 {
+	if s.hasLeft() {
 		return nil
 	}
-	s.Claim = Claim{}
+	s.Claim = nil
 	return s
 }
 

@@ -34,13 +34,22 @@ type entry struct {
 	movedAt  int64
 }
 
+// life returns for how many ms e counts. Reading the clock is a good part of a
+// take, and needed only for a count that is being moved.
+func (e *entry) life(now int64) int64 {
+	if e.Claim == nil {
+		return e.Life(now, 0)
+	}
+	return e.Life(now, monotonic())
+}
+
 // locate finds the charges' entries, those that arrive among them. It fails if
 // one is elsewhere.
 func (s *shard) locate(charges []throttler.Charge, home *throttler.Home, now int64, found *[throttler.MaxCharges]*entry) error {
 	var away *throttler.ElsewhereError
 	for i := range charges {
 		e := s.find(&charges[i], now)
-		if home == nil && (e == nil || e.Claim.Version == 0) { // the common case
+		if home == nil && (e == nil || e.Claim == nil) { // the common case
 			found[i] = e
 			continue
 		}
@@ -74,7 +83,7 @@ func (s *shard) keepArrivals(charges []throttler.Charge, found *[throttler.MaxCh
 	for i := range charges {
 		if e := found[i]; e != nil && e.arrived {
 			e.arrived = false
-			e.lifetime, e.movedAt = e.Life(now, monotonic()), monotonic()
+			e.lifetime, e.movedAt = e.life(now), monotonic()
 			s.keys[string(s.nameOf(&charges[i]))] = e
 		}
 	}
@@ -91,7 +100,7 @@ func (s *shard) release(r *throttler.Release, i int) throttler.Released {
 	released, left := algorithm.Release(r, stored, monotonic())
 	if left != nil {
 		e = &entry{Stored: *left, movedAt: monotonic()}
-		e.lifetime = e.Life(now, e.movedAt)
+		e.lifetime = e.life(now)
 		s.keys[string(s.nameOf(&r.Charges[i]))] = e
 	}
 	return released
@@ -162,7 +171,7 @@ func (s *shard) find(c *throttler.Charge, now int64) *entry {
 	if e == nil {
 		return nil
 	}
-	if e.Life(now, monotonic()) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
+	if e.life(now) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
 		delete(s.keys, string(s.nameOf(c)))
 		return nil
 	}
@@ -193,7 +202,7 @@ func (e *entry) written(c *throttler.Charge, results []algorithm.Result, before,
 	}
 	if after := e.State.ResetAt(now); after > before {
 		e.movedAt = monotonic()
-		e.lifetime = e.Life(now, e.movedAt)
+		e.lifetime = e.life(now)
 	}
 }
 
@@ -248,7 +257,7 @@ func (s *shard) sweep(n int, age int64, keep *[throttler.MaxCharges]*entry, now 
 		if n--; n < 0 {
 			break
 		}
-		over := e.Life(now, monotonic()) <= 0
+		over := e.life(now) <= 0
 		switch {
 		case kept(keep, e):
 		case over && e.movedAt <= youngest:

@@ -17,8 +17,9 @@ type decision struct {
 }
 
 // maxHops bounds the places that one decision goes to. Two are usual for the
-// first after a move, three if another process moves the count meanwhile.
-const maxHops = 64
+// first after a move, three if another process moves the counts meanwhile. A
+// flag that says something else each time, to many at once, makes it some 40.
+const maxHops = 256
 
 // decide makes a decision where the counts are, after bringing them to where
 // they belong.
