@@ -26,3 +26,24 @@ func TestFuzzSeedIsAnItem(t *testing.T) {
 		t.Errorf("got %+v, %v", it, err)
 	}
 }
+
+func TestExpiration(t *testing.T) {
+	const (
+		now = 1_800_000_000_000 // 2027
+		day = 24 * 60 * 60
+	)
+	for _, test := range []struct {
+		life int64 // ms
+		want int32
+	}{
+		{1, 2},
+		{(30*day - 1) * 1000, 30 * day},
+		{(30*day-1)*1000 + 1, 1_800_000_000 + 31*day + 1},
+		{366 * day * 1000, 1_800_000_000 + 367*day + 1},
+		{20 * 366 * day * 1000, 0},
+	} {
+		if got := expiration(test.life, now); got != test.want {
+			t.Errorf("%d ms: got %d, want %d", test.life, got, test.want)
+		}
+	}
+}

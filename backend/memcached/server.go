@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -153,23 +154,29 @@ func (s *server) tryDecide(key string, jobs []*job) (bool, error) {
 	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
 		return false, fmt.Errorf("the counts of one partition need an item of %d bytes, and may have %d: spread its keys over partitions, or raise memcached's -I and MaxItemBytes", size, s.maxItemBytes)
 	}
-	return s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life)}, it.draw)
+	return s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
 }
 
 // itemOverhead is more than Memcached adds to key and value.
 const itemOverhead = 128
 
-// expiration returns how many seconds an item is kept that is needed for life
-// ms: 0, for ever, if that is above 30 days, beyond which Memcached takes a number for
-// a date, by a clock that is not ours. Its clock ticks once a second, so that a
-// key can go nearly a second early.
-func expiration(life int64) int32 {
-	const longest = 30 * 24 * 60 * 60
+// expiration returns how long an item is kept that is needed for life ms from
+// now on, a Unix ms: in seconds or, above 30 days, as a date. Memcached takes
+// larger numbers for dates, by its own clock, which may be a day ahead of ours;
+// it knows none beyond 2038, and keeps what is needed for longer until it is
+// evicted. Its clock ticks once a second, so that a key can go nearly a second
+// early.
+func expiration(life, now int64) int32 {
+	const day = 24 * 60 * 60
 	seconds := (life+999)/1000 + 1
-	if seconds > longest {
+	if seconds <= 30*day {
+		return int32(seconds)
+	}
+	date := now/1000 + seconds + day
+	if date > math.MaxInt32 {
 		return 0
 	}
-	return int32(seconds)
+	return int32(date)
 }
 
 // read returns the item, nil if there is none. Connections that broke while

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -247,12 +248,15 @@ func TestHangingServer(t *testing.T) {
 	servers[0].Resume()
 }
 
-// Memcached takes expirations above 30 days for dates, long past.
+// Memcached takes expirations above 30 days for dates.
 func TestWindowsBeyond30Days(t *testing.T) {
+	const day = 24 * time.Hour
 	clk := clock.NewManual(t0)
-	th := process(t, clk, nil, testserver.Memcached(t).Addr)
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	th := throttler.New(b, &throttler.Options{Clock: clk})
 	for _, days := range []time.Duration{29, 30, 31, 365} {
-		policy := &throttler.Policy{Name: fmt.Sprintf("%dd", days), Limits: []throttler.Limit{{Quota: 5, Window: days * 24 * time.Hour}}}
+		policy := &throttler.Policy{Name: fmt.Sprintf("%dd", days), Limits: []throttler.Limit{{Quota: 5, Window: days * day}}}
 		first, err := th.Take(t.Context(), policy.Charge("alice"))
 		if err != nil {
 			t.Fatal(err)
@@ -263,6 +267,35 @@ func TestWindowsBeyond30Days(t *testing.T) {
 			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limits[0].Used, d.Limits[0].ResetAt, err, first.Limits[0].ResetAt)
 		}
 	}
+	for _, days := range []time.Duration{29, 31, 365} { // and they go when nobody needs them any more
+		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: days * day}}}
+		key := fmt.Sprint("client", days)
+		if _, err := th.Take(t.Context(), policy.Charge(key)); err != nil {
+			t.Fatal(err)
+		}
+		left := timeToLive(t, server.Addr, b.Locate(policy.Charge(key)).Key)
+		if left < days*day || left > (days+1)*day+time.Minute {
+			t.Errorf("%d days: the item goes in %v", days, left)
+		}
+	}
+}
+
+// timeToLive asks Memcached when an item goes.
+func timeToLive(t *testing.T, addr, key string) time.Duration {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var seconds int64
+	if _, err := fmt.Fprintf(conn, "mg %s t\r\n", key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscanf(conn, "HD t%d\r\n", &seconds); err != nil {
+		t.Fatalf("the time to live of %q: %v", key, err)
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 // Under memory pressure counts are lost, each as a whole: an answer has the
