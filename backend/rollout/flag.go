@@ -115,12 +115,12 @@ type patience struct {
 	steps int
 }
 
-// newPatience returns a patience of 20 ms, and never more than half of what is
+// newPatience returns a patience of 100 ms, and never more than half of what is
 // left of a decision's time. Providers for servers evaluate in memory: a
 // microsecond is usual.
 func newPatience(ctx context.Context) patience {
 	const steps = 4
-	wait := 20 * time.Millisecond
+	wait := 100 * time.Millisecond
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
