@@ -62,6 +62,17 @@ func newPair(t *testing.T) *pair {
 	return &pair{t, &watched{Mover: memorybackend.New(nil)}, &watched{Mover: memorybackend.New(nil)}, clock.NewManual(t0)}
 }
 
+// newPairAfterMove returns a pair of which a process has moved alice from old to
+// new, one take before it and one after, and the reset-at of her window.
+func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
+	p, reset = newPair(t), t0.Add(10*time.Second)
+	q := p.process("old", rollout.Options{Events: true})
+	q.take(t, 1, reset)
+	q.see(t, "new")
+	q.take(t, 2, reset)
+	return p, reset
+}
+
 // process is one that shares the backends, with a flag of its own view.
 type process struct {
 	*throttler.Throttler
@@ -339,12 +350,7 @@ func TestAbandonedBackend(t *testing.T) {
 // Once the flag is gone, the backend alone goes on from what it has, also of a
 // count that is on its way.
 func TestWithoutTheRollout(t *testing.T) {
-	p := newPair(t)
-	q := p.process("old", rollout.Options{Events: true})
-	reset := t0.Add(10 * time.Second)
-	q.take(t, 1, reset)
-	q.see(t, "new")
-	q.take(t, 2, reset)
+	p, reset := newPairAfterMove(t)
 	for backend, want := range map[*watched]int64{p.new: 3, p.old: 2} { // the old one remembers the count as it was
 		d, err := throttler.New(backend, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
 		if err != nil || d.Limits[0].Used != want || !d.Limits[0].ResetAt.Equal(reset) {
@@ -464,12 +470,7 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 // A process that does not know the backend that a count went to goes on from
 // what the one that it knows has kept.
 func TestCountWentToAnUnknownBackend(t *testing.T) {
-	p := newPair(t)
-	q := p.process("old", rollout.Options{Events: true})
-	reset := t0.Add(10 * time.Second)
-	q.take(t, 1, reset)
-	q.see(t, "new")
-	q.take(t, 2, reset)
+	p, reset := newPairAfterMove(t)
 	for _, wish := range []string{"old", "third"} {
 		b := newRollout(t, rollout.Options{
 			Backends: map[string]throttler.Mover{"old": p.old, "third": memorybackend.New(nil)}, Default: "old",
