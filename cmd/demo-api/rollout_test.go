@@ -18,6 +18,7 @@ import (
 
 var (
 	rolloutClients = flag.Int("rollout-clients", 60, "clients of TestClientsMoveUnderLoad")
+	rolloutQuota   = flag.Int("rollout-quota", 5, "quota of TestClientsMoveUnderLoad: few enough that clients exhaust it on a busy machine")
 	rolloutWindow  = flag.Duration("rollout-window", 2*time.Second, "window of TestClientsMoveUnderLoad; each percentage holds for one and a bit")
 )
 
@@ -59,11 +60,11 @@ func (d *demo) backend() debugBackend {
 // TestClientsMoveUnderLoad turns the share of Redis up and down while clients
 // of three demos use up their quotas. The full form takes some minutes:
 //
-//	go test ./cmd/demo-api -run ClientsMove -v -rollout-clients 1000 -rollout-window 10s
+//	go test ./cmd/demo-api -run ClientsMove -v -rollout-clients 1000 -rollout-quota 20 -rollout-window 10s
 func TestClientsMoveUnderLoad(t *testing.T) {
 	flags := filepath.Join(t.TempDir(), "flags.json")
 	share(t, flags, 0)
-	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: 20, window: %v}]}\n", *rolloutWindow)
+	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: %v}]}\n", *rolloutQuota, *rolloutWindow)
 	var demos []*demo
 	o := load.Options{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client"}
 	for range 3 {
