@@ -16,10 +16,12 @@ type decision struct {
 	look    bool // it changes nothing
 }
 
-// maxHops bounds the places that one decision goes to. Two are usual for the
-// first after a move, three if another process moves the counts meanwhile. A
-// flag that says something else each time, to many at once, makes it some 40.
-const maxHops = 256
+// maxHops bounds the places that one decision goes to, if its context does not.
+// Two are usual for the first after a move, three if another process moves the
+// counts meanwhile. Only a flag that says something else each time needs more:
+// who takes several counts, at once with many who take one of them, may have to
+// wait until these are done.
+const maxHops = 10_000
 
 // decide makes a decision where the counts are, after bringing them to where
 // they belong.
