@@ -6,6 +6,19 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
+// Look returns the decision about r, by the states of its charges' counts, if
+// nothing is to be charged.
+func Look(r throttler.Request, state func(charge int) *State) throttler.Decision {
+	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
+	for i := range r.Charges {
+		c := &r.Charges[i]
+		results := make([]Result, len(c.Policy.Limits))
+		d.Allowed = state(i).Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
+		d.Limits = Statuses(d.Limits, c, results)
+	}
+	return d
+}
+
 // Statuses appends what results say of c's limits to statuses. cost is what
 // was asked for; refused statuses are those that have a RetryAt.
 func Statuses(statuses []throttler.Status, c *throttler.Charge, results []Result) []throttler.Status {

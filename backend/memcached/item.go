@@ -189,14 +189,7 @@ func (it *item) peek(r throttler.Request) (throttler.Decision, error) {
 }
 
 func look(r throttler.Request, found []found) throttler.Decision {
-	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
-	for i := range r.Charges {
-		c := &r.Charges[i]
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		d.Allowed = found[i].State.Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
-		d.Limits = algorithm.Statuses(d.Limits, c, results)
-	}
-	return d
+	return algorithm.Look(r, func(i int) *algorithm.State { return &found[i].State })
 }
 
 func (it *item) settle(s throttler.Settlement) (d throttler.Decision, changed bool, err error) {

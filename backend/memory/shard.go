@@ -2,6 +2,7 @@ package memorybackend
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -46,36 +47,30 @@ func (e *entry) life(now int64) int64 {
 // locate finds the charges' entries, those that arrive among them. It fails if
 // one is elsewhere.
 func (s *shard) locate(charges []throttler.Charge, home *throttler.Home, now int64, found *[throttler.MaxCharges]*entry) error {
-	var away *throttler.ElsewhereError
+	var stored [throttler.MaxCharges]*algorithm.Stored
+	moves := home != nil
 	for i := range charges {
-		e := s.find(&charges[i], now)
-		if home == nil && (e == nil || e.Claim == nil) { // the common case
-			found[i] = e
-			continue
+		if e := s.find(&charges[i], now); e != nil {
+			found[i], stored[i] = e, &e.Stored
+			moves = moves || e.Claim != nil
 		}
-		var stored *algorithm.Stored
-		if e != nil {
-			stored = &e.Stored
-		}
-		count, arrived, where, err := algorithm.Find(stored, home, i, now, monotonic())
+	}
+	if !moves {
+		return nil
+	}
+	counts, err := algorithm.FindAll(stored[:len(charges)], home, now, monotonic())
+	if elsewhere := (*throttler.ElsewhereError)(nil); err != nil && !errors.As(err, &elsewhere) {
+		err = fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
+	}
+	for i, count := range counts {
 		switch {
-		case err != nil:
-			return fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
-		case where != throttler.Whereabouts{}:
-			if away == nil {
-				away = &throttler.ElsewhereError{Counts: make([]throttler.Whereabouts, len(charges))}
-			}
-			away.Counts[i] = where
-		case arrived:
-			found[i] = &entry{Stored: *count, arrived: true}
-		case count != nil:
-			found[i] = e
+		case count.Arrived:
+			found[i] = &entry{Stored: *count.Stored, arrived: true}
+		case count.Stored != stored[i]:
+			found[i] = nil // it left so long ago that another begins
 		}
 	}
-	if away != nil {
-		return away
-	}
-	return nil
+	return err
 }
 
 // keepArrivals puts what arrived into the map.

@@ -161,19 +161,11 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	if err != nil {
 		return throttler.Decision{}, shard.unavailable(err)
 	}
-	now := r.Now.UnixMilli()
-	counts, err := algorithm.FindAll(stored, r.Home, now, serversClock)
+	counts, err := algorithm.FindAll(stored, r.Home, r.Now.UnixMilli(), serversClock)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
-	for i := range r.Charges {
-		c := &r.Charges[i]
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		d.Allowed = counts[i].State.Look(c.Policy.Limits, c.Cost, now, results) && d.Allowed
-		d.Limits = algorithm.Statuses(d.Limits, c, results)
-	}
-	return d, nil
+	return algorithm.Look(r, func(i int) *algorithm.State { return &counts[i].State }), nil
 }
 
 // Release implements throttler.Mover: one EVALSHA on the primary, or, to look

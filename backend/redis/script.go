@@ -61,23 +61,32 @@ func packHead(b []byte, now time.Time, margin int64, op byte, home *throttler.Ho
 	}
 	b = algorithm.AppendUint(b, 6, now.UnixMilli())
 	b = algorithm.AppendUint(b, 4, margin)
-	if home == nil {
-		return append(b, op, byte(charges))
+	op |= opsOf(home)
+	b = append(b, op, byte(charges))
+	if op&opArrives == 0 {
+		return b
 	}
-	op |= opMoves
+	b = algorithm.AppendUint(b, 6, home.Version)
+	b = algorithm.AppendUint(b, 6, int64(home.Place))
+	return algorithm.AppendUint(b, 4, home.Keep.Milliseconds())
+}
+
+// opsOf returns what home adds to the operation.
+func opsOf(home *throttler.Home) byte {
+	if home == nil {
+		return 0
+	}
+	op := byte(opMoves)
 	if home.Required {
 		op |= opRequired
 	}
 	if home.Live {
 		op |= opLive
 	}
-	if home.Arrivals == nil {
-		return append(b, op, byte(charges))
+	if home.Arrivals != nil {
+		op |= opArrives
 	}
-	b = append(b, op|opArrives, byte(charges))
-	b = algorithm.AppendUint(b, 6, home.Version)
-	b = algorithm.AppendUint(b, 6, int64(home.Place))
-	return algorithm.AppendUint(b, 4, home.Keep.Milliseconds())
+	return op
 }
 
 // packArrival appends what is said of the count of charge i, if counts arrive.
