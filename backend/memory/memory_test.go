@@ -2,9 +2,11 @@ package memorybackend_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/backend/backendtest"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -14,4 +16,37 @@ func TestContract(t *testing.T) {
 
 func TestHistories(t *testing.T) {
 	backendtest.Histories(t, func(*testing.T) throttler.Backend { return memorybackend.New(nil) })
+}
+
+// What stayed of a count that left is forgotten in time, and a new one begins.
+func TestCountThatLeftLongAgo(t *testing.T) {
+	b := memorybackend.New(nil)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Millisecond}}}
+	take := func(want int64) {
+		t.Helper()
+		if d, err := th.Take(t.Context(), p.Charge("alice")); err != nil || d.Limits[0].Used != want {
+			t.Fatalf("%+v, %v; want used %d", d.Limits, err, want)
+		}
+	}
+	take(1)
+	alice := p.Charge("alice")
+	alice.Partition = alice.Key
+	released, err := b.Release(t.Context(), throttler.Release{
+		Now: t0, Charges: []throttler.Charge{alice}, To: throttler.PlaceOf("elsewhere"), Version: 1, Keep: time.Millisecond,
+	})
+	if err != nil || released[0].State == nil {
+		t.Fatalf("%+v, %v", released, err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; { // the claim goes by the host's clock
+		d, err := th.Peek(t.Context(), p.Charge("alice"))
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v; want it forgotten", d.Limits, err)
+		}
+		if d.Limits[0].Used == 0 {
+			break
+		}
+	}
+	take(1)
+	take(2)
 }
