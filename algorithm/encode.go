@@ -77,6 +77,26 @@ func AppendLimit(b []byte, l *throttler.Limit) []byte {
 	return AppendUint(b, 7, n.capacity)
 }
 
+// CutResult returns what a script's reply begins with, the result for l, and the
+// rest of the reply. It reports false if the reply is too short.
+func CutResult(l *throttler.Limit, reply []int64) (Result, []int64, bool) {
+	size := 6
+	if kindOf(l) <= alignedWindow {
+		size = 3
+	}
+	if len(reply) < size {
+		return Result{}, nil, false
+	}
+	r := Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
+	if size == 3 {
+		r.Mark.At = r.ResetAt
+	} else {
+		r.StartAt = reply[3]
+		r.Mark = throttler.Mark{At: reply[4], Fraction: reply[5]}
+	}
+	return r, reply[size:], true
+}
+
 // AppendUint appends the last size bytes of v, big-endian.
 func AppendUint(b []byte, size int, v int64) []byte {
 	var all [8]byte

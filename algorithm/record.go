@@ -6,6 +6,10 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
+// Margin is how long stores keep a state beyond its reset time unless their
+// options say otherwise: more than the clocks of the processes differ by.
+const Margin = 5 * time.Second
+
 // Largest values that are stored; what would exceed them stays there.
 const (
 	maxCount    = throttler.MaxQuota

@@ -81,6 +81,15 @@ func (s *State) Settle(limits []throttler.Limit, marks []throttler.Mark, charged
 	}
 }
 
+// Clone returns a copy of s that shares nothing with it.
+func (s *State) Clone() State {
+	c := State{records: slices.Clone(s.records)}
+	for i := range c.records {
+		c.records[i].log = slices.Clone(c.records[i].log)
+	}
+	return c
+}
+
 // ResetAt returns the instant from which nothing of s counts; now if nothing
 // does.
 func (s *State) ResetAt(now int64) int64 {

@@ -1,0 +1,49 @@
+-- fixed_window.lua: as algorithm/fixed_window.go has it. A record is a count and
+-- the window's reset time, which is set when the window opens and never again.
+--
+-- Provides fixed_window, whose windows open at the first charge, and
+-- aligned_window, whose windows open on multiples of their length. Uses
+-- add_count, add_instant.
+
+local function fixed_windows(opening)
+  local FORM = '>I6I7' -- reset at, used
+  return {
+    family = 'fixed-window',
+    has_short_form = true,
+    mark_is_reset_at = true,
+
+    new = function() return {at = 0, count = 0} end,
+    read = function(r, state, place)
+      r.at, r.count, place = unpack(FORM, state, place)
+      return place
+    end,
+    write = function(r) return pack(FORM, r.at, r.count) end,
+    adopt = function() end,
+
+    used = function(r, _, now)
+      if now >= r.at then return 0 end
+      return r.count
+    end,
+    reset_at = function(r, now) return max(r.at, now) end,
+    retry_at = function(r) return r.at end,
+    charge = function(r, _, cost, now)
+      if now < r.at then
+        r.count = add_count(r.count, cost)
+      else
+        r.at, r.count = add_instant(opening(now, r.window), r.window), cost
+      end
+      return r.at, 0, 0
+    end,
+    give_back = function(r, _, mark, _, amount)
+      if mark == r.at then r.count = max(r.count - amount, 0) end
+    end,
+  }
+end
+
+local function fixed_window()
+  return fixed_windows(function(now) return now end)
+end
+
+local function aligned_window()
+  return fixed_windows(function(now, window) return now - now % window end)
+end
