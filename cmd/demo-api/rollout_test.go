@@ -44,14 +44,14 @@ func share(t *testing.T, file string, percent int) {
 // between returns the configuration of demos that move clients between
 // Memcached and Redis.
 func between(t *testing.T, flags string) string {
-	return fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\n",
+	return fmt.Sprintf("tokens: any\nbackend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\n",
 		testserver.Memcached(t).Addr, testserver.Redis(t).Addr, flags)
 }
 
 func (d *demo) backend() debugBackend {
 	d.t.Helper()
 	var b debugBackend
-	if err := json.Unmarshal([]byte(d.get("/debug/backend").body), &b); err != nil {
+	if err := json.Unmarshal([]byte(d.operator("/debug/backend").body), &b); err != nil {
 		d.t.Fatal(err)
 	}
 	return b
@@ -222,7 +222,7 @@ func TestResharding(t *testing.T) {
 		}
 	}
 	say("redis")
-	d := startDemo(t, fmt.Sprintf("backend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
+	d := startDemo(t, fmt.Sprintf("tokens: any\nbackend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
 	const clients = 20
 	all := func(used int) {
 		t.Helper()

@@ -11,8 +11,9 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// routes returns the API: which route is limited by which policy.
-func routes(c *config, b *backends, log *slog.Logger) http.Handler {
+// routes returns the API, and what is served to the operator.
+func routes(c *config, b *backends, log *slog.Logger) (api, debug http.Handler) {
+	caller := c.caller()
 	t := throttler.New(b.serving, nil)
 	options := &middleware.Options{
 		Deadline:         c.deadline,
@@ -34,7 +35,7 @@ func routes(c *config, b *backends, log *slog.Logger) http.Handler {
 	}
 
 	r := chi.NewRouter()
-	r.Use(chimiddleware.Recoverer, chimiddleware.GetHead)
+	r.Use(chimiddleware.Recoverer, uncached, chimiddleware.GetHead)
 	// Who speaks to us is the client, unless that is a proxy that we trust to
 	// say who does. What a proxy leaves unsaid counts for the proxy.
 	r.Use(chimiddleware.ClientIPFromRemoteAddr)
@@ -58,14 +59,11 @@ func routes(c *config, b *backends, log *slog.Logger) http.Handler {
 
 	status := &middleware.StatusOptions{Deadline: c.deadline, OnError: options.OnError}
 	var all []middleware.Classifier
-	for _, name := range c.policyNames() {
-		if name != orgPolicy && name != memberPolicy { // which say nothing without an organisation
-			all = append(all, middleware.Limit(c.policies[name], caller))
-		}
+	for _, name := range []string{corePolicy, searchPolicy, createTokenPolicy, secondaryPolicy} {
+		all = append(all, middleware.Limit(c.policies[name], caller))
 	}
 	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), status))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", middleware.Status(t, chain, status))
 	r.Get("/healthz", getHealth)
-	r.Get("/debug/backend", getBackend(b, dry))
-	return r
+	return r, debugRoutes(b, dry)
 }
