@@ -31,7 +31,7 @@ func newDryRuns(c *config, t *throttler.Throttler, options middleware.Options) *
 // charged is a policy and whom it charges.
 type charged struct {
 	policy string
-	key    middleware.KeyFunc
+	key    middleware.Key
 }
 
 // beside returns middleware that tries out what stands beside these policies,
@@ -51,7 +51,7 @@ func (d *dryRuns) beside(all ...charged) func(http.Handler) http.Handler {
 	if !found {
 		return func(next http.Handler) http.Handler { return next }
 	}
-	return middleware.New(d.throttler, middleware.All(classifiers...), &d.options)
+	return must(middleware.New(d.throttler, middleware.All(classifiers...).CostReported(), &d.options))
 }
 
 // count counts a decision for each policy that is tried in it.

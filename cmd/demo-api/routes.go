@@ -28,7 +28,8 @@ func routes(c *config, b *backends, log *slog.Logger) http.Handler {
 	}
 	dry := newDryRuns(c, t, *options)
 	limit := func(policy string) func(http.Handler) http.Handler {
-		enforce := middleware.New(t, middleware.Limit(c.policies[policy], caller), options)
+		// What the configuration says was checked when it was read.
+		enforce := must(middleware.New(t, middleware.Limit(c.policies[policy], caller).CostReported(), options))
 		try := dry.beside(charged{policy, caller})
 		return func(next http.Handler) http.Handler { return try(enforce(next)) }
 	}
@@ -51,8 +52,8 @@ func routes(c *config, b *backends, log *slog.Logger) http.Handler {
 		r.Get("/export", getExport)
 	})
 	// A member within an organisation: one decision about both, all or nothing.
-	chain := middleware.All(middleware.Limit(c.policies[orgPolicy], organisation), middleware.Limit(c.policies[memberPolicy], caller))
-	r.With(dry.beside(charged{orgPolicy, organisation}, charged{memberPolicy, caller}), middleware.New(t, chain, options)).Get("/orgs/{org}/feed", getFeed)
+	chain := middleware.All(middleware.Limit(c.policies[orgPolicy], middleware.KeyFunc(organisation)), middleware.Limit(c.policies[memberPolicy], caller))
+	r.With(dry.beside(charged{orgPolicy, middleware.KeyFunc(organisation)}, charged{memberPolicy, caller}), must(middleware.New(t, chain, options))).Get("/orgs/{org}/feed", getFeed)
 	r.With(limit(searchPolicy)).Get("/search", getSearch)
 	r.With(limit(createTokenPolicy)).Post("/auth/token", postToken)
 
@@ -63,9 +64,16 @@ func routes(c *config, b *backends, log *slog.Logger) http.Handler {
 			all = append(all, middleware.Limit(c.policies[name], caller))
 		}
 	}
-	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), status))
-	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", middleware.Status(t, chain, status))
+	r.Method(http.MethodGet, "/rate_limit", must(middleware.Status(t, middleware.All(all...), status)))
+	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", must(middleware.Status(t, chain, status)))
 	r.Get("/healthz", getHealth)
 	r.Get("/debug/backend", getBackend(b, dry))
 	return r
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
