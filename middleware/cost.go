@@ -8,24 +8,30 @@ import (
 	"sync"
 )
 
-// SetCost reports what r really costs, in units of its policies, for handlers
-// that know it only when the work is done: rows read, bytes sent. Every charge
-// of the request is settled to it: less is given back, more is charged, beyond
-// the quota if need be. Reported before the response begins, it shows in the
-// response's headers. The last report counts. It does nothing for a request
-// that was not charged.
-func SetCost(r *http.Request, cost int64) {
+// SetCost reports the real cost of r, for handlers that know it only when the
+// work is done: rows read, bytes sent. It goes to the charges marked
+// [Classifier.CostReported] of the innermost middleware that has any, and of each
+// dry run. A charge that was too high is refunded in part; one that was too low is
+// raised, beyond the quota if need be. Reported before the response begins, the
+// cost shows in the response's headers. The last report counts.
+//
+// The error wraps [throttler.ErrInvalid] and says why the call does nothing: no
+// middleware asked for the cost, the cost is negative or above throttler.MaxQuota,
+// or the charge was settled when the response began.
+func SetCost(r *http.Request, cost int64) error {
 	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
 		c.set("", cost)
 	}
+	return nil
 }
 
-// SetCostOf is SetCost for the charges under the policy of that name alone,
-// and goes before it.
-func SetCostOf(r *http.Request, policy string, cost int64) {
+// SetCostOf is SetCost for the charges under the policy of that name, marked or
+// not, in the innermost middleware that has any.
+func SetCostOf(r *http.Request, policy string, cost int64) error {
 	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
 		c.set(policy, cost)
 	}
+	return nil
 }
 
 type costKey struct{}
@@ -91,7 +97,7 @@ func (res *response) readCostHeader() {
 	}
 	cost, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || cost < 0 {
-		res.throttle.OnError(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
+		res.throttle.report(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
 		return
 	}
 	res.cost.set("", cost)

@@ -10,10 +10,6 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Classifier says which charges a request makes. None means that the request
-// is not limited. The first charge's key decides where all of them are counted.
-type Classifier func(r *http.Request) []throttler.Charge
-
 // FailurePolicy says what a request gets when the backend does not answer.
 type FailurePolicy uint8
 
@@ -27,30 +23,30 @@ const (
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
-// Options are what the middleware can be told. The zero value, and nil, are
-// fine.
+// Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
-	// Deadline bounds every decision, refund and settlement. If zero,
-	// DefaultDeadline.
+	// Deadline bounds each call to the throttler: a decision, refund or
+	// settlement. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure says what a request gets when there is no decision. The zero
-	// value is Open.
+	// OnFailure selects what a request gets when the backend does not answer.
+	// The zero value is Open.
 	OnFailure FailurePolicy
 
-	// RefundIf says, when a response's status and header are known, whether it
-	// costs nothing. If nil, a 304 does.
+	// RefundIf reports whether a response is free, from its status and header,
+	// just before they are sent. If nil, a 304 is. It is not asked once the
+	// client has left, nor about charges marked NoRefund.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
 	// GitHub also uses 403, which urllib3 and go-retryablehttp do not retry.
 	RefusalStatus int
 
-	// DocumentationURL is where a refusal's body points. May be empty.
+	// DocumentationURL is the documentation_url of a refusal's body. May be empty.
 	DocumentationURL string
 
 	// Refuse writes the response to a refused request; its headers are set. If
-	// nil, a body in GitHub's shape or application/problem+json, by Accept.
+	// nil, the body has GitHub's shape or is application/problem+json, by Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
 	// RateLimitFields adds the fields RateLimit-Policy and RateLimit of the
@@ -62,27 +58,33 @@ type Options struct {
 	ExposeHeaders bool
 
 	// CostHeader names a response header or trailer in which the handler
-	// reports the request's real cost, as [SetCost] does. May be empty.
+	// reports the request's real cost, as [SetCost] does, to the charges of this
+	// middleware that are marked CostReported. May be empty.
 	CostHeader string
 
-	// DryRun, if not nil, is told each decision, and nothing is enforced: every
-	// request is served, at once and without rate headers, refused or not. To
-	// try a policy out, stand such a middleware in front of the one that
-	// enforces, under a policy name of its own. 304s are refunded and costs
-	// settled as if it were enforced; what it would refuse is charged to
-	// neither.
+	// DryRun, if not nil, receives each decision, and nothing is enforced: every
+	// request is served, at once and without rate headers. To try a policy out,
+	// put such a middleware in front of the one that enforces, under a policy
+	// name of its own. Its charge is refunded for a 304 and settled as if it were
+	// enforced, but kept if another middleware refuses the request. A request that
+	// it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// OnError is told what went wrong behind the client's back. If nil, it is
-	// logged by slog.Default, without keys.
+	// Log receives what went wrong: in an outage, at most one line a second for
+	// each shard and cause, with counts, and one when it is over. Lines never
+	// contain keys. If nil, slog.Default().
+	Log *slog.Logger
+
+	// OnError, if not nil, receives each error that Log summarizes.
 	OnError func(r *http.Request, err error)
 }
 
-// New returns middleware that charges requests to t as classify says. It
-// panics if t or classify is nil or an option is out of range.
-func New(t *throttler.Throttler, classify Classifier, options *Options) func(http.Handler) http.Handler {
-	if t == nil || classify == nil {
-		panic("middleware: New: the throttler or the classifier is nil")
+// New returns middleware that charges requests to t as classify determines. A
+// policy or an option that is not valid is an error that wraps
+// [throttler.ErrInvalid]. New panics if t is nil.
+func New(t *throttler.Throttler, classify Classifier, options *Options) (func(http.Handler) http.Handler, error) {
+	if t == nil {
+		panic("middleware: New: the throttler is nil")
 	}
 	m := &throttle{throttler: t, classify: classify}
 	if options != nil {
@@ -97,15 +99,29 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) func(htt
 	if m.RefundIf == nil {
 		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
-	if m.OnError == nil {
-		m.OnError = logError
-	}
-	if m.Deadline < 0 || m.RefusalStatus < 400 || m.RefusalStatus > 499 {
-		panic(fmt.Sprintf("middleware: New: Deadline is %v, RefusalStatus %d; they must be positive, and from 400 to 499", m.Deadline, m.RefusalStatus))
+	if err := m.validate(); err != nil {
+		return nil, err
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}, nil
+}
+
+func (t *throttle) validate() error {
+	if err := t.classify.validate(); err != nil {
+		return err
 	}
+	switch {
+	case t.Deadline < 0:
+		return invalid("Options.Deadline is %v; it must be positive, or 0 for %v", t.Deadline, DefaultDeadline)
+	case t.OnFailure > Closed:
+		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
+	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
+		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+	case t.CostHeader != "" && !t.classify.has(costReported):
+		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
+	}
+	return nil
 }
 
 func logError(r *http.Request, err error) {
@@ -121,7 +137,7 @@ type throttle struct {
 
 // serve is the way of one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges := t.classify(r)
+	charges := t.classify.Charges(r)
 	if len(charges) == 0 {
 		next.ServeHTTP(w, r)
 		return
@@ -134,7 +150,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	switch {
 	case err != nil:
-		t.OnError(r, err)
+		t.report(r, err)
 		t.serveUndecided(w, r, next)
 	case !d.Allowed && t.DryRun != nil:
 		next.ServeHTTP(w, r)
@@ -189,7 +205,7 @@ func (t *throttle) refund(r *http.Request, d throttler.Decision) throttler.Decis
 	defer cancel()
 	after, err := t.throttler.Refund(ctx, d)
 	if err != nil {
-		t.OnError(r, fmt.Errorf("refund: %w", err))
+		t.report(r, fmt.Errorf("refund: %w", err))
 		return d
 	}
 	return after
@@ -202,8 +218,15 @@ func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) 
 	defer cancel()
 	after, err := t.throttler.Settle(ctx, d, costs...)
 	if err != nil {
-		t.OnError(r, fmt.Errorf("settle: %w", err))
+		t.report(r, fmt.Errorf("settle: %w", err))
 		return d
 	}
 	return after
+}
+
+func (t *throttle) report(r *http.Request, err error) {
+	logError(r, err)
+	if t.OnError != nil {
+		t.OnError(r, err)
+	}
 }

@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -167,5 +166,5 @@ func (s *shard) load(ctx context.Context) error {
 }
 
 func (s *shard) unavailable(err error) error {
-	return fmt.Errorf("redisbackend: shard %q: %w: %w", s.name, throttler.ErrUnavailable, err)
+	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }

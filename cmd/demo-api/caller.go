@@ -2,25 +2,22 @@ package main
 
 import (
 	"net/http"
-	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/weir-go/weir/middleware"
 )
 
-// caller is who is charged: the bearer of a token that the demo knows, else
-// the client's address.
-func (c *config) caller() middleware.KeyFunc {
-	bearer := func(r *http.Request) (string, bool) {
-		_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		s, ok := c.tokens.subject(strings.TrimSpace(token))
-		return "subject:" + s, ok
-	}
-	return middleware.FirstOf(bearer, middleware.ClientIP(nil))
+// caller keys by the subject of a token that the demo knows, and requests
+// without one by the client's address.
+func (c *config) caller() middleware.Key {
+	known := func(_ *http.Request, token string) (string, bool) { return c.tokens.subject(token) }
+	return middleware.FirstOf(
+		middleware.BearerToken(known),
+		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: c.trustedProxies}))
 }
 
-// organisation is the one that the route names, whoever asks.
-func organisation(r *http.Request) (key string, ok bool) {
-	return "org:" + chi.URLParam(r, "org"), true
+// organisation keys by the organisation that the route names.
+func organisation() middleware.Key {
+	return middleware.KeyFunc(func(r *http.Request) (string, bool) { return "org:" + chi.URLParam(r, "org"), true })
 }

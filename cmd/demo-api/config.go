@@ -20,7 +20,7 @@ type config struct {
 	policies       map[string]*throttler.Policy
 	dryRuns        map[string]*throttler.Policy // by the policies beside which they are tried
 	tokens         tokensConfig
-	trustedProxies []string // CIDR prefixes
+	trustedProxies []netip.Prefix
 	deadline       time.Duration
 	failClosed     bool
 }
@@ -132,7 +132,7 @@ func (c *config) readTrustedProxies(v value) {
 		case prefix.Masked() != prefix:
 			item.wrong(fmt.Sprintf("%v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())))
 		}
-		c.trustedProxies = append(c.trustedProxies, text)
+		c.trustedProxies = append(c.trustedProxies, prefix)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -389,7 +390,7 @@ debug_listen: off
 	}
 	want.tokens = tokensConfig{subjects: map[string]string{"key-1": "alice", "key-2": "alice", "bob": "bob"}}
 	want.debugListen = ""
-	want.trustedProxies = []string{"127.0.0.0/8", "fd00::/8"}
+	want.trustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	want.deadline = 20 * time.Millisecond
 	want.failClosed = true
 	if !reflect.DeepEqual(got, want) {

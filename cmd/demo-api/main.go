@@ -61,7 +61,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return &usageError{err}
 	}
 	defer b.close()
-	api, debug := routes(c, b, log)
+	api, debug, err := routes(c, b, log)
+	if err != nil {
+		return &usageError{err}
+	}
 	return serve(ctx, c, api, debug, stdout, log)
 }
 

@@ -166,16 +166,17 @@ dry_runs:
 			t.Errorf("got %v, want 200", r)
 		}
 	}
+	const takes = 5*2 + 3*3 // each with its dry run, and the feed's secondary apart
 	var b debugBackend
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if b = d.backend(); b.Shadow.Compared == 16 { // 8, and as many dry
+		if b = d.backend(); b.Shadow.Compared == takes {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the shadow has seen %+v, want 16 takes", *b.Shadow)
+			t.Fatalf("the shadow has seen %+v, want %d takes", *b.Shadow, takes)
 		}
 	}
-	if s := b.Shadow; s.Agreed != 16 || s.Failed+s.Dropped != 0 {
+	if s := b.Shadow; s.Agreed != takes || s.Failed+s.Dropped != 0 {
 		t.Errorf("shadow %+v, want agreement", s)
 	}
 	if got := fmt.Sprint(b.DryRuns); got != "map[core:{2 3} org.member:{1 2}]" {

@@ -88,6 +88,58 @@ func TestUnchangedIsFree(t *testing.T) {
 	}
 }
 
+// TestSecondaryCountsEveryRequest holds that no request is free without end:
+// what the other policies do not charge, secondary does.
+func TestSecondaryCountsEveryRequest(t *testing.T) {
+	d := startDemo(t, "tokens: {one: {}}\npolicies:\n  core: {limits: [{quota: 3, window: 1h}]}\n  secondary: {limits: [{quota: 10, window: 1h}]}\n")
+	alice := []string{"Authorization", "Bearer one"}
+	etag := d.get("/repos/acme/rockets", alice...).header.Get("ETag")
+	used := func(want int) {
+		t.Helper()
+		if body := d.get("/rate_limit", alice...).body; !strings.Contains(body, fmt.Sprintf(`"secondary":{"limit":10,"used":%d,`, want)) {
+			t.Errorf("got %s, want secondary with %d used", body, want)
+		}
+	}
+	used(1)
+	for range 3 {
+		if r := d.get("/repos/acme/rockets", append(alice, "If-None-Match", etag)...); r.status != http.StatusNotModified || r.rates() != "1/3 core" {
+			t.Errorf("unchanged: got %v, want 304 1/3 core", r)
+		}
+	}
+	used(4)
+	if r := d.get("/export?rows=100", alice...); r.rates() != "3/3 core" { // costs 2
+		t.Errorf("export: got %v, want 3/3 core", r)
+	}
+	used(5)
+	if r := d.get("/repos/acme/rockets", alice...); r.status != http.StatusTooManyRequests {
+		t.Errorf("the core quota is used up: got %v, want 429", r)
+	}
+	used(5) // a refused request drains nothing
+	for _, path := range []string{"/search?q=weir", "/search", "/orgs/acme/feed", "/orgs/other/feed"} {
+		if r := d.get(path, alice...); r.status == http.StatusTooManyRequests {
+			t.Errorf("%s: got %v", path, r)
+		}
+	}
+	used(9)
+	if r := d.send("POST", "/auth/token", alice...); r.status != http.StatusCreated {
+		t.Errorf("the tenth: got %v, want 201", r)
+	}
+	for _, path := range []string{"/search?q=weir", "/orgs/acme/feed", "/repos/acme/rockets"} {
+		if r := d.get(path, alice...); r.status != http.StatusTooManyRequests {
+			t.Errorf("%s: got %v, want 429", path, r)
+		}
+	}
+	if r := d.get("/search?q=weir", alice...); r.rates() != "10/10 secondary" {
+		t.Errorf("got %v, want 10/10 secondary", r)
+	}
+	if r := d.get("/search?q=weir"); r.status != http.StatusOK {
+		t.Errorf("another caller: got %v, want 200", r)
+	}
+	if body := d.get("/orgs/acme/rate_limit", alice...).body; !strings.Contains(body, `"org":{"limit":100,"used":1,`) {
+		t.Errorf("got %s: a request that secondary refused was charged to the organisation", body)
+	}
+}
+
 func TestRateLimitIsFreeAndWhole(t *testing.T) {
 	d := startDemo(t, "")
 	d.get("/search?q=weir")
@@ -100,7 +152,7 @@ func TestRateLimitIsFreeAndWhole(t *testing.T) {
 			t.Fatalf("%v: %v", r, err)
 		}
 		for name, want := range map[string][3]int64{
-			"core": {60, 0, 60}, "search": {30, 1, 29}, "auth.createToken": {5, 0, 5},
+			"core": {60, 0, 60}, "search": {30, 1, 29}, "auth.createToken": {5, 0, 5}, "secondary": {900, 1, 899},
 		} {
 			if got := answer.Resources[name]; [3]int64{got.Limit, got.Used, got.Remaining} != want {
 				t.Errorf("%s: got %+v, want limit, used, remaining %v", name, got, want)
