@@ -73,6 +73,20 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
+// TestReadmeIsRight reads the configuration that the README shows.
+func TestReadmeIsRight(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	c, err := parse("README.md", block)
+	if err != nil || len(c.backends.shards) != 2 {
+		t.Errorf("got %+v, error %v", c, err)
+	}
+}
+
 func TestGreetingCanBeTyped(t *testing.T) {
 	d := startDemo(t, "")
 	commands := regexp.MustCompile(`(?m)^  curl +(?:-i )?"?(http://[^\s"]+)"?(?: -H '(.+): (.+)')?$`).FindAllStringSubmatch(d.stdout.String(), -1)
