@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"unicode/utf8"
@@ -50,18 +51,26 @@ func (r *reader) err() error {
 func (r *reader) readFile() []byte {
 	file, err := os.Open(r.name)
 	if err != nil {
-		r.problem(0, "%v", errors.Unwrap(err)) // without the name, which err adds
+		r.problem(0, "%v", withoutName(err))
 		return nil
 	}
 	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
 	switch {
 	case err != nil:
-		r.problem(0, "%v", errors.Unwrap(err))
+		r.problem(0, "%v", withoutName(err))
 	case len(text) > maxConfigBytes:
 		r.problem(0, "the file has more than %d bytes", maxConfigBytes)
 	}
 	return text
+}
+
+// withoutName returns the cause of an error about a file; problems name it too.
+func withoutName(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
 }
 
 // parse returns what is at the top of the file. It is missing if the file is

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -441,6 +443,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("policies:\n  core: {limits: [{quota: 5, window: 90s, aligned: true}]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
+	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse("demo.yaml", text)
 		if err != nil {
@@ -453,6 +456,18 @@ func FuzzConfig(f *testing.F) {
 			if err := p.Validate(); err != nil || p.Name != name {
 				t.Errorf("%q: accepted policy %q: %+v, %v", text, name, p, err)
 			}
+		}
+		if c.deadline < minDeadline || c.deadline > maxDeadline {
+			t.Errorf("%q: accepted deadline %v", text, c.deadline)
+		}
+		for _, p := range c.trustedProxies {
+			if !p.IsValid() || p.Bits() < minPrefix6 || p.Contains(netip.MustParseAddr("0.0.0.0")) && p.Contains(netip.MustParseAddr("128.0.0.0")) {
+				t.Errorf("%q: accepted trusted proxies %v", text, p)
+			}
+		}
+		c.warnings()
+		if _, _, err := routes(c, &backends{config: c, serving: memorybackend.New(nil)}, slog.New(slog.DiscardHandler)); err != nil {
+			t.Errorf("%q: the configuration is right, and its routes are not: %v", text, err)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func (v value) fields(names ...string) map[string]value {
 	keys := strings.Join(names, ", ")
 	for _, e := range v.entries("a mapping with " + keys) {
 		if !slices.Contains(names, e.key) {
-			v.r.problem(e.value.line, "unknown key %s; the keys here are %s", e.key, keys)
+			v.r.problem(e.value.line, "unknown key %s; the keys here are %s", spelled(e.key), keys)
 			continue
 		}
 		all[e.key] = e.value
@@ -143,13 +143,18 @@ var plainKey = regexp.MustCompile(`^[\w-]+$`)
 
 // child returns the path of the value at a key.
 func (v value) child(key string) string {
-	if !plainKey.MatchString(key) {
-		key = strconv.Quote(key)
-	}
 	if v.path == "" {
+		return spelled(key)
+	}
+	return v.path + "." + spelled(key)
+}
+
+// spelled returns a key as a problem shows it.
+func spelled(key string) string {
+	if plainKey.MatchString(key) {
 		return key
 	}
-	return v.path + "." + key
+	return strconv.Quote(key)
 }
 
 // scalar returns the text of a scalar as the file spells it: YAML would make
