@@ -112,6 +112,15 @@ func (c Classifier) has(m mark) bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m != 0 })
 }
 
+// mayWait reports whether some charge may have to wait for its start.
+func (c Classifier) mayWait() bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool {
+		return r.dynamic || slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool {
+			return p != nil && slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
+		})
+	})
+}
+
 // validate reports what of c is known to be wrong.
 func (c Classifier) validate() error {
 	if c.err != nil {

@@ -2,21 +2,22 @@ package middleware
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
 
-// FailurePolicy says what a request gets when the backend does not answer.
+// FailurePolicy selects what a request gets when the backend does not answer.
 type FailurePolicy uint8
 
 const (
 	// Open serves the request, without rate headers: any would be a lie.
 	Open FailurePolicy = iota
-	// Closed refuses it with 503 and a Retry-After.
+	// Closed answers 503 with a Retry-After.
 	Closed
 )
 
@@ -86,7 +87,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify}
+	m := &throttle{throttler: t, classify: classify, marked: classify.has(noRefund | costReported), mayWait: classify.mayWait()}
 	if options != nil {
 		m.Options = *options
 	}
@@ -102,9 +103,22 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
+	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
+}
+
+// throttle is the middleware with its defaults filled in.
+type throttle struct {
+	throttler *throttler.Throttler
+	classify  Classifier
+	marked    bool // some charge carries a mark
+	mayWait   bool // some policy may have a leaky bucket
+	Options
+	reporter      *reporter
+	waiters       waiters
+	unknownLogged atomic.Bool
 }
 
 func (t *throttle) validate() error {
@@ -124,109 +138,132 @@ func (t *throttle) validate() error {
 	return nil
 }
 
-func logError(r *http.Request, err error) {
-	slog.Default().WarnContext(r.Context(), "rate limit", "method", r.Method, "error", err)
-}
-
-// throttle is the middleware with its defaults filled in.
-type throttle struct {
-	throttler *throttler.Throttler
-	classify  Classifier
-	Options
-}
-
-// serve is the way of one request.
+// serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges := t.classify.Charges(r)
-	if len(charges) == 0 {
+	e := entry{m: t, r: r}
+	if e.charges, e.marks = t.charges(r); len(e.charges) == 0 {
 		next.ServeHTTP(w, r)
 		return
 	}
-	ctx, cancel := t.bounded(r)
-	d, err := t.throttler.Take(ctx, charges...)
+	l := ledgerOf(r)
+	if r.Context().Err() != nil {
+		t.serveEnded(w, l, e, next)
+		return
+	}
+	if t.mayWait {
+		t.waiters.shutdown(serverOf(r))
+	}
+	ctx, cancel := t.callContext(r)
+	d, err := t.throttler.Take(ctx, e.charges...)
 	cancel()
-	if t.DryRun != nil && err == nil {
+	if err != nil {
+		t.serveUndecided(w, l, e, next, err)
+		return
+	}
+	t.reporter.succeeded(e.charges)
+	e.d = d
+	if t.DryRun != nil {
 		t.DryRun(r, d)
+	} else if !d.Allowed {
+		t.refuse(w, l, e)
+		return
 	}
-	switch {
-	case err != nil:
-		t.report(r, err)
-		t.serveUndecided(w, r, next)
-	case !d.Allowed && t.DryRun != nil:
-		next.ServeHTTP(w, r)
-	case !d.Allowed:
-		t.refuse(w, r, d)
-	case !t.hold(r, d):
-		t.refund(r, d) // the client has left
-	default:
-		t.serveCharged(w, r, next, d)
+	if d.Allowed {
+		e.state = charged
 	}
+	if reason := t.waitForStart(l.serverWriter(w), &e); reason != "" {
+		e.d, e.state = t.settle(r, d, nil), settled
+		t.answerUnavailable(w, l, e, reason)
+		return
+	}
+	e.serve(w, l, next)
 }
 
-// bounded returns the context of one decision. It outlives the client, so that
-// what was charged is always known, and can be given back.
-func (t *throttle) bounded(r *http.Request) (context.Context, context.CancelFunc) {
+// charges returns what r is charged, and the marks of the charges, or nil if
+// there are none.
+func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
+	var marks []mark
+	charges := make([]throttler.Charge, 0, len(t.classify.rules))
+	for i := range t.classify.rules {
+		rule := &t.classify.rules[i]
+		charges = rule.charges(charges, r)
+		for t.marked && len(marks) < len(charges) {
+			marks = append(marks, rule.mark)
+		}
+	}
+	for i := range charges {
+		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
+			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
+				"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
+		}
+	}
+	return charges, marks
+}
+
+// callContext returns the context of one call to the throttler. It is not
+// canceled when the client disconnects, so that the outcome of a charge is known
+// and the charge can be refunded.
+func (t *throttle) callContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(r.Context()), t.Deadline)
 }
 
-// serveUndecided serves a request that nobody decided about.
-func (t *throttle) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if t.OnFailure == Open || t.DryRun != nil {
-		next.ServeHTTP(w, r)
+// serveEnded handles a request whose context ended before any charge was made.
+func (t *throttle) serveEnded(w http.ResponseWriter, l *ledger, e entry, next http.Handler) {
+	if t.DryRun != nil {
+		next.ServeHTTP(w, e.r)
 		return
 	}
-	w.Header().Set("Retry-After", "1")
-	w.Header().Set("Cache-Control", "no-store")
-	t.writeProblem(w, r, http.StatusServiceUnavailable, problem{
-		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-		Title:  "Temporarily reduced capacity",
-		Detail: "The rate limit of this request can not be decided at the moment.",
-	})
+	t.answerUnavailable(w, l, e, ended)
 }
 
-// hold waits until d says that the request may start, and reports whether the
-// client is still there then.
-func (t *throttle) hold(r *http.Request, d throttler.Decision) bool {
-	if wait := d.StartAt().Sub(d.At); wait > 0 && t.DryRun == nil {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
+// serveUndecided handles a request without a decision. It is served only if the
+// backend could not answer and Open was chosen, or in a dry run.
+func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, next http.Handler, err error) {
+	wrong := errors.Is(err, throttler.ErrInvalid)
+	f := failure{err: err, charges: e.charges}
+	switch {
+	case t.DryRun != nil:
+		f.outcome = servedInDryRun
+	case wrong:
+		f.outcome = answered500
+	case t.OnFailure == Closed:
+		f.outcome = answered503
 	}
-	return r.Context().Err() == nil
-}
-
-// refund gives back what d took and returns how the limits stand after it, or
-// d if that is not known.
-func (t *throttle) refund(r *http.Request, d throttler.Decision) throttler.Decision {
-	ctx, cancel := t.bounded(r)
-	defer cancel()
-	after, err := t.throttler.Refund(ctx, d)
-	if err != nil {
-		t.report(r, fmt.Errorf("refund: %w", err))
-		return d
+	t.fail(e.r, f)
+	switch f.outcome {
+	case answered500:
+		t.answerInvalid(w, l, e)
+	case answered503:
+		t.answerUnavailable(w, l, e, "The rate limit of this request cannot be decided at the moment.")
+	default:
+		e.serve(w, l, next)
 	}
-	return after
 }
 
-// settle replaces what d took by costs and returns how the limits stand after
-// it, or d if that is not known.
+// settle replaces what d took by costs, or refunds it if costs is nil. It returns
+// the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	ctx, cancel := t.bounded(r)
+	ctx, cancel := t.callContext(r)
 	defer cancel()
-	after, err := t.throttler.Settle(ctx, d, costs...)
-	if err != nil {
-		t.report(r, fmt.Errorf("settle: %w", err))
+	f := failure{charges: d.Charges, outcome: notSettled}
+	var after throttler.Decision
+	if costs == nil {
+		f.outcome = notRefunded
+		after, f.err = t.throttler.Refund(ctx, d)
+	} else {
+		after, f.err = t.throttler.Settle(ctx, d, costs...)
+	}
+	if f.err != nil {
+		t.fail(r, f)
 		return d
 	}
 	return after
 }
 
-func (t *throttle) report(r *http.Request, err error) {
-	logError(r, err)
+// fail reports what went wrong with r.
+func (t *throttle) fail(r *http.Request, f failure) {
+	t.reporter.failed(f)
 	if t.OnError != nil {
-		t.OnError(r, err)
+		t.OnError(r, f.err)
 	}
 }

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -50,12 +51,14 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if err := classify.validate(); err != nil {
 		return nil, err
 	}
+	s.reporter = reporterOf(t, s.Log)
 	return s, nil
 }
 
 type status struct {
 	throttler *throttler.Throttler
 	classify  Classifier
+	reporter  *reporter
 	StatusOptions
 }
 
@@ -75,13 +78,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, group := range byPartition(s.classify.Charges(r)) {
 		d, err := s.throttler.Peek(ctx, group...)
 		if err != nil {
-			logError(r, err)
-			if s.OnError != nil {
-				s.OnError(r, err)
-			}
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"message":"The rate limits can not be read at the moment."}` + "\n"))
+			s.fail(w, r, group, err)
 			return
 		}
 		addResources(resources, d)
@@ -89,20 +86,41 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"resources": resources}) // the client may have left
 }
 
-// byPartition groups charges, at cost 0, by where they are counted: each group
-// is one reading.
+func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {
+	if r.Context().Err() == nil {
+		f := failure{err: err, charges: charges, outcome: answered503}
+		if errors.Is(err, throttler.ErrInvalid) {
+			f.outcome = answered500
+		}
+		s.reporter.failed(f)
+		if s.OnError != nil {
+			s.OnError(r, err)
+		}
+	}
+	if errors.Is(err, throttler.ErrInvalid) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write([]byte(`{"message":"The rate limits are not configured correctly."}` + "\n"))
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write([]byte(`{"message":"The rate limits cannot be read at the moment."}` + "\n"))
+}
+
+// byPartition groups charges by where they are counted: each group is one
+// reading.
 func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)
 	for i, c := range charges {
-		c.Cost = 0
+		c.Cost = 1
 		if c.Partition == "" && i > 0 {
 			c.Partition = groups[0][0].Partition
 		} else if c.Partition == "" {
 			c.Partition = c.Key
 		}
 		p, ok := place[c.Partition]
-		if !ok {
+		if !ok || len(groups[p]) == throttler.MaxCharges {
 			p = len(groups)
 			place[c.Partition] = p
 			groups = append(groups, nil)
