@@ -15,6 +15,10 @@ const (
 	allReadAhead = 64 << 20
 )
 
+// sendGrace is how long a client that is turned away may go on sending its body.
+// If the connection were closed at once, it might not see the response.
+const sendGrace = 500 * time.Millisecond
+
 // aheadBody is a request body that is read ahead while its request waits. In
 // HTTP/1, net/http notices that a client has left only when it reads: while the
 // body is unread, a client could leave a queue and be served all the same.
@@ -69,13 +73,13 @@ func (b *aheadBody) fill() {
 
 // stop ends the reading ahead, and reports whether the body may have more to
 // read. A read in progress goes on, for the handler's sake. If abort is set there
-// is no handler: the read is broken off, because net/http does not respond before
-// it has ended.
+// is no handler: the read is broken off after sendGrace, because net/http does not
+// respond before it has ended.
 func (b *aheadBody) stop(w http.ResponseWriter, abort bool) (more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
-	if abort && b.reading && http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) == nil {
+	if abort && b.reading && http.NewResponseController(w).SetReadDeadline(time.Now().Add(sendGrace)) == nil {
 		for b.reading {
 			b.changed.Wait()
 		}

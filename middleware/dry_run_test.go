@@ -76,12 +76,3 @@ func TestDryRunWithoutADecision(t *testing.T) {
 		t.Errorf("told %v, want ErrUnavailable", told)
 	}
 }
-
-func TestDryRunDoesNotHold(t *testing.T) {
-	th, _ := newThrottler()
-	slow := policy("slow", throttler.Limit{Quota: 1, Window: 24 * time.Hour, Burst: 5, Algorithm: throttler.LeakyBucket})
-	h := must(middleware.New(th, everyone(slow), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))(status(200))
-	for range 3 { // each a day after the other
-		expect(t, get(h), 200)
-	}
-}

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -187,5 +188,106 @@ func TestAllJoinsCharges(t *testing.T) {
 	charges := middleware.All(everyone(a), charging(), everyone(b)).Charges(nil)
 	if len(charges) != 2 || charges[0].Policy != a || charges[1].Policy != b {
 		t.Errorf("charges %+v", charges)
+	}
+}
+
+func TestClientIPWithoutAnyOtherMiddleware(t *testing.T) {
+	var proxies []netip.Prefix
+	for _, p := range []string{"10.0.0.0/8", "2001:db8::/32", "::ffff:172.16.0.0/112"} {
+		proxies = append(proxies, netip.MustParsePrefix(p))
+	}
+	direct, behind := middleware.ClientIP(nil), middleware.ClientIP(&middleware.IPOptions{TrustedProxies: proxies})
+	for _, test := range []struct {
+		key       middleware.Key
+		remote    string
+		forwarded []string // header lines
+		want      string
+	}{
+		{direct, "203.0.113.7:99", nil, "ip:203.0.113.7"},
+		{direct, "[2001:db8:1:2::3]:99", nil, "ip:2001:db8:1:2::/64"},
+		{direct, "[fe80::1%eth0]:99", nil, "ip:fe80::/64"},
+		{direct, "[::ffff:203.0.113.7]:99", nil, "ip:203.0.113.7"},
+		{direct, "203.0.113.7", nil, "ip:203.0.113.7"},
+		{direct, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:10.0.0.1"}, // nobody is trusted
+		{direct, "@", nil, ""},
+		{direct, "", []string{"203.0.113.7"}, ""},
+
+		{behind, "203.0.113.9:99", []string{"198.51.100.1"}, "ip:203.0.113.9"}, // not a proxy
+		{behind, "@", []string{"198.51.100.1"}, ""},
+		{behind, "10.0.0.1:99", nil, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "172.16.9.9:99", []string{"203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "172.17.9.9:99", []string{"203.0.113.7"}, "ip:172.17.9.9"},
+		{behind, "[2001:db8::9]:99", []string{"203.0.113.7,\t10.1.1.1 ,10.2.2.2"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"198.51.100.1, 203.0.113.7"}, "ip:203.0.113.7"}, // what the client claims is left
+		{behind, "10.0.0.1:99", []string{"198.51.100.1", "203.0.113.7", "10.9.9.9"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"}, // only proxies
+		// With ports, as Azure's gateway sends them, and in brackets.
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:51234"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:51234, 10.2.2.2:80"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"[2001:db9:1:2::3]:51234"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"[2001:db9:1:2::3]"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"2001:db9:1:2::3%eth0"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"::ffff:203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, ::ffff:10.1.1.1"}, "ip:203.0.113.7"},
+		// What is no address ends the walk: never further left.
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, unknown"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, "}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7", ""}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7,,10.2.2.2"}, "ip:10.2.2.2"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, _hidden, 10.2.2.2"}, "ip:10.2.2.2"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:port"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"[203.0.113.7]"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"2001:db9::1:2:3:4:5:6:7"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"010.0.0.1"}, "ip:10.0.0.1"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = test.remote
+		for _, line := range test.forwarded {
+			r.Header.Add("X-Forwarded-For", line)
+		}
+		if got, ok := test.key.Of(r); ok != (test.want != "") || ok && got != test.want {
+			t.Errorf("from %s for %q: %q, %v; want %q", test.remote, test.forwarded, got, ok, test.want)
+		}
+	}
+}
+
+func TestRoutePatternResolvesHEADAsGetHeadDoes(t *testing.T) {
+	var got []string
+	note := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			k, ok := middleware.RoutePattern().Of(r)
+			if !ok {
+				k = "none"
+			}
+			got = append(got, strings.TrimPrefix(k, "route:"))
+			next.ServeHTTP(w, r)
+		})
+	}
+	r := chi.NewRouter()
+	r.Use(note, chimiddleware.GetHead, note)
+	r.With(note).Get("/repos/{owner}", status(200))
+	r.Get("/files/*", status(200))
+	r.Get("/users/{id}", status(200))
+	r.Route("/v1", func(r chi.Router) {
+		r.Use(note)
+		r.With(note).Get("/users/{name}", status(200))
+		r.Get("/files/*", status(200))
+	})
+	for _, test := range []struct{ path, want string }{
+		{"/repos/a", "/repos/{owner} /repos/{owner} /repos/{owner}"},
+		{"/files/a/b", "/files/* /files/*"},
+		{"/v1/users/7", "/v1/users/{name} /v1/users/{name} /v1/users/{name} /v1/users/{name}"},
+		{"/v1/files/a/b", "/v1/files/* /v1/files/* /v1/files/*"},
+		{"/nowhere", "none none"},
+		{"/v1/nowhere", "none none none"},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			got = nil
+			r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, test.path, nil))
+			if all := strings.Join(got, " "); all != test.want {
+				t.Errorf("%s %s: %s, want %s", method, test.path, all, test.want)
+			}
+		}
 	}
 }

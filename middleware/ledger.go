@@ -115,7 +115,7 @@ func (e entry) serve(w http.ResponseWriter, l *ledger, next http.Handler) {
 	l.trackBody()
 	returned := false
 	defer func() { l.finish(returned) }() // a panic goes on after this
-	next.ServeHTTP(l.writer(), l.passed)
+	next.ServeHTTP(l.writer(abilities(w)), l.passed)
 	returned = true
 }
 

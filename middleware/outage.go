@@ -215,7 +215,7 @@ func (p *reporter) due(g *group, now time.Time) line {
 	case g.count > 0:
 		l = g.failureLine()
 	case g.recovered && !g.over:
-		l = g.recoveryLine(now)
+		l = g.recoveryLine()
 		g.over = true
 	case g.over: // for a second
 		delete(p.groups, g.groupKey)
@@ -267,9 +267,9 @@ func (g *group) failureLine() line {
 	return l
 }
 
-func (g *group) recoveryLine(now time.Time) line {
+func (g *group) recoveryLine() line {
 	return line{level: slog.LevelInfo, text: "rate limit: failures are over", attrs: append(g.attrs(),
-		slog.Int64("count", g.total), slog.Duration("after", now.Sub(g.began).Round(time.Millisecond)))}
+		slog.Int64("count", g.total), slog.Duration("lasted", g.lastFailure.Sub(g.began).Round(time.Millisecond)))}
 }
 
 func (g *group) attrs() []slog.Attr {

@@ -60,12 +60,12 @@ func abilities(w http.ResponseWriter) int {
 	return can
 }
 
-// writer returns the writer for the next handler: a type for each combination,
+// writer returns a writer with these abilities: a type for each combination,
 // because a method that a type has cannot be taken from it. They are all one
 // pointer, which an interface holds without an allocation.
-func (l *ledger) writer() http.ResponseWriter {
+func (l *ledger) writer(can int) http.ResponseWriter {
 	w := writer{l}
-	switch abilities(l.w) {
+	switch can {
 	case 0:
 		return w
 	case flushes:
