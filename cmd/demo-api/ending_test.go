@@ -49,7 +49,7 @@ policies:
 	if err := d.end(); err != nil {
 		t.Errorf("run: %v", err)
 	}
-	if log := d.stderr.String(); strings.Contains(log, "WARN msg=\"rate limit") || strings.Contains(log, "level=ERROR") {
+	if log := d.stderr.String(); strings.Contains(log, "rate limit: failures") || strings.Contains(log, "level=ERROR") {
 		t.Errorf("the log has\n%s", log)
 	}
 
@@ -81,7 +81,7 @@ func TestOutageIsLoggedOnceASecond(t *testing.T) {
 	for d.get("/search?q=weir").header.Get("X-RateLimit-Used") == "" {
 		time.Sleep(time.Millisecond)
 	}
-	d.stderr.find(t, `(is over|again)`, d.ended)
+	d.stderr.find(t, `(failures are over)`, d.ended)
 	seconds := int(time.Since(began)/time.Second) + 1
 	lines := strings.Count(d.stderr.String(), "\n")
 	t.Logf("%d lines in %d s:\n%s", lines, seconds, d.stderr)
