@@ -15,6 +15,7 @@ import (
 	"github.com/open-feature/go-sdk/openfeature/memprovider"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/rollout"
@@ -261,7 +262,7 @@ func (s *aclServer) moves() error {
 			return err
 		}
 		r, err := rollout.New(rollout.Options{
-			Backends: map[string]throttler.Mover{"memory": memory, "redis": inRedis}, Default: "redis", Client: api.NewClient(),
+			Backends: map[string]handoff.Store{"memory": memory, "redis": inRedis}, Default: "redis", Client: api.NewClient(),
 		})
 		if err != nil {
 			return err
