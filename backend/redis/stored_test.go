@@ -69,11 +69,11 @@ func TestUnknownKinds(t *testing.T) {
 		"settled": {Backend: 1, Version: 1}, "must be live": {Backend: 1, Version: 1, MustExist: true, MustBeLive: true},
 	}
 	for name, value := range map[string]string{
-		"a row of a kind to come":          "\x07\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of a kind to come":          "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 		"a row of kind 0":                  strings.Repeat("\x00", 20),
 		"a short form of a sliding window": "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a short form of a kind to come":   "\x70\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a row of a kind to come, claimed": "\x08" + strings.Repeat("\xff", 12) + "\x07\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a short form of a kind to come":   "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a row of a kind to come, claimed": "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 	} {
 		b.client.Set(t.Context(), key, value, 0)
 		check := func(call string, err error) {
@@ -101,7 +101,7 @@ func TestUnknownKinds(t *testing.T) {
 		}
 	}
 	b.client.Del(t.Context(), key)
-	arrival := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: bytes.Repeat([]byte{7}, 20), ReleaseVersion: 1}}}
+	arrival := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: bytes.Repeat([]byte{15}, 20), ReleaseVersion: 1}}}
 	if _, err := b.backend.TakeAt(t.Context(), r, arrival); !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("an arrival of an unknown kind: %v", err)
 	}
