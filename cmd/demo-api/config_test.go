@@ -432,8 +432,8 @@ func TestWarnings(t *testing.T) {
 		"debug_listen: 0.0.0.0:8081\n": "debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it asks nobody for a password",
 		"debug_listen: localhost:0\n":  "",
 		"debug_listen: '[::1]:0'\n":    "",
-		"policies: {core: {limits: [{quota: 60, window: 1h, algorithm: leaky-bucket}]}}\n":                `policy "core": limit 0, 60 per 1h0m0s (leaky-bucket), lets a request wait up to 59m0s for its start, but the server writes a response within 30s; set max_wait`,
-		"policies: {core: {limits: [{quota: 60, window: 1m, algorithm: leaky-bucket, burst: 21}]}}\n":     `policy "core": limit 0, 60 per 1m0s (leaky-bucket), lets a request wait up to 20s for its start, but a request in flight has 10s when the demo ends; set max_wait`,
+		"policies: {core: {limits: [{quota: 60, window: 1h, algorithm: leaky-bucket}]}}\n":                `policy "core": limit 0, 60 per 1h0m0s (leaky-bucket), lets a request wait up to 59m0s for its start, longer than the server's write timeout of 30s; set max_wait`,
+		"policies: {core: {limits: [{quota: 60, window: 1m, algorithm: leaky-bucket, burst: 21}]}}\n":     `policy "core": limit 0, 60 per 1m0s (leaky-bucket), lets a request wait up to 20s for its start, longer than the 10s that requests in flight have when the demo ends; set max_wait`,
 		"policies: {core: {limits: [{quota: 60, window: 1m, algorithm: leaky-bucket, max_wait: 10s}]}}\n": "",
 	} {
 		c, err := parse("demo.yaml", text)
