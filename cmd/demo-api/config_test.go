@@ -203,6 +203,15 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"a debug address without a host", "debug_listen: :8081\n",
 			`demo.yaml:1: debug_listen is ":8081"; it must be a host and a port, such as 127.0.0.1:8080`,
 		}, {
+			"one address for both listeners", "listen: 127.0.0.1:81\ndebug_listen: 127.0.0.1:81\n",
+			`demo.yaml:2: debug_listen is "127.0.0.1:81"; it must be another address than listen`,
+		}, {
+			"a value without end", "on_failure: " + strings.Repeat("a", 1000) + "\n",
+			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open or closed`,
+		}, {
+			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
+			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
+		}, {
 			"unknown failure policy", "on_failure: local\n",
 			`demo.yaml:1: on_failure is "local"; it must be open or closed`,
 		}, {
