@@ -66,6 +66,9 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	if v := f["debug_listen"]; !v.missing() {
 		c.readDebugListen(v)
+		if c.debugListen == c.listen && !strings.HasSuffix(c.listen, ":0") {
+			v.wrong("another address than listen")
+		}
 	}
 	c.backends.read(f)
 	c.readPolicies(f["policies"])
