@@ -106,23 +106,30 @@ func AppendUint(b []byte, size int, v int64) []byte {
 
 // Parse returns the state whose stored form is b. It fails if b is not one.
 func Parse(b []byte) (State, error) {
+	var s State
+	err := s.Load(b)
+	return s, err
+}
+
+// Load replaces s by the state whose stored form is b. It reuses the memory of
+// s, which must share it with no other State. It fails if b is not a stored form,
+// and s is then empty.
+func (s *State) Load(b []byte) error {
+	s.records = s.records[:0]
 	p := parser{rest: b}
 	if len(b) == shortForm {
 		named := p.uint(4)
-		s := State{records: []record{{kind: kind(named >> 28), window: named & (longestForm - 1), at: p.uint(6), count: p.uint(2)}}}
-		if s.records[0].kind != fixedWindow && s.records[0].kind != alignedWindow {
-			return State{}, malformed(b)
-		}
-		return s, nil
+		s.records = append(s.records, record{kind: kind(named >> 28), window: named & (longestForm - 1), at: p.uint(6), count: p.uint(2)})
+		p.failed = s.records[0].kind != fixedWindow && s.records[0].kind != alignedWindow
 	}
-	var s State
 	for len(p.rest) > 0 && !p.failed {
 		s.records = append(s.records, p.record())
 	}
 	if p.failed || len(s.records) > maxRecords {
-		return State{}, malformed(b)
+		s.records = nil
+		return malformed(b)
 	}
-	return s, nil
+	return nil
 }
 
 func malformed(b []byte) error {
