@@ -85,13 +85,10 @@ func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
 		s.looked++
 		e := s.entries.at(place)
 		used := e.used
-		switch {
-		case e.expired(at):
+		if e.expired(at) {
 			used = -1
-		case e.flags&isShared != 0:
-			continue
 		}
-		if used < usedPart && !s.inUse(place) {
+		if used < usedPart && e.flags&isShared == 0 && !s.inUse(place) {
 			least, usedPart, ok = place, used, true
 		}
 	}
@@ -115,9 +112,9 @@ func (e *entry) expired(at *moment) bool {
 }
 
 // make makes the room that admit found, if a count needs it, and sweeps in
-// passing: it removes entries that have expired by the decision's clock and, some
-// time ago, by the process' own, so that a clock that steps forward and back loses
-// none.
+// passing: it removes shared counts that have expired, and others that have expired
+// by the decision's clock and, some time ago, by the process' own, so that a clock
+// that steps forward and back loses none.
 func (s *shard) make(at *moment) {
 	needed := false
 	for i := range s.all {
@@ -130,7 +127,9 @@ func (s *shard) make(at *moment) {
 	for range min(sweepNext, s.entries.n) {
 		s.hand++
 		place := s.hand % uint32(s.entries.n)
-		if e := s.entries.at(place); e.endsAt <= at.now && e.until+margin <= at.clock() && !s.inUse(place) {
+		e := s.entries.at(place)
+		gone := e.endsAt <= at.now && e.until+margin <= at.clock()
+		if (gone || e.flags&isShared != 0 && e.expired(at)) && !s.inUse(place) {
 			s.remove(place)
 		}
 		if s.entries.n == 0 {
@@ -152,20 +151,23 @@ func (s *shard) evict(at *moment) {
 	s.hand += uint32(s.looked)
 }
 
-// trim keeps counts that have grown within the bound. If others cannot make room,
-// the logs among them become coarser.
+// trim keeps counts that have grown within the bound: at the cost of counts that
+// have expired, then of their own logs, which become coarser, and then of others.
 func (s *shard) trim(at *moment) {
 	if s.fits(0, 0) {
 		return
 	}
 	s.victims = s.victims[:0]
 	s.findRoom(0, 0, at)
+	s.victims = slices.DeleteFunc(s.victims, func(place uint32) bool { return !s.entries.at(place).expired(at) })
 	s.evict(at)
 	for i := range s.all {
 		if c := &s.all[i]; c.large != nil && c.place != nowhere && !s.fits(0, 0) {
 			s.larges.coarsen(c.large, coarsest)
 		}
 	}
+	s.findRoom(0, 0, at)
+	s.evict(at)
 }
 
 // coarsest is the length of a log that is not made coarser.
