@@ -117,10 +117,13 @@ func Parse(b []byte) (State, error) {
 func (s *State) Load(b []byte) error {
 	s.records = s.records[:0]
 	p := parser{rest: b}
-	if len(b) == shortForm {
-		named := p.uint(4)
-		s.records = append(s.records, record{kind: kind(named >> 28), window: named & (longestForm - 1), at: p.uint(6), count: p.uint(2)})
-		p.failed = s.records[0].kind != fixedWindow && s.records[0].kind != alignedWindow
+	if len(b) == shortForm { // without the parser: it is what nearly every take of the memory backend loads
+		named := int64(binary.BigEndian.Uint32(b))
+		s.records = append(s.records, record{
+			kind: kind(named >> 28), window: named & (longestForm - 1),
+			at: int64(binary.BigEndian.Uint64(b[4:]) >> 16), count: int64(binary.BigEndian.Uint16(b[10:])),
+		})
+		p.rest, p.failed = nil, s.records[0].kind != fixedWindow && s.records[0].kind != alignedWindow
 	}
 	for len(p.rest) > 0 && !p.failed {
 		s.records = append(s.records, p.record())
@@ -175,8 +178,14 @@ func (p *parser) uint(size int) int64 {
 		p.rest, p.failed = nil, true
 		return 0
 	}
-	var all [8]byte
-	copy(all[8-size:], p.rest[:size])
+	var v uint64
+	if len(p.rest) >= 8 {
+		v = binary.BigEndian.Uint64(p.rest) >> (64 - 8*size)
+	} else {
+		for _, c := range p.rest[:size] {
+			v = v<<8 | uint64(c)
+		}
+	}
 	p.rest = p.rest[size:]
-	return int64(binary.BigEndian.Uint64(all[:]))
+	return int64(v)
 }
