@@ -2,19 +2,13 @@ package algorithm
 
 import "slices"
 
-// Size returns the length of the stored form of s, in bytes, except that a lone
-// fixed window counts as 20 also where its stored form is shorter.
+// Size returns the length of the stored form of s, in bytes, but does not know the
+// short form.
 func (s *State) Size() int {
 	size := 0
 	for i := range s.records {
-		switch s.records[i].kind {
-		case slidingWindow:
-			size += 27
-		case slidingLog:
-			size += 18 + 10*len(s.records[i].log)
-		default:
-			size += 20
-		}
+		r := &s.records[i]
+		size += kindBytes + windowBytes + r.kind.counter().size(r)
 	}
 	return size
 }

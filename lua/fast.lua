@@ -2,8 +2,10 @@
 -- take of one charge under one fixed window, kept in the short form. It must not
 -- pay for the rest, so it comes before the functions are made.
 --
--- Uses unpack, pack and constants of prelude.lua. It returns from the script, or
+-- Uses what prelude.lua provides. It returns from the script, or
 -- falls through to the parts that follow.
+
+local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
 
 if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])

@@ -1,11 +1,12 @@
--- state.lua: what one key keeps, in the bytes that algorithm/encode.go describes,
--- and which of its records is whose.
+-- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
+-- describes.
 --
--- A record is {algorithm, kind, window} and what its algorithm keeps; a limit is
--- {algorithm, kind, window, quota, capacity}.
---
--- Provides split_claim, parse, encode, latest_reset_at, arrange. Uses
--- algorithm_of.
+-- Provides split_claim, parse, and the claims' constants. Uses algorithm_of and
+-- what prelude.lua provides.
+
+-- The first byte of a claim in front of a state, of a count that is here or has
+-- left, and the claim's size.
+local CLAIM_HERE, CLAIM_LEFT, CLAIM_HERE_BYTES, CLAIM_LEFT_BYTES = 8, 9, 13, 25
 
 -- The bytes of a claim in front of a state, '' if there is none, and the state;
 -- nil if nothing is stored.
@@ -36,82 +37,9 @@ local function parse(state)
   end
   local place = 1
   while place <= #state do
-    local kind, window
-    kind, window, place = unpack(HEAD_FORM, state, place)
-    local algorithm = algorithm_of(kind)
+    local algorithm = algorithm_of(string.byte(state, place))
     if not algorithm then return nil end
-    local r = algorithm.new()
-    r.algorithm, r.kind, r.window = algorithm, kind, window
-    place = algorithm.read(r, state, place)
-    records[#records + 1] = r
+    records[#records + 1], place = algorithm:read(state, place)
   end
   return records
-end
-
-local function encode(records)
-  local r = records[1]
-  if #records == 1 and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
-    return pack(SHORT_FORM, r.kind * SHORT_WINDOW + r.window, r.at, r.count)
-  end
-  local parts = {}
-  for i = 1, #records do
-    r = records[i]
-    parts[2 * i - 1], parts[2 * i] = pack(HEAD_FORM, r.kind, r.window), r.algorithm.write(r)
-  end
-  return table.concat(parts)
-end
-
-local function latest_reset_at(records, now)
-  local at = now
-  for i = 1, #records do at = max(at, records[i].algorithm.reset_at(records[i], now)) end
-  return at
-end
-
--- Makes a record continue under limit l.
-local function adopt(r, l, now)
-  r.algorithm.adopt(r, l, now)
-  r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-  return r
-end
-
-local function new_record(l)
-  local r = l.algorithm.new()
-  r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-  return r
-end
-
--- Puts the limits' records first, in their order, adding those that are
--- missing; with them the places of those that were there. A record is a
--- limit's own by kind and window. A limit without one takes over the first
--- live record of its algorithm that no limit owns: what a limit whose window
--- was changed left behind. Other records stay behind while they live.
-local function arrange(records, limits, now)
-  local own, owned = {}, {}
-  for i = 1, #limits do
-    for j = 1, #records do
-      if records[j].kind == limits[i].kind and records[j].window == limits[i].window then
-        own[i], owned[j] = j, true
-      end
-    end
-  end
-  for i = 1, #limits do
-    local family = limits[i].algorithm.family
-    for j = 1, #records do
-      local r = records[j]
-      if not own[i] and not owned[j] and r.algorithm.family == family and r.algorithm.reset_at(r, now) > now then
-        own[i], owned[j] = j, true
-      end
-    end
-  end
-  local arranged = {}
-  for i = 1, #limits do
-    arranged[i] = adopt(records[own[i]] or new_record(limits[i]), limits[i], now)
-  end
-  for j = 1, #records do
-    local r = records[j]
-    if not owned[j] and #arranged < MAX_RECORDS and r.algorithm.reset_at(r, now) > now then
-      arranged[#arranged + 1] = r
-    end
-  end
-  return arranged, own
 end
