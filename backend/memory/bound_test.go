@@ -317,7 +317,7 @@ func TestHeapIsBounded(t *testing.T) {
 			key: func(i int) string { return "user:" + strconv.Itoa(i) }, most: 4 << 20, kept: 2_000,
 		},
 		{
-			name: "exhausted logs", options: memorybackend.Options{MaxBytes: 4 << 20}, keys: 400, takes: 1000,
+			name: "exhausted logs", options: memorybackend.Options{MaxBytes: 4 << 20}, keys: 200, takes: 1000,
 			limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}},
 			key:    func(i int) string { return "user:" + strconv.Itoa(i) }, most: 4 << 20, kept: 50,
 		},

@@ -61,6 +61,7 @@ const (
 // note notes what became of the new keys of a take.
 func (r *reporter) note(b *Backend, f found, at *moment) {
 	switch f {
+	case noNewKeys:
 	case newKeysPooled:
 		now := at.clock()
 		r.last.Store(now)
