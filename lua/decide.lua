@@ -18,46 +18,50 @@
 -- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
 -- start_at (0 if not a queue that was charged), mark, fraction.
 
-local replies = {}
-local function reply(n) replies[#replies + 1] = n end
-
-local function read_limit(packed, place, settles)
-  local l = {}
-  l.kind, l.window, place = unpack(HEAD_FORM, packed, place)
-  l.quota, l.capacity, place = unpack('>I7I7', packed, place)
-  if settles then l.mark, l.fraction, place = unpack('>I6I7', packed, place) end
-  l.algorithm = algorithm_of(l.kind)
-  return l, place
+-- Tables are made as large as they will be: to let one grow costs more than all
+-- else that is done with it.
+local replies, replied = {nil, nil, nil, nil, nil, nil, nil}, 0
+local function reply(n)
+  replied = replied + 1
+  replies[replied] = n
 end
 
-local function read_charge(packed, place, settles)
-  local c, limits = {limits = {}}
+local function read_limit(packed, place, settles)
+  local kind, window, quota, capacity, after = unpack('>I1I6I7I7', packed, place)
+  local l = {algorithm = algorithm_of(kind), kind = kind, window = window, quota = quota, capacity = capacity}
+  if settles then l.mark, l.fraction, after = unpack('>I6I7', packed, after) end
+  return l, after
+end
+
+local function read_charge(key, packed, place, settles)
+  local cost, charged, count = nil, 0
   if settles then
-    c.charged, c.cost, limits, place = unpack('>I7I7I1', packed, place)
+    charged, cost, count, place = unpack('>I7I7I1', packed, place)
   else
-    c.cost, limits, place = unpack('>I7I1', packed, place)
+    cost, count, place = unpack('>I7I1', packed, place)
   end
-  for i = 1, limits do
-    c.limits[i], place = read_limit(packed, place, settles)
-    if not c.limits[i].algorithm then return nil end
+  local limits = {}
+  for i = 1, count do
+    limits[i], place = read_limit(packed, place, settles)
+    if not limits[i].algorithm then return nil end
   end
-  return c, place
+  return {
+    key = key, cost = cost, charged = charged, limits = limits,
+    state = nil, claim = nil, -- set by the part that follows
+    stored = nil, reset_at = nil, records = nil, own = nil, fits = nil, -- set by decide
+  }, place
 end
 
 -- Reads a decision whose first charge has KEYS[first_key]. Returns nil if a limit
 -- is of an unknown kind.
 local function read_decision(packed, first_key)
-  local d, op, charges, place = {charges = {}}
-  d.now, d.margin, op, charges, place = unpack('>I6I4I1I1', packed)
-  d.settles = op == 1
-  for i = 1, charges do
-    local c
-    c, place = read_charge(packed, place, d.settles)
-    if not c then return nil end
-    c.key = KEYS[first_key + i - 1]
-    d.charges[i] = c
+  local now, margin, op, count, place = unpack('>I6I4I1I1', packed)
+  local settles, charges = op == 1, {}
+  for i = 1, count do
+    charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)
+    if not charges[i] then return nil end
   end
-  return d
+  return {now = now, margin = margin, settles = settles, charges = charges}
 end
 
 local function reply_limit(l, used, reset_at, retry_at, start_at, mark, fraction)

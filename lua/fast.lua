@@ -2,7 +2,7 @@
 -- take of one charge under one fixed window, kept in the short form. It must not
 -- pay for the rest, so it comes before the functions are made.
 --
--- Uses unpack, pack and constants of prelude.lua. It returns from the script, or
+-- Uses what prelude.lua provides. It returns from the script, or
 -- falls through to the parts that follow.
 
 if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and nothing more

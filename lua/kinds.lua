@@ -7,9 +7,12 @@
 --   family            a record of another kind of the same family can be adopted
 --   has_short_form    one record alone may take the short form; it is {at, count}
 --   mark_is_reset_at  replies leave out start_at, mark and fraction
---   new()             an empty record, but for algorithm, kind and window
---   read(r, state, place), write(r)  a record's bytes after kind and window
---   adopt(r, l, now)  makes r continue under limit l, whose window may differ
+--   new(self, kind, window)   an empty record
+--   read(self, state, place)  the record at that place of a state, and the place
+--                             after it
+--   write(r)          its bytes; the first is the kind
+--   adopt(r, l, now)  prepares r to continue under limit l at now; nil if there
+--                     is nothing to prepare, whatever l's window
 --   used(r, l, now)             what counts, rounded up
 --   reset_at(r, now)            from when on nothing counts; now if nothing does
 --   retry_at(r, l, cost, now)   when cost, which does not fit now, but in the
@@ -18,7 +21,8 @@
 --                               and start_at (0 if not a queue)
 --   give_back(r, l, mark, fraction, amount, now)  returns amount of that charge
 --
--- Only those that a call needs are made.
+-- A record is {algorithm, kind, window} and what its algorithm keeps. Only the algorithms
+-- that a call needs are made: to make a function is a good part of its cost.
 
 local KINDS = {
   fixed_window,   -- 1
@@ -29,14 +33,12 @@ local KINDS = {
   leaky_bucket,   -- 6
 }
 
-local made = {}
-
 -- Returns nil if the kind is not known.
 local function algorithm_of(kind)
-  local algorithm = made[kind]
-  if not algorithm and KINDS[kind] then
-    algorithm = KINDS[kind]()
-    made[kind] = algorithm
+  local algorithm = KINDS[kind]
+  if type(algorithm) == 'function' then
+    algorithm = algorithm()
+    KINDS[kind] = algorithm
   end
   return algorithm
 end

@@ -1,11 +1,17 @@
 -- state.lua: what one key keeps, in the bytes that algorithm/encode.go describes,
 -- and which of its records is whose.
 --
--- A record is {algorithm, kind, window} and what its algorithm keeps; a limit is
--- {algorithm, kind, window, quota, capacity}.
+-- A limit is {algorithm, kind, window, quota, capacity}.
 --
 -- Provides split_claim, parse, encode, latest_reset_at, arrange. Uses
--- algorithm_of.
+-- algorithm_of and what prelude.lua provides.
+
+-- The most records of one state.
+local MAX_RECORDS = 32
+
+-- The first byte of a claim in front of a state, of a count that is here or has
+-- left, and the claim's size.
+local CLAIM_HERE, CLAIM_LEFT, CLAIM_HERE_BYTES, CLAIM_LEFT_BYTES = 8, 9, 13, 25
 
 -- The bytes of a claim in front of a state, '' if there is none, and the state;
 -- nil if nothing is stored.
@@ -36,14 +42,9 @@ local function parse(state)
   end
   local place = 1
   while place <= #state do
-    local kind, window
-    kind, window, place = unpack(HEAD_FORM, state, place)
-    local algorithm = algorithm_of(kind)
+    local algorithm = algorithm_of(string.byte(state, place))
     if not algorithm then return nil end
-    local r = algorithm.new()
-    r.algorithm, r.kind, r.window = algorithm, kind, window
-    place = algorithm.read(r, state, place)
-    records[#records + 1] = r
+    records[#records + 1], place = algorithm:read(state, place)
   end
   return records
 end
@@ -54,10 +55,7 @@ local function encode(records)
     return pack(SHORT_FORM, r.kind * SHORT_WINDOW + r.window, r.at, r.count)
   end
   local parts = {}
-  for i = 1, #records do
-    r = records[i]
-    parts[2 * i - 1], parts[2 * i] = pack(HEAD_FORM, r.kind, r.window), r.algorithm.write(r)
-  end
+  for i = 1, #records do parts[i] = records[i].algorithm.write(records[i]) end
   return table.concat(parts)
 end
 
@@ -65,19 +63,6 @@ local function latest_reset_at(records, now)
   local at = now
   for i = 1, #records do at = max(at, records[i].algorithm.reset_at(records[i], now)) end
   return at
-end
-
--- Makes a record continue under limit l.
-local function adopt(r, l, now)
-  r.algorithm.adopt(r, l, now)
-  r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-  return r
-end
-
-local function new_record(l)
-  local r = l.algorithm.new()
-  r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-  return r
 end
 
 -- Puts the limits' records first, in their order, adding those that are
@@ -105,7 +90,12 @@ local function arrange(records, limits, now)
   end
   local arranged = {}
   for i = 1, #limits do
-    arranged[i] = adopt(records[own[i]] or new_record(limits[i]), limits[i], now)
+    local l, r = limits[i], records[own[i]]
+    if r then
+      if l.algorithm.adopt then l.algorithm.adopt(r, l, now) end
+      r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
+    end
+    arranged[i] = r or l.algorithm:new(l.kind, l.window)
   end
   for j = 1, #records do
     local r = records[j]

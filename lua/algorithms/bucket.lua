@@ -5,7 +5,7 @@
 -- Provides token_bucket and leaky_bucket. Uses add_instant, mul_div, ceil_level.
 
 local function bucket(family, is_queue)
-  local FORM = '>I6I7' -- drained at, fraction
+  local FORM = '>I1I6I6I7' -- kind, window; drained at, fraction
 
   -- The fraction under a quota that may have been lowered.
   local function fraction_of(r, l) return min(r.fraction, l.quota - 1) end
@@ -18,13 +18,12 @@ local function bucket(family, is_queue)
   return {
     family = family,
 
-    new = function() return {at = 0, fraction = 0} end,
-    read = function(r, state, place)
-      r.at, r.fraction, place = unpack(FORM, state, place)
-      return place
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, fraction = 0} end,
+    read = function(self, state, place)
+      local kind, window, at, fraction, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, at = at, fraction = fraction}, after
     end,
-    write = function(r) return pack(FORM, r.at, r.fraction) end,
-    adopt = function() end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.fraction) end,
 
     used = function(r, l, now)
       if reset_at(r, now) <= now then return 0 end

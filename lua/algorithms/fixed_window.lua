@@ -5,20 +5,19 @@
 -- aligned_window, whose windows open on multiples of their length. Uses
 -- add_count, add_instant.
 
-local function fixed_windows(opening)
-  local FORM = '>I6I7' -- reset at, used
+local function fixed_windows(aligned)
+  local FORM = '>I1I6I6I7' -- kind, window; reset at, used
   return {
     family = 'fixed-window',
     has_short_form = true,
     mark_is_reset_at = true,
 
-    new = function() return {at = 0, count = 0} end,
-    read = function(r, state, place)
-      r.at, r.count, place = unpack(FORM, state, place)
-      return place
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, count = 0} end,
+    read = function(self, state, place)
+      local kind, window, at, count, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, at = at, count = count}, after
     end,
-    write = function(r) return pack(FORM, r.at, r.count) end,
-    adopt = function() end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count) end,
 
     used = function(r, _, now)
       if now >= r.at then return 0 end
@@ -30,7 +29,9 @@ local function fixed_windows(opening)
       if now < r.at then
         r.count = add_count(r.count, cost)
       else
-        r.at, r.count = add_instant(opening(now, r.window), r.window), cost
+        local opened = now
+        if aligned then opened = now - now % r.window end
+        r.at, r.count = add_instant(opened, r.window), cost
       end
       return r.at, 0, 0
     end,
@@ -40,10 +41,6 @@ local function fixed_windows(opening)
   }
 end
 
-local function fixed_window()
-  return fixed_windows(function(now) return now end)
-end
+local function fixed_window() return fixed_windows(false) end
 
-local function aligned_window()
-  return fixed_windows(function(now, window) return now - now % window end)
-end
+local function aligned_window() return fixed_windows(true) end

@@ -1,23 +1,22 @@
 -- sliding_log.lua: as algorithm/sliding_log.go has it. A record is the sum of the
 -- log's entries and the log, a string, oldest entry first.
 --
--- Provides sliding_log. Uses constants of prelude.lua.
+-- Provides sliding_log. Uses max, min, MAX_COUNT, MAX_LOG_COST.
 
 local function sliding_log()
-  local FORM = '>I4I7' -- number of entries, their sum
+  local FORM = '>I1I6I4I7' -- kind, window; number of entries, their sum
   local ENTRY, ENTRY_BYTES = '>I6I4', 10 -- instant, cost
 
   return {
     family = 'sliding-log',
 
-    new = function() return {count = 0, log = ''} end,
-    read = function(r, state, place)
-      local entries
-      entries, r.count, place = unpack(FORM, state, place)
-      r.log = string.sub(state, place, place + ENTRY_BYTES * entries - 1)
-      return place + ENTRY_BYTES * entries
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, count = 0, log = ''} end,
+    read = function(self, state, place)
+      local kind, window, entries, count, first = unpack(FORM, state, place)
+      local after = first + ENTRY_BYTES * entries
+      return {algorithm = self, kind = kind, window = window, count = count, log = string.sub(state, first, after - 1)}, after
     end,
-    write = function(r) return pack(FORM, #r.log / ENTRY_BYTES, r.count) .. r.log end,
+    write = function(r) return pack(FORM, r.kind, r.window, #r.log / ENTRY_BYTES, r.count) .. r.log end,
 
     -- Drops entries that no longer count, before anything else is asked.
     adopt = function(r, l, now)

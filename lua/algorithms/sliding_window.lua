@@ -4,7 +4,7 @@
 -- Provides sliding_window. Uses add_count, add_instant, mul_div.
 
 local function sliding_window()
-  local FORM = '>I6I7I7' -- start, current, previous
+  local FORM = '>I1I6I6I7I7' -- kind, window; start, current, previous
 
   -- The record at now, after windows that ended have moved on.
   local function moved(r, now)
@@ -24,12 +24,12 @@ local function sliding_window()
   return {
     family = 'sliding-window',
 
-    new = function() return {at = 0, count = 0, previous = 0} end,
-    read = function(r, state, place)
-      r.at, r.count, r.previous, place = unpack(FORM, state, place)
-      return place
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, count = 0, previous = 0} end,
+    read = function(self, state, place)
+      local kind, window, at, count, previous, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, at = at, count = count, previous = previous}, after
     end,
-    write = function(r) return pack(FORM, r.at, r.count, r.previous) end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count, r.previous) end,
 
     -- Counts in windows of another length cannot be split exactly: what counts
     -- now counts on as if charged now.
