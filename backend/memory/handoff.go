@@ -34,10 +34,16 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	defer s.mu.Unlock()
 	all := make([]handoff.Released, len(r.Charges))
 	for i := range r.Charges {
-		all[i] = s.release(&r, i)
+		var err error
+		if all[i], err = s.release(&r, i); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
+
+// Shard implements handoff.Store. There is one.
+func (b *Backend) Shard(string) string { return "" }
 
 // locate finds the charges' entries, including those that arrive. It fails if one
 // is in another backend.
@@ -73,14 +79,17 @@ func (s *shard) keepArrivals(charges []throttler.Charge, found *entries, now int
 	for i := range charges {
 		if e := found[i]; e != nil && e.arrived {
 			e.arrived = false
+			e.usedPart = 1 // until it is charged, nothing says that it may be evicted
 			e.lifetime, e.movedAt = e.life(now), monotonic()
 			s.keys[string(s.nameOf(&charges[i]))] = e
 		}
 	}
 }
 
-// release carries out r for its charge i.
-func (s *shard) release(r *handoff.ReleaseRequest, i int) handoff.Released {
+// release carries out r for its charge i. What stays of a count that left, also
+// of one that was not here, needs a place like a key, and makes room before keys
+// that have used as much: the count is elsewhere.
+func (s *shard) release(r *handoff.ReleaseRequest, i int) (handoff.Released, error) {
 	now := r.Now.UnixMilli()
 	e := s.find(&r.Charges[i], now)
 	var stored *handoff.Stored
@@ -88,10 +97,16 @@ func (s *shard) release(r *handoff.ReleaseRequest, i int) handoff.Released {
 		stored = &e.Stored
 	}
 	released, left := handoff.Release(r, stored, monotonic())
-	if left != nil {
-		e = &entry{Stored: *left, movedAt: monotonic()}
-		e.lifetime = e.life(now)
-		s.keys[string(s.nameOf(&r.Charges[i]))] = e
+	if left == nil {
+		return released, nil
 	}
-	return released
+	stays := &entry{Stored: *left, movedAt: monotonic()}
+	stays.lifetime = stays.life(now)
+	if e != nil {
+		stays.usedPart = e.usedPart / 2
+	} else if err := s.makeRoom(r.Charges[i:i+1], &entries{{arrived: true}}, true, now); err != nil {
+		return handoff.Released{}, err
+	}
+	s.keys[string(s.nameOf(&r.Charges[i]))] = stays
+	return released, nil
 }

@@ -79,7 +79,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 }
 
 // inStep has the candidate decide about a count that it has, and begin none.
-var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow"), MustExist: true, MustBeLive: true}
+var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 
 // opens reports whether a count may begin with decision d: there is no fixed
 // window in it that was open before.
