@@ -27,7 +27,7 @@ type decision struct {
 // another process that moved them by a later view in the meantime: a hop goes
 // either to the stop of a later version, or stays, and then what was missing
 // arrives with it.
-const maxHops = 32
+const maxHops = 16
 
 // decide makes a decision where the counts are, after bringing them to where
 // they belong.
@@ -184,22 +184,18 @@ func (b *Backend) follow(d *decision, chosen *member, version int64) stop {
 }
 
 // release asks a member to release counts. One that is lost is not asked: its
-// counts begin anew. One that nothing has ever named is asked, and gets half of
-// the time that is left, for it may have counts of which this process has not
-// heard; but it has no say if it does not answer.
+// counts begin anew.
 func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	partition := r.Charges[0].Partition
 	if b.lost(m, partition) {
 		b.countLost(m, r)
 		return nil, nil
 	}
-	callCtx := ctx
-	if deadline, ok := ctx.Deadline(); ok && !m.named.Load() {
-		var cancel context.CancelFunc
-		callCtx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
+	ask := m.backend.Release
+	if !m.named.Load() {
+		ask = m.askUnnamed
 	}
-	released, err := m.backend.Release(callCtx, r)
+	released, err := ask(ctx, r)
 	if !r.ReadOnly {
 		b.note(ctx, m, partition, err)
 	}
@@ -210,6 +206,24 @@ func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseReque
 		return nil, fmt.Errorf("rollout: counts that are to leave %q: %w", m.name, err)
 	}
 	return released, nil
+}
+
+// askUnnamed asks a member that nothing has named to this process. It may have
+// counts all the same, from before the process began; so it is asked, and again
+// where a reply may have been lost, for a release does no harm twice. But there
+// is no waiting for it: it gets half of the time that is left.
+func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	for range 3 {
+		if released, err = m.backend.Release(ctx, r); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return released, err
 }
 
 func (b *Backend) countLost(m *member, r handoff.ReleaseRequest) {
