@@ -103,6 +103,9 @@ func (d *decision) endTurn() {
 func (b *Backend) fetch(ctx context.Context, d *decision, at stop, where []handoff.Location) (stop, error) {
 	next := at
 	for _, w := range where {
+		if owner := b.byID[w.Owner]; owner != nil {
+			owner.named.Store(true)
+		}
 		if w.Version > next.version {
 			next = b.follow(d, b.byID[w.Owner], w.Version)
 		}

@@ -24,6 +24,7 @@ import (
 
 var (
 	exploreDecisions = flag.Int("explore-decisions", 20_000, "decisions of TestExplore")
+	exploreWorld     = flag.Uint64("explore-world", 0, "world that TestExplore begins with: each draws from the seed anew")
 	exploreSeed      = flag.Uint64("explore-seed", 0, "seed of TestExplore; 0 draws one")
 )
 
@@ -42,7 +43,7 @@ func TestExplore(t *testing.T) {
 	}
 	t.Logf("-explore-seed %d", seed)
 	var all tally
-	for world := uint64(0); all.decisions < *exploreDecisions && !t.Failed(); world++ {
+	for world := *exploreWorld; all.decisions < *exploreDecisions && !t.Failed(); world++ {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, world)
 			w.run()
@@ -106,10 +107,9 @@ type world struct {
 
 // counted is what a key's count must be.
 type counted struct {
-	used    int64
-	reset   time.Time
-	latest  time.Time // the latest instant of a decision about it
-	tainted time.Time // until then it may begin anew: a backend that may have it was dead
+	used   int64
+	reset  time.Time
+	latest time.Time // the latest instant of a decision about it
 }
 
 type flip struct {
@@ -231,12 +231,12 @@ func (w *world) crash() {
 
 func (w *world) dieOrLive() {
 	s := w.sites[w.names[w.rng.IntN(len(w.names))]]
-	h := &s.shards[w.rng.IntN(len(s.shards))].health
-	if *h == alive {
+	shard := &s.shards[w.rng.IntN(len(s.shards))]
+	if shard.health == alive {
 		w.tally.deaths++
-		*h = health(1 + w.rng.IntN(3))
+		shard.health = health(1 + w.rng.IntN(3))
 	} else {
-		*h = alive
+		shard.health, shard.livesSince = alive, w.now()
 	}
 }
 
@@ -388,7 +388,8 @@ type site struct {
 	name   string
 	shards [2]struct {
 		*memorybackend.Backend
-		health health
+		health     health
+		livesSince time.Time // zero if it never died
 	}
 }
 
@@ -476,11 +477,6 @@ func callSite[T any](ctx context.Context, s *site, charges []throttler.Charge, w
 		wait()
 	}
 	broken := shard.health == dead || shard.health == hung || shard.health == readOnly && writes
-	if broken && charges[0].Policy == w.policy {
-		for i := range charges {
-			w.count(&charges[i]).tainted = w.now().Add(2*w.policy.Limits[0].Window + 2*time.Minute)
-		}
-	}
 	switch {
 	case broken && shard.health == hung:
 		unlocked(func() { <-ctx.Done() })
@@ -567,6 +563,19 @@ func (s *site) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff
 	})
 }
 
+// exact reports whether the counts of a partition are in one place. They may not
+// be if the shard that a backend has for it is dead, or was not long ago: then
+// they may have begun anew, and what is there may have been counted too.
+func (w *world) exact(partition string) bool {
+	for _, s := range w.sites {
+		shard := &s.shards[s.place(partition)]
+		if shard.health != alive || w.now().Before(shard.livesSince.Add(2*w.policy.Limits[0].Window+2*time.Minute)) && !shard.livesSince.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
 func (w *world) count(c *throttler.Charge) *counted {
 	k := w.counts[c.Key]
 	if k == nil {
@@ -602,7 +611,7 @@ func (w *world) took(s *site, c *throttler.Charge, now time.Time, allowed bool, 
 			reset = now.Add(got.Limit.Window)
 		}
 	}
-	if tainted := w.now().Before(k.tainted); !tainted && (got.Used != used || !got.ResetAt.Equal(reset)) {
+	if w.exact(c.Partition) && (got.Used != used || !got.ResetAt.Equal(reset)) {
 		w.errorf("%s at %s: allowed %t, used %d until %v; want %d until %v", c.Key, s.name, allowed, got.Used, got.ResetAt, used, reset)
 	}
 	if got.Used > got.Limit.Quota {
@@ -620,7 +629,7 @@ func (w *world) returned(s *site, c *throttler.Charge, now time.Time, charged, g
 	if charged.Mark.At == k.reset.UnixMilli() {
 		k.used = max(k.used-c.Cost, 0)
 	}
-	if w.now().Before(k.tainted) {
+	if !w.exact(c.Partition) {
 		k.used = got.Used
 		return
 	}
