@@ -115,12 +115,12 @@ func (b *Backend) probe(m *member, shard, partition string, since time.Time) {
 var probePolicy = &throttler.Policy{Name: "rollout/probe", Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
 
 // lost reports whether the counts that m may have in its shard of partition are
-// to be left behind: the shard has not answered for Abandon. A member that
-// nothing has ever named is not waited for at all.
+// to be left behind: the shard has not answered for Abandon or, if nothing has
+// ever named the member, for a second.
 func (b *Backend) lost(m *member, partition string) bool {
 	if m.health.failing.Load() == 0 {
 		return false
 	}
-	for_, failing := m.health.fails(m.backend.Shard(partition))
-	return failing && (for_ >= b.abandon || !m.named.Load())
+	silence, failing := m.health.fails(m.backend.Shard(partition))
+	return failing && (silence >= b.abandon || silence >= probeEvery && !m.named.Load())
 }

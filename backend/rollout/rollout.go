@@ -73,7 +73,7 @@ type Options struct {
 	// Until then decisions about clients that are to leave it fail. If zero, 5 s.
 	//
 	// A backend that neither the flag nor a count has ever named to this process
-	// is asked for counts too, but never waited for once it failed to answer.
+	// is asked for counts too, but no decision fails because it does not answer.
 	Abandon time.Duration
 
 	// MaxKeys bounds the partitions whose place is remembered here, at some 250
