@@ -99,8 +99,8 @@ type world struct {
 
 	flips     []flip
 	processes []*explorer
-	pending   []*call  // calls of backends that have not happened yet
-	late      []func() // calls that their callers gave up, and that will happen
+	pending   []*call // calls of backends that have not happened yet
+	late      []lateCall
 	counts    map[string]*counted
 	taken     []taken
 }
@@ -427,6 +427,13 @@ type call struct {
 	fate   chan fate
 }
 
+// lateCall is one that its caller has given up, and that will happen, unless it is
+// too late even for a server that hung: backends remember a move for Keep.
+type lateCall struct {
+	until  time.Time
+	happen func()
+}
+
 type numberKey struct{}
 
 func (c *call) happen(f fate) {
@@ -438,9 +445,11 @@ func (c *call) happen(f fate) {
 func (w *world) step() {
 	if len(w.late) > 0 && w.rng.IntN(10) == 0 {
 		i := w.rng.IntN(len(w.late))
-		f := w.late[i]
+		late := w.late[i]
 		w.late = slices.Delete(w.late, i, i+1)
-		f()
+		if w.now().Before(late.until) {
+			late.happen()
+		}
 		return
 	}
 	if len(w.pending) == 0 {
@@ -501,7 +510,7 @@ func callSite[T any](ctx context.Context, s *site, charges []throttler.Charge, w
 	case goesWell:
 		return f(ctx, shard.Backend)
 	case comesLate:
-		w.late = append(w.late, func() { _, _ = f(context.Background(), shard.Backend) })
+		w.late = append(w.late, lateCall{w.now().Add(20 * time.Second), func() { _, _ = f(context.Background(), shard.Backend) }})
 	case replyIsLost:
 		_, _ = f(context.Background(), shard.Backend)
 	case givenUp:

@@ -63,7 +63,8 @@ func (h *health) failed(shard string) (since time.Time, begins bool) {
 func (h *health) failsSince(shard string, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.since[shard] == since
+	current, failing := h.since[shard]
+	return failing && current.Equal(since)
 }
 
 // note notes how a call that writes to m's shard of partition has ended. A caller
