@@ -54,6 +54,10 @@ local function find(c, p, arrival, now)
   return true
 end
 
+local function claim_here(version, expires_at)
+  return string.char(CLAIM_HERE) .. pack(CLAIM_FORM, version, expires_at)
+end
+
 -- Stores a count that arrived, whatever is decided then. Its claim outlives what
 -- other backends keep of the count. Returns false if its state is of an unknown
 -- kind.

@@ -23,6 +23,10 @@ local function outcome(code, claim_version, backend, state)
   outcomes[n + 1], outcomes[n + 2], outcomes[n + 3], outcomes[n + 4] = code, claim_version, backend, state
 end
 
+local function claim_left(claim_version, expires_at, left_for, release_version)
+  return string.char(CLAIM_LEFT) .. pack(CLAIM_FORM, claim_version, expires_at) .. pack(LEFT_FORM, left_for, release_version)
+end
+
 for i = 1, #KEYS do
   local claim, state = read_present(redis.call('GET', KEYS[i]), now)
   claim = claim or {version = 0, expires_at = 0, left_for = 0, release_version = 0}
