@@ -1,6 +1,8 @@
 package memorybackend_test
 
 import (
+	"errors"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -44,7 +46,7 @@ func TestArrivalsWhenFull(t *testing.T) {
 	served := 0
 	for range 100 {
 		d, err := b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: []throttler.Charge{inPartition(p.Charge("alice"))}}, &handoff.Placement{
-			Backend: handoff.IDOf("here"), MustExist: true, Version: 2, Keep: time.Minute,
+			Backend: handoff.IDOf("here"), Version: 2, Keep: time.Minute,
 			Arrivals: []handoff.Arrival{{Due: true, State: released.State, ReleaseVersion: released.ReleaseVersion}},
 		})
 		if err != nil {
@@ -79,4 +81,42 @@ func release(t *testing.T, b *memorybackend.Backend, c throttler.Charge) handoff
 func inPartition(c throttler.Charge) throttler.Charge {
 	c.Partition = c.Key
 	return c
+}
+
+// What stays of counts that left is within MaxKeys, and frees no key that has used
+// up its quota.
+func TestWhatLeftIsBounded(t *testing.T) {
+	const maxKeys = 64
+	b := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	charge := func(key string) []throttler.Charge {
+		return []throttler.Charge{{Policy: p, Key: key, Partition: key, Cost: 1}}
+	}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	if _, err := th.Take(t.Context(), p.Charge("victim")); err != nil {
+		t.Fatal(err)
+	}
+	release := func(key string) error {
+		_, err := b.Release(t.Context(), handoff.ReleaseRequest{Now: t0, Charges: charge(key), To: 2, Version: 1, Keep: time.Hour})
+		return err
+	}
+	for i := range 100 * maxKeys {
+		if err := release(fmt.Sprint("client", i)); err != nil && !errors.Is(err, throttler.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	remembered := 0
+	for i := range 100 * maxKeys {
+		_, err := b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: charge(fmt.Sprint("client", i))}, &handoff.Placement{Backend: 1})
+		var away *handoff.ElsewhereError
+		if errors.As(err, &away) && away.Counts[0].Owner == 2 {
+			remembered++
+		}
+	}
+	if remembered == 0 || remembered > maxKeys {
+		t.Errorf("%d counts that left are remembered, want 1 to %d", remembered, maxKeys)
+	}
+	if d, err := th.Take(t.Context(), p.Charge("victim")); err != nil || d.Allowed {
+		t.Errorf("the exhausted key: allowed %t, %v", d.Allowed, err)
+	}
 }

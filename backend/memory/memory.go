@@ -174,6 +174,9 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now.UnixMilli()}), nil
 }
 
+// Shard implements handoff.Store. There is one.
+func (b *Backend) Shard(string) string { return "" }
+
 // outside returns err as callers see it: what is no ElsewhereError was a count
 // that another backend released and that cannot be read.
 func outside(err error) error {
