@@ -83,8 +83,7 @@ type world struct {
 	t    *testing.T
 	name string
 
-	// mu is for what timers have run at once. The world itself goes on only when
-	// all else waits.
+	// mu guards what follows. The world has it except while it sleeps.
 	mu    sync.Mutex
 	rng   *rand.Rand
 	tally tally
@@ -147,6 +146,8 @@ func (w *world) now() time.Time { return time.Now().UTC().Truncate(time.Millisec
 
 // run lets things happen until enough have.
 func (w *world) run() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for range 1500 {
 		switch n := w.rng.IntN(1000); {
 		case n < 300 && w.running < 6:
@@ -154,13 +155,13 @@ func (w *world) run() {
 		case n < 900:
 			w.step()
 		case n < 930:
-			time.Sleep(time.Duration(w.rng.IntN(10)) * time.Millisecond)
+			w.sleep(time.Duration(w.rng.IntN(10)) * time.Millisecond)
 		case n < 950:
-			time.Sleep(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
+			w.sleep(time.Duration(w.rng.IntN(4000)) * time.Millisecond)
 		case n < 955 && w.running == 0:
-			time.Sleep(time.Duration(w.rng.Int64N(int64(2 * w.policy.Limits[0].Window))))
+			w.sleep(time.Duration(w.rng.Int64N(int64(2 * w.policy.Limits[0].Window))))
 		case n < 957 && w.running == 0:
-			time.Sleep(time.Duration(w.rng.Int64N(int64(4 * time.Hour))))
+			w.sleep(time.Duration(w.rng.Int64N(int64(4 * time.Hour))))
 		case n < 970:
 			w.flip()
 		case n < 973:
@@ -170,7 +171,7 @@ func (w *world) run() {
 		case n < 995:
 			w.refund()
 		}
-		synctest.Wait()
+		w.sleep(0)
 		if w.t.Failed() {
 			break
 		}
@@ -179,13 +180,21 @@ func (w *world) run() {
 		if len(w.pending) > 0 {
 			w.pending[0].happen(goesWell)
 		} else {
-			time.Sleep(time.Second)
+			w.sleep(time.Second)
 		}
-		synctest.Wait()
+		w.sleep(0)
 	}
 	for _, p := range w.processes {
 		w.end(p)
 	}
+}
+
+// sleep lets time pass, and others go on until they wait.
+func (w *world) sleep(d time.Duration) {
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 func (w *world) end(p *explorer) {
@@ -194,6 +203,8 @@ func (w *world) end(p *explorer) {
 	w.tally.moved += s.Moved
 	w.tally.followed += s.Followed
 	w.tally.lost += s.Lost
+	w.mu.Unlock()
+	defer w.mu.Lock()
 	p.rollout.Close()
 }
 
