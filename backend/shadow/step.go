@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -30,9 +31,23 @@ func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 	rest := d.Limits
 	for i := range charges {
 		n := len(charges[i].Policy.Limits)
-		s.extend(idOf(&charges[i]), d.At, latestReset(rest[:n]))
+		s.extend(idOf(&charges[i]), d.At, later(latestReset(rest[:n]), outlived(charges[i].Policy, d.At)))
 		rest = rest[n:]
 	}
+}
+
+// outlived returns when everything that may count at an instant under p has ended,
+// whatever the candidate has: it may have missed other charges before, or made
+// this one and failed to say so. A fixed window needs no such time, for the
+// candidate's ends with the serving one's.
+func outlived(p *throttler.Policy, at time.Time) time.Time {
+	end := at
+	for _, l := range p.Limits {
+		if l.Algorithm != throttler.FixedWindow {
+			end = later(end, at.Add(algorithm.Lifetime(l)))
+		}
+	}
+	return end
 }
 
 func (s *steps) extend(id countID, now, until time.Time) {

@@ -43,7 +43,7 @@ func TestOutOfStepIsKnown(t *testing.T) {
 	for _, algorithm := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
 		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
 		candidate := &faulty{Store: memorybackend.New(nil)}
-		candidate.fails = func() (bool, bool) { n := rng.IntN(50); return n == 0, n == 1 }
+		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }
 		b := newShadow(t, shadow.Options{
 			Serving: memorybackend.New(nil), Candidate: candidate, Workers: 1, Queue: 4096,
 			OnDifference: func(serving, candidate throttler.Decision) {
