@@ -11,16 +11,29 @@ import (
 	"time"
 )
 
-// Clock tells the time. Implementations must be safe for concurrent use. To
-// change only what Now returns, embed System.
+// Clock tells the time. Implementations must be safe for concurrent use.
 type Clock interface {
 	// Now returns the current time.
 	Now() time.Time
+}
 
-	// AfterFunc calls f in its own goroutine when the clock reaches t, or at once
-	// if it already has. stop cancels the call; it returns false if f was called
-	// or stopped before.
-	AfterFunc(t time.Time, f func()) (stop func() bool)
+// Timer is a Clock whose time may pass at another rate than the system's. Waits
+// of other clocks take as long as the system says.
+type Timer interface {
+	Clock
+
+	// AfterFunc calls f in its own goroutine when d has passed on the clock, at
+	// once if d is not positive. stop cancels the call; it returns false if f was
+	// called or stopped before.
+	AfterFunc(d time.Duration, f func()) (stop func() bool)
+}
+
+// AfterFunc calls f in its own goroutine when d has passed on c.
+func AfterFunc(c Clock, d time.Duration, f func()) (stop func() bool) {
+	if t, ok := c.(Timer); ok {
+		return t.AfterFunc(d, f)
+	}
+	return time.AfterFunc(d, f).Stop
 }
 
 // System is the wall clock of this process.
@@ -29,23 +42,18 @@ type System struct{}
 // Now returns [time.Now].
 func (System) Now() time.Time { return time.Now() }
 
-// AfterFunc calls [time.AfterFunc] for the time until t.
-func (System) AfterFunc(t time.Time, f func()) (stop func() bool) {
-	return time.AfterFunc(time.Until(t), f).Stop
-}
-
-// Manual is a clock that moves only by Set and Advance, forward or back. It is
+// Manual is a Timer that moves only by Set and Advance, forward or back. It is
 // for tests. The zero value is at the Unix epoch.
 type Manual struct {
-	mu         sync.Mutex
-	sinceEpoch time.Duration
-	pending    map[*call]struct{}
-	added      *sync.Cond // of mu; nil until BlockUntil needs it
+	mu      sync.Mutex
+	at      time.Time // the zero Time stands for the Unix epoch
+	pending map[*call]struct{}
+	added   *sync.Cond // of mu; nil until BlockUntil needs it
 }
 
 // call is a function to call at a time.
 type call struct {
-	at time.Duration
+	at time.Time
 	f  func()
 }
 
@@ -60,43 +68,50 @@ func NewManual(t time.Time) *Manual {
 func (m *Manual) Now() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return time.Unix(0, int64(m.sinceEpoch)).UTC()
+	return m.now()
+}
+
+func (m *Manual) now() time.Time {
+	if m.at.IsZero() {
+		return time.Unix(0, 0).UTC()
+	}
+	return m.at
 }
 
 // Set moves the clock to t, which may be in its past.
 func (m *Manual) Set(t time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.move(time.Duration(t.UnixNano()))
+	m.move(t)
 }
 
 // Advance moves the clock by d, which may be negative, and returns the new time.
 func (m *Manual) Advance(d time.Duration) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.move(m.sinceEpoch + d)
-	return time.Unix(0, int64(m.sinceEpoch)).UTC()
+	m.move(m.now().Add(d))
+	return m.at
 }
 
-func (m *Manual) move(to time.Duration) {
-	m.sinceEpoch = to
+func (m *Manual) move(to time.Time) {
+	m.at = to.UTC().Round(0) // no monotonic reading: a test's times are compared by ==
 	for c := range m.pending {
-		if c.at <= to {
+		if !c.at.After(to) {
 			delete(m.pending, c)
 			go c.f()
 		}
 	}
 }
 
-// AfterFunc calls f when Set or Advance has moved the clock to t or beyond.
-func (m *Manual) AfterFunc(t time.Time, f func()) (stop func() bool) {
+// AfterFunc calls f when Set or Advance has moved the clock by d or more.
+func (m *Manual) AfterFunc(d time.Duration, f func()) (stop func() bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &call{time.Duration(t.UnixNano()), f}
-	if c.at <= m.sinceEpoch {
+	if d <= 0 {
 		go f()
 		return func() bool { return false }
 	}
+	c := &call{m.now().Add(d), f}
 	if m.pending == nil {
 		m.pending = make(map[*call]struct{})
 	}

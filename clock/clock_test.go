@@ -38,7 +38,7 @@ func TestAfterFunc(t *testing.T) {
 	c := clock.NewManual(t0)
 	called := make(chan string, 8)
 	at := func(d time.Duration, name string) (stop func() bool) {
-		return c.AfterFunc(t0.Add(d), func() { called <- name })
+		return clock.AfterFunc(c, d, func() { called <- name })
 	}
 	if stop := at(0, "at once"); <-called != "at once" || stop() {
 		t.Error("a function for a time that was reached must be called at once, and cannot be stopped")
@@ -71,16 +71,33 @@ func TestBlockUntil(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); c.BlockUntil(2) }()
 	for range 2 {
-		c.AfterFunc(time.Unix(1, 0), func() {})
+		c.AfterFunc(time.Second, func() {})
 	}
 	<-done
 }
 
-func TestSystemAfterFunc(t *testing.T) {
-	called := make(chan struct{})
-	(clock.System{}).AfterFunc(time.Now().Add(-time.Hour), func() { close(called) })
-	<-called
-	if stop := (clock.System{}).AfterFunc(time.Now().Add(time.Hour), func() {}); !stop() {
-		t.Error("a function that waits must be stopped")
+// ahead is a clock that runs an hour ahead, and no Timer: a wait on it takes as
+// long as on the system's.
+type ahead struct{}
+
+func (ahead) Now() time.Time { return time.Now().Add(time.Hour) }
+
+func TestAfterFuncOfOtherClocks(t *testing.T) {
+	for _, c := range []clock.Clock{clock.System{}, ahead{}} {
+		called := make(chan struct{})
+		clock.AfterFunc(c, -time.Hour, func() { close(called) })
+		<-called
+		if stop := clock.AfterFunc(c, time.Hour, func() { t.Error("called an hour early") }); !stop() {
+			t.Errorf("%T: a function that waits must be stopped", c)
+		}
+	}
+}
+
+func TestManualInDistantYears(t *testing.T) {
+	for _, year := range []int{1, 1600, 2262, 2263, 9999} {
+		at := time.Date(year, 6, 1, 0, 0, 0, 0, time.UTC)
+		if got := clock.NewManual(at).Now(); !got.Equal(at) {
+			t.Errorf("set to %v, the clock is at %v", at, got)
+		}
 	}
 }

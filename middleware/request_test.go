@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/middleware"
 )
 
 // The request as others see it.

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/middleware"
 )
 
 // serve starts a server of real connections, HTTP/1.1 or HTTP/2, in front of

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/clock"
 )
 
 // waiters is what the requests that wait for their start have in common.
@@ -60,7 +62,8 @@ func (t *throttle) waitForStart(w http.ResponseWriter, e *entry) (reason string)
 	}
 	e.ahead = t.waiters.readAhead(e.r)
 	start := make(chan struct{})
-	stop := t.throttler.Clock().AfterFunc(e.d.StartAt(), func() { close(start) })
+	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
+	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:

@@ -33,14 +33,10 @@ func Histories(t *testing.T, open func(t *testing.T) throttler.Backend) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
-	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
+	for _, a := range throttler.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []throttler.Algorithm{a}) })
 	}
-	t.Run("mixed", func(t *testing.T) {
-		histories(t, open, seed, []throttler.Algorithm{
-			throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
-		})
-	})
+	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, throttler.Algorithms()) })
 }
 
 // A history is short, so that no server throws out in real time what the
@@ -225,27 +221,25 @@ func (h *history) changePolicy() {
 	}
 }
 
+// limit returns a valid limit, with what its algorithm lets it say.
 func (h *history) limit() throttler.Limit {
 	windows := []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 3 * time.Second, time.Minute, time.Hour, 100 * time.Hour, 365 * 24 * time.Hour}
 	quotas := []int64{1, 2, 3, 5, 7, 10, 60, 999, 5000, 65535, 65537, 1_000_003, 1<<53 - 1, 1 << 53}
-	l := throttler.Limit{
-		Algorithm: h.algorithms[h.rng.IntN(len(h.algorithms))],
-		Quota:     quotas[h.rng.IntN(len(quotas))],
-		Window:    windows[h.rng.IntN(len(windows))],
+	valid := func(l throttler.Limit) bool {
+		return (&throttler.Policy{Name: "p", Limits: []throttler.Limit{l}}).Validate() == nil
 	}
-	switch l.Algorithm {
-	case throttler.FixedWindow:
-		l.Aligned = h.rng.IntN(3) == 0
-	case throttler.SlidingLog:
-		l.Quota = quotas[h.rng.IntN(7)]
-	case throttler.LeakyBucket:
-		if h.rng.IntN(2) == 0 {
-			l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond
-		}
-		fallthrough
-	case throttler.TokenBucket:
-		if h.rng.IntN(2) == 0 {
-			l.Burst = quotas[h.rng.IntN(len(quotas))]
+	l := throttler.Limit{Algorithm: h.algorithms[h.rng.IntN(len(h.algorithms))]}
+	for !valid(l) {
+		l.Quota, l.Window = quotas[h.rng.IntN(len(quotas))], windows[h.rng.IntN(len(windows))]
+	}
+	for _, change := range []func(l *throttler.Limit){
+		func(l *throttler.Limit) { l.Aligned = true },
+		func(l *throttler.Limit) { l.Burst = quotas[h.rng.IntN(len(quotas))] },
+		func(l *throttler.Limit) { l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond },
+	} {
+		changed := l
+		if change(&changed); h.rng.IntN(2) == 0 && valid(changed) {
+			l = changed
 		}
 	}
 	return l
@@ -313,42 +307,22 @@ func (m model) state(c throttler.Charge) *algorithm.State {
 	return m[name]
 }
 
-func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
-	for _, c := range r.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		d.Allowed = m.state(c).Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
+func (m model) states(charges []throttler.Charge) []*algorithm.State {
+	states := make([]*algorithm.State, len(charges))
+	for i := range charges {
+		states[i] = m.state(charges[i])
 	}
-	return d, nil
+	return states
 }
 
-func (m model) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	d, err := m.Peek(ctx, r)
-	if !d.Allowed {
-		return d, err
-	}
-	d.Limits = nil
-	for _, c := range r.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		m.state(c).Charge(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results)
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
-	}
-	return d, nil
+func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	return algorithm.Look(r, m.states(r.Charges)), nil
+}
+
+func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	return algorithm.Take(r, m.states(r.Charges)), nil
 }
 
 func (m model) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	d := throttler.Decision{Allowed: true, At: s.Now, Charges: s.Charged.Charges}
-	charged := s.Charged.Limits
-	for i, c := range s.Charged.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		marks := make([]throttler.Mark, len(c.Policy.Limits))
-		for j := range marks {
-			marks[j] = charged[j].Mark
-		}
-		charged = charged[len(marks):]
-		m.state(c).Settle(c.Policy.Limits, marks, c.Cost, s.Costs[i], s.Now.UnixMilli(), results)
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
-	}
-	return d, nil
+	return algorithm.Settle(s, m.states(s.Charged.Charges)), nil
 }

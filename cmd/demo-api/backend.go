@@ -8,6 +8,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
@@ -24,8 +25,9 @@ type backends struct {
 	config  *config
 	log     *slog.Logger
 	serving throttler.Backend
-	rollout *rollout.Backend // nil without flags
-	shadow  *shadow.Backend  // nil without a candidate
+	memory  *memorybackend.Backend // nil if no backend is in memory
+	rollout *rollout.Backend       // nil without flags
+	shadow  *shadow.Backend        // nil without a candidate
 	closers []func()
 }
 
@@ -56,7 +58,7 @@ func (b *backends) close() {
 
 func (b *backends) openServing(ctx context.Context) error {
 	c := &b.config.backends
-	all := make(map[string]throttler.Mover)
+	all := make(map[string]handoff.Store)
 	names := c.names()
 	if c.flags == "" {
 		names = names[:1]
@@ -107,10 +109,11 @@ func (b *backends) openShadow(ctx context.Context) error {
 }
 
 // openOne opens the backend of that name. An empty prefix is the usual one.
-func (b *backends) openOne(ctx context.Context, name, prefix string) (throttler.Mover, error) {
+func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		return memorybackend.New(nil), nil
+		b.memory = memorybackend.New(&memorybackend.Options{Log: b.log})
+		return b.memory, nil
 	case redisName:
 		return b.openRedis(ctx, b.config.backends.shards, prefix)
 	case reshardedName:
