@@ -66,7 +66,7 @@ func TestDryRunSettlesCosts(t *testing.T) {
 
 func TestDryRunWithoutADecision(t *testing.T) {
 	var told error
-	h := must(newMiddleware(throttler.New(broken{}, nil), everyone(policy("core", per(2, time.Hour))), &middleware.Options{
+	h := must(middleware.New(throttler.New(broken{}, nil), everyone(policy("core", per(2, time.Hour))), &middleware.Options{
 		DryRun:    func(*http.Request, throttler.Decision) { t.Error("told a decision that was not made") },
 		OnFailure: middleware.Closed,
 		OnError:   func(_ *http.Request, err error) { told = err },

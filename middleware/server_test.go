@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // serve starts a server of real connections, HTTP/1.1 or HTTP/2, in front of
