@@ -155,7 +155,7 @@ func (m *model) wrap(l *layer, next http.Handler) http.Handler {
 	if l.asks {
 		classify = classify.CostReported()
 	}
-	return must(middleware.New(th, classify, options))(next)
+	return must(newMiddleware(th, classify, options))(next)
 }
 
 func (m *model) randomOps(rng *rand.Rand) []op {
