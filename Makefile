@@ -7,11 +7,19 @@ EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test lint luacheck servers demo stack bench fuzz
+.PHONY: test test-32bit lint luacheck servers demo stack bench fuzz
 
 ## test: install what the tests need, check the code, run all tests
-test: servers lint luacheck
+test: servers lint luacheck test-32bit
 	@$(EACH) go test -race ./...; done
+
+## test-32bit: vet for a 32-bit machine, and run there what needs no server
+# An amd64 machine runs programs for 386.
+test-32bit:
+	@GOARCH=386 go vet ./...
+	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
+		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./throttler ./middleware ./backend/memory ./internal/...; \
+	else echo "not an amd64 machine: the tests were not run for 386"; fi
 
 ## lint: vet, and the linters of .golangci.yml
 lint: $(GOLANGCI)

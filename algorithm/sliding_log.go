@@ -1,6 +1,7 @@
 package algorithm
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/weir-go/weir/throttler"
@@ -57,7 +58,7 @@ func (r *record) logCharge(cost, now int64) throttler.Mark {
 }
 
 func (r *record) logGiveBack(mark throttler.Mark, amount int64) {
-	i, found := slices.BinarySearchFunc(r.log, mark.At, func(e entry, at int64) int { return int(e.at - at) })
+	i, found := slices.BinarySearchFunc(r.log, mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
 	if !found {
 		return
 	}

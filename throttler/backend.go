@@ -51,9 +51,12 @@ type Backend interface {
 }
 
 // Request is one decision to make.
+//
+// A throttler sends costs of 1 and more. A backend that wraps another may send 0:
+// that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
 	Now     time.Time // whole milliseconds
-	Charges []Charge  // at least one, all of one partition
+	Charges []Charge  // at least one, all of one partition, no two for one count
 }
 
 // Settlement corrects the costs of an allowed decision.

@@ -1,31 +1,33 @@
 package throttler
 
+import "slices"
+
 // Charge asks for Cost units of everything that Policy allows to Key.
 type Charge struct {
 	// Policy names the limits. Required.
 	Policy *Policy
 
-	// Key is who is charged: opaque bytes of any length. Backends never show
-	// it: what they cannot hold they hash.
+	// Key is the identity that is charged: opaque bytes of any length. Backends
+	// never show it, and hash what they cannot hold.
 	Key string
 
-	// Cost is the number of units, 0 to MaxQuota. Zero asks for nothing: it is
-	// allowed unless a limit is in debt, and opens no window. [Policy.Charge]
-	// sets 1. A cost above a limit's capacity can never fit: it is refused,
-	// and the status' RetryAt is [Never].
+	// Cost is the number of units, 1 to MaxQuota. Zero means 1, so that a charge
+	// built without a cost is not a free pass. A cost above a limit's capacity
+	// can never fit: it is refused, and the status' RetryAt is [Never].
 	Cost int64
 
-	// Partition is the key of whose server the count lives on, and part of
-	// what names the count. If empty, the partition of the take's first
-	// charge, which in turn is that charge's Key. All charges of one take
-	// share one partition, so one that many keys share goes first: behind
-	// another it would be a count of its own for each of those.
+	// Partition is the key whose server holds the count, and part of what names
+	// the count. If empty, the partition of the take's first charge, which in
+	// turn is that charge's Key. All charges of one take share one partition, so
+	// a key that many others share goes first: behind another key it would be a
+	// separate count for each of those.
 	Partition string
 }
 
-// partitioned returns charges with every Partition filled in, or says which
-// argument is wrong. The caller's slice stays as it was.
-func partitioned(charges []Charge) ([]Charge, error) {
+// resolve returns charges as a backend takes them: every Partition and Cost
+// filled in, and charges to one count added up. The caller's slice is unchanged.
+// The error says which argument is wrong.
+func resolve(charges []Charge) ([]Charge, error) {
 	if len(charges) == 0 {
 		return nil, invalid("no charges; a decision needs from 1 to %d", MaxCharges)
 	}
@@ -36,26 +38,35 @@ func partitioned(charges []Charge) ([]Charge, error) {
 	if partition == "" {
 		partition = charges[0].Key
 	}
-	all := make([]Charge, len(charges))
+	all := make([]Charge, 0, len(charges))
 	for i, c := range charges {
 		if err := c.Policy.Validate(); err != nil {
 			return nil, err
 		}
 		if c.Cost < 0 || c.Cost > MaxQuota {
-			return nil, invalid("charge %d, policy %q: cost is %d; it must be from 0 to %d (2^53)", i, c.Policy.Name, c.Cost, int64(MaxQuota))
+			return nil, invalid("charge %d, policy %q: cost is %d; it must be from 1 to %d (2^53), or 0 for 1", i, c.Policy.Name, c.Cost, int64(MaxQuota))
+		}
+		if c.Cost == 0 {
+			c.Cost = 1
 		}
 		if c.Partition == "" {
 			c.Partition = partition
 		}
 		if c.Partition != partition {
-			return nil, invalid("charge %d, policy %q: its partition is not that of charge 0; charges that are decided together live on one server", i, c.Policy.Name)
+			return nil, invalid("charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
 		}
-		for j := range i {
-			if all[j].Key == c.Key && all[j].Policy.Name == c.Policy.Name {
-				return nil, invalid("charges %d and %d are both for one key under policy %q; add their costs", j, i, c.Policy.Name)
-			}
+		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
+		if same < 0 {
+			all = append(all, c)
+			continue
 		}
-		all[i] = c
+		first := &all[same]
+		if first.Policy != c.Policy && !slices.Equal(first.Policy.Limits, c.Policy.Limits) {
+			return nil, invalid("charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
+		}
+		if first.Cost += c.Cost; first.Cost > MaxQuota {
+			return nil, invalid("charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(MaxQuota))
+		}
 	}
 	return all, nil
 }

@@ -18,13 +18,15 @@ type Decision struct {
 	// At is the instant of the decision, in whole milliseconds, UTC.
 	At time.Time
 
-	// Charges are the charges decided about, with every Partition filled in.
+	// Charges are the charges decided about, with every Cost and Partition filled
+	// in, and charges to one count added up.
 	Charges []Charge
 
 	// Limits reports on every limit of every charge, in their order.
 	Limits []Status
 
-	receipt *receipt // nil if nothing can be given back
+	// receipt is nil if the decision was not made in this process.
+	receipt *receipt
 }
 
 // Status is what a decision says of one limit.
@@ -125,3 +127,10 @@ func (d Decision) StartAt() time.Time {
 // receipt lets a charge be given back or settled once. Copies of a Decision
 // share it.
 type receipt struct{ done atomic.Bool }
+
+// tookNothing is the receipt of every peek: there is nothing to give back.
+var tookNothing = func() *receipt {
+	r := new(receipt)
+	r.done.Store(true)
+	return r
+}()

@@ -10,6 +10,21 @@ import (
 // again: charging twice would be worse than charging once too little.
 var ErrUnavailable = errors.New("backend unavailable")
 
+// UnavailableError is an error of one shard or server of a backend. It wraps
+// ErrUnavailable and its cause.
+type UnavailableError struct {
+	Backend string // the package: "redisbackend"
+	Shard   string // the name of the shard or server
+	Err     error  // the cause; never nil
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("%s: shard %q: %v: %v", e.Backend, e.Shard, ErrUnavailable, e.Err)
+}
+
+// Unwrap returns ErrUnavailable and the cause.
+func (e *UnavailableError) Unwrap() []error { return []error{ErrUnavailable, e.Err} }
+
 // ErrInvalid is wrapped by errors about an argument. The text names the field,
 // its value, and what would be right. Nothing was sent to the backend.
 var ErrInvalid = errors.New("invalid argument")

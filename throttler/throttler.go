@@ -34,8 +34,9 @@ func New(backend Backend, options *Options) *Throttler {
 }
 
 // Take decides about charges together and, if every limit of every charge has
-// room, charges them all; else none. Errors wrap [ErrInvalid] or
-// [ErrUnavailable]; a refusal is not one.
+// room, charges them all; else none. Charges to one count, of one key under one
+// policy, add up: the decision has one charge of their sum. Errors wrap
+// [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, error) {
 	r, err := t.request(charges)
 	if err != nil {
@@ -51,22 +52,28 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, erro
 	return d, nil
 }
 
-// Peek reports what Take would answer, charging nothing. With cost 0 it is
-// allowed unless a limit is in debt, and reports what is left. It may be served
-// by a replica and so lag a little behind.
+// Peek reports what Take would answer, charging nothing. A replica may serve
+// it, and lag a little behind.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	r, err := t.request(charges)
 	if err != nil {
 		return Decision{}, err
 	}
-	return t.backend.Peek(ctx, r)
+	d, err := t.backend.Peek(ctx, r)
+	if err != nil {
+		return Decision{}, err
+	}
+	d.receipt = tookNothing
+	return d, nil
 }
 
 // Refund gives back what d took: to the windows that were charged, while they
-// last, and never more than was taken. It returns how the limits stand after
+// last, and never more than was taken. It returns the limits as they are after
 // it. A decision that took nothing, or that was refunded or settled before, is
-// returned as it is. An error leaves open whether the refund was made; it is
-// not to be tried again.
+// returned as it is. An error leaves open whether the refund was made; do not
+// try again. Only the process that took can refund: an allowed decision that
+// went through JSON or was put together by hand is an error that wraps
+// [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges)))
 }
@@ -75,8 +82,9 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 // real ones, for work whose cost is known only when it is done. What was
 // charged too much is given back as by Refund. What was charged too little is
 // charged now, even beyond the quota: the next requests wait that debt out. It
-// returns how the limits stand after it. A decision is settled or refunded
-// once; after that, and if d took nothing, it is returned as it is.
+// returns the limits as they are after it. A decision is settled or refunded
+// once; after that, and if d took nothing, it is returned as it is. Decisions of
+// other processes are errors, as for Refund.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges) {
 		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges))
@@ -90,8 +98,11 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 }
 
 func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
-	if d.receipt == nil {
+	switch {
+	case !d.Allowed:
 		return d, nil
+	case d.receipt == nil:
+		return Decision{}, invalid("the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err // nothing was sent: the receipt stays good
@@ -99,7 +110,12 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	if d.receipt.done.Swap(true) || costsAs(d.Charges, costs) {
 		return d, nil
 	}
-	return t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
+	after, err := t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
+	if err != nil {
+		return Decision{}, err
+	}
+	after.receipt = d.receipt
+	return after, nil
 }
 
 // costsAs reports whether charges cost what was charged: nothing to send then.
@@ -113,7 +129,7 @@ func costsAs(charges []Charge, costs []int64) bool {
 }
 
 func (t *Throttler) request(charges []Charge) (Request, error) {
-	all, err := partitioned(charges)
+	all, err := resolve(charges)
 	if err != nil {
 		return Request{}, err
 	}

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -68,16 +69,18 @@ func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
 
 func TestBadChargesSayWhatIsWrong(t *testing.T) {
 	p, q := policy("p", per(5, time.Second)), policy("q", per(5, time.Second))
+	stricter := policy("p", per(4, time.Second))
 	for _, test := range []struct {
 		charges []throttler.Charge
 		want    string
 	}{
 		{nil, "no charges"},
 		{make([]throttler.Charge, 17), "17 charges; a decision can have at most 16"},
-		{[]throttler.Charge{{Policy: p, Key: "k", Cost: -1}}, `charge 0, policy "p": cost is -1; it must be from 0 to`},
+		{[]throttler.Charge{{Policy: p, Key: "k", Cost: -1}}, `charge 0, policy "p": cost is -1; it must be from 1 to`},
 		{[]throttler.Charge{p.Charge("k"), {Policy: q, Key: "k", Cost: 1<<53 + 1}}, `charge 1, policy "q": cost is 9007199254740993`},
-		{[]throttler.Charge{p.Charge("k"), q.Charge("k"), p.Charge("k")}, `charges 0 and 2 are both for one key under policy "p"; add their costs`},
-		{[]throttler.Charge{p.Charge("a"), {Policy: q, Key: "b", Partition: "c"}}, "charge 1, policy \"q\": its partition is not that of charge 0"},
+		{[]throttler.Charge{p.Charge("k"), q.Charge("k"), stricter.Charge("k")}, `charge 2 is for the same key and policy name, "p", as an earlier one, under other limits`},
+		{[]throttler.Charge{{Policy: p, Key: "k", Cost: 1 << 53}, p.Charge("k")}, `charge 1, policy "p": the costs for its key add up to 9007199254740993`},
+		{[]throttler.Charge{p.Charge("a"), {Policy: q, Key: "b", Partition: "c"}}, "charge 1, policy \"q\": its partition differs from the first charge's"},
 	} {
 		th, _ := newThrottler()
 		_, err := th.Take(t.Context(), test.charges...)
@@ -142,26 +145,73 @@ func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
 	}
 }
 
-func TestCostZeroChargesNothing(t *testing.T) {
-	th, c := newThrottler()
+func TestAChargeWithoutACostCosts1(t *testing.T) {
+	th, _ := newThrottler()
 	p := policy("p", per(1, time.Minute))
 	zero := throttler.Charge{Policy: p, Key: "k"}
-	if d, err := th.Take(t.Context(), zero); err != nil || !d.Allowed || d.Limits[0].Used != 0 {
-		t.Errorf("cost 0: %+v, error %v", d, err)
+	if d, err := th.Peek(t.Context(), zero); err != nil || !d.Allowed || d.Charges[0].Cost != 1 {
+		t.Errorf("peek: %+v, error %v; want a peek at cost 1", d, err)
 	}
-	c.Advance(time.Second)
-	first, _ := th.Take(t.Context(), p.Charge("k"))
-	if !first.Limits[0].ResetAt.Equal(t0.Add(61 * time.Second)) {
-		t.Errorf("the window opened at %v: cost 0 has opened it", first.Limits[0].ResetAt.Add(-time.Minute))
-	}
-	if d, _ := th.Take(t.Context(), zero); !d.Allowed {
-		t.Error("cost 0 was refused by a quota that is just used up")
-	}
-	if _, err := th.Settle(t.Context(), first, 5); err != nil {
-		t.Fatal(err)
+	if d, err := th.Take(t.Context(), zero); err != nil || !d.Allowed || d.Limits[0].Used != 1 || d.Charges[0].Cost != 1 {
+		t.Errorf("take: %+v, error %v; want used 1", d, err)
 	}
 	if d, _ := th.Take(t.Context(), zero); d.Allowed {
-		t.Error("cost 0 was allowed in debt")
+		t.Error("the quota of 1 is used up, and a charge without a cost was allowed")
+	}
+	if d, _ := th.Peek(t.Context(), zero); d.Allowed {
+		t.Error("the quota of 1 is used up, and a peek without a cost was allowed")
+	}
+}
+
+func TestChargesToOneCountAddUp(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("p", per(5, time.Minute))
+	again := policy("p", per(5, time.Minute)) // the same limits, loaded twice
+	d, err := th.Take(t.Context(), p.Charge("k"), p.Charge("other"), throttler.Charge{Policy: again, Key: "k", Cost: 2})
+	if err != nil || len(d.Charges) != 2 || d.Charges[0].Cost != 3 || d.Limits[0].Used != 3 || d.Limits[1].Used != 1 {
+		t.Fatalf("%+v, error %v; want 3 for k and 1 for other", d, err)
+	}
+	if after, err := th.Settle(t.Context(), d, 1, 1); err != nil || after.Limits[0].Used != 1 {
+		t.Errorf("settled to 1: %+v, error %v", after, err)
+	}
+	if d, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 3}, throttler.Charge{Policy: p, Key: "k", Cost: 3}); d.Allowed {
+		t.Error("3 and 3 were allowed where 4 are left")
+	}
+}
+
+// A decision that another process took, or that came through JSON, has lost what
+// names its charges. To give nothing back in silence would be a charge for good.
+func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("p", per(1, time.Minute))
+	travel := func(d throttler.Decision) (arrived throttler.Decision) {
+		t.Helper()
+		text, err := json.Marshal(d)
+		if err == nil {
+			err = json.Unmarshal(text, &arrived)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return arrived
+	}
+	taken, _ := th.Take(t.Context(), p.Charge("k"))
+	if _, err := th.Refund(t.Context(), travel(taken)); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "no receipt") {
+		t.Errorf("refund: %v; want an ErrInvalid that speaks of the receipt", err)
+	}
+	if _, err := th.Settle(t.Context(), travel(taken), 0); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("settle: %v; want an ErrInvalid", err)
+	}
+	refused, _ := th.Take(t.Context(), p.Charge("k"))
+	if _, err := th.Refund(t.Context(), travel(refused)); err != nil {
+		t.Errorf("refund of a refusal: %v; it took nothing, so there is nothing to lose", err)
+	}
+	after, err := th.Refund(t.Context(), taken)
+	if err != nil || after.Limits[0].Used != 0 {
+		t.Errorf("refund of the decision itself: %+v, %v", after, err)
+	}
+	if _, err := th.Refund(t.Context(), after); err != nil {
+		t.Errorf("refund of what Refund returned: %v; want nothing to happen", err)
 	}
 }
 

@@ -1,10 +1,12 @@
 package backendtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +84,7 @@ func named(name string, limits ...throttler.Limit) func(cost int64) []throttler.
 
 // play runs a timeline and returns what was wrong at the first step that was.
 func play(ctx context.Context, backend throttler.Backend, steps []step) error {
-	var p player
+	p := player{backend: backend}
 	for i := range p.processes {
 		p.clocks[i] = clock.NewManual(t0)
 		p.processes[i] = throttler.New(backend, &throttler.Options{Clock: p.clocks[i]})
@@ -97,6 +99,7 @@ func play(ctx context.Context, backend throttler.Backend, steps []step) error {
 }
 
 type player struct {
+	backend   throttler.Backend
 	processes [2]*throttler.Throttler
 	clocks    [2]*clock.Manual
 	taken     map[string]throttler.Decision
@@ -109,12 +112,24 @@ func (p *player) step(ctx context.Context, s *step) error {
 	var err error
 	charges := s.take
 	switch {
+	case s.take != nil && asksNothing(s.take):
+		d, err = p.backend.Take(ctx, p.request(s, s.take))
+		p.taken[s.as] = d
 	case s.take != nil:
 		d, err = t.Take(ctx, s.take...)
 		p.taken[s.as] = d
+	case s.peek != nil && asksNothing(s.peek):
+		charges = s.peek
+		d, err = p.backend.Peek(ctx, p.request(s, s.peek))
 	case s.peek != nil:
 		charges = s.peek
 		d, err = t.Peek(ctx, s.peek...)
+	case s.refund != "" && asksNothing(p.taken[s.refund].Charges):
+		charges = p.taken[s.refund].Charges
+		d, err = p.backend.Settle(ctx, p.settlement(s, p.taken[s.refund], make([]int64, len(charges))))
+	case s.settle != "" && asksNothing(p.taken[s.settle].Charges):
+		charges = p.taken[s.settle].Charges
+		d, err = p.backend.Settle(ctx, p.settlement(s, p.taken[s.settle], s.costs))
 	case s.refund != "":
 		charges = p.taken[s.refund].Charges
 		d, err = t.Refund(ctx, p.taken[s.refund])
@@ -132,6 +147,30 @@ func (p *player) step(ctx context.Context, s *step) error {
 		return nil
 	}
 	return s.compare(d, charges)
+}
+
+// asksNothing reports whether a cost is 0. A throttler takes that for 1, so such
+// charges go to the backend itself.
+func asksNothing(charges []throttler.Charge) bool {
+	return slices.ContainsFunc(charges, func(c throttler.Charge) bool { return c.Cost == 0 })
+}
+
+func (p *player) request(s *step, charges []throttler.Charge) throttler.Request {
+	charges = slices.Clone(charges)
+	for i := range charges {
+		if charges[i].Partition == "" {
+			charges[i].Partition = cmp.Or(charges[0].Partition, charges[0].Key)
+		}
+	}
+	return throttler.Request{Now: p.now(s), Charges: charges}
+}
+
+func (p *player) settlement(s *step, charged throttler.Decision, costs []int64) throttler.Settlement {
+	return throttler.Settlement{Now: p.now(s), Charged: charged, Costs: costs}
+}
+
+func (p *player) now(s *step) time.Time {
+	return p.clocks[s.process].Now().Truncate(time.Millisecond)
 }
 
 func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {

@@ -249,5 +249,5 @@ func (s *server) swap(old, item *memcache.Item) error {
 }
 
 func (s *server) unavailable(err error) error {
-	return fmt.Errorf("memcachedbackend: server %q: %w: %w", s.name, throttler.ErrUnavailable, err)
+	return &throttler.UnavailableError{Backend: "memcachedbackend", Shard: s.name, Err: err}
 }

@@ -200,8 +200,8 @@ func TestRestart(t *testing.T) {
 	take(10)
 	server.Kill()
 	began := time.Now()
-	if _, err := th.Take(t.Context(), policy.Charge("key1")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `server "a"`) {
-		t.Errorf(`dead: %v, want an error that wraps ErrUnavailable and names server "a"`, err)
+	if _, err := th.Take(t.Context(), policy.Charge("key1")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `shard "a"`) {
+		t.Errorf(`dead: %v, want an error that wraps ErrUnavailable and names shard "a"`, err)
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("dead: the error took %v", took)

@@ -100,7 +100,7 @@ func weirCost(t testing.TB, c *redis.Client, quota int64) float64 {
 func scriptCost(t testing.TB, c *redis.Client, script *redis.Script, name string, quota int64) float64 {
 	return usecPerCall(t, c, func(i int) {
 		key := fmt.Sprintf("%s:{%016d}/core", name, i%costKeys)
-		if err := script.EvalSha(context.Background(), c, []string{key}, 1_900_000_000_000, quota, 1, 3_600_000).Err(); err != nil {
+		if err := script.EvalSha(context.Background(), c, []string{key}, int64(1_900_000_000_000), quota, 1, 3_600_000).Err(); err != nil {
 			t.Fatal(err)
 		}
 	})

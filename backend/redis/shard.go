@@ -2,7 +2,6 @@ package redisbackend
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -152,5 +151,5 @@ func (s *shard) load(ctx context.Context) error {
 }
 
 func (s *shard) unavailable(err error) error {
-	return fmt.Errorf("redisbackend: shard %q: %w: %w", s.name, throttler.ErrUnavailable, err)
+	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }
