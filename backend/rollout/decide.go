@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
@@ -71,15 +72,7 @@ func lifeOf(charges []throttler.Charge) time.Duration {
 	var life time.Duration
 	for i := range charges {
 		for _, l := range charges[i].Policy.Limits {
-			switch l.Algorithm {
-			case throttler.SlidingWindow:
-				life = max(life, 2*l.Window)
-			case throttler.TokenBucket, throttler.LeakyBucket:
-				full := float64(l.Window) / float64(l.Quota) * float64(l.Capacity())
-				life = max(life, time.Duration(min(full, float64(2*throttler.MaxWindow))))
-			default:
-				life = max(life, l.Window)
-			}
+			life = max(life, algorithm.Lifetime(l))
 		}
 	}
 	return life
