@@ -53,37 +53,66 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 		r.at, r.fraction = now, 0
 	}
 	r.fraction = fractionOf(r, l)
-	ahead, rest := mulDiv(cost, l.window, l.quota)
-	r.at = addInstant(r.at, ahead)
-	r.fraction += rest
-	if r.fraction >= l.quota {
-		r.fraction -= l.quota
-		r.at = addInstant(r.at, 1)
-	}
+	r.move(l, cost)
 	c.mark = throttler.Mark{At: r.at, Fraction: r.fraction}
 	return c
 }
 
-// Units drain in the order in which they were charged: those of the charge
-// that moved the instant to mark drain last before it. What is still to drain
-// between now and mark comes back, at most amount.
-func (k bucket) giveBack(r *record, l limit, mark throttler.Mark, amount, now int64) {
-	if k.resetAt(r, now) <= now || mark.At < now {
+// move moves the instant by the time that cost takes to drain.
+func (r *record) move(l limit, cost int64) {
+	ahead, rest := mulDiv(cost, l.window, l.quota)
+	r.at = addInstant(r.at, ahead)
+	r.fraction += rest
+	if r.fraction >= l.quota {
+		r.at, r.fraction = addInstant(r.at, 1), r.fraction-l.quota
+	}
+}
+
+// giveBack of a token bucket: units drain in the order in which they were charged,
+// those of the charge that moved the instant to its mark last before it. What is
+// still to drain between now and the mark comes back.
+func (k bucket) giveBack(r *record, l limit, c settled, now int64) {
+	if k.resetAt(r, now) <= now || c.mark.At < now {
 		return
 	}
-	back, backRest := mulDiv(amount, l.window, l.quota)
-	if left := mark.At - now; left < back || left == back && mark.Fraction < backRest {
-		back, backRest = left, mark.Fraction
+	if k.queue {
+		leave(r, l, c, now)
+		return
 	}
-	r.at -= back
-	r.fraction = fractionOf(r, l) - backRest
+	back, backRest := mulDiv(c.charged-c.cost, l.window, l.quota)
+	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < backRest {
+		back, backRest = left, c.mark.Fraction
+	}
+	r.at, r.fraction = r.at-back, fractionOf(r, l)-backRest
 	if r.fraction < 0 {
-		r.fraction += l.quota
-		r.at--
+		r.at, r.fraction = r.at-1, r.fraction+l.quota
 	}
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
+}
+
+// leave is giveBack of a leaky bucket. Only the last of a queue can give its place
+// back: those behind it have been given their starts, and the place between is too
+// late to give. A charge whose start has come keeps the place of its first unit, or
+// the next one would start right behind it.
+func leave(r *record, l limit, c settled, now int64) {
+	if c.mark != (throttler.Mark{At: r.at, Fraction: r.fraction}) {
+		return
+	}
+	back, rest := mulDiv(c.charged, l.window, l.quota)
+	r.at, r.fraction = r.at-back, r.fraction-rest
+	if r.fraction < 0 {
+		r.at, r.fraction = r.at-1, r.fraction+l.quota
+	}
+	start := r.at
+	if r.fraction > 0 {
+		start++
+	}
+	if start <= now {
+		c.cost = max(c.cost, 1)
+	}
+	r.move(l, c.cost)
 }
 
 func (bucket) adopt(r *record, _ limit, _ int64) {}

@@ -34,9 +34,9 @@ func (f fixedWindow) opensUntil(window, now int64) int64 {
 	return addInstant(now, window)
 }
 
-func (fixedWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
-	if mark.At == r.at {
-		r.count = max(r.count-amount, 0)
+func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) {
+	if c.mark.At == r.at {
+		r.count = max(r.count-(c.charged-c.cost), 0)
 	}
 }
 

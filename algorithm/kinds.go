@@ -52,9 +52,8 @@ type counter interface {
 	// charge adds cost, room or no room.
 	charge(r *record, l limit, cost, now int64) charged
 
-	// giveBack returns amount of the charge that mark names, as far as it still
-	// counts.
-	giveBack(r *record, l limit, mark throttler.Mark, amount, now int64)
+	// giveBack returns what c was charged too much, as far as that still counts.
+	giveBack(r *record, l limit, c settled, now int64)
 
 	// adopt prepares a record of another window, of the same algorithm, to
 	// continue under l at now.
@@ -75,6 +74,12 @@ type counter interface {
 type charged struct {
 	mark    throttler.Mark
 	startAt int64 // of a queue, else 0
+}
+
+// settled is a charge whose real cost is known, and is no more than was charged.
+type settled struct {
+	mark          throttler.Mark
+	charged, cost int64
 }
 
 // known reports whether k is in the table.

@@ -64,13 +64,13 @@ func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: r.log[last].at}}
 }
 
-func (s slidingLog) giveBack(r *record, _ limit, mark throttler.Mark, amount, now int64) {
+func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) {
 	r.log, r.count = s.live(r, now)
-	i, found := slices.BinarySearchFunc(r.log, mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
+	i, found := slices.BinarySearchFunc(r.log, c.mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
 	if !found {
 		return
 	}
-	amount = min(amount, r.log[i].cost)
+	amount := min(c.charged-c.cost, r.log[i].cost)
 	r.log[i].cost -= amount
 	r.count -= amount
 	if r.log[i].cost == 0 {

@@ -62,8 +62,9 @@ func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: start}}
 }
 
-func (slidingWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
-	switch mark.At {
+func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) {
+	amount := c.charged - c.cost
+	switch c.mark.At {
 	case r.at:
 		r.count = max(r.count-amount, 0)
 	case r.at - r.window:

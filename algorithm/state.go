@@ -79,7 +79,7 @@ func (s *State) Settle(limits []throttler.Limit, marks []throttler.Mark, charged
 			l := limitOf(&limits[i])
 			r := &s.records[place[i]]
 			r.adopt(l, now)
-			l.kind.counter().giveBack(r, l, marks[i], charged-cost, now)
+			l.kind.counter().giveBack(r, l, settled{mark: marks[i], charged: charged, cost: cost}, now)
 		}
 	}
 	s.Look(limits, 0, now, results)

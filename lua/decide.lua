@@ -103,7 +103,7 @@ local function settle(c, d, put)
     local l = c.limits[i]
     if c.own[i] then
       found = true
-      l.algorithm.give_back(c.records[i], l, l.mark, l.fraction, c.charged - c.cost, d.now)
+      l.algorithm.give_back(c.records[i], l, l.mark, l.fraction, c.charged, c.cost, d.now)
     end
   end
   if found then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end

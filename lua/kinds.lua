@@ -19,7 +19,8 @@
 --                               capacity, fits
 --   charge(r, l, cost, now)     charges, room or no room; returns mark, fraction
 --                               and start_at (0 if not a queue)
---   give_back(r, l, mark, fraction, amount, now)  returns amount of that charge
+--   give_back(r, l, mark, fraction, charged, cost, now)  returns what that charge
+--                               was charged too much
 --
 -- A record is {algorithm, kind, window} and what its algorithm keeps. Only the algorithms
 -- that a call needs are made: to make a function is a good part of its cost.

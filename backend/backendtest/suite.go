@@ -110,6 +110,7 @@ const (
 	costZero      = "that asks for nothing, is allowed unless a limit is in debt, and opens no window."
 	costTooHigh   = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is [Never]."
 	peekAnswers   = "Peek reports what Take would answer, charging nothing."
+	startsOnce    = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce  = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."
 	settleCharges = "what was charged too little is charged at s.Now, room or no room."
 	settleDebt    = "What was charged too little is charged now, even beyond the quota: the next requests wait that debt out."

@@ -15,6 +15,27 @@ local function bucket(family, is_queue)
     return max(r.at, now)
   end
 
+  -- Moves the instant by the time that cost takes to drain.
+  local function move(r, l, cost)
+    local ahead, rest = mul_div(cost, l.window, l.quota)
+    r.at = add_instant(r.at, ahead)
+    if r.fraction >= l.quota - rest then
+      r.at, r.fraction = add_instant(r.at, 1), r.fraction - (l.quota - rest)
+    else
+      r.fraction = r.fraction + rest
+    end
+  end
+
+  -- The last of a queue gives its place back, but for its first unit's if its
+  -- start has come.
+  local function leave(r, l, charged, cost, now)
+    local back, rest = mul_div(charged, l.window, l.quota)
+    r.at, r.fraction = r.at - back, r.fraction - rest
+    if r.fraction < 0 then r.at, r.fraction = r.at - 1, r.fraction + l.quota end
+    if r.at + (r.fraction > 0 and 1 or 0) <= now then cost = max(cost, 1) end
+    move(r, l, cost)
+  end
+
   return {
     family = family,
 
@@ -39,19 +60,17 @@ local function bucket(family, is_queue)
       local start_at = 0
       if is_queue then start_at = reset_at(r, now) end
       if r.at < now then r.at, r.fraction = now, 0 end
-      local fraction = fraction_of(r, l)
-      local ahead, rest = mul_div(cost, l.window, l.quota)
-      r.at = add_instant(r.at, ahead)
-      if fraction >= l.quota - rest then
-        r.at, r.fraction = add_instant(r.at, 1), fraction - (l.quota - rest)
-      else
-        r.fraction = fraction + rest
-      end
+      r.fraction = fraction_of(r, l)
+      move(r, l, cost)
       return r.at, r.fraction, start_at
     end,
-    give_back = function(r, l, mark, mark_fraction, amount, now)
+    give_back = function(r, l, mark, mark_fraction, charged, cost, now)
       if reset_at(r, now) <= now or mark < now then return end
-      local back, rest = mul_div(amount, l.window, l.quota)
+      if is_queue then
+        if mark == r.at and mark_fraction == r.fraction then leave(r, l, charged, cost, now) end
+        return
+      end
+      local back, rest = mul_div(charged - cost, l.window, l.quota)
       local left = mark - now
       if left < back or left == back and mark_fraction < rest then
         back, rest = left, mark_fraction

@@ -35,8 +35,8 @@ local function fixed_windows(aligned)
       end
       return r.at, 0, 0
     end,
-    give_back = function(r, _, mark, _, amount)
-      if mark == r.at then r.count = max(r.count - amount, 0) end
+    give_back = function(r, _, mark, _, charged, cost)
+      if mark == r.at then r.count = max(r.count - (charged - cost), 0) end
     end,
   }
 end

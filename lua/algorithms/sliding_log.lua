@@ -58,13 +58,13 @@ local function sliding_log()
       r.count = r.count + after - before
       return last, 0, 0
     end,
-    give_back = function(r, _, mark, _, amount)
+    give_back = function(r, _, mark, _, charged, real_cost)
       -- From the newest: what is given back was mostly charged just now.
       for place = #r.log - ENTRY_BYTES + 1, 1, -ENTRY_BYTES do
         local at, cost = unpack(ENTRY, r.log, place)
         if at < mark then return end
         if at == mark then
-          amount = min(amount, cost)
+          local amount = min(charged - real_cost, cost)
           local kept = ''
           if cost > amount then kept = pack(ENTRY, at, cost - amount) end
           r.log = string.sub(r.log, 1, place - 1) .. kept .. string.sub(r.log, place + ENTRY_BYTES)

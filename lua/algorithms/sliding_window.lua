@@ -60,7 +60,8 @@ local function sliding_window()
       r.at, r.count, r.previous = start, add_count(current, cost), previous
       return start, 0, 0
     end,
-    give_back = function(r, _, mark, _, amount)
+    give_back = function(r, _, mark, _, charged, cost)
+      local amount = charged - cost
       if mark == r.at then
         r.count = max(r.count - amount, 0)
       elseif mark == r.at - r.window then
