@@ -52,12 +52,21 @@ type counter interface {
 	// charge adds cost, room or no room.
 	charge(r *record, l limit, cost, now int64) charged
 
-	// giveBack returns what c was charged too much, as far as that still counts.
-	giveBack(r *record, l limit, c settled, now int64)
+	// giveBack returns what c was charged too much, as far as that still counts,
+	// and reports whether the window or place that c's mark names is there.
+	giveBack(r *record, l limit, c settled, now int64) bool
 
-	// adopt prepares a record of another window, of the same algorithm, to
-	// continue under l at now.
-	adopt(r *record, l limit, now int64)
+	// adopt makes r, a record of the same algorithm under another window or
+	// quota, count under l, at no instant more than before. See docs/algorithms.md.
+	adopt(r *record, l limit)
+
+	// join adds what another policy was charged to r, which is live. own are the
+	// records of that policy, charged already.
+	join(r *record, own []record, cost, now int64)
+
+	// giveBackJoined returns what c, a charge of another policy, was charged too
+	// much, as far as r is sure to count it.
+	giveBackJoined(r *record, c settled, now int64)
 
 	// append appends the stored form of r, but for kind and window.
 	append(b []byte, r *record) []byte
@@ -79,6 +88,7 @@ type charged struct {
 // settled is a charge whose real cost is known, and is no more than was charged.
 type settled struct {
 	mark          throttler.Mark
+	takenAt       int64
 	charged, cost int64
 }
 

@@ -184,7 +184,7 @@ func TestRefundUndoesACharge(t *testing.T) {
 		if !allowed {
 			continue
 		}
-		s.Settle(limits, []throttler.Mark{r[0].Mark}, cost, 0, now, after[:])
+		s.Settle(limits, algorithm.Settlement{TakenAt: now, Marks: []throttler.Mark{r[0].Mark}, Charged: cost}, now, after[:])
 		want := before[0].Used
 		if start := r[0].StartAt; start != 0 && start <= now {
 			want = max(want, 1) // a queue keeps the place of what has started

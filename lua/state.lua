@@ -3,11 +3,12 @@
 --
 -- A limit is {algorithm, kind, window, quota, capacity}.
 --
--- Provides split_claim, parse, encode, latest_reset_at, arrange. Uses
+-- Provides split_claim, parse, encode, latest_reset_at, nearest_limit, arrange. Uses
 -- algorithm_of and what prelude.lua provides.
 
--- The most records of one state.
-local MAX_RECORDS = 32
+-- The most records of one state; and what is added to the kind of one that ends in
+-- an instant, the one at which it is given up.
+local MAX_RECORDS, ENDS_FLAG = 32, 16
 
 -- The first byte of a claim in front of a state, of a count that is here or has
 -- left, and the claim's size.
@@ -27,7 +28,7 @@ local function split_claim(stored)
   return string.sub(stored, 1, bytes), string.sub(stored, bytes + 1)
 end
 
--- The records of a state, or nil if one is of an unknown kind.
+-- The records of a state, or nil if it is not one.
 local function parse(state)
   local records = {}
   if not state then return records end
@@ -37,25 +38,39 @@ local function parse(state)
     local kind = (shape - window) / SHORT_WINDOW
     local algorithm = algorithm_of(kind)
     if not algorithm or not algorithm.has_short_form then return nil end
-    records[1] = {algorithm = algorithm, kind = kind, window = window, at = at, count = count}
+    records[1] = {algorithm = algorithm, kind = kind, window = window, ends_at = nil, at = at, count = count}
     return records
   end
   local place = 1
   while place <= #state do
-    local algorithm = algorithm_of(string.byte(state, place))
+    local kind = string.byte(state, place)
+    local ends = kind >= ENDS_FLAG and kind < 2 * ENDS_FLAG
+    if ends then kind = kind - ENDS_FLAG end
+    local algorithm, r = algorithm_of(kind), nil
     if not algorithm then return nil end
-    records[#records + 1], place = algorithm:read(state, place)
+    r, place = algorithm:read(state, place)
+    if ends then
+      r.kind = kind
+      r.ends_at, place = unpack('>I6', state, place)
+    end
+    records[#records + 1] = r
   end
   return records
 end
 
 local function encode(records)
   local r = records[1]
-  if #records == 1 and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
+  if #records == 1 and not r.ends_at and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
     return pack(SHORT_FORM, r.kind * SHORT_WINDOW + r.window, r.at, r.count)
   end
   local parts = {}
-  for i = 1, #records do parts[i] = records[i].algorithm.write(records[i]) end
+  for i = 1, #records do
+    r = records[i]
+    parts[i] = r.algorithm.write(r)
+    if r.ends_at then
+      parts[i] = string.char(r.kind + ENDS_FLAG) .. string.sub(parts[i], 2) .. pack('>I6', r.ends_at)
+    end
+  end
   return table.concat(parts)
 end
 
@@ -65,43 +80,60 @@ local function latest_reset_at(records, now)
   return at
 end
 
--- Puts the limits' records first, in their order, adding those that are
--- missing; with them the places of those that were there. A record is a
--- limit's own by kind and window. A limit without one takes over the first
--- live record of its algorithm that no limit owns: what a limit whose window
--- was changed left behind. Other records stay behind while they live.
+-- How far apart two windows are: their ratio.
+local function distance(a, b) return max(a, b) / min(a, b) end
+
+-- What counts under l: its own record, or, if there is none, what it adopts from the
+-- record of its family whose window is nearest; nil if there is none either. A copy
+-- if it is not l's own, or has another quota.
+local function under(l, records)
+  local nearest
+  for i = 1, #records do
+    local r = records[i]
+    if r.kind == l.kind and r.window == l.window then
+      if not r.quota or r.quota == l.quota then return r end
+      nearest = r
+      break
+    end
+    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(nearest.window, l.window)) then
+      nearest = r
+    end
+  end
+  if not nearest then return nil end
+  local r = {}
+  for name, value in pairs(nearest) do r[name] = value end
+  l.algorithm.adopt(r, l)
+  r.algorithm, r.kind, r.window, r.ends_at = l.algorithm, l.kind, l.window, nil
+  return r
+end
+
+-- Whether a record is a limit's own; the place of the limit of its family whose
+-- window is nearest, nil if there is none.
+local function nearest_limit(r, limits)
+  local nearest
+  for i = 1, #limits do
+    local l = limits[i]
+    if r.kind == l.kind and r.window == l.window then return true, i end
+    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(r.window, limits[nearest].window)) then
+      nearest = i
+    end
+  end
+  return false, nearest
+end
+
+-- The limits' records, in their order, and new ones where there are none; and behind
+-- them those of no limit while they live: another process may still run the policy
+-- that they belong to. One that this policy keeps alive ends where its own left it.
 local function arrange(records, limits, now)
-  local own, owned = {}, {}
-  for i = 1, #limits do
-    for j = 1, #records do
-      if records[j].kind == limits[i].kind and records[j].window == limits[i].window then
-        own[i], owned[j] = j, true
-      end
-    end
-  end
-  for i = 1, #limits do
-    local family = limits[i].algorithm.family
-    for j = 1, #records do
-      local r = records[j]
-      if not own[i] and not owned[j] and r.algorithm.family == family and r.algorithm.reset_at(r, now) > now then
-        own[i], owned[j] = j, true
-      end
-    end
-  end
   local arranged = {}
   for i = 1, #limits do
-    local l, r = limits[i], records[own[i]]
-    if r then
-      if l.algorithm.adopt then l.algorithm.adopt(r, l, now) end
-      r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-    end
-    arranged[i] = r or l.algorithm:new(l.kind, l.window)
+    arranged[i] = under(limits[i], records) or limits[i].algorithm:new(limits[i].kind, limits[i].window)
   end
-  for j = 1, #records do
-    local r = records[j]
-    if not owned[j] and #arranged < MAX_RECORDS and r.algorithm.reset_at(r, now) > now then
+  for i = 1, #records do
+    local r = records[i]
+    if #arranged < MAX_RECORDS and not nearest_limit(r, limits) and not (r.ends_at and r.ends_at <= now) and r.algorithm.reset_at(r, now) > now then
       arranged[#arranged + 1] = r
     end
   end
-  return arranged, own
+  return arranged
 end

@@ -38,6 +38,7 @@ func packSettle(s throttler.Settlement, margin int64) []byte {
 		c := &s.Charged.Charges[i]
 		b = algorithm.AppendUint(b, 7, c.Cost)
 		b = algorithm.AppendUint(b, 7, s.Costs[i])
+		b = algorithm.AppendUint(b, 6, s.Charged.At.UnixMilli())
 		b = append(b, byte(len(c.Policy.Limits)))
 		charged := algorithm.StatusesOf(&s.Charged, i)
 		for j := range c.Policy.Limits {
