@@ -27,13 +27,15 @@ var kinds = [...]struct {
 	// markIsResetAt reports that a charge's mark is its window's reset time, and
 	// that it has no start: scripts do not reply these twice.
 	markIsResetAt bool
+
+	queue bool // charges have starts
 }{
 	1: {algorithm: throttler.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
 	2: {algorithm: throttler.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
 	3: {algorithm: throttler.SlidingWindow, counter: slidingWindow{}},
 	4: {algorithm: throttler.SlidingLog, counter: slidingLog{}},
 	5: {algorithm: throttler.TokenBucket, counter: bucket{}},
-	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}},
+	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}, queue: true},
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
