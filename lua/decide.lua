@@ -10,7 +10,7 @@
 --   4 margin, ms that a state outlives its last window
 --   1 operation: take 0, settlement 1
 --   1 number of charges, and for each, with the next of KEYS:
---     7 cost; to settle: 7 cost charged, 7 real cost
+--     7 cost; to settle: 7 cost charged, 7 real cost, 6 charged at
 --     1 number of limits, and for each:
 --       1 kind, 6 window ms, 7 quota, 7 capacity
 --       to settle: 6 mark, 7 fraction
@@ -36,9 +36,9 @@ end
 
 local function read_charge(key, packed, place, settles)
   local cost, count
-  local charged = 0
+  local charged, taken_at = 0, 0
   if settles then
-    charged, cost, count, place = unpack('>I7I7I1', packed, place)
+    charged, cost, taken_at, count, place = unpack('>I7I7I6I1', packed, place)
   else
     cost, count, place = unpack('>I7I1', packed, place)
   end
@@ -48,9 +48,9 @@ local function read_charge(key, packed, place, settles)
     if not limits[i].algorithm then return nil end
   end
   return {
-    key = key, cost = cost, charged = charged, limits = limits,
+    key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits,
     state = nil, claim = nil, -- set by the part that follows
-    stored = nil, reset_at = nil, records = nil, own = nil, fits = nil, -- set by decide
+    stored = nil, reset_at = nil, records = nil, fits = nil, -- set by decide
   }, place
 end
 
@@ -89,26 +89,41 @@ local function look(c, now)
   end
 end
 
+-- Charges the limits, and the records of other policies that live.
 local function charge(c, cost, d, put)
   for i = 1, #c.limits do
     local l, r = c.limits[i], c.records[i]
     local mark, fraction, start_at = l.algorithm.charge(r, l, cost, d.now)
+    r.ends_at = nil
     reply_limit(l, l.algorithm.used(r, l, d.now), l.algorithm.reset_at(r, d.now), 0, start_at, mark, fraction)
+  end
+  for i = #c.limits + 1, #c.records do
+    local r = c.records[i]
+    r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
+    r.algorithm.join(r, c.limits, c.records, cost, d.now)
   end
   put(c, encode(c.records), latest_reset_at(c.records, d.now), d)
 end
 
 local function settle(c, d, put)
   if c.cost > c.charged then return charge(c, c.cost - c.charged, d, put) end
-  local found = false
+  local found = {}
   for i = 1, #c.limits do
     local l = c.limits[i]
-    if c.own[i] then
-      found = true
-      l.algorithm.give_back(c.records[i], l, l.mark, l.fraction, c.charged - c.cost, d.now)
+    for j = 1, #c.stored do
+      local r = c.stored[j]
+      if r.kind == l.kind and r.window == l.window then found[i] = l.algorithm.give_back(r, l, c, d.now) end
     end
   end
-  if found then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  for j = 1, #c.stored do
+    local r = c.stored[j]
+    local own, nearest = nearest_limit(r, c.limits)
+    if not own and (not nearest or found[nearest]) and r.algorithm.reset_at(r, d.now) > d.now then
+      r.algorithm.give_back_joined(r, c, d.now)
+    end
+  end
+  if #c.stored > 0 then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  c.records = arrange(c.stored, c.limits, d.now)
   look(c, d.now)
 end
 
@@ -126,7 +141,7 @@ local function decide(d, put)
     c.stored = parse(c.state)
     if not c.stored then return false end
     c.reset_at = latest_reset_at(c.stored, d.now)
-    c.records, c.own = arrange(c.stored, c.limits, d.now)
+    c.records = arrange(c.stored, c.limits, d.now)
     c.fits = {}
     for j = 1, #c.limits do
       local l = c.limits[j]

@@ -1,8 +1,12 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, latest_reset_at, and the claims' constants. Uses
--- max, algorithm_of and what prelude.lua provides.
+-- Provides split_claim, parse, latest_reset_at, ENDS_FLAG, and the claims' constants.
+-- Uses max, algorithm_of and what prelude.lua provides.
+
+-- What is added to the kind of a record that ends in an instant, the one at which it
+-- is given up.
+local ENDS_FLAG = 16
 
 -- The first byte of a claim in front of a state, of a count that is here or has
 -- left, and the claim's size.
@@ -22,7 +26,7 @@ local function split_claim(stored)
   return string.sub(stored, 1, bytes), string.sub(stored, bytes + 1)
 end
 
--- The records of a state, or nil if one is of an unknown kind.
+-- The records of a state, or nil if it is not one.
 local function parse(state)
   local records = {}
   if not state then return records end
@@ -32,14 +36,22 @@ local function parse(state)
     local kind = (shape - window) / SHORT_WINDOW
     local algorithm = algorithm_of(kind)
     if not algorithm or not algorithm.has_short_form then return nil end
-    records[1] = {algorithm = algorithm, kind = kind, window = window, at = at, count = count}
+    records[1] = {algorithm = algorithm, kind = kind, window = window, ends_at = nil, at = at, count = count}
     return records
   end
   local place = 1
   while place <= #state do
-    local algorithm = algorithm_of(string.byte(state, place))
+    local kind = string.byte(state, place)
+    local ends = kind >= ENDS_FLAG and kind < 2 * ENDS_FLAG
+    if ends then kind = kind - ENDS_FLAG end
+    local algorithm, r = algorithm_of(kind), nil
     if not algorithm then return nil end
-    records[#records + 1], place = algorithm:read(state, place)
+    r, place = algorithm:read(state, place)
+    if ends then
+      r.kind = kind
+      r.ends_at, place = unpack('>I6', state, place)
+    end
+    records[#records + 1] = r
   end
   return records
 end

@@ -57,7 +57,9 @@ type Status struct {
 	RetryAt time.Time
 
 	// StartAt is, for a LeakyBucket that was charged, the instant at which the
-	// charge has reached the head of the queue. Zero for other algorithms.
+	// charge has reached the head of the queue. Zero for other algorithms. A
+	// start that was returned is returned to no other charge, unless its own
+	// was refunded before it came.
 	StartAt time.Time
 
 	// Mark names what was charged, for Refund and Settle. Only backends look

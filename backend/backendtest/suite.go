@@ -110,10 +110,12 @@ const (
 	costZero      = "that asks for nothing, is allowed unless a limit is in debt, and opens no window."
 	costTooHigh   = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is [Never]."
 	peekAnswers   = "Peek reports what Take would answer, charging nothing."
+	startsOnce    = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce  = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."
 	settleCharges = "what was charged too little is charged at s.Now, room or no room."
 	settleDebt    = "What was charged too little is charged now, even beyond the quota: the next requests wait that debt out."
 	refundStands  = "It returns the limits as they are after it."
 	countsFound   = "Counts are found by name, key, algorithm and window, so they go on under the new one."
+	countsAtMost  = "it continues from the record of its algorithm whose window is nearest, and what that counts ends when it was to end, or earlier: when the new window would have ended it."
 	onePartition  = "The count of alice inside acme is another one than that of alice alone"
 )

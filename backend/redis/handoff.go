@@ -19,7 +19,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if p == nil {
 		return b.Take(ctx, r)
 	}
-	return b.decideAt(ctx, r.Now, r.Charges, packTake(r, b.margin), p)
+	return b.decideAt(ctx, r.Now, r.Charges, false, packTake(r, b.margin), p)
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
@@ -27,10 +27,10 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
-	return b.decideAt(ctx, s.Now, s.Charged.Charges, packSettle(s, b.margin), p)
+	return b.decideAt(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin), p)
 }
 
-func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
 	args := [][]byte{packed}
 	if len(p.Arrivals) > 0 {
@@ -47,7 +47,7 @@ func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttl
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, cmd.Val())
+	return shard.decision(now, charges, settles, cmd.Val())
 }
 
 // Shard implements handoff.Store.
