@@ -7,7 +7,7 @@
 local max, min = math.max, math.min
 
 -- The largest values stored; what would exceed them stays there.
-local MAX_COUNT, MAX_LOG_COST, MAX_INSTANT = 9007199254740992, 4294967295, 253402300799000
+local MAX_COUNT, MAX_LOG_COST = 9007199254740992, 4294967295
 
 local function add_count(a, b)
   if b > MAX_COUNT - a then return MAX_COUNT end
