@@ -108,7 +108,7 @@ func (r *record) refill(c settled, now int64) {
 // late to give. A charge whose start has come keeps the place of its first unit, or
 // the next one would start right behind it.
 func (r *record) leave(l limit, c settled, now int64) bool {
-	if c.mark != (throttler.Mark{At: r.at, Fraction: r.fraction}) || r.quota != l.quota {
+	if c.mark.At != r.at || c.mark.Fraction != r.fraction || r.quota != l.quota {
 		return false
 	}
 	r.back(mulDiv(c.charged, l.window, l.quota))
@@ -189,7 +189,7 @@ func (bucket) append(b []byte, r *record) []byte {
 	return appendInstant(appendCount(b, r.quota), r.chargedAt)
 }
 
-func (bucket) size(*record) int { return instantBytes + countBytes }
+func (bucket) size(*record) int { return 2*instantBytes + 2*countBytes }
 
 func (bucket) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}

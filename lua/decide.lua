@@ -1,9 +1,9 @@
 -- decide.lua: decides about charges and makes them, all or none; or settles what
 -- was charged before.
 --
--- Provides read_decision, decide, reply, replies. Uses what kinds.lua, state.lua
--- and records.lua provide. The part that follows finds the states, and stores
--- them.
+-- Provides read_decision, decide, reply. Uses replies and replied of the part at the
+-- script's head, and what kinds.lua, state.lua and records.lua provide. The part that
+-- follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms
@@ -15,13 +15,12 @@
 --       1 kind, 6 window ms, 7 quota, 7 capacity
 --       to settle: 6 mark, 7 fraction
 --
--- Its reply is 1 if it was allowed, else 0; then for each limit used, reset_at,
+-- Its reply is 3, and nothing more, if it cannot be made: a limit is of an unknown
+-- kind, or a key holds something else than a count. Nothing is charged for it then.
+-- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
 -- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
 -- start_at (0 if not a queue that was charged), mark, fraction.
 
--- Tables are made as large as they will be: to let one grow costs more than all
--- else that is done with it.
-local replies, replied = {nil, nil, nil, nil, nil, nil, nil}, 0
 local function reply(n)
   replied = replied + 1
   replies[replied] = n
@@ -54,16 +53,16 @@ local function read_charge(key, packed, place, settles)
   }, place
 end
 
--- Reads a decision whose first charge has KEYS[first_key]. Returns nil if a limit
--- is of an unknown kind.
+-- Reads a decision whose first charge has KEYS[first_key]; with it, the number of its
+-- charges. Returns nil for the decision if a limit is of an unknown kind.
 local function read_decision(packed, first_key)
   local now, margin, op, count, place = unpack('>I6I4I1I1', packed)
   local settles, charges = op == 1, {}
   for i = 1, count do
     charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)
-    if not charges[i] then return nil end
+    if not charges[i] then return nil, count end
   end
-  return {now = now, margin = margin, settles = settles, charges = charges}
+  return {now = now, margin = margin, settles = settles, charges = charges}, count
 end
 
 local function reply_limit(l, used, reset_at, retry_at, start_at, mark, fraction)

@@ -1,10 +1,7 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, nearest_limit, arrange. Uses ENDS_FLAG and what prelude.lua and
+-- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG and what prelude.lua and
 -- kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
-
--- The most records of one state.
-local MAX_RECORDS = 32
 
 -- The bytes of a state of these records.
 local function encode(records)

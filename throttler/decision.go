@@ -46,7 +46,8 @@ type Status struct {
 
 	// ResetAt is the instant from which, with no further charge, the whole
 	// quota is free. It is stored, and the same in every answer about one
-	// window. Where nothing counts, it is the decision's instant.
+	// window. Where nothing counts, it is the decision's instant, but for a
+	// FixedWindow that is open: one whose charges were all refunded stays open.
 	ResetAt time.Time
 
 	// Refused says that this limit had no room.

@@ -146,7 +146,7 @@ func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler
 	return shard.decision(now, charges, settles, cmd.Val())
 }
 
-// Peek implements throttler.Backend: one MGET, on a replica if one answers.
+// Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.
 // What is stored is judged here, by its reset-at and the caller's now, so that
 // a dead window that a replica still shows reads as none.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {

@@ -62,7 +62,7 @@ func packHead(now time.Time, margin int64, op byte, charges int) []byte {
 const notACount = 3
 
 // errForeign says that a key holds what no weir wrote, or a newer one.
-var errForeign = errors.New("something else than a count of this version is stored under the key")
+var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
 
 // unpackDecision reads the reply to a decision about charges, a settlement if
 // settles. It fails if the reply is not one that the script can give.

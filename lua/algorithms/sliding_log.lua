@@ -7,20 +7,39 @@ local function sliding_log()
   local FORM = '>I1I6I4I7' -- kind, window; number of entries, their sum
   local ENTRY, ENTRY_BYTES = '>I6I4', 10 -- instant, cost
 
-  -- Drops entries that do not count any more. It comes before anything else.
-  local function trim(r, now)
-    local place, dead = 1, 0
-    while place <= #r.log do
-      local at, cost = unpack(ENTRY, r.log, place)
-      if at + r.window > now then break end
-      place, dead = place + ENTRY_BYTES, dead + cost
-    end
-    if place > 1 then r.log, r.count = string.sub(r.log, place), r.count - dead end
-  end
+  local MANY, MANY_BYTES = '>' .. string.rep('I6I4', 8), 8 * ENTRY_BYTES
 
   local function last_of(r)
     if r.log == '' then return 0, 0 end
     return unpack(ENTRY, r.log, #r.log - ENTRY_BYTES + 1)
+  end
+
+  -- The sum of eight entries from a place on, and the last one's instant: to unpack
+  -- them at once costs hardly more than to unpack one.
+  local function sum_of_many(log, place)
+    local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, log, place)
+    return a + b + c + d + e + f + g + h, last
+  end
+
+  -- Drops entries that do not count any more. It comes before anything else.
+  local function trim(r, now)
+    if r.log == '' or unpack(ENTRY, r.log) + r.window > now then return end
+    if last_of(r) + r.window <= now then
+      r.log, r.count = '', 0
+      return
+    end
+    local place, dead = 1, 0
+    while place + MANY_BYTES <= #r.log do
+      local sum, last = sum_of_many(r.log, place)
+      if last + r.window > now then break end
+      place, dead = place + MANY_BYTES, dead + sum
+    end
+    while true do -- the last entry counts
+      local at, cost = unpack(ENTRY, r.log, place)
+      if at + r.window > now then break end
+      place, dead = place + ENTRY_BYTES, dead + cost
+    end
+    r.log, r.count = string.sub(r.log, place), r.count - dead
   end
 
   local function charge(r, cost, now)
@@ -40,19 +59,20 @@ local function sliding_log()
 
   local function give_back(r, mark, c, now)
     trim(r, now)
-    -- From the newest: what is given back was mostly charged just now.
-    for place = #r.log - ENTRY_BYTES + 1, 1, -ENTRY_BYTES do
-      local at, cost = unpack(ENTRY, r.log, place)
-      if at < mark then return false end
-      if at == mark then
-        local amount, kept = min(c.charged - c.cost, cost), ''
-        if cost > amount then kept = pack(ENTRY, at, cost - amount) end
-        r.log = string.sub(r.log, 1, place - 1) .. kept .. string.sub(r.log, place + ENTRY_BYTES)
-        r.count = r.count - amount
-        return true
-      end
+    local first, after = 0, #r.log / ENTRY_BYTES -- where the entry can be
+    while first < after do
+      local middle = math.floor((first + after) / 2)
+      if unpack(ENTRY, r.log, middle * ENTRY_BYTES + 1) < mark then first = middle + 1 else after = middle end
     end
-    return false
+    local place = first * ENTRY_BYTES + 1
+    if place > #r.log then return false end
+    local at, cost = unpack(ENTRY, r.log, place)
+    if at ~= mark then return false end
+    local amount, kept = min(c.charged - c.cost, cost), ''
+    if cost > amount then kept = pack(ENTRY, at, cost - amount) end
+    r.log = string.sub(r.log, 1, place - 1) .. kept .. string.sub(r.log, place + ENTRY_BYTES)
+    r.count = r.count - amount
+    return true
   end
 
   return {
@@ -77,7 +97,13 @@ local function sliding_log()
     retry_at = function(r, l, cost, now)
       trim(r, now)
       local excess = r.count + cost - l.capacity
-      for place = 1, #r.log, ENTRY_BYTES do
+      local first = 1
+      while first + MANY_BYTES <= #r.log do
+        local freed = sum_of_many(r.log, first)
+        if freed >= excess then break end
+        first, excess = first + MANY_BYTES, excess - freed
+      end
+      for place = first, #r.log, ENTRY_BYTES do
         local at, freed = unpack(ENTRY, r.log, place)
         excess = excess - freed
         if excess <= 0 then return at + r.window end
