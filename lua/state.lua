@@ -132,6 +132,12 @@ end
 -- them those of no limit while they live: another process may still run the policy
 -- that they belong to. One that this policy keeps alive ends where its own left it.
 local function arrange(records, limits, now)
+  local same = #records == #limits
+  for i = 1, same and #limits or 0 do
+    local r, l = records[i], limits[i]
+    same = same and r.kind == l.kind and r.window == l.window and (not r.quota or r.quota == l.quota)
+  end
+  if same then return records end
   local arranged = {}
   for i = 1, #limits do
     arranged[i] = under(limits[i], records) or limits[i].algorithm:new(limits[i].kind, limits[i].window)
