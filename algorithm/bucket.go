@@ -136,6 +136,8 @@ func (k bucket) adopt(r *record, l limit) {
 		return
 	}
 	units, part := mulDiv(was.at-was.chargedAt, was.quota, was.window)
+	part += was.fraction
+	units, part = addCount(units, part/was.window), part%was.window
 	ahead, rest := mulDiv(units, l.window, l.quota)
 	part, _ = mulDiv(part, l.window, was.window)
 	more, part := mulDiv(part, 1, l.quota)

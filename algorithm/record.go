@@ -67,11 +67,6 @@ func limitOf(l *throttler.Limit) limit {
 	return limit{kind: kindOf(l), window: int64(l.Window / time.Millisecond), quota: l.Quota, capacity: l.Capacity()}
 }
 
-// isOf reports whether r is l's own record.
-func (r *record) isOf(l *throttler.Limit) bool {
-	return r.kind == kindOf(l) && r.window == int64(l.Window/time.Millisecond)
-}
-
 // countsFor reports whether r is l's own record and counts as l does.
 func (r *record) countsFor(l limit) bool {
 	return r.kind == l.kind && r.window == l.window && (r.quota == 0 || r.quota == l.quota)

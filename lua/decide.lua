@@ -106,15 +106,15 @@ end
 
 local function settle(c, d, put)
   if c.cost > c.charged then return charge(c, c.cost - c.charged, d, put) end
-  local found = {}
+  local found, alone = {}, c.records == c.stored -- there are no records of others
   for i = 1, #c.limits do
     local l = c.limits[i]
-    for j = 1, #c.stored do
+    for j = alone and i or 1, alone and i or #c.stored do
       local r = c.stored[j]
       if r.kind == l.kind and r.window == l.window then found[i] = l.algorithm.give_back(r, l, c, d.now) end
     end
   end
-  for j = 1, #c.stored do
+  for j = 1, alone and 0 or #c.stored do
     local r = c.stored[j]
     local own, nearest = nearest_limit(r, c.limits)
     if not own and (not nearest or found[nearest]) and r.algorithm.reset_at(r, d.now) > d.now then

@@ -1,7 +1,7 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG and what prelude.lua and
--- kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
+-- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG and what
+-- prelude.lua and kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
 
 -- The bytes of a state of these records.
 local function encode(records)
@@ -65,6 +65,12 @@ end
 -- them those of no limit while they live: another process may still run the policy
 -- that they belong to. One that this policy keeps alive ends where its own left it.
 local function arrange(records, limits, now)
+  local same = #records == #limits
+  for i = 1, same and #limits or 0 do
+    local r, l = records[i], limits[i]
+    same = same and r.kind == l.kind and r.window == l.window and (not r.quota or r.quota == l.quota)
+  end
+  if same then return records end
   local arranged = {}
   for i = 1, #limits do
     arranged[i] = under(limits[i], records) or limits[i].algorithm:new(limits[i].kind, limits[i].window)

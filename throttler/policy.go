@@ -42,9 +42,13 @@ func (p *Policy) Validate() error {
 	if n := len(p.Limits); n == 0 || n > MaxLimits {
 		return invalid("policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
 	}
+	work := 0
 	for i := range p.Limits {
 		if problem := p.Limits[i].validate(); problem != "" {
 			return invalid("policy %q: limit %d: %s", p.Name, i, problem)
+		}
+		if work += p.Limits[i].Work(); work > MaxWork {
+			return invalid("policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
 		}
 		for j := range i {
 			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window {

@@ -2,7 +2,8 @@
 -- instant at which the bucket is drained: a millisecond, and a fraction in units
 -- of 1/quota of one; that quota, and when the bucket was charged.
 --
--- Provides token_bucket and leaky_bucket. Uses add_instant, mul_div, ceil_level.
+-- Provides token_bucket and leaky_bucket. Uses add_count, add_instant, mul_div,
+-- ceil_level.
 
 local function bucket(family, is_queue)
   local FORM = '>I1I6I6I7I7I6' -- kind, window; drained at, fraction, quota, charged at
@@ -100,7 +101,7 @@ local function bucket(family, is_queue)
     end,
 
     adopt = function(r, l)
-      local old_at, old_quota, units, part = r.at, r.quota, nil, nil
+      local old_at, old_fraction, old_quota, units, part = r.at, r.fraction, r.quota, nil, nil
       r.fraction, part = mul_div(r.fraction, l.quota, old_quota)
       if is_queue and part > 0 then
         r.fraction = r.fraction + 1
@@ -109,8 +110,10 @@ local function bucket(family, is_queue)
       r.quota = l.quota
       if is_queue or old_at < r.charged_at then return end
       units, part = mul_div(old_at - r.charged_at, old_quota, r.window)
+      local more = old_fraction % r.window
+      units, part = add_count(units, (old_fraction - more) / r.window), part + more
+      if part >= r.window then units, part = add_count(units, 1), part - r.window end
       local ahead, rest = mul_div(units, l.window, l.quota)
-      local more
       more, part = mul_div(mul_div(part, l.window, r.window), 1, l.quota)
       ahead = ahead + more
       if rest >= l.quota - part then
