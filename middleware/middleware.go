@@ -176,8 +176,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if d.Allowed {
 		e.state = charged
 	}
-	if reason := t.waitForStart(l.serverWriter(w), &e); reason != "" {
-		e.d, e.state = t.settle(r, d, nil), settled
+	if reason := t.waitOrGiveBack(l.serverWriter(w), &e); reason != "" {
 		t.answerUnavailable(w, l, e, reason)
 		return
 	}

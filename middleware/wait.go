@@ -14,6 +14,7 @@ import (
 type waiters struct {
 	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
 	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
+	places  places
 }
 
 // shutdown returns a channel that is closed when server begins to shut down. It
@@ -47,14 +48,30 @@ const (
 // errTooLate is logged where neither waiting nor serving would be right.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
+// waitOrGiveBack waits until e's decision says that the request may start. If it
+// cannot be served then, e is refunded, and the reason is returned.
+func (t *throttle) waitOrGiveBack(w http.ResponseWriter, e *entry) (reason string) {
+	start := e.d.StartAt()
+	if !start.After(e.d.At) || t.DryRun != nil {
+		return ""
+	}
+	p := t.waiters.places.enter(start, serverOf(e.r))
+	defer t.waiters.places.leave(p)
+	if reason = t.waitForStart(w, e); reason == "" {
+		return ""
+	}
+	if reason == stopping {
+		t.waiters.places.awaitLater(p)
+	}
+	e.d, e.state = t.settle(e.r, e.d, nil), settled
+	return reason
+}
+
 // waitForStart waits until e's decision says that the request may start, by the
 // throttler's clock. w is the server's writer. It returns why the request cannot be
 // served, or "". A client that leaves ends the request's context.
 func (t *throttle) waitForStart(w http.ResponseWriter, e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At)
-	if wait <= 0 || e.m.DryRun != nil {
-		return ""
-	}
 	server := serverOf(e.r)
 	if !extendDeadlines(w, e.r, server, wait) {
 		t.fail(e.r, failure{err: errTooLate, charges: e.charges, outcome: answered503})
