@@ -7,30 +7,32 @@
 //
 // A take is refused from memory only if exactly the same charges, of the same
 // keys, costs and limits in the same order, were refused less than
-// [Options.MaxAge] ago by a clock that nobody sets, and the take's time is not
+// [Options.MaxAge] ago by a clock that is never set, and the take's time is not
 // before the refusal's and before every time that the refusal names: the RetryAt
 // of a limit that refused, the ResetAt of any limit. A smaller cost, a clock that
-// steps back, an edge of a window: all of these ask the backend.
+// steps back and the end of a window all ask the backend.
 //
 // What this process does takes effect at once. A settlement or a refund made
-// through this Backend ends the refusals that share a count with it, those too
-// that are being decided. So does a take that charges a count that refused, or
-// that leaves another of the refusal's counts too full for it. What another process
-// does, to these counts or to their server, takes effect within MaxAge.
+// through this Backend ends the refusals that share a count with it, including
+// those that are being decided. So does a take that charges a count that refused,
+// or that leaves another of the refusal's counts too full for it. What another
+// process does, to these counts or to their server, takes effect within MaxAge.
 //
 // # What the answer says
 //
 // The answer is the refusal, at the time of the take. Which limits refused, their
 // RetryAt and their ResetAt are exact, but for what other processes did and clocks
-// that stepped back in the meantime. Used and Remaining are the refusal's: in the meantime a SlidingWindow, a SlidingLog or a
-// bucket may have let go of some units, though of too few for the charge, and a
-// count that had room may have been charged by other takes.
+// that stepped back in the meantime. Used and Remaining are the refusal's: a
+// SlidingWindow, a SlidingLog or a bucket may have let go of some units since,
+// though of too few for the charge, and a count that had room may have been
+// charged by other takes, and its ResetAt have moved.
 //
 // # Where it belongs
 //
-// In front of a backend that is asked over a network, and of backend/rollout and
-// backend/shadow, not behind them: they need backends that can hand counts over.
-// Peeks and takes that are not refused from memory go through unchanged.
+// In front of a backend that is asked over a network, and in front of
+// backend/rollout and backend/shadow: the backends inside those must be able to
+// hand counts over. Peeks, and takes that are not refused from memory, go through
+// unchanged.
 package refusals
 
 import (
@@ -56,12 +58,13 @@ const MaxMaxKeys = 1 << 20
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// MaxKeys is the most refusals that are remembered at once, from 1 to
-	// MaxMaxKeys. Each takes some 500 bytes for a key of one limit, 900 for
-	// three, and at most MaxBytes; a Backend takes 112 bytes more for each from the
-	// start. A new
-	// refusal takes the place of one of four: of one that has ended, else of one
-	// that has answered nothing yet, else of the oldest. If zero, DefaultMaxKeys:
-	// some 10 MB, and 70 MB at most.
+	// MaxMaxKeys. Each takes some 500 bytes for a key of one limit, 900 for one of
+	// three, and at most MaxBytes; the table takes 112 bytes for each from the
+	// start. If zero, DefaultMaxKeys: some 10 MB, and 70 MB at most.
+	//
+	// A new refusal takes the place of one of four: of one that has ended, else of
+	// the oldest that has answered nothing, else of the oldest. So keys that come
+	// once do not push out keys that come again and again.
 	MaxKeys int
 
 	// MaxAge is the longest time for which a refusal is remembered, and so the
