@@ -1,6 +1,7 @@
 package refusals_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"strings"
@@ -33,6 +34,62 @@ func TestMaxKeys(t *testing.T) {
 		if s.PushedOut != s.Asked-s.Keys {
 			t.Errorf("MaxKeys %d: %+v; want as many pushed out as are not there any more", maxKeys, s)
 		}
+	}
+}
+
+// A new refusal takes the place of one that has ended, else of the oldest that has
+// answered nothing, else of the oldest.
+func TestWhichIsPushedOut(t *testing.T) {
+	b := open(t, refusing{}, &refusals.Options{MaxKeys: 4, MaxAge: time.Minute})
+	var elapsed time.Duration
+	b.SetElapsed(func() time.Duration { return elapsed })
+	fill := func(keys ...string) {
+		for _, key := range keys {
+			elapsed++
+			take(t, b, core, key)
+		}
+	}
+	// remembered takes keys, which must be answered from memory, and pushed out
+	// so many so far.
+	remembered := func(pushedOut int64, keys ...string) {
+		t.Helper()
+		before := b.Stats()
+		fill(keys...)
+		if s := b.Stats(); s.Asked != before.Asked || s.PushedOut != pushedOut {
+			t.Fatalf("got %+v, before it %+v; want %q from memory and %d pushed out", s, before, keys, pushedOut)
+		}
+	}
+	fill("a", "b", "c", "d")
+	remembered(0, "a", "c")
+	fill("e") // for b, the oldest that has answered nothing
+	remembered(1, "a", "c", "d", "e")
+	fill("f") // for a, the oldest
+	remembered(2, "c", "d", "e", "f")
+	elapsed += time.Minute
+	fill("g", "h", "i", "j") // for those that have ended
+	remembered(2, "g", "h", "i", "j")
+}
+
+// ending refuses until the present if the key is "ending".
+type ending struct{ refusing }
+
+func (e ending) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	d, err := e.refusing.Take(ctx, r)
+	if r.Charges[0].Key == "ending" {
+		d.Limits[0].RetryAt = r.Now
+	}
+	return d, err
+}
+
+// What could answer nothing pushes out nothing.
+func TestEndedIsNotStored(t *testing.T) {
+	b := open(t, ending{}, &refusals.Options{MaxKeys: 1, MaxAge: time.Hour})
+	for range 3 {
+		take(t, b, core, "alice")
+		take(t, b, core, "ending")
+	}
+	if s := b.Stats(); s.Answered != 2 || s.PushedOut != 0 {
+		t.Errorf("got %+v; want alice refused from memory twice", s)
 	}
 }
 

@@ -72,6 +72,25 @@ func TestRefusalWhileARefundIsOnItsWay(t *testing.T) {
 	f.allowed(charge(core, "alice", 1))
 }
 
+// Two takes of one key ask at the same time: their refusals share a slot.
+func TestRefusedTwiceAtOnce(t *testing.T) {
+	f := newFixture(t, nil)
+	s := &stepping{Backend: f.counting.Backend, decided: make(chan struct{}), answer: make(chan struct{})}
+	f.counting.Backend = s
+	var running sync.WaitGroup
+	for range 2 {
+		running.Go(func() { f.take(f.front, charge(core, "alice", 6)) })
+	}
+	<-s.decided
+	<-s.decided
+	s.answer <- struct{}{}
+	s.answer <- struct{}{}
+	running.Wait()
+	if s := f.backend.Stats(); s.Asked != 2 || s.Keys != 1 {
+		t.Errorf("got %+v, want 2 asked and 1 key", s)
+	}
+}
+
 // numbered refuses all takes, and reports as Used how many settlements it has
 // made of any key. It yields where an answer may be overtaken.
 type numbered struct {

@@ -170,9 +170,9 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 	case err != nil:
 		return d, err // if it charged all the same, that is as unseen as another process's take
 	case d.Allowed:
-		b.versions.take(&d, counts)
+		b.versions.take(r.Charges, counts, &d)
 		return d, nil
-	case b.optsOut(r.Charges):
+	case !isWhole(&d, r.Charges) || b.optsOut(r.Charges):
 		return d, nil
 	}
 	known := newRefusal(id, &d, asked, &before)
@@ -185,6 +185,16 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 		}
 	}
 	return d, nil
+}
+
+// isWhole reports whether d reports on every limit of charges. A backend that
+// answers without counts, because another one is down, may not.
+func isWhole(d *throttler.Decision, charges []throttler.Charge) bool {
+	limits := 0
+	for i := range charges {
+		limits += len(charges[i].Policy.Limits)
+	}
+	return len(d.Charges) == len(charges) && len(d.Limits) == limits
 }
 
 func (b *Backend) optsOut(charges []throttler.Charge) bool {

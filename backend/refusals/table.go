@@ -71,7 +71,7 @@ func (t *table) put(f *refusal, r *throttler.Request, b *Backend) (pushedOut boo
 	}
 	group[chosen].refusal.Store(f)
 	group[chosen].id.Store(f.id)
-	return least.rank != vacant
+	return least.rank > vacant
 }
 
 // worth is why to keep a refusal: its rank first, and how young it is.
@@ -81,7 +81,8 @@ type worth struct {
 }
 
 const (
-	vacant = iota // nothing, what has ended, or a refusal of the same charges
+	same   = iota // a refusal of the same charges
+	vacant        // nothing, or what has ended
 	unused        // it has answered nothing: keys that come once push out only each other
 	used
 )
@@ -94,7 +95,11 @@ func (w worth) lessThan(o worth) bool {
 func (s *slot) worth(f *refusal, r *throttler.Request, b *Backend) worth {
 	old := s.refusal.Load()
 	switch {
-	case old == nil || old.isOf(f.d.Charges) || !old.holds(r, b):
+	case old == nil:
+		return worth{rank: vacant}
+	case old.isOf(f.d.Charges):
+		return worth{rank: same}
+	case !old.holds(r, b):
 		return worth{rank: vacant}
 	case !old.used.Load():
 		return worth{unused, old.asked}

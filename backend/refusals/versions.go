@@ -1,6 +1,7 @@
 package refusals
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 
@@ -67,20 +68,26 @@ func (v *version) atLeast(cost int64) {
 	}
 }
 
-// take notes that the charges of d were made.
-func (v versions) take(d *throttler.Decision, counts *hashes) {
-	for i := range d.Charges {
+// take notes that charges were made, and left what d reports.
+func (v versions) take(charges []throttler.Charge, counts *hashes, d *throttler.Decision) {
+	whole := isWhole(d, charges)
+	for i := range charges {
 		at := v.of(counts[i])
 		at.taken.Add(1)
-		largest := at.largest.Load()
-		for _, s := range algorithm.StatusesOf(d, i) {
-			if s.Remaining < largest {
-				at.largest.Store(0)
-				at.changed.Add(1)
-				break
-			}
+		if largest := at.largest.Load(); !whole || leastRemaining(d, i) < largest {
+			at.largest.Store(0)
+			at.changed.Add(1)
 		}
 	}
+}
+
+// leastRemaining returns the least Remaining of the limits of charge i.
+func leastRemaining(d *throttler.Decision, i int) int64 {
+	least := int64(math.MaxInt64)
+	for _, s := range algorithm.StatusesOf(d, i) {
+		least = min(least, s.Remaining)
+	}
+	return least
 }
 
 // settle notes that charges were settled.
