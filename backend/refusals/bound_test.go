@@ -65,9 +65,11 @@ func TestWhichIsPushedOut(t *testing.T) {
 	remembered(1, "a", "c", "d", "e")
 	fill("f") // for a, the oldest
 	remembered(2, "c", "d", "e", "f")
+	fill("g") // for c
+	remembered(3, "d", "e", "f", "g")
 	elapsed += time.Minute
-	fill("g", "h", "i", "j") // for those that have ended
-	remembered(2, "g", "h", "i", "j")
+	fill("h", "i", "j", "k") // for those that have ended
+	remembered(3, "h", "i", "j", "k")
 }
 
 // ending refuses until the present if the key is "ending".

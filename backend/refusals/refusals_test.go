@@ -388,8 +388,15 @@ func (b bare) Take(_ context.Context, r throttler.Request) (throttler.Decision, 
 // A backend that guards another may answer without counts.
 func TestAnswersWithoutLimits(t *testing.T) {
 	f := newFixture(t, nil)
+	org := policy("org", throttler.Limit{Quota: 100, Window: time.Minute})
+	both := []throttler.Charge{charge(org, "acme", 1), charge(core, "bob", 6)}
+	f.refused(false, both...)
+	f.refused(true, both...)
+	working := f.counting.Backend
 	f.counting.Backend = bare{allowed: true}
-	f.allowed(charge(core, "alice", 1))
+	f.allowed(charge(org, "acme", 1)) // may have filled it
+	f.counting.Backend = working
+	f.refused(false, both...)
 	f.counting.Backend = bare{}
 	for range 2 {
 		f.refused(false, charge(core, "alice", 1))
