@@ -214,7 +214,8 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 		}
 		for i := range want.Limits {
 			g, w := got.Limits[i], want.Limits[i]
-			if !stepsBack && (w.Refused != g.Refused || w.Refused && !(g.RetryAt.Equal(w.RetryAt) && g.ResetAt.Equal(w.ResetAt))) {
+			same := w.Refused == g.Refused && (!w.Refused || g.RetryAt.Equal(w.RetryAt) && g.ResetAt.Equal(w.ResetAt))
+			if !same && !stepsBack {
 				t.Fatalf("seed %d: step %d: limit %d: got  %+v\nwant %+v", seed, step, i, g, w)
 			}
 			if g.ResetAt.Before(got.At) {
