@@ -1,7 +1,8 @@
 -- claim.lua: the claim in front of the state of a count that has moved;
 -- backend/handoff/stored.go describes it.
 --
--- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_claim. Uses split_claim.
+-- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_present. Uses what state.lua
+-- provides.
 
 local CLAIM_FORM, LEFT_FORM = '>I6I6', '>I6I6' -- version, expires at; left for, release version
 
@@ -29,4 +30,14 @@ local function read_claim(stored)
     return nil, state
   end
   return c, state
+end
+
+-- The same, and nothing for a dead state without a claim: where counts move, it
+-- says nothing, for the count may have begun again elsewhere.
+local function read_present(stored, now)
+  local claim, state = read_claim(stored)
+  if claim or not state then return claim, state end
+  local records = parse(state)
+  if records and latest_reset_at(records, now) <= now then return nil, nil end
+  return nil, state
 end

@@ -1,7 +1,6 @@
--- records.lua: the records of a state: which is whose, when the last of them ends,
--- and their bytes.
+-- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, latest_reset_at, arrange. Uses max and what prelude.lua and
+-- Provides encode, arrange. Uses what prelude.lua and
 -- kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
 
 -- The most records of one state.
@@ -16,12 +15,6 @@ local function encode(records)
   local parts = {}
   for i = 1, #records do parts[i] = records[i].algorithm.write(records[i]) end
   return table.concat(parts)
-end
-
-local function latest_reset_at(records, now)
-  local at = now
-  for i = 1, #records do at = max(at, records[i].algorithm.reset_at(records[i], now)) end
-  return at
 end
 
 -- Puts the limits' records first, in their order, adding those that are

@@ -1,8 +1,8 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, and the claims' constants. Uses algorithm_of and
--- what prelude.lua provides.
+-- Provides split_claim, parse, latest_reset_at, and the claims' constants. Uses
+-- max, algorithm_of and what prelude.lua provides.
 
 -- The first byte of a claim in front of a state, of a count that is here or has
 -- left, and the claim's size.
@@ -42,4 +42,11 @@ local function parse(state)
     records[#records + 1], place = algorithm:read(state, place)
   end
   return records
+end
+
+-- The instant from which nothing of a state counts; now if nothing does.
+local function latest_reset_at(records, now)
+  local at = now
+  for i = 1, #records do at = max(at, records[i].algorithm.reset_at(records[i], now)) end
+  return at
 end

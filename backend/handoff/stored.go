@@ -120,6 +120,17 @@ func (s *Stored) valid(clock int64) *Stored {
 	return s
 }
 
+// present returns s as backends that share its count judge it: nil if it is dead
+// and no claim is left, too. Where counts move, such a state says nothing: the
+// count may have begun again elsewhere.
+func (s *Stored) present(now, clock int64) *Stored {
+	s = s.valid(clock)
+	if s != nil && s.Claim == nil && s.State.ResetAt(now) <= now {
+		return nil
+	}
+	return s
+}
+
 func (c *Claim) location() Location { return Location{Owner: c.LeftFor, Version: c.Version} }
 
 // yieldsTo reports whether a count that has left may arrive at backend by a

@@ -66,7 +66,7 @@ func TestUnknownKinds(t *testing.T) {
 	}
 	settlement := throttler.Settlement{Now: t0, Charged: taken, Costs: []int64{0}}
 	placements := map[string]*handoff.Placement{
-		"settled": {Backend: 1, Version: 1}, "must be live": {Backend: 1, Version: 1, MustExist: true, MustBeLive: true},
+		"settled": {Backend: 1, Version: 1},
 	}
 	for name, value := range map[string]string{
 		"a row of a kind to come":          "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),

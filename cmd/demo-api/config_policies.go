@@ -57,7 +57,7 @@ func (c *config) readPolicies(v value) {
 func (c *config) readDryRuns(v value) {
 	for _, e := range v.entries(policiesMustBe) {
 		if !slices.Contains(routePolicies, e.key) {
-			e.value.problem("%s is beside no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
+			e.value.problem("%s limits no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
 			continue
 		}
 		if p := readPolicy(e.key+dryRunSuffix, e.value); p != nil {

@@ -75,7 +75,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:4: unknown key port; the keys here are name, address`,
 		}, {
 			"flags with nowhere to go", "flags: flags.json\n",
-			`demo.yaml:1: flags is set, but there is no backend beside memory to move clients to; set redis or memcached`,
+			`demo.yaml:1: flags is set, but there is no backend other than memory to move clients to; set redis or memcached`,
 		}, {
 			"unknown shadow", "shadow: etcd\n",
 			`demo.yaml:1: shadow is "etcd"; it must be memory, redis, redis-resharded or memcached`,
@@ -83,8 +83,8 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"shadow that is not there", "shadow: redis\n",
 			`demo.yaml:1: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
 		}, {
-			"dry run beside no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
-			`demo.yaml:2: dry_runs.cor is beside no route; the routes use core, search, auth.createToken, org, org.member, secondary`,
+			"dry run next to no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: dry_runs.cor limits no route; the routes use core, search, auth.createToken, org, org.member, secondary`,
 		}, {
 			"dry run without a window", "dry_runs:\n  core:\n    limits:\n      - {quota: 1}\n",
 			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
@@ -174,13 +174,13 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: policies.core.limits[0].quota is "010"; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
 			"trusting the world", "trusted_proxies: [0.0.0.0/0]\n",
-			`demo.yaml:1: trusted_proxies[0] is "0.0.0.0/0"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): whoever is in it chooses the address by which a client is counted`,
+			`demo.yaml:1: trusted_proxies[0] is "0.0.0.0/0"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): a client inside it could choose the address that it is counted by`,
 		}, {
 			"trusting the world of IPv6", "trusted_proxies: ['::/0']\n",
-			`demo.yaml:1: trusted_proxies[0] is "::/0"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): whoever is in it chooses the address by which a client is counted`,
+			`demo.yaml:1: trusted_proxies[0] is "::/0"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): a client inside it could choose the address that it is counted by`,
 		}, {
 			"trusting half of the world", "trusted_proxies: [128.0.0.0/1]\n",
-			`demo.yaml:1: trusted_proxies[0] is "128.0.0.0/1"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): whoever is in it chooses the address by which a client is counted`,
+			`demo.yaml:1: trusted_proxies[0] is "128.0.0.0/1"; it must be your proxies' own range, at most a /8 (of IPv6 a /7): a client inside it could choose the address that it is counted by`,
 		}, {
 			"trusting the world in disguise", "trusted_proxies: ['::ffff:0.0.0.0/96']\n",
 			`demo.yaml:1: trusted_proxies[0] is "::ffff:0.0.0.0/96"; it must be in the form of IPv4, such as 10.0.0.0/8`,
@@ -194,7 +194,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"tokens that are a word", "tokens: all\n",
 			`demo.yaml:1: tokens is "all"; it must be any, or a mapping of tokens, such as {demo-alice: {subject: alice}}`,
 		}, {
-			"a token that nobody can send", "tokens: {'a b': {}}\n",
+			"a token that cannot be sent", "tokens: {'a b': {}}\n",
 			`demo.yaml:1: the token "a b" cannot be sent; it must be letters, digits and - . _ ~ + /, with = at its end alone`,
 		}, {
 			"a token of a list", "tokens: {a: {subject: [b]}}\n",
@@ -438,7 +438,7 @@ debug_listen: off
 func TestWarnings(t *testing.T) {
 	for text, want := range map[string]string{
 		"tokens: any\n":                "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients",
-		"debug_listen: 0.0.0.0:8081\n": "debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it asks nobody for a password",
+		"debug_listen: 0.0.0.0:8081\n": "debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it has no password",
 		"debug_listen: localhost:0\n":  "",
 		"debug_listen: '[::1]:0'\n":    "",
 		"policies: {core: {limits: [{quota: 60, window: 1h, algorithm: leaky-bucket}]}}\n":                `policy "core": limit 0, 60 per 1h0m0s (leaky-bucket), lets a request wait up to 59m0s for its start, longer than the server's write timeout of 30s; set max_wait`,
