@@ -23,7 +23,7 @@ test-32bit:
 
 ## lint: vet, and the linters of .golangci.yml
 lint: $(GOLANGCI)
-	@$(EACH) go vet ./...; $(GOLANGCI) run --config $(CURDIR)/.golangci.yml ./...; done
+	@$(EACH) go vet ./...; $(GOLANGCI) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...; done
 
 $(GOLANGCI):
 	GOBIN=$(dir $@) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -6,12 +6,11 @@ require (
 	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/dunglas/httpsfv v1.1.2
-	github.com/felixge/httpsnoop v1.1.0
 	github.com/go-chi/chi/v5 v5.5.0
-	github.com/goccy/go-yaml v1.19.2
 	github.com/open-feature/go-sdk v1.20.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/twmb/murmur3 v1.2.2
+	go.yaml.in/yaml/v4 v4.0.0
 )
 
 require (

@@ -2,10 +2,10 @@ package algorithm
 
 import "github.com/weir-go/weir/throttler"
 
-// Both buckets are the generic cell rate algorithm: one instant, at which the
-// bucket is drained. A charge of cost moves it cost * window / quota further.
-// The instant is a whole millisecond and a fraction in units of 1/quota of a
-// millisecond, so that no rounding ever adds up.
+// bucket is both buckets: the generic cell rate algorithm. It keeps one instant,
+// at which the bucket is drained. A charge of cost moves it cost * window / quota
+// further. The instant is a whole millisecond and a fraction in units of 1/quota
+// of a millisecond, so that no rounding ever adds up.
 //
 // The level, in units of 1/window of a quota unit, is
 //
@@ -15,18 +15,19 @@ import "github.com/weir-go/weir/throttler"
 // leaky bucket as the queue that a charge has to wait for.
 //
 // https://brandur.org/rate-limiting
+type bucket struct{ queue bool }
 
 // fractionOf returns the fraction under a quota that may have been lowered.
-func (r *record) fractionOf(l limit) int64 { return min(r.fraction, l.quota-1) }
+func fractionOf(r *record, l limit) int64 { return min(r.fraction, l.quota-1) }
 
-func (r *record) bucketUsed(l limit, now int64) int64 {
-	if r.bucketResetAt(now) <= now {
+func (k bucket) used(r *record, l limit, now int64) int64 {
+	if k.resetAt(r, now) <= now {
 		return 0
 	}
-	return ceilLevel(r.at-now, l.quota, r.fractionOf(l), l.window)
+	return ceilLevel(r.at-now, l.quota, fractionOf(r, l), l.window)
 }
 
-func (r *record) bucketResetAt(now int64) int64 {
+func (bucket) resetAt(r *record, now int64) int64 {
 	at := r.at
 	if r.fraction > 0 {
 		at++
@@ -35,19 +36,23 @@ func (r *record) bucketResetAt(now int64) int64 {
 }
 
 // It fits when the level has sunk to (capacity - cost) * window.
-func (r *record) bucketRetryAt(l limit, cost int64) int64 {
+func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
 	ahead, rest := mulDiv(l.capacity-cost, l.window, l.quota)
-	if rest < r.fractionOf(l) {
+	if rest < fractionOf(r, l) {
 		ahead--
 	}
 	return r.at - ahead
 }
 
-func (r *record) bucketCharge(l limit, cost, now int64) throttler.Mark {
+func (k bucket) charge(r *record, l limit, cost, now int64) charged {
+	var c charged
+	if k.queue {
+		c.startAt = k.resetAt(r, now)
+	}
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
-	r.fraction = r.fractionOf(l)
+	r.fraction = fractionOf(r, l)
 	ahead, rest := mulDiv(cost, l.window, l.quota)
 	r.at = addInstant(r.at, ahead)
 	r.fraction += rest
@@ -55,14 +60,15 @@ func (r *record) bucketCharge(l limit, cost, now int64) throttler.Mark {
 		r.fraction -= l.quota
 		r.at = addInstant(r.at, 1)
 	}
-	return throttler.Mark{At: r.at, Fraction: r.fraction}
+	c.mark = throttler.Mark{At: r.at, Fraction: r.fraction}
+	return c
 }
 
 // Units drain in the order in which they were charged: those of the charge
 // that moved the instant to mark drain last before it. What is still to drain
 // between now and mark comes back, at most amount.
-func (r *record) bucketGiveBack(l limit, mark throttler.Mark, amount, now int64) {
-	if r.bucketResetAt(now) <= now || mark.At < now {
+func (k bucket) giveBack(r *record, l limit, mark throttler.Mark, amount, now int64) {
+	if k.resetAt(r, now) <= now || mark.At < now {
 		return
 	}
 	back, backRest := mulDiv(amount, l.window, l.quota)
@@ -70,7 +76,7 @@ func (r *record) bucketGiveBack(l limit, mark throttler.Mark, amount, now int64)
 		back, backRest = left, mark.Fraction
 	}
 	r.at -= back
-	r.fraction = r.fractionOf(l) - backRest
+	r.fraction = fractionOf(r, l) - backRest
 	if r.fraction < 0 {
 		r.fraction += l.quota
 		r.at--
@@ -80,6 +86,19 @@ func (r *record) bucketGiveBack(l limit, mark throttler.Mark, amount, now int64)
 	}
 }
 
-// startAt returns the instant at which a charge made now reaches the head of
-// the queue. Ask before charging.
-func (r *record) startAt(now int64) int64 { return r.bucketResetAt(now) }
+func (bucket) adopt(r *record, _ limit, _ int64) {}
+
+func (bucket) append(b []byte, r *record) []byte {
+	return appendCount(appendInstant(b, r.at), r.fraction)
+}
+
+func (bucket) parse(b []byte, r *record) ([]byte, bool) {
+	p := parser{rest: b}
+	r.at, r.fraction = p.instant(), p.count()
+	return p.rest, !p.failed
+}
+
+// lifetime is the time that a full bucket needs to drain.
+func (bucket) lifetime(l limit) float64 {
+	return float64(l.window) / float64(l.quota) * float64(l.capacity)
+}

@@ -3,8 +3,6 @@ package algorithm
 import (
 	"encoding/binary"
 	"fmt"
-
-	"github.com/weir-go/weir/throttler"
 )
 
 // The stored form of a state, the same in Redis and in Memcached. Numbers are
@@ -26,56 +24,43 @@ import (
 //	sliding log, 4:          4 number of entries, 7 their sum, and for each
 //	                         6 instant, 4 cost
 //	buckets, 5 and 6:        6 drained at, 7 fraction
-const shortForm = 12
+//
+// The Redis scripts have the same widths in the formats of lua/algorithms, and
+// the same bounds of the short form.
+const (
+	kindBytes    = 1
+	windowBytes  = 6
+	instantBytes = 6
+	countBytes   = 7 // of a count, a quota, a fraction
+	entriesBytes = 4 // of a log's number of entries
+	costBytes    = 4 // of a log entry's cost
+
+	shortBytes  = 12
+	shortWindow = 1 << 28 // ms
+	shortCount  = 1 << 16
+)
 
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
 	if len(s.records) == 1 {
-		if r := &s.records[0]; r.kind <= alignedWindow && r.window < longestForm && r.count < 1<<16 {
-			b = AppendUint(b, 4, int64(r.kind)<<28|r.window)
-			b = AppendUint(b, 6, r.at)
+		if r := &s.records[0]; kinds[r.kind].shortForm && r.window < shortWindow && r.count < shortCount {
+			b = AppendUint(b, 4, int64(r.kind)*shortWindow+r.window)
+			b = appendInstant(b, r.at)
 			return AppendUint(b, 2, r.count)
 		}
 	}
 	for i := range s.records {
-		b = s.records[i].append(b)
+		r := &s.records[i]
+		b = append(b, byte(r.kind))
+		b = AppendUint(b, windowBytes, r.window)
+		b = r.kind.counter().append(b, r)
 	}
 	return b
 }
 
-func (r *record) append(b []byte) []byte {
-	b = append(b, byte(r.kind))
-	b = AppendUint(b, 6, r.window)
-	switch r.kind {
-	case slidingWindow:
-		b = AppendUint(b, 6, r.at)
-		b = AppendUint(b, 7, r.count)
-		return AppendUint(b, 7, r.previous)
-	case slidingLog:
-		b = AppendUint(b, 4, int64(len(r.log)))
-		b = AppendUint(b, 7, r.count)
-		for _, e := range r.log {
-			b = AppendUint(b, 6, e.at)
-			b = AppendUint(b, 4, e.cost)
-		}
-		return b
-	case tokenBucket, leakyBucket:
-		b = AppendUint(b, 6, r.at)
-		return AppendUint(b, 7, r.fraction)
-	}
-	b = AppendUint(b, 6, r.at)
-	return AppendUint(b, 7, r.count)
-}
+func appendInstant(b []byte, at int64) []byte { return AppendUint(b, instantBytes, at) }
 
-// AppendLimit appends what a script is told of l: 1 kind, 6 window, 7 quota, 7
-// capacity.
-func AppendLimit(b []byte, l *throttler.Limit) []byte {
-	n := limitOf(l)
-	b = append(b, byte(n.kind))
-	b = AppendUint(b, 6, n.window)
-	b = AppendUint(b, 7, n.quota)
-	return AppendUint(b, 7, n.capacity)
-}
+func appendCount(b []byte, n int64) []byte { return AppendUint(b, countBytes, n) }
 
 // AppendUint appends the last size bytes of v, big-endian.
 func AppendUint(b []byte, size int, v int64) []byte {
@@ -84,64 +69,48 @@ func AppendUint(b []byte, size int, v int64) []byte {
 	return append(b, all[8-size:]...)
 }
 
-// Parse returns the state whose stored form is b. It fails if b is not one.
+// Parse returns the state whose stored form is b. It fails if b is not one: what
+// is cut short, or of an unknown kind, is nothing to guess at.
 func Parse(b []byte) (State, error) {
-	p := parser{rest: b}
-	if len(b) == shortForm {
-		named := p.uint(4)
-		s := State{records: []record{{kind: kind(named >> 28), window: named & (longestForm - 1), at: p.uint(6), count: p.uint(2)}}}
-		if s.records[0].kind != fixedWindow && s.records[0].kind != alignedWindow {
+	if len(b) == shortBytes {
+		p := parser{rest: b}
+		shape := p.uint(4)
+		r := record{kind: kind(shape / shortWindow), window: shape % shortWindow, at: p.instant(), count: p.uint(2)}
+		if !r.kind.known() || !kinds[r.kind].shortForm || r.window == 0 {
 			return State{}, malformed(b)
 		}
-		return s, nil
+		return State{records: []record{r}}, nil
 	}
 	var s State
-	for len(p.rest) > 0 && !p.failed {
-		s.records = append(s.records, p.record())
-	}
-	if p.failed || len(s.records) > maxRecords {
-		return State{}, malformed(b)
+	for rest := b; len(rest) > 0; {
+		p := parser{rest: rest}
+		r := record{kind: kind(p.uint(kindBytes)), window: p.uint(windowBytes)}
+		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
+			return State{}, malformed(b)
+		}
+		s.records = append(s.records, r)
+		var ok bool
+		if rest, ok = r.kind.counter().parse(p.rest, &s.records[len(s.records)-1]); !ok {
+			return State{}, malformed(b)
+		}
 	}
 	return s, nil
 }
 
 func malformed(b []byte) error {
-	return fmt.Errorf("algorithm: %d bytes are not a stored state: something else wrote them", len(b))
+	return fmt.Errorf("algorithm: %d bytes are not a stored state: a newer version, or something else, wrote them", len(b))
 }
 
+// parser reads numbers from the front of rest. Past its end they are 0, and it
+// has failed.
 type parser struct {
 	rest   []byte
 	failed bool
 }
 
-func (p *parser) record() record {
-	r := record{kind: kind(p.uint(1)), window: p.uint(6)}
-	switch r.kind {
-	case fixedWindow, alignedWindow:
-		r.at, r.count = p.uint(6), p.uint(7)
-	case slidingWindow:
-		r.at, r.count, r.previous = p.uint(6), p.uint(7), p.uint(7)
-	case slidingLog:
-		n := p.uint(4)
-		r.count = p.uint(7)
-		if n > int64(len(p.rest)/10) {
-			p.failed = true
-			return r
-		}
-		r.log = make([]entry, n)
-		for i := range r.log {
-			r.log[i] = entry{at: p.uint(6), cost: p.uint(4)}
-		}
-	case tokenBucket, leakyBucket:
-		r.at, r.fraction = p.uint(6), p.uint(7)
-	default:
-		p.failed = true
-	}
-	if r.window == 0 {
-		p.failed = true
-	}
-	return r
-}
+func (p *parser) instant() int64 { return p.uint(instantBytes) }
+
+func (p *parser) count() int64 { return p.uint(countBytes) }
 
 func (p *parser) uint(size int) int64 {
 	if len(p.rest) < size {

@@ -7,33 +7,39 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The sliding log keeps every charge's instant. A charge counts while now is
-// less than a window after it, so no window of that length, wherever it
-// starts, holds more than the quota. Charges of one millisecond share an entry.
+// slidingLog keeps every charge's instant. A charge counts while now is less than
+// a window after it, so no window of that length, wherever it starts, holds more
+// than the quota. Charges of one millisecond share an entry.
+type slidingLog struct{}
 
-// logPrune takes out entries that no longer count at now. A record is pruned
-// once, before anything else is asked of it.
-func (r *record) logPrune(now int64) {
-	dead := 0
+type entry struct{ at, cost int64 }
+
+// live returns the entries that count at now, and their sum.
+func (slidingLog) live(r *record, now int64) ([]entry, int64) {
+	dead, sum := 0, r.count
 	for dead < len(r.log) && r.log[dead].at+r.window <= now {
-		r.count -= r.log[dead].cost
+		sum -= r.log[dead].cost
 		dead++
 	}
-	r.log = r.log[dead:]
+	return r.log[dead:], sum
 }
 
-func (r *record) logUsed() int64 { return min(r.count, maxCount) }
+func (s slidingLog) used(r *record, _ limit, now int64) int64 {
+	_, sum := s.live(r, now)
+	return min(sum, maxCount)
+}
 
-func (r *record) logResetAt(now int64) int64 {
+func (slidingLog) resetAt(r *record, now int64) int64 {
 	if len(r.log) == 0 {
 		return now
 	}
 	return max(r.log[len(r.log)-1].at+r.window, now)
 }
 
-func (r *record) logRetryAt(l limit, cost, now int64) int64 {
-	excess := r.count + cost - l.capacity
-	for _, e := range r.log {
+func (s slidingLog) retryAt(r *record, l limit, cost, now int64) int64 {
+	log, sum := s.live(r, now)
+	excess := sum + cost - l.capacity
+	for _, e := range log {
 		excess -= e.cost
 		if excess <= 0 {
 			return e.at + r.window
@@ -43,21 +49,23 @@ func (r *record) logRetryAt(l limit, cost, now int64) int64 {
 }
 
 // Time that stepped back logs at the last instant: entries stay in order.
-func (r *record) logCharge(cost, now int64) throttler.Mark {
+func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
+	r.log, r.count = s.live(r, now)
 	cost = min(cost, maxLogCost)
 	last := len(r.log) - 1
 	if last < 0 || r.log[last].at < now {
 		r.log = append(r.log, entry{at: now, cost: cost})
 		r.count += cost
-		return throttler.Mark{At: now}
+		return charged{mark: throttler.Mark{At: now}}
 	}
 	before := r.log[last].cost
 	r.log[last].cost = min(before+cost, maxLogCost)
 	r.count += r.log[last].cost - before
-	return throttler.Mark{At: r.log[last].at}
+	return charged{mark: throttler.Mark{At: r.log[last].at}}
 }
 
-func (r *record) logGiveBack(mark throttler.Mark, amount int64) {
+func (s slidingLog) giveBack(r *record, _ limit, mark throttler.Mark, amount, now int64) {
+	r.log, r.count = s.live(r, now)
 	i, found := slices.BinarySearchFunc(r.log, mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
 	if !found {
 		return
@@ -69,3 +77,30 @@ func (r *record) logGiveBack(mark throttler.Mark, amount int64) {
 		r.log = slices.Delete(r.log, i, i+1)
 	}
 }
+
+func (slidingLog) adopt(*record, limit, int64) {}
+
+func (slidingLog) append(b []byte, r *record) []byte {
+	b = AppendUint(b, entriesBytes, int64(len(r.log)))
+	b = appendCount(b, r.count)
+	for _, e := range r.log {
+		b = AppendUint(appendInstant(b, e.at), costBytes, e.cost)
+	}
+	return b
+}
+
+func (slidingLog) parse(b []byte, r *record) ([]byte, bool) {
+	p := parser{rest: b}
+	n := p.uint(entriesBytes)
+	r.count = p.count()
+	if n > int64(len(p.rest)/(instantBytes+costBytes)) {
+		return nil, false
+	}
+	r.log = make([]entry, n)
+	for i := range r.log {
+		r.log[i] = entry{at: p.instant(), cost: p.uint(costBytes)}
+	}
+	return p.rest, !p.failed
+}
+
+func (slidingLog) lifetime(l limit) float64 { return float64(l.window) }

@@ -2,14 +2,15 @@ package algorithm
 
 import "github.com/weir-go/weir/throttler"
 
-// The sliding window keeps the counts of two adjacent windows that begin on
-// multiples of the window since the epoch. It estimates what was used in the
-// last window's length as previous * (share of it still inside) + current.
+// slidingWindow keeps the counts of two adjacent windows that begin on multiples
+// of the window since the epoch. It estimates what was used in the last window's
+// length as previous * (share of it still inside) + current.
 //
 // https://blog.cloudflare.com/counting-things-a-lot-of-different-things/
+type slidingWindow struct{}
 
-// at now, the record as it stands after windows that ended have moved on.
-func (r *record) slidingNow(now int64) (start, elapsed, current, previous int64) {
+// moved returns the record at now, after windows that ended have moved on.
+func (slidingWindow) moved(r *record, now int64) (start, elapsed, current, previous int64) {
 	start = now - now%r.window
 	switch {
 	case start <= r.at: // also when time stepped back: the stored window holds
@@ -20,8 +21,8 @@ func (r *record) slidingNow(now int64) (start, elapsed, current, previous int64)
 	return start, now - start, 0, 0
 }
 
-func (r *record) slidingUsed(now int64) int64 {
-	_, elapsed, current, previous := r.slidingNow(now)
+func (s slidingWindow) used(r *record, _ limit, now int64) int64 {
+	_, elapsed, current, previous := s.moved(r, now)
 	weighted, rest := mulDiv(previous, r.window-elapsed, r.window)
 	if rest > 0 {
 		weighted++
@@ -29,8 +30,8 @@ func (r *record) slidingUsed(now int64) int64 {
 	return addCount(weighted, current)
 }
 
-func (r *record) slidingResetAt(now int64) int64 {
-	start, _, current, previous := r.slidingNow(now)
+func (s slidingWindow) resetAt(r *record, now int64) int64 {
+	start, _, current, previous := s.moved(r, now)
 	switch {
 	case current > 0:
 		return addInstant(start, 2*r.window)
@@ -45,8 +46,8 @@ func (r *record) slidingResetAt(now int64) int64 {
 //	previous * (window - elapsed) <= (quota - cost - current) * window
 //
 // in this window, or in the next one, where current has become previous.
-func (r *record) slidingRetryAt(l limit, cost, now int64) int64 {
-	start, _, current, previous := r.slidingNow(now)
+func (s slidingWindow) retryAt(r *record, l limit, cost, now int64) int64 {
+	start, _, current, previous := s.moved(r, now)
 	room := l.capacity - cost - current
 	if room < 0 {
 		start, room, previous = addInstant(start, r.window), l.capacity-cost, current
@@ -55,13 +56,13 @@ func (r *record) slidingRetryAt(l limit, cost, now int64) int64 {
 	return addInstant(start, r.window-min(inside, r.window))
 }
 
-func (r *record) slidingCharge(cost, now int64) throttler.Mark {
-	start, _, current, previous := r.slidingNow(now)
+func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
+	start, _, current, previous := s.moved(r, now)
 	r.at, r.count, r.previous = start, addCount(current, cost), previous
-	return throttler.Mark{At: start}
+	return charged{mark: throttler.Mark{At: start}}
 }
 
-func (r *record) slidingGiveBack(mark throttler.Mark, amount int64) {
+func (slidingWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
 	switch mark.At {
 	case r.at:
 		r.count = max(r.count-amount, 0)
@@ -70,9 +71,20 @@ func (r *record) slidingGiveBack(mark throttler.Mark, amount int64) {
 	}
 }
 
-// Counts in windows of another length can not be split exactly: what counts
-// now counts on as if charged now.
-func (r *record) slidingAdopt(l limit, now int64) {
-	used := r.slidingUsed(now)
-	r.at, r.count, r.previous = now-now%l.window, used, 0
+// Counts in windows of another length cannot be split exactly: what counts now
+// counts on as if charged now.
+func (s slidingWindow) adopt(r *record, l limit, now int64) {
+	r.at, r.count, r.previous = now-now%l.window, s.used(r, l, now), 0
 }
+
+func (slidingWindow) append(b []byte, r *record) []byte {
+	return appendCount(appendCount(appendInstant(b, r.at), r.count), r.previous)
+}
+
+func (slidingWindow) parse(b []byte, r *record) ([]byte, bool) {
+	p := parser{rest: b}
+	r.at, r.count, r.previous = p.instant(), p.count(), p.count()
+	return p.rest, !p.failed
+}
+
+func (slidingWindow) lifetime(l limit) float64 { return 2 * float64(l.window) }

@@ -28,13 +28,24 @@ func (s *State) Look(limits []throttler.Limit, cost, now int64, results []Result
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := s.at(place[i], l, now)
-		results[i] = Result{Used: r.used(l, now), ResetAt: r.resetAt(now)}
+		results[i] = Result{ResetAt: now}
+		if r != nil {
+			results[i] = resultOf(r, l, now)
+		}
 		if cost > l.capacity-results[i].Used {
-			results[i].RetryAt = r.retryAt(l, cost, now)
 			fits = false
+			results[i].RetryAt = never
+			if cost <= l.capacity {
+				results[i].RetryAt = l.kind.counter().retryAt(r, l, cost, now)
+			}
 		}
 	}
 	return fits
+}
+
+func resultOf(r *record, l limit, now int64) Result {
+	counter := l.kind.counter()
+	return Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
 }
 
 // Charge adds cost to every limit, room or no room: Look first. A cost of 0
@@ -48,13 +59,9 @@ func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []Resu
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := &s.records[i]
-		r.adopt(l, now)
-		var startAt int64
-		if l.kind == leakyBucket {
-			startAt = r.startAt(now)
-		}
-		mark := r.charge(l, cost, now)
-		results[i] = Result{Used: r.used(l, now), ResetAt: r.resetAt(now), StartAt: startAt, Mark: mark}
+		c := l.kind.counter().charge(r, l, cost, now)
+		results[i] = resultOf(r, l, now)
+		results[i].StartAt, results[i].Mark = c.startAt, c.mark
 	}
 }
 
@@ -72,13 +79,22 @@ func (s *State) Settle(limits []throttler.Limit, marks []throttler.Mark, charged
 			l := limitOf(&limits[i])
 			r := &s.records[place[i]]
 			r.adopt(l, now)
-			r.giveBack(l, marks[i], charged-cost, now)
+			l.kind.counter().giveBack(r, l, marks[i], charged-cost, now)
 		}
 	}
 	s.Look(limits, 0, now, results)
 	for i := range results {
 		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
 	}
+}
+
+// Clone returns a copy of s that shares nothing with it.
+func (s *State) Clone() State {
+	c := State{records: slices.Clone(s.records)}
+	for i := range c.records {
+		c.records[i].log = slices.Clone(c.records[i].log)
+	}
+	return c
 }
 
 // ResetAt returns the instant from which nothing of s counts; now if nothing
@@ -96,24 +112,23 @@ func (s *State) ResetAt(now int64) int64 {
 // first live record of its algorithm that no limit of the policy owns: that is
 // what a limit whose window was changed left behind.
 func (s *State) match(limits []throttler.Limit, now int64) (place [throttler.MaxLimits]int8) {
-	if len(s.records) == 1 && len(limits) == 1 {
-		if r := &s.records[0]; r.kind == kindOf(&limits[0]) && r.window == limits[0].Window.Milliseconds() {
-			return place
-		}
+	if len(s.records) == 1 && len(limits) == 1 && s.records[0].isOf(&limits[0]) {
+		return place
 	}
 	var owned uint64 // a bit for each record
 	for i := range limits {
 		place[i] = -1
 		for j := range s.records {
-			if r := &s.records[j]; r.kind == kindOf(&limits[i]) && r.window == limits[i].Window.Milliseconds() {
+			if s.records[j].isOf(&limits[i]) {
 				place[i] = int8(j)
 				owned |= 1 << j
 			}
 		}
 	}
 	for i := range limits {
+		k := kindOf(&limits[i])
 		for j := range s.records {
-			if r := &s.records[j]; place[i] < 0 && owned>>j&1 == 0 && sameAlgorithm(r.kind, kindOf(&limits[i])) && r.live(now) {
+			if r := &s.records[j]; place[i] < 0 && owned>>j&1 == 0 && k.adopts(r.kind) && r.live(now) {
 				place[i] = int8(j)
 				owned |= 1 << j
 			}
@@ -122,15 +137,20 @@ func (s *State) match(limits []throttler.Limit, now int64) (place [throttler.Max
 	return place
 }
 
-// at returns a copy of the record in that place, as it goes on under l; a new
-// one if place is -1.
-func (s *State) at(place int8, l limit, now int64) record {
+// at returns the record in that place, nil if place is -1; a copy if it is to
+// continue under l and is not l's own.
+func (s *State) at(place int8, l limit, now int64) *record {
 	if place < 0 {
-		return record{kind: l.kind, window: l.window}
+		return nil
 	}
-	r := s.records[place]
-	r.adopt(l, now)
-	return r
+	r := &s.records[place]
+	if r.kind == l.kind && r.window == l.window {
+		return r
+	}
+	adopted := new(record)
+	*adopted = *r
+	adopted.adopt(l, now)
+	return adopted
 }
 
 // arrange puts the limits' records first, in their order, adding those that
@@ -143,7 +163,12 @@ func (s *State) arrange(limits []throttler.Limit, now int64) {
 	}
 	records := make([]record, 0, len(limits))
 	for i := range limits {
-		records = append(records, s.at(place[i], limitOf(&limits[i]), now))
+		l := limitOf(&limits[i])
+		if r := s.at(place[i], l, now); r != nil {
+			records = append(records, *r)
+		} else {
+			records = append(records, record{kind: l.kind, window: l.window})
+		}
 	}
 	for j := range s.records {
 		if !slices.Contains(place[:len(limits)], int8(j)) && s.records[j].live(now) && len(records) < maxRecords {
@@ -153,16 +178,12 @@ func (s *State) arrange(limits []throttler.Limit, now int64) {
 	s.records = records
 }
 
-// maxRecords bounds a state: the limits of one policy, and as many left over.
-const maxRecords = 2 * throttler.MaxLimits
-
 func (s *State) arranged(place []int8, limits []throttler.Limit) bool {
 	if len(s.records) != len(limits) {
 		return false
 	}
 	for i := range place {
-		r := &s.records[i]
-		if int(place[i]) != i || r.kind != kindOf(&limits[i]) || r.window != limits[i].Window.Milliseconds() {
+		if int(place[i]) != i || !s.records[i].isOf(&limits[i]) {
 			return false
 		}
 	}

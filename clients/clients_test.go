@@ -34,10 +34,18 @@ func newAPI(t *testing.T, now clock.Clock, window time.Duration, options *middle
 	a := new(api)
 	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: now})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 3, Window: window}}}
-	classify := middleware.Limit(core, func(*http.Request) (string, bool) { return "everyone", true })
+	classify := middleware.Limit(core, middleware.Everyone())
+	status, err := middleware.Status(th, classify, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := middleware.New(th, classify, options)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mux := http.NewServeMux()
-	mux.Handle("/rate_limit", middleware.Status(th, classify, nil))
-	mux.Handle("/", middleware.New(th, classify, options)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/rate_limit", status)
+	mux.Handle("/", limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.served.Add(1)
 		handler(w, r)
 	})))

@@ -1,19 +1,39 @@
-// Package clock says where "now" comes from.
+// Package clock provides the time to the rest of weir.
 //
-// Every decision of weir is made at an instant that the application chooses:
-// no server's clock and no TTL takes part in it. That is what lets a test
-// travel in time against a real Redis, and what lets many processes speak of
-// one window without comparing clocks with a server.
+// Every decision is made at a time that the application chooses: no server's
+// clock and no TTL takes part in it. That lets a test travel in time against a
+// real Redis, and lets many processes agree on one window without comparing
+// their clocks with a server's.
 package clock
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
 // Clock tells the time. Implementations must be safe for concurrent use.
 type Clock interface {
+	// Now returns the current time.
 	Now() time.Time
+}
+
+// Timer is a Clock whose time may pass at another rate than the system's. Waits
+// of other clocks take as long as the system says.
+type Timer interface {
+	Clock
+
+	// AfterFunc calls f in its own goroutine when d has passed on the clock, at
+	// once if d is not positive. stop cancels the call; it returns false if f was
+	// called or stopped before.
+	AfterFunc(d time.Duration, f func()) (stop func() bool)
+}
+
+// AfterFunc calls f in its own goroutine when d has passed on c.
+func AfterFunc(c Clock, d time.Duration, f func()) (stop func() bool) {
+	if t, ok := c.(Timer); ok {
+		return t.AfterFunc(d, f)
+	}
+	return time.AfterFunc(d, f).Stop
 }
 
 // System is the wall clock of this process.
@@ -22,27 +42,102 @@ type System struct{}
 // Now returns [time.Now].
 func (System) Now() time.Time { return time.Now() }
 
-// Manual is a clock that moves only when told to, forward or back. It is for
-// tests. Its zero value stands at the Unix epoch.
+// Manual is a Timer that moves only by Set and Advance, forward or back. It is
+// for tests. The zero value is at the Unix epoch.
 type Manual struct {
-	sinceEpoch atomic.Int64 // ns
+	mu      sync.Mutex
+	at      time.Time // the zero Time stands for the Unix epoch
+	pending map[*call]struct{}
+	added   *sync.Cond // of mu; nil until BlockUntil needs it
 }
 
-// NewManual returns a clock that stands at t.
+// call is a function to call at a time.
+type call struct {
+	at time.Time
+	f  func()
+}
+
+// NewManual returns a clock at t.
 func NewManual(t time.Time) *Manual {
 	m := new(Manual)
 	m.Set(t)
 	return m
 }
 
-// Now returns the instant at which the clock stands, in UTC.
-func (m *Manual) Now() time.Time { return time.Unix(0, m.sinceEpoch.Load()).UTC() }
+// Now returns the clock's time, in UTC.
+func (m *Manual) Now() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now()
+}
 
-// Set moves the clock to t, which may lie in its past.
-func (m *Manual) Set(t time.Time) { m.sinceEpoch.Store(t.UnixNano()) }
+func (m *Manual) now() time.Time {
+	if m.at.IsZero() {
+		return time.Unix(0, 0).UTC()
+	}
+	return m.at
+}
 
-// Advance moves the clock by d, which may be negative, and returns the new
-// instant.
+// Set moves the clock to t, which may be in its past.
+func (m *Manual) Set(t time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.move(t)
+}
+
+// Advance moves the clock by d, which may be negative, and returns the new time.
 func (m *Manual) Advance(d time.Duration) time.Time {
-	return time.Unix(0, m.sinceEpoch.Add(int64(d))).UTC()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.move(m.now().Add(d))
+	return m.at
+}
+
+func (m *Manual) move(to time.Time) {
+	m.at = to.UTC().Round(0) // no monotonic reading: a test's times are compared by ==
+	for c := range m.pending {
+		if !c.at.After(to) {
+			delete(m.pending, c)
+			go c.f()
+		}
+	}
+}
+
+// AfterFunc calls f when Set or Advance has moved the clock by d or more.
+func (m *Manual) AfterFunc(d time.Duration, f func()) (stop func() bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d <= 0 {
+		go f()
+		return func() bool { return false }
+	}
+	c := &call{m.now().Add(d), f}
+	if m.pending == nil {
+		m.pending = make(map[*call]struct{})
+	}
+	m.pending[c] = struct{}{}
+	if m.added != nil {
+		m.added.Broadcast()
+	}
+	return func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		_, ok := m.pending[c]
+		delete(m.pending, c)
+		return ok
+	}
+}
+
+// BlockUntil returns when at least n functions wait to be called by AfterFunc.
+// A test calls it before it moves the clock, to be sure that what it tests is
+// waiting.
+func (m *Manual) BlockUntil(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.added == nil {
+		m.added = sync.NewCond(&m.mu)
+	}
+	for len(m.pending) < n {
+		m.added.Wait()
+	}
 }

@@ -1,32 +1,49 @@
-// Package lua holds the Redis scripts, embedded where the .lua files lie.
+// Package lua holds the Redis scripts, embedded next to their .lua files.
 //
-// One script decides, so that one EVALSHA does whatever is to be done. It is
-// written in parts, each with one subject, that are joined in the order below.
-// Another lets counts go to other backends.
+// Each script is joined from parts, so that what several scripts need is written
+// once; a part's header says what it provides and what it uses. One script
+// decides, so that one EVALSHA does whatever is to be done.
 package lua
 
 import (
-	_ "embed"
+	"embed"
+	"io/fs"
 	"strings"
 )
 
+//go:embed *.lua algorithms/*.lua
+var parts embed.FS
+
+// The scripts' sources. The header of a script's last part says what goes in and
+// what comes out.
 var (
-	//go:embed fast.lua
-	fast string
-	//go:embed algorithms.lua
-	algorithms string
-	//go:embed state.lua
-	state string
-	//go:embed decide.lua
-	decide string
+	// Decide makes decisions about counts that do not move. It ends in plain.lua.
+	Decide = join("prelude.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "decide.lua", "plain.lua")
+
+	// DecideAt makes a decision about counts that may move to other backends and
+	// arrive from them. It ends in handoff.lua.
+	DecideAt = join("prelude.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "decide.lua", "claim.lua", "handoff.lua")
+
+	// Release releases counts to another backend. It ends in release.lua.
+	Release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")
 )
 
-// Release is the source of the script that lets counts go. The header of
-// release.lua says what goes in and what comes out.
-//
-//go:embed release.lua
-var Release string
-
-// Decide is the script's source. The header of decide.lua says what goes in
-// and what comes out.
-var Decide = strings.Join([]string{fast, algorithms, state, decide}, "\n")
+// join returns the parts that patterns name, in their order.
+func join(patterns ...string) string {
+	var script strings.Builder
+	for _, pattern := range patterns {
+		names, err := fs.Glob(parts, pattern)
+		if err != nil || len(names) == 0 {
+			panic("lua: no part is named " + pattern)
+		}
+		for _, name := range names {
+			part, err := parts.ReadFile(name)
+			if err != nil {
+				panic(err)
+			}
+			script.Write(part)
+			script.WriteByte('\n')
+		}
+	}
+	return script.String()
+}

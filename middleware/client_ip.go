@@ -3,66 +3,91 @@ package middleware
 import (
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
 
 	"github.com/weir-go/weir/throttler"
 )
 
-// IPOptions say how wide a net one client address stands for.
+// IPOptions configures [ClientIP] and [IPv6Chain]. Nil and the zero value select
+// the defaults.
 type IPOptions struct {
-	// IPv6Prefix is the length of the prefix that one IPv6 client has, 1 to
-	// 128. A provider hands out at least a /64 to each customer, who can send
-	// from all of its addresses. If zero, 64.
+	// TrustedProxies are the addresses of the proxies whose X-Forwarded-For is
+	// believed. If empty, none is. A prefix that covers much of the internet is
+	// an error, because it lets clients choose their address: IPv4 prefixes have
+	// at least 8 bits, IPv6 prefixes at least 7, the length of fc00::/7.
+	TrustedProxies []netip.Prefix
+
+	// IPv6Prefix is the length of the prefix that counts as one IPv6 client, 1
+	// to 128. If zero, 64: a provider assigns at least a /64 to each customer,
+	// who can send from all of its addresses. IPv6Chain does not use it.
 	IPv6Prefix int
 }
 
-// ClientIP keys by the client's address as one of chi's ClientIPFrom…
-// middlewares has found it, which must run before: ClientIPFromRemoteAddr where
-// clients connect directly, ClientIPFromXFF with the prefixes of trusted
-// proxies where they do not. Without one, or where it found no address that
-// can be trusted, it knows nothing of the request; no header is read here.
-// IPv4 addresses count each by itself, also in IPv6 form. It panics if
-// options are out of range.
-func ClientIP(options *IPOptions) KeyFunc {
-	prefix := 64
-	if options != nil && options.IPv6Prefix != 0 {
-		prefix = options.IPv6Prefix
+// Prefixes of trusted proxies have at least these lengths.
+const (
+	minIPv4Bits = 8
+	minIPv6Bits = 7
+)
+
+// ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv4
+// address in IPv6 form is the IPv4 address.
+//
+// The address is the one that a ClientIPFrom… middleware of chi has found, if
+// one ran in front. Else it is that of the connection; or, if that belongs to a
+// trusted proxy, the rightmost address of X-Forwarded-For that does not. Where
+// that header ends, or has an entry that is not an address, the last trusted
+// proxy counts as the client: what lies further left may be made up. Entries may
+// carry a port.
+//
+// A request without any address, as through a Unix socket, has no key. Bad
+// options are an error in [New], which wraps throttler.ErrInvalid.
+func ClientIP(options *IPOptions) Key {
+	var o IPOptions
+	if options != nil {
+		o = *options
 	}
-	if prefix < 1 || prefix > 128 {
-		panic("middleware: ClientIP: IPv6Prefix must be from 1 to 128")
+	if o.IPv6Prefix == 0 {
+		o.IPv6Prefix = 64
 	}
-	return func(r *http.Request) (string, bool) {
-		addr, ok := clientAddr(r)
-		if !ok {
+	from, err := addressFrom(o)
+	if err != nil {
+		return Key{err: err}
+	}
+	return Key{of: func(r *http.Request) (string, bool) {
+		addr := from.find(r)
+		if !addr.IsValid() {
 			return "", false
 		}
-		return ipKey(addr, prefix), true
-	}
+		return ipKey(addr, o.IPv6Prefix), true
+	}}
 }
 
 // IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once,
-// each under a policy of its own, all or nothing: whoever commands a whole /48
-// is stopped there, and one customer of a provider is not stopped by another's
+// each under a policy of its own, all or nothing: a client with a whole /48 is
+// stopped there, and one customer of a provider is not stopped by another's
 // traffic. Quotas should rise from p64 to p48. An IPv4 client is charged under
-// p64 alone. The address comes from where [ClientIP] has it; requests without
-// one share a count under p64.
-func IPv6Chain(p48, p56, p64 *throttler.Policy) Classifier {
-	return func(r *http.Request) []throttler.Charge {
-		addr, ok := clientAddr(r)
-		switch {
-		case !ok:
-			return []throttler.Charge{p64.Charge(unknown)}
-		case addr.Is4():
-			return []throttler.Charge{p64.Charge(ipKey(addr, 64))}
-		}
-		return []throttler.Charge{p48.Charge(ipKey(addr, 48)), p56.Charge(ipKey(addr, 56)), p64.Charge(ipKey(addr, 64))}
+// p64 alone. Addresses are found as [ClientIP] finds them; requests without one
+// share a count under p64.
+func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
+	var o IPOptions
+	if options != nil {
+		o = *options
 	}
-}
-
-func clientAddr(r *http.Request) (netip.Addr, bool) {
-	addr := chimiddleware.GetClientIPAddr(r.Context()).Unmap().WithZone("")
-	return addr, addr.IsValid()
+	o.IPv6Prefix = 64
+	from, err := addressFrom(o)
+	return Classifier{err: err, rules: []rule{{policies: []*throttler.Policy{p48, p56, p64}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+		addr := from.find(r)
+		switch {
+		case !addr.IsValid():
+			return append(charges, p64.Charge(unknown))
+		case addr.Is4():
+			return append(charges, p64.Charge(ipKey(addr, 64)))
+		}
+		return append(charges, p48.Charge(ipKey(addr, 48)), p56.Charge(ipKey(addr, 56)), p64.Charge(ipKey(addr, 64)))
+	}}}}
 }
 
 func ipKey(addr netip.Addr, ipv6Prefix int) string {
@@ -70,4 +95,89 @@ func ipKey(addr netip.Addr, ipv6Prefix int) string {
 		return "ip:" + addr.String()
 	}
 	return "ip:" + netip.PrefixFrom(addr, ipv6Prefix).Masked().String()
+}
+
+// addressSource finds clients' addresses.
+type addressSource struct{ trusted []netip.Prefix }
+
+func addressFrom(o IPOptions) (addressSource, error) {
+	if o.IPv6Prefix < 1 || o.IPv6Prefix > 128 {
+		return addressSource{}, invalid("IPOptions.IPv6Prefix is %d; it must be from 1 to 128, or 0 for 64", o.IPv6Prefix)
+	}
+	var s addressSource
+	for i, p := range o.TrustedProxies {
+		if !p.IsValid() {
+			return s, invalid("IPOptions.TrustedProxies[%d] is not a valid prefix; it must be like 10.0.0.0/8 or 2001:db8::1/128", i)
+		}
+		if p.Addr().Is4In6() && p.Bits() >= 96 { // addresses are compared unmapped
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		if least := minBits(p); p.Bits() < least {
+			return s, invalid("IPOptions.TrustedProxies[%d] is %v, which trusts so much of the internet that clients could choose their address by a header; a prefix must have at least %d bits", i, p, least)
+		}
+		s.trusted = append(s.trusted, p)
+	}
+	return s, nil
+}
+
+func minBits(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return minIPv4Bits
+	}
+	return minIPv6Bits
+}
+
+// find returns the client's address, or the zero Addr.
+func (s addressSource) find(r *http.Request) netip.Addr {
+	if addr := chimiddleware.GetClientIPAddr(r.Context()); addr.IsValid() {
+		return addr.Unmap().WithZone("")
+	}
+	addr, ok := parseAddr(r.RemoteAddr)
+	if !ok || !s.trusts(addr) {
+		return addr
+	}
+	for _, line := range slices.Backward(r.Header["X-Forwarded-For"]) { // several lines are one list
+		for more := true; more; {
+			entry := line
+			comma := strings.LastIndexByte(line, ',')
+			if more = comma >= 0; more {
+				line, entry = line[:comma], line[comma+1:]
+			}
+			// An empty entry ends the walk too: a proxy may have appended it for a
+			// client that it does not know.
+			next, ok := parseAddr(strings.Trim(entry, " \t"))
+			if !ok {
+				return addr
+			}
+			if addr = next; !s.trusts(addr) {
+				return addr
+			}
+		}
+	}
+	return addr
+}
+
+func (s addressSource) trusts(addr netip.Addr) bool {
+	return slices.ContainsFunc(s.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// parseAddr reads an address with or without a port: "ip", "ip:port", "[ip]" or
+// "[ip]:port". The zone of an IPv6 address is dropped.
+func parseAddr(text string) (netip.Addr, bool) {
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		var withPort netip.AddrPort
+		if withPort, err = netip.ParseAddrPort(text); err == nil {
+			addr = withPort.Addr()
+		} else if len(text) > 1 && text[0] == '[' && text[len(text)-1] == ']' {
+			addr, err = netip.ParseAddr(text[1 : len(text)-1])
+			if addr.Is4() {
+				return netip.Addr{}, false
+			}
+		}
+	}
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	return addr.Unmap().WithZone(""), true
 }

@@ -1,98 +1,216 @@
 package middleware
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"strconv"
-	"sync"
+
+	"github.com/weir-go/weir/throttler"
 )
 
-// SetCost reports what r really costs, in units of its policies, for handlers
-// that know it only when the work is done: rows read, bytes sent. Every charge
-// of the request is settled to it: less is given back, more is charged, beyond
-// the quota if need be. Reported before the response begins, it shows in the
-// response's headers. The last report counts. It does nothing for a request
-// that was not charged.
-func SetCost(r *http.Request, cost int64) {
-	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
-		c.set("", cost)
+// SetCost reports the real cost of r, for handlers that know it only when the
+// work is done: rows read, bytes sent. It goes to the charges marked
+// [Classifier.CostReported] of the innermost middleware that has any, and of each
+// dry run. A charge that was too high is refunded in part; one that was too low is
+// raised, beyond the quota if need be. Reported before the response begins, the
+// cost shows in the response's headers. The last report counts.
+//
+// The error wraps [throttler.ErrInvalid] and says why the call does nothing: no
+// middleware asked for the cost, the cost is negative or above
+// throttler.MaxQuota, or the charge was settled when the response began. It is nil
+// if a middleware asked but has made no charge, because its backend does not
+// answer or its dry run would have refused.
+func SetCost(r *http.Request, cost int64) error {
+	l := ledgerOf(r)
+	if err := reportable(l, cost); err != nil {
+		return err
 	}
-}
-
-// SetCostOf is SetCost for the charges under the policy of that name alone,
-// and goes before it.
-func SetCostOf(r *http.Request, policy string, cost int64) {
-	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
-		c.set(policy, cost)
-	}
-}
-
-type costKey struct{}
-
-// reportedCost is what a handler has reported: by policy, "" for all others.
-type reportedCost struct {
-	mu       sync.Mutex // handlers may report from goroutines of theirs
-	byPolicy map[string]int64
-}
-
-// withCost returns r with a place for the reported cost. Middlewares that stand
-// in front of each other share it: the cost is the request's.
-func withCost(r *http.Request) (*http.Request, *reportedCost) {
-	if c, ok := r.Context().Value(costKey{}).(*reportedCost); ok {
-		return r, c
-	}
-	c := new(reportedCost)
-	return r.WithContext(context.WithValue(r.Context(), costKey{}, c)), c
-}
-
-func (c *reportedCost) set(policy string, cost int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.byPolicy == nil {
-		c.byPolicy = make(map[string]int64)
-	}
-	c.byPolicy[policy] = cost
-}
-
-// costs returns the real cost of each charge, as far as reported, else what
-// was charged. The second result says whether anything was reported.
-func (res *response) costs() ([]int64, bool) {
-	res.readCostHeader()
-	res.cost.mu.Lock()
-	defer res.cost.mu.Unlock()
-	if res.cost.byPolicy == nil {
-		return nil, false
-	}
-	costs := make([]int64, len(res.d.Charges))
-	for i, c := range res.d.Charges {
-		costs[i] = c.Cost
-		if cost, ok := res.cost.byPolicy[c.Policy.Name]; ok {
-			costs[i] = cost
-		} else if cost, ok := res.cost.byPolicy[""]; ok {
-			costs[i] = cost
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	asked, enforced := false, false
+	var err error
+	for e := l.last; e != nil; e = e.outer {
+		if !e.asksForCost() || enforced && e.m.DryRun == nil {
+			continue
+		}
+		asked = true
+		enforced = enforced || e.m.DryRun == nil
+		if problem := l.report(e, "", cost); problem != nil {
+			err = problem
 		}
 	}
-	return costs, true
+	if !asked {
+		return invalid("SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
+	}
+	return err
 }
 
-// readCostHeader takes the cost from the header or trailer, if there is one.
-func (res *response) readCostHeader() {
-	name := res.throttle.CostHeader
+// SetCostOf is SetCost for the charges under the policy of that name, marked or
+// not, in the innermost middleware that has any.
+func SetCostOf(r *http.Request, policy string, cost int64) error {
+	l := ledgerOf(r)
+	if err := reportable(l, cost); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := l.last; e != nil; e = e.outer {
+		for i := range e.charges {
+			if e.charges[i].Policy.Name == policy {
+				return l.report(e, policy, cost)
+			}
+		}
+	}
+	return invalid("SetCostOf: the request was not charged under a policy %q", policy)
+}
+
+func reportable(l *ledger, cost int64) error {
+	if l == nil {
+		return invalid("SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
+	}
+	if cost < 0 || cost > throttler.MaxQuota {
+		return invalid("SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(throttler.MaxQuota))
+	}
+	return nil
+}
+
+// report is a cost that the handler has reported, of one policy or, if that is
+// "", of all charges marked CostReported.
+type report struct {
+	policy string
+	cost   int64
+}
+
+// report notes a cost for e. The caller holds the lock.
+func (l *ledger) report(e *entry, policy string, cost int64) error {
+	if e.state == settled || e.state == charged && e.ended && l.sent.Load() != nothing {
+		return invalid("SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
+	}
+	for i := range e.reports {
+		if e.reports[i].policy == policy {
+			e.reports[i].cost = cost
+			return nil
+		}
+	}
+	e.reports = append(e.reports, report{policy, cost})
+	return nil
+}
+
+func (e *entry) asksForCost() bool {
+	for _, m := range e.marks {
+		if m&costReported != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// settlement says what an entry is settled to.
+type settlement uint8
+
+const (
+	beforeHandler settlement = iota // the handler does not run: nothing
+	afterHandler                    // the handler ran and the response is free: what is marked NoRefund
+	asReported                      // what the handler reported
+)
+
+// costs returns what each of e.d.Charges really costs, or nil if all are free.
+// The caller holds the ledger's lock.
+func (e *entry) costs(why settlement) []int64 {
+	if why == beforeHandler || why == afterHandler && !e.keeps() {
+		return nil
+	}
+	costs := make([]int64, len(e.d.Charges))
+	for i := range costs {
+		costs[i] = e.costOf(&e.d.Charges[i], why)
+	}
+	return costs
+}
+
+// keeps reports whether some charge is marked NoRefund.
+func (e *entry) keeps() bool {
+	for _, m := range e.marks {
+		if m&noRefund != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// costOf returns what c really costs. c may be the sum of several charges to one
+// count, each with a mark of its own.
+func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
+	var cost int64
+	all, named := e.reported(c.Policy.Name)
+	general, marked := e.reported("")
+	for i := range e.charges {
+		o := &e.charges[i]
+		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
+			continue
+		}
+		var m mark
+		if e.marks != nil {
+			m = e.marks[i]
+		}
+		switch {
+		case why == afterHandler && m&noRefund == 0: // free
+		case named:
+			cost += all
+			all = 0 // once
+		case marked && m&costReported != 0:
+			cost += general
+			general = 0
+		default:
+			cost += max(o.Cost, 1)
+		}
+	}
+	return min(cost, throttler.MaxQuota)
+}
+
+func (e *entry) reported(policy string) (cost int64, ok bool) {
+	for _, r := range e.reports {
+		if r.policy == policy {
+			return r.cost, true
+		}
+	}
+	return 0, false
+}
+
+// readCostHeaders takes the costs from the header, for all middlewares that have
+// a CostHeader, and removes them: they are not for the client.
+func (l *ledger) readCostHeaders(h http.Header) {
+	last := l.innermost()
+	for e := last; e != nil; e = e.outer {
+		l.readCostHeader(e, h)
+	}
+	for e := last; e != nil; e = e.outer {
+		if e.m.CostHeader != "" {
+			h.Del(e.m.CostHeader)
+		}
+	}
+}
+
+// readCostHeader takes the cost from e's header or trailer, if there is one.
+func (l *ledger) readCostHeader(e *entry, h http.Header) {
+	name := e.m.CostHeader
 	if name == "" {
 		return
 	}
-	value := res.header.Get(name)
+	value := h.Get(name)
 	if value == "" {
-		value = res.header.Get(http.TrailerPrefix + name)
+		value = h.Get(http.TrailerPrefix + name)
 	}
 	if value == "" {
 		return
 	}
 	cost, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || cost < 0 {
-		res.throttle.OnError(res.request, fmt.Errorf("%s is %q; it must be a whole number, 0 or more", name, value))
-		return
+	if err != nil || cost < 0 || cost > throttler.MaxQuota {
+		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, value, int64(throttler.MaxQuota))
+	} else {
+		l.mu.Lock()
+		err = l.report(e, "", cost)
+		l.mu.Unlock()
 	}
-	res.cost.set("", cost)
+	if err != nil {
+		e.m.fail(e.r, failure{err: err, charges: e.charges, outcome: notSettled})
+	}
 }

@@ -6,25 +6,36 @@ import (
 	"net/http"
 	"time"
 
-	chimiddleware "github.com/go-chi/chi/v5/middleware"
-
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
-// A whole main: 60 requests per hour to each bearer of a token or, without
-// one, to each address.
+// A whole main: 60 requests per hour to each user with a valid token, and to
+// each address for requests without one.
 func Example() {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	t := throttler.New(memorybackend.New(nil), nil)
-	who := middleware.FirstOf(middleware.BearerToken(), middleware.ClientIP(nil))
-	limit := middleware.New(t, middleware.Limit(core, who), nil)
+	users := map[string]string{"demo-token": "alice"} // stands for your own check of tokens
+	verify := func(_ *http.Request, token string) (user string, ok bool) {
+		user, ok = users[token]
+		return user, ok
+	}
 
-	http.Handle("GET /hello", chimiddleware.ClientIPFromRemoteAddr(limit(handler)))
-	http.Handle("GET /rate_limit", chimiddleware.ClientIPFromRemoteAddr(
-		middleware.Status(t, middleware.Limit(core, who), nil)))
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	who := middleware.FirstOf(middleware.BearerToken(verify), middleware.ClientIP(nil))
+	perCaller := middleware.Limit(core, who)
+
+	t := throttler.New(memorybackend.New(nil), nil)
+	limit, err := middleware.New(t, perCaller, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := middleware.Status(t, perCaller, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	http.Handle("GET /hello", limit(handler))
+	http.Handle("GET /rate_limit", status)
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
 }

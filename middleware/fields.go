@@ -15,26 +15,29 @@ import (
 //	RateLimit-Policy: "core";q=60;w=3600
 //	RateLimit: "core";r=59;t=3600
 //
-// The draft may still change them; nothing else knows of their form.
-func writeFields(h http.Header, d throttler.Decision) {
+// The draft may still change them; nothing else depends on their form.
+func writeFields(h http.Header, decisions []*throttler.Decision) {
 	policies, limits := make([]byte, 0, 96), make([]byte, 0, 96)
-	for i := range d.Limits {
-		s := &d.Limits[i]
-		if i > 0 {
-			policies, limits = append(policies, ", "...), append(limits, ", "...)
+	for _, d := range decisions {
+		now := d.StartAt() // a request that waited has its answer now
+		for i := range d.Limits {
+			s := &d.Limits[i]
+			if len(policies) > 0 {
+				policies, limits = append(policies, ", "...), append(limits, ", "...)
+			}
+			name := fieldName(s)
+			policies = append(strconv.AppendQuote(policies, name), ";q="...)
+			policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
+			if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
+				policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
+			}
+			limits = append(strconv.AppendQuote(limits, name), ";r="...)
+			limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
+			limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.ResetAt.Sub(now)), 10)
 		}
-		name := fieldName(s)
-		policies = append(strconv.AppendQuote(policies, name), ";q="...)
-		policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
-		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
-			policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
-		}
-		limits = append(strconv.AppendQuote(limits, name), ";r="...)
-		limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
-		limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.ResetAt.Sub(d.At)), 10)
 	}
-	h["Ratelimit-Policy"] = []string{string(policies)}
-	h["Ratelimit"] = []string{string(limits)}
+	h[headerPolicies] = []string{string(policies)}
+	h[headerLimits] = []string{string(limits)}
 }
 
 // fieldName names a limit: by its policy, and, where that has several, by its
@@ -43,7 +46,7 @@ func fieldName(s *throttler.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name
 	}
-	name := s.Policy.Name + "-" + spell(s.Limit.Window)
+	name := s.Policy.Name + "-" + formatDuration(s.Limit.Window)
 	for i := range s.Policy.Limits {
 		if o := &s.Policy.Limits[i]; o.Window == s.Limit.Window && *o != s.Limit {
 			return name + "-" + s.Limit.Algorithm.String()
@@ -52,8 +55,8 @@ func fieldName(s *throttler.Status) string {
 	return name
 }
 
-// spell writes d as 1h or 1m30s, where Go has 1h0m0s.
-func spell(d time.Duration) string {
+// formatDuration writes d as 1h or 1m30s, where Go has 1h0m0s.
+func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")

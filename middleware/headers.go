@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -16,16 +17,55 @@ const (
 	headerUsed      = "X-Ratelimit-Used"
 	headerReset     = "X-Ratelimit-Reset"
 	headerResource  = "X-Ratelimit-Resource"
+	headerPolicies  = "Ratelimit-Policy"
+	headerLimits    = "Ratelimit"
 	exposed         = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, X-RateLimit-Resource, Retry-After, RateLimit-Policy, RateLimit"
 )
 
-// writeHeaders tells the client where it stands, from d and nothing else. All
-// five values share one string and one slice: this runs on every response.
-func (t *throttle) writeHeaders(h http.Header, d throttler.Decision) {
-	if t.DryRun != nil {
-		return // they are those of what is enforced
+// removeHeaders removes what the handler, or a server behind it, has set under
+// these names, in any spelling.
+func removeHeaders(h http.Header) {
+	for name := range h {
+		switch {
+		case len(name) < len(headerLimits) || name[0]|0x20 != 'x' && name[0]|0x20 != 'r': // most, at a glance
+		case strings.EqualFold(name, headerLimit), strings.EqualFold(name, headerRemaining), strings.EqualFold(name, headerUsed),
+			strings.EqualFold(name, headerReset), strings.EqualFold(name, headerResource),
+			strings.EqualFold(name, headerPolicies), strings.EqualFold(name, headerLimits):
+			delete(h, name)
+		}
 	}
-	s := d.Binding()
+}
+
+// writeHeaders makes h say where the client stands with all that is enforced: in
+// the headers the limit that binds, in the fields all of them. If something is
+// enforced but undecided, there are none: any would be a lie.
+func (l *ledger) writeHeaders(h http.Header) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var some [4]*throttler.Decision
+	enforced, fields, expose := some[:0], false, false
+	for e := l.last; e != nil; e = e.outer {
+		if e.m.DryRun == nil {
+			enforced = append(enforced, &e.d)
+			fields = fields || e.m.RateLimitFields
+			expose = expose || e.m.ExposeHeaders
+		}
+	}
+	if len(enforced) == 0 {
+		return // dry runs leave the headers alone
+	}
+	removeHeaders(h)
+	if l.unknown {
+		return
+	}
+	slices.Reverse(enforced)
+	writeHeaders(h, fields, expose, enforced...)
+}
+
+// writeHeaders writes the headers of decisions, and nothing else. All five values
+// share one string and one slice: this runs on every response.
+func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
+	s := binding(decisions)
 	var buf [96]byte
 	var ends [4]int
 	b := buf[:0]
@@ -40,12 +80,24 @@ func (t *throttle) writeHeaders(h http.Header, d throttler.Decision) {
 	h[headerUsed] = values[2:3:3]
 	h[headerReset] = values[3:4:4]
 	h[headerResource] = values[4:5:5]
-	if t.RateLimitFields {
-		writeFields(h, d)
+	if fields {
+		writeFields(h, decisions)
 	}
-	if t.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], exposed) {
+	if expose && !slices.Contains(h["Access-Control-Expose-Headers"], exposed) {
 		h.Add("Access-Control-Expose-Headers", exposed)
 	}
+}
+
+// binding returns the status that binds among all decisions.
+func binding(decisions []*throttler.Decision) throttler.Status {
+	if len(decisions) == 1 {
+		return decisions[0].Binding()
+	}
+	var all throttler.Decision
+	for _, d := range decisions {
+		all.Limits = append(all.Limits, d.Limits...)
+	}
+	return all.Binding()
 }
 
 // epochSeconds rounds up: at that second, the window is over.

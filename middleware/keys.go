@@ -1,143 +1,194 @@
 package middleware
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/binary"
 	"net/http"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
-
-	"github.com/weir-go/weir/throttler"
 )
 
-// KeyFunc says who is charged for a request. Keys of different functions never
-// collide: each begins with its kind. ok is false if the request does not say.
-type KeyFunc func(r *http.Request) (key string, ok bool)
+// A Key determines the key that a request is charged to. Functions such as
+// [ClientIP], [BearerToken] and [FirstOf] return one, and [KeyFunc] makes one
+// from a function. Keys of different kinds never collide: each begins with its
+// kind. The zero value is an error in [New].
+type Key struct {
+	of  func(r *http.Request) (key string, ok bool)
+	err error // why it cannot be used
+}
 
-// unknown is the key that all requests share whose KeyFunc does not know them.
+// KeyFunc returns a Key for what this package has no function for, such as the
+// organization that a route names. of returns false if the request has no such
+// key. The string should begin with its kind, as in "org:acme". KeyFunc panics if
+// of is nil.
+func KeyFunc(of func(r *http.Request) (key string, ok bool)) Key {
+	if of == nil {
+		panic("middleware: KeyFunc: the function is nil")
+	}
+	return Key{of: of}
+}
+
+// Of returns the key of r, and false if r has none.
+func (k Key) Of(r *http.Request) (key string, ok bool) { return k.of(r) }
+
+// unknown is the key that requests without one share.
 const unknown = "unknown:"
 
-// Limit charges every request 1 under p, to whoever key says. Requests of
-// which key knows nothing share one count: not to know somebody must not mean
-// not to limit him. Use [FirstOf] to fall back to the client's address.
-func Limit(p *throttler.Policy, key KeyFunc) Classifier {
-	return func(r *http.Request) []throttler.Charge {
-		k, ok := key(r)
-		if !ok {
-			k = unknown
-		}
-		return []throttler.Charge{p.Charge(k)}
+func (k Key) orUnknown(r *http.Request) string {
+	if key, ok := k.of(r); ok {
+		return key
 	}
+	return unknown
 }
 
-// All joins what classifiers say, in their order. They are counted where the
-// first charge's key is, and apart from what is counted elsewhere: put the
-// outermost first. A limit on all callers together, then one on each, is
-// All(together, each); the other way round, each caller would have a count of
-// all callers of its own.
-func All(classifiers ...Classifier) Classifier {
-	return func(r *http.Request) []throttler.Charge {
-		var charges []throttler.Charge
-		for _, classify := range classifiers {
-			charges = append(charges, classify(r)...)
-		}
-		return charges
+func (k Key) validate() error {
+	if k.err == nil && k.of == nil {
+		return invalid("a Key is the zero value; use ClientIP, BearerToken, KeyFunc or another function that returns one")
 	}
+	return k.err
 }
 
-// BearerToken keys by the token of "Authorization: Bearer …", or GitHub's
-// "token …". The key is a SHA-256: the token itself is not kept or logged.
-func BearerToken() KeyFunc {
-	return func(r *http.Request) (string, bool) {
+// keyOfAll returns a Key that of computes from keys.
+func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
+	for _, k := range keys {
+		if err := k.validate(); err != nil {
+			return Key{err: err}
+		}
+	}
+	return Key{of: of}
+}
+
+// Everyone returns one key for all requests, for a limit on all callers
+// together.
+func Everyone() Key {
+	return Key{of: func(*http.Request) (string, bool) { return "everyone:", true }}
+}
+
+// Subject keys by the authenticated user, or whatever identity subject finds in
+// a request that the application has authenticated: usually what a middleware in
+// front has put into its context. An empty subject is none.
+//
+// Subject, [BearerToken] and [APIKey] return the same key for the same subject,
+// so that a user has one count by whatever means it authenticates. Give subjects
+// of different kinds prefixes of their own, such as "user/7" and "app/7". It
+// panics if subject is nil.
+func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
+	if subject == nil {
+		panic("middleware: Subject: the function is nil")
+	}
+	return Key{of: func(r *http.Request) (string, bool) {
+		s, ok := subject(r)
+		return "subject:" + s, ok && s != ""
+	}}
+}
+
+// BearerToken keys by the subject of the token of "Authorization: Bearer …", or
+// GitHub's "token …". verify reports whether the token is valid, and whose it is.
+// A token that is not valid is no key, so that with [FirstOf] its requests count
+// by address: if it were one, each invented token would have a fresh quota.
+// BearerToken does not authenticate; refusing such requests is up to the handler.
+// It panics if verify is nil. Verify runs for each request, before any limit:
+// keep it cheap, or authenticate in front and use [Subject].
+func BearerToken(verify func(r *http.Request, token string) (subject string, ok bool)) Key {
+	if verify == nil {
+		panic("middleware: BearerToken: verify is nil; unverified tokens must not be keys")
+	}
+	return Subject(func(r *http.Request) (string, bool) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		token = strings.TrimSpace(token)
 		if token == "" || !strings.EqualFold(scheme, "Bearer") && !strings.EqualFold(scheme, "token") {
 			return "", false
 		}
-		return secretKey("token:", token), true
-	}
+		return verify(r, token)
+	})
 }
 
-// APIKey keys by the value of a request header such as "X-API-Key". The key is
-// a SHA-256: the value itself is not kept or logged.
-func APIKey(header string) KeyFunc {
-	kind := "apikey:" + http.CanonicalHeaderKey(header) + ":"
-	return func(r *http.Request) (string, bool) {
+// APIKey keys by the subject of the key in a request header such as "X-API-Key".
+// verify is as for [BearerToken]. It panics if verify is nil.
+func APIKey(header string, verify func(r *http.Request, key string) (subject string, ok bool)) Key {
+	if verify == nil {
+		panic("middleware: APIKey: verify is nil; unverified keys must not be keys of counts")
+	}
+	return Subject(func(r *http.Request) (string, bool) {
 		value := r.Header.Get(header)
 		if value == "" {
 			return "", false
 		}
-		return secretKey(kind, value), true
-	}
-}
-
-func secretKey(kind, secret string) string {
-	sum := sha256.Sum256([]byte(secret))
-	return kind + base64.RawURLEncoding.EncodeToString(sum[:])
+		return verify(r, value)
+	})
 }
 
 // Method keys by the request's method.
-func Method() KeyFunc {
-	return func(r *http.Request) (string, bool) { return "method:" + r.Method, true }
+func Method() Key {
+	return Key{of: func(r *http.Request) (string, bool) { return "method:" + r.Method, true }}
 }
 
 // RoutePattern keys by the pattern of the route that will serve the request,
-// such as "/repos/{owner}/{name}", of chi or of http.ServeMux. It knows nothing
-// of a request that no route of chi's serves. In front of an http.ServeMux the
-// pattern is not known yet: wrap the handlers, not the mux.
-func RoutePattern() KeyFunc {
-	return func(r *http.Request) (string, bool) {
+// such as "/repos/{owner}/{name}", of chi or of http.ServeMux. A request that no
+// route of chi serves has no key. In front of an http.ServeMux the pattern is not
+// known yet: wrap the handlers, not the mux.
+func RoutePattern() Key {
+	return Key{of: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
 		if rctx := chi.RouteContext(r.Context()); rctx != nil && rctx.Routes != nil {
-			path := rctx.RoutePath
-			if path == "" {
-				if path = r.URL.RawPath; path == "" {
-					path = r.URL.Path
-				}
-			}
-			// In front of the routes chi knows only a part of the pattern.
-			if found := rctx.Routes.Find(chi.NewRouteContext(), r.Method, path); found != "" {
-				pattern = found
-			} else {
-				pattern = rctx.RoutePattern()
-			}
-			if strings.HasSuffix(pattern, "/*") && rctx.RoutePath != "" {
-				pattern = ""
-			}
+			pattern = chiPattern(rctx, r)
 		}
 		return "route:" + pattern, pattern != ""
-	}
+	}}
 }
 
-// FirstOf keys by the first of keys that knows the request: a token, else the
+// chiPattern returns the pattern of the route that serves r, or "".
+func chiPattern(rctx *chi.Context, r *http.Request) string {
+	// At the route itself rctx knows the whole pattern; in front of it, a part
+	// that ends in a wildcard, or nothing.
+	known := rctx.RoutePattern()
+	if known != "" && !strings.HasSuffix(known, "/*") {
+		return known
+	}
+	path := rctx.RoutePath
+	if path == "" || known != "" { // in a subrouter, RoutePath is only the rest
+		if path = r.URL.RawPath; path == "" {
+			path = r.URL.Path
+		}
+	}
+	method := rctx.RouteMethod
+	if method == "" {
+		method = r.Method
+	}
+	pattern := rctx.Routes.Find(chi.NewRouteContext(), method, path)
+	if pattern == "" && method == http.MethodHead { // what GetHead, further in, will do
+		pattern = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
+	}
+	return pattern
+}
+
+// FirstOf keys by the first of keys that the request has: a user, else the
 // client's address.
-func FirstOf(keys ...KeyFunc) KeyFunc {
-	return func(r *http.Request) (string, bool) {
-		for _, key := range keys {
-			if k, ok := key(r); ok {
-				return k, true
+func FirstOf(keys ...Key) Key {
+	return keyOfAll(keys, func(r *http.Request) (string, bool) {
+		for _, k := range keys {
+			if key, ok := k.of(r); ok {
+				return key, true
 			}
 		}
 		return "", false
-	}
+	})
 }
 
 // Join keys by all of keys together, such as a client and a route. Parts carry
-// their lengths, so that no two clients can be joined into one key. It knows a
-// request only if all of keys do.
-func Join(keys ...KeyFunc) KeyFunc {
-	return func(r *http.Request) (string, bool) {
+// their lengths, so that no two clients can be joined into one key. A request
+// that lacks one of keys has no key.
+func Join(keys ...Key) Key {
+	return keyOfAll(keys, func(r *http.Request) (string, bool) {
 		joined := []byte("join:")
-		for _, key := range keys {
-			k, ok := key(r)
+		for _, k := range keys {
+			key, ok := k.of(r)
 			if !ok {
 				return "", false
 			}
-			joined = binary.AppendUvarint(joined, uint64(len(k)))
-			joined = append(joined, k...)
+			joined = binary.AppendUvarint(joined, uint64(len(key)))
+			joined = append(joined, key...)
 		}
 		return string(joined), true
-	}
+	})
 }

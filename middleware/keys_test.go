@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -11,19 +12,18 @@ import (
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
 
 	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/throttler"
 )
 
 // keyOf returns key's answer for a request that has passed through chi's
 // client address middleware.
-func keyOf(key middleware.KeyFunc, remoteAddr string, header ...string) (k string, ok bool) {
+func keyOf(key middleware.Key, remoteAddr string, header ...string) (k string, ok bool) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = remoteAddr
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
 	chimiddleware.ClientIPFromXFF("10.0.0.0/8")(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		k, ok = key(r)
+		k, ok = key.Of(r)
 	})).ServeHTTP(httptest.NewRecorder(), r)
 	return k, ok
 }
@@ -39,7 +39,7 @@ func TestClientIP(t *testing.T) {
 		{"10.0.0.1:99", "2001:db8:1:2:3:4:5:6", "ip:2001:db8:1:2::/64"},
 		{"10.0.0.1:99", "2001:db8:1:2:ffff::1", "ip:2001:db8:1:2::/64"},
 		{"10.0.0.1:99", "2001:db8:1:3::1", "ip:2001:db8:1:3::/64"},
-		{"10.0.0.1:99", "nonsense", ""},
+		{"10.0.0.1:99", "nonsense", "ip:10.0.0.1"}, // no worse than the proxy
 	} {
 		if got, ok := keyOf(ip, test.remote, "X-Forwarded-For", test.forwarded); got != test.want || ok != (test.want != "") {
 			t.Errorf("from %s for %s: %q, %v; want %q", test.remote, test.forwarded, got, ok, test.want)
@@ -48,7 +48,7 @@ func TestClientIP(t *testing.T) {
 	// Without chi's middleware no header is believed.
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Forwarded-For", "203.0.113.7")
-	if got, ok := ip(r); ok {
+	if got, ok := ip.Of(r); got != "ip:192.0.2.1" || !ok {
 		t.Errorf("without a ClientIPFrom middleware: %q", got)
 	}
 	if got, _ := keyOf(middleware.ClientIP(&middleware.IPOptions{IPv6Prefix: 48}), "10.0.0.1:99", "X-Forwarded-For", "2001:db8:1:2::1"); got != "ip:2001:db8:1::/48" {
@@ -56,56 +56,69 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
-func TestTokensAreNeitherShownNorConfused(t *testing.T) {
-	bearer, api := middleware.BearerToken(), middleware.APIKey("X-Api-Key")
-	a, ok := keyOf(bearer, "10.0.0.1:9", "Authorization", "Bearer s3cret")
-	if !ok || strings.Contains(a, "s3cret") {
-		t.Errorf("key %q, %v", a, ok)
+// An invented token must not give its sender a fresh quota.
+func TestOnlyTokensThatAreVerifiedAreKeys(t *testing.T) {
+	verify := func(_ *http.Request, token string) (string, bool) {
+		subject, ok := map[string]string{"s3cret": "alice", "0ther": "alice", "empty": ""}[token]
+		return subject, ok
 	}
-	if b, _ := keyOf(bearer, "10.0.0.1:9", "Authorization", "token s3cret"); b != a {
-		t.Errorf("GitHub's scheme gives %q, Bearer %q", b, a)
-	}
-	if b, _ := keyOf(api, "10.0.0.1:9", "X-Api-Key", "s3cret"); b == a || strings.Contains(b, "s3cret") {
-		t.Errorf("an API key gives %q, a token %q", b, a)
-	}
-	for _, header := range []string{"", "Bearer", "Bearer ", "Basic s3cret", "s3cret"} {
-		if k, ok := keyOf(bearer, "10.0.0.1:9", "Authorization", header); ok {
-			t.Errorf("Authorization %q gives %q", header, k)
+	caller := middleware.FirstOf(middleware.BearerToken(verify), middleware.APIKey("X-Api-Key", verify), middleware.ClientIP(nil))
+	for _, test := range []struct{ header, value, want string }{
+		{"Authorization", "Bearer s3cret", "subject:alice"},
+		{"Authorization", "token s3cret", "subject:alice"}, // GitHub's scheme
+		{"Authorization", "bearer  s3cret ", "subject:alice"},
+		{"Authorization", "Bearer 0ther", "subject:alice"}, // one user, one count
+		{"X-Api-Key", "s3cret", "subject:alice"},
+		{"Authorization", "Bearer invented", "ip:10.0.0.1"},
+		{"Authorization", "Bearer empty", "ip:10.0.0.1"},
+		{"Authorization", "Bearer", "ip:10.0.0.1"},
+		{"Authorization", "Bearer ", "ip:10.0.0.1"},
+		{"Authorization", "Basic s3cret", "ip:10.0.0.1"},
+		{"Authorization", "s3cret", "ip:10.0.0.1"},
+		{"X-Api-Key", "invented", "ip:10.0.0.1"},
+		{"X-Api-Key", "", "ip:10.0.0.1"},
+	} {
+		if got, ok := keyOf(caller, "10.0.0.1:9", test.header, test.value); got != test.want || !ok {
+			t.Errorf("%s: %q gives %q, %v; want %q", test.header, test.value, got, ok, test.want)
 		}
 	}
-	caller := middleware.FirstOf(bearer, middleware.ClientIP(nil))
-	byToken, _ := keyOf(caller, "10.0.0.1:9", "Authorization", "Bearer 203.0.113.7", "X-Forwarded-For", "198.51.100.1")
-	byIP, _ := keyOf(caller, "10.0.0.1:9", "X-Forwarded-For", "203.0.113.7")
-	if byToken == byIP || byIP != "ip:203.0.113.7" {
-		t.Errorf("a token that looks like an address gives %q, the address %q", byToken, byIP)
+}
+
+func TestSubjectKeysByTheApplicationsUser(t *testing.T) {
+	key := middleware.Subject(func(r *http.Request) (string, bool) { return r.Header.Get("User"), true })
+	if got, ok := keyOf(key, "10.0.0.1:9", "User", "alice"); got != "subject:alice" || !ok {
+		t.Errorf("%q, %v", got, ok)
+	}
+	if got, ok := keyOf(key, "10.0.0.1:9"); ok {
+		t.Errorf("an empty subject gives %q", got)
 	}
 }
 
 func TestJoinNeverCollides(t *testing.T) {
-	fixed := func(key string) middleware.KeyFunc {
-		return func(*http.Request) (string, bool) { return key, true }
+	fixed := func(key string) middleware.Key {
+		return middleware.KeyFunc(func(*http.Request) (string, bool) { return key, true })
 	}
 	seen := make(map[string]bool)
 	for _, parts := range [][]string{{"a", "bc"}, {"ab", "c"}, {"abc"}, {"a", "b", "c"}, {"", "abc"}, {"abc", ""}, {"a\x02bc"}} {
-		var keys []middleware.KeyFunc
+		var keys []middleware.Key
 		for _, part := range parts {
 			keys = append(keys, fixed(part))
 		}
-		joined, _ := middleware.Join(keys...)(nil)
+		joined, _ := middleware.Join(keys...).Of(nil)
 		if seen[joined] {
 			t.Errorf("%q gives %q, as other parts do", parts, joined)
 		}
 		seen[joined] = true
 	}
-	nobody := func(*http.Request) (string, bool) { return "", false }
-	if _, ok := middleware.Join(fixed("a"), nobody)(nil); ok {
+	nobody := middleware.KeyFunc(func(*http.Request) (string, bool) { return "", false })
+	if _, ok := middleware.Join(fixed("a"), nobody).Of(nil); ok {
 		t.Error("joined with a part that is not known")
 	}
 }
 
 func TestUnknownCallersShareACount(t *testing.T) {
 	p := policy("core", per(5, time.Minute))
-	charges := middleware.Limit(p, middleware.BearerToken())(httptest.NewRequest("GET", "/", nil))
+	charges := middleware.Limit(p, middleware.BearerToken(anyToken)).Charges(httptest.NewRequest("GET", "/", nil))
 	if len(charges) != 1 || charges[0].Cost != 1 || charges[0].Policy != p {
 		t.Errorf("charges %+v: not to know a caller must not mean not to limit it", charges)
 	}
@@ -115,7 +128,7 @@ func TestRoutePattern(t *testing.T) {
 	var got []string
 	note := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			k, ok := middleware.RoutePattern()(r)
+			k, ok := middleware.RoutePattern().Of(r)
 			if !ok {
 				k = "none"
 			}
@@ -142,7 +155,7 @@ func TestRoutePattern(t *testing.T) {
 func TestIPv6Chain(t *testing.T) {
 	th, _ := newThrottler()
 	p48, p56, p64 := policy("ip48", per(5, time.Minute)), policy("ip56", per(3, time.Minute)), policy("ip64", per(2, time.Minute))
-	h := chimiddleware.ClientIPFromXFF("10.0.0.0/8")(middleware.New(th, middleware.IPv6Chain(p48, p56, p64), nil)(status(200)))
+	h := chimiddleware.ClientIPFromXFF("10.0.0.0/8")(must(middleware.New(th, middleware.IPv6Chain(p48, p56, p64, nil), nil))(status(200)))
 	for i, test := range []struct {
 		from     string
 		code     int
@@ -172,8 +185,109 @@ func TestIPv6Chain(t *testing.T) {
 
 func TestAllJoinsCharges(t *testing.T) {
 	a, b := policy("a", per(1, time.Minute)), policy("b", per(1, time.Minute))
-	charges := middleware.All(everyone(a), func(*http.Request) []throttler.Charge { return nil }, everyone(b))(nil)
+	charges := middleware.All(everyone(a), charging(), everyone(b)).Charges(nil)
 	if len(charges) != 2 || charges[0].Policy != a || charges[1].Policy != b {
 		t.Errorf("charges %+v", charges)
+	}
+}
+
+func TestClientIPWithoutAnyOtherMiddleware(t *testing.T) {
+	var proxies []netip.Prefix
+	for _, p := range []string{"10.0.0.0/8", "2001:db8::/32", "::ffff:172.16.0.0/112"} {
+		proxies = append(proxies, netip.MustParsePrefix(p))
+	}
+	direct, behind := middleware.ClientIP(nil), middleware.ClientIP(&middleware.IPOptions{TrustedProxies: proxies})
+	for _, test := range []struct {
+		key       middleware.Key
+		remote    string
+		forwarded []string // header lines
+		want      string
+	}{
+		{direct, "203.0.113.7:99", nil, "ip:203.0.113.7"},
+		{direct, "[2001:db8:1:2::3]:99", nil, "ip:2001:db8:1:2::/64"},
+		{direct, "[fe80::1%eth0]:99", nil, "ip:fe80::/64"},
+		{direct, "[::ffff:203.0.113.7]:99", nil, "ip:203.0.113.7"},
+		{direct, "203.0.113.7", nil, "ip:203.0.113.7"},
+		{direct, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:10.0.0.1"}, // nobody is trusted
+		{direct, "@", nil, ""},
+		{direct, "", []string{"203.0.113.7"}, ""},
+
+		{behind, "203.0.113.9:99", []string{"198.51.100.1"}, "ip:203.0.113.9"}, // not a proxy
+		{behind, "@", []string{"198.51.100.1"}, ""},
+		{behind, "10.0.0.1:99", nil, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "172.16.9.9:99", []string{"203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "172.17.9.9:99", []string{"203.0.113.7"}, "ip:172.17.9.9"},
+		{behind, "[2001:db8::9]:99", []string{"203.0.113.7,\t10.1.1.1 ,10.2.2.2"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"198.51.100.1, 203.0.113.7"}, "ip:203.0.113.7"}, // what the client claims is left
+		{behind, "10.0.0.1:99", []string{"198.51.100.1", "203.0.113.7", "10.9.9.9"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"10.3.3.3, 10.2.2.2"}, "ip:10.3.3.3"}, // only proxies
+		// With ports, as Azure's gateway sends them, and in brackets.
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:51234"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:51234, 10.2.2.2:80"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"[2001:db9:1:2::3]:51234"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"[2001:db9:1:2::3]"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"2001:db9:1:2::3%eth0"}, "ip:2001:db9:1:2::/64"},
+		{behind, "10.0.0.1:99", []string{"::ffff:203.0.113.7"}, "ip:203.0.113.7"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, ::ffff:10.1.1.1"}, "ip:203.0.113.7"},
+		// What is no address ends the walk: never further left.
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, unknown"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, "}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7", ""}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7,,10.2.2.2"}, "ip:10.2.2.2"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7, _hidden, 10.2.2.2"}, "ip:10.2.2.2"},
+		{behind, "10.0.0.1:99", []string{"203.0.113.7:port"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"[203.0.113.7]"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"2001:db9::1:2:3:4:5:6:7"}, "ip:10.0.0.1"},
+		{behind, "10.0.0.1:99", []string{"010.0.0.1"}, "ip:10.0.0.1"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = test.remote
+		for _, line := range test.forwarded {
+			r.Header.Add("X-Forwarded-For", line)
+		}
+		if got, ok := test.key.Of(r); ok != (test.want != "") || ok && got != test.want {
+			t.Errorf("from %s for %q: %q, %v; want %q", test.remote, test.forwarded, got, ok, test.want)
+		}
+	}
+}
+
+func TestRoutePatternResolvesHEADAsGetHeadDoes(t *testing.T) {
+	var got []string
+	note := func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			k, ok := middleware.RoutePattern().Of(r)
+			if !ok {
+				k = "none"
+			}
+			got = append(got, strings.TrimPrefix(k, "route:"))
+			next.ServeHTTP(w, r)
+		})
+	}
+	r := chi.NewRouter()
+	r.Use(note, chimiddleware.GetHead, note)
+	r.With(note).Get("/repos/{owner}", status(200))
+	r.Get("/files/*", status(200))
+	r.Get("/users/{id}", status(200))
+	r.Route("/v1", func(r chi.Router) {
+		r.Use(note)
+		r.With(note).Get("/users/{name}", status(200))
+		r.Get("/files/*", status(200))
+	})
+	for _, test := range []struct{ path, want string }{
+		{"/repos/a", "/repos/{owner} /repos/{owner} /repos/{owner}"},
+		{"/files/a/b", "/files/* /files/*"},
+		{"/v1/users/7", "/v1/users/{name} /v1/users/{name} /v1/users/{name} /v1/users/{name}"},
+		{"/v1/files/a/b", "/v1/files/* /v1/files/* /v1/files/*"},
+		{"/nowhere", "none none"},
+		{"/v1/nowhere", "none none none"},
+	} {
+		for _, method := range []string{"GET", "HEAD"} {
+			got = nil
+			r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, test.path, nil))
+			if all := strings.Join(got, " "); all != test.want {
+				t.Errorf("%s %s: %s, want %s", method, test.path, all, test.want)
+			}
+		}
 	}
 }

@@ -2,55 +2,52 @@ package middleware
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
 
-// Classifier says which charges a request makes. None means that the request
-// is not limited. The first charge's key decides where all of them are counted.
-type Classifier func(r *http.Request) []throttler.Charge
-
-// FailurePolicy says what a request gets when the backend does not answer.
+// FailurePolicy selects what a request gets when the backend does not answer.
 type FailurePolicy uint8
 
 const (
 	// Open serves the request, without rate headers: any would be a lie.
 	Open FailurePolicy = iota
-	// Closed refuses it with 503 and a Retry-After.
+	// Closed answers 503 with a Retry-After.
 	Closed
 )
 
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
-// Options are what the middleware can be told. The zero value, and nil, are
-// fine.
+// Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
-	// Deadline bounds every decision, refund and settlement. If zero,
-	// DefaultDeadline.
+	// Deadline bounds each call to the throttler: a decision, refund or
+	// settlement. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure says what a request gets when there is no decision. The zero
-	// value is Open.
+	// OnFailure selects what a request gets when the backend does not answer.
+	// The zero value is Open.
 	OnFailure FailurePolicy
 
-	// RefundIf says, when a response's status and header are known, whether it
-	// costs nothing. If nil, a 304 does.
+	// RefundIf reports whether a response is free, from its status and header,
+	// just before they are sent. If nil, a 304 is. It is not asked once the
+	// client has left, nor about charges marked NoRefund.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
 	// GitHub also uses 403, which urllib3 and go-retryablehttp do not retry.
 	RefusalStatus int
 
-	// DocumentationURL is where a refusal's body points. May be empty.
+	// DocumentationURL is the documentation_url of a refusal's body. May be empty.
 	DocumentationURL string
 
 	// Refuse writes the response to a refused request; its headers are set. If
-	// nil, a body in GitHub's shape or application/problem+json, by Accept.
+	// nil, the body has GitHub's shape or is application/problem+json, by Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
 	// RateLimitFields adds the fields RateLimit-Policy and RateLimit of the
@@ -62,29 +59,35 @@ type Options struct {
 	ExposeHeaders bool
 
 	// CostHeader names a response header or trailer in which the handler
-	// reports the request's real cost, as [SetCost] does. May be empty.
+	// reports the request's real cost, as [SetCost] does, to the charges of this
+	// middleware that are marked CostReported. May be empty.
 	CostHeader string
 
-	// DryRun, if not nil, is told each decision, and nothing is enforced: every
-	// request is served, at once and without rate headers, refused or not. To
-	// try a policy out, stand such a middleware in front of the one that
-	// enforces, under a policy name of its own. 304s are refunded and costs
-	// settled as if it were enforced; what it would refuse is charged to
-	// neither.
+	// DryRun, if not nil, receives each decision, and nothing is enforced: every
+	// request is served, at once and without rate headers. To try a policy out,
+	// put such a middleware in front of the one that enforces, under a policy
+	// name of its own. Its charge is refunded for a 304 and settled as if it were
+	// enforced, but kept if another middleware refuses the request. A request that
+	// it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// OnError is told what went wrong behind the client's back. If nil, it is
-	// logged by slog.Default, without keys.
+	// Log receives what went wrong: in an outage, at most one line a second for
+	// each shard and cause, with counts, and one when it is over. Lines never
+	// contain keys. If nil, slog.Default().
+	Log *slog.Logger
+
+	// OnError, if not nil, receives each error that Log summarizes.
 	OnError func(r *http.Request, err error)
 }
 
-// New returns middleware that charges requests to t as classify says. It
-// panics if t or classify is nil or an option is out of range.
-func New(t *throttler.Throttler, classify Classifier, options *Options) func(http.Handler) http.Handler {
-	if t == nil || classify == nil {
-		panic("middleware: New: the throttler or the classifier is nil")
+// New returns middleware that charges requests to t as classify determines. A
+// policy or an option that is not valid is an error that wraps
+// [throttler.ErrInvalid]. New panics if t is nil.
+func New(t *throttler.Throttler, classify Classifier, options *Options) (func(http.Handler) http.Handler, error) {
+	if t == nil {
+		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify}
+	m := &throttle{throttler: t, classify: classify, marked: classify.has(noRefund | costReported), mayWait: classify.mayWait()}
 	if options != nil {
 		m.Options = *options
 	}
@@ -97,113 +100,170 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) func(htt
 	if m.RefundIf == nil {
 		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
-	if m.OnError == nil {
-		m.OnError = logError
+	if err := m.validate(); err != nil {
+		return nil, err
 	}
-	if m.Deadline < 0 || m.RefusalStatus < 400 || m.RefusalStatus > 499 {
-		panic(fmt.Sprintf("middleware: New: Deadline is %v, RefusalStatus %d; they must be positive, and from 400 to 499", m.Deadline, m.RefusalStatus))
-	}
+	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
-	}
-}
-
-func logError(r *http.Request, err error) {
-	slog.Default().WarnContext(r.Context(), "rate limit", "method", r.Method, "error", err)
+	}, nil
 }
 
 // throttle is the middleware with its defaults filled in.
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
+	marked    bool // some charge carries a mark
+	mayWait   bool // some policy may have a leaky bucket
 	Options
+	reporter      *reporter
+	waiters       waiters
+	unknownLogged atomic.Bool
 }
 
-// serve is the way of one request.
+func (t *throttle) validate() error {
+	if err := t.classify.validate(); err != nil {
+		return err
+	}
+	switch {
+	case t.Deadline < 0:
+		return invalid("Options.Deadline is %v; it must be positive, or 0 for %v", t.Deadline, DefaultDeadline)
+	case t.OnFailure > Closed:
+		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
+	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
+		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+	case t.CostHeader != "" && !t.classify.has(costReported):
+		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
+	}
+	return nil
+}
+
+// serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges := t.classify(r)
-	if len(charges) == 0 {
+	e := entry{m: t, r: r}
+	if e.charges, e.marks = t.charges(r); len(e.charges) == 0 {
 		next.ServeHTTP(w, r)
 		return
 	}
-	ctx, cancel := t.bounded(r)
-	d, err := t.throttler.Take(ctx, charges...)
+	l := ledgerOf(r)
+	if r.Context().Err() != nil {
+		t.serveEnded(w, l, e, next)
+		return
+	}
+	if t.mayWait {
+		t.waiters.shutdown(serverOf(r))
+	}
+	ctx, cancel := t.callContext(r)
+	d, err := t.throttler.Take(ctx, e.charges...)
 	cancel()
-	if t.DryRun != nil && err == nil {
+	if err != nil {
+		t.serveUndecided(w, l, e, next, err)
+		return
+	}
+	t.reporter.succeeded(e.charges)
+	e.d = d
+	if t.DryRun != nil {
 		t.DryRun(r, d)
+	} else if !d.Allowed {
+		t.refuse(w, l, e)
+		return
 	}
-	switch {
-	case err != nil:
-		t.OnError(r, err)
-		t.serveUndecided(w, r, next)
-	case !d.Allowed && t.DryRun != nil:
-		next.ServeHTTP(w, r)
-	case !d.Allowed:
-		t.refuse(w, r, d)
-	case !t.hold(r, d):
-		t.refund(r, d) // the client has left
-	default:
-		t.serveCharged(w, r, next, d)
+	if d.Allowed {
+		e.state = charged
 	}
+	if reason := t.waitForStart(l.serverWriter(w), &e); reason != "" {
+		e.d, e.state = t.settle(r, d, nil), settled
+		t.answerUnavailable(w, l, e, reason)
+		return
+	}
+	e.serve(w, l, next)
 }
 
-// bounded returns the context of one decision. It outlives the client, so that
-// what was charged is always known, and can be given back.
-func (t *throttle) bounded(r *http.Request) (context.Context, context.CancelFunc) {
+// charges returns what r is charged, and the marks of the charges, or nil if
+// there are none.
+func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
+	var marks []mark
+	charges := make([]throttler.Charge, 0, len(t.classify.rules))
+	for i := range t.classify.rules {
+		rule := &t.classify.rules[i]
+		charges = rule.charges(charges, r)
+		for t.marked && len(marks) < len(charges) {
+			marks = append(marks, rule.mark)
+		}
+	}
+	for i := range charges {
+		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
+			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
+				"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
+		}
+	}
+	return charges, marks
+}
+
+// callContext returns the context of one call to the throttler. It is not
+// canceled when the client disconnects, so that the outcome of a charge is known
+// and the charge can be refunded.
+func (t *throttle) callContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(r.Context()), t.Deadline)
 }
 
-// serveUndecided serves a request that nobody decided about.
-func (t *throttle) serveUndecided(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if t.OnFailure == Open || t.DryRun != nil {
-		next.ServeHTTP(w, r)
+// serveEnded handles a request whose context ended before any charge was made.
+func (t *throttle) serveEnded(w http.ResponseWriter, l *ledger, e entry, next http.Handler) {
+	if t.DryRun != nil {
+		next.ServeHTTP(w, e.r)
 		return
 	}
-	w.Header().Set("Retry-After", "1")
-	w.Header().Set("Cache-Control", "no-store")
-	t.writeProblem(w, r, http.StatusServiceUnavailable, problem{
-		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-		Title:  "Temporarily reduced capacity",
-		Detail: "The rate limit of this request can not be decided at the moment.",
-	})
+	t.answerUnavailable(w, l, e, ended)
 }
 
-// hold waits until d says that the request may start, and reports whether the
-// client is still there then.
-func (t *throttle) hold(r *http.Request, d throttler.Decision) bool {
-	if wait := d.StartAt().Sub(d.At); wait > 0 && t.DryRun == nil {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
+// serveUndecided handles a request without a decision. It is served only if the
+// backend could not answer and Open was chosen, or in a dry run.
+func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, next http.Handler, err error) {
+	wrong := errors.Is(err, throttler.ErrInvalid)
+	f := failure{err: err, charges: e.charges}
+	switch {
+	case t.DryRun != nil:
+		f.outcome = servedInDryRun
+	case wrong:
+		f.outcome = answered500
+	case t.OnFailure == Closed:
+		f.outcome = answered503
 	}
-	return r.Context().Err() == nil
-}
-
-// refund gives back what d took and returns how the limits stand after it, or
-// d if that is not known.
-func (t *throttle) refund(r *http.Request, d throttler.Decision) throttler.Decision {
-	ctx, cancel := t.bounded(r)
-	defer cancel()
-	after, err := t.throttler.Refund(ctx, d)
-	if err != nil {
-		t.OnError(r, fmt.Errorf("refund: %w", err))
-		return d
+	t.fail(e.r, f)
+	switch f.outcome {
+	case answered500:
+		t.answerInvalid(w, l, e)
+	case answered503:
+		t.answerUnavailable(w, l, e, "The rate limit of this request cannot be decided at the moment.")
+	default:
+		e.serve(w, l, next)
 	}
-	return after
 }
 
-// settle replaces what d took by costs and returns how the limits stand after
-// it, or d if that is not known.
+// settle replaces what d took by costs, or refunds it if costs is nil. It returns
+// the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	ctx, cancel := t.bounded(r)
+	ctx, cancel := t.callContext(r)
 	defer cancel()
-	after, err := t.throttler.Settle(ctx, d, costs...)
-	if err != nil {
-		t.OnError(r, fmt.Errorf("settle: %w", err))
+	f := failure{charges: d.Charges, outcome: notSettled}
+	var after throttler.Decision
+	if costs == nil {
+		f.outcome = notRefunded
+		after, f.err = t.throttler.Refund(ctx, d)
+	} else {
+		after, f.err = t.throttler.Settle(ctx, d, costs...)
+	}
+	if f.err != nil {
+		t.fail(r, f)
 		return d
 	}
 	return after
+}
+
+// fail reports what went wrong with r.
+func (t *throttle) fail(r *http.Request, f failure) {
+	t.reporter.failed(f)
+	if t.OnError != nil {
+		t.OnError(r, f.err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,10 +38,26 @@ func newThrottler() (*throttler.Throttler, *clock.Manual) {
 	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
 }
 
-// everyone charges all requests to one key.
-func everyone(p *throttler.Policy) middleware.Classifier {
-	return func(*http.Request) []throttler.Charge { return []throttler.Charge{p.Charge("everyone")} }
+// must returns v, or panics if err is not nil.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
+
+// everyone charges all requests to the key "everyone".
+func everyone(p *throttler.Policy) middleware.Classifier {
+	return middleware.Limit(p, middleware.KeyFunc(func(*http.Request) (string, bool) { return "everyone", true }))
+}
+
+// charging returns a Classifier of the same charges for every request.
+func charging(charges ...throttler.Charge) middleware.Classifier {
+	return middleware.ClassifierFunc(func(*http.Request) []throttler.Charge { return charges })
+}
+
+// anyToken takes every token for its bearer's name.
+func anyToken(_ *http.Request, token string) (string, bool) { return token, true }
 
 func get(h http.Handler, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("GET", "/", nil)
@@ -71,7 +88,7 @@ func expect(t *testing.T, w *httptest.ResponseRecorder, code int, header ...stri
 
 func TestHeadersOnEveryResponse(t *testing.T) {
 	th, c := newThrottler()
-	h := middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil)(status(204))
+	h := must(middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil))(status(204))
 	// 03:05:05.250 is the reset-at: the second after it is the first at which
 	// the window is surely over.
 	reset := strconv.FormatInt(t0.Unix()+61, 10)
@@ -88,7 +105,7 @@ func TestHeadersOnEveryResponse(t *testing.T) {
 
 func TestRetryAfterRoundsUpAndIsAtLeastOne(t *testing.T) {
 	th, c := newThrottler()
-	h := middleware.New(th, everyone(policy("core", per(1, 1500*time.Millisecond))), nil)(status(200))
+	h := must(middleware.New(th, everyone(policy("core", per(1, 1500*time.Millisecond))), nil))(status(200))
 	get(h)
 	expect(t, get(h), 429, "Retry-After", "2")
 	c.Advance(1499 * time.Millisecond)
@@ -97,7 +114,7 @@ func TestRetryAfterRoundsUpAndIsAtLeastOne(t *testing.T) {
 
 func TestTheLimitThatRefusedIsTold(t *testing.T) {
 	th, _ := newThrottler()
-	h := middleware.New(th, everyone(policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second))), nil)(status(200))
+	h := must(middleware.New(th, everyone(policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second))), nil))(status(200))
 	for range 5 {
 		get(h)
 	}
@@ -110,7 +127,7 @@ func TestTheLimitThatRefusedIsTold(t *testing.T) {
 
 func TestRefusalBodies(t *testing.T) {
 	th, _ := newThrottler()
-	h := middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"})(status(200))
+	h := must(middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"}))(status(200))
 	get(h)
 	for _, test := range []struct {
 		accept  string
@@ -143,13 +160,13 @@ func TestRefusalBodies(t *testing.T) {
 
 func TestRefusalOptions(t *testing.T) {
 	th, _ := newThrottler()
-	h := middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
+	h := must(middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
 		RefusalStatus: 403, ExposeHeaders: true,
 		Refuse: func(w http.ResponseWriter, _ *http.Request, d throttler.Decision) {
 			w.WriteHeader(403)
 			_, _ = io.WriteString(w, d.Binding().Policy.Name)
 		},
-	})(status(200))
+	}))(status(200))
 	get(h)
 	w := get(h)
 	expect(t, w, 403, "Retry-After", "60")
@@ -161,22 +178,20 @@ func TestRefusalOptions(t *testing.T) {
 func TestACostThatNeverFitsHasNoRetryAfter(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
-	h := middleware.New(th, func(*http.Request) []throttler.Charge {
-		return []throttler.Charge{{Policy: p, Key: "k", Cost: 6}}
-	}, nil)(status(200))
+	h := must(middleware.New(th, charging(throttler.Charge{Policy: p, Key: "k", Cost: 6}), nil))(status(200))
 	expect(t, get(h), 429, "Retry-After", "", "X-RateLimit-Remaining", "5")
 }
 
 func TestNoChargesIsNotLimited(t *testing.T) {
 	th, _ := newThrottler()
-	h := middleware.New(th, func(*http.Request) []throttler.Charge { return nil }, nil)(status(200))
+	h := must(middleware.New(th, charging(), nil))(status(200))
 	expect(t, get(h), 200, "X-RateLimit-Limit", "")
 }
 
 func Test304IsFree(t *testing.T) {
 	th, _ := newThrottler()
 	code := 200
-	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) }))
+	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) }))
 	expect(t, get(h), 200, "X-RateLimit-Used", "1", "X-RateLimit-Remaining", "4")
 	code = 304
 	for range 100 {
@@ -189,11 +204,11 @@ func Test304IsFree(t *testing.T) {
 func TestRefundIf(t *testing.T) {
 	th, _ := newThrottler()
 	code := 500
-	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), &middleware.Options{
+	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), &middleware.Options{
 		RefundIf: func(_ *http.Request, status int, header http.Header) bool {
 			return status >= 500 || header.Get("X-Free") != ""
 		},
-	})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if code == 0 {
 			w.Header().Set("X-Free", "yes") // and writes nothing: an implicit 200
 			return
@@ -207,31 +222,11 @@ func TestRefundIf(t *testing.T) {
 	expect(t, get(h), 304, "X-RateLimit-Used", "1")
 }
 
-func TestPanicIsRefunded(t *testing.T) {
-	th, _ := newThrottler()
-	p := policy("core", per(5, time.Minute))
-	h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
-		panic(http.ErrAbortHandler)
-	}))
-	func() {
-		defer func() {
-			if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // the very value
-				t.Errorf("recovered %v, want the handler's own panic", got)
-			}
-		}()
-		get(h)
-	}()
-	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); d.Limits[0].Used != 0 {
-		t.Errorf("used %d after a panic, want 0", d.Limits[0].Used)
-	}
-}
-
 func TestClientThatHasLeftIsRefunded(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
 	called := false
-	h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	h := must(middleware.New(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
@@ -243,7 +238,7 @@ func TestClientThatHasLeftIsRefunded(t *testing.T) {
 func TestRequestsInFlightCount(t *testing.T) {
 	th, _ := newThrottler()
 	release := make(chan struct{})
-	h := middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	var served, refused atomic.Int64
 	var all sync.WaitGroup
 	for range 10 {
@@ -284,7 +279,7 @@ func TestBackendThatDoesNotAnswer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var told error
 			began := time.Now()
-			h := middleware.New(th, classify, &middleware.Options{OnFailure: test.onFailure, OnError: func(_ *http.Request, err error) { told = err }})(status(200))
+			h := must(middleware.New(th, classify, &middleware.Options{OnFailure: test.onFailure, OnError: func(_ *http.Request, err error) { told = err }}))(status(200))
 			w := get(h)
 			expect(t, w, test.code, "Retry-After", test.retryAfter, "X-RateLimit-Limit", "", "X-RateLimit-Remaining", "")
 			if strings.Contains(w.Body.String(), "10.0.0.7") {
@@ -298,7 +293,7 @@ func TestBackendThatDoesNotAnswer(t *testing.T) {
 			}
 		})
 	}
-	expect(t, get(middleware.Status(th, classify, &middleware.StatusOptions{OnError: func(*http.Request, error) {}})), 503, "Retry-After", "1")
+	expect(t, get(must(middleware.Status(th, classify, &middleware.StatusOptions{OnError: func(*http.Request, error) {}}))), 503, "Retry-After", "1")
 }
 
 func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
@@ -308,7 +303,7 @@ func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
 		var mu sync.Mutex
 		var starts []time.Duration
 		began := time.Now()
-		h := middleware.New(th, everyone(p), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h := must(middleware.New(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
 			starts = append(starts, time.Since(began))
@@ -341,9 +336,7 @@ func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
 func TestSettle(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("rows", per(100, time.Minute))
-	classify := func(*http.Request) []throttler.Charge {
-		return []throttler.Charge{{Policy: p, Key: "k", Cost: 10}}
-	}
+	classify := charging(throttler.Charge{Policy: p, Key: "k", Cost: 10}).CostReported()
 	var errs []string
 	options := &middleware.Options{CostHeader: "X-Cost", OnError: func(_ *http.Request, err error) { errs = append(errs, err.Error()) }}
 	now := func() int64 {
@@ -355,11 +348,11 @@ func TestSettle(t *testing.T) {
 		return d.Limits[0].Used
 	}
 	serve := func(handler http.HandlerFunc) *httptest.ResponseRecorder {
-		return get(middleware.New(th, classify, options)(handler))
+		return get(must(middleware.New(th, classify, options))(handler))
 	}
-	w := serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCost(r, 3); w.WriteHeader(200) })
+	w := serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 3); w.WriteHeader(200) })
 	expect(t, w, 200, "X-RateLimit-Used", "3")
-	w = serve(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(200); middleware.SetCost(r, 4) })
+	w = serve(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(200); _ = middleware.SetCost(r, 4) })
 	expect(t, w, 200, "X-RateLimit-Used", "13") // already sent
 	if now() != 7 {
 		t.Errorf("used %d, want 3 + 4", now())
@@ -377,9 +370,9 @@ func TestSettle(t *testing.T) {
 	if now() != 20 || len(errs) != 1 || !strings.Contains(errs[0], `X-Cost is "-5"`) {
 		t.Errorf("a cost of -5: used %d, told %q; want the estimate to stand", now(), errs)
 	}
-	w = serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCost(r, 50); w.WriteHeader(304) })
+	w = serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 50); w.WriteHeader(304) })
 	expect(t, w, 304, "X-RateLimit-Used", "20") // a refund goes before
-	serve(func(w http.ResponseWriter, r *http.Request) { middleware.SetCostOf(r, "rows", 200) })
+	serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCostOf(r, "rows", 200) })
 	if now() != 220 {
 		t.Errorf("used %d, want a debt of 120", now())
 	}
@@ -389,10 +382,10 @@ func TestSettle(t *testing.T) {
 func TestStatus(t *testing.T) {
 	th, c := newThrottler()
 	core, search := policy("core", per(60, time.Hour)), policy("search", per(30, time.Minute), per(5, time.Second))
-	key := middleware.BearerToken()
-	get(middleware.New(th, middleware.Limit(core, key), nil)(status(200)), "Authorization", "Bearer abc")
+	key := middleware.BearerToken(anyToken)
+	get(must(middleware.New(th, middleware.Limit(core, key), nil))(status(200)), "Authorization", "Bearer abc")
 	c.Advance(time.Second)
-	h := middleware.Status(th, middleware.All(middleware.Limit(core, key), middleware.Limit(search, key)), nil)
+	h := must(middleware.Status(th, middleware.All(middleware.Limit(core, key), middleware.Limit(search, key)), nil))
 	for range 2 { // it charges nothing
 		w := get(h, "Authorization", "Bearer abc")
 		expect(t, w, 200, "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
@@ -404,15 +397,61 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func TestNewPanicsOnNonsense(t *testing.T) {
+func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 	th, _ := newThrottler()
-	classify := everyone(policy("core", per(5, time.Minute)))
+	core := policy("core", per(5, time.Minute))
+	classify := everyone(core)
+	prefix := func(s string) middleware.Classifier {
+		return middleware.Limit(core, middleware.FirstOf(middleware.ClientIP(&middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix(s)}})))
+	}
+	for _, test := range []struct {
+		classify middleware.Classifier
+		options  middleware.Options
+		want     string
+	}{
+		{middleware.Classifier{}, middleware.Options{}, "the classifier has no rules"},
+		{middleware.All(), middleware.Options{}, "the classifier has no rules"},
+		{middleware.All(classify, middleware.Classifier{}), middleware.Options{}, "the classifier has no rules"},
+		{everyone(nil), middleware.Options{}, "policy is nil"},
+		{everyone(policy("my api", per(5, time.Minute))), middleware.Options{}, `policy name is "my api"`},
+		{everyone(policy("core", per(0, time.Minute))), middleware.Options{}, `policy "core": limit 0: quota is 0`},
+		{middleware.ClassifierFunc(classify.Charges, policy("core")), middleware.Options{}, `policy "core" has 0 limits`},
+		{middleware.All(classify, everyone(policy("core", per(6, time.Minute)))), middleware.Options{}, `two policies are named "core"`},
+		{middleware.Limit(core, middleware.Key{}), middleware.Options{}, "a Key is the zero value"},
+		{middleware.Limit(core, middleware.Join(middleware.Method(), middleware.Key{})), middleware.Options{}, "a Key is the zero value"},
+		{middleware.Limit(core, middleware.ClientIP(&middleware.IPOptions{IPv6Prefix: 129})), middleware.Options{}, "IPv6Prefix is 129"},
+		{prefix("0.0.0.0/0"), middleware.Options{}, "TrustedProxies[0] is 0.0.0.0/0, which trusts so much of the internet that clients could choose their address"},
+		{prefix("128.0.0.0/1"), middleware.Options{}, "TrustedProxies[0] is 128.0.0.0/1"},
+		{prefix("::/0"), middleware.Options{}, "TrustedProxies[0] is ::/0"},
+		{prefix("::ffff:0:0/96"), middleware.Options{}, "TrustedProxies[0] is 0.0.0.0/0"},
+		{middleware.IPv6Chain(core, core, core, &middleware.IPOptions{TrustedProxies: make([]netip.Prefix, 1)}), middleware.Options{}, "TrustedProxies[0] is not a valid prefix"},
+		{classify, middleware.Options{RefusalStatus: 200}, "RefusalStatus is 200"},
+		{classify, middleware.Options{Deadline: -1}, "Deadline is -1ns"},
+		{classify, middleware.Options{OnFailure: 2}, "OnFailure is 2"},
+		{classify, middleware.Options{CostHeader: "X-Cost"}, "no charge is marked CostReported"},
+	} {
+		_, err := middleware.New(th, test.classify, &test.options)
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got error %v; want one that wraps ErrInvalid and says %s", err, test.want)
+		}
+	}
+	if _, err := middleware.Status(th, everyone(policy("my api")), nil); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("Status: error %v", err)
+	}
+	if _, err := middleware.Status(th, classify, &middleware.StatusOptions{Deadline: -1}); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("Status: error %v", err)
+	}
+}
+
+func TestANilDependencyPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"no throttler":     func() { middleware.New(nil, classify, nil) },
-		"no classifier":    func() { middleware.New(th, nil, nil) },
-		"a status of 200":  func() { middleware.New(th, classify, &middleware.Options{RefusalStatus: 200}) },
-		"a deadline of -1": func() { middleware.New(th, classify, &middleware.Options{Deadline: -1}) },
-		"a prefix of 129":  func() { middleware.ClientIP(&middleware.IPOptions{IPv6Prefix: 129}) },
+		"New":            func() { must(middleware.New(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
+		"Status":         func() { must(middleware.Status(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
+		"BearerToken":    func() { middleware.BearerToken(nil) },
+		"APIKey":         func() { middleware.APIKey("X-Key", nil) },
+		"Subject":        func() { middleware.Subject(nil) },
+		"KeyFunc":        func() { middleware.KeyFunc(nil) },
+		"ClassifierFunc": func() { middleware.ClassifierFunc(nil) },
 	} {
 		func() {
 			defer func() {

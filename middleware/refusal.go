@@ -12,30 +12,76 @@ import (
 )
 
 // refuse answers a request that had no room.
-func (t *throttle) refuse(w http.ResponseWriter, r *http.Request, d throttler.Decision) {
+func (t *throttle) refuse(w http.ResponseWriter, l *ledger, e entry) {
 	h := w.Header()
-	t.writeHeaders(h, d)
+	if l != nil {
+		l.refundAll()
+		l.add(e)
+		l.writeHeaders(h)
+	} else {
+		removeHeaders(h)
+		writeHeaders(h, t.RateLimitFields, t.ExposeHeaders, &e.d)
+	}
 	h.Set("Cache-Control", "no-store")
 	// A charge that can never fit has no time to come back at.
-	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {
-		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(d.At)), 1), 10))
+	if retryAt := e.d.RetryAt(); !retryAt.Equal(throttler.Never) {
+		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(e.d.At)), 1), 10))
 	}
 	if t.Refuse != nil {
-		t.Refuse(w, r, d)
+		t.Refuse(w, e.r, e.d)
 		return
 	}
 	p := problem{
 		Type:   "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		Title:  "Quota exceeded",
-		Detail: refusalText(d),
+		Detail: refusalText(e.d),
 	}
-	for i := range d.Limits {
-		name := d.Limits[i].Policy.Name
-		if d.Limits[i].Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
+	for i := range e.d.Limits {
+		name := e.d.Limits[i].Policy.Name
+		if e.d.Limits[i].Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
 			p.Violated = append(p.Violated, name)
 		}
 	}
-	t.writeProblem(w, r, t.RefusalStatus, p)
+	t.writeProblem(w, e.r, t.RefusalStatus, p)
+}
+
+// answerUnavailable answers 503 in place of the handler. If e has a decision, its
+// charge was given back.
+func (t *throttle) answerUnavailable(w http.ResponseWriter, l *ledger, e entry, detail string) {
+	t.notRun(w, l, e)
+	w.Header().Set("Retry-After", "1")
+	t.writeProblem(w, e.r, http.StatusServiceUnavailable, problem{
+		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+		Title:  "Temporarily reduced capacity",
+		Detail: detail,
+	})
+}
+
+// answerInvalid answers 500: the server's policies or costs are wrong.
+func (t *throttle) answerInvalid(w http.ResponseWriter, l *ledger, e entry) {
+	t.notRun(w, l, e)
+	t.writeProblem(w, e.r, http.StatusInternalServerError, problem{
+		Type:   "about:blank",
+		Title:  http.StatusText(http.StatusInternalServerError),
+		Detail: "The rate limit of this request is not configured correctly.",
+	})
+}
+
+// notRun accounts for a request whose handler does not run.
+func (t *throttle) notRun(w http.ResponseWriter, l *ledger, e entry) {
+	h := w.Header()
+	switch {
+	case l != nil:
+		l.refundAll()
+		l.add(e)
+		l.writeHeaders(h)
+	case len(e.d.Limits) > 0:
+		removeHeaders(h)
+		writeHeaders(h, t.RateLimitFields, t.ExposeHeaders, &e.d)
+	default:
+		removeHeaders(h)
+	}
+	h.Set("Cache-Control", "no-store")
 }
 
 // refusalText says which limit refused and when it frees. It begins as
@@ -47,7 +93,7 @@ func refusalText(d throttler.Decision) string {
 		return fmt.Sprintf("API rate limit exceeded: this request costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
 	}
 	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %s. Try again in %d s.",
-		s.Policy.Name, s.Limit.Quota, spell(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At)), 1))
+		s.Policy.Name, s.Limit.Quota, formatDuration(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At)), 1))
 }
 
 // problem is the body of a response that the middleware makes, as RFC 9457 has
@@ -71,7 +117,7 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 		contentType, body = "application/problem+json", p
 	}
 	encoded, err := json.Marshal(body)
-	if err != nil { // strings and a number: it can not fail
+	if err != nil { // strings and a number: it cannot fail
 		panic(err)
 	}
 	encoded = append(encoded, '\n')

@@ -2,101 +2,150 @@ package middleware
 
 import (
 	"bufio"
+	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
-
-	"github.com/felixge/httpsnoop"
-
-	"github.com/weir-go/weir/throttler"
+	"path"
+	"runtime"
+	"strings"
 )
 
-// response is what becomes of a request that was charged.
-type response struct {
-	throttle *throttle
-	request  *http.Request
-	header   http.Header
-	d        throttler.Decision // as last known
-	cost     *reportedCost
-	begun    bool // its status is on the way
-	closed   bool // refunded or settled: once
+// writeHeader is WriteHeader of all writers.
+func (l *ledger) writeHeader(status int) {
+	switch {
+	case l.sent.Load() == hijacked:
+		l.complain("response.WriteHeader on hijacked connection")
+		return
+	case l.sent.Load() == begun:
+		l.complain("superfluous response.WriteHeader call")
+		return
+	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
+		l.begin(status)
+	default: // 1xx are not the response yet, and net/http panics at others
+	}
+	l.w.WriteHeader(status)
 }
 
-// serveCharged runs next for a request that d has charged.
-func (t *throttle) serveCharged(w http.ResponseWriter, r *http.Request, next http.Handler, d throttler.Decision) {
-	t.writeHeaders(w.Header(), d)
-	r, cost := withCost(r)
-	res := &response{throttle: t, request: r, header: w.Header(), d: d, cost: cost}
-	finished := false
-	defer func() {
-		if !finished { // a panic goes on after this
-			res.giveBack()
+// complain logs what net/http would log if the call reached it, which would name
+// this file as the caller.
+func (l *ledger) complain(what string) {
+	server, ok := l.context.Value(http.ServerContextKey).(*http.Server)
+	if !ok || l.received.ProtoMajor != 1 {
+		return // net/http's HTTP/2 says nothing, and who knows about others
+	}
+	logf := log.Printf
+	if server.ErrorLog != nil {
+		logf = server.ErrorLog.Printf
+	}
+	caller := callerOutside("net/http.", "github.com/weir-go/weir/middleware.")
+	logf("http: %s from %s (%s:%d)", what, caller.Function, path.Base(caller.File), caller.Line)
+}
+
+// callerOutside returns the first frame of the stack whose function does not
+// begin with one of prefixes.
+func callerOutside(prefixes ...string) runtime.Frame {
+	pc := make([]uintptr, 16)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
+	for {
+		frame, more := frames.Next()
+		inside := false
+		for _, p := range prefixes {
+			inside = inside || strings.HasPrefix(frame.Function, p)
 		}
-	}()
-	next.ServeHTTP(res.wrap(w), r)
-	finished = true
-	res.begin(http.StatusOK) // for a handler that wrote nothing
-	res.settle()
-}
-
-// wrap returns w, with the same optional interfaces, telling res when the
-// status is about to go out.
-func (res *response) wrap(w http.ResponseWriter) http.ResponseWriter {
-	return httpsnoop.Wrap(w, httpsnoop.Hooks{
-		WriteHeader: func(next httpsnoop.WriteHeaderFunc) httpsnoop.WriteHeaderFunc {
-			return func(status int) { res.begin(status); next(status) }
-		},
-		Write: func(next httpsnoop.WriteFunc) httpsnoop.WriteFunc {
-			return func(b []byte) (int, error) { res.begin(http.StatusOK); return next(b) }
-		},
-		ReadFrom: func(next httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {
-			return func(src io.Reader) (int64, error) { res.begin(http.StatusOK); return next(src) }
-		},
-		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc {
-			return func() { res.begin(http.StatusOK); next() }
-		},
-		Hijack: func(next httpsnoop.HijackFunc) httpsnoop.HijackFunc {
-			return func() (net.Conn, *bufio.ReadWriter, error) { res.begun = true; return next() }
-		},
-	})
-}
-
-// begin is called before the status goes out: the last moment at which the
-// headers can still tell what the response really cost.
-func (res *response) begin(status int) {
-	if res.begun || status < 200 && status != http.StatusSwitchingProtocols {
-		return // 1xx are not the response yet
-	}
-	res.begun = true
-	if res.throttle.RefundIf(res.request, status, res.header) {
-		res.giveBack()
-	} else {
-		res.settle()
-	}
-	if res.closed {
-		res.throttle.writeHeaders(res.header, res.d)
-	}
-	if name := res.throttle.CostHeader; name != "" {
-		res.header.Del(name) // a message to us, unless it comes as a trailer
+		if !inside || !more {
+			return frame
+		}
 	}
 }
 
-func (res *response) giveBack() {
-	if !res.closed {
-		res.closed = true
-		res.d = res.throttle.refund(res.request, res.d)
+// header is Header of all writers. ReverseProxy fills in the header of an upgrade
+// after it has hijacked the connection, and reads it again to send it.
+func (l *ledger) header() http.Header {
+	h := l.w.Header()
+	if l.sent.Load() == hijacked {
+		l.readCostHeaders(h)
+		l.writeHeaders(h)
+	}
+	return h
+}
+
+func (l *ledger) write(p []byte) (int, error) {
+	if l.sent.Load() == hijacked {
+		return 0, l.writeHijacked(len(p))
+	}
+	l.begin(http.StatusOK)
+	return l.w.Write(p)
+}
+
+func (l *ledger) writeString(s string) (int, error) {
+	if l.sent.Load() == hijacked {
+		return 0, l.writeHijacked(len(s))
+	}
+	l.begin(http.StatusOK)
+	return io.WriteString(l.w, s)
+}
+
+func (l *ledger) writeHijacked(length int) error {
+	if length > 0 {
+		l.complain("response.Write on hijacked connection")
+	}
+	return http.ErrHijacked
+}
+
+// readFrom copies from src. The response begins with src's first byte: a source
+// that fails before leaves room for an error.
+func (l *ledger) readFrom(src io.Reader) (int64, error) {
+	var copied int64
+	if l.sent.Load() == nothing {
+		const first = 512 // what net/http itself copies to learn the content type
+		n, err := io.CopyN(struct{ io.Writer }{writer{l}}, src, first)
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		copied = n
+	}
+	n, err := l.w.(io.ReaderFrom).ReadFrom(src)
+	return copied + n, err
+}
+
+// flush flushes by http.ResponseController, which finds a Flusher also behind
+// writers that only unwrap.
+func (l *ledger) flush() error {
+	if canFlush(l.w) {
+		l.begin(http.StatusOK)
+	}
+	return http.NewResponseController(l.w).Flush()
+}
+
+func canFlush(w http.ResponseWriter) bool {
+	for {
+		switch t := w.(type) {
+		case interface{ FlushError() error }, http.Flusher:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return false
+		}
 	}
 }
 
-// settle settles to the cost that the handler has reported, if it has.
-func (res *response) settle() {
-	if res.closed {
-		return
+// hijack hands the connection over. If that fails, it is no response.
+func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(l.w).Hijack()
+	if err == nil {
+		l.sent.Store(hijacked)
 	}
-	costs, reported := res.costs()
-	if !reported {
-		return
-	}
-	res.closed = true
-	res.d = res.throttle.settle(res.request, res.d, costs)
+	return conn, buffered, err
 }
+
+func (l *ledger) push(target string, o *http.PushOptions) error {
+	return l.w.(http.Pusher).Push(target, o)
+}
+
+func (l *ledger) closeNotify() <-chan bool { return l.w.(notifier).CloseNotify() }

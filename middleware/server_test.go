@@ -19,7 +19,7 @@ import (
 // which one policy of 100 per minute stands.
 func serve(t *testing.T, http2 bool, handler http.HandlerFunc) *httptest.Server {
 	th, _ := newThrottler()
-	s := httptest.NewUnstartedServer(middleware.New(th, everyone(policy("core", per(100, time.Minute))), nil)(handler))
+	s := httptest.NewUnstartedServer(must(middleware.New(th, everyone(policy("core", per(100, time.Minute))), nil))(handler))
 	s.EnableHTTP2 = http2
 	if http2 {
 		s.StartTLS()

@@ -3,31 +3,41 @@ package middleware
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
 
-// StatusOptions are what Status can be told. The zero value, and nil, are fine.
+// StatusOptions configures [Status]. Nil and the zero value select the defaults.
 type StatusOptions struct {
 	// Deadline bounds the reading. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnError is told why an answer could not be given. If nil, it is logged.
+	// Log receives why an answer could not be given, as Options.Log does. If nil,
+	// slog.Default().
+	Log *slog.Logger
+
+	// OnError, if not nil, receives each error that Log summarizes.
 	OnError func(r *http.Request, err error)
 }
 
-// Status returns a handler that tells a client where it stands, as GitHub's
+// Status returns a handler that reports a client's limits, as GitHub's
 // GET /rate_limit does, and charges nothing:
 //
 //	{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893553446}}}
 //
-// classify says what to report: a charge for each policy of interest; costs do
-// not matter. Of a policy with several limits, the one nearest to empty is
-// shown. Where nothing was charged yet, reset is now. What is shown may come
-// from a replica and lag a little behind.
-func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions) http.Handler {
+// classify determines what to report: a charge for each policy of interest; costs
+// do not matter. Of a policy with several limits, it reports the one nearest to
+// empty. Where nothing was charged yet, reset is now. A replica may answer, and
+// lag a little behind. A policy or an option that is not valid is an error that
+// wraps [throttler.ErrInvalid]. Status panics if t is nil.
+func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions) (http.Handler, error) {
+	if t == nil {
+		panic("middleware: Status: the throttler is nil")
+	}
 	s := &status{throttler: t, classify: classify}
 	if options != nil {
 		s.StatusOptions = *options
@@ -35,15 +45,20 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if s.Deadline == 0 {
 		s.Deadline = DefaultDeadline
 	}
-	if s.OnError == nil {
-		s.OnError = logError
+	if s.Deadline < 0 {
+		return nil, invalid("StatusOptions.Deadline is %v; it must be positive, or 0 for %v", s.Deadline, DefaultDeadline)
 	}
-	return s
+	if err := classify.validate(); err != nil {
+		return nil, err
+	}
+	s.reporter = reporterOf(t, s.Log)
+	return s, nil
 }
 
 type status struct {
 	throttler *throttler.Throttler
 	classify  Classifier
+	reporter  *reporter
 	StatusOptions
 }
 
@@ -60,13 +75,10 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	resources := make(map[string]resource)
-	for _, group := range byPartition(s.classify(r)) {
+	for _, group := range byPartition(s.classify.Charges(r)) {
 		d, err := s.throttler.Peek(ctx, group...)
 		if err != nil {
-			s.OnError(r, err)
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"message":"The rate limits can not be read at the moment."}` + "\n"))
+			s.fail(w, r, group, err)
 			return
 		}
 		addResources(resources, d)
@@ -74,20 +86,41 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"resources": resources}) // the client may have left
 }
 
-// byPartition groups charges, at cost 0, by where they are counted: each group
-// is one reading.
+func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {
+	if r.Context().Err() == nil {
+		f := failure{err: err, charges: charges, outcome: answered503}
+		if errors.Is(err, throttler.ErrInvalid) {
+			f.outcome = answered500
+		}
+		s.reporter.failed(f)
+		if s.OnError != nil {
+			s.OnError(r, err)
+		}
+	}
+	if errors.Is(err, throttler.ErrInvalid) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write([]byte(`{"message":"The rate limits are not configured correctly."}` + "\n"))
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write([]byte(`{"message":"The rate limits cannot be read at the moment."}` + "\n"))
+}
+
+// byPartition groups charges by where they are counted: each group is one
+// reading.
 func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)
 	for i, c := range charges {
-		c.Cost = 0
+		c.Cost = 1
 		if c.Partition == "" && i > 0 {
 			c.Partition = groups[0][0].Partition
 		} else if c.Partition == "" {
 			c.Partition = c.Key
 		}
 		p, ok := place[c.Partition]
-		if !ok {
+		if !ok || len(groups[p]) == throttler.MaxCharges {
 			p = len(groups)
 			place[c.Partition] = p
 			groups = append(groups, nil)

@@ -16,11 +16,11 @@ import (
 //     number of limits and whether allowed or refused.
 //  3. The answer is whole: every limit is reported, none needs a second call.
 //  4. Time is the application's. A decision uses Request.Now; a server's clock
-//     only throws out what is long dead.
+//     is used only to expire stale data.
 //  5. A window is live while now is before its reset-at. At that instant a new
 //     one opens.
 //  6. Reset-at is stored, never recomputed: the same in every answer about one
-//     window, from every process, and it never moves back.
+//     window, from every process, and it never goes back.
 //  7. A refund names its window. It returns units to that window and to no
 //     other, and never lifts remaining above the quota.
 //  8. A peek writes nothing, and may be served by a replica that lags. A dead
@@ -57,7 +57,6 @@ type Backend interface {
 type Request struct {
 	Now     time.Time // whole milliseconds
 	Charges []Charge  // at least one, all of one partition, no two for one count
-	Home    *Home     // nil unless counts move between backends; see Mover
 }
 
 // Settlement corrects the costs of an allowed decision.
@@ -65,5 +64,4 @@ type Settlement struct {
 	Now     time.Time // whole milliseconds
 	Charged Decision  // as the same backend returned it
 	Costs   []int64   // real costs, one for each of Charged.Charges
-	Home    *Home     // nil unless counts move between backends; see Mover
 }

@@ -30,7 +30,7 @@ const (
 	SlidingLog
 	// TokenBucket refills steadily, quota units per window, up to Burst.
 	TokenBucket
-	// LeakyBucket admits into a queue that moves on steadily, quota units per
+	// LeakyBucket admits into a queue that drains steadily, quota units per
 	// window: each admitted charge gets an instant at which it may start.
 	LeakyBucket
 )

@@ -33,6 +33,9 @@ func New(backend Backend, options *Options) *Throttler {
 	return t
 }
 
+// Clock returns the clock that decisions go by.
+func (t *Throttler) Clock() clock.Clock { return t.clock }
+
 // Take decides about charges together and, if every limit of every charge has
 // room, charges them all; else none. Charges to one count, of one key under one
 // policy, add up: the decision has one charge of their sum. Errors wrap

@@ -313,42 +313,22 @@ func (m model) state(c throttler.Charge) *algorithm.State {
 	return m[name]
 }
 
-func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
-	for _, c := range r.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		d.Allowed = m.state(c).Look(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results) && d.Allowed
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
+func (m model) states(charges []throttler.Charge) []*algorithm.State {
+	states := make([]*algorithm.State, len(charges))
+	for i := range charges {
+		states[i] = m.state(charges[i])
 	}
-	return d, nil
+	return states
 }
 
-func (m model) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	d, err := m.Peek(ctx, r)
-	if !d.Allowed {
-		return d, err
-	}
-	d.Limits = nil
-	for _, c := range r.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		m.state(c).Charge(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results)
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
-	}
-	return d, nil
+func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	return algorithm.Look(r, m.states(r.Charges)), nil
+}
+
+func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	return algorithm.Take(r, m.states(r.Charges)), nil
 }
 
 func (m model) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	d := throttler.Decision{Allowed: true, At: s.Now, Charges: s.Charged.Charges}
-	charged := s.Charged.Limits
-	for i, c := range s.Charged.Charges {
-		results := make([]algorithm.Result, len(c.Policy.Limits))
-		marks := make([]throttler.Mark, len(c.Policy.Limits))
-		for j := range marks {
-			marks[j] = charged[j].Mark
-		}
-		charged = charged[len(marks):]
-		m.state(c).Settle(c.Policy.Limits, marks, c.Cost, s.Costs[i], s.Now.UnixMilli(), results)
-		d.Limits = algorithm.Statuses(d.Limits, &c, results)
-	}
-	return d, nil
+	return algorithm.Settle(s, m.states(s.Charged.Charges)), nil
 }

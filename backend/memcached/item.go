@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -32,7 +33,7 @@ type item struct {
 type count struct {
 	name   string
 	expiry int64 // Unix ms
-	stored algorithm.Stored
+	stored handoff.Stored
 }
 
 const itemVersion = 1
@@ -64,7 +65,7 @@ func newItem(value []byte, margin int64) (*item, error) {
 		if expiry <= it.now {
 			continue
 		}
-		s, err := algorithm.ParseStored(stored)
+		s, err := handoff.Parse(stored)
 		if err != nil {
 			return nil, err
 		}
@@ -98,29 +99,36 @@ func (it *item) encode() (value []byte, life int64) {
 	return value, life
 }
 
-// found is a count that a decision is about.
+// found are the counts of a decision's charges, in their order.
 type found struct {
-	algorithm.Found
-	before int64 // its life before the decision
-	is     bool  // it is in the item
+	counts []handoff.Found
+	states []*algorithm.State
+	was    []before
 }
 
-// find returns the counts that charges decide about.
-func (it *item) find(charges []throttler.Charge, home *throttler.Home, now time.Time) ([]found, error) {
+// before is what a count was before the decision.
+type before struct {
+	life  int64 // ms
+	found bool  // it is in the item
+}
+
+// find returns the counts of charges under p, nil if counts do not move.
+func (it *item) find(charges []throttler.Charge, p *handoff.Placement, now time.Time) (found, error) {
 	stored := it.stored(charges)
-	counts, err := algorithm.FindAll(stored, home, now.UnixMilli(), it.now)
+	counts, err := handoff.FindAll(stored, p, now.UnixMilli(), it.now)
 	if err != nil {
-		return nil, err
+		return found{}, err
 	}
-	all := make([]found, len(charges))
-	for i := range all {
-		all[i] = found{counts[i], counts[i].Life(now.UnixMilli(), it.now), stored[i] != nil}
+	f := found{counts, make([]*algorithm.State, len(charges)), make([]before, len(charges))}
+	for i := range charges {
+		f.states[i] = &counts[i].State
+		f.was[i] = before{counts[i].Life(now.UnixMilli(), it.now), stored[i] != nil}
 	}
-	return all, nil
+	return f, nil
 }
 
-func (it *item) stored(charges []throttler.Charge) []*algorithm.Stored {
-	all := make([]*algorithm.Stored, len(charges))
+func (it *item) stored(charges []throttler.Charge) []*handoff.Stored {
+	all := make([]*handoff.Stored, len(charges))
 	for i := range charges {
 		name := nameOf(&charges[i])
 		for j := range it.counts {
@@ -132,17 +140,17 @@ func (it *item) stored(charges []throttler.Charge) []*algorithm.Stored {
 	return all
 }
 
-// put makes f, as the decision left it, the count of c.
-func (it *item) put(c *throttler.Charge, f found, now time.Time) {
+// put makes the count of f at i, as the decision left it, the count of c.
+func (it *item) put(c *throttler.Charge, f found, i int, now time.Time) {
 	expiry := int64(0) // it stays
-	if life := f.Life(now.UnixMilli(), it.now); !f.is || f.Arrived || life > f.before {
+	if life := f.counts[i].Life(now.UnixMilli(), it.now); !f.was[i].found || f.counts[i].Arrived || life > f.was[i].life {
 		expiry = it.now + life + it.margin
 	}
-	it.putStored(c, f.Stored, expiry)
+	it.putStored(c, f.counts[i].Stored, expiry)
 }
 
 // putStored makes stored the count of c. An expiry of 0 is that which it has.
-func (it *item) putStored(c *throttler.Charge, stored *algorithm.Stored, expiry int64) {
+func (it *item) putStored(c *throttler.Charge, stored *handoff.Stored, expiry int64) {
 	name := nameOf(c)
 	for j := range it.counts {
 		if it.counts[j].name == name {
@@ -156,76 +164,53 @@ func (it *item) putStored(c *throttler.Charge, stored *algorithm.Stored, expiry 
 	it.counts = append(it.counts, count{name, expiry, *stored})
 }
 
-func (it *item) take(r throttler.Request) (d throttler.Decision, changed bool, err error) {
-	found, err := it.find(r.Charges, r.Home, r.Now)
+func (it *item) take(r throttler.Request, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
+	found, err := it.find(r.Charges, p, r.Now)
 	if err != nil {
 		return d, false, err
 	}
-	d = look(r, found)
-	if d.Allowed {
-		d.Limits = d.Limits[:0]
-	}
+	d = algorithm.Take(r, found.states)
 	for i := range r.Charges {
-		c := &r.Charges[i]
-		if d.Allowed {
-			results := make([]algorithm.Result, len(c.Policy.Limits))
-			found[i].State.Charge(c.Policy.Limits, c.Cost, r.Now.UnixMilli(), results)
-			d.Limits = algorithm.Statuses(d.Limits, c, results)
-		}
-		if d.Allowed && c.Cost > 0 || found[i].Arrived {
-			it.put(c, found[i], r.Now)
+		if c := &r.Charges[i]; d.Allowed && c.Cost > 0 || found.counts[i].Arrived {
+			it.put(c, found, i, r.Now)
 			changed = true
 		}
 	}
 	return d, changed, nil
 }
 
-func (it *item) peek(r throttler.Request) (throttler.Decision, error) {
-	found, err := it.find(r.Charges, r.Home, r.Now)
+func (it *item) peek(r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	found, err := it.find(r.Charges, p, r.Now)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return look(r, found), nil
+	return algorithm.Look(r, found.states), nil
 }
 
-func look(r throttler.Request, found []found) throttler.Decision {
-	return algorithm.Look(r, func(i int) *algorithm.State { return &found[i].State })
-}
-
-func (it *item) settle(s throttler.Settlement) (d throttler.Decision, changed bool, err error) {
+func (it *item) settle(s throttler.Settlement, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
 	charges := s.Charged.Charges
-	found, err := it.find(charges, s.Home, s.Now)
+	found, err := it.find(charges, p, s.Now)
 	if err != nil {
 		return d, false, err
 	}
-	d = throttler.Decision{Allowed: true, At: s.Now, Charges: charges}
-	limits := s.Charged.Limits
+	d = algorithm.Settle(s, found.states)
 	for i := range charges {
 		c := &charges[i]
-		n := len(c.Policy.Limits)
-		var marks [throttler.MaxLimits]throttler.Mark
-		for j := range n {
-			marks[j] = limits[j].Mark
-		}
-		limits = limits[n:]
-		results := make([]algorithm.Result, n)
-		found[i].State.Settle(c.Policy.Limits, marks[:n], c.Cost, s.Costs[i], s.Now.UnixMilli(), results)
-		d.Limits = algorithm.Statuses(d.Limits, c, results)
-		if found[i].is || found[i].Arrived || s.Costs[i] > c.Cost {
-			it.put(c, found[i], s.Now)
+		if found.was[i].found || found.counts[i].Arrived || s.Costs[i] > c.Cost {
+			it.put(c, found, i, s.Now)
 			changed = true
 		}
 	}
 	return d, changed, nil
 }
 
-func (it *item) release(r throttler.Release) (all []throttler.Released, changed bool) {
-	all = make([]throttler.Released, len(r.Charges))
+func (it *item) release(r handoff.ReleaseRequest) (all []handoff.Released, changed bool) {
+	all = make([]handoff.Released, len(r.Charges))
 	for i, stored := range it.stored(r.Charges) {
-		released, left := algorithm.Release(&r, stored, it.now)
+		released, left := handoff.Release(&r, stored, it.now)
 		all[i] = released
 		if left != nil {
-			it.putStored(&r.Charges[i], left, left.Claim.VoidAt+it.margin)
+			it.putStored(&r.Charges[i], left, left.Claim.ExpiresAt+it.margin)
 			changed = true
 		}
 	}

@@ -20,6 +20,8 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/throttler"
 )
@@ -81,7 +83,7 @@ type Backend struct {
 	prefix  string
 }
 
-var _ throttler.Mover = (*Backend)(nil)
+var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over servers. It dials nothing: a server that is down
 // fails its own decisions, until it is up. The error says which server or
@@ -95,7 +97,7 @@ func New(servers []Server, options *Options) (*Backend, error) {
 		o.Prefix = "weir:"
 	}
 	if o.Margin == 0 {
-		o.Margin = 5 * time.Second
+		o.Margin = algorithm.Margin
 	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = DefaultMaxConnections
@@ -138,9 +140,24 @@ func New(servers []Server, options *Options) (*Backend, error) {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.TakeAt(ctx, r, nil)
+}
+
+// Peek implements throttler.Backend.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.PeekAt(ctx, r, nil)
+}
+
+// Settle implements throttler.Backend.
+func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	return b.SettleAt(ctx, s, nil)
+}
+
+// TakeAt implements handoff.Store.
+func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
 	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
-		d, changed, err = it.take(r)
+		d, changed, err = it.take(r, p)
 		return changed, err
 	})
 	if err != nil {
@@ -149,11 +166,11 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, nil
 }
 
-// Peek implements throttler.Backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// PeekAt implements handoff.Store.
+func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
 	err := b.decide(ctx, r.Charges, func(it *item) (_ bool, err error) {
-		d, err = it.peek(r)
+		d, err = it.peek(r, p)
 		return false, err
 	})
 	if err != nil {
@@ -162,11 +179,11 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, nil
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+// SettleAt implements handoff.Store.
+func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
 	err := b.decide(ctx, s.Charged.Charges, func(it *item) (changed bool, err error) {
-		d, changed, err = it.settle(s)
+		d, changed, err = it.settle(s, p)
 		return changed, err
 	})
 	if err != nil {
@@ -175,9 +192,9 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return d, nil
 }
 
-// Release implements throttler.Mover.
-func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
-	var all []throttler.Released
+// Release implements handoff.Store.
+func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	var all []handoff.Released
 	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
 		all, changed = it.release(r)
 		return changed, nil

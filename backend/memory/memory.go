@@ -8,8 +8,9 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"runtime"
-	"time"
 
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -37,7 +38,7 @@ type Backend struct {
 	shards []shard
 }
 
-var _ throttler.Mover = (*Backend)(nil)
+var _ handoff.Store = (*Backend)(nil)
 
 // New returns an empty Backend. It panics if MaxKeys is negative.
 func New(options *Options) *Backend {
@@ -66,18 +67,35 @@ func (b *Backend) shardOf(partition string) *shard {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.take(ctx, r, nil)
+}
+
+// Peek implements throttler.Backend.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.peek(ctx, r, nil)
+}
+
+// Settle implements throttler.Backend.
+func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+	return b.settle(ctx, st, nil)
+}
+
+// take makes a decision under p, nil if counts do not move, as peek and settle
+// do.
+func (b *Backend) take(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
 	s := b.shardOf(r.Charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, now := newDecision(r.Now, r.Charges), r.Now.UnixMilli()
-	var found [throttler.MaxCharges]*entry
-	if err := s.locate(r.Charges, r.Home, now, &found); err != nil {
+	now := r.Now.UnixMilli()
+	var found entries
+	if err := s.locate(r.Charges, p, now, &found); err != nil {
 		return throttler.Decision{}, err
 	}
-	d.Allowed = s.look(&d, now, &found)
+	var states states
+	d := algorithm.Look(r, found.states(&states, len(r.Charges)))
 	if err := s.makeRoom(r.Charges, &found, d.Allowed, now); err != nil {
 		return throttler.Decision{}, err
 	}
@@ -85,32 +103,33 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	if !d.Allowed {
 		return d, nil
 	}
-	d.Limits = d.Limits[:0]
 	for i := range r.Charges {
-		s.charge(&d, i, found[i], now)
+		if c := &r.Charges[i]; found[i] == nil {
+			found[i] = s.begin(c, c.Cost > 0)
+		}
 	}
+	ends := found.ends(now)
+	algorithm.Charge(&d, found.states(&states, len(r.Charges)))
+	found.note(&d, &ends, now)
 	return d, nil
 }
 
-// Peek implements throttler.Backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) peek(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
 	s := b.shardOf(r.Charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, now := newDecision(r.Now, r.Charges), r.Now.UnixMilli()
-	var found [throttler.MaxCharges]*entry
-	if err := s.locate(r.Charges, r.Home, now, &found); err != nil {
+	var found entries
+	if err := s.locate(r.Charges, p, r.Now.UnixMilli(), &found); err != nil {
 		return throttler.Decision{}, err
 	}
-	d.Allowed = s.look(&d, now, &found)
-	return d, nil
+	var states states
+	return algorithm.Look(r, found.states(&states, len(r.Charges))), nil
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (b *Backend) settle(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
@@ -118,41 +137,22 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttle
 	s := b.shardOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d, now := newDecision(st.Now, charges), st.Now.UnixMilli()
-	var found [throttler.MaxCharges]*entry
-	if err := s.locate(charges, st.Home, now, &found); err != nil {
+	now := st.Now.UnixMilli()
+	var found entries
+	if err := s.locate(charges, p, now, &found); err != nil {
 		return throttler.Decision{}, err
 	}
 	s.keepArrivals(charges, &found, now)
-	d.Allowed = true
-	limits := st.Charged.Limits
 	for i := range charges {
-		n := len(charges[i].Policy.Limits)
-		s.settle(&d, i, found[i], limits[:n], st.Costs[i], now)
-		limits = limits[n:]
+		if c := &charges[i]; found[i] == nil {
+			// Lost or expired. What was charged too little is charged all the
+			// same; it makes no room for its key, so that it cannot fail.
+			found[i] = s.begin(c, st.Costs[i] > c.Cost)
+		}
 	}
+	ends := found.ends(now)
+	var states states
+	d := algorithm.Settle(st, found.states(&states, len(charges)))
+	found.note(&d, &ends, now)
 	return d, nil
-}
-
-// Release implements throttler.Mover.
-func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s := b.shardOf(r.Charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := make([]throttler.Released, len(r.Charges))
-	for i := range r.Charges {
-		all[i] = s.release(&r, i)
-	}
-	return all, nil
-}
-
-func newDecision(now time.Time, charges []throttler.Charge) throttler.Decision {
-	limits := 0
-	for i := range charges {
-		limits += len(charges[i].Policy.Limits)
-	}
-	return throttler.Decision{At: now, Charges: charges, Limits: make([]throttler.Status, 0, limits)}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
@@ -32,8 +33,8 @@ func TestCountThatLeftLongAgo(t *testing.T) {
 	take(1)
 	alice := p.Charge("alice")
 	alice.Partition = alice.Key
-	released, err := b.Release(t.Context(), throttler.Release{
-		Now: t0, Charges: []throttler.Charge{alice}, To: throttler.PlaceOf("elsewhere"), Version: 1, Keep: time.Millisecond,
+	released, err := b.Release(t.Context(), handoff.ReleaseRequest{
+		Now: t0, Charges: []throttler.Charge{alice}, To: handoff.IDOf("elsewhere"), Version: 1, Keep: time.Millisecond,
 	})
 	if err != nil || released[0].State == nil {
 		t.Fatalf("%+v, %v", released, err)

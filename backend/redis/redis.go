@@ -21,7 +21,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/rendezvous"
+	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -72,7 +74,7 @@ type Backend struct {
 	replicaTimeout time.Duration
 }
 
-var _ throttler.Mover = (*Backend)(nil)
+var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over shards. It dials nothing: a shard that is down
 // fails its own decisions, until it is up. The error says which shard or
@@ -90,7 +92,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		b.prefix = "weir:"
 	}
 	if b.margin == 0 {
-		b.margin = 5000
+		b.margin = algorithm.Margin.Milliseconds()
 	}
 	if b.replicaTimeout == 0 {
 		b.replicaTimeout = 20 * time.Millisecond
@@ -127,97 +129,28 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 
 // Take implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	shard := b.shardOf(r.Charges)
-	packed := packTake(nil, r, b.margin)
-	reply, err := shard.decide(ctx, b.keysOf(r.Charges), packed)
-	if err != nil {
-		return throttler.Decision{}, err
-	}
-	return shard.decision(r.Now, r.Charges, reply)
+	return b.decide(ctx, r.Now, r.Charges, packTake(r, b.margin))
 }
 
 // Settle implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	charges := s.Charged.Charges
+	return b.decide(ctx, s.Now, s.Charged.Charges, packSettle(s, b.margin))
+}
+
+func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
-	packed := packSettle(nil, s, b.margin)
-	reply, err := shard.decide(ctx, b.keysOf(charges), packed)
+	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(s.Now, charges, reply)
+	return shard.decision(now, charges, cmd.Val())
 }
 
 // Peek implements throttler.Backend: one MGET, on a replica if one answers.
 // What is stored is judged here, by its reset-at and the caller's now, so that
 // a dead window that a replica still shows reads as none.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	shard := b.shardOf(r.Charges)
-	states, err := shard.read(ctx, b.keysOf(r.Charges), b.replicaTimeout)
-	if err != nil {
-		return throttler.Decision{}, err
-	}
-	stored, err := parseStored(states)
-	if err != nil {
-		return throttler.Decision{}, shard.unavailable(err)
-	}
-	counts, err := algorithm.FindAll(stored, r.Home, r.Now.UnixMilli(), serversClock)
-	if err != nil {
-		return throttler.Decision{}, err
-	}
-	return algorithm.Look(r, func(i int) *algorithm.State { return &counts[i].State }), nil
-}
-
-// Release implements throttler.Mover: one EVALSHA on the primary, or, to look
-// only, one MGET there.
-func (b *Backend) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
-	shard := b.shardOf(r.Charges)
-	keys := b.keysOf(r.Charges)
-	if !r.Look {
-		reply, err := shard.release(ctx, keys, packRelease(r, b.margin))
-		if err != nil {
-			return nil, err
-		}
-		all, err := unpackReleased(len(keys), reply)
-		if err != nil {
-			return nil, shard.unavailable(err)
-		}
-		return all, nil
-	}
-	states, err := mget(ctx, shard.primary, keys)
-	if err != nil {
-		return nil, shard.unavailable(err)
-	}
-	stored, err := parseStored(states)
-	if err != nil {
-		return nil, shard.unavailable(err)
-	}
-	all := make([]throttler.Released, len(keys))
-	for i := range all {
-		all[i], _ = algorithm.Release(&r, stored[i], serversClock)
-	}
-	return all, nil
-}
-
-// serversClock stands for the server's clock, by which claims are void, where
-// there is none: with the few that are void and still there, the caller goes
-// one way more.
-const serversClock = 0
-
-// parseStored parses what a MGET returned; nil where there is nothing.
-func parseStored(states []string) ([]*algorithm.Stored, error) {
-	all := make([]*algorithm.Stored, len(states))
-	for i := range states {
-		if states[i] == "" {
-			continue
-		}
-		stored, err := algorithm.ParseStored([]byte(states[i]))
-		if err != nil {
-			return nil, err
-		}
-		all[i] = &stored
-	}
-	return all, nil
+	return b.PeekAt(ctx, r, nil)
 }
 
 // Load loads the scripts on every primary, so that the first decision need not.

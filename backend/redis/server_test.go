@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
@@ -382,8 +383,8 @@ func TestForeignValue(t *testing.T) {
 	}
 	c := p.Charge("alice")
 	c.Partition = c.Key
-	for _, look := range []bool{true, false} {
-		r := throttler.Release{Now: t0, Charges: []throttler.Charge{c}, To: throttler.PlaceOf("b"), Version: 1, Look: look}
+	for _, readOnly := range []bool{true, false} {
+		r := handoff.ReleaseRequest{Now: t0, Charges: []throttler.Charge{c}, To: handoff.IDOf("b"), Version: 1, ReadOnly: readOnly}
 		if _, err := b.backend.Release(t.Context(), r); !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("Release: %v, want ErrUnavailable", err)
 		}

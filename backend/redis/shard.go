@@ -2,7 +2,6 @@ package redisbackend
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -15,8 +14,9 @@ import (
 
 // The scripts. Their SHA-1s are computed here, not asked for.
 var (
-	decideScript  = redis.NewScript(lua.Decide)
-	releaseScript = redis.NewScript(lua.Release)
+	decideScript   = redis.NewScript(lua.Decide)
+	decideAtScript = redis.NewScript(lua.DecideAt)
+	releaseScript  = redis.NewScript(lua.Release)
 )
 
 // shard is a Shard in use.
@@ -43,28 +43,10 @@ func newShard(s Shard) *shard {
 	return sh
 }
 
-// decide runs the script for one packed decision.
-func (s *shard) decide(ctx context.Context, keys []string, packed []byte) ([]int64, error) {
-	cmd, err := runScript(ctx, s, decideScript, lua.Decide, keys, packed, redis.NewIntSliceCmd)
-	if err != nil {
-		return nil, err
-	}
-	return cmd.Val(), nil
-}
-
-// release runs the other script.
-func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
-	cmd, err := runScript(ctx, s, releaseScript, lua.Release, keys, packed, redis.NewSliceCmd)
-	if err != nil {
-		return nil, err
-	}
-	return cmd.Val(), nil
-}
-
 // runScript runs a script on the primary. It is sent once: only a reply that
 // says that the script is unknown, and so did not run, lets it be sent again,
 // with its text.
-func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed []byte, newCmd func(context.Context, ...any) C) (C, error) {
+func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed [][]byte, newCmd func(context.Context, ...any) C) (C, error) {
 	cmd := newCmd(ctx, scriptArgs("evalsha", script.Hash(), keys, packed)...)
 	err := s.primary.process(ctx, onceCmd{cmd})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -77,13 +59,16 @@ func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Scrip
 	return cmd, nil
 }
 
-func scriptArgs(command, source string, keys []string, packed []byte) []any {
-	args := make([]any, 0, 4+len(keys))
+func scriptArgs(command, source string, keys []string, packed [][]byte) []any {
+	args := make([]any, 0, 3+len(keys)+len(packed))
 	args = append(args, command, source, len(keys))
 	for _, key := range keys {
 		args = append(args, key)
 	}
-	return append(args, packed)
+	for _, arg := range packed {
+		args = append(args, arg)
+	}
+	return args
 }
 
 // onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
@@ -94,10 +79,10 @@ func (onceCmd) NoRetry() bool { return true }
 
 func (s *shard) decision(now time.Time, charges []throttler.Charge, reply []int64) (throttler.Decision, error) {
 	d, err := unpackDecision(now, charges, reply)
-	if elsewhere := (*throttler.ElsewhereError)(nil); err != nil && !errors.As(err, &elsewhere) {
-		err = s.unavailable(err)
+	if err != nil {
+		return throttler.Decision{}, s.unavailable(err)
 	}
-	return d, err
+	return d, nil
 }
 
 // read returns the stored bytes of keys, "" where there are none.
@@ -157,7 +142,7 @@ func mget(ctx context.Context, c client, keys []string) ([]string, error) {
 
 // load loads the scripts on the primary.
 func (s *shard) load(ctx context.Context) error {
-	for _, source := range []string{lua.Decide, lua.Release} {
+	for _, source := range []string{lua.Decide, lua.DecideAt, lua.Release} {
 		if err := s.primary.ScriptLoad(ctx, source).Err(); err != nil {
 			return s.unavailable(err)
 		}

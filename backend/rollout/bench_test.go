@@ -7,14 +7,15 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/throttler"
 )
 
 // instant decides nothing, at once.
-type instant struct{ throttler.Mover }
+type instant struct{ handoff.Store }
 
-func (instant) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+func (instant) TakeAt(context.Context, throttler.Request, *handoff.Placement) (throttler.Decision, error) {
 	return throttler.Decision{Allowed: true}, nil
 }
 
@@ -32,7 +33,7 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 	for _, keys := range []int{1, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			backends := map[string]throttler.Mover{"old": instant{}, "new": instant{}}
+			backends := map[string]handoff.Store{"old": instant{}, "new": instant{}}
 			r := newRollout(b, rollout.Options{Backends: backends, Default: "old", Client: clientOf(b, inMemory(rollout.DefaultFlag, "new")), Events: true})
 			all := requests(keys)
 			for i := range all {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -25,19 +26,19 @@ const maxHops = 10_000
 
 // decide makes a decision where the counts are, after bringing them to where
 // they belong.
-func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *throttler.Home) (throttler.Decision, error)) (throttler.Decision, error) {
+func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (throttler.Decision, error)) (throttler.Decision, error) {
 	now := time.Now()
 	route, settled := b.routeOf(ctx, d.charges, now)
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	m, version, home := route.member, route.version, route.member.home
+	m, version, placement := route.member, route.version, route.member.placement
 	if !settled && now.Before(route.sinceTime.Add(b.keep+lifeOf(d.charges))) {
-		home = &throttler.Home{Place: m.place, Keep: b.keep, Required: true}
+		placement = &handoff.Placement{Backend: m.id, Keep: b.keep, MustExist: true}
 	}
 	for range maxHops {
-		answer, err := call(m, home)
-		var away *throttler.ElsewhereError
+		answer, err := call(m, placement)
+		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
 			m.health.note(ctx, err)
 			if err == nil && !d.look {
@@ -57,7 +58,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *th
 			b.stats.followed.Add(1)
 		}
 		m, version = next.member, next.version
-		home = &throttler.Home{Place: m.place, Keep: b.keep, Required: true, Version: version, Arrivals: arrivals}
+		placement = &handoff.Placement{Backend: m.id, Keep: b.keep, MustExist: true, Version: version, Arrivals: arrivals}
 	}
 	return throttler.Decision{}, fmt.Errorf("rollout: the counts were moved %d times while one decision was made: %w", maxHops, throttler.ErrUnavailable)
 }
@@ -94,26 +95,26 @@ type stop struct {
 // members to m, unless a later view than version has placed them elsewhere:
 // then that is the next stop, and nothing arrives. A decision that only looks
 // has nothing released, and is given copies.
-func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int64, where []throttler.Whereabouts) (stop, []throttler.Arrival, error) {
+func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int64, where []handoff.Location) (stop, []handoff.Arrival, error) {
 	latest := stop{m, version}
 	for _, w := range where {
 		b.met(w.Version)
 		if w.Version > latest.version {
-			latest = b.stopAt(b.byPlace[w.Place], w.Version, m)
+			latest = b.stopAt(b.byID[w.Owner], w.Version, m)
 		}
 	}
 	if latest.member != m {
 		return latest, nil, nil
 	}
-	release := throttler.Release{Now: d.now, To: m.place, Version: latest.version, Keep: b.keep, Look: d.look}
+	release := handoff.ReleaseRequest{Now: d.now, To: m.id, Version: latest.version, Keep: b.keep, ReadOnly: d.look}
 	var asked []int // the places in d.charges of release.Charges
 	for i, w := range where {
-		if w != (throttler.Whereabouts{}) {
+		if w != (handoff.Location{}) {
 			asked = append(asked, i)
 			release.Charges = append(release.Charges, d.charges[i])
 		}
 	}
-	arrivals := make([]throttler.Arrival, len(where))
+	arrivals := make([]handoff.Arrival, len(where))
 	for _, i := range asked {
 		arrivals[i].Due = true
 	}
@@ -128,19 +129,19 @@ func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int6
 		for k, r := range released {
 			i := asked[k]
 			switch {
-			case r.Stays:
+			case r.Superseded:
 				b.met(r.Version)
-				place := other
-				if r.Place != 0 {
-					place = b.byPlace[r.Place]
+				owner := other
+				if r.Owner != 0 {
+					owner = b.byID[r.Owner]
 				}
 				if r.Version >= latest.version {
-					latest = b.stopAt(place, r.Version, m)
+					latest = b.stopAt(owner, r.Version, m)
 				}
 			case r.State == nil:
-			case r.Parted > arrivals[i].Parted:
-				arrivals[i] = throttler.Arrival{Due: true, State: r.State, Parted: r.Parted}
-				if !r.Left && !d.look {
+			case r.ReleaseVersion > arrivals[i].ReleaseVersion:
+				arrivals[i] = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
+				if !r.AlreadyReleased && !d.look {
 					b.stats.moved.Add(1)
 				}
 			}
@@ -167,7 +168,7 @@ func (b *Backend) stopAt(chosen *member, version int64, m *member) stop {
 
 // release asks a member to release counts. One that has not answered for long
 // is taken to have none: their windows begin anew.
-func (b *Backend) release(ctx context.Context, m *member, r throttler.Release) ([]throttler.Released, error) {
+func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	abandoned := m.health.failed(b.abandon, time.Now())
 	if abandoned && !m.health.mayTry(time.Now()) {
 		b.stats.lost.Add(int64(len(r.Charges)))

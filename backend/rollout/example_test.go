@@ -9,6 +9,7 @@ import (
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/memprovider"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/clock"
@@ -30,7 +31,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	backend, err := rollout.New(rollout.Options{
-		Backends: map[string]throttler.Mover{"old": memorybackend.New(nil), "new": memorybackend.New(nil)},
+		Backends: map[string]handoff.Store{"old": memorybackend.New(nil), "new": memorybackend.New(nil)},
 		Default:  "old",
 		Client:   openfeature.NewClient("throttler"),
 		Events:   true,

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
@@ -73,7 +74,7 @@ type restless struct {
 	processes []*rollout.Backend
 }
 
-func newRestless(t *testing.T, intN func(int) int, backends map[string]throttler.Mover) *restless {
+func newRestless(t *testing.T, intN func(int) int, backends map[string]handoff.Store) *restless {
 	names := slices.Sorted(maps.Keys(backends))
 	r := &restless{intN: intN}
 	for range 3 {
@@ -151,7 +152,7 @@ func memcachedClient(t testing.TB, addr string) *memcache.Client {
 	return c
 }
 
-func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) throttler.Mover {
+func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Store {
 	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) throttler.Mo
 	return b
 }
 
-func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) throttler.Mover {
+func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) handoff.Store {
 	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
 	if err != nil {
 		t.Fatal(err)
@@ -177,26 +178,26 @@ func TestContractWhileCountsMove(t *testing.T) {
 }
 
 // houses returns functions that open empty backends between which counts move.
-func houses(t *testing.T) map[string]func(*testing.T) map[string]throttler.Mover {
+func houses(t *testing.T) map[string]func(*testing.T) map[string]handoff.Store {
 	var shards []redisbackend.Shard
 	for _, name := range []string{"a", "b", "c"} {
 		shards = append(shards, redisbackend.Shard{Name: name, Primary: redisClient(t, testserver.Redis(t).Addr)})
 	}
 	servers := []memcachedbackend.Server{{Name: "a", Client: memcachedClient(t, testserver.Memcached(t).Addr)}}
 	n := 0 // makes prefixes that were not used before
-	return map[string]func(*testing.T) map[string]throttler.Mover{
-		"two in memory": func(*testing.T) map[string]throttler.Mover {
-			return map[string]throttler.Mover{"old": memorybackend.New(nil), "new": memorybackend.New(nil)}
+	return map[string]func(*testing.T) map[string]handoff.Store{
+		"two in memory": func(*testing.T) map[string]handoff.Store {
+			return map[string]handoff.Store{"old": memorybackend.New(nil), "new": memorybackend.New(nil)}
 		},
-		"three kinds": func(t *testing.T) map[string]throttler.Mover {
+		"three kinds": func(t *testing.T) map[string]handoff.Store {
 			n++
-			return map[string]throttler.Mover{
+			return map[string]handoff.Store{
 				"memory": memorybackend.New(nil), "redis": redisBackend(t, shards[:1], n), "memcached": memcachedBackend(t, servers, n),
 			}
 		},
-		"two rings": func(t *testing.T) map[string]throttler.Mover {
+		"two rings": func(t *testing.T) map[string]handoff.Store {
 			n++
-			return map[string]throttler.Mover{"two shards": redisBackend(t, shards[:2], n), "three shards": redisBackend(t, shards, n)}
+			return map[string]handoff.Store{"two shards": redisBackend(t, shards[:2], n), "three shards": redisBackend(t, shards, n)}
 		},
 	}
 }

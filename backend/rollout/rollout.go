@@ -24,6 +24,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -35,7 +36,7 @@ type Options struct {
 	// Backends are those that counts may live on, by the names that the flag's
 	// values have. Every process needs the same names for the same backends.
 	// From 1 to 64.
-	Backends map[string]throttler.Mover
+	Backends map[string]handoff.Store
 
 	// Default is the name of the backend that serves a client if the flag does
 	// not say: there is no provider, the flag is missing or disabled, its value
@@ -91,7 +92,7 @@ type Backend struct {
 
 	members  []*member
 	byName   map[string]*member
-	byPlace  map[throttler.Place]*member
+	byID     map[handoff.BackendID]*member
 	fallback *member
 
 	view   atomic.Pointer[view]
@@ -109,12 +110,12 @@ var _ throttler.Backend = (*Backend)(nil)
 
 // member is one of the backends.
 type member struct {
-	name    string
-	index   int64 // among the sorted names
-	place   throttler.Place
-	backend throttler.Mover
-	home    *throttler.Home // of decisions about counts that are known to be here
-	served  atomic.Int64
+	name      string
+	index     int64 // among the sorted names
+	id        handoff.BackendID
+	backend   handoff.Store
+	placement *handoff.Placement // of decisions about counts that are known to be here
+	served    atomic.Int64
 
 	health health
 }
@@ -143,7 +144,7 @@ func New(o Options) (*Backend, error) {
 		keep:        o.Keep,
 		abandon:     o.Abandon,
 		byName:      make(map[string]*member),
-		byPlace:     make(map[throttler.Place]*member),
+		byID:        make(map[handoff.BackendID]*member),
 		mayEvaluate: make(chan struct{}, evaluationsAtOnce),
 	}
 	if b.flag == "" {
@@ -167,10 +168,10 @@ func New(o Options) (*Backend, error) {
 		if name == "" || o.Backends[name] == nil {
 			return nil, fmt.Errorf("rollout: backend %q has no name or is nil", name)
 		}
-		m := &member{name: name, index: int64(len(b.members)), place: throttler.PlaceOf(name), backend: o.Backends[name]}
-		m.home = &throttler.Home{Place: m.place, Keep: b.keep}
+		m := &member{name: name, index: int64(len(b.members)), id: handoff.IDOf(name), backend: o.Backends[name]}
+		m.placement = &handoff.Placement{Backend: m.id, Keep: b.keep}
 		b.members = append(b.members, m)
-		b.byName[name], b.byPlace[m.place] = m, m
+		b.byName[name], b.byID[m.id] = m, m
 	}
 	b.fallback = b.byName[o.Default]
 	b.routes.init(o.MaxKeys)
@@ -201,26 +202,23 @@ func (b *Backend) Close() {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges}, func(m *member, home *throttler.Home) (throttler.Decision, error) {
-		r.Home = home
-		return m.backend.Take(ctx, r)
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+		return m.backend.TakeAt(ctx, r, p)
 	})
 }
 
 // Peek implements throttler.Backend. It moves no count: one that is to move is
 // read where it is.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges, look: true}, func(m *member, home *throttler.Home) (throttler.Decision, error) {
-		r.Home = home
-		return m.backend.Peek(ctx, r)
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges, look: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+		return m.backend.PeekAt(ctx, r, p)
 	})
 }
 
 // Settle implements throttler.Backend. What it settles has moved with the
 // count.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges}, func(m *member, home *throttler.Home) (throttler.Decision, error) {
-		s.Home = home
-		return m.backend.Settle(ctx, s)
+	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+		return m.backend.SettleAt(ctx, s, p)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/memprovider"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/clock"
@@ -25,30 +26,30 @@ var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 20,
 
 // watched counts the calls of a backend, and fails them if told to.
 type watched struct {
-	throttler.Mover
+	handoff.Store
 	calls, releases atomic.Int64
 	broken          atomic.Bool
 }
 
 var errBroken = fmt.Errorf("broken: %w", throttler.ErrUnavailable)
 
-func (w *watched) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (w *watched) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	w.calls.Add(1)
 	if w.broken.Load() {
 		return throttler.Decision{}, errBroken
 	}
-	return w.Mover.Take(ctx, r)
+	return w.Store.TakeAt(ctx, r, p)
 }
 
-func (w *watched) Release(ctx context.Context, r throttler.Release) ([]throttler.Released, error) {
-	if !r.Look {
+func (w *watched) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	if !r.ReadOnly {
 		w.calls.Add(1)
 		w.releases.Add(1)
 	}
 	if w.broken.Load() {
 		return nil, errBroken
 	}
-	return w.Mover.Release(ctx, r)
+	return w.Store.Release(ctx, r)
 }
 
 // pair is two backends, and a flag that processes see.
@@ -59,7 +60,7 @@ type pair struct {
 }
 
 func newPair(t *testing.T) *pair {
-	return &pair{t, &watched{Mover: memorybackend.New(nil)}, &watched{Mover: memorybackend.New(nil)}, clock.NewManual(t0)}
+	return &pair{t, &watched{Store: memorybackend.New(nil)}, &watched{Store: memorybackend.New(nil)}, clock.NewManual(t0)}
 }
 
 // newPairAfterMove returns a pair of which a process has moved alice from old to
@@ -89,7 +90,7 @@ func (p *pair) process(wish string, o rollout.Options) *process {
 		value:  func(context.Context, string) openfeature.StringResolutionDetail { return says(q.wish.Load().(string)) },
 		events: make(chan openfeature.Event),
 	}
-	o.Backends = map[string]throttler.Mover{"old": p.old, "new": p.new}
+	o.Backends = map[string]handoff.Store{"old": p.old, "new": p.new}
 	o.Default = "old"
 	o.Client = clientOf(p.t, q.flag)
 	q.rollout = newRollout(p.t, o)
@@ -258,7 +259,7 @@ func TestFlagProblems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t)
-			b := newRollout(t, rollout.Options{Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, test.provider)})
+			b := newRollout(t, rollout.Options{Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, test.provider)})
 			th := throttler.New(b, &throttler.Options{Clock: p.clock})
 			for range 3 {
 				if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
@@ -287,7 +288,7 @@ func inMemory(flag string, value any) *memprovider.InMemoryProvider {
 func TestInMemoryProvider(t *testing.T) {
 	p := newPair(t)
 	flags := inMemory(rollout.DefaultFlag, "old")
-	b := newRollout(t, rollout.Options{Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, flags), Events: true})
+	b := newRollout(t, rollout.Options{Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, flags), Events: true})
 	if got := b.Wanted(t.Context(), "alice"); got != "old" {
 		t.Errorf("wanted on %s, want old", got)
 	}
@@ -404,8 +405,8 @@ func TestNobodyGainsByMoving(t *testing.T) {
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.New(nil)
-	one := map[string]throttler.Mover{"a": m}
-	many := map[string]throttler.Mover{}
+	one := map[string]handoff.Store{"a": m}
+	many := map[string]handoff.Store{}
 	for i := range 65 {
 		many[fmt.Sprint("b", i)] = m
 	}
@@ -416,7 +417,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		"rollout: Client is nil; it must be an OpenFeature client":                      {Backends: one, Default: "a"},
 		`rollout: Default is ""; it must be the name of one of Backends: a`:             {Backends: one, Client: c},
 		`rollout: Default is "b"; it must be the name of one of Backends: a`:            {Backends: one, Client: c, Default: "b"},
-		`rollout: backend "" has no name or is nil`:                                     {Backends: map[string]throttler.Mover{"a": m, "": m}, Client: c, Default: "a"},
+		`rollout: backend "" has no name or is nil`:                                     {Backends: map[string]handoff.Store{"a": m, "": m}, Client: c, Default: "a"},
 		`rollout: Refresh is -1s, Keep 0s, Abandon 0s, MaxKeys 0; none may be negative`: {Backends: one, Client: c, Default: "a", Refresh: -time.Second},
 	} {
 		if _, err := rollout.New(o); err == nil || err.Error() != want {
@@ -433,7 +434,7 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 	hung := make(chan struct{})
 	t.Cleanup(func() { close(hung) })
 	b := newRollout(t, rollout.Options{
-		Backends: map[string]throttler.Mover{"old": p.old, "new": p.new}, Default: "old",
+		Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old",
 		Client: clientOf(t, &provider{value: func(context.Context, string) openfeature.StringResolutionDetail {
 			if hang.Load() {
 				<-hung
@@ -473,7 +474,7 @@ func TestCountWentToAnUnknownBackend(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for _, wish := range []string{"old", "third"} {
 		b := newRollout(t, rollout.Options{
-			Backends: map[string]throttler.Mover{"old": p.old, "third": memorybackend.New(nil)}, Default: "old",
+			Backends: map[string]handoff.Store{"old": p.old, "third": memorybackend.New(nil)}, Default: "old",
 			Client: clientOf(t, inMemory(rollout.DefaultFlag, wish)),
 		})
 		d, err := throttler.New(b, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
-	"github.com/weir-go/weir/throttler"
 )
 
 // TestShares draws 10,000 clients for a backend: as many as the flag says, the
@@ -26,7 +26,7 @@ func TestShares(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := newRollout(t, rollout.Options{
-			Backends: map[string]throttler.Mover{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}, Default: "memcached",
+			Backends: map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}, Default: "memcached",
 			Client: clientOf(t, flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})),
 		})
 		chosen := make(map[string]bool)

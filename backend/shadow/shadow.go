@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -29,7 +30,7 @@ type Options struct {
 	Serving throttler.Backend
 
 	// Candidate is looked at. Required.
-	Candidate throttler.Mover
+	Candidate handoff.Store
 
 	// Queue is how many decisions wait for the candidate at most, and how many
 	// are remembered in case they are settled later. If zero, 1024.
@@ -51,7 +52,7 @@ type Options struct {
 // concurrent use.
 type Backend struct {
 	serving   throttler.Backend
-	candidate throttler.Mover
+	candidate handoff.Store
 	deadline  time.Duration
 	differ    func(serving, candidate throttler.Decision)
 

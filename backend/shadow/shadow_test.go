@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
@@ -169,9 +170,9 @@ func TestRefund(t *testing.T) {
 }
 
 // hanging answers when its context is done.
-type hanging struct{ throttler.Mover }
+type hanging struct{ handoff.Store }
 
-func (hanging) Take(ctx context.Context, _ throttler.Request) (throttler.Decision, error) {
+func (hanging) TakeAt(ctx context.Context, _ throttler.Request, _ *handoff.Placement) (throttler.Decision, error) {
 	<-ctx.Done()
 	return throttler.Decision{}, ctx.Err()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -54,12 +55,13 @@ func (w *worker) show(ctx context.Context, s shown) {
 		w.settle(ctx, s.settlement)
 		return
 	}
+	var p *handoff.Placement
 	if !opens(s.decision) {
-		s.request.Home = inStep
+		p = inStep
 	}
 	began := time.Now()
-	d, err := w.b.candidate.Take(ctx, s.request)
-	switch elsewhere := (*throttler.ElsewhereError)(nil); {
+	d, err := w.b.candidate.TakeAt(ctx, s.request, p)
+	switch elsewhere := (*handoff.ElsewhereError)(nil); {
 	case errors.As(err, &elsewhere):
 		w.b.counts.notInStep.Add(1)
 		return
@@ -77,7 +79,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 }
 
 // inStep has the candidate decide about a count that it has, and begin none.
-var inStep = &throttler.Home{Place: throttler.PlaceOf("shadow"), Required: true, Live: true}
+var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow"), MustExist: true, MustBeLive: true}
 
 // opens reports whether a count may begin with decision d: there is no fixed
 // window in it that was open before.

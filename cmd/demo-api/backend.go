@@ -8,6 +8,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
@@ -56,7 +57,7 @@ func (b *backends) close() {
 
 func (b *backends) openServing(ctx context.Context) error {
 	c := &b.config.backends
-	all := make(map[string]throttler.Mover)
+	all := make(map[string]handoff.Store)
 	names := c.names()
 	if c.flags == "" {
 		names = names[:1]
@@ -107,7 +108,7 @@ func (b *backends) openShadow(ctx context.Context) error {
 }
 
 // openOne opens the backend of that name. An empty prefix is the usual one.
-func (b *backends) openOne(ctx context.Context, name, prefix string) (throttler.Mover, error) {
+func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
 		return memorybackend.New(nil), nil

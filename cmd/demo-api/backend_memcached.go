@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
-	"github.com/weir-go/weir/throttler"
 )
 
-func (b *backends) openMemcached(ctx context.Context, prefix string) (throttler.Mover, error) {
+func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.Store, error) {
 	var servers []memcachedbackend.Server
 	for _, s := range b.config.backends.servers {
 		client := memcachedbackend.NewClient(s.address)

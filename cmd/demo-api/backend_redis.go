@@ -7,11 +7,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/throttler"
 )
 
-func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix string) (throttler.Mover, error) {
+func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix string) (handoff.Store, error) {
 	var shards []redisbackend.Shard
 	var servers []redisServer
 	connect := func(shard, role, addr string) *redis.Client {

@@ -8,14 +8,16 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// caller is who is charged: the bearer of a token, else the client's address.
-//
-// The demo believes any token, and so anybody can have fresh quotas by making
-// tokens up. An API that checks its callers puts that check before the limits,
-// and charges the user whom it has found.
-var caller = middleware.FirstOf(middleware.BearerToken(), middleware.ClientIP(nil))
+// caller keys by the subject of a token that the demo knows, and requests
+// without one by the client's address.
+func (c *config) caller() middleware.Key {
+	known := func(_ *http.Request, token string) (string, bool) { return c.tokens.subject(token) }
+	return middleware.FirstOf(
+		middleware.BearerToken(known),
+		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: c.trustedProxies}))
+}
 
-// organisation is the one that the route names, whoever asks.
-func organisation(r *http.Request) (key string, ok bool) {
-	return "org:" + chi.URLParam(r, "org"), true
+// organisation keys by the organisation that the route names.
+func organisation() middleware.Key {
+	return middleware.KeyFunc(func(r *http.Request) (string, bool) { return "org:" + chi.URLParam(r, "org"), true })
 }

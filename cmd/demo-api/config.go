@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,65 +15,153 @@ import (
 // config is what the demo runs on: the defaults, and what a file changes.
 type config struct {
 	listen         string
+	debugListen    string // "" if debugging is off
 	backends       backendsConfig
 	policies       map[string]*throttler.Policy
 	dryRuns        map[string]*throttler.Policy // by the policies beside which they are tried
-	trustedProxies []string                     // CIDR prefixes
+	tokens         tokensConfig
+	trustedProxies []netip.Prefix
 	deadline       time.Duration
 	failClosed     bool
 }
 
-// Names of the policies that the routes use.
-const (
-	corePolicy        = "core"
-	searchPolicy      = "search"
-	createTokenPolicy = "auth.createToken"
-	orgPolicy         = "org"        // what an organisation's members may do together
-	memberPolicy      = "org.member" // and each of them
-)
-
-// routePolicies are those names.
-var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPolicy, memberPolicy}
-
 func defaultConfig() *config {
-	c := &config{
-		listen:   "127.0.0.1:8080",
-		backends: backendsConfig{serving: memoryName},
-		policies: map[string]*throttler.Policy{},
-		dryRuns:  map[string]*throttler.Policy{},
-		deadline: 50 * time.Millisecond,
+	return &config{
+		listen:      "127.0.0.1:8080",
+		debugListen: "127.0.0.1:0",
+		backends:    backendsConfig{serving: memoryName},
+		policies:    defaultPolicies(),
+		dryRuns:     map[string]*throttler.Policy{},
+		tokens:      defaultTokens(),
+		deadline:    50 * time.Millisecond,
 	}
-	for _, p := range []*throttler.Policy{
-		{Name: corePolicy, Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}},
-		{Name: searchPolicy, Limits: []throttler.Limit{{Quota: 30, Window: time.Minute}}},
-		{Name: createTokenPolicy, Limits: []throttler.Limit{
-			{Quota: 20, Window: time.Minute},
-			{Quota: 5, Window: 3 * time.Second},
-		}},
-		{Name: orgPolicy, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}},
-		{Name: memberPolicy, Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}},
-	} {
-		c.policies[p.Name] = p
-	}
-	return c
 }
 
-// policyNames returns the names of all policies, sorted.
-func (c *config) policyNames() []string {
-	return slices.Sorted(maps.Keys(c.policies))
+// loadConfig reads the file over the defaults: what it does not mention stays,
+// a policy that it does not mention too. The error lists all that is wrong.
+func loadConfig(name string) (*config, error) {
+	r := &reader{name: name}
+	text := r.readFile()
+	if r.failed() {
+		return nil, r.err()
+	}
+	return r.config(text)
+}
+
+func (r *reader) config(text []byte) (*config, error) {
+	file := r.parse(text)
+	if !r.failed() && file.missing() {
+		// Of a file that was cut off or never written, the defaults would make
+		// limits that nobody wants.
+		r.problem(0, "the file is empty; any key may be left out, but not all of them")
+	}
+	if r.failed() {
+		return nil, r.err()
+	}
+	c := defaultConfig()
+	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "flags", "shadow",
+		"policies", "dry_runs", "tokens", "trusted_proxies", "deadline", "on_failure")
+	if v := f["listen"]; !v.missing() {
+		c.listen = v.address(hostOptional)
+	}
+	if v := f["debug_listen"]; !v.missing() {
+		c.readDebugListen(v)
+	}
+	c.backends.read(f)
+	c.readPolicies(f["policies"])
+	c.readDryRuns(f["dry_runs"])
+	if v := f["tokens"]; !v.missing() {
+		c.tokens = readTokens(v)
+	}
+	c.readTrustedProxies(f["trusted_proxies"])
+	if v := f["deadline"]; !v.missing() {
+		c.readDeadline(v)
+	}
+	if v := f["on_failure"]; !v.missing() {
+		c.failClosed = v.oneOf("open", "closed") == "closed"
+	}
+	return c, r.err()
+}
+
+func (c *config) readDebugListen(v value) {
+	if text, ok := v.peek(); ok && text == "off" {
+		c.debugListen = ""
+		return
+	}
+	c.debugListen = v.address(hostNeeded)
+}
+
+// A decision within less is a matter of luck, and one that takes longer comes
+// when the client has given up.
+const (
+	minDeadline = time.Millisecond
+	maxDeadline = 30 * time.Second
+)
+
+func (c *config) readDeadline(v value) {
+	c.deadline = v.duration()
+	if c.deadline != 0 && (c.deadline < minDeadline || c.deadline > maxDeadline) {
+		v.wrong(fmt.Sprintf("from %v to %v", minDeadline, maxDeadline))
+	}
+}
+
+// The shortest prefixes that a proxy's network may have: those of the networks
+// 10.0.0.0/8 and fc00::/7, the largest that are private. A shorter one has
+// public addresses, and any client that is there could choose the address that
+// it is counted by.
+const (
+	minPrefix4 = 8
+	minPrefix6 = 7
+)
+
+func (c *config) readTrustedProxies(v value) {
+	const mustBe = "an address range such as 10.0.0.0/8 or 192.0.2.7/32"
+	for _, item := range v.items("a list of address ranges, such as [10.0.0.0/8]") {
+		text, ok := item.scalar(mustBe)
+		if !ok {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			item.wrong(mustBe)
+		case prefix.Addr().Is4In6():
+			item.wrong("in the form of IPv4, such as 10.0.0.0/8")
+		case prefix.Addr().Is4() && prefix.Bits() < minPrefix4, prefix.Addr().Is6() && prefix.Bits() < minPrefix6:
+			item.wrong(fmt.Sprintf("your proxies' own range, at most a /%d (of IPv6 a /%d): whoever is in it chooses the address by which a client is counted", minPrefix4, minPrefix6))
+		case prefix.Masked() != prefix:
+			item.wrong(fmt.Sprintf("%v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())))
+		}
+		c.trustedProxies = append(c.trustedProxies, prefix)
+	}
 }
 
 // warnings names what is allowed, but hardly meant.
 func (c *config) warnings() []string {
 	var all []string
-	for _, name := range c.policyNames() {
+	var unused []string
+	for _, name := range slices.Sorted(maps.Keys(c.policies)) {
 		all = append(all, c.policies[name].Warnings()...)
-		if !slices.Contains(routePolicies, name) {
-			all = append(all, fmt.Sprintf("policy %q limits no route; the routes use %s", name, strings.Join(routePolicies, ", ")))
+		if slices.Contains(routePolicies, name) {
+			all = append(all, waitWarnings(c.policies[name])...)
+		} else {
+			unused = append(unused, fmt.Sprintf("%q", name))
 		}
+	}
+	if more := len(unused) - 3; more > 0 {
+		unused = append(unused[:3], fmt.Sprintf("and %d more", more))
+	}
+	if len(unused) > 0 {
+		all = append(all, fmt.Sprintf("no route uses the policies %s; the routes use %s", strings.Join(unused, ", "), strings.Join(routePolicies, ", ")))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.dryRuns)) {
 		all = append(all, c.dryRuns[name].Warnings()...)
+	}
+	if c.tokens.any {
+		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
+	}
+	if c.debugListen != "" && !isLoopback(c.debugListen) {
+		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it asks nobody for a password", c.debugListen))
 	}
 	if c.backends.flags != "" {
 		if err := flagfile.Check(c.backends.flags); err != nil {
@@ -84,94 +169,4 @@ func (c *config) warnings() []string {
 		}
 	}
 	return all
-}
-
-// configFile is the file as it is written. Its leaves are strings, so that
-// whatever stands there can be quoted in an error; YAML would make a 4 of 4.5.
-type configFile struct {
-	Listen         string                `yaml:"listen"`
-	Backend        string                `yaml:"backend"`
-	Redis          *redisFile            `yaml:"redis"`
-	Memcached      *memcachedFile        `yaml:"memcached"`
-	Flags          string                `yaml:"flags"`
-	Shadow         string                `yaml:"shadow"`
-	Policies       map[string]policyFile `yaml:"policies"`
-	DryRuns        map[string]policyFile `yaml:"dry_runs"`
-	TrustedProxies []string              `yaml:"trusted_proxies"`
-	Deadline       string                `yaml:"deadline"`
-	OnFailure      string                `yaml:"on_failure"`
-}
-
-// loadConfig reads the file over the defaults: what it does not mention stays,
-// a policy that it does not mention too. The error lists all that is wrong.
-func loadConfig(name string) (*config, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	return parseConfig(name, text)
-}
-
-func parseConfig(name string, text []byte) (*config, error) {
-	r, file := newReader(name, text)
-	c := defaultConfig()
-	if r.failed() {
-		return nil, r.err()
-	}
-	if file.Listen != "" {
-		c.listen = r.address(file.Listen, "listen")
-	}
-	c.backends.read(r, &file)
-	for _, name := range slices.Sorted(maps.Keys(file.Policies)) {
-		if p := r.policy(name, file.Policies[name], "policies", name); p != nil {
-			c.policies[name] = p
-		}
-	}
-	c.readDryRuns(r, file.DryRuns)
-	for i, prefix := range file.TrustedProxies {
-		if _, err := netip.ParsePrefix(prefix); err != nil {
-			r.wrong("an address range such as 10.0.0.0/8 or 192.0.2.7/32", prefix, "trusted_proxies", i)
-		}
-	}
-	c.trustedProxies = file.TrustedProxies
-	if file.Deadline != "" {
-		c.deadline = r.duration(file.Deadline, "deadline")
-	}
-	c.failClosed = file.OnFailure == "closed"
-	if !slices.Contains([]string{"", "open", "closed"}, file.OnFailure) {
-		r.wrong("open or closed", file.OnFailure, "on_failure")
-	}
-	return c, r.err()
-}
-
-func (r *reader) whole(text string, at ...any) int64 {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 1 {
-		r.wrong("a whole number, 1 or more", text, at...)
-	}
-	return n
-}
-
-func (r *reader) duration(text string, at ...any) time.Duration {
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		r.wrong("a duration above zero, with its unit, such as 50ms, 60s or 1h", text, at...)
-	}
-	return d
-}
-
-func (r *reader) address(text string, at ...any) string {
-	if err := checkAddress(text); err != nil {
-		r.wrong("a host and a port, such as 127.0.0.1:8080", text, at...)
-	}
-	return text
-}
-
-func checkAddress(text string) error {
-	_, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return err
-	}
-	_, err = strconv.ParseUint(port, 10, 16)
-	return err
 }

@@ -78,155 +78,103 @@ func (c *backendsConfig) describeOne(name string) string {
 	return "memory"
 }
 
-type redisFile struct {
-	Shards    []shardFile `yaml:"shards"`
-	Resharded []shardFile `yaml:"resharded"`
-}
-
-type shardFile struct {
-	Name     string        `yaml:"name"`
-	Primary  string        `yaml:"primary"`
-	Replicas []addressFile `yaml:"replicas"`
-}
-
-type memcachedFile struct {
-	Servers []serverFile `yaml:"servers"`
-}
-
-// serverFile is an address, or a name and an address.
-type serverFile struct {
-	Name    string `yaml:"name"`
-	Address string `yaml:"address"`
-}
-
-// UnmarshalYAML takes an address alone for a server of that name.
-func (s *serverFile) UnmarshalYAML(decode func(any) error) error {
-	type plain serverFile
-	var keys map[string]string
-	isMap := decode(&keys) == nil
-	_, named := keys["name"]
-	_, addressed := keys["address"]
-	if isMap && (named || addressed || len(keys) != 1) {
-		return decode((*plain)(s))
+func (c *backendsConfig) read(f map[string]value) {
+	before := len(f["backend"].r.problems)
+	redis := f["redis"].fields("shards", "resharded")
+	servers := f["memcached"].fields("servers")["servers"]
+	c.shards = readShards(redis["shards"])
+	c.resharded = readShards(redis["resharded"])
+	c.servers = readServers(servers)
+	if v := f["backend"]; !v.missing() {
+		c.serving = v.oneOf(memoryName, redisName, reshardedName, memcachedName)
 	}
-	var address addressFile
-	if err := address.UnmarshalYAML(decode); err != nil {
-		return err
+	if v := f["shadow"]; !v.missing() {
+		c.shadow = v.oneOf(memoryName, redisName, reshardedName, memcachedName)
 	}
-	s.Name, s.Address = string(address), string(address)
-	return nil
-}
-
-type addressFile string
-
-// UnmarshalYAML takes {host: port} for host:port: that is how go-yaml 1.19
-// reads an address in a list in a flow mapping, {replicas: [127.0.0.1:7002]}.
-func (a *addressFile) UnmarshalYAML(decode func(any) error) error {
-	var pair map[string]string
-	if decode(&pair) == nil && len(pair) == 1 {
-		for host, port := range pair {
-			*a = addressFile(host + ":" + port)
+	if v := f["flags"]; !v.missing() {
+		c.flags, _ = v.scalar("a file in flagd's form")
+		if c.flags != "" && !filepath.IsAbs(c.flags) {
+			c.flags = filepath.Join(filepath.Dir(v.r.name), c.flags)
 		}
-		return nil
 	}
-	return decode((*string)(a))
-}
-
-func (c *backendsConfig) read(r *reader, file *configFile) {
-	if file.Redis != nil {
-		c.shards = r.shards(file.Redis.Shards, "shards")
-		c.resharded = r.shards(file.Redis.Resharded, "resharded")
+	if len(f["backend"].r.problems) > before {
+		return // what seems to be missing may be what is wrong
 	}
-	if file.Memcached != nil {
-		c.servers = r.servers(file.Memcached.Servers)
-	}
-	if file.Backend != "" {
-		c.serving = file.Backend
-	}
-	if !c.checkName(r, file, c.serving, "backend") {
+	lists := map[string]value{redisName: redis["shards"], reshardedName: redis["resharded"], memcachedName: servers}
+	if !c.has(c.serving, lists[c.serving], f["backend"]) || !c.has(c.shadow, lists[c.shadow], f["shadow"]) {
 		return
 	}
-	if file.Shadow != "" && c.checkName(r, file, file.Shadow, "shadow") {
-		c.shadow = file.Shadow
-	}
-	if c.flags = file.Flags; c.flags != "" && !filepath.IsAbs(c.flags) {
-		c.flags = filepath.Join(filepath.Dir(r.name), c.flags)
-	}
-	if c.flags == "" {
+	switch {
+	case c.flags == "":
 		for _, name := range c.names()[1:] {
 			if name != c.shadow {
 				section, _, _ := strings.Cut(name, "-")
-				r.problem(fmt.Sprintf("%s is set, but the backend is %s; write backend: %s, or flags: FILE to move clients between them, or leave %s out", section, c.serving, name, section), section)
+				f[section].problem("%[1]s is set, but the backend is %[2]s; write backend: %[3]s, or flags: FILE to move clients between them, or leave %[1]s out", section, c.serving, name)
 			}
 		}
-	} else if len(c.names()) == 1 {
-		r.problem(fmt.Sprintf("flags is set, but there is no backend beside %s to move clients to; set redis or memcached", c.serving), "flags")
+	case len(c.names()) == 1:
+		f["flags"].problem("flags is set, but there is no backend beside %s to move clients to; set redis or memcached", c.serving)
 	}
 }
 
-// checkName notes what is wrong with the name of a backend that stands at a
-// key, and reports whether it is right.
-func (c *backendsConfig) checkName(r *reader, file *configFile, name, at string) bool {
-	switch name {
-	case memoryName:
-	case redisName:
-		if file.Redis == nil || len(file.Redis.Shards) == 0 {
-			r.problem("redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}", "redis", "shards")
-			return false
-		}
-	case reshardedName:
-		if file.Redis == nil || len(file.Redis.Resharded) == 0 {
-			r.problem("redis.resharded is empty; the redis-resharded backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}", "redis", "resharded")
-			return false
-		}
-	case memcachedName:
-		if file.Memcached == nil || len(file.Memcached.Servers) == 0 {
-			r.problem("memcached.servers is empty; the memcached backend needs at least one server, such as 127.0.0.1:11211", "memcached", "servers")
-			return false
-		}
+// has reports whether the backend of that name has a server. If not, it adds a
+// problem, to the list that should name one, or where the name is.
+func (c *backendsConfig) has(name string, list, at value) bool {
+	needs := ""
+	switch {
+	case name == redisName && len(c.shards) == 0, name == reshardedName && len(c.resharded) == 0:
+		needs = "one shard, such as {name: a, primary: 127.0.0.1:6379}"
+	case name == memcachedName && len(c.servers) == 0:
+		needs = "one server, such as 127.0.0.1:11211"
 	default:
-		r.wrong("memory, redis, redis-resharded or memcached", name, at)
-		return false
+		return true
 	}
-	return true
+	if !list.missing() {
+		at = list
+	}
+	at.problem("%s is empty; the %s backend needs at least %s", list.path, name, needs)
+	return false
 }
 
-func (r *reader) shards(files []shardFile, list string) []shardConfig {
+func readShards(v value) []shardConfig {
 	var shards []shardConfig
-	seen := map[string]int{}
-	for i, s := range files {
-		at := func(more ...any) []any { return append([]any{"redis", list, i}, more...) }
-		switch first, again := seen[s.Name]; {
-		case s.Name == "":
-			r.problem(fmt.Sprintf("redis.%s[%d].name is missing; keys find their shard by its name", list, i), at()...)
-		case again:
-			r.wrong(fmt.Sprintf("another than that of redis.%s[%d]: keys find their shard by its name", list, first), s.Name, at("name")...)
-		default:
-			seen[s.Name] = i
+	names := map[string]value{}
+	for _, item := range v.items("a list of shards, such as [{name: a, primary: 127.0.0.1:6379}]") {
+		f := item.fields("name", "primary", "replicas")
+		s := shardConfig{name: readName(f["name"], names, "shard"), primary: f["primary"].address(hostNeeded)}
+		for _, replica := range f["replicas"].items("a list of addresses, such as [127.0.0.1:6380]") {
+			s.replicas = append(s.replicas, replica.address(hostNeeded))
 		}
-		shard := shardConfig{name: s.Name, primary: r.address(s.Primary, at("primary")...)}
-		for j, replica := range s.Replicas {
-			shard.replicas = append(shard.replicas, r.address(string(replica), at("replicas", j)...))
-		}
-		shards = append(shards, shard)
+		shards = append(shards, s)
 	}
 	return shards
 }
 
-func (r *reader) servers(files []serverFile) []serverConfig {
+func readServers(v value) []serverConfig {
 	var servers []serverConfig
-	seen := map[string]int{}
-	for i, s := range files {
-		at := func(more ...any) []any { return append([]any{"memcached", "servers", i}, more...) }
-		switch first, again := seen[s.Name]; {
-		case s.Name == "":
-			r.problem(fmt.Sprintf("memcached.servers[%d].name is missing; keys find their server by its name", i), at()...)
-		case again:
-			r.problem(fmt.Sprintf("memcached.servers[%d] is named %q as memcached.servers[%d] is; keys find their server by its name", i, s.Name, first), at()...)
-		default:
-			seen[s.Name] = i
+	names := map[string]value{}
+	for _, item := range v.items("a list of servers, such as [127.0.0.1:11211]") {
+		if _, ok := item.peek(); ok { // an address alone names itself
+			servers = append(servers, serverConfig{readName(item, names, "server"), item.address(hostNeeded)})
+			continue
 		}
-		servers = append(servers, serverConfig{s.Name, r.address(s.Address, at("address")...)})
+		f := item.fields("name", "address")
+		servers = append(servers, serverConfig{readName(f["name"], names, "server"), f["address"].address(hostNeeded)})
 	}
 	return servers
+}
+
+// readName returns a name that is none of names, and adds it there.
+func readName(v value, names map[string]value, what string) string {
+	mustBe := "a name, such as a: keys find their " + what + " by it"
+	name, ok := v.scalar(mustBe)
+	if !ok {
+		return ""
+	}
+	if first, again := names[name]; again {
+		v.problem("%s is %q, as %s is; names must differ, because keys find their %s by it", v.name(), name, first.name(), what)
+	} else {
+		names[name] = v
+	}
+	return name
 }

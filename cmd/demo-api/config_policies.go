@@ -1,90 +1,147 @@
 package main
 
 import (
-	"maps"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
 
-type policyFile struct {
-	Limits []limitFile `yaml:"limits"`
-}
+// Names of the policies that the routes use.
+const (
+	corePolicy        = "core"
+	searchPolicy      = "search"
+	createTokenPolicy = "auth.createToken"
+	orgPolicy         = "org"        // what an organisation's members may do together
+	memberPolicy      = "org.member" // and each of them
+	secondaryPolicy   = "secondary"  // all requests of a caller, whatever they cost elsewhere
+)
 
-type limitFile struct {
-	Quota     string `yaml:"quota"`
-	Window    string `yaml:"window"`
-	Algorithm string `yaml:"algorithm"`
-	Aligned   string `yaml:"aligned"`
-	Burst     string `yaml:"burst"`
-	MaxWait   string `yaml:"max_wait"`
-}
+// routePolicies are those names.
+var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPolicy, memberPolicy, secondaryPolicy}
 
 // dryRunSuffix ends the names of policies that are run dry: their counts are
 // their own.
 const dryRunSuffix = ".dry-run"
 
-func (c *config) readDryRuns(r *reader, files map[string]policyFile) {
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if !slices.Contains(routePolicies, name) {
-			r.problem("dry_runs."+name+" is beside no route; the routes use "+strings.Join(routePolicies, ", "), "dry_runs", name)
-			continue
-		}
-		if p := r.policy(name+dryRunSuffix, files[name], "dry_runs", name); p != nil {
-			c.dryRuns[name] = p
+func defaultPolicies() map[string]*throttler.Policy {
+	policies := map[string]*throttler.Policy{}
+	for _, p := range []*throttler.Policy{
+		{Name: corePolicy, Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}},
+		{Name: searchPolicy, Limits: []throttler.Limit{{Quota: 30, Window: time.Minute}}},
+		{Name: createTokenPolicy, Limits: []throttler.Limit{
+			{Quota: 20, Window: time.Minute},
+			{Quota: 5, Window: 3 * time.Second},
+		}},
+		{Name: orgPolicy, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}},
+		{Name: memberPolicy, Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}},
+		{Name: secondaryPolicy, Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}}},
+	} {
+		policies[p.Name] = p
+	}
+	return policies
+}
+
+const policiesMustBe = "a mapping of policies by their names"
+
+func (c *config) readPolicies(v value) {
+	for _, e := range v.entries(policiesMustBe) {
+		if p := readPolicy(e.key, e.value); p != nil {
+			c.policies[e.key] = p
 		}
 	}
 }
 
-// policy returns nil if the policy is wrong.
-func (r *reader) policy(name string, file policyFile, at ...any) *throttler.Policy {
-	before := len(r.problems)
-	p := &throttler.Policy{Name: name}
-	for i, l := range file.Limits {
-		p.Limits = append(p.Limits, r.limit(l, slices.Concat(at, []any{"limits", i})...))
+func (c *config) readDryRuns(v value) {
+	for _, e := range v.entries(policiesMustBe) {
+		if !slices.Contains(routePolicies, e.key) {
+			e.value.problem("%s is beside no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
+			continue
+		}
+		if p := readPolicy(e.key+dryRunSuffix, e.value); p != nil {
+			c.dryRuns[e.key] = p
+		}
 	}
-	if len(r.problems) > before {
+}
+
+// readPolicy returns nil if the policy is wrong.
+func readPolicy(name string, v value) *throttler.Policy {
+	before := len(v.r.problems)
+	p := &throttler.Policy{Name: name}
+	limits := v.fields("limits")["limits"].items("a list of limits")
+	for _, item := range limits {
+		p.Limits = append(p.Limits, readLimit(item))
+	}
+	if len(v.r.problems) > before {
 		return nil
 	}
 	err := p.Validate()
 	if err == nil {
 		return p
 	}
+	at := v
 	for i := range p.Limits { // which one is it?
 		alone := throttler.Policy{Name: name, Limits: p.Limits[i : i+1]}
-		if alone.Validate() != nil {
-			at = slices.Concat(at, []any{"limits", i})
+		if alone.Validate() != nil && len(p.Limits) <= throttler.MaxLimits {
+			at = limits[i]
 			break
 		}
 	}
-	r.problem(strings.TrimPrefix(err.Error(), "throttler: "), at...)
+	at.problem("%s", strings.TrimPrefix(err.Error(), "throttler: "))
 	return nil
 }
 
-func (r *reader) limit(file limitFile, at ...any) throttler.Limit {
-	l := throttler.Limit{
-		Quota:  r.whole(file.Quota, append(at, "quota")...),
-		Window: r.duration(file.Window, append(at, "window")...),
-	}
-	if file.Algorithm != "" {
-		algorithm, err := throttler.ParseAlgorithm(file.Algorithm)
-		if err != nil {
-			r.problem(strings.TrimPrefix(err.Error(), "throttler: "), append(at, "algorithm")...)
-		}
-		l.Algorithm = algorithm
-	}
-	if file.Aligned != "" {
-		l.Aligned = file.Aligned == "true"
-		if !l.Aligned && file.Aligned != "false" {
-			r.wrong("true or false", file.Aligned, append(at, "aligned")...)
+func readLimit(v value) throttler.Limit {
+	f := v.fields("quota", "window", "algorithm", "aligned", "burst", "max_wait")
+	l := throttler.Limit{Quota: f["quota"].whole(), Window: f["window"].duration()}
+	if a := f["algorithm"]; !a.missing() {
+		if text, ok := a.scalar("the name of an algorithm"); ok {
+			var err error
+			if l.Algorithm, err = throttler.ParseAlgorithm(text); err != nil {
+				a.problem("%s", strings.TrimPrefix(err.Error(), "throttler: "))
+			}
 		}
 	}
-	if file.Burst != "" {
-		l.Burst = r.whole(file.Burst, append(at, "burst")...)
+	if a := f["aligned"]; !a.missing() {
+		l.Aligned = a.oneOf("true", "false") == "true"
 	}
-	if file.MaxWait != "" {
-		l.MaxWait = r.duration(file.MaxWait, append(at, "max_wait")...)
+	if b := f["burst"]; !b.missing() {
+		l.Burst = b.whole()
+	}
+	if w := f["max_wait"]; !w.missing() {
+		l.MaxWait = w.duration()
 	}
 	return l
+}
+
+// longestWait returns how long a request may wait for its start under l.
+func longestWait(l throttler.Limit) time.Duration {
+	if l.Algorithm != throttler.LeakyBucket {
+		return 0
+	}
+	return time.Duration(float64(l.Capacity()-1) / float64(l.Quota) * float64(l.Window))
+}
+
+// waitWarnings names the policies under which a request may wait for longer
+// than the server gives it.
+func waitWarnings(p *throttler.Policy) []string {
+	var all []string
+	for i, l := range p.Limits {
+		wait := longestWait(l).Round(time.Millisecond)
+		for _, bound := range []struct {
+			time time.Duration
+			what string
+		}{
+			{writeTimeout, "the server writes a response within %v"},
+			{drainTimeout, "a request in flight has %v when the demo ends"},
+		} {
+			if wait > bound.time {
+				all = append(all, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, but "+bound.what+"; set max_wait", p.Name, i, l, wait, bound.time))
+				break
+			}
+		}
+	}
+	return all
 }

@@ -1,144 +1,132 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"reflect"
-	"strings"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+	"go.yaml.in/yaml/v4"
 )
 
-// reader collects what is wrong with a configuration file, each problem with
-// the line that it stands in.
+// maxConfigBytes bounds a configuration file, at more than 100,000 policies.
+const maxConfigBytes = 8 << 20
+
+// reader reads a configuration file and collects all that is wrong with it.
 type reader struct {
 	name     string
-	tree     *ast.File
-	problems []error
+	problems []problem
 }
 
-// newReader decodes text. What YAML itself, or a key that nothing knows, makes
-// impossible is the reader's first problem.
-func newReader(name string, text []byte) (*reader, configFile) {
-	r := &reader{name: name}
-	file, err := r.decode(text)
-	var at yaml.Error
-	switch {
-	case errors.As(err, &at):
-		r.problemIn(at.GetToken().Position.Line, r.describe(at))
-	case err != nil:
-		r.problems = append(r.problems, fmt.Errorf("%s: %w", name, err))
-	case len(r.tree.Docs) > 1:
-		r.problemIn(r.tree.Docs[1].GetToken().Position.Line, "a second document begins here; one file is one configuration")
-	}
-	return r, file
+type problem struct {
+	line int // 0 if it concerns the whole file
+	text string
 }
 
-func (r *reader) decode(text []byte) (file configFile, err error) {
-	defer func() { // go-yaml 1.19 panics on a tag before a scalar, and on more of that kind
-		if p := recover(); p != nil {
-			err = fmt.Errorf("this YAML cannot be read (%v)", p)
-		}
-	}()
-	if r.tree, err = parser.ParseBytes(text, 0); err != nil {
-		return file, err
-	}
-	return file, yaml.UnmarshalWithOptions(text, &file, yaml.Strict())
-}
-
-func (r *reader) describe(err yaml.Error) string {
-	var unknown *yaml.UnknownFieldError
-	if !errors.As(err, &unknown) {
-		return err.GetMessage()
-	}
-	find := &keyFinder{line: err.GetToken().Position.Line, column: err.GetToken().Position.Column}
-	for _, doc := range r.tree.Docs {
-		ast.Walk(find, doc)
-	}
-	return fmt.Sprintf("unknown key %s; the keys here are %s", err.GetToken().Value, strings.Join(keysAt(find.path), ", "))
-}
-
-// keyFinder finds the path of the node at a position.
-type keyFinder struct {
-	line, column int
-	path         string
-}
-
-func (f *keyFinder) Visit(n ast.Node) ast.Visitor {
-	if p := n.GetToken().Position; p.Line == f.line && p.Column == f.column {
-		f.path = n.GetPath()
-	}
-	return f
-}
-
-// keysAt returns the keys that may stand where the one at path does.
-func keysAt(path string) []string {
-	var keys []string
-	for field := range structAt(path).Fields() {
-		keys = append(keys, field.Tag.Get("yaml"))
-	}
-	return keys
-}
-
-func structAt(path string) reflect.Type {
-	switch {
-	case (strings.HasPrefix(path, "$.policies.") || strings.HasPrefix(path, "$.dry_runs.")) && strings.Contains(path, ".limits["):
-		return reflect.TypeFor[limitFile]()
-	case strings.HasPrefix(path, "$.policies."), strings.HasPrefix(path, "$.dry_runs."):
-		return reflect.TypeFor[policyFile]()
-	case strings.HasPrefix(path, "$.memcached.servers["):
-		return reflect.TypeFor[serverFile]()
-	case strings.HasPrefix(path, "$.memcached."):
-		return reflect.TypeFor[memcachedFile]()
-	case strings.HasPrefix(path, "$.redis.shards["), strings.HasPrefix(path, "$.redis.resharded["):
-		return reflect.TypeFor[shardFile]()
-	case strings.HasPrefix(path, "$.redis."):
-		return reflect.TypeFor[redisFile]()
-	}
-	return reflect.TypeFor[configFile]()
-}
-
-// wrong notes that the value at a path, given as keys and indexes, is not what
-// it must be.
-func (r *reader) wrong(mustBe, value string, at ...any) {
-	what := strings.TrimPrefix(pathOf(at).String(), "$.")
-	if value == "" {
-		r.problem(fmt.Sprintf("%s is missing; it must be %s", what, mustBe), at...)
-		return
-	}
-	r.problem(fmt.Sprintf("%s is %q; it must be %s", what, value, mustBe), at...)
-}
-
-// problem notes a problem at a path, or where its nearest parent stands.
-func (r *reader) problem(text string, at ...any) {
-	for ; len(at) > 0; at = at[:len(at)-1] {
-		if node, err := pathOf(at).FilterFile(r.tree); err == nil {
-			r.problemIn(node.GetToken().Position.Line, text)
-			return
-		}
-	}
-	r.problems = append(r.problems, fmt.Errorf("%s: %s", r.name, text))
-}
-
-func (r *reader) problemIn(line int, text string) {
-	r.problems = append(r.problems, fmt.Errorf("%s:%d: %s", r.name, line, text))
+func (r *reader) problem(line int, format string, args ...any) {
+	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
 }
 
 func (r *reader) failed() bool { return len(r.problems) > 0 }
 
-func (r *reader) err() error { return errors.Join(r.problems...) }
-
-func pathOf(at []any) *yaml.Path {
-	b := new(yaml.PathBuilder).Root()
-	for _, step := range at {
-		switch step := step.(type) {
-		case string:
-			b = b.Child(step)
-		case int:
-			b = b.Index(uint(step))
+// err returns the problems, one a line, in the order of the file, or nil.
+func (r *reader) err() error {
+	slices.SortStableFunc(r.problems, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
+	var all []error
+	for _, p := range r.problems {
+		at := r.name
+		if p.line > 0 {
+			at = fmt.Sprintf("%s:%d", r.name, p.line)
 		}
+		all = append(all, fmt.Errorf("%s: %s", at, p.text))
 	}
-	return b.Build()
+	return errors.Join(all...)
+}
+
+func (r *reader) readFile() []byte {
+	file, err := os.Open(r.name)
+	if err != nil {
+		r.problem(0, "%v", withoutName(err))
+		return nil
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxConfigBytes+1))
+	switch {
+	case err != nil:
+		r.problem(0, "%v", withoutName(err))
+	case len(text) > maxConfigBytes:
+		r.problem(0, "the file has more than %d bytes", maxConfigBytes)
+	}
+	return text
+}
+
+// withoutName returns the cause of an error about a file; problems name it too.
+func withoutName(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// parse returns what is at the top of the file. It is missing if the file is
+// empty, or if it is no YAML, or more than one document.
+func (r *reader) parse(text []byte) value {
+	top := value{r: r, line: 1}
+	if line := notUTF8(text); line > 0 {
+		r.problem(line, "the text is not UTF-8")
+		return top
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(text))
+	if err != nil {
+		r.problem(0, "%v", err)
+		return top
+	}
+	var document, second yaml.Node
+	switch err := loader.Load(&document); {
+	case errors.Is(err, io.EOF):
+		return top
+	case err != nil:
+		r.syntax(err)
+		return top
+	}
+	switch err := loader.Load(&second); {
+	case err == nil:
+		r.problem(second.Line, "a second document begins here; one file is one configuration")
+		return top
+	case !errors.Is(err, io.EOF):
+		r.syntax(err)
+		return top
+	}
+	return r.at(document.Content[0], "", 1)
+}
+
+// notUTF8 returns the first line that is not UTF-8, or 0.
+func notUTF8(text []byte) int {
+	line := 1
+	for part := range bytes.Lines(text) {
+		if !utf8.Valid(part) {
+			return line
+		}
+		line++
+	}
+	return 0
+}
+
+// syntax adds an error of the YAML parser.
+func (r *reader) syntax(err error) {
+	var at *yaml.LoadError
+	if !errors.As(err, &at) {
+		r.problem(0, "%v", err)
+		return
+	}
+	text := at.Message
+	if at.ContextMsg != "" {
+		text += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
+	}
+	r.problem(at.Mark.Line, "%s", text)
 }

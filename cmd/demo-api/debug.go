@@ -3,9 +3,27 @@ package main
 import (
 	"net/http"
 
+	"github.com/go-chi/chi/v5"
+
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
 )
+
+// debugRoutes returns what is served to the operator, on a listener of its own.
+func debugRoutes(b *backends, dry *dryRuns) http.Handler {
+	r := chi.NewRouter()
+	r.Use(uncached)
+	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
+		writeError(w, http.StatusNotFound, "no such page; /debug lists them")
+	})
+	pages := map[string]string{"/debug/backend": "what the backends have done since the start, and dry runs"}
+	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
+	r.Get("/", list)
+	r.Get("/debug", list)
+	r.Get("/debug/", list)
+	r.Get("/debug/backend", getBackend(b, dry))
+	return r
+}
 
 // debugBackend is what /debug/backend answers: numbers, no keys.
 type debugBackend struct {
@@ -20,7 +38,6 @@ type debugDryRun struct {
 	WouldRefuse int64 `json:"would_refuse"`
 }
 
-// getBackend answers what the backends have done since the start.
 func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		answer := debugBackend{Backend: b.config.backends.serving, DryRuns: make(map[string]debugDryRun)}
@@ -35,8 +52,6 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		for name, counts := range dry.counts {
 			answer.DryRuns[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}
 		}
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write(encode(answer)) // the client may have left
+		writeJSON(w, http.StatusOK, answer)
 	}
 }

@@ -19,6 +19,7 @@ import (
 type demo struct {
 	t      *testing.T
 	url    string
+	debug  string // URL of the operator's listener
 	stop   context.CancelFunc
 	ended  chan error // what run returned
 	client *http.Client
@@ -47,6 +48,7 @@ func startDemo(t *testing.T, config string) *demo {
 		}
 	})
 	d.url = d.stdout.find(t, `serving on (http://\S+);`, d.ended)
+	d.debug = d.stdout.find(t, `curl +(http://\S+)/debug\n`, d.ended)
 	return d
 }
 
@@ -131,9 +133,23 @@ func (d *demo) send(method, path string, headers ...string) response {
 	return r
 }
 
+// operator asks the operator's listener for path.
+func (d *demo) operator(path string) response {
+	d.t.Helper()
+	r, err := d.ask(http.MethodGet, d.debug+path)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return r
+}
+
 // try is send for goroutines, which must not end the test.
 func (d *demo) try(method, path string, headers ...string) (response, error) {
-	request, err := http.NewRequest(method, d.url+path, nil)
+	return d.ask(method, d.url+path, headers...)
+}
+
+func (d *demo) ask(method, url string, headers ...string) (response, error) {
+	request, err := http.NewRequest(method, url, nil)
 	if err != nil {
 		return response{}, err
 	}

@@ -8,50 +8,41 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// dryRuns tries policies out beside those that are enforced, and counts what
+// dryRuns tries policies out next to those that are enforced, and counts what
 // they would do.
 type dryRuns struct {
-	config    *config
-	throttler *throttler.Throttler
-	options   middleware.Options
-	counts    map[string]*dryRunCounts // by the policy beside which one is tried
+	config *config
+	counts map[string]*dryRunCounts // by the policy next to which one is tried
 }
 
 type dryRunCounts struct{ allowed, refused atomic.Int64 }
 
-func newDryRuns(c *config, t *throttler.Throttler, options middleware.Options) *dryRuns {
-	d := &dryRuns{config: c, throttler: t, options: options, counts: make(map[string]*dryRunCounts)}
+func newDryRuns(c *config) *dryRuns {
+	d := &dryRuns{config: c, counts: make(map[string]*dryRunCounts)}
 	for name := range c.dryRuns {
 		d.counts[name] = new(dryRunCounts)
 	}
-	d.options.DryRun = d.count
 	return d
 }
 
-// charged is a policy and whom it charges.
-type charged struct {
-	policy string
-	key    middleware.KeyFunc
-}
-
-// beside returns middleware that tries out what stands beside these policies,
-// if there is something. In a chain, the policies that have nothing beside them
-// are tried as they are: the charges of a chain are decided together.
-func (d *dryRuns) beside(all ...charged) func(http.Handler) http.Handler {
-	var classifiers []middleware.Classifier
+// classifiers returns what is tried next to these charges, or nil. They are
+// decided together, so those for which there is nothing to try are tried as they
+// are.
+func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
+	var all []middleware.Classifier
 	found := false
-	for _, c := range all {
+	for _, c := range charges {
 		policy := d.config.dryRuns[c.policy]
 		found = found || policy != nil
 		if policy == nil {
 			policy = &throttler.Policy{Name: c.policy + dryRunSuffix, Limits: d.config.policies[c.policy].Limits}
 		}
-		classifiers = append(classifiers, middleware.Limit(policy, c.key))
+		all = append(all, c.under(policy))
 	}
 	if !found {
-		return func(next http.Handler) http.Handler { return next }
+		return nil
 	}
-	return middleware.New(d.throttler, middleware.All(classifiers...), &d.options)
+	return all
 }
 
 // count counts a decision for each policy that is tried in it.

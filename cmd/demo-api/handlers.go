@@ -36,8 +36,8 @@ func getRepo(w http.ResponseWriter, r *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
-	// A cache that answered by itself would repeat old rate headers.
-	w.Header().Set("Cache-Control", "private, no-cache")
+	w.Header().Set("Cache-Control", "private, no-cache")            // kept by the client, who asks each time
+	r.Header.Del("Range")                                           // ServeContent's 416 would drop Cache-Control, and JSON has no parts
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // knows If-None-Match in all its forms
 }
 
@@ -81,7 +81,7 @@ func getExport(w http.ResponseWriter, r *http.Request) {
 	for i := range rows {
 		fmt.Fprintf(&body, "%d,%d\n", i, i*i)
 	}
-	middleware.SetCost(r, int64(1+rows/rowsAUnit))
+	_ = middleware.SetCost(r, int64(1+rows/rowsAUnit)) // fails only where the request was not charged
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8")
 	_, _ = body.WriteTo(w) // fails only if the client has left
 }
@@ -99,13 +99,27 @@ func getSearch(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"total_count": len(items), "items": items})
 }
 
+// postToken answers in the shape of an API that issues tokens. The demo does
+// not remember what it made up: else every call would be a fresh quota.
 func postToken(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Cache-Control", "no-store")
-	writeJSON(w, http.StatusCreated, map[string]string{"token": "demo_" + rand.Text()})
+	writeJSON(w, http.StatusCreated, map[string]string{
+		"token": "demo_" + rand.Text(),
+		"note":  "made up by the demo, which does not accept it",
+	})
 }
 
 func getHealth(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "ok\n") // fails only if the client has left
+}
+
+// uncached lets no cache keep a response, unless its handler says otherwise.
+// What a shared cache replayed would show one caller's rate headers to another.
+func uncached(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Vary", "Authorization")
+		next.ServeHTTP(w, r)
+	})
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {

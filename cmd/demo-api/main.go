@@ -44,6 +44,8 @@ type usageError struct{ error }
 // run is the program: it serves until ctx is done. What a person reads goes to
 // stdout, the log to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	defer ignoreHangups(log)()
 	c, err := configure(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -51,7 +53,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
 	for _, warning := range c.warnings() {
 		log.Warn(warning)
 	}
@@ -60,7 +61,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return &usageError{err}
 	}
 	defer b.close()
-	return serve(ctx, c, routes(c, b, log), stdout, log)
+	api, debug, err := routes(c, b, log)
+	if err != nil {
+		return &usageError{err}
+	}
+	return serve(ctx, c, api, debug, stdout, log)
+}
+
+// ignoreHangups keeps SIGHUP, which means to read the configuration again, from
+// ending the program and the requests in flight. It returns what undoes that.
+func ignoreHangups(log *slog.Logger) func() {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			log.Warn("SIGHUP is ignored: the configuration is read at the start alone; to change it, start the demo again")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
@@ -73,17 +94,28 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check]
                   core              60 per hour
                   search            30 per minute
                   auth.createToken  20 per minute and 5 per 3 seconds
+                  org, org.member   100 and 20 per minute
+                  secondary         900 per minute: all requests, 304s too
   -check        say whether the configuration is right, and do not serve
 
 routes:
   GET  /repos/{owner}/{name}  core; answers 304 to If-None-Match, which is free
   GET  /slow?for=500ms        core; takes its time, at most 5s
   GET  /export?rows=1000      core; costs 1, and 1 more per 100 rows once done
+  GET  /orgs/{org}/feed       org, for all its members together, and org.member
   GET  /search?q=weir         search
-  POST /auth/token            auth.createToken
-  GET  /rate_limit            what is left to the caller; free
+  POST /auth/token            auth.createToken; the token is made up, and opens nothing
+  GET  /rate_limit            what the caller has left; free
+  GET  /orgs/{org}/rate_limit
   GET  /healthz               never limited
-  GET  /debug/backend         what the backends have done, and dry runs; never limited
+
+All that are limited count under secondary too. A caller is whose token is
+known, demo-alice or demo-bob, and for others the address:
+
+  curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
+
+A second listener, on a free loopback port that the demo prints, has /debug: what
+the backends have done, and dry runs.
 `
 
 // configure reads the arguments. It returns flag.ErrHelp if there is nothing
@@ -102,7 +134,7 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	if err == nil && *listen != "" && checkAddress(*listen) != nil {
+	if err == nil && *listen != "" && !validAddress(*listen, hostOptional) {
 		err = fmt.Errorf("-listen is %q; it must be a host and a port, such as 127.0.0.1:8080", *listen)
 	}
 	if err != nil {

@@ -44,7 +44,7 @@ func TestDeadShardsAreNoReasonNotToStart(t *testing.T) {
 // sharing starts demos that share two shards.
 func sharing(t *testing.T, demos int, coreQuota int) []*demo {
 	t.Helper()
-	config := "backend: redis\nredis:\n  shards:\n"
+	config := "tokens: any\nbackend: redis\nredis:\n  shards:\n"
 	for _, name := range []string{"a", "b"} {
 		primary := testserver.Redis(t)
 		replica := testserver.RedisReplica(t, primary)

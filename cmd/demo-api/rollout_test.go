@@ -44,14 +44,14 @@ func share(t *testing.T, file string, percent int) {
 // between returns the configuration of demos that move clients between
 // Memcached and Redis.
 func between(t *testing.T, flags string) string {
-	return fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\n",
+	return fmt.Sprintf("tokens: any\nbackend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\n",
 		testserver.Memcached(t).Addr, testserver.Redis(t).Addr, flags)
 }
 
 func (d *demo) backend() debugBackend {
 	d.t.Helper()
 	var b debugBackend
-	if err := json.Unmarshal([]byte(d.get("/debug/backend").body), &b); err != nil {
+	if err := json.Unmarshal([]byte(d.operator("/debug/backend").body), &b); err != nil {
 		d.t.Fatal(err)
 	}
 	return b
@@ -166,16 +166,17 @@ dry_runs:
 			t.Errorf("got %v, want 200", r)
 		}
 	}
+	const takes = 5*2 + 3*3 // each with its dry run, and the feed's secondary apart
 	var b debugBackend
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		if b = d.backend(); b.Shadow.Compared == 16 { // 8, and as many dry
+		if b = d.backend(); b.Shadow.Compared == takes {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the shadow has seen %+v, want 16 takes", *b.Shadow)
+			t.Fatalf("the shadow has seen %+v, want %d takes", *b.Shadow, takes)
 		}
 	}
-	if s := b.Shadow; s.Agreed != 16 || s.Failed+s.Dropped != 0 {
+	if s := b.Shadow; s.Agreed != takes || s.Failed+s.Dropped != 0 {
 		t.Errorf("shadow %+v, want agreement", s)
 	}
 	if got := fmt.Sprint(b.DryRuns); got != "map[core:{2 3} org.member:{1 2}]" {
@@ -222,7 +223,7 @@ func TestResharding(t *testing.T) {
 		}
 	}
 	say("redis")
-	d := startDemo(t, fmt.Sprintf("backend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
+	d := startDemo(t, fmt.Sprintf("tokens: any\nbackend: redis\nredis:\n  shards: [{name: a, primary: %q}]\n  resharded: [{name: a, primary: %q}, {name: b, primary: %q}]\nflags: %s\n", a, a, b, flags))
 	const clients = 20
 	all := func(used int) {
 		t.Helper()

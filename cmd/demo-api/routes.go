@@ -6,66 +6,38 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
-
-	"github.com/weir-go/weir/middleware"
-	"github.com/weir-go/weir/throttler"
 )
 
-// routes returns the API: which route is limited by which policy.
-func routes(c *config, b *backends, log *slog.Logger) http.Handler {
-	t := throttler.New(b.serving, nil)
-	options := &middleware.Options{
-		Deadline:         c.deadline,
-		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
-		RateLimitFields:  true,
-		ExposeHeaders:    true,
-		OnError: func(r *http.Request, err error) {
-			log.Warn("no decision", "route", chi.RouteContext(r.Context()).RoutePattern(), "error", err)
-		},
-	}
-	if c.failClosed {
-		options.OnFailure = middleware.Closed
-	}
-	dry := newDryRuns(c, t, *options)
-	limit := func(policy string) func(http.Handler) http.Handler {
-		enforce := middleware.New(t, middleware.Limit(c.policies[policy], caller), options)
-		try := dry.beside(charged{policy, caller})
-		return func(next http.Handler) http.Handler { return try(enforce(next)) }
-	}
+// routes returns the API, and what is served to the operator.
+func routes(c *config, b *backends, log *slog.Logger) (api, debug http.Handler, err error) {
+	l := newLimits(c, b, log)
+	caller := c.caller()
+	core := charge{policy: corePolicy, key: caller}
+	export := charge{policy: corePolicy, key: caller, reported: true}
+	search := charge{policy: searchPolicy, key: caller}
+	createToken := charge{policy: createTokenPolicy, key: caller}
+	org := charge{policy: orgPolicy, key: organisation()}
+	member := charge{policy: memberPolicy, key: caller}
+	// GitHub's secondary limit counts what is free under the others too: without
+	// it, 304s would be free without end.
+	secondary := charge{policy: secondaryPolicy, key: caller, always: true}
 
 	r := chi.NewRouter()
-	r.Use(chimiddleware.Recoverer, chimiddleware.GetHead)
-	// Who speaks to us is the client, unless that is a proxy that we trust to
-	// say who does. What a proxy leaves unsaid counts for the proxy.
-	r.Use(chimiddleware.ClientIPFromRemoteAddr)
-	if len(c.trustedProxies) > 0 {
-		r.Use(chimiddleware.ClientIPFromXFF(c.trustedProxies...))
-	}
+	r.Use(chimiddleware.Recoverer, uncached, chimiddleware.GetHead)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed)
 
-	r.Group(func(r chi.Router) {
-		r.Use(limit(corePolicy))
-		r.Get("/repos/{owner}/{name}", getRepo)
-		r.Get("/slow", getSlow)
-		r.Get("/export", getExport)
-	})
-	// A member within an organisation: one decision about both, all or nothing.
-	chain := middleware.All(middleware.Limit(c.policies[orgPolicy], organisation), middleware.Limit(c.policies[memberPolicy], caller))
-	r.With(dry.beside(charged{orgPolicy, organisation}, charged{memberPolicy, caller}), middleware.New(t, chain, options)).Get("/orgs/{org}/feed", getFeed)
-	r.With(limit(searchPolicy)).Get("/search", getSearch)
-	r.With(limit(createTokenPolicy)).Post("/auth/token", postToken)
+	r.With(l.take(core, secondary)).Get("/repos/{owner}/{name}", getRepo)
+	r.With(l.take(core, secondary)).Get("/slow", getSlow)
+	r.With(l.take(export, secondary)).Get("/export", getExport)
+	r.With(l.take(search, secondary)).Get("/search", getSearch)
+	r.With(l.take(createToken, secondary)).Post("/auth/token", postToken)
+	// Charges of one take are counted where the first one's key is. So a caller's
+	// secondary count, which is one for all organisations, has a take of its own.
+	r.With(l.take(secondary), l.take(org, member)).Get("/orgs/{org}/feed", getFeed)
 
-	status := &middleware.StatusOptions{Deadline: c.deadline, OnError: options.OnError}
-	var all []middleware.Classifier
-	for _, name := range c.policyNames() {
-		if name != orgPolicy && name != memberPolicy { // which say nothing without an organisation
-			all = append(all, middleware.Limit(c.policies[name], caller))
-		}
-	}
-	r.Method(http.MethodGet, "/rate_limit", middleware.Status(t, middleware.All(all...), status))
-	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", middleware.Status(t, chain, status))
+	r.Method(http.MethodGet, "/rate_limit", l.status(core, search, createToken, secondary))
+	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", l.status(org, member))
 	r.Get("/healthz", getHealth)
-	r.Get("/debug/backend", getBackend(b, dry))
-	return r
+	return r, debugRoutes(b, l.dry), l.err
 }

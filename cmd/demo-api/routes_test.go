@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -87,8 +88,60 @@ func TestUnchangedIsFree(t *testing.T) {
 	}
 }
 
+// TestSecondaryCountsEveryRequest holds that no request is free without end:
+// what the other policies do not charge, secondary does.
+func TestSecondaryCountsEveryRequest(t *testing.T) {
+	d := startDemo(t, "tokens: {one: {}}\npolicies:\n  core: {limits: [{quota: 3, window: 1h}]}\n  secondary: {limits: [{quota: 10, window: 1h}]}\n")
+	alice := []string{"Authorization", "Bearer one"}
+	etag := d.get("/repos/acme/rockets", alice...).header.Get("ETag")
+	used := func(want int) {
+		t.Helper()
+		if body := d.get("/rate_limit", alice...).body; !strings.Contains(body, fmt.Sprintf(`"secondary":{"limit":10,"used":%d,`, want)) {
+			t.Errorf("got %s, want secondary with %d used", body, want)
+		}
+	}
+	used(1)
+	for range 3 {
+		if r := d.get("/repos/acme/rockets", append(alice, "If-None-Match", etag)...); r.status != http.StatusNotModified || r.rates() != "1/3 core" {
+			t.Errorf("unchanged: got %v, want 304 1/3 core", r)
+		}
+	}
+	used(4)
+	if r := d.get("/export?rows=100", alice...); r.rates() != "3/3 core" { // costs 2
+		t.Errorf("export: got %v, want 3/3 core", r)
+	}
+	used(5)
+	if r := d.get("/repos/acme/rockets", alice...); r.status != http.StatusTooManyRequests {
+		t.Errorf("the core quota is used up: got %v, want 429", r)
+	}
+	used(5) // a refused request drains nothing
+	for _, path := range []string{"/search?q=weir", "/search", "/orgs/acme/feed", "/orgs/other/feed"} {
+		if r := d.get(path, alice...); r.status == http.StatusTooManyRequests {
+			t.Errorf("%s: got %v", path, r)
+		}
+	}
+	used(9)
+	if r := d.send("POST", "/auth/token", alice...); r.status != http.StatusCreated {
+		t.Errorf("the tenth: got %v, want 201", r)
+	}
+	for _, path := range []string{"/search?q=weir", "/orgs/acme/feed", "/repos/acme/rockets"} {
+		if r := d.get(path, alice...); r.status != http.StatusTooManyRequests {
+			t.Errorf("%s: got %v, want 429", path, r)
+		}
+	}
+	if r := d.get("/search?q=weir", alice...); r.rates() != "10/10 secondary" {
+		t.Errorf("got %v, want 10/10 secondary", r)
+	}
+	if r := d.get("/search?q=weir"); r.status != http.StatusOK {
+		t.Errorf("another caller: got %v, want 200", r)
+	}
+	if body := d.get("/orgs/acme/rate_limit", alice...).body; !strings.Contains(body, `"org":{"limit":100,"used":1,`) {
+		t.Errorf("got %s: a request that secondary refused was charged to the organisation", body)
+	}
+}
+
 func TestRateLimitIsFreeAndWhole(t *testing.T) {
-	d := startDemo(t, "policies:\n  extra: {limits: [{quota: 7, window: 1h}]}\n")
+	d := startDemo(t, "")
 	d.get("/search?q=weir")
 	for range 2 {
 		var answer struct {
@@ -99,7 +152,7 @@ func TestRateLimitIsFreeAndWhole(t *testing.T) {
 			t.Fatalf("%v: %v", r, err)
 		}
 		for name, want := range map[string][3]int64{
-			"core": {60, 0, 60}, "search": {30, 1, 29}, "auth.createToken": {5, 0, 5}, "extra": {7, 0, 7},
+			"core": {60, 0, 60}, "search": {30, 1, 29}, "auth.createToken": {5, 0, 5}, "secondary": {900, 1, 899},
 		} {
 			if got := answer.Resources[name]; [3]int64{got.Limit, got.Used, got.Remaining} != want {
 				t.Errorf("%s: got %+v, want limit, used, remaining %v", name, got, want)
@@ -109,8 +162,11 @@ func TestRateLimitIsFreeAndWhole(t *testing.T) {
 }
 
 func TestCallers(t *testing.T) {
-	alone := startDemo(t, "")
-	behind := startDemo(t, "trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]\n")
+	const tokens = "tokens: {key-1: {subject: alice}, key-2: {subject: alice}, bob: {}}\n"
+	alone := startDemo(t, tokens)
+	behind := startDemo(t, tokens+"trusted_proxies: [127.0.0.0/8, 10.0.0.0/8]\n")
+	everyone := startDemo(t, "tokens: any\n")
+	nobody := startDemo(t, "tokens: {}\n")
 	for _, test := range []struct {
 		name    string
 		d       *demo
@@ -119,27 +175,112 @@ func TestCallers(t *testing.T) {
 	}{
 		{"address", alone, nil, "1/60 core"},
 		{"address again", alone, nil, "2/60 core"},
-		{"a token", alone, []string{"Authorization", "Bearer one"}, "1/60 core"},
-		{"the token again", alone, []string{"Authorization", "bearer one"}, "2/60 core"},
-		{"another token", alone, []string{"Authorization", "Bearer two"}, "1/60 core"},
-		{"not a token", alone, []string{"Authorization", "Basic b25lOnR3bw=="}, "3/60 core"},
-		{"whom nobody vouches for", alone, []string{"X-Forwarded-For", "192.0.2.1"}, "4/60 core"},
+		{"a token", alone, []string{"Authorization", "Bearer key-1"}, "1/60 core"},
+		{"the token again", alone, []string{"Authorization", "bearer  key-1"}, "2/60 core"},
+		{"another token of the same caller", alone, []string{"Authorization", "token key-2"}, "3/60 core"},
+		{"another caller", alone, []string{"Authorization", "Bearer bob"}, "1/60 core"},
+		{"a name that is no token", alone, []string{"Authorization", "Bearer alice"}, "3/60 core"},
+		{"an invented token", alone, []string{"Authorization", "Bearer invented"}, "4/60 core"},
+		{"not a token", alone, []string{"Authorization", "Basic b25lOnR3bw=="}, "5/60 core"},
+		{"an address from a proxy that is not trusted", alone, []string{"X-Forwarded-For", "192.0.2.1"}, "6/60 core"},
 		{"the proxy itself", behind, nil, "1/60 core"},
 		{"behind the proxy", behind, []string{"X-Forwarded-For", "192.0.2.1"}, "1/60 core"},
 		{"behind two proxies", behind, []string{"X-Forwarded-For", "198.51.100.9, 192.0.2.1, 10.0.0.7"}, "2/60 core"},
 		{"another behind it", behind, []string{"X-Forwarded-For", "192.0.2.2"}, "1/60 core"},
 		{"garbage counts for the proxy", behind, []string{"X-Forwarded-For", "192.0.2.3, garbage"}, "2/60 core"},
+		{"any token", everyone, []string{"Authorization", "Bearer invented"}, "1/60 core"},
+		{"any other token", everyone, []string{"Authorization", "Bearer invented too"}, "1/60 core"},
+		{"no token where any is taken", everyone, nil, "1/60 core"},
+		{"a token where none is known", nobody, []string{"Authorization", "Bearer demo-alice"}, "1/60 core"},
+		{"no token there", nobody, nil, "2/60 core"},
 	} {
 		if r := test.d.get("/repos/acme/rockets", test.headers...); r.rates() != test.want {
 			t.Errorf("%s: got %v, want %s", test.name, r, test.want)
 		}
+	}
+	everyone.stderr.find(t, "(every invented token gets a fresh quota)", everyone.ended)
+}
+
+// TestIssuedTokensAreNoKeys holds that the demo's own answers are no way to
+// fresh quotas.
+func TestIssuedTokensAreNoKeys(t *testing.T) {
+	d := startDemo(t, "")
+	for used := 1; used <= 3; used++ {
+		var answer struct{ Token string }
+		if err := json.Unmarshal([]byte(d.send("POST", "/auth/token").body), &answer); err != nil || answer.Token == "" {
+			t.Fatalf("no token was issued: %v", err)
+		}
+		if r := d.get("/search?q=weir", "Authorization", "Bearer "+answer.Token); r.rates() != fmt.Sprintf("%d/30 search", used) {
+			t.Errorf("with a token of the demo: got %v, want %d/30", r, used)
+		}
+	}
+}
+
+// TestNoCacheReplaysRates holds that a shared cache keeps no response that
+// shows one caller's rates, whatever the status.
+func TestNoCacheReplaysRates(t *testing.T) {
+	d := startDemo(t, "policies:\n  auth.createToken: {limits: [{quota: 1, window: 1h}]}\n")
+	etag := d.get("/repos/acme/rockets").header.Get("ETag")
+	for _, test := range []struct {
+		method, path string
+		headers      []string
+		status       int
+		want         string
+	}{
+		{"GET", "/repos/acme/rockets", nil, 200, "private, no-cache"},
+		{"HEAD", "/repos/acme/rockets", nil, 200, "private, no-cache"},
+		{"GET", "/repos/acme/rockets", []string{"If-None-Match", etag}, 304, "private, no-cache"},
+		{"GET", "/repos/acme/rockets", []string{"If-Match", `"other"`}, 412, "private, no-cache"},
+		{"GET", "/repos/acme/rockets", []string{"Range", "bytes=999999-"}, 200, "private, no-cache"},
+		{"GET", "/slow?for=1ms", nil, 200, "no-store"},
+		{"GET", "/slow?for=x", nil, 400, "no-store"},
+		{"GET", "/export?rows=x", nil, 400, "no-store"},
+		{"GET", "/export", nil, 200, "no-store"},
+		{"GET", "/search?q=weir", nil, 200, "no-store"},
+		{"GET", "/search", nil, 400, "no-store"},
+		{"GET", "/orgs/acme/feed", nil, 200, "no-store"},
+		{"GET", "/rate_limit", nil, 200, "no-store"},
+		{"POST", "/auth/token", nil, 201, "no-store"},
+		{"POST", "/auth/token", nil, 429, "no-store"},
+		{"GET", "/nowhere", nil, 404, "no-store"},
+		{"DELETE", "/search", nil, 405, "no-store"},
+		{"GET", "/healthz", nil, 200, "no-store"},
+	} {
+		r := d.send(test.method, test.path, test.headers...)
+		vary := strings.Join(r.header.Values("Vary"), ", ")
+		if r.status != test.status || strings.Join(r.header.Values("Cache-Control"), "; ") != test.want || !strings.Contains(vary, "Authorization") {
+			t.Errorf("%s %s %q: got %v, Cache-Control %q, Vary %q; want %d, %s, Authorization",
+				test.method, test.path, test.headers, r, r.header.Values("Cache-Control"), vary, test.status, test.want)
+		}
+	}
+}
+
+// TestDebugIsForTheOperator holds that the API's listener does not show what
+// the operator's does.
+func TestDebugIsForTheOperator(t *testing.T) {
+	d := startDemo(t, "")
+	for path, want := range map[string]string{
+		"/": `"/debug/backend": "what`, "/debug": `"/debug/backend": "what`, "/debug/": `"/debug/backend": "what`, "/debug/backend": `"backend": "memory"`,
+	} {
+		if r := d.operator(path); r.status != http.StatusOK || !strings.Contains(r.body, want) || r.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("operator, %s: got %v, want 200 and %s", path, r, want)
+		}
+		if r := d.get(path); r.status != http.StatusNotFound {
+			t.Errorf("client, %s: got %v, want 404", path, r)
+		}
+	}
+	if r := d.operator("/repos/acme/rockets"); r.status != http.StatusNotFound || !strings.Contains(r.body, "/debug lists them") {
+		t.Errorf("the API on the operator's listener: got %v, want 404", r)
+	}
+	if !strings.HasPrefix(d.debug, "http://127.0.0.1:") {
+		t.Errorf("it listens on %s, want loopback", d.debug)
 	}
 }
 
 // TestChain charges members and their organisation together: who has used up
 // its own quota costs the organisation nothing.
 func TestChain(t *testing.T) {
-	d := startDemo(t, "policies:\n  org: {limits: [{quota: 5, window: 1h}]}\n  org.member: {limits: [{quota: 3, window: 1h}]}\n")
+	d := startDemo(t, "tokens: {one: {}, two: {}}\npolicies:\n  org: {limits: [{quota: 5, window: 1h}]}\n  org.member: {limits: [{quota: 3, window: 1h}]}\n")
 	for _, test := range []struct{ org, member, want string }{
 		{"acme", "one", "1/3 org.member"}, {"acme", "one", "2/3 org.member"}, {"acme", "one", "3/3 org.member"},
 		{"acme", "one", "3/3 org.member"}, // refused

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -30,12 +33,12 @@ func TestArguments(t *testing.T) {
 		{"-listen", "", "flag needs an argument: -listen\nrun demo-api -h for help", true},
 		{"-listen 8080", "", "-listen is \"8080\"; it must be a host and a port, such as 127.0.0.1:8080\nrun demo-api -h for help", true},
 		{"demo.yaml", "", "unexpected argument \"demo.yaml\"\nrun demo-api -h for help", true},
-		{"-config no-such.yaml", "", "the configuration is wrong, nothing was started\nopen no-such.yaml: no such file or directory", true},
+		{"-config no-such.yaml", "", "the configuration is wrong, nothing was started\nno-such.yaml: no such file or directory", true},
 		{"-config " + wrong, "", "the configuration is wrong, nothing was started\n" + wrong + ":1: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached", true},
 		{"-check -config " + wrong, "", "the configuration is wrong, nothing was started\n" + wrong + ":1: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached", true},
 		{"-check -config " + right, "warning: policy \"core\": limit 1, 600 per 10m0s (fixed-window), can never refuse", "", false},
 		{"-check -config example.yaml", "the configuration is right\n", "", false},
-		{"-check -config docker/demo.yaml", "the configuration is right\n", "", false},
+		{"-check -config docker/demo.yaml", "warning: debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it asks nobody for a password\nthe configuration is right\n", "", false},
 		{"-listen " + taken.Addr().String(), "", taken.Addr().String() + " is in use by another program; choose another address, such as -listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0", false},
 	} {
 		var out strings.Builder
@@ -59,8 +62,8 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	got := fmt.Sprint(c.listen, c.deadline, c.failClosed)
-	if w := fmt.Sprint(want.listen, want.deadline, want.failClosed); got != w {
+	got := fmt.Sprint(c.listen, c.debugListen, c.deadline, c.failClosed, c.tokens.subjects)
+	if w := fmt.Sprint(want.listen, want.debugListen, want.deadline, want.failClosed, want.tokens.subjects); got != w {
 		t.Errorf("got %s, want %s", got, w)
 	}
 	for name, p := range want.policies {
@@ -70,35 +73,70 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
+// TestReadmeIsRight reads the configuration that the README shows.
+func TestReadmeIsRight(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(text), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	c, err := parse("README.md", block)
+	if err != nil || len(c.backends.shards) != 2 {
+		t.Errorf("got %+v, error %v", c, err)
+	}
+}
+
 func TestGreetingCanBeTyped(t *testing.T) {
 	d := startDemo(t, "")
-	for _, line := range strings.Split(d.stdout.String(), "\n") {
-		url, ok := strings.CutPrefix(strings.Trim(line[strings.LastIndex(line, " ")+1:], `"`), d.url)
-		if !strings.HasPrefix(strings.TrimSpace(line), "curl") {
-			continue
+	commands := regexp.MustCompile(`(?m)^  curl +(?:-i )?"?(http://[^\s"]+)"?(?: -H '(.+): (.+)')?$`).FindAllStringSubmatch(d.stdout.String(), -1)
+	if lines := strings.Count(d.stdout.String(), "  curl "); lines != len(commands) || lines != 6 {
+		t.Errorf("%d lines with curl, %d of a known form; want 6, in\n%s", lines, len(commands), d.stdout)
+	}
+	for _, c := range commands {
+		headers := c[2:]
+		if c[2] == "" {
+			headers = nil
 		}
-		if r := d.get(url); !ok || r.status != 200 {
-			t.Errorf("%s: got %v, want 200", line, r)
+		if r, err := d.ask("GET", c[1], headers...); err != nil || r.status != 200 || headers != nil && r.rates() != "1/60 core" {
+			t.Errorf("%s: got %v, error %v, want 200", c[0], r, err)
 		}
 	}
-	for addr, want := range map[string]string{
-		"0.0.0.0:80": "http://127.0.0.1:80/", "[::]:81": "http://127.0.0.1:81/", "[::1]:82": "http://[::1]:82/",
+}
+
+// TestGreetingSaysWhereItListens compares with what a listener is really
+// reached by.
+func TestGreetingSaysWhereItListens(t *testing.T) {
+	secret := defaultConfig()
+	secret.tokens = tokensConfig{subjects: map[string]string{"s3cr3t": "alice"}}
+	for _, test := range []struct {
+		c          *config
+		addr, want string
+	}{
+		{defaultConfig(), "127.0.0.1:80", "serving on http://127.0.0.1:80; counts live in memory. Try:"},
+		{defaultConfig(), "[::1]:82", "serving on http://[::1]:82; counts live in memory. Try:"},
+		{defaultConfig(), "192.0.2.1:80", "serving on http://192.0.2.1:80; counts live in memory. Try:"},
+		{defaultConfig(), "0.0.0.0:80", "serving on http://127.0.0.1:80; on all interfaces of this machine, open to others; counts live in memory. Try:"},
+		{secret, "[::]:81", "serving on http://127.0.0.1:81; on all interfaces of this machine, open to others; counts live in memory. Try:"},
 	} {
-		a, err := net.ResolveTCPAddr("tcp", addr)
+		a, err := net.ResolveTCPAddr("tcp", test.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		greet(&out, defaultConfig(), a)
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s: got %q, want %s", addr, out.String(), want)
+		greet(&out, test.c, a, nil)
+		if got, _, _ := strings.Cut(out.String(), "\n"); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.addr, got, test.want)
+		}
+		if strings.Contains(out.String(), "s3cr3t") {
+			t.Errorf("the greeting shows a configured token: %s", out.String())
 		}
 	}
 }
 
 func TestWarningsAreLogged(t *testing.T) {
 	d := startDemo(t, "policies:\n  core: {limits: [{quota: 10, window: 10s}, {quota: 600, window: 600s}]}\n  serach: {limits: [{quota: 1, window: 1s}]}\n")
-	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `policy \"serach\" limits no route; the routes use core, search, auth.createToken, org, org.member`} {
+	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `no route uses the policies \"serach\"; the routes use core, search, auth.createToken, org, org.member, secondary`} {
 		if got := d.stderr.String(); !strings.Contains(got, want) {
 			t.Errorf("got log %q, want %q in it", got, want)
 		}
@@ -135,6 +173,56 @@ func TestDrain(t *testing.T) {
 	}
 	if err := d.end(); err != nil {
 		t.Errorf("run: %v", err)
+	}
+}
+
+// TestHangupIsIgnored sends SIGHUP while a request is in flight.
+func TestHangupIsIgnored(t *testing.T) {
+	d := startDemo(t, "")
+	answered := make(chan response, 1)
+	go func() {
+		r, _ := d.try("GET", "/slow?for=300ms")
+		answered <- r
+	}()
+	for charged := regexp.MustCompile(`"used":\s*1`); !charged.MatchString(d.get("/rate_limit").body); {
+		time.Sleep(time.Millisecond)
+	}
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	d.stderr.find(t, "(SIGHUP is ignored)", d.ended)
+	if r := <-answered; r.status != 200 {
+		t.Errorf("request in flight: got %v, want 200", r)
+	}
+	if r := d.get("/repos/acme/rockets"); r.rates() != "2/60 core" {
+		t.Errorf("after it: got %v, want 200 2/60 core", r)
+	}
+}
+
+func TestDebugListenerIsAChoice(t *testing.T) {
+	off := newOutput()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-config", writeConfig(t, "debug_listen: off\n")}, off, newOutput())
+	}()
+	off.find(t, `(curl +http://\S+/rate_limit)`, ended)
+	if strings.Contains(off.String(), "/debug") {
+		t.Errorf("debug_listen: off: it greets with %s", off)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = run(t.Context(), []string{"-listen", "127.0.0.1:0", "-config", writeConfig(t, fmt.Sprintf("debug_listen: %s\n", taken.Addr()))}, newOutput(), newOutput())
+	if want := taken.Addr().String() + " is in use by another program; choose another address, such as debug_listen: 127.0.0.1:0 for any free port"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -6,35 +6,57 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
-// drainTimeout is how long requests in flight may take after the signal to
-// end. It is more than the slowest route takes.
-const drainTimeout = 10 * time.Second
+const (
+	// writeTimeout is how long a response may take, from the end of the
+	// request's header on.
+	writeTimeout = 30 * time.Second
 
-// serve serves until ctx is done, and then until the requests in flight are.
-func serve(ctx context.Context, c *config, handler http.Handler, stdout io.Writer, log *slog.Logger) error {
-	server := &http.Server{
+	// drainTimeout is how long requests in flight may take after the signal to
+	// end. It is more than the slowest route takes.
+	drainTimeout = 10 * time.Second
+)
+
+func newServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
+		WriteTimeout:      writeTimeout,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	listener, err := net.Listen("tcp", c.listen)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is in use by another program; choose another address, such as -listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0", c.listen)
-	}
+}
+
+// serve serves until ctx is done, and then until the requests in flight are.
+// What debugs the demo is served until the end.
+func serve(ctx context.Context, c *config, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
+	listener, err := listen(c.listen, "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	greet(stdout, c, listener.Addr())
+	var debugAddr net.Addr
+	if c.debugListen != "" {
+		debugListener, err := listen(c.debugListen, "debug_listen: 127.0.0.1:0 for any free port")
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		debugServer := newServer(debug, log)
+		go func() { _ = debugServer.Serve(debugListener) }() // ends with the Close below
+		defer debugServer.Close()
+		debugAddr = debugListener.Addr()
+	}
+	server := newServer(api, log)
+	greet(stdout, c, listener.Addr(), debugAddr)
 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -54,16 +76,33 @@ func serve(ctx context.Context, c *config, handler http.Handler, stdout io.Write
 	return nil
 }
 
-func greet(stdout io.Writer, c *config, addr net.Addr) {
-	where := c.backends.describe()
+func listen(address, other string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s is in use by another program; choose another address, such as %s", address, other)
+	}
+	return l, err
+}
+
+// greet says where the demo is and what to try. debug is nil if it is off.
+func greet(stdout io.Writer, c *config, addr, debug net.Addr) {
+	reach := ""
 	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // what a person can type
+		reach = " on all interfaces of this machine, open to others;"
 	}
-	fmt.Fprintf(stdout, `serving on http://%[1]s; counts live in %[2]s. Try:
-
-  curl -i http://%[1]s/repos/acme/rockets
-  curl -i "http://%[1]s/search?q=weir"
-  curl    http://%[1]s/rate_limit
-
-`, addr, where)
+	var text strings.Builder
+	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Try:\n\n", addr, reach, c.backends.describe())
+	fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets\n", addr)
+	if c.tokens.madeUp { // others may be secret
+		for _, token := range slices.Sorted(maps.Keys(c.tokens.subjects)) {
+			fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets -H 'Authorization: Bearer %s'\n", addr, token)
+		}
+	}
+	fmt.Fprintf(&text, "  curl -i \"http://%s/search?q=weir\"\n", addr)
+	fmt.Fprintf(&text, "  curl    http://%s/rate_limit\n", addr)
+	if debug != nil {
+		fmt.Fprintf(&text, "  curl    http://%s/debug\n", debug)
+	}
+	fmt.Fprintln(stdout, text.String())
 }

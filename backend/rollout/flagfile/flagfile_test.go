@@ -118,7 +118,7 @@ func TestDrawsAsFlagdDoes(t *testing.T) {
 		{`{"fractional": [{"var": "email"}, ["redis", 25], ["memcached", 75]]}`, 2479, 7521, 0, 0x3842495fde21bab1},
 		{`{"if": [{"in": [{"var": "targetingKey"}, ["key1", "key2"]]}, "redis", {"fractional": [["redis", 5], ["memcached", 95]]}]}`, 510, 9490, 0, 0x9cec7fb234acb1c5},
 		{`{"if": [{"==": [{"var": "targetingKey"}, "key3"]}, "memory"]}`, 0, 9999, 1, 0x1e770369413a601d},
-		{`{"fractional": [["redis", -5], [null, 50], ["memory", 50]]}`, 0, 4933, 5067, 0xaadc919d5487e6b9},
+		{`{"fractional": [["redis", 0], [null, 50], ["memory", 50]]}`, 0, 4933, 5067, 0xaadc919d5487e6b9},
 	} {
 		f := newFile(t, withTargeting(test.targeting))
 		if f.err != nil {
@@ -218,10 +218,13 @@ func TestWrongFilesSayWhere(t *testing.T) {
 		{withTargeting(`{"if": [], "var": ""}`), `line 1: flag "throttler-backend": targeting has 2 operators; it must have one`},
 		{withTargeting(`{"if": [true]}`), `line 1: flag "throttler-backend": targeting.if needs a condition and what follows from it`},
 		{withTargeting(`{"if": [{"==": [1]}, "redis"]}`), `line 1: flag "throttler-backend": targeting.if[0].== needs two values`},
-		{withTargeting(`{"fractional": []}`), `line 1: flag "throttler-backend": targeting.fractional has 0 variants whose weights add up to 0; it must have at least one, and at most 2147483647`},
-		{withTargeting(`{"fractional": [["redis", 2147483647], ["memory", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional has 2 variants whose weights add up to 2147483648; it must have at least one, and at most 2147483647`},
-		{withTargeting(`{"fractional": [["redis", 1.5]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1.5; it must be a whole number`},
-		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 30; it must be a whole number`},
+		{withTargeting(`{"fractional": []}`), `line 1: flag "throttler-backend": targeting.fractional has 0 variants whose weights add up to 0; they must add up to 1 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 2147483647], ["memory", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional has 2 variants whose weights add up to 2147483648; they must add up to 1 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 0], ["memory", 0]]}`), `line 1: flag "throttler-backend": targeting.fractional has 2 variants whose weights add up to 0; they must add up to 1 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 10], ["memory", -1]]}`), `line 1: flag "throttler-backend": targeting.fractional[1] weighs -1; it must be a whole number from 0 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 1e300]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1e+300; it must be a whole number from 0 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 1.5]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1.5; it must be a whole number from 0 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 30; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redsi", 30], ["memcached", 70]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for redsi; it must be one of the variants: memcached, memory, redis`},
 		{withTargeting(`{"fractional": ["x", "redis"]}`), `line 1: flag "throttler-backend": targeting.fractional[1] is redis; it must be a variant and its weight, such as ["redis", 30]`},
 	} {

@@ -14,7 +14,9 @@
 //
 // Variants are drawn as flagd draws them, so that flagd can serve the same file
 // later and no client changes sides. Of flagd's targeting it knows fractional,
-// if, ==, in, cat and var; of a file with more it says so.
+// if, ==, in, cat and var; of a file with more it says so. Weights below 0, or
+// that add up to 0, are an error here; flagd takes the first for 0 and then
+// draws nothing.
 //
 // The file is read again and again, a few times a second: however it is
 // changed, by an editor, a rename or a mount, is seen. While it is gone or

@@ -262,12 +262,12 @@ func compileFractional(arguments []any, at string, variants map[string]any) (rul
 		shares = append(shares, s)
 		total += s.weight
 	}
-	if len(shares) == 0 || total > math.MaxInt32 {
-		return nil, fmt.Errorf("%s has %d variants whose weights add up to %d; it must have at least one, and at most %d", at, len(shares), total, math.MaxInt32)
+	if total == 0 || total > math.MaxInt32 {
+		return nil, fmt.Errorf("%s has %d variants whose weights add up to %d; they must add up to 1 to %d", at, len(shares), total, math.MaxInt32)
 	}
 	return func(s scope) (any, error) {
 		key, ok, err := bucketKey(bucketBy, s)
-		if !ok || total == 0 || err != nil {
+		if !ok || err != nil {
 			return nil, err
 		}
 		place := uint64(murmur3.StringSum32(key)) * total >> 32
@@ -313,10 +313,11 @@ func parseShare(node any, variants map[string]any) (share, error) {
 	s := share{variant: pair[0], weight: 1}
 	if len(pair) == 2 && pair[1] != nil {
 		weight, ok := pair[1].(float64)
-		if !ok || weight != math.Trunc(weight) || weight > math.MaxInt32 {
-			return share{}, fmt.Errorf("weighs %v; it must be a whole number", pair[1])
+		// flagd takes a negative weight for 0; its author meant something else.
+		if !ok || weight != math.Trunc(weight) || weight < 0 || weight > math.MaxInt32 {
+			return share{}, fmt.Errorf("weighs %v; it must be a whole number from 0 to %d", pair[1], math.MaxInt32)
 		}
-		s.weight = uint64(max(weight, 0)) // flagd takes what is negative for 0
+		s.weight = uint64(weight)
 	}
 	return s, nil
 }

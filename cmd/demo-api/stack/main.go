@@ -1,7 +1,8 @@
 // Command stack starts two shards of Redis, each a primary and a replica, and a
 // Memcached server, on free loopback ports, and the demo on them, with a file
-// of flags that moves clients from one to the other. Ctrl-C, or SIGTERM, ends
-// them all:
+// of flags that moves clients from one to the other. The demo takes any token as
+// a caller, so that the load program can be many. Ctrl-C, or SIGTERM, ends them
+// all:
 //
 //	make stack
 //
@@ -54,7 +55,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	}
 	defer os.RemoveAll(dir)
 	var config strings.Builder
-	config.WriteString("backend: redis\nflags: flags.json\nredis:\n  shards:\n")
+	config.WriteString("tokens: any\nbackend: redis\nflags: flags.json\nredis:\n  shards:\n")
 	for _, name := range []string{"a", "b"} {
 		primary, err := testserver.StartRedis()
 		if err != nil {

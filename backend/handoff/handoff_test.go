@@ -1,4 +1,4 @@
-package algorithm_test
+package handoff_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -14,7 +15,7 @@ const now = 1000 // Unix ms
 var perMinute = []throttler.Limit{{Quota: 10, Window: time.Minute}}
 
 // used returns what a stored count has used, -1 if there is none.
-func used(t *testing.T, s *algorithm.Stored) int64 {
+func used(t *testing.T, s *handoff.Stored) int64 {
 	t.Helper()
 	if s == nil {
 		return -1
@@ -24,29 +25,29 @@ func used(t *testing.T, s *algorithm.Stored) int64 {
 	return results[0].Used
 }
 
-func charged(s *algorithm.Stored, cost int64) *algorithm.Stored {
+func charged(s *handoff.Stored, cost int64) *handoff.Stored {
 	var results [1]algorithm.Result
 	s.State.Charge(perMinute, cost, now, results[:])
 	return s
 }
 
-func release(s *algorithm.Stored, to throttler.Place, version, clock int64) (throttler.Released, *algorithm.Stored) {
-	return algorithm.Release(&throttler.Release{To: to, Version: version, Keep: time.Minute, Now: time.UnixMilli(now)}, s, clock)
+func release(s *handoff.Stored, to handoff.BackendID, version, clock int64) (handoff.Released, *handoff.Stored) {
+	return handoff.Release(&handoff.ReleaseRequest{To: to, Version: version, Keep: time.Minute, Now: time.UnixMilli(now)}, s, clock)
 }
 
 // TestSlowMover has one process release a count, another overtake it and bring
 // the count back with more used, and then the first arrive with what it knew.
 func TestSlowMover(t *testing.T) {
 	const here, there, clock = 1, 2, 0
-	arrive := func(at *algorithm.Stored, place throttler.Place, version int64, r throttler.Released) (*algorithm.Stored, throttler.Whereabouts) {
-		home := &throttler.Home{Place: place, Required: true, Version: version, Keep: time.Minute, Arrivals: []throttler.Arrival{{Due: true, State: r.State, Parted: r.Parted}}}
-		count, _, where, err := algorithm.Find(at, home, 0, now, clock)
+	arrive := func(at *handoff.Stored, place handoff.BackendID, version int64, r handoff.Released) (*handoff.Stored, handoff.Location) {
+		placement := &handoff.Placement{Backend: place, MustExist: true, Version: version, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}}}
+		count, _, where, err := handoff.Find(at, placement, 0, now, clock)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return count, where
 	}
-	first := charged(new(algorithm.Stored), 3)
+	first := charged(new(handoff.Stored), 3)
 	released1, left1 := release(first, there, 10, clock) // to there, by view 10
 	second, _ := arrive(nil, there, 10, released1)
 	if used(t, second) != 3 {
@@ -60,17 +61,17 @@ func TestSlowMover(t *testing.T) {
 		t.Fatalf("left with %d used, want 4", used(t, left2))
 	}
 	// View 20 can not bring it here, where view 30 has been: it follows that.
-	if _, where := arrive(left1b, here, 20, released2); where.Place != there || where.Version != 30 {
+	if _, where := arrive(left1b, here, 20, released2); where.Owner != there || where.Version != 30 {
 		t.Errorf("by view 20: where is %+v, want there by 30", where)
 	}
 	// View 30 arrives with 3 used. What stayed there has 4, and is newer.
 	final, where := arrive(left2, there, 30, slow)
-	if where != (throttler.Whereabouts{}) || used(t, final) != 4 {
+	if where != (handoff.Location{}) || used(t, final) != 4 {
 		t.Errorf("by view 30: %+v, used %d; want 4", where, used(t, final))
 	}
 	// Nothing older gets it any more, nor that same view.
 	for _, version := range []int64{29, 30} {
-		if r, left := release(final, here, version, clock); !r.Stays || r.Version != 30 || left != nil {
+		if r, left := release(final, here, version, clock); !r.Superseded || r.Version != 30 || left != nil {
 			t.Errorf("released to view %d: %+v", version, r)
 		}
 	}
@@ -78,50 +79,50 @@ func TestSlowMover(t *testing.T) {
 
 func TestClaims(t *testing.T) {
 	const here, there = 1, 2
-	_, left := release(charged(new(algorithm.Stored), 3), there, 10, 5000)
+	_, left := release(charged(new(handoff.Stored), 3), there, 10, 5000)
 	for _, test := range []struct {
-		name  string
-		home  *throttler.Home
-		clock int64
-		want  throttler.Whereabouts
-		used  int64
+		name      string
+		placement *handoff.Placement
+		clock     int64
+		want      handoff.Location
+		used      int64
 	}{
-		{"who knows nothing of moves goes on", nil, 5000, throttler.Whereabouts{}, 3},
-		{"it has left", &throttler.Home{Place: here}, 5000, throttler.Whereabouts{Place: there, Version: 10}, -1},
-		{"it has left, and is required", &throttler.Home{Place: here, Required: true}, 5000, throttler.Whereabouts{Place: there, Version: 10}, -1},
-		{"the claim is void", &throttler.Home{Place: here}, 5000 + 60_000, throttler.Whereabouts{}, -1},
-		{"the claim is void, the count required", &throttler.Home{Place: here, Required: true}, 5000 + 60_000, throttler.Whereabouts{Missing: true}, -1},
+		{"who knows nothing of moves goes on", nil, 5000, handoff.Location{}, 3},
+		{"it has left", &handoff.Placement{Backend: here}, 5000, handoff.Location{Owner: there, Version: 10}, -1},
+		{"it has left, and is required", &handoff.Placement{Backend: here, MustExist: true}, 5000, handoff.Location{Owner: there, Version: 10}, -1},
+		{"the claim is void", &handoff.Placement{Backend: here}, 5000 + 60_000, handoff.Location{}, -1},
+		{"the claim is void, the count required", &handoff.Placement{Backend: here, MustExist: true}, 5000 + 60_000, handoff.Location{Missing: true}, -1},
 	} {
 		stored := *left
-		count, _, where, err := algorithm.Find(&stored, test.home, 0, now, test.clock)
+		count, _, where, err := handoff.Find(&stored, test.placement, 0, now, test.clock)
 		if err != nil || where != test.want || used(t, count) != test.used {
 			t.Errorf("%s: %+v, used %d, %v; want %+v, %d", test.name, where, used(t, count), err, test.want, test.used)
 		}
 	}
-	live := &throttler.Home{Place: here, Required: true, Live: true}
-	over := charged(new(algorithm.Stored), 3)
-	if _, _, where, _ := algorithm.Find(over, live, 0, now+60_000, 0); !where.Missing {
+	live := &handoff.Placement{Backend: here, MustExist: true, MustBeLive: true}
+	over := charged(new(handoff.Stored), 3)
+	if _, _, where, _ := handoff.Find(over, live, 0, now+60_000, 0); !where.Missing {
 		t.Error("a count that is over is there for who requires a live one")
 	}
 }
 
 func FuzzParseStored(f *testing.F) {
 	f.Add([]byte{})
-	s := charged(new(algorithm.Stored), 3)
+	s := charged(new(handoff.Stored), 3)
 	f.Add(s.Append(nil))
 	_, left := release(s, 2, 10, 5000)
 	f.Add(left.Append(nil))
-	left.Claim.Left = 0
+	left.Claim.LeftFor = 0
 	f.Add(left.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := algorithm.ParseStored(b)
+		s, err := handoff.Parse(b)
 		if err != nil {
 			return
 		}
 		if again := s.Append(nil); !bytes.Equal(again, b) {
 			// The short form of what was written long, and a claim of a count
 			// that is here has no parting.
-			parsed, err := algorithm.ParseStored(again)
+			parsed, err := handoff.Parse(again)
 			if err != nil || !bytes.Equal(parsed.Append(nil), again) {
 				t.Errorf("%x is read and written as %x, which is read with %v", b, again, err)
 			}

@@ -1,0 +1,55 @@
+package algorithm
+
+import "github.com/weir-go/weir/throttler"
+
+// fixedWindow keeps a count and the window's reset-at, which is set when the
+// window opens and never again.
+type fixedWindow struct{ aligned bool }
+
+func (fixedWindow) used(r *record, _ limit, now int64) int64 {
+	if now >= r.at {
+		return 0
+	}
+	return r.count
+}
+
+func (fixedWindow) resetAt(r *record, now int64) int64 { return max(r.at, now) }
+
+func (fixedWindow) retryAt(r *record, _ limit, _, _ int64) int64 { return r.at }
+
+func (f fixedWindow) charge(r *record, l limit, cost, now int64) charged {
+	if now < r.at {
+		r.count = addCount(r.count, cost)
+	} else {
+		r.at, r.count = f.opensUntil(l.window, now), cost
+	}
+	return charged{mark: throttler.Mark{At: r.at}}
+}
+
+// opensUntil returns the reset-at of a window that opens at now.
+func (f fixedWindow) opensUntil(window, now int64) int64 {
+	if f.aligned {
+		now -= now % window
+	}
+	return addInstant(now, window)
+}
+
+func (fixedWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
+	if mark.At == r.at {
+		r.count = max(r.count-amount, 0)
+	}
+}
+
+func (fixedWindow) adopt(r *record, _ limit, _ int64) {}
+
+func (fixedWindow) append(b []byte, r *record) []byte {
+	return appendCount(appendInstant(b, r.at), r.count)
+}
+
+func (fixedWindow) parse(b []byte, r *record) ([]byte, bool) {
+	p := parser{rest: b}
+	r.at, r.count = p.instant(), p.count()
+	return p.rest, !p.failed
+}
+
+func (fixedWindow) lifetime(l limit) float64 { return float64(l.window) }

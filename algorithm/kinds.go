@@ -1,0 +1,127 @@
+package algorithm
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// kind says how a record counts. Kinds are stored, as a state's first byte or,
+// in the short form, its upper half: at most 15, and not 8 or 9, with which no
+// state begins.
+type kind uint8
+
+// kinds has every kind, and nothing else lists them: an algorithm is a file with
+// its counter, and a line here. The Redis scripts have the same table, in
+// lua/kinds.lua, by the same numbers.
+var kinds = [...]struct {
+	algorithm throttler.Algorithm
+	aligned   bool // the Limit is
+	counter   counter
+
+	// shortForm reports that a record alone may take the short form, as at and
+	// count.
+	shortForm bool
+
+	// markIsResetAt reports that a charge's mark is its window's reset time, and
+	// that it has no start: scripts do not reply these twice.
+	markIsResetAt bool
+}{
+	1: {algorithm: throttler.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
+	2: {algorithm: throttler.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
+	3: {algorithm: throttler.SlidingWindow, counter: slidingWindow{}},
+	4: {algorithm: throttler.SlidingLog, counter: slidingLog{}},
+	5: {algorithm: throttler.TokenBucket, counter: bucket{}},
+	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}},
+}
+
+// counter is how records of a kind count. Calls through it put what pointers
+// point to on the heap, so they get the records of a state, not copies.
+type counter interface {
+	// used returns what counts at now, rounded up.
+	used(r *record, l limit, now int64) int64
+
+	// resetAt returns the instant from which nothing counts; now if nothing does.
+	resetAt(r *record, now int64) int64
+
+	// retryAt returns the first instant at which cost fits, given that it does
+	// not fit now and is within the capacity.
+	retryAt(r *record, l limit, cost, now int64) int64
+
+	// charge adds cost, room or no room.
+	charge(r *record, l limit, cost, now int64) charged
+
+	// giveBack returns amount of the charge that mark names, as far as it still
+	// counts.
+	giveBack(r *record, l limit, mark throttler.Mark, amount, now int64)
+
+	// adopt prepares a record of another window, of the same algorithm, to
+	// continue under l at now.
+	adopt(r *record, l limit, now int64)
+
+	// append appends the stored form of r, but for kind and window.
+	append(b []byte, r *record) []byte
+
+	// parse reads that form into r, and returns what follows it.
+	parse(b []byte, r *record) (rest []byte, ok bool)
+
+	// lifetime returns for how many ms a charge counts at most, if no limit is in
+	// debt.
+	lifetime(l limit) float64
+}
+
+// charged is what a charge is reported with.
+type charged struct {
+	mark    throttler.Mark
+	startAt int64 // of a queue, else 0
+}
+
+// known reports whether k is in the table.
+func (k kind) known() bool { return int(k) < len(kinds) && kinds[k].counter != nil }
+
+// counter returns how records of that kind count. The kind must be known.
+func (k kind) counter() counter { return kinds[k].counter }
+
+// adopts reports whether a record of kind other can continue as one of kind k.
+func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other].algorithm }
+
+// kindsByAlgorithm has the kinds of an algorithm's limits: not aligned, aligned.
+var kindsByAlgorithm = func() (all [256][2]kind) {
+	for k := range kinds {
+		if kinds[k].counter == nil {
+			continue
+		}
+		aligned := 0
+		if kinds[k].aligned {
+			aligned = 1
+		}
+		all[kinds[k].algorithm][aligned] = kind(k)
+	}
+	return all
+}()
+
+// kindOf returns the kind of records under l. It panics if there is none:
+// [throttler.Policy.Validate] lets no such limit through.
+func kindOf(l *throttler.Limit) kind {
+	aligned := 0
+	if l.Aligned {
+		aligned = 1
+	}
+	k := kindsByAlgorithm[l.Algorithm][aligned]
+	if k == 0 {
+		panic(fmt.Sprintf("algorithm: nothing counts a limit of %v", *l))
+	}
+	return k
+}
+
+// Lifetime returns how long a charge under l counts at most, if l is not in debt
+// and its policy does not change.
+func Lifetime(l throttler.Limit) time.Duration {
+	n := limitOf(&l)
+	return time.Duration(min(n.kind.counter().lifetime(n), maxLifetime)) * time.Millisecond
+}
+
+// maxLifetime, in ms, is more than any limit needs: two windows, or the time that
+// a burst needs to drain.
+const maxLifetime = float64(2 * throttler.MaxWindow / time.Millisecond)

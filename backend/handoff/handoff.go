@@ -1,0 +1,183 @@
+// Package handoff is the protocol by which counts move between backends in the
+// middle of a window, with what was used and the reset time. Package rollout
+// drives it; a [Store] takes part in it. Programs that keep one backend need
+// none of it.
+//
+// A count is in one backend at a time. To move it, call Release on the backend
+// that holds it. From then on that backend rejects decisions about the count
+// with an [ElsewhereError], and what it released arrives with the first decision
+// at the new backend. Both steps are atomic: a charge is made before the count
+// leaves, and moves with it, or afterwards, at the new backend.
+//
+// Processes learn at different times that counts are to move, so every move
+// carries a version: a number that grows with time and is never shared by two
+// conflicting moves of one count. A move with an older version never overrides
+// one with a newer version.
+//
+// What a backend keeps is a [Stored]: the count's state and, if the count has
+// moved, a [Claim] in front of it. [Find] and [Release] are the protocol's two
+// steps on a Stored; the memory and Memcached backends run them, and the Redis
+// scripts follow them.
+package handoff
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Store is a Backend whose counts can move to other Stores and arrive from them.
+// The methods of throttler.Backend are for programs that move no counts: they
+// continue from whatever state is stored. The methods here fail with an
+// [ElsewhereError] if a count of the decision is, or may be, in another Store;
+// nothing is charged then. Without a Placement, they do what the methods of
+// throttler.Backend do.
+type Store interface {
+	throttler.Backend
+
+	// TakeAt is Take under p.
+	TakeAt(ctx context.Context, r throttler.Request, p *Placement) (throttler.Decision, error)
+
+	// PeekAt is Peek under p. Arrivals are taken into account, and not stored.
+	PeekAt(ctx context.Context, r throttler.Request, p *Placement) (throttler.Decision, error)
+
+	// SettleAt is Settle under p.
+	SettleAt(ctx context.Context, s throttler.Settlement, p *Placement) (throttler.Decision, error)
+
+	// Release releases counts to another Store. It returns one Released for
+	// each of r.Charges.
+	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
+}
+
+// BackendID identifies a Store among those that counts move between. The zero
+// value is none of them.
+type BackendID uint64 // 48 bits: Redis' Lua has doubles for numbers
+
+// IDOf returns the ID of the backend with that name. It is never 0.
+func IDOf(name string) BackendID {
+	sum := sha256.Sum256([]byte(name))
+	id := BackendID(1)
+	for _, b := range sum[:5] {
+		id = id<<8 | BackendID(b)
+	}
+	return id
+}
+
+// Placement accompanies a decision whose counts may be in another backend.
+type Placement struct {
+	// Backend is the backend that decides.
+	Backend BackendID
+
+	// MustExist reports that a missing count may exist in another backend. The
+	// backend must not create it; the decision fails with an [ElsewhereError].
+	MustExist bool
+
+	// MustBeLive makes MustExist treat an expired count as missing.
+	MustBeLive bool
+
+	// Arrivals holds the counts released to this backend: empty, or one for
+	// each charge. An arrival never replaces a count that is here; if this
+	// backend kept a newer state of the count, that state wins.
+	Arrivals []Arrival
+
+	// Version is the version of the move by which Arrivals came.
+	Version int64
+
+	// Keep is how long the backend remembers an arrival's Version.
+	Keep time.Duration
+}
+
+// Arrival is one count that another backend released.
+type Arrival struct {
+	// Due reports that the charge's count arrives. If false, the other fields
+	// are not set.
+	Due bool
+
+	// State is the count's stored form, as [algorithm.State.Append] writes it;
+	// empty if the count is new.
+	State []byte
+
+	// ReleaseVersion is the version under which State was released; 0 if the
+	// count is new.
+	ReleaseVersion int64
+}
+
+// ReleaseRequest asks a backend to release counts.
+type ReleaseRequest struct {
+	Now     time.Time          // whole milliseconds
+	Charges []throttler.Charge // of one partition; their costs are ignored
+
+	// To is the backend that receives the counts.
+	To BackendID
+
+	// Version is the move's version, 1 to 2^48-1. Counts that a newer version
+	// has placed are not released.
+	Version int64
+
+	// Keep is the least time for which the backend remembers that the counts
+	// left, and their states: longer than processes take to learn of a move.
+	Keep time.Duration
+
+	// ReadOnly makes Release report the counts and release nothing.
+	ReadOnly bool
+}
+
+// Released is the outcome of a release for one count. The zero value: the
+// backend has no such count.
+type Released struct {
+	// Superseded reports that the count was not released because a version that
+	// is not older than the request's has placed it. Owner and Version then say
+	// where, and State is nil.
+	Superseded bool
+
+	// Owner is where a superseding version placed the count; 0 is the backend
+	// that was asked.
+	Owner BackendID
+
+	// Version is the superseding version.
+	Version int64
+
+	// State is the count's stored form, nil if there is no count. If
+	// AlreadyReleased, it is the copy kept when the count left.
+	State []byte
+
+	// AlreadyReleased reports that the count had left before.
+	AlreadyReleased bool
+
+	// ReleaseVersion is the version under which the count left, now or before.
+	ReleaseVersion int64
+}
+
+// ElsewhereError reports that counts of a decision are, or may be, in another
+// backend. Nothing was charged.
+type ElsewhereError struct {
+	Counts []Location // one for each charge
+}
+
+// Location says where one count is. The zero value: in the backend that was
+// asked.
+type Location struct {
+	Missing bool      // it must exist, and does not
+	Owner   BackendID // the backend to which it was released, or 0
+	Version int64     // version of the move to Owner
+}
+
+func (e *ElsewhereError) Error() string {
+	missing, moved := 0, 0
+	for _, l := range e.Counts {
+		if l.Missing {
+			missing++
+		}
+		if l.Owner != 0 {
+			moved++
+		}
+	}
+	return fmt.Sprintf("of %d counts, %d are missing and %d have moved to another backend", len(e.Counts), missing, moved)
+}
+
+// Unwrap returns throttler.ErrUnavailable, which is what a moved count means to
+// a caller that moves none.
+func (e *ElsewhereError) Unwrap() error { return throttler.ErrUnavailable }

@@ -1,0 +1,127 @@
+package handoff
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/weir-go/weir/algorithm"
+)
+
+// Stored is what a backend keeps for one count: its state and, once the count
+// has moved, a claim in front of it. The claim's stored form is
+//
+//	1  8 if the count is here, 9 if it has left
+//	6  version
+//	6  expires at
+//	6  backend it left for, if it has left
+//	6  version under which it was released, if it has left
+//
+// No state begins with an 8 or a 9.
+type Stored struct {
+	Claim *Claim // nil if the count never moved
+	State algorithm.State
+}
+
+// Claim says which version placed a count, and where.
+//
+// Claims expire by a clock of the backend's own, in ms. A decision's now may
+// step, and that must not change what other processes have learned of a move.
+type Claim struct {
+	Version   int64
+	ExpiresAt int64     // by the backend's clock
+	LeftFor   BackendID // the backend to which the count was released; 0 if it is here
+
+	// ReleaseVersion is the version under which the count was released, and so
+	// the age of the state kept here; 0 if no state was kept. Version is newer
+	// than ReleaseVersion if the count was requested again later.
+	ReleaseVersion int64
+}
+
+// A claim's first byte. The Redis scripts have the same two.
+const (
+	claimHere = 8
+	claimLeft = 9
+)
+
+var errMalformed = errors.New("handoff: not a stored count: something else wrote it")
+
+// Append appends the stored form of s to b and returns it.
+func (s *Stored) Append(b []byte) []byte {
+	if c := s.Claim; c != nil {
+		first := byte(claimHere)
+		if c.LeftFor != 0 {
+			first = claimLeft
+		}
+		b = append(b, first)
+		b = algorithm.AppendUint(b, 6, c.Version)
+		b = algorithm.AppendUint(b, 6, c.ExpiresAt)
+		if c.LeftFor != 0 {
+			b = algorithm.AppendUint(b, 6, int64(c.LeftFor))
+			b = algorithm.AppendUint(b, 6, c.ReleaseVersion)
+		}
+	}
+	return s.State.Append(b)
+}
+
+// Parse returns the Stored whose stored form is b. It fails if b is not one.
+func Parse(b []byte) (Stored, error) {
+	var s Stored
+	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
+		left := b[0] == claimLeft
+		size := 1 + 2*6
+		if left {
+			size = 1 + 4*6
+		}
+		if len(b) < size {
+			return Stored{}, errMalformed
+		}
+		c := &Claim{Version: uint48(b[1:]), ExpiresAt: uint48(b[7:])}
+		if left {
+			c.LeftFor, c.ReleaseVersion = BackendID(uint48(b[13:])), uint48(b[19:])
+		}
+		if c.Version == 0 || left && c.LeftFor == 0 {
+			return Stored{}, errMalformed
+		}
+		s.Claim, b = c, b[size:]
+	}
+	var err error
+	s.State, err = algorithm.Parse(b)
+	return s, err
+}
+
+func uint48(b []byte) int64 {
+	return int64(binary.BigEndian.Uint16(b))<<32 | int64(binary.BigEndian.Uint32(b[2:]))
+}
+
+// Life returns for how many ms something of s counts, or its claim is needed.
+// now is the decision's, clock the backend's.
+func (s *Stored) Life(now, clock int64) int64 {
+	life := s.State.ResetAt(now) - now
+	if s.Claim != nil {
+		life = max(life, s.Claim.ExpiresAt-clock)
+	}
+	return life
+}
+
+func (s *Stored) hasLeft() bool { return s.Claim != nil && s.Claim.LeftFor != 0 }
+
+// valid returns s without its claim if that has expired, or nil if the count
+// left and the claim that says so has expired.
+func (s *Stored) valid(clock int64) *Stored {
+	if s == nil || s.Claim == nil || s.Claim.ExpiresAt > clock {
+		return s
+	}
+	if s.hasLeft() {
+		return nil
+	}
+	s.Claim = nil
+	return s
+}
+
+func (c *Claim) location() Location { return Location{Owner: c.LeftFor, Version: c.Version} }
+
+// yieldsTo reports whether a count that has left may arrive at backend by a
+// move of that version.
+func (c *Claim) yieldsTo(version int64, backend BackendID) bool {
+	return c.Version < version || c.Version == version && c.LeftFor == backend
+}

@@ -1,0 +1,288 @@
+package redisbackend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/open-feature/go-sdk/openfeature/isolated"
+	"github.com/open-feature/go-sdk/openfeature/memprovider"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/backend/handoff"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// aclRules returns the rules that docs/operations.md lists for each use, and those
+// of the user that has all but a cluster's.
+func aclRules(t *testing.T) (uses []string, rules map[string][]string, together []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n## Redis ACL\n")
+	if !ok {
+		t.Fatal("docs/operations.md has no section Redis ACL")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	rules = make(map[string][]string)
+	for _, line := range regexp.MustCompile(`(?m)^    ([A-Za-z].*[^ ])  +([~&+].*)$`).FindAllStringSubmatch(section, -1) {
+		uses = append(uses, line[1])
+		rules[line[1]] = strings.Fields(line[2])
+	}
+	setUser := regexp.MustCompile(`(?m)^    ACL SETUSER .*$`).FindString(section)
+	for _, word := range strings.Fields(setUser) {
+		if word[0] == '+' || word[0] == '~' {
+			together = append(together, word)
+		}
+	}
+	return uses, rules, together
+}
+
+// TestACL runs each use as a user that may do what docs/operations.md lists for
+// it and nothing else, and then without one of these rules after the other.
+func TestACL(t *testing.T) {
+	uses, rules, together := aclRules(t)
+	exercises := map[string]struct {
+		with []string // other uses, whose rules it needs too
+		run  func(*aclServer) error
+	}{
+		"takes, refunds, settlements": {run: (*aclServer).takes},
+		"peeks":                       {run: (*aclServer).peeks},
+		"Backend.Load":                {run: (*aclServer).load},
+		"backend/rollout":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).moves},
+		"a Redis Cluster":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).cluster},
+		"demo-api's check at its start": {run: func(s *aclServer) error {
+			return s.login().Ping(context.Background()).Err()
+		}},
+	}
+	for _, use := range uses {
+		if _, ok := exercises[use]; !ok {
+			t.Errorf("docs/operations.md lists rules for %q, which nothing here tries", use)
+		}
+	}
+	wanted := map[string]bool{}
+	for _, use := range uses {
+		for _, rule := range rules[use] {
+			wanted[rule] = wanted[rule] || use != "a Redis Cluster"
+		}
+	}
+	for _, rule := range together {
+		if !wanted[rule] {
+			t.Errorf("the user of all uses has %s, which no use lists", rule)
+		}
+		wanted[rule] = false
+	}
+	for rule, missing := range wanted {
+		if missing {
+			t.Errorf("the user of all uses lacks %s", rule)
+		}
+	}
+	for use, e := range exercises {
+		t.Run(use, func(t *testing.T) {
+			if len(rules[use]) == 0 {
+				t.Fatal("docs/operations.md lists no rules for it")
+			}
+			s := newACLServer(t, use == "a Redis Cluster")
+			all := slices.Clone(rules[use])
+			for _, other := range e.with {
+				all = append(all, rules[other]...)
+			}
+			s.allow(all)
+			err := e.run(s)
+			if denied := s.denied(); err != nil || denied != "" {
+				t.Fatalf("with %s: error %v, denied %s", strings.Join(all, " "), err, denied)
+			}
+			for i, rule := range rules[use] {
+				s.allow(slices.Delete(slices.Clone(all), i, i+1))
+				if err := e.run(s); err == nil && s.denied() == "" {
+					t.Errorf("%s is listed, but not needed", rule)
+				}
+			}
+		})
+	}
+}
+
+// aclServer is a Redis server with a user whose rules change.
+type aclServer struct {
+	t     *testing.T
+	addr  string
+	admin *redis.Client
+	key   string // of the client that is charged; another one each time
+	tries int
+}
+
+func newACLServer(t *testing.T, cluster bool) *aclServer {
+	var args []string
+	if cluster {
+		args = []string{"--cluster-enabled", "yes"}
+	}
+	s := &aclServer{t: t, addr: testserver.Redis(t, args...).Addr}
+	s.admin = newClient(t, s.addr)
+	if cluster {
+		if err := s.admin.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for !strings.Contains(s.admin.ClusterInfo(t.Context()).Val(), "cluster_state:ok") {
+			if t.Context().Err() != nil {
+				t.Fatal("the cluster does not come up")
+			}
+		}
+	}
+	return s
+}
+
+// allow gives the user these rules and no others, on a server without scripts.
+func (s *aclServer) allow(rules []string) {
+	s.t.Helper()
+	args := []any{"acl", "setuser", "weir", "reset", "on", ">secret"}
+	for _, rule := range rules {
+		args = append(args, rule)
+	}
+	if err := s.admin.Do(s.t.Context(), args...).Err(); err != nil {
+		s.t.Fatalf("%s: %v", strings.Join(rules, " "), err)
+	}
+	if err := s.admin.ScriptFlush(s.t.Context()).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.admin.Do(s.t.Context(), "acl", "log", "reset").Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.tries++
+	s.key = fmt.Sprint("alice", s.tries)
+}
+
+// denied returns what the server has denied since then, also if the client made
+// no error of it: a cluster client that may not send COMMAND sends it again and
+// again.
+func (s *aclServer) denied() string {
+	s.t.Helper()
+	entries, err := s.admin.ACLLog(s.t.Context(), 10).Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Reason+" "+e.Object)
+	}
+	return strings.Join(all, ", ")
+}
+
+func (s *aclServer) options() *redis.Options {
+	o := redisbackend.ClientOptions(s.addr)
+	o.Username, o.Password = "weir", "secret"
+	return o
+}
+
+// login returns a client of the user, on new connections.
+func (s *aclServer) login() *redis.Client {
+	c := redis.NewClient(s.options())
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (s *aclServer) backend(c redis.UniversalClient) *redisbackend.Backend {
+	return newBackend(s.t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+}
+
+// aclPolicy has a limit of each algorithm: their scripts may need different
+// commands.
+var aclPolicy = policy("all", perHour(50),
+	throttler.Limit{Quota: 60, Window: time.Hour, Aligned: true},
+	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow},
+	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingLog},
+	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.TokenBucket},
+	throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.LeakyBucket})
+
+func (s *aclServer) takes() error { return s.takesFrom(s.backend(s.login())) }
+
+// takesFrom takes, refunds and settles, with the script unknown to the server
+// at first.
+func (s *aclServer) takesFrom(b throttler.Backend) error {
+	th := throttler.New(b, nil)
+	for _, p := range []*throttler.Policy{policy("one", perHour(5)), aclPolicy} {
+		for range 2 {
+			d, err := th.Take(s.t.Context(), p.Charge(s.key))
+			if err != nil {
+				return err
+			}
+			if _, err := th.Settle(s.t.Context(), d, 3); err != nil {
+				return err
+			}
+			if _, err := th.Refund(s.t.Context(), d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *aclServer) peeks() error {
+	_, err := throttler.New(s.backend(s.login()), nil).Peek(s.t.Context(), aclPolicy.Charge(s.key))
+	return err
+}
+
+func (s *aclServer) load() error {
+	return s.backend(s.login()).Load(s.t.Context())
+}
+
+func (s *aclServer) cluster() error {
+	o := s.options()
+	c := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{s.addr}, Username: o.Username, Password: o.Password,
+		ContextTimeoutEnabled: true, MaxRedirects: -1, MaxRetries: -1,
+		DisableIdentity: o.DisableIdentity, MaintNotificationsConfig: o.MaintNotificationsConfig,
+	})
+	defer c.Close()
+	return s.takesFrom(s.backend(c))
+}
+
+// moves moves a count out of Redis and back. Each process has its own view of
+// the flag.
+func (s *aclServer) moves() error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	defer cancel()
+	memory, inRedis := memorybackend.New(nil), s.backend(s.login())
+	for i, place := range []string{"redis", "memory", "redis", "redis"} {
+		api := isolated.NewAPI()
+		if err := api.SetProviderAndWait(ctx, memprovider.NewInMemoryProvider(map[string]memprovider.InMemoryFlag{
+			"throttler-backend": {State: memprovider.Enabled, DefaultVariant: place, Variants: map[string]any{place: place}},
+		})); err != nil {
+			return err
+		}
+		r, err := rollout.New(rollout.Options{
+			Backends: map[string]handoff.Store{"memory": memory, "redis": inRedis}, Default: "redis", Client: api.NewClient(),
+		})
+		if err != nil {
+			return err
+		}
+		th := throttler.New(r, nil)
+		d, err := th.Take(ctx, aclPolicy.Charge(s.key))
+		if err == nil && d.Limits[0].Used != int64(i+1) {
+			err = fmt.Errorf("on %s: used %d, want %d", place, d.Limits[0].Used, i+1)
+		}
+		if err == nil {
+			_, err = th.Settle(ctx, d, 1)
+		}
+		if err == nil {
+			_, err = th.Peek(ctx, aclPolicy.Charge(s.key))
+		}
+		r.Close()
+		if err := errors.Join(err, api.Shutdown(ctx)); err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond) // the next view is a later one
+	}
+	return nil
+}

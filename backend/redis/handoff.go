@@ -1,0 +1,226 @@
+package redisbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler"
+)
+
+// TakeAt implements handoff.Store: one EVALSHA on the primary.
+func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	if p == nil {
+		return b.Take(ctx, r)
+	}
+	return b.decideAt(ctx, r.Now, r.Charges, packTake(r, b.margin), p)
+}
+
+// SettleAt implements handoff.Store: one EVALSHA on the primary.
+func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
+	if p == nil {
+		return b.Settle(ctx, s)
+	}
+	return b.decideAt(ctx, s.Now, s.Charged.Charges, packSettle(s, b.margin), p)
+}
+
+func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+	shard := b.shardOf(charges)
+	args := [][]byte{packed}
+	if placement := packPlacement(p); placement != nil {
+		args = append(args, placement)
+	}
+	cmd, err := runScript(ctx, shard, decideAtScript, lua.DecideAt, b.keysOf(charges), args, redis.NewIntSliceCmd)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	if reply := cmd.Val(); len(reply) > 0 && reply[0] == elsewhere {
+		err := unpackElsewhere(len(charges), reply[1:])
+		if e := (*handoff.ElsewhereError)(nil); !errors.As(err, &e) {
+			err = shard.unavailable(err)
+		}
+		return throttler.Decision{}, err
+	}
+	return shard.decision(now, charges, cmd.Val())
+}
+
+// PeekAt implements handoff.Store: one MGET, as Peek.
+func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	shard := b.shardOf(r.Charges)
+	values, err := shard.read(ctx, b.keysOf(r.Charges), b.replicaTimeout)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	stored, err := parseStored(values)
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	counts, err := handoff.FindAll(stored, p, r.Now.UnixMilli(), serversClock)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	states := make([]*algorithm.State, len(counts))
+	for i := range counts {
+		states[i] = &counts[i].State
+	}
+	return algorithm.Look(r, states), nil
+}
+
+// Release implements handoff.Store: one EVALSHA on the primary, or, to read only,
+// one MGET there.
+func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	shard := b.shardOf(r.Charges)
+	keys := b.keysOf(r.Charges)
+	if r.ReadOnly {
+		return shard.wouldRelease(ctx, r, keys)
+	}
+	cmd, err := runScript(ctx, shard, releaseScript, lua.Release, keys, [][]byte{packRelease(r, b.margin)}, redis.NewSliceCmd)
+	if err != nil {
+		return nil, err
+	}
+	all, err := unpackReleased(len(keys), cmd.Val())
+	if err != nil {
+		return nil, shard.unavailable(err)
+	}
+	return all, nil
+}
+
+// wouldRelease reports what r would release.
+func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest, keys []string) ([]handoff.Released, error) {
+	values, err := mget(ctx, s.primary, keys)
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	stored, err := parseStored(values)
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	all := make([]handoff.Released, len(keys))
+	for i := range all {
+		all[i], _ = handoff.Release(&r, stored[i], serversClock)
+	}
+	return all, nil
+}
+
+// serversClock is passed where the server's time is unknown. Expired claims then
+// still look valid, which costs the caller at most one extra round trip.
+const serversClock = 0
+
+// parseStored parses what a MGET returned; nil where there is nothing.
+func parseStored(values []string) ([]*handoff.Stored, error) {
+	all := make([]*handoff.Stored, len(values))
+	for i := range values {
+		if values[i] == "" {
+			continue
+		}
+		stored, err := handoff.Parse([]byte(values[i]))
+		if err != nil {
+			return nil, err
+		}
+		all[i] = &stored
+	}
+	return all, nil
+}
+
+// What goes to the scripts and comes back; lua/handoff.lua and lua/release.lua
+// describe it.
+
+// Parts of a placement's sum.
+const (
+	placeMustExist  = 1
+	placeMustBeLive = 2
+	placeArrivals   = 4
+)
+
+// packPlacement returns the packed form of p, nil if nothing is asked that the
+// script does not do without it.
+func packPlacement(p *handoff.Placement) []byte {
+	var sum byte
+	if p.MustExist {
+		sum |= placeMustExist
+	}
+	if p.MustBeLive {
+		sum |= placeMustBeLive
+	}
+	if p.Arrivals != nil {
+		sum |= placeArrivals
+	}
+	if sum == 0 {
+		return nil
+	}
+	b := append(make([]byte, 0, 64), sum)
+	b = algorithm.AppendUint(b, 6, p.Version)
+	b = algorithm.AppendUint(b, 6, int64(p.Backend))
+	b = algorithm.AppendUint(b, 4, p.Keep.Milliseconds())
+	b = algorithm.AppendUint(b, 4, algorithm.Margin.Milliseconds())
+	for i := range p.Arrivals {
+		a := &p.Arrivals[i]
+		if !a.Due {
+			b = append(b, 0)
+			continue
+		}
+		b = append(b, 1)
+		b = algorithm.AppendUint(b, 6, a.ReleaseVersion)
+		b = algorithm.AppendUint(b, 4, int64(len(a.State)))
+		b = append(b, a.State...)
+	}
+	return b
+}
+
+// elsewhere is the first number of a reply if counts are not here.
+const elsewhere = 2
+
+// unpackElsewhere reads what follows it.
+func unpackElsewhere(charges int, reply []int64) error {
+	e := &handoff.ElsewhereError{Counts: make([]handoff.Location, charges)}
+	for i := range e.Counts {
+		switch {
+		case len(reply) >= 1 && reply[0] < 2:
+			e.Counts[i].Missing = reply[0] == 1
+			reply = reply[1:]
+		case len(reply) >= 3:
+			e.Counts[i] = handoff.Location{Version: reply[1], Owner: handoff.BackendID(reply[2])}
+			reply = reply[3:]
+		default:
+			return fmt.Errorf("the script's reply is short of charge %d", i)
+		}
+	}
+	return e
+}
+
+func packRelease(r handoff.ReleaseRequest, margin int64) []byte {
+	b := algorithm.AppendUint(make([]byte, 0, 20), 4, margin)
+	b = algorithm.AppendUint(b, 4, r.Keep.Milliseconds())
+	b = algorithm.AppendUint(b, 6, r.Version)
+	return algorithm.AppendUint(b, 6, int64(r.To))
+}
+
+// unpackReleased reads the reply to a release of so many counts.
+func unpackReleased(counts int, reply []any) ([]handoff.Released, error) {
+	if len(reply) != 4*counts {
+		return nil, fmt.Errorf("the script's reply to a release of %d counts has %d parts", counts, len(reply))
+	}
+	all := make([]handoff.Released, counts)
+	for i := range all {
+		code, ok1 := reply[4*i].(int64)
+		version, ok2 := reply[4*i+1].(int64)
+		owner, ok3 := reply[4*i+2].(int64)
+		state, ok4 := reply[4*i+3].(string)
+		if !ok1 || !ok2 || !ok3 || !ok4 {
+			return nil, fmt.Errorf("the script's reply to a release has an unknown form: %v", reply[4*i:4*i+4])
+		}
+		switch code {
+		case 1, 2:
+			all[i] = handoff.Released{AlreadyReleased: code == 2, ReleaseVersion: version, State: []byte(state)}
+		case 3:
+			all[i] = handoff.Released{Superseded: true, Version: version, Owner: handoff.BackendID(owner)}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testserver"
+)
+
+// TestWaitersAreSentAwayAtTheEnd ends a demo while requests wait for their start
+// in a leaky bucket, for longer than the server writes a response or drains: they
+// get a 503, their places are given back while Redis can still be reached, and the
+// demo ends well.
+func TestWaitersAreSentAwayAtTheEnd(t *testing.T) {
+	const waiters = 20
+	config := fmt.Sprintf(`
+backend: redis
+redis: {shards: [{name: a, primary: %s}]}
+policies:
+  core: {limits: [{quota: 1, window: 40s, algorithm: leaky-bucket, burst: %d}]}
+`, testserver.Redis(t).Addr, waiters+1)
+	d := startDemo(t, config)
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK {
+		t.Fatalf("the first: got %v, want 200", r)
+	}
+	answers := make(chan response, waiters)
+	for range waiters {
+		go func() {
+			r, err := d.try("GET", "/repos/acme/rockets")
+			if err != nil {
+				r.body = err.Error()
+			}
+			answers <- r
+		}()
+	}
+	for all := fmt.Sprintf(`"secondary":{"limit":900,"used":%d,`, waiters+1); !strings.Contains(d.get("/rate_limit").body, all); {
+		time.Sleep(time.Millisecond)
+	}
+	d.stop()
+	for range waiters {
+		if r := <-answers; r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+			t.Errorf("a waiter: got %v, Retry-After %q; want 503 and when to come back", r, r.header.Get("Retry-After"))
+		}
+	}
+	if err := d.end(); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	if log := d.stderr.String(); strings.Contains(log, "rate limit: failures") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("the log has\n%s", log)
+	}
+
+	again := startDemo(t, config)
+	body := again.get("/rate_limit").body
+	for _, want := range []string{`"core":{"limit":21,"used":1,`, `"secondary":{"limit":900,"used":1,`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("after it: got %s, want %s in it", body, want)
+		}
+	}
+}
+
+// TestOutageIsLoggedOnceASecond takes Redis away under load and gives it back.
+func TestOutageIsLoggedOnceASecond(t *testing.T) {
+	server := testserver.Redis(t)
+	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}]}\n", server.Addr))
+	d.get("/search?q=weir")
+	began := time.Now()
+	server.Kill()
+	const requests = 500
+	for range requests {
+		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "/ " {
+			t.Fatalf("got %v, want 200 without rates", r)
+		}
+	}
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for d.get("/search?q=weir").header.Get("X-RateLimit-Used") == "" {
+		time.Sleep(time.Millisecond)
+	}
+	d.stderr.find(t, `(failures are over)`, d.ended)
+	seconds := int(time.Since(began)/time.Second) + 1
+	lines := strings.Count(d.stderr.String(), "\n")
+	t.Logf("%d lines in %d s:\n%s", lines, seconds, d.stderr)
+	// A connection that breaks and one that is refused are two causes, and each
+	// has a line when it is over.
+	if most := 2*seconds + 2; lines > most {
+		t.Errorf("%d lines for %d requests, want at most %d:\n%s", lines, requests, most, d.stderr)
+	}
+	for _, part := range []string{"shard=a", "polic", "core"} {
+		if !regexp.MustCompile(part).MatchString(d.stderr.String()) {
+			t.Errorf("the log does not name %q", part)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// limits makes the middlewares of the routes.
+type limits struct {
+	config    *config
+	throttler *throttler.Throttler
+	options   middleware.Options
+	log       *slog.Logger
+	dry       *dryRuns
+	err       error // what was wrong with any of them
+}
+
+func newLimits(c *config, b *backends, log *slog.Logger) *limits {
+	l := &limits{config: c, throttler: throttler.New(b.serving, nil), log: log, options: middleware.Options{
+		Deadline:         c.deadline,
+		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
+		RateLimitFields:  true,
+		ExposeHeaders:    true,
+		Log:              log,
+	}}
+	if c.failClosed {
+		l.options.OnFailure = middleware.Closed
+	}
+	l.dry = newDryRuns(c)
+	return l
+}
+
+// charge is what one policy charges a request.
+type charge struct {
+	policy   string
+	key      middleware.Key
+	reported bool // the handler reports the real cost
+	always   bool // 304s are charged too
+}
+
+func (c charge) under(p *throttler.Policy) middleware.Classifier {
+	classifier := middleware.Limit(p, c.key)
+	if c.reported {
+		classifier = classifier.CostReported()
+	}
+	if c.always {
+		classifier = classifier.NoRefund()
+	}
+	return classifier
+}
+
+// take returns middleware that takes all of these charges or none, and before
+// it tries the dry runs that belong to them.
+func (l *limits) take(charges ...charge) func(http.Handler) http.Handler {
+	var enforced []middleware.Classifier
+	for _, c := range charges {
+		enforced = append(enforced, c.under(l.config.policies[c.policy]))
+	}
+	take := l.middleware(middleware.All(enforced...), l.options)
+	tried := l.dry.classifiers(charges)
+	if tried == nil {
+		return take
+	}
+	options := l.options
+	options.DryRun = l.dry.count
+	try := l.middleware(middleware.All(tried...), options)
+	return func(next http.Handler) http.Handler { return try(take(next)) }
+}
+
+func (l *limits) middleware(c middleware.Classifier, o middleware.Options) func(http.Handler) http.Handler {
+	m, err := middleware.New(l.throttler, c, &o)
+	if err != nil {
+		l.err = errors.Join(l.err, err)
+		return func(next http.Handler) http.Handler { return next } // err keeps it from being served
+	}
+	return m
+}
+
+// status returns a handler that shows what is left under these policies.
+func (l *limits) status(charges ...charge) http.Handler {
+	var all []middleware.Classifier
+	for _, c := range charges {
+		all = append(all, c.under(l.config.policies[c.policy]))
+	}
+	status, err := middleware.Status(l.throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.config.deadline, Log: l.log})
+	l.err = errors.Join(l.err, err)
+	return status
+}

@@ -1,0 +1,46 @@
+-- fixed_window.lua: as algorithm/fixed_window.go has it. A record is a count and
+-- the window's reset time, which is set when the window opens and never again.
+--
+-- Provides fixed_window, whose windows open at the first charge, and
+-- aligned_window, whose windows open on multiples of their length. Uses
+-- add_count, add_instant.
+
+local function fixed_windows(aligned)
+  local FORM = '>I1I6I6I7' -- kind, window; reset at, used
+  return {
+    family = 'fixed-window',
+    has_short_form = true,
+    mark_is_reset_at = true,
+
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, count = 0} end,
+    read = function(self, state, place)
+      local kind, window, at, count, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, at = at, count = count}, after
+    end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count) end,
+
+    used = function(r, _, now)
+      if now >= r.at then return 0 end
+      return r.count
+    end,
+    reset_at = function(r, now) return max(r.at, now) end,
+    retry_at = function(r) return r.at end,
+    charge = function(r, _, cost, now)
+      if now < r.at then
+        r.count = add_count(r.count, cost)
+      else
+        local opened = now
+        if aligned then opened = now - now % r.window end
+        r.at, r.count = add_instant(opened, r.window), cost
+      end
+      return r.at, 0, 0
+    end,
+    give_back = function(r, _, mark, _, amount)
+      if mark == r.at then r.count = max(r.count - amount, 0) end
+    end,
+  }
+end
+
+local function fixed_window() return fixed_windows(false) end
+
+local function aligned_window() return fixed_windows(true) end

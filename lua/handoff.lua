@@ -1,0 +1,116 @@
+-- handoff.lua: the end of the script that makes one decision under a placement,
+-- as package handoff has it: Find.
+--
+-- KEYS[i]  count      of a (policy, key), one for each charge
+-- ARGV[1]  decision   packed as decide.lua says
+-- ARGV[2]  placement  if counts must exist or arrive; packed:
+--                     1 sum: counts must exist 1, must be live 2, arrive 4
+--                     6 version
+--                     6 backend that decides
+--                     4 ms to remember the version of an arrival
+--                     4 ms that its claim outlives that and the count
+--                     if counts arrive, for each charge 1 whether it arrives; if so:
+--                       6 version under which it was released
+--                       4 length and so many bytes, its state
+-- Returns  the decision's reply. If a count is not here, nothing is done, and
+--          instead 2; then for each charge 0 if its count is here; 1 if it must
+--          exist and is missing, else 2, version, backend for which it left.
+--
+-- Uses what decide.lua and claim.lua provide.
+
+local function read_placement(packed, charges)
+  local p, sum, place = {}
+  if not packed then return p end
+  sum, p.version, p.backend, p.keep, p.margin, place = unpack('>I1I6I6I4I4', packed)
+  p.must_exist, p.must_be_live = sum % 2 == 1, sum % 4 >= 2
+  for i = 1, sum >= 4 and charges or 0 do
+    local due
+    due, place = unpack('>I1', packed, place)
+    if due == 1 then
+      local release_version, length
+      release_version, length, place = unpack('>I6I4', packed, place)
+      p[i] = {release_version = release_version, state = string.sub(packed, place, place + length - 1)}
+      place = place + length
+    end
+  end
+  return p
+end
+
+-- Finds the count of c, which may be the arrival. Returns whether it is here, or
+-- may at least be created here.
+local function find(c, p, arrival, now)
+  c.claim, c.state = read_claim(redis.call('GET', c.key))
+  local claim = c.claim
+  local left = claim and claim.left_for > 0
+  if c.state and not left then
+    local records = p.must_be_live and parse(c.state)
+    c.missing = p.must_exist and records and latest_reset_at(records, now) <= now
+    return not c.missing
+  elseif not arrival then
+    c.missing = not c.state and p.must_exist
+    return not c.state and not c.missing
+  elseif left and not (claim.version < p.version or claim.version == p.version and claim.left_for == p.backend) then
+    return false
+  end
+  -- A newer state was kept here if a move between these two versions brought the
+  -- count here and released it again but never finished.
+  if not left or claim.release_version <= arrival.release_version then c.state = arrival.state end
+  c.claim, c.arrived = nil, true -- put_arrival makes its claim
+  return true
+end
+
+-- Stores a count that arrived, whatever is decided then. Its claim outlives what
+-- other backends keep of the count. Returns false if its state is of an unknown
+-- kind.
+local function put_arrival(c, p, d)
+  local records = parse(c.state)
+  if not records then return false end
+  local life = max(latest_reset_at(records, d.now) - d.now, p.keep) + p.margin
+  c.claim = {version = p.version, expires_at = server_clock() + life, left_for = 0}
+  redis.call('SET', c.key, claim_here(c.claim.version, c.claim.expires_at) .. c.state, 'PX', life + d.margin)
+  return true
+end
+
+-- As in plain.lua; and the key outlives the claim.
+local function put(c, state, reset_at, d)
+  local life = reset_at - d.now
+  if c.claim then
+    state = claim_here(c.claim.version, c.claim.expires_at) .. state
+    life = max(life, c.claim.expires_at - server_clock())
+  end
+  if reset_at > c.reset_at then
+    redis.call('SET', c.key, state, 'PX', life + d.margin)
+  else
+    redis.call('SET', c.key, state, 'KEEPTTL')
+  end
+end
+
+local function reply_location(c)
+  if c.missing then
+    reply(1)
+  elseif c.claim and c.claim.left_for > 0 then
+    reply(2)
+    reply(c.claim.version)
+    reply(c.claim.left_for)
+  else
+    reply(0)
+  end
+end
+
+local d = read_decision(ARGV[1], 1)
+if not d then return unknown_kind() end
+local p, here = read_placement(ARGV[2], #d.charges), true
+for i = 1, #d.charges do
+  here = find(d.charges[i], p, p[i], d.now) and here
+end
+if not here then
+  reply(2)
+  for i = 1, #d.charges do reply_location(d.charges[i]) end
+  return replies
+end
+for i = 1, #d.charges do
+  local c = d.charges[i]
+  if c.arrived and not put_arrival(c, p, d) then return unknown_kind() end
+end
+if not decide(d, put) then return unknown_kind() end
+return replies

@@ -1,0 +1,62 @@
+-- numbers.lua: exact arithmetic in doubles, as algorithm/exact.go has it. Nothing
+-- above 2^53 is ever computed.
+--
+-- Provides max, min, the largest values, add_count, add_instant, mul_div,
+-- ceil_level.
+
+local max, min = math.max, math.min
+
+-- The largest values stored; what would exceed them stays there.
+local MAX_COUNT, MAX_LOG_COST, MAX_INSTANT = 9007199254740992, 4294967295, 253402300799000
+
+local function add_count(a, b)
+  if b > MAX_COUNT - a then return MAX_COUNT end
+  return a + b
+end
+
+local function add_instant(at, ms) return min(at + ms, MAX_INSTANT) end
+
+-- a * b / c rounded down, and the rest; above MAX_COUNT that, with no rest.
+local function mul_div(a, b, c)
+  local product = a * b
+  if product < MAX_COUNT then
+    local rest = product % c
+    return (product - rest) / c, rest
+  end
+  -- a = whole * c + part, and part * b / c by doubling and adding modulo c,
+  -- one bit of b after the other.
+  local part = a % c
+  local whole = (a - part) / c * b
+  local quotient, rest, bit = 0, 0, 1
+  while bit * 2 <= b do bit = bit * 2 end
+  while bit >= 1 do
+    quotient = quotient + quotient
+    if rest >= c - rest then
+      rest, quotient = rest - (c - rest), quotient + 1
+    else
+      rest = rest + rest
+    end
+    if b >= bit then
+      b = b - bit
+      if rest >= c - part then
+        rest, quotient = rest - (c - part), quotient + 1
+      else
+        rest = rest + part
+      end
+    end
+    bit = bit / 2
+  end
+  if whole > MAX_COUNT - quotient then return MAX_COUNT, 0 end
+  return whole + quotient, rest
+end
+
+-- (ms * quota + fraction) / window, rounded up, at most MAX_COUNT.
+local function ceil_level(ms, quota, fraction, window)
+  local level, rest = mul_div(quota, ms, window)
+  local more = fraction % window
+  level = add_count(level, (fraction - more) / window)
+  rest = rest + more
+  if rest > window then return add_count(level, 2) end
+  if rest > 0 then return add_count(level, 1) end
+  return level
+end

@@ -1,0 +1,114 @@
+package middleware
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A waiting request's body is read ahead up to readAhead bytes, and those of all
+// waiting requests of a middleware up to allReadAhead.
+const (
+	readAhead    = 256 << 10
+	allReadAhead = 64 << 20
+)
+
+// sendGrace is how long a client that is turned away may go on sending its body.
+// If the connection were closed at once, it might not see the response.
+const sendGrace = 500 * time.Millisecond
+
+// aheadBody is a request body that is read ahead while its request waits. In
+// HTTP/1, net/http notices that a client has left only when it reads: while the
+// body is unread, a client could leave a queue and be served all the same.
+type aheadBody struct {
+	io.ReadCloser // what was not read ahead
+	limit         int64
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	buf     []byte // read ahead, not yet passed on
+	taken   int64  // bytes read ahead in all
+	err     error  // that ended the reading
+	stopped bool   // read no further
+	reading bool   // the goroutine of fill is at work
+}
+
+// readAhead begins to read r's body ahead. It returns nil if there is no need, or
+// no memory, or the client waits for a 100 Continue.
+func (s *waiters) readAhead(r *http.Request) *aheadBody {
+	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		return nil
+	}
+	limit := int64(readAhead)
+	if r.ContentLength > 0 {
+		limit = min(limit, r.ContentLength)
+	}
+	if s.ahead.Add(limit) > allReadAhead {
+		s.ahead.Add(-limit)
+		return nil
+	}
+	b := &aheadBody{ReadCloser: r.Body, limit: limit, reading: true}
+	b.changed = sync.NewCond(&b.mu)
+	go b.fill() // until stop, or until net/http ends the request
+	return b
+}
+
+func (b *aheadBody) fill() {
+	chunk := make([]byte, 4<<10)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.stopped && b.err == nil && b.taken <= b.limit {
+		b.mu.Unlock()
+		n, err := b.ReadCloser.Read(chunk)
+		b.mu.Lock()
+		b.buf = append(b.buf, chunk[:n]...)
+		b.taken += int64(n)
+		b.err = err
+	}
+	b.reading = false
+	b.changed.Broadcast()
+}
+
+// stop ends the reading ahead, and reports whether the body may have more to
+// read. A read in progress goes on, for the handler's sake. If abort is set there
+// is no handler: the read is broken off after sendGrace, because net/http does not
+// respond before it has ended.
+func (b *aheadBody) stop(w http.ResponseWriter, abort bool) (more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if abort && b.reading && http.NewResponseController(w).SetReadDeadline(time.Now().Add(sendGrace)) == nil {
+		for b.reading {
+			b.changed.Wait()
+		}
+	}
+	return b.err == nil
+}
+
+func (b *aheadBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.buf) == 0 && b.reading {
+		b.changed.Wait()
+	}
+	if len(b.buf) > 0 {
+		n := copy(p, b.buf)
+		b.buf = b.buf[n:]
+		if len(b.buf) == 0 {
+			b.buf = nil
+			if !b.reading && b.err != nil {
+				return n, b.err
+			}
+		}
+		return n, nil
+	}
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.mu.Unlock()
+	n, err := b.ReadCloser.Read(p)
+	b.mu.Lock()
+	return n, err
+}

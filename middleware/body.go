@@ -1,0 +1,52 @@
+package middleware
+
+import (
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+// requestBody is the body of a charged request. It notes how far it was read.
+type requestBody struct {
+	io.ReadCloser
+	read atomic.Uint32 // unread, partly or toEnd
+}
+
+// Values of requestBody.read.
+const (
+	unread = iota
+	partly
+	toEnd
+)
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case err != nil:
+		b.read.Store(toEnd)
+	case n > 0:
+		b.read.CompareAndSwap(unread, partly)
+	}
+	return n, err
+}
+
+// trackBody puts a requestBody in place of the body that was passed on.
+func (l *ledger) trackBody() {
+	if l.passed.ProtoMajor == 1 && hasBody(l.passed) {
+		l.body.ReadCloser = l.passed.Body
+		l.passed.Body = &l.body
+	}
+}
+
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+// closeIfPartlyRead makes net/http close the connection after an error whose
+// handler has not read the body to its end. http.MaxBytesReader asks for that by
+// an unexported method of net/http's own response, which no wrapper can have.
+func (l *ledger) closeIfPartlyRead(h http.Header) {
+	if l.body.read.Load() == partly {
+		h.Set("Connection", "close")
+	}
+}

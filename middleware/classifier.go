@@ -1,0 +1,145 @@
+package middleware
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// A Classifier determines which charges a request makes. [Limit], [All],
+// [IPv6Chain] and [ClassifierFunc] return one. [New] and [Status] validate the
+// policies that it knows; the zero value knows none, and is an error there.
+type Classifier struct {
+	rules []rule
+	err   error // why it cannot be used
+}
+
+// rule contributes some of the charges of a request.
+type rule struct {
+	charges  func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends
+	policies []*throttler.Policy                                                  // as far as they are known
+	dynamic  bool                                                                 // there may be others
+	mark     mark
+}
+
+// mark says how charges of a rule are treated when the response is known.
+type mark uint8
+
+const (
+	noRefund     mark = 1 << iota // RefundIf does not apply
+	costReported                  // the handler reports the real cost
+)
+
+// Limit charges each request one unit of p, to the key that key returns.
+// Requests without a key share one count, so that unidentified clients are
+// limited too; use [FirstOf] to fall back to the client's address.
+func Limit(p *throttler.Policy, key Key) Classifier {
+	c := Classifier{rules: []rule{{policies: []*throttler.Policy{p}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+		return append(charges, p.Charge(key.orUnknown(r)))
+	}}}}
+	c.err = key.validate()
+	return c
+}
+
+// ClassifierFunc returns a Classifier for charges that [Limit] and [All] cannot
+// express: costs that depend on the request, or policies from a database. A
+// request for which charges returns none is not limited. Declare policies that
+// charges always uses, so that New validates them; others are validated with
+// each request, which gets a 500 if one is not valid. It panics if charges is nil.
+func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies ...*throttler.Policy) Classifier {
+	if charges == nil {
+		panic("middleware: ClassifierFunc: the function is nil")
+	}
+	return Classifier{rules: []rule{{dynamic: true, policies: policies, charges: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
+		return append(all, charges(r)...)
+	}}}}
+}
+
+// All joins the charges of classifiers: one decision takes all of them or none.
+// They share a server, the one that the first charge's key selects, and that key
+// is part of the name of each count. So All is for keys within the first one:
+// the users of an organization, the routes of a user, a secondary limit on the
+// same caller.
+//
+// It is not for a limit on all callers together in front of one on each. Every
+// client's count would be on the server, and in Memcached in the one item, of
+// the common key; [Status] over the inner policy alone would look elsewhere; and
+// clients would see the common policy's name. Use two middlewares, which the
+// package comment shows: the outer one's charge is refunded if the inner one
+// refuses.
+func All(classifiers ...Classifier) Classifier {
+	var all Classifier
+	for _, c := range classifiers {
+		if all.err == nil {
+			all.err = c.validate()
+		}
+		all.rules = append(all.rules, c.rules...)
+	}
+	return all
+}
+
+// NoRefund returns c with its charges exempt from [Options.RefundIf]: they are
+// refunded only if the handler did not run. It makes a limit that counts every
+// request, such as GitHub's secondary limit, next to one for which 304s are free:
+//
+//	All(Limit(core, caller), Limit(secondary, caller).NoRefund())
+func (c Classifier) NoRefund() Classifier { return c.marked(noRefund) }
+
+// CostReported returns c with its charges marked as estimates: the handler
+// reports the real cost by [SetCost] or [Options.CostHeader].
+func (c Classifier) CostReported() Classifier { return c.marked(costReported) }
+
+func (c Classifier) marked(m mark) Classifier {
+	c.rules = slices.Clone(c.rules)
+	for i := range c.rules {
+		c.rules[i].mark |= m
+	}
+	return c
+}
+
+// Charges returns the charges that r makes.
+func (c Classifier) Charges(r *http.Request) []throttler.Charge {
+	charges := make([]throttler.Charge, 0, len(c.rules))
+	for i := range c.rules {
+		charges = c.rules[i].charges(charges, r)
+	}
+	return charges
+}
+
+// has reports whether some rule carries m.
+func (c Classifier) has(m mark) bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m != 0 })
+}
+
+// mayWait reports whether some charge may have to wait for its start.
+func (c Classifier) mayWait() bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool {
+		return r.dynamic || slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool {
+			return p != nil && slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
+		})
+	})
+}
+
+// validate reports what of c is known to be wrong.
+func (c Classifier) validate() error {
+	if c.err != nil {
+		return c.err
+	}
+	if len(c.rules) == 0 {
+		return invalid("the classifier has no rules and would limit nothing; use Limit, or do without the middleware")
+	}
+	byName := make(map[string]*throttler.Policy)
+	for _, r := range c.rules {
+		for _, p := range r.policies {
+			if err := p.Validate(); err != nil {
+				return err
+			}
+			if o := byName[p.Name]; o != nil && !slices.Equal(o.Limits, p.Limits) {
+				return invalid("two policies are named %q and have different limits, %v and %v; counts are found by name, so give each its own", p.Name, o.Limits, p.Limits)
+			}
+			byName[p.Name] = p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package middleware_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// report serves one request through h, whose handler calls f.
+func report(t *testing.T, wrap func(http.Handler) http.Handler, f func(r *http.Request) error) (err error) {
+	t.Helper()
+	get(wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { err = f(r) })))
+	return err
+}
+
+func TestSetCostMeansTheInnermostThatAsked(t *testing.T) {
+	th, _ := newThrottler()
+	requests, tokens, batches, next := policy("requests", per(100, time.Minute)), policy("tokens", per(10000, time.Minute)), policy("batches", per(10000, time.Minute)), policy("tokens.next", per(10000, time.Minute))
+	stack := func(h http.Handler) http.Handler {
+		h = limit(th, requests, nil)(h) // the innermost, but it did not ask
+		h = must(middleware.New(th, everyone(tokens).CostReported(), nil))(h)
+		h = must(middleware.New(th, everyone(next).CostReported(), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))(h)
+		return must(middleware.New(th, everyone(batches).CostReported(), nil))(h)
+	}
+	if err := report(t, stack, func(r *http.Request) error { return middleware.SetCost(r, 1500) }); err != nil {
+		t.Error(err)
+	}
+	expectUsed(t, th, requests, 1)
+	expectUsed(t, th, tokens, 1500)
+	expectUsed(t, th, next, 1500) // a dry run asks for itself
+	expectUsed(t, th, batches, 1)
+	if err := report(t, stack, func(r *http.Request) error { return middleware.SetCostOf(r, "batches", 20) }); err != nil {
+		t.Error(err)
+	}
+	if err := report(t, stack, func(r *http.Request) error { return middleware.SetCostOf(r, "requests", 30) }); err != nil {
+		t.Error(err)
+	}
+	expectUsed(t, th, requests, 32)
+	expectUsed(t, th, tokens, 1502)
+	expectUsed(t, th, batches, 22)
+}
+
+func TestSetCostInOneTake(t *testing.T) {
+	th, _ := newThrottler()
+	org, user, secondary := policy("org", per(1000, time.Minute)), policy("user", per(1000, time.Minute)), policy("secondary", per(1000, time.Minute))
+	wrap := must(middleware.New(th, middleware.All(middleware.All(everyone(org), everyone(user)).CostReported(), everyone(secondary).NoRefund()), nil))
+	if err := report(t, wrap, func(r *http.Request) error { return middleware.SetCost(r, 50) }); err != nil {
+		t.Error(err)
+	}
+	if err := report(t, wrap, func(r *http.Request) error {
+		return errors.Join(middleware.SetCost(r, 5), middleware.SetCostOf(r, "user", 7), middleware.SetCost(r, 6))
+	}); err != nil {
+		t.Error(err)
+	}
+	expectUsed(t, th, org, 56)
+	expectUsed(t, th, user, 57)
+	expectUsed(t, th, secondary, 2)
+}
+
+func TestSetCostReplacesItsShareOfASum(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(1000, time.Minute))
+	wrap := must(middleware.New(th, middleware.All(everyone(p), everyone(p).CostReported(), everyone(p).CostReported().NoRefund()), nil))
+	if err := report(t, wrap, func(r *http.Request) error { return middleware.SetCost(r, 50) }); err != nil {
+		t.Error(err)
+	}
+	expectUsed(t, th, p, 51) // 1 that was not marked, and the cost, once
+	get(wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = middleware.SetCost(r, 50)
+		w.WriteHeader(304)
+	})))
+	expectUsed(t, th, p, 101) // 50 are not refunded
+}
+
+func TestSetCostSaysWhereItDoesNothing(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(1000, time.Minute))
+	asked := must(middleware.New(th, everyone(p).CostReported(), nil))
+	plain := limit(th, policy("plain", per(1000, time.Minute)), nil)
+	set := func(cost int64) func(r *http.Request) error {
+		return func(r *http.Request) error { return middleware.SetCost(r, cost) }
+	}
+	for _, test := range []struct {
+		wrap func(http.Handler) http.Handler
+		f    func(r *http.Request) error
+		want string
+	}{
+		{func(h http.Handler) http.Handler { return h }, set(1), "the request was not charged"},
+		{must(middleware.New(th, charging(), nil)), set(1), "the request was not charged"},
+		{plain, set(1), "no charge of the request is marked CostReported"},
+		{asked, set(-1), "cost is -1"},
+		{asked, set(1<<53 + 1), "cost is 9007199254740993"},
+		{asked, func(r *http.Request) error { return middleware.SetCostOf(r, "nope", 1) }, `not charged under a policy "nope"`},
+		{asked, func(r *http.Request) error { return middleware.SetCostOf(r, "core", -1) }, "cost is -1"},
+	} {
+		if err := report(t, test.wrap, test.f); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got %v, want an ErrInvalid that says %s", err, test.want)
+		}
+	}
+	var late, over error
+	var kept *http.Request
+	get(asked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = middleware.SetCost(r, 5)
+		w.WriteHeader(200)
+		late = middleware.SetCost(r, 6)
+		kept = r
+	})))
+	over = middleware.SetCost(kept, 7)
+	for _, err := range []error{late, over} {
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "is settled") {
+			t.Errorf("a report that comes too late: %v", err)
+		}
+	}
+}
+
+func TestSetCostIsNoErrorInAnOutage(t *testing.T) {
+	log, _ := newLog()
+	wrap := must(middleware.New(throttler.New(down{}, nil), everyone(policy("core", per(5, time.Minute))).CostReported(), &middleware.Options{Log: log}))
+	for _, f := range []func(*http.Request) error{
+		func(r *http.Request) error { return middleware.SetCost(r, 5) },
+		func(r *http.Request) error { return middleware.SetCostOf(r, "core", 5) },
+	} {
+		if err := report(t, wrap, f); err != nil {
+			t.Errorf("%v; the outage is logged, and the handler did nothing wrong", err)
+		}
+	}
+}
+
+func TestSetCostBetweenTheHandlerAndTheResponse(t *testing.T) {
+	th, _ := newThrottler()
+	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
+	h := limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var seen *http.Request
+		must(middleware.New(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r })).ServeHTTP(w, r)
+		if err := middleware.SetCost(seen, 5); err != nil { // nothing was sent yet
+			t.Error(err)
+		}
+	}))
+	expect(t, get(h), 200)
+	expectUsed(t, th, inner, 5)
+}
+
+func TestABadCostHeaderIsLogged(t *testing.T) {
+	th, _ := newThrottler()
+	log, lines := newLog()
+	h := must(middleware.New(th, everyone(policy("core", per(100, time.Minute))).CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "many") }))
+	expect(t, get(h), 200, "X-Cost", "", "X-RateLimit-Used", "1")
+	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], `X-Cost is \"many\"`) || !strings.Contains(l[0], "not_settled=1") {
+		t.Errorf("logged %q", l)
+	}
+}
+
+// A handler that failed to take the connection over has not responded.
+func TestAHijackThatFailedIsNoResponse(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(100, time.Minute))
+	wrap := must(middleware.New(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))
+	h := wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			t.Error("hijacked")
+		}
+		if hijacker, ok := w.(http.Hijacker); ok {
+			if _, _, err := hijacker.Hijack(); err == nil {
+				t.Error("hijacked")
+			}
+		}
+		w.Header().Set("X-Cost", "9")
+		w.WriteHeader(304)
+	}))
+	w := failing{httptest.NewRecorder()}
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	expect(t, w.ResponseRecorder, 304, "X-RateLimit-Used", "0", "X-Cost", "")
+	expect(t, get(h), 304, "X-RateLimit-Used", "0", "X-Cost", "") // no Hijacker at all
+	expectUsed(t, th, p, 0)
+}

@@ -1,0 +1,302 @@
+package middleware_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// What must not be free, and what is.
+
+func TestAProxiedResponseIsChargedThoughTheClientHangsUp(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		upstream := start(t, false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "the response, less one byte")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}), nil)
+		th, _ := newThrottler()
+		p := policy("core", per(100, time.Minute))
+		s := start(t, http2, limit(th, p, nil)(proxyTo(t, upstream)), nil)
+		for range 10 {
+			ctx, hangUp := context.WithCancel(t.Context())
+			res, err := s.Client().Do(must(http.NewRequestWithContext(ctx, "GET", s.URL, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := bufio.NewReader(res.Body).Peek(27); err != nil {
+				t.Errorf("read %q, %v", b, err)
+			}
+			hangUp()
+			res.Body.Close()
+			soon(t, s.done, "the proxy")
+		}
+		expectUsed(t, th, p, 10)
+	})
+}
+
+func TestAClientThatLeftIsChargedWhateverRefundIfSays(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		th, _ := newThrottler()
+		p := policy("core", per(100, time.Minute))
+		calls := make(chan struct{}, 10)
+		upstream := start(t, false, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			calls <- struct{}{}
+			<-r.Context().Done()
+		}), nil)
+		s := start(t, http2, limit(th, p, &middleware.Options{
+			RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status >= 500 },
+		})(proxyTo(t, upstream)), nil)
+		for range 5 {
+			ctx, leave := context.WithCancel(t.Context())
+			go func() { <-calls; leave() }()
+			res, err := s.Client().Do(must(http.NewRequestWithContext(ctx, "GET", s.URL, nil)))
+			if err == nil {
+				res.Body.Close()
+				t.Error("the client got a response before it left")
+			}
+			soon(t, s.done, "the proxy")
+		}
+		expectUsed(t, th, p, 5)
+	})
+}
+
+func TestADeadlineOfTheApplicationsOwnIsNotTheClientLeaving(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th, _ := newThrottler()
+		p := policy("core", per(5, time.Minute))
+		h := limit(th, p, &middleware.Options{
+			RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status >= 500 },
+		})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			w.WriteHeader(504)
+		}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+		expect(t, w, 504, "X-RateLimit-Used", "0")
+		expectUsed(t, th, p, 0)
+	})
+}
+
+func TestAPanicIsRefundedOnlyIfNothingWasSent(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		handler http.HandlerFunc
+		used    int64
+	}{
+		{"at once", func(http.ResponseWriter, *http.Request) { panic("x") }, 0},
+		{"headers set", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", "b"); panic("x") }, 0},
+		{"after an early hint", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); panic("x") }, 0},
+		{"after the status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200); panic("x") }, 10},
+		{"after a byte", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("a")); panic("x") }, 10},
+		{"after a string", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a"); panic("x") }, 10},
+		{"after a flush", func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); panic("x") }, 10},
+		{"after a flush by the controller", func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			panic("x")
+		}, 10},
+		{"after a copy", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, strings.NewReader("a"))
+			panic("x")
+		}, 10},
+		{"after a copy of nothing", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(""))
+			panic("x")
+		}, 0},
+		{"after a hijack", func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			conn.Close()
+			panic("x")
+		}, 10},
+		{"after a report", func(_ http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 7); panic("x") }, 7},
+		{"after a report by the header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "8"); panic("x") }, 8},
+		{"after the status and a report", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			_ = middleware.SetCost(r, 9)
+			panic(http.ErrAbortHandler)
+		}, 9},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			th, _ := newThrottler()
+			p := policy("core", per(100, time.Minute))
+			classify := charging(throttler.Charge{Policy: p, Key: "everyone", Cost: 10}).CostReported()
+			s := start(t, false, must(middleware.New(th, classify, &middleware.Options{CostHeader: "X-Cost"}))(test.handler), nil)
+			if res, err := s.Client().Get(s.URL); err == nil {
+				res.Body.Close()
+			}
+			soon(t, s.done, "the handler")
+			expectUsed(t, th, p, test.used)
+		})
+	}
+}
+
+func TestTheHandlersOwnPanicGoesOn(t *testing.T) {
+	th, _ := newThrottler()
+	h := limit(th, policy("core", per(5, time.Minute)), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer func() {
+		if got := recover(); got != http.ErrAbortHandler { //nolint:errorlint // the very value
+			t.Errorf("recovered %v, want the handler's own panic", got)
+		}
+	}()
+	get(h)
+}
+
+func TestAnInvalidChargeIsNeverServed(t *testing.T) {
+	ok := policy("core", per(5, time.Minute))
+	for _, test := range []struct {
+		name   string
+		charge throttler.Charge
+		says   string
+	}{
+		{"a quota of 0", policy("core", per(0, time.Minute)).Charge("k"), "quota is 0"},
+		{"a name with a space", policy("my api", per(5, time.Minute)).Charge("k"), `policy name is \"my api\"`},
+		{"no policy", throttler.Charge{Key: "k"}, "policy is nil"},
+		{"a cost below 0", throttler.Charge{Policy: ok, Key: "k", Cost: -1}, "cost is -1"},
+		{"a cost above 2^53", throttler.Charge{Policy: ok, Key: "k", Cost: 1<<53 + 1}, "cost is 9007199254740993"},
+	} {
+		for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {
+			th, _ := newThrottler()
+			log, lines := newLog()
+			h := must(middleware.New(th, charging(test.charge), &middleware.Options{Log: log, OnFailure: onFailure}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				t.Errorf("%s: served", test.name)
+			}))
+			w := get(h)
+			expect(t, w, 500, "X-RateLimit-Limit", "", "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
+			if body := w.Body.String(); !strings.Contains(body, "not configured correctly") || strings.Contains(body, "policy") {
+				t.Errorf("%s: body %s", test.name, body)
+			}
+			get(h)
+			if got := lines.lines(); len(got) != 1 || !strings.Contains(got[0], "level=ERROR") || !strings.Contains(got[0], test.says) || !strings.Contains(got[0], "answered_500=1") {
+				t.Errorf("%s: logged %q; want one line that says %s", test.name, got, test.says)
+			}
+			log, _ = newLog()
+			dry := must(middleware.New(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(status(204))
+			expect(t, get(dry), 204)
+		}
+	}
+}
+
+func TestChargesToOneCountAddUp(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	nobody := func(*http.Request, string) (string, bool) { return "", false }
+	// Both have no key, and so the same one.
+	h := must(middleware.New(th, middleware.All(
+		middleware.Limit(p, middleware.APIKey("X-Key", nobody)), middleware.Limit(p, middleware.BearerToken(nobody))), nil))(status(200))
+	expect(t, get(h), 200, "X-RateLimit-Used", "2")
+	expect(t, get(h), 200, "X-RateLimit-Used", "4")
+	expect(t, get(h), 429, "X-RateLimit-Used", "4")
+}
+
+// counting is a backend that counts calls.
+type counting struct {
+	throttler.Backend
+	takes, settles atomic.Int64
+}
+
+func (c *counting) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	c.takes.Add(1)
+	return c.Backend.Take(ctx, r)
+}
+
+func (c *counting) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	c.settles.Add(1)
+	return c.Backend.Settle(ctx, s)
+}
+
+func TestAContextThatEndedBeforeCostsNoCallAndIsNotServed(t *testing.T) {
+	b := &counting{Backend: memorybackend.New(nil)}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	p := policy("core", per(5, time.Minute))
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancel := context.WithTimeout(t.Context(), -1)
+	defer cancel()
+	for _, ctx := range []context.Context{canceled, late} {
+		h := limit(th, p, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("POST", "/", nil).WithContext(ctx))
+		expect(t, w, 503, "Retry-After", "1", "Cache-Control", "no-store", "X-RateLimit-Used", "")
+		if b.takes.Load() != 0 {
+			t.Error("the backend was asked")
+		}
+		w = httptest.NewRecorder()
+		dry := limit(th, p, &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})(status(204))
+		dry.ServeHTTP(w, httptest.NewRequest("POST", "/", nil).WithContext(ctx))
+		expect(t, w, 204)
+	}
+}
+
+func TestARefundThatFailsIsLogged(t *testing.T) {
+	th := throttler.New(&unsettled{memorybackend.New(nil)}, &throttler.Options{Clock: clock.NewManual(t0)})
+	log, lines := newLog()
+	var got error
+	p := policy("core", per(5, time.Minute))
+	h := limit(th, p, &middleware.Options{Log: log, OnError: func(_ *http.Request, err error) { got = err }})(status(304))
+	expect(t, get(h), 304, "X-RateLimit-Used", "1") // the charge stays, and the headers say so
+	if !errors.Is(got, throttler.ErrUnavailable) {
+		t.Errorf("OnError got %v", got)
+	}
+	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], "not_refunded=1") || !strings.Contains(l[0], "policies=[core]") {
+		t.Errorf("logged %q", l)
+	}
+}
+
+// unsettled is a backend whose settlements fail.
+type unsettled struct{ throttler.Backend }
+
+func (unsettled) Settle(context.Context, throttler.Settlement) (throttler.Decision, error) {
+	return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: "a", Err: io.ErrUnexpectedEOF}
+}
+
+func TestASecondaryLimitCountsEveryRequest(t *testing.T) {
+	b := &counting{Backend: memorybackend.New(nil)}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
+	h := must(middleware.New(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))
+	for i := range 5 {
+		w := get(h(status(304)))
+		expect(t, w, 304, "X-RateLimit-Resource", "secondary", "X-RateLimit-Remaining", []string{"4", "3", "2", "1", "0"}[i])
+	}
+	expect(t, get(h(status(304))), 429, "X-RateLimit-Resource", "secondary")
+	expectUsed(t, th, core, 0)
+	expectUsed(t, th, secondary, 5)
+	if n := b.takes.Load(); n != 6 {
+		t.Errorf("%d takes for 6 requests: both policies belong into one", n)
+	}
+}
+
+func TestNoRefundHoldsForItsShareOfASum(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(60, time.Hour))
+	h := must(middleware.New(th, middleware.All(everyone(p), everyone(p).NoRefund()), nil))
+	expect(t, get(h(status(200))), 200, "X-RateLimit-Used", "2")
+	expect(t, get(h(status(304))), 304, "X-RateLimit-Used", "3")
+}
+
+func TestAPanicKeepsWhatIsNotRefunded(t *testing.T) {
+	th, _ := newThrottler()
+	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
+	h := must(middleware.New(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }))
+	func() {
+		defer func() { _ = recover() }()
+		get(h)
+	}()
+	expectUsed(t, th, core, 0)
+	expectUsed(t, th, secondary, 1)
+}

@@ -1,0 +1,181 @@
+package middleware_test
+
+import (
+	"bytes"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// used returns what key has used of the first limit of p.
+func used(t testing.TB, th *throttler.Throttler, p *throttler.Policy, key string) int64 {
+	t.Helper()
+	d, err := th.Peek(t.Context(), p.Charge(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Limits[0].Used
+}
+
+// expectUsed checks what "everyone" has used of p.
+func expectUsed(t testing.TB, th *throttler.Throttler, p *throttler.Policy, want int64) {
+	t.Helper()
+	if got := used(t, th, p, "everyone"); got != want {
+		t.Errorf("%s: used %d, want %d", p.Name, got, want)
+	}
+}
+
+// limit returns middleware that charges everyone under p.
+func limit(th *throttler.Throttler, p *throttler.Policy, options *middleware.Options) func(http.Handler) http.Handler {
+	return must(middleware.New(th, everyone(p), options))
+}
+
+// logBuffer is a logger's output.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// lines returns the lines so far.
+func (b *logBuffer) lines() []string {
+	text := strings.TrimSpace(b.String())
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}
+
+func newLog() (*slog.Logger, *logBuffer) {
+	b := new(logBuffer)
+	return slog.New(slog.NewTextHandler(b, nil)), b
+}
+
+// server is a real server whose requests can be waited for.
+type server struct {
+	*httptest.Server
+	log  *logBuffer    // the server's ErrorLog
+	done chan struct{} // receives for each request whose handler has returned or panicked
+}
+
+// start serves handler. configure may be nil.
+func start(t testing.TB, http2 bool, handler http.Handler, configure func(*http.Server)) *server {
+	t.Helper()
+	s := &server{log: new(logBuffer), done: make(chan struct{}, 1000)}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { s.done <- struct{}{} }()
+		handler.ServeHTTP(w, r)
+	}))
+	s.Config.ErrorLog = log.New(s.log, "", 0)
+	if configure != nil {
+		configure(s.Config)
+	}
+	s.EnableHTTP2 = http2
+	if http2 {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// get requests path and returns the response with its body read.
+func (s *server) get(t testing.TB, path string, header ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	return s.do(t, r)
+}
+
+func (s *server) do(t testing.TB, r *http.Request) (*http.Response, string) {
+	t.Helper()
+	res, err := s.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatalf("body: %v", err)
+	}
+	return res, string(body)
+}
+
+// dial opens a plain connection and sends text.
+func (s *server) dial(t testing.TB, text string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// proxyTo returns a proxy to target.
+func proxyTo(t testing.TB, target *server) *httputil.ReverseProxy {
+	t.Helper()
+	u := must(url.Parse(target.URL))
+	p := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(u) },
+		Transport: target.Client().Transport,
+		ErrorLog:  log.New(io.Discard, "", 0),
+	}
+	return p
+}
+
+// expectHeaders checks headers of a response, each of which must be there once; a
+// value of "" means that there is none.
+func expectHeaders(t testing.TB, h http.Header, header ...string) {
+	t.Helper()
+	for i := 0; i < len(header); i += 2 {
+		got := h.Values(header[i])
+		if len(got) == 0 && header[i+1] == "" || len(got) == 1 && got[0] == header[i+1] {
+			continue
+		}
+		t.Errorf("%s is %q, want %q", header[i], got, header[i+1])
+	}
+}
+
+// soon fails the test if c does not deliver in a time that only a hang needs.
+func soon[T any](t testing.TB, c <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: nothing happened for 20 s", what)
+	}
+	return v
+}

@@ -1,0 +1,186 @@
+package middleware_test
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/middleware"
+)
+
+// The headers of the final response are the middleware's, complete and once.
+
+func TestHeadersSurviveRelayedEarlyHints(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		upstream := start(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</style.css>")
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusProcessing)
+			_, _ = io.WriteString(w, "body")
+		}), nil)
+		th, _ := newThrottler()
+		s := start(t, http2, limit(th, policy("core", per(5, time.Minute)), &middleware.Options{ExposeHeaders: true, RateLimitFields: true})(proxyTo(t, upstream)), nil)
+		var relayed []int
+		r := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				relayed = append(relayed, code)
+				expectHeaders(t, http.Header(h), "X-RateLimit-Used", "")
+				return nil
+			},
+		}), "GET", s.URL, nil))
+		res, body := s.do(t, r)
+		if len(relayed) != 2 || body != "body" {
+			t.Errorf("relayed %v, body %q", relayed, body)
+		}
+		expectHeaders(t, res.Header, "X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "4", "X-RateLimit-Used", "1", "X-RateLimit-Resource", "core",
+			"RateLimit", `"core";r=4;t=60`, "RateLimit-Policy", `"core";q=5;w=60`)
+		if !strings.Contains(res.Header.Get("Access-Control-Expose-Headers"), "X-RateLimit-Used") {
+			t.Error("the headers are not exposed")
+		}
+	})
+}
+
+// An upstream that has rate limits of its own, and spells the names as it likes.
+func upstreamWithLimits(t testing.TB, code int) *server {
+	return start(t, false, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h := w.Header()
+		for _, name := range []string{"X-RateLimit-Limit", "X-Ratelimit-Limit", "x-ratelimit-used", "X-RATELIMIT-REMAINING", "X-Ratelimit-Reset", "X-Ratelimit-Resource", "RateLimit", "Ratelimit-Policy"} {
+			h[name] = []string{"7", "8"}
+		}
+		h.Set("X-RateLimit-Plan", "gold")
+		h.Set("X-Other", "kept")
+		w.WriteHeader(code)
+	}), nil)
+}
+
+func TestAnUpstreamsOwnHeadersAreReplaced(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		for _, code := range []int{200, 304, 404} {
+			upstream := upstreamWithLimits(t, code)
+			th, _ := newThrottler()
+			s := start(t, http2, limit(th, policy("core", per(5, time.Minute)), nil)(proxyTo(t, upstream)), nil)
+			res, _ := s.get(t, "/")
+			want := "1"
+			if code == 304 {
+				want = "0"
+			}
+			expectHeaders(t, res.Header, "X-RateLimit-Limit", "5", "X-RateLimit-Used", want, "X-RateLimit-Resource", "core",
+				"RateLimit", "", "RateLimit-Policy", "", "X-RateLimit-Plan", "gold", "X-Other", "kept")
+		}
+	})
+}
+
+func TestHandlersOwnSpellingsAreReplaced(t *testing.T) {
+	th, _ := newThrottler()
+	s := start(t, false, limit(th, policy("core", per(5, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["X-RateLimit-Limit"] = []string{"7"}
+		w.Header()["ratelimit"] = []string{"7"}
+	})), nil)
+	res, _ := s.get(t, "/")
+	expectHeaders(t, res.Header, "X-RateLimit-Limit", "5", "RateLimit", "")
+}
+
+func TestA500AfterAPanicShowsTheRefund(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		wrap func(limit func(http.Handler) http.Handler, h http.Handler) http.Handler
+		used string
+	}{
+		{"recovered outside", func(limit func(http.Handler) http.Handler, h http.Handler) http.Handler {
+			return recoverer(limit(h))
+		}, "0"},
+		{"recovered inside", func(limit func(http.Handler) http.Handler, h http.Handler) http.Handler {
+			return limit(recoverer(h))
+		}, "1"},
+		{"recovered between two", func(limit func(http.Handler) http.Handler, h http.Handler) http.Handler {
+			th, _ := newThrottler()
+			inner := must(middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil))
+			return limit(recoverer(inner(h)))
+		}, "0"}, // the inner one's is refunded, and is the one that binds
+	} {
+		th, _ := newThrottler()
+		s := start(t, false, test.wrap(limit(th, policy("core", per(5, time.Minute)), nil), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-RateLimit-Used", "9")
+			panic("x")
+		})), nil)
+		res, _ := s.get(t, "/")
+		if res.StatusCode != 500 {
+			t.Errorf("%s: status %d", test.name, res.StatusCode)
+		}
+		expectHeaders(t, res.Header, "X-RateLimit-Used", test.used)
+	}
+}
+
+func TestA101HasTheHeaders(t *testing.T) {
+	upgrade := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\nX-RateLimit-Used: 77\r\nX-Cost: 3\r\n\r\n")
+		_ = rw.Flush()
+		line, _ := rw.ReadString('\n')
+		_, _ = rw.WriteString(line)
+		_ = rw.Flush()
+	})
+	for name, handler := range map[string]http.Handler{
+		"by a proxy": proxyTo(t, start(t, false, upgrade, nil)),
+		"by WriteHeader, then Hijack": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Upgrade", "echo")
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("X-Cost", "3")
+			w.WriteHeader(101)
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			line, _ := rw.ReadString('\n')
+			_, _ = rw.WriteString(line)
+			_ = rw.Flush()
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			th, _ := newThrottler()
+			p := policy("core", per(5, time.Minute))
+			s := start(t, false, must(middleware.New(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(handler), nil)
+			conn := s.dial(t, "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
+			r := bufio.NewReader(conn)
+			res, err := http.ReadResponse(r, nil)
+			if err != nil || res.StatusCode != 101 {
+				t.Fatalf("%v, error %v", res, err)
+			}
+			if n := len(res.Header.Values("X-RateLimit-Used")); n != 1 || res.Header.Get("X-RateLimit-Limit") != "5" {
+				t.Errorf("X-RateLimit-Used is there %d times; X-RateLimit-Limit is %q", n, res.Header.Get("X-RateLimit-Limit"))
+			}
+			expectHeaders(t, res.Header, "X-RateLimit-Resource", "core", "X-Cost", "", "Upgrade", "echo")
+			_, _ = io.WriteString(conn, "hello\n")
+			if line, err := r.ReadString('\n'); err != nil || line != "hello\n" {
+				t.Errorf("echo %q, error %v", line, err)
+			}
+			conn.Close()
+			soon(t, s.done, "the handler")
+			expectUsed(t, th, p, 3)
+		})
+	}
+}
+
+// recoverer answers 500 for a panic, as chi's does.
+func recoverer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(500)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}

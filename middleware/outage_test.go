@@ -1,0 +1,192 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// flaky is a backend of one shard for each first letter of a key; what its fail
+// returns for a shard is the answer.
+type flaky struct {
+	throttler.Backend
+	fail func(shard string) error
+}
+
+func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	shard := r.Charges[0].Key[:1]
+	if err := f.fail(shard); err != nil {
+		return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: shard, Err: err}
+	}
+	return f.Backend.Take(ctx, r)
+}
+
+func (f *flaky) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return f.Take(ctx, r)
+}
+
+// byUser charges by the header User.
+func byUser(p *throttler.Policy) middleware.Classifier {
+	return middleware.Limit(p, middleware.KeyFunc(func(r *http.Request) (string, bool) { return r.Header.Get("User"), true }))
+}
+
+func TestAnOutageIsALineASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var gone atomic.Bool
+		b := &flaky{memorybackend.New(nil), func(string) error {
+			if gone.Load() {
+				return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+			}
+			return nil
+		}}
+		th := throttler.New(b, nil)
+		log, lines := newLog()
+		core, search := policy("core", per(1<<40, time.Hour)), policy("search", per(1<<40, time.Hour))
+		open := must(middleware.New(th, byUser(core), &middleware.Options{Log: log}))(status(200))
+		closed := must(middleware.New(th, byUser(search), &middleware.Options{Log: log, OnFailure: middleware.Closed}))(status(200))
+		rates := must(middleware.Status(th, byUser(core), &middleware.StatusOptions{Log: log}))
+		load := func() { // for a second
+			for i := range 100 {
+				get(open, "User", fmt.Sprint("a", i%7))
+				get(closed, "User", fmt.Sprint("a", i%7))
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+		}
+		load()
+		if l := lines.lines(); len(l) != 0 {
+			t.Fatalf("logged without a failure: %q", l)
+		}
+		gone.Store(true)
+		for range 5 {
+			load()
+		}
+		get(rates, "User", "a1")
+		gone.Store(false)
+		for range 5 {
+			load()
+		}
+		l := lines.lines()
+		if len(l) != 8 { // at second 0, after each of five and what came later, and at the end
+			t.Fatalf("%d lines about five seconds:\n%s", len(l), lines)
+		}
+		for i, want := range map[int][]string{
+			0:          {"level=WARN", "backend=test", "shard=a", `cause="connection refused"`, "count=1", "policies=[core]", "served_without_limit=1"},
+			1:          {"count=199 ", `policies="[core search]"`, "served_without_limit=99", "answered_503=100"},
+			len(l) - 1: {"level=INFO", `msg="rate limit: failures are over"`, "shard=a", "count=1001", "lasted=5s"},
+		} {
+			for _, part := range want {
+				if !strings.Contains(l[i], part) {
+					t.Errorf("line %d does not contain %s: %s", i, part, l[i])
+				}
+			}
+		}
+		if strings.Contains(lines.String(), "a1") {
+			t.Errorf("a key was logged:\n%s", lines)
+		}
+		time.Sleep(time.Minute)
+		if more := lines.lines(); len(more) != len(l) {
+			t.Errorf("logged after the end: %q", more[len(l):])
+		}
+	})
+}
+
+func TestShardsAndCausesAreLoggedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answered atomic.Int64
+		b := &flaky{memorybackend.New(nil), func(shard string) error {
+			n := answered.Add(1)
+			switch {
+			case shard == "a":
+				return fmt.Errorf("read tcp 127.0.0.1:%d: %w", 30000+n, os.ErrDeadlineExceeded) // each text is another
+			case shard == "b" && n%2 == 0:
+				return errors.New("READONLY You can't write against a read only replica.")
+			case shard == "b":
+				return fmt.Errorf("write: %w", io.EOF)
+			}
+			return nil
+		}}
+		th := throttler.New(b, nil)
+		log, lines := newLog()
+		h := must(middleware.New(th, byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
+		for i := range 1000 {
+			get(h, "User", fmt.Sprint(string(rune('a'+i%3)), i))
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		text := lines.String()
+		if n := len(lines.lines()); n > 6 {
+			t.Errorf("%d lines in a second for three causes:\n%s", n, text)
+		}
+		for _, want := range []string{`shard=a cause="deadline exceeded"`, "shard=b cause=READONLY", `shard=b cause="connection lost"`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("nothing says %s:\n%s", want, text)
+			}
+		}
+		if strings.Contains(text, "127.0.0.1") {
+			t.Errorf("an address was logged:\n%s", text)
+		}
+		// Shard a is not over because others answer.
+		for range 30 {
+			get(h, "User", "c")
+			time.Sleep(time.Second)
+		}
+		if strings.Contains(lines.String(), "over") {
+			t.Errorf("over though none of its clients was decided about:\n%s", lines)
+		}
+	})
+}
+
+func TestManyKindsOfFailuresAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		b := &flaky{memorybackend.New(nil), func(string) error {
+			n++
+			return fmt.Errorf("E%c%c no", 'A'+n%26, 'A'+n/26%26)
+		}}
+		log, lines := newLog()
+		h := must(middleware.New(throttler.New(b, nil), byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
+		for range 1000 {
+			get(h, "User", "a")
+		}
+		synctest.Wait()
+		if n := len(lines.lines()); n > 65 {
+			t.Errorf("%d lines at once", n)
+		}
+	})
+}
+
+func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
+	th, _ := newThrottler()
+	log, lines := newLog()
+	h := must(middleware.New(th, middleware.Limit(policy("core", per(2, time.Minute)), middleware.ClientIP(nil)), &middleware.Options{Log: log}))(status(200))
+	from := func(addr string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = addr
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	expect(t, from("@"), 200, "X-RateLimit-Used", "1") // a Unix socket
+	expect(t, from(""), 200, "X-RateLimit-Used", "2")
+	expect(t, from("@"), 429)
+	expect(t, from("192.0.2.7:99"), 200, "X-RateLimit-Used", "1") // and others do not
+	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], "share one count") || !strings.Contains(l[0], "policy=core") {
+		t.Errorf("logged %q", l)
+	}
+}

@@ -1,0 +1,201 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Middlewares in a row.
+
+func TestWhatOneRefusesIsRefundedToAll(t *testing.T) {
+	th, _ := newThrottler()
+	global, middle, own := policy("global", per(100, time.Minute)), policy("middle", per(50, time.Minute)), policy("own", per(2, time.Minute))
+	for name, between := range map[string]func(http.Handler) http.Handler{
+		"plain":           func(h http.Handler) http.Handler { return h },
+		"timeout handler": func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Minute, "") },
+		"a writer without Unwrap": func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				h.ServeHTTP(struct{ http.ResponseWriter }{w}, r)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := func(p *throttler.Policy) middleware.Classifier {
+				return middleware.Limit(p, middleware.KeyFunc(func(*http.Request) (string, bool) { return name, true }))
+			}
+			fields := &middleware.Options{RateLimitFields: true}
+			h := must(middleware.New(th, key(global), fields))(must(middleware.New(th, key(middle).NoRefund(), nil))(between(
+				must(middleware.New(th, key(own), nil))(status(200)))))
+			s := start(t, false, h, nil)
+			for i := range 4 {
+				res, _ := s.get(t, "/")
+				want, code := strconv.Itoa(i+1), 200
+				if i >= 2 {
+					want, code = "2", 429
+				}
+				if res.StatusCode != code {
+					t.Errorf("request %d: status %d, want %d", i, res.StatusCode, code)
+				}
+				expectHeaders(t, res.Header, "X-RateLimit-Resource", "own", "X-RateLimit-Used", want, "X-RateLimit-Limit", "2",
+					"RateLimit-Policy", `"global";q=100;w=60, "middle";q=50;w=60, "own";q=2;w=60`,
+					"RateLimit", `"global";r=`+strconv.Itoa(100-min(i+1, 2))+`;t=60, "middle";r=`+strconv.Itoa(50-min(i+1, 2))+`;t=60, "own";r=`+strconv.Itoa(2-min(i+1, 2))+`;t=60`)
+			}
+			for _, p := range []*throttler.Policy{global, middle, own} {
+				if got := used(t, th, p, name); got != 2 {
+					t.Errorf("%s: used %d, want 2", p.Name, got)
+				}
+			}
+		})
+	}
+}
+
+func TestTheHeadersSpeakOfWhatBindsAmongAll(t *testing.T) {
+	for _, code := range []int{200, 304} {
+		th, _ := newThrottler()
+		tight, wide := policy("tight", per(3, time.Minute)), policy("wide", per(100, time.Minute))
+		for _, h := range []http.Handler{
+			limit(th, tight, nil)(limit(th, wide, nil)(status(code))),
+			limit(th, wide, nil)(limit(th, tight, nil)(status(code))),
+		} {
+			expect(t, get(h), code, "X-RateLimit-Resource", "tight", "X-RateLimit-Limit", "3")
+		}
+	}
+}
+
+func TestADryRunKeepsItsChargeIfAnotherRefuses(t *testing.T) {
+	// A wider policy is tried in place of the one that is enforced: it would have
+	// let these requests pass, and so they count.
+	th, _ := newThrottler()
+	wide, tight := policy("core.next", per(10, time.Minute)), policy("core", per(1, time.Minute))
+	h := limit(th, wide, &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}})(limit(th, tight, nil)(status(200)))
+	get(h)
+	expect(t, get(h), 429, "X-RateLimit-Resource", "core")
+	expectUsed(t, th, wide, 2)
+	expectUsed(t, th, tight, 1)
+}
+
+func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
+	outer := policy("outer", per(10, time.Minute))
+	canceling := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithCancel(r.Context())
+			cancel()
+			h.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
+	for _, test := range []struct {
+		name  string
+		code  int
+		inner func(*throttler.Throttler) func(http.Handler) http.Handler
+	}{
+		{"no decision", 503, func(*throttler.Throttler) func(http.Handler) http.Handler {
+			log, _ := newLog()
+			return limit(throttler.New(down{}, nil), policy("inner", per(1, time.Minute)), &middleware.Options{OnFailure: middleware.Closed, Log: log})
+		}},
+		{"an invalid policy", 500, func(th *throttler.Throttler) func(http.Handler) http.Handler {
+			log, _ := newLog()
+			return must(middleware.New(th, charging(policy("inner").Charge("k")), &middleware.Options{Log: log}))
+		}},
+		{"a context that ended", 503, func(th *throttler.Throttler) func(http.Handler) http.Handler {
+			inner := limit(th, policy("inner", per(1, time.Minute)), nil)
+			return func(h http.Handler) http.Handler { return canceling(inner(h)) }
+		}},
+	} {
+		th, _ := newThrottler()
+		h := limit(th, outer, nil)(test.inner(th)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Errorf("%s: served", test.name) })))
+		expect(t, get(h), test.code, "X-RateLimit-Limit", "") // not all that is enforced is known
+		expectUsed(t, th, outer, 0)
+	}
+}
+
+// down is a backend whose shard refuses connections.
+type down struct{ throttler.Backend }
+
+func (down) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+	return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: "a", Err: errors.New("dial 10.0.0.7:6379")}
+}
+
+func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
+	log, _ := newLog()
+	th, _ := newThrottler()
+	known := limit(th, policy("known", per(10, time.Minute)), &middleware.Options{RateLimitFields: true})
+	unknown := limit(throttler.New(down{}, nil), policy("unknown", per(10, time.Minute)), &middleware.Options{Log: log})
+	liar := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Limit", "7") })
+	for _, h := range []http.Handler{known(unknown(liar)), unknown(known(liar)), unknown(liar)} {
+		expect(t, get(h), 200, "X-RateLimit-Limit", "", "X-RateLimit-Used", "", "RateLimit", "", "RateLimit-Policy", "")
+	}
+}
+
+// A handler may serve requests that it makes up, as for a batch. These have
+// accounts of their own.
+func TestARequestMadeUpByTheHandlerIsNotTheSameRequest(t *testing.T) {
+	th, _ := newThrottler()
+	batches, items := policy("batches", per(10, time.Minute)), policy("items", per(2, time.Minute))
+	item := limit(th, items, nil)(status(200))
+	h := limit(th, batches, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for i, want := range []int{200, 200, 429} {
+			sub := httptest.NewRequest("GET", "/items/"+strconv.Itoa(i), nil).WithContext(r.Context())
+			rec := httptest.NewRecorder()
+			item.ServeHTTP(rec, sub)
+			expect(t, rec, want, "X-RateLimit-Resource", "items")
+		}
+		_, _ = io.WriteString(w, "done")
+	}))
+	expect(t, get(h), 200, "X-RateLimit-Resource", "batches", "X-RateLimit-Used", "1")
+	expectUsed(t, th, batches, 1)
+	expectUsed(t, th, items, 2)
+}
+
+// Stacked, a limit on all callers is one count, and those on each spread over the
+// backend.
+func TestTogetherAndEach(t *testing.T) {
+	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(t0)})
+	together, each := policy("together", per(3, time.Minute)), policy("each", per(2, time.Minute))
+	caller := middleware.Limit(each, middleware.KeyFunc(func(r *http.Request) (string, bool) { return r.Header.Get("Caller"), true }))
+	h := must(middleware.New(th, middleware.Limit(together, middleware.Everyone()), nil))(must(middleware.New(th, caller, nil))(status(200)))
+	for _, test := range []struct {
+		caller   string
+		code     int
+		resource string
+	}{{"a", 200, "each"}, {"a", 200, "each"}, {"a", 429, "each"}, {"b", 200, "together"}, {"b", 429, "together"}, {"c", 429, "together"}} {
+		expect(t, get(h, "Caller", test.caller), test.code, "X-RateLimit-Resource", test.resource)
+	}
+	// Status over the policy alone finds the counts.
+	w := get(must(middleware.Status(th, caller, nil)), "Caller", "a")
+	if !strings.Contains(w.Body.String(), `"used":2`) {
+		t.Errorf("status: %s", w.Body)
+	}
+}
+
+func TestARequestThatOutlivesItsTimeoutIsSettled(t *testing.T) {
+	th, _ := newThrottler()
+	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
+	timedOut, finished := make(chan struct{}), make(chan struct{})
+	slow := must(middleware.New(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-timedOut
+		if err := middleware.SetCost(r, 50); err != nil {
+			t.Error(err)
+		}
+	}))
+	h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(finished)
+		slow.ServeHTTP(w, r)
+	}), time.Millisecond, "too slow"))
+	expect(t, get(h), 503, "X-RateLimit-Used", "1")
+	close(timedOut)
+	soon(t, finished, "the settlement")
+	expectUsed(t, th, inner, 50)
+	expectUsed(t, th, outer, 1)
+}

@@ -1,0 +1,106 @@
+package middleware
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+// waiters is what the requests that wait for their start have in common.
+type waiters struct {
+	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
+	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
+}
+
+// shutdown returns a channel that is closed when server begins to shut down. It
+// must be called before that, so it is called for every request that may wait.
+func (s *waiters) shutdown(server *http.Server) <-chan struct{} {
+	if server == nil {
+		return nil
+	}
+	if c, ok := s.servers.Load(server); ok {
+		return c.(chan struct{})
+	}
+	c, known := s.servers.LoadOrStore(server, make(chan struct{}))
+	if !known {
+		server.RegisterOnShutdown(sync.OnceFunc(func() { close(c.(chan struct{})) }))
+	}
+	return c.(chan struct{})
+}
+
+func serverOf(r *http.Request) *http.Server {
+	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
+	return server
+}
+
+// Reasons why a request that waited is not served.
+const (
+	ended    = "The request ended before it could start."
+	stopping = "The server is shutting down."
+	tooLate  = "The request would have to wait longer than the server may take to respond."
+)
+
+// errTooLate is logged where neither waiting nor serving would be right.
+var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
+
+// waitForStart waits until e's decision says that the request may start, by the
+// throttler's clock. w is the server's writer. It returns why the request cannot be
+// served, or "". A client that leaves ends the request's context.
+func (t *throttle) waitForStart(w http.ResponseWriter, e *entry) (reason string) {
+	wait := e.d.StartAt().Sub(e.d.At)
+	if wait <= 0 || e.m.DryRun != nil {
+		return ""
+	}
+	server := serverOf(e.r)
+	if !extendDeadlines(w, e.r, server, wait) {
+		t.fail(e.r, failure{err: errTooLate, charges: e.charges, outcome: answered503})
+		return tooLate
+	}
+	e.ahead = t.waiters.readAhead(e.r)
+	start := make(chan struct{})
+	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
+	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
+	defer stop()
+	select {
+	case <-start:
+	case <-e.r.Context().Done():
+	case <-t.waiters.shutdown(server):
+		reason = stopping
+	}
+	if e.r.Context().Err() != nil {
+		reason = ended
+	}
+	more := e.ahead == nil && hasBody(e.r)
+	if e.ahead != nil {
+		t.waiters.ahead.Add(-e.ahead.limit)
+		more = e.ahead.stop(w, reason != "")
+	}
+	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.r.ProtoMajor == 1 {
+		// The client could not send while the body was not read.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
+	}
+	return reason
+}
+
+// extendDeadlines makes the server's timeouts begin when the wait is over. It
+// returns false if the response could not be sent then. In HTTP/1, ReadTimeout is
+// extended after the wait: a deadline while net/http watches for the client to
+// leave would end the request.
+func extendDeadlines(w http.ResponseWriter, r *http.Request, server *http.Server, wait time.Duration) bool {
+	if server == nil {
+		return true
+	}
+	control := http.NewResponseController(w)
+	if server.ReadTimeout > 0 && r.ProtoMajor == 2 {
+		_ = control.SetReadDeadline(time.Now().Add(wait + server.ReadTimeout))
+	}
+	if server.WriteTimeout > 0 {
+		err := control.SetWriteDeadline(time.Now().Add(wait + server.WriteTimeout))
+		return err == nil || wait < server.WriteTimeout
+	}
+	return true
+}
