@@ -21,24 +21,34 @@ type settings struct {
 	passes      int
 	sample      time.Duration // length of a measurement
 	clients     int           // keys of the rows that have many
-	maxKeys     int           // that the growth rows go to
 	goroutines  []int         // for decisions that are allowed
 	contended   []int         // goroutines for one hot key, and for refusals
 	distant     []int         // goroutines behind the network of 1 ms
 	patience    time.Duration // with a hung Redis
 	connections int           // of HTTP clients
+
+	// Growth rows.
+	maxKeys    int   // keys go to, from 10
+	logs       []int // charges
+	crowds     []int // goroutines
+	shards     []int
+	shardsKeys int // keys that shards share
 }
 
 var (
 	full = settings{
-		passes: 5, sample: 300 * time.Millisecond, clients: 100_000, maxKeys: 1_000_000,
+		passes: 5, sample: 300 * time.Millisecond, clients: 100_000,
 		goroutines: []int{1, 4, 16, 64, 256}, contended: []int{1, 4, 16, 64, 256}, distant: []int{1, 64, 256},
 		patience: 15 * time.Second, connections: 64,
+		maxKeys: 1_000_000, logs: []int{10, 100, 1000, 10_000}, crowds: []int{1, 4, 16, 64, 256, 1000},
+		shards: []int{1, 2, 4, 8, 16, 32, 64}, shardsKeys: 1_000_000,
 	}
 	quick = settings{
-		passes: 3, sample: 60 * time.Millisecond, clients: 10_000, maxKeys: 100_000,
+		passes: 3, sample: 50 * time.Millisecond, clients: 10_000,
 		goroutines: []int{1, 16, 64, 256}, contended: []int{64}, distant: []int{64},
 		patience: 2 * time.Second, connections: 64,
+		maxKeys: 100_000, logs: []int{10, 1000, 10_000}, crowds: []int{1, 16, 256, 1000},
+		shards: []int{1, 8, 64}, shardsKeys: 1_000_000,
 	}
 )
 
@@ -65,7 +75,7 @@ type lab struct {
 type server struct {
 	*testserver.RedisServer
 	admin  *redis.Client
-	filled map[string]bool // peers whose keys are all there
+	filled map[string]bool // peers and patterns whose keys are all there
 }
 
 func newLab(s settings) *lab {
@@ -130,16 +140,22 @@ func (l *lab) network(s *server) (string, error) {
 	return l.relay.Addr, nil
 }
 
-// fill lets peer see each of keys once, so that no measurement is of keys that
+// fill lets peer see each key of p once, so that no measurement is of keys that
 // are new.
-func (s *server) fill(ctx context.Context, peer string, l *peers.Limiter, keys []string) error {
-	if s.filled[peer] {
+func (s *server) fill(ctx context.Context, peer peers.Peer, p pattern, config peers.Config) error {
+	what := peer.Name + ", " + p.name
+	if s.filled[what] {
 		return nil
 	}
-	if err := fill(ctx, l, keys); err != nil {
+	limiter, err := peer.Open(config)
+	if err != nil {
 		return err
 	}
-	s.filled[peer] = true
+	defer limiter.Close()
+	if err := fill(ctx, limiter, p.keys); err != nil {
+		return err
+	}
+	s.filled[what] = true
 	return nil
 }
 

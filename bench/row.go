@@ -99,7 +99,7 @@ func visit(ctx context.Context, c cell, to *result.Result) error {
 	}
 	s, err := c.measure(ctx)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 	if err != nil {
 		to.Err = err.Error()

@@ -30,20 +30,20 @@ func (l *lab) growthRows() []row {
 			return l.growInRedis(ctx, open, l.config(""), l.keys, growthGoroutines)
 		})
 		add("limits/memory", n, func(ctx context.Context) (sample, error) {
-			return l.growInMemory(ctx, open, l.config(""), l.keys[:1000])
+			return l.growInMemory(ctx, open, l.config(""), l.keys)
 		})
 	}
-	for _, n := range []int{10, 100, 1000, 10_000} {
+	for _, n := range l.logs {
 		config := peers.Config{Quota: int64(n), Keys: 1}
 		add("log/redis", n, func(ctx context.Context) (sample, error) { return l.growLogInRedis(ctx, config) })
 		add("log/memory", n, func(ctx context.Context) (sample, error) { return l.growLogInMemory(ctx, config) })
 	}
-	for _, n := range []int{1, 4, 16, 64, 256, 1000} {
+	for _, n := range l.crowds {
 		add("goroutines/redis", n, func(ctx context.Context) (sample, error) {
 			return l.growInRedis(ctx, peers.Weir.Open, l.config(""), l.keys, n)
 		})
 	}
-	for _, n := range []int{1, 2, 4, 8, 16, 32, 64} {
+	for _, n := range l.shards {
 		add("shards", n, func(ctx context.Context) (sample, error) { return l.balance(ctx, n) })
 		rows[len(rows)-1].once = true
 	}
@@ -62,15 +62,15 @@ func (l *lab) growKeysInRedis(ctx context.Context, n int) (sample, error) {
 		return sample{}, err
 	}
 	config := peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: n}
+	keys := clientKeys(n)
+	if err := server.fill(ctx, peers.Weir, pattern{"allowed", unlimited, keys}, config); err != nil {
+		return sample{}, err
+	}
 	limiter, err := peers.Weir.Open(config)
 	if err != nil {
 		return sample{}, err
 	}
 	defer limiter.Close()
-	keys := clientKeys(n)
-	if err := server.fill(ctx, "weir", limiter, keys); err != nil {
-		return sample{}, err
-	}
 	return l.loadRedis(ctx, limiter, server, keys, growthGoroutines)
 }
 
@@ -115,7 +115,7 @@ func (l *lab) growInMemory(ctx context.Context, open func(peers.Config) (*peers.
 	requests := walk(p, 0)
 	background := context.Background()
 	nanos, allocs := measure.Tight(ctx, 1, l.sample, func(_, i int) {
-		_, _ = limiter.Take(background, requests[i&(walkLength-1)])
+		_, _ = limiter.Take(background, requests[i&(len(requests)-1)])
 	})
 	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}}, nil
 }
@@ -176,7 +176,7 @@ func (l *lab) balance(ctx context.Context, n int) (sample, error) {
 		return sample{}, err
 	}
 	defer closeAfter()
-	const keys = 1_000_000
+	keys := l.shardsKeys
 	moved, count := 0, make(map[string]int)
 	for i := range keys {
 		if i%1024 == 0 && ctx.Err() != nil {
@@ -195,8 +195,8 @@ func (l *lab) balance(ctx context.Context, n int) (sample, error) {
 	}
 	nanos, _ := measure.Tight(ctx, 1, l.sample/4, func(_, i int) { before(l.keys[i%len(l.keys)]) })
 	return sample{values: map[string]float64{
-		"fullest":     float64(fullest) * float64(n) / keys,
-		"moved_share": float64(moved) * float64(n+1) / keys,
+		"fullest":     float64(fullest*n) / float64(keys),
+		"moved_share": float64(moved*(n+1)) / float64(keys),
 		"ns":          nanos,
 	}}, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
 
@@ -31,11 +32,6 @@ func (l *lab) memoryRows() []row {
 	return rows
 }
 
-// walkLength is how many keys a goroutine asks for before it begins again, a
-// power of two. They are picked before the measurement: to draw from Zipf's
-// distribution takes longer than to decide.
-const walkLength = 1 << 18
-
 // walks returns a function that returns the keys that each goroutine asks for.
 func walks(p pattern) func() [][]string {
 	var all [][]string
@@ -49,14 +45,19 @@ func walks(p pattern) func() [][]string {
 	}
 }
 
+// walk returns the keys that a goroutine asks for before it begins again: a
+// power of two of them, and if possible twice as many as there are keys. They
+// are picked before the measurement, because to draw from Zipf's distribution
+// takes longer than to decide.
 func walk(p pattern, seed uint64) []string {
+	const most = 1 << 20
 	random := rand.New(rand.NewPCG(seed, 1))
 	pick := func() int { return random.IntN(len(p.keys)) }
 	if p.name == "zipf" {
 		zipf := rand.NewZipf(random, 1.1, 1, uint64(len(p.keys)-1))
 		pick = func() int { return int(zipf.Uint64()) }
 	}
-	keys := make([]string, walkLength)
+	keys := make([]string, min(most, 1<<bits.Len(uint(2*len(p.keys)))))
 	for i := range keys {
 		keys[i] = p.keys[pick()]
 	}
@@ -77,7 +78,7 @@ func (l *lab) decideInMemory(ctx context.Context, peer peers.Peer, p pattern, re
 	}
 	background := context.Background()
 	nanos, allocs := measure.Tight(ctx, len(requests), l.sample, func(g, i int) {
-		_, _ = limiter.Take(background, requests[g][i&(walkLength-1)])
+		_, _ = limiter.Take(background, requests[g][i&(len(requests[g])-1)])
 	})
 	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}}, nil
 }

@@ -14,12 +14,11 @@ type pattern struct {
 	name  string
 	quota int64
 	keys  []string
-	fill  bool // so that all keys exist before
 }
 
 func (l *lab) patterns() (allowed, hot, refused pattern) {
-	allowed = pattern{"allowed", unlimited, l.keys, true}
-	hot = pattern{"hot", unlimited, []string{"hot-client-00000000001"}, false}
+	allowed = pattern{"allowed", unlimited, l.keys}
+	hot = pattern{"hot", unlimited, []string{"hot-client-00000000001"}}
 	refused = pattern{name: "refused", quota: 1}
 	for i := range 16 {
 		refused.keys = append(refused.keys, fmt.Sprintf("refused-%013d", i))
@@ -78,16 +77,8 @@ func (l *lab) decideInRedis(ctx context.Context, peer peers.Peer, p pattern, gor
 		return sample{}, err
 	}
 	config := peers.Config{Quota: p.quota, Window: window, Redis: server.Addr, Keys: len(p.keys)}
-	if p.fill && !server.filled[peer.Name] {
-		near, err := peer.Open(config)
-		if err != nil {
-			return sample{}, err
-		}
-		err = server.fill(ctx, peer.Name, near, p.keys)
-		near.Close()
-		if err != nil {
-			return sample{}, err
-		}
+	if err := server.fill(ctx, peer, p, config); err != nil {
+		return sample{}, err
 	}
 	if distant {
 		if config.Redis, err = l.network(server); err != nil {

@@ -70,7 +70,7 @@ func (l Load) Run(ctx context.Context) (Report, error) {
 		return Report{}, err
 	}
 	if report.Decisions == 0 {
-		return Report{}, fmt.Errorf("no decision was made in %v; %d errors, the first: %w", l.Duration, report.Errors, report.Err)
+		return Report{}, fmt.Errorf("no decision in %v, and %d errors: %w", l.Duration, report.Errors, report.Err)
 	}
 	return report, nil
 }
@@ -110,7 +110,8 @@ type worker struct {
 func (w *worker) run(l Load, end time.Time, stop *atomic.Bool) {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	ctx := context.Background()
-	for now := time.Now(); now.Before(end) && !stop.Load(); {
+	now := time.Now()
+	for first := true; first || now.Before(end) && !stop.Load(); first = false { // once at least, on a busy machine too
 		allowed, err := l.Take(ctx, l.Keys[random.IntN(len(l.Keys))])
 		then := now
 		now = time.Now()

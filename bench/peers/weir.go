@@ -33,7 +33,10 @@ func openWeir(c Config) (*Limiter, error) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	l := weirLimiter(t, closeAll, policy)
-	l.Wrap = middleware.New(t, middleware.Limit(policy, key), nil)
+	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), nil); err != nil {
+		closeAll()
+		return nil, err
+	}
 	return l, nil
 }
 

@@ -19,6 +19,7 @@ type Lines struct {
 type Series struct {
 	Name  string
 	Class Class
+	Color int       // of a Plain one: a number in the palette
 	X, Y  []float64 // a NaN of Y leaves a gap
 }
 
@@ -42,9 +43,8 @@ func (p Lines) draw(b *bytes.Buffer, at box) {
 	xs, ys := p.scales(frame)
 	p.drawAxes(b, frame, xs, ys)
 	var ends []end
-	color := 0
 	for _, s := range p.Series {
-		stroke, dash, thick := style(s.Class, &color)
+		stroke, dash, thick := s.style()
 		drawSeries(b, s, xs, ys, stroke, dash, thick)
 		if last := lastValue(s); last >= 0 && s.Name != "" {
 			ends = append(ends, end{s, stroke, ys.at(s.Y[last])})
@@ -53,8 +53,8 @@ func (p Lines) draw(b *bytes.Buffer, at box) {
 	drawNames(b, frame, ends)
 }
 
-func style(c Class, color *int) (stroke, dash string, thick float64) {
-	switch c {
+func (s Series) style() (stroke, dash string, thick float64) {
+	switch s.Class {
 	case Ours:
 		return ours, "", 2.6
 	case Ceiling:
@@ -62,8 +62,7 @@ func style(c Class, color *int) (stroke, dash string, thick float64) {
 	case Fit:
 		return faint, ` stroke-dasharray="2 3"`, 1.2
 	}
-	*color++
-	return palette[(*color-1)%len(palette)], "", 1.4
+	return palette[s.Color%len(palette)], "", 1.4
 }
 
 func drawSeries(b *bytes.Buffer, s Series, xs, ys scale, stroke, dash string, thick float64) {
@@ -163,9 +162,9 @@ func (p Lines) scales(frame box) (xs, ys scale) {
 		xs.low, xs.high, ys.low, ys.high = 1, 10, 1, 10
 	}
 	if p.LogY {
-		ys.low, ys.high = math.Pow(10, math.Floor(math.Log10(ys.low))), math.Pow(10, math.Ceil(math.Log10(ys.high)))
-		if ys.low == ys.high {
-			ys.high *= 10
+		ys.low, ys.high = round125(ys.low*1.001, -1), round125(ys.high*0.999, 1)
+		if ys.high < 4*ys.low { // or noise looks like growth
+			ys.low, ys.high = round125(ys.low/2, -1), round125(ys.high*2, 1)
 		}
 	} else {
 		ys.low, ys.high = 0, ys.high*1.05
@@ -204,11 +203,31 @@ func (p Lines) xTicks() []float64 {
 	return slices.Compact(all)
 }
 
+// round125 returns the next number below v, or above it if direction is 1, that
+// is 1, 2 or 5 times a power of ten.
+func round125(v float64, direction int) float64 {
+	power := math.Pow(10, math.Floor(math.Log10(v)))
+	steps := []float64{1, 2, 5, 10}
+	for i, step := range steps {
+		if v < step*power {
+			if direction > 0 {
+				return step * power
+			}
+			return steps[i-1] * power
+		}
+	}
+	return v
+}
+
 func yTicks(s scale) []float64 {
 	var ticks []float64
 	if s.log {
-		for v := s.low; v <= s.high*1.001; v *= 10 {
-			ticks = append(ticks, v)
+		// Every decade or, of fewer than two, what round125 returns.
+		fine := s.high/s.low < 100
+		for v := s.low; v <= s.high*1.001; v = round125(v*1.001, 1) {
+			if isPower := math.Abs(math.Log10(v)-math.Round(math.Log10(v))) < 0.01; fine || isPower {
+				ticks = append(ticks, v)
+			}
 		}
 		return ticks
 	}

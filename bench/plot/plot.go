@@ -27,6 +27,7 @@ type box struct{ x, y, width, height float64 }
 // Class says how something is drawn.
 type Class uint8
 
+// Classes.
 const (
 	Plain   Class = iota // one of many
 	Ours                 // what the figure is about

@@ -53,7 +53,7 @@ func rateLines(s *result.Set, title, prefix string) plot.Lines {
 		if l.role == peers.Variant {
 			continue
 		}
-		one := plot.Series{Name: l.peer, Class: class(l.role)}
+		one := plot.Series{Name: l.peer, Class: class(l.role), Color: rivalNumber(s, columns[0].row, l.peer)}
 		for _, c := range columns {
 			r := s.Get(c.row, l.peer)
 			one.X, one.Y = append(one.X, r.X), append(one.Y, r.Median("per_s"))
@@ -63,6 +63,21 @@ func rateLines(s *result.Set, title, prefix string) plot.Lines {
 	// Weir last, on top of the others.
 	slices.Reverse(lines.Series)
 	return lines
+}
+
+// rivalNumber returns the place of peer among the rivals of row: a color that
+// is the same in every panel.
+func rivalNumber(s *result.Set, row, peer string) int {
+	n := 0
+	for _, r := range s.Row(row) {
+		if r.Peer == peer {
+			return n
+		}
+		if r.Role == peers.Rival {
+			n++
+		}
+	}
+	return 0
 }
 
 // bars returns a bar for each peer of row, the best on top.

@@ -40,7 +40,7 @@ func (l Law) String() string {
 	case l.Linear:
 		return fmt.Sprintf("%s + %s·x", digits(l.A), digits(l.B))
 	case math.Abs(l.B) < math.Log10(1.1):
-		return fmt.Sprintf("%s, flat (x^%.2f)", digits(l.A), l.B)
+		return digits(l.A) + ", flat"
 	}
 	return fmt.Sprintf("%s·x^%.2f", digits(l.A), l.B)
 }
