@@ -51,7 +51,7 @@ func TestWholeRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := failures(set.Results); err != nil {
+	if err := failures(t.Output(), set.Results); err != nil {
 		t.Error(err)
 	}
 	for _, r := range set.Results {
@@ -120,22 +120,32 @@ func TestRunVisitsEachCellInEachPass(t *testing.T) {
 		counts["failing"]++
 		return sample{}, errors.New("no answer")
 	}
+	failingOnce := func(context.Context) (sample, error) {
+		if counts["once"]++; counts["once"] == 1 {
+			return sample{}, errors.New("late")
+		}
+		return sample{values: map[string]float64{"n": 1}}, nil
+	}
 	rows := []row{
-		{name: "a", x: 7, cells: []cell{{"p", peers.Ours, visit("a p")}, {"q", peers.Rival, failing}}},
+		{name: "a", x: 7, cells: []cell{{"p", peers.Ours, visit("a p")}, {"q", peers.Rival, failing}, {"r", peers.Rival, failingOnce}}},
 		{name: "b", once: true, cells: []cell{{"p", peers.Ours, visit("b p")}}},
 	}
 	results, err := run(t.Context(), rows, 4, rand.New(rand.NewPCG(1, 1)), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (map[string]int{"a p": 4, "failing": 1, "b p": 1}); fmt.Sprint(counts) != fmt.Sprint(want) {
-		t.Errorf("visits are %v, want %v: a failed peer is not asked again", counts, want)
+	if want := (map[string]int{"a p": 4, "failing": 4, "b p": 1, "once": 4}); fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("visits are %v, want %v", counts, want)
 	}
 	if r := results[0]; r.Row != "a" || r.X != 7 || fmt.Sprint(r.Values["n"]) != "[1 2 3 4]" {
 		t.Errorf("first result is %+v", r)
 	}
-	if err := failures(results); err == nil || err.Error() != "a, q: no answer" {
-		t.Errorf("failures are %v", err)
+	if n := len(results[2].Values["n"]); n != 3 {
+		t.Errorf("a peer that failed once of 4 times has %d values", n)
+	}
+	var mentioned strings.Builder
+	if err := failures(&mentioned, results); err == nil || err.Error() != "a, q: no answer" || !strings.Contains(mentioned.String(), "a, r: late") {
+		t.Errorf("failures are %v, and in some passes %q", err, mentioned.String())
 	}
 }
 

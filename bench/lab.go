@@ -55,13 +55,12 @@ var (
 func (s settings) warmup() time.Duration { return s.sample / 4 }
 
 const (
-	unlimited = 1_000_000_000 // per hour: nobody gets there
+	unlimited = 1_000_000_000 // quota per hour; no run reaches it
 	window    = time.Hour
 	roundTrip = time.Millisecond // of the simulated network
 )
 
-// A lab has what measurements need: servers, started when they are first asked
-// for, and keys.
+// A lab holds what measurements share: servers, started on first use, and keys.
 type lab struct {
 	settings
 	keys []string

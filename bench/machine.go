@@ -26,6 +26,17 @@ func cpuName() string {
 	return runtime.GOARCH
 }
 
+// loadAverage returns the load of the last minute, or "" if the system does not
+// tell.
+func loadAverage() string {
+	data, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return ""
+	}
+	load, _, _ := strings.Cut(string(data), " ")
+	return load
+}
+
 // commit returns the checked-out commit of weir, or "unknown".
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()

@@ -112,7 +112,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	return failures(set.Results)
+	return failures(stderr, set.Results)
 }
 
 func override(s *settings, passes int, sample time.Duration, maxKeys int) {
@@ -169,5 +169,5 @@ func (l *lab) machine() (result.Machine, error) {
 		return result.Machine{}, err
 	}
 	version, err := server.infoText("server", "redis_version")
-	return result.Machine{CPU: cpuName(), Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Redis: version}, err
+	return result.Machine{CPU: cpuName(), Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Redis: version, Load: loadAverage()}, err
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/weir-go/weir/bench/result"
 )
 
-// A row is one question that is put to several peers.
+// A row is one measurement, made on several peers.
 type row struct {
 	name  string  // parts separated by slashes
 	x     float64 // its place on an axis, if it has one
-	once  bool    // asked in the first pass only: the answer does not waver
+	once  bool    // measured in the first pass only, because it does not vary
 	cells []cell
 }
 
@@ -34,8 +34,9 @@ type sample struct {
 	text   string
 }
 
-// selected returns those of rows whose name matches, with those of their cells
-// whose peer's name matches or that have no rival. Nil matches all.
+// selected returns the rows whose names match name, with the cells whose peers
+// match peer. Nil matches everything. The bare handler is always kept, because
+// middlewares are compared with it.
 func selected(rows []row, name, peer *regexp.Regexp) []row {
 	var all []row
 	for _, r := range rows {
@@ -56,9 +57,9 @@ func selected(rows []row, name, peer *regexp.Regexp) []row {
 }
 
 // run measures every cell of rows in each pass, and returns the results in the
-// order of rows. Rows are visited in a new random order in each pass, and so
-// are the cells of a row: peers are compared under the same moods of the
-// machine, and none always follows the same other.
+// order of rows. Each pass visits the rows, and the cells of a row, in a new
+// random order: the peers of a row are measured close together in time, and no
+// peer always follows the same other one.
 func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progress io.Writer) ([]result.Result, error) {
 	var results []result.Result
 	first := make([]int, len(rows)) // index of a row's first result
@@ -91,12 +92,9 @@ func run(ctx context.Context, rows []row, passes int, random *rand.Rand, progres
 	return results, nil
 }
 
-// visit adds a sample to to. A peer that fails does not end the run: its
-// error is its result, and it is not measured again.
+// visit adds a sample to to. A peer that fails does not end the run, and is
+// measured again in the next pass.
 func visit(ctx context.Context, c cell, to *result.Result) error {
-	if to.Err != "" {
-		return nil
-	}
 	s, err := c.measure(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -124,12 +122,19 @@ func showProgress(w io.Writer, pass, passes int, name string, begin time.Time, d
 	_, _ = fmt.Fprintf(w, "pass %d/%d  %3d%%  %-28s %v%s\n", pass+1, passes, 100*done/cells, name, time.Since(begin).Round(time.Second), left)
 }
 
-// failures returns what went wrong, peer by peer.
-func failures(results []result.Result) error {
+// failures returns an error that names the peers that failed in every pass. It
+// mentions those that failed in some on w.
+func failures(w io.Writer, results []result.Result) error {
 	var all []error
 	for _, r := range results {
-		if r.Err != "" {
-			all = append(all, fmt.Errorf("%s, %s: %s", r.Row, r.Peer, strings.TrimSpace(r.Err)))
+		if r.Err == "" {
+			continue
+		}
+		err := fmt.Errorf("%s, %s: %s", r.Row, r.Peer, strings.TrimSpace(r.Err))
+		if len(r.Values) == 0 {
+			all = append(all, err)
+		} else {
+			_, _ = fmt.Fprintln(w, "failed in one pass or more:", err)
 		}
 	}
 	return errors.Join(all...)

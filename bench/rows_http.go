@@ -142,7 +142,7 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}, text: strings.Join(fields, ", ")}, nil
 }
 
-// A response is one that nobody reads.
+// A response is an http.ResponseWriter that drops the body.
 type response struct {
 	header http.Header
 	status int

@@ -42,16 +42,13 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 		}
 		return samples, errs
 	}
-	config := peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: 1}
-	for _, p := range all {
-		samples[p.Name] = sample{values: make(map[string]float64)}
-	}
-	var mu sync.Mutex
+	var mu sync.Mutex // guards the samples' values
 	var waiting sync.WaitGroup
 	begin := make(chan struct{}) // closed when the server hangs
 	for _, p := range all {
-		for _, deadline := range []time.Duration{0, hungDeadline} {
-			limiter, err := p.Open(config)
+		samples[p.Name] = sample{values: make(map[string]float64)}
+		for prefix, deadline := range map[string]time.Duration{"": 0, "deadline_": hungDeadline} {
+			limiter, err := p.Open(peers.Config{Quota: unlimited, Window: window, Redis: server.Addr, Keys: 1})
 			if err == nil {
 				_, err = limiter.Take(ctx, "a") // opens a connection
 			}
@@ -61,15 +58,12 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 			}
 			waiting.Go(func() {
 				<-begin
-				first, next := l.decideHung(ctx, limiter, deadline)
+				took := l.decideHung(ctx, limiter, deadline)
 				mu.Lock()
 				defer mu.Unlock()
-				kind := ""
-				if deadline > 0 {
-					kind = "deadline_"
+				for i, which := range []string{"first_ms", "next_ms"}[:len(took)] {
+					samples[p.Name].values[prefix+which] = float64(took[i]) / float64(time.Millisecond)
 				}
-				samples[p.Name].values[kind+"first_ms"] = first
-				samples[p.Name].values[kind+"next_ms"] = next
 			})
 		}
 	}
@@ -80,32 +74,33 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 	return samples, errs
 }
 
-// decideHung returns how long two decisions took, in ms, and at most the
-// patience of the lab.
-func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration) (first, next float64) {
-	took := make(chan float64, 2)
+// decideHung returns how long two decisions took. One that takes longer than
+// the patience of the lab is given up, and is the last.
+func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration) []time.Duration {
+	ends := make(chan time.Duration, 2)
 	go func() {
 		defer limiter.Close()
-		for range 2 {
-			begin := time.Now()
-			ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		for range cap(ends) {
+			ctx, cancel := context.WithoutCancel(ctx), func() {}
 			if deadline > 0 {
 				ctx, cancel = context.WithTimeout(ctx, deadline)
 			}
+			begin := time.Now()
 			_, _ = limiter.Take(ctx, "a") // whether it is an error is the peer's affair
+			ends <- time.Since(begin)
 			cancel()
-			took <- time.Since(begin).Seconds() * 1000
 		}
 	}()
-	first, next = float64(l.patience.Milliseconds()), float64(l.patience.Milliseconds())
-	for _, to := range []*float64{&first, &next} {
+	var took []time.Duration
+	for range cap(ends) {
 		select {
-		case *to = <-took:
+		case d := <-ends:
+			took = append(took, d)
 		case <-time.After(l.patience):
-			return first, next
+			return append(took, l.patience)
 		case <-ctx.Done():
-			return first, next
+			return took
 		}
 	}
-	return first, next
+	return took
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/bench/peers"
 )
 
-// A pattern is who asks for what.
+// A pattern is a set of keys and their quota.
 type pattern struct {
 	name  string
 	quota int64
@@ -117,8 +117,8 @@ func plausible(r measure.Report, p pattern) error {
 	return nil
 }
 
-// decisions returns what is kept of a load's report. The CPU of this process is
-// not that of a decision when a relay runs in it too.
+// decisions returns a load's report per decision. When a relay runs in this
+// process, its CPU time and allocations say nothing about a decision.
 func decisions(r measure.Report, relayed bool) sample {
 	n := float64(r.Decisions)
 	values := map[string]float64{

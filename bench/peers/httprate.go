@@ -51,7 +51,7 @@ func openHTTPRate(c Config, options ...httprate.Option) *Limiter {
 	}
 }
 
-// headerOnly is a response that nobody reads.
+// headerOnly is an http.ResponseWriter that keeps only the header.
 type headerOnly struct {
 	header http.Header
 	err    error

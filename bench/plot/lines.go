@@ -99,7 +99,7 @@ type end struct {
 	y      float64
 }
 
-// drawNames writes the lines' names beside their ends, in the same order, far
+// drawNames writes the lines' names next to their ends, in the same order, far
 // enough apart to be read.
 func drawNames(b *bytes.Buffer, frame box, ends []end) {
 	slices.SortStableFunc(ends, func(a, o end) int {

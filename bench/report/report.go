@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/weir-go/weir/bench/peers"
@@ -13,8 +14,7 @@ import (
 	"github.com/weir-go/weir/bench/result"
 )
 
-// BareHandler is the peer in rows of middlewares that is none: the handler
-// alone.
+// BareHandler is the peer, in rows of middlewares, that has no middleware.
 const BareHandler = "bare handler"
 
 // A Block is a part of a page that a run writes. Pages have a place for each,
@@ -59,10 +59,14 @@ func setup(s *result.Set) string {
 	if s.Quick {
 		length = "A quick run"
 	}
+	shared := ""
+	if load, err := strconv.ParseFloat(m.Load, 64); err == nil && load > 0.5 {
+		shared = fmt.Sprintf("Other work shared the cores: the load average was %s when the run began.\n", m.Load)
+	}
 	return fmt.Sprintf("Measured on %s at commit %s: %s, %d cores, shared by load generator, limiter and Redis; %s, %s, redis-server %s.\n"+
 		"%s: medians of %d passes, measurements of %d ms, %s keys, seed %d.\n",
 		s.Started.Format("2006-01-02"), s.Commit, m.CPU, m.Cores, m.OS, m.Go, m.Redis,
-		length, s.Passes, s.SampleMS, plot.Number(float64(s.Keys)), s.Seed)
+		length, s.Passes, s.SampleMS, plot.Number(float64(s.Keys)), s.Seed) + shared
 }
 
 // many returns columns of a metric, one for each row that begins with prefix.
@@ -158,7 +162,7 @@ func network(s *result.Set) string {
 	return peerTable(s, "round trip of 1 ms", columns...) + "\n" + spread(s, columns...)
 }
 
-// hung has no ratios: how long to wait is a choice.
+// hung has no ratios: how long to wait is a matter of choice.
 func hung(s *result.Set) string {
 	columns := []column{
 		col("first", "hung", "first_ms"), col("next", "hung", "next_ms"),
@@ -220,7 +224,7 @@ func middleware(s *result.Set) string {
 		switch {
 		case r.Peer == BareHandler:
 		case r.Text == "":
-			fmt.Fprintf(&b, "- %s: none; it has no middleware of its own, and has the least around it here\n", r.Peer)
+			fmt.Fprintf(&b, "- %s: no header. It has no middleware; here a minimal one calls it.\n", r.Peer)
 		default:
 			fmt.Fprintf(&b, "- %s: %s\n", r.Peer, r.Text)
 		}

@@ -112,7 +112,7 @@ func peersOf(s *result.Set, columns []column) []line {
 }
 
 func cell(r result.Result, c column) string {
-	if r.Err != "" {
+	if r.Err != "" && len(r.Values) == 0 {
 		return "failed"
 	}
 	text := plot.Number(c.value(r))

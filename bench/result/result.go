@@ -36,6 +36,7 @@ type Machine struct {
 	OS    string `json:"os"`
 	Go    string `json:"go"`
 	Redis string `json:"redis"` // its version
+	Load  string `json:"load"`  // load average of the minute before the run; empty if unknown
 }
 
 // A Result is what one peer had in one row.
@@ -46,7 +47,7 @@ type Result struct {
 	X      float64              `json:"x,omitempty"`      // place of the row on its axis, such as a number of goroutines
 	Values map[string][]float64 `json:"values,omitempty"` // by metric; one for each pass
 	Text   string               `json:"text,omitempty"`   // what is no number
-	Err    string               `json:"err,omitempty"`    // why there is no more
+	Err    string               `json:"err,omitempty"`    // of the last pass that failed
 }
 
 // Median returns the median of a metric, NaN if there is none.
