@@ -32,7 +32,9 @@ $(GOLANGCI):
 luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
-		mkdir -p bin && go run ./scripts/joinlua >bin/joined.lua && luacheck --quiet bin/joined.lua lua/release.lua; \
+		mkdir -p bin && for script in decide decide-at release; do \
+			go run ./scripts/joinlua $$script >bin/$$script.lua && luacheck --quiet bin/$$script.lua || exit 1; \
+		done; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs

@@ -92,6 +92,8 @@ func (bucket) append(b []byte, r *record) []byte {
 	return appendCount(appendInstant(b, r.at), r.fraction)
 }
 
+func (bucket) size(*record) int { return instantBytes + countBytes }
+
 func (bucket) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}
 	r.at, r.fraction = p.instant(), p.count()

@@ -34,13 +34,14 @@ func Look(r throttler.Request, states []*State) throttler.Decision {
 // is apart from Look so that a store can make room between the two.
 func Charge(d *throttler.Decision, states []*State) {
 	now := d.At.UnixMilli()
-	d.Limits = d.Limits[:0]
 	for i := range d.Charges {
 		c := &d.Charges[i]
 		var buf [throttler.MaxLimits]Result
 		results := buf[:len(c.Policy.Limits)]
 		states[i].Charge(c.Policy.Limits, c.Cost, now, results)
-		d.Limits = Statuses(d.Limits, c, results)
+		for j, s := 0, StatusesOf(d, i); j < len(s); j++ {
+			report(&s[j], &results[j])
+		}
 	}
 }
 
@@ -95,27 +96,25 @@ func newDecision(now time.Time, charges []throttler.Charge) throttler.Decision {
 // refused if its result has a RetryAt.
 func Statuses(statuses []throttler.Status, c *throttler.Charge, results []Result) []throttler.Status {
 	for i := range results {
-		r, l := &results[i], &c.Policy.Limits[i]
-		s := throttler.Status{
-			Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: *l,
-			Used:      r.Used,
-			Remaining: max(l.Capacity()-r.Used, 0),
-			ResetAt:   instant(r.ResetAt),
-			Mark:      r.Mark,
-		}
-		switch r.RetryAt {
-		case 0:
-		case never:
-			s.Refused, s.RetryAt = true, throttler.Never
-		default:
-			s.Refused, s.RetryAt = true, instant(r.RetryAt)
-		}
-		if r.StartAt != 0 {
-			s.StartAt = instant(r.StartAt)
-		}
-		statuses = append(statuses, s)
+		statuses = append(statuses, throttler.Status{Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: c.Policy.Limits[i]})
+		report(&statuses[len(statuses)-1], &results[i])
 	}
 	return statuses
+}
+
+// report writes to s, a status of a limit, what r says of it.
+func report(s *throttler.Status, r *Result) {
+	s.Used, s.Remaining, s.ResetAt, s.Mark = r.Used, max(s.Limit.Capacity()-r.Used, 0), instant(r.ResetAt), r.Mark
+	switch r.RetryAt {
+	case 0:
+	case never:
+		s.Refused, s.RetryAt = true, throttler.Never
+	default:
+		s.Refused, s.RetryAt = true, instant(r.RetryAt)
+	}
+	if r.StartAt != 0 {
+		s.StartAt = instant(r.StartAt)
+	}
 }
 
 func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

@@ -72,32 +72,45 @@ func AppendUint(b []byte, size int, v int64) []byte {
 // Parse returns the state whose stored form is b. It fails if b is not one: what
 // is cut short, or of an unknown kind, is nothing to guess at.
 func Parse(b []byte) (State, error) {
-	if len(b) == shortBytes {
-		p := parser{rest: b}
-		shape := p.uint(4)
-		r := record{kind: kind(shape / shortWindow), window: shape % shortWindow, at: p.instant(), count: p.uint(2)}
-		if !r.kind.known() || !kinds[r.kind].shortForm || r.window == 0 {
-			return State{}, malformed(b)
-		}
-		return State{records: []record{r}}, nil
-	}
 	var s State
+	err := s.Load(b)
+	return s, err
+}
+
+// Load replaces s by the state whose stored form is b, as Parse returns it. It
+// reuses the memory of s, which must share it with no other State. If it fails, s
+// is empty.
+func (s *State) Load(b []byte) error {
+	s.records = s.records[:0]
+	if len(b) == shortBytes { // without the parser: nearly every take of the memory backend loads one
+		shape := int64(binary.BigEndian.Uint32(b))
+		s.records = append(s.records, record{
+			kind: kind(shape / shortWindow), window: shape % shortWindow,
+			at: int64(binary.BigEndian.Uint64(b[4:]) >> 16), count: int64(binary.BigEndian.Uint16(b[10:])),
+		})
+		if r := &s.records[0]; !r.kind.known() || !kinds[r.kind].shortForm || r.window == 0 {
+			return s.malformed(b)
+		}
+		return nil
+	}
 	for rest := b; len(rest) > 0; {
 		p := parser{rest: rest}
 		r := record{kind: kind(p.uint(kindBytes)), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
-			return State{}, malformed(b)
+			return s.malformed(b)
 		}
 		s.records = append(s.records, r)
 		var ok bool
 		if rest, ok = r.kind.counter().parse(p.rest, &s.records[len(s.records)-1]); !ok {
-			return State{}, malformed(b)
+			return s.malformed(b)
 		}
 	}
-	return s, nil
+	return nil
 }
 
-func malformed(b []byte) error {
+// malformed empties s, and returns the error about b.
+func (s *State) malformed(b []byte) error {
+	s.records = nil
 	return fmt.Errorf("algorithm: %d bytes are not a stored state: a newer version, or something else, wrote them", len(b))
 }
 
@@ -117,8 +130,14 @@ func (p *parser) uint(size int) int64 {
 		p.rest, p.failed = nil, true
 		return 0
 	}
-	var all [8]byte
-	copy(all[8-size:], p.rest[:size])
+	var v uint64
+	if len(p.rest) >= 8 {
+		v = binary.BigEndian.Uint64(p.rest) >> (64 - 8*size)
+	} else {
+		for _, c := range p.rest[:size] {
+			v = v<<8 | uint64(c)
+		}
+	}
 	p.rest = p.rest[size:]
-	return int64(binary.BigEndian.Uint64(all[:]))
+	return int64(v)
 }

@@ -46,6 +46,8 @@ func (fixedWindow) append(b []byte, r *record) []byte {
 	return appendCount(appendInstant(b, r.at), r.count)
 }
 
+func (fixedWindow) size(*record) int { return instantBytes + countBytes }
+
 func (fixedWindow) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}
 	r.at, r.count = p.instant(), p.count()

@@ -63,6 +63,9 @@ type counter interface {
 	// append appends the stored form of r, but for kind and window.
 	append(b []byte, r *record) []byte
 
+	// size returns the length of that form.
+	size(r *record) int
+
 	// parse reads that form into r, and returns what follows it.
 	parse(b []byte, r *record) (rest []byte, ok bool)
 

@@ -22,9 +22,7 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(s, 0))
 }
 
-var algorithms = []throttler.Algorithm{
-	throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
-}
+var algorithms = throttler.Algorithms()
 
 // randomLimit returns a valid limit, small ones and extreme ones.
 func randomLimit(rng *rand.Rand, a throttler.Algorithm) throttler.Limit {
@@ -33,9 +31,11 @@ func randomLimit(rng *rand.Rand, a throttler.Algorithm) throttler.Limit {
 			Algorithm: a,
 			Quota:     1 + rng.Int64N(1<<(1+rng.IntN(53))),
 			Window:    time.Duration(1+rng.Int64N(1<<(1+rng.IntN(34)))) * time.Millisecond,
-			Aligned:   a == throttler.FixedWindow && rng.IntN(2) == 0,
 		}
 		switch a {
+		case throttler.FixedWindow:
+			l.Aligned = rng.IntN(2) == 0
+		case throttler.SlidingWindow: // has nothing more
 		case throttler.SlidingLog:
 			l.Quota = 1 + l.Quota%50
 		case throttler.TokenBucket, throttler.LeakyBucket:

@@ -89,6 +89,10 @@ func (slidingLog) append(b []byte, r *record) []byte {
 	return b
 }
 
+func (slidingLog) size(r *record) int {
+	return entriesBytes + countBytes + len(r.log)*(instantBytes+costBytes)
+}
+
 func (slidingLog) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}
 	n := p.uint(entriesBytes)

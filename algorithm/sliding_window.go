@@ -81,6 +81,8 @@ func (slidingWindow) append(b []byte, r *record) []byte {
 	return appendCount(appendCount(appendInstant(b, r.at), r.count), r.previous)
 }
 
+func (slidingWindow) size(*record) int { return instantBytes + 2*countBytes }
+
 func (slidingWindow) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}
 	r.at, r.count, r.previous = p.instant(), p.count(), p.count()

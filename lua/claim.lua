@@ -1,7 +1,8 @@
 -- claim.lua: the claim in front of the state of a count that has moved;
 -- backend/handoff/stored.go describes it.
 --
--- Provides server_clock, read_claim, claim_here, claim_left. Uses split_claim.
+-- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_present. Uses what state.lua
+-- provides.
 
 local CLAIM_FORM, LEFT_FORM = '>I6I6', '>I6I6' -- version, expires at; left for, release version
 
@@ -31,10 +32,12 @@ local function read_claim(stored)
   return c, state
 end
 
-local function claim_here(version, expires_at)
-  return string.char(CLAIM_HERE) .. pack(CLAIM_FORM, version, expires_at)
-end
-
-local function claim_left(version, expires_at, left_for, release_version)
-  return string.char(CLAIM_LEFT) .. pack(CLAIM_FORM, version, expires_at) .. pack(LEFT_FORM, left_for, release_version)
+-- The same, and nothing for a dead state without a claim: where counts move, it
+-- says nothing, for the count may have begun again elsewhere.
+local function read_present(stored, now)
+  local claim, state = read_claim(stored)
+  if claim or not state then return claim, state end
+  local records = parse(state)
+  if records and latest_reset_at(records, now) <= now then return nil, nil end
+  return nil, state
 end

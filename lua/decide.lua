@@ -1,8 +1,9 @@
 -- decide.lua: decides about charges and makes them, all or none; or settles what
 -- was charged before.
 --
--- Provides read_decision, decide, reply, replies. Uses what kinds.lua and
--- state.lua provide. The part that follows finds the states, and stores them.
+-- Provides read_decision, decide, reply, replies. Uses what kinds.lua, state.lua
+-- and records.lua provide. The part that follows finds the states, and stores
+-- them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms
@@ -34,7 +35,8 @@ local function read_limit(packed, place, settles)
 end
 
 local function read_charge(key, packed, place, settles)
-  local cost, charged, count = nil, 0
+  local cost, count
+  local charged = 0
   if settles then
     charged, cost, count, place = unpack('>I7I7I1', packed, place)
   else

@@ -5,6 +5,8 @@
 -- Uses what prelude.lua provides. It returns from the script, or
 -- falls through to the parts that follow.
 
+local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
+
 if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
   if op == 0 and kind == FIXED_WINDOW and window < SHORT_WINDOW then

@@ -3,27 +3,25 @@
 --
 -- KEYS[i]  count      of a (policy, key), one for each charge
 -- ARGV[1]  decision   packed as decide.lua says
--- ARGV[2]  placement  if counts must exist or arrive; packed:
---                     1 sum: counts must exist 1, must be live 2, arrive 4
+-- ARGV[2]  placement  if counts arrive; packed:
 --                     6 version
 --                     6 backend that decides
 --                     4 ms to remember the version of an arrival
 --                     4 ms that its claim outlives that and the count
---                     if counts arrive, for each charge 1 whether it arrives; if so:
+--                     for each charge 1 whether it arrives; if so:
 --                       6 version under which it was released
 --                       4 length and so many bytes, its state
 -- Returns  the decision's reply. If a count is not here, nothing is done, and
---          instead 2; then for each charge 0 if its count is here; 1 if it must
---          exist and is missing, else 2, version, backend for which it left.
+--          instead 2; then for each charge 0 if its count is here; 1 if it is
+--          missing, else 2, version, backend for which it left.
 --
--- Uses what decide.lua and claim.lua provide.
+-- handoff_fast.lua comes before it. Uses what decide.lua and claim.lua provide.
 
 local function read_placement(packed, charges)
-  local p, sum, place = {}
+  local p, place = {}
   if not packed then return p end
-  sum, p.version, p.backend, p.keep, p.margin, place = unpack('>I1I6I6I4I4', packed)
-  p.must_exist, p.must_be_live = sum % 2 == 1, sum % 4 >= 2
-  for i = 1, sum >= 4 and charges or 0 do
+  p.version, p.backend, p.keep, p.margin, place = unpack('>I6I6I4I4', packed)
+  for i = 1, charges do
     local due
     due, place = unpack('>I1', packed, place)
     if due == 1 then
@@ -36,19 +34,16 @@ local function read_placement(packed, charges)
   return p
 end
 
--- Finds the count of c, which may be the arrival. Returns whether it is here, or
--- may at least be created here.
+-- Finds the count of c, which may be the arrival. Returns whether it is here.
 local function find(c, p, arrival, now)
-  c.claim, c.state = read_claim(redis.call('GET', c.key))
+  c.claim, c.state = read_present(redis.call('GET', c.key), now)
   local claim = c.claim
   local left = claim and claim.left_for > 0
   if c.state and not left then
-    local records = p.must_be_live and parse(c.state)
-    c.missing = p.must_exist and records and latest_reset_at(records, now) <= now
-    return not c.missing
+    return true
   elseif not arrival then
-    c.missing = not c.state and p.must_exist
-    return not c.state and not c.missing
+    c.missing = not left
+    return false
   elseif left and not (claim.version < p.version or claim.version == p.version and claim.left_for == p.backend) then
     return false
   end
@@ -57,6 +52,10 @@ local function find(c, p, arrival, now)
   if not left or claim.release_version <= arrival.release_version then c.state = arrival.state end
   c.claim, c.arrived = nil, true -- put_arrival makes its claim
   return true
+end
+
+local function claim_here(version, expires_at)
+  return string.char(CLAIM_HERE) .. pack(CLAIM_FORM, version, expires_at)
 end
 
 -- Stores a count that arrived, whatever is decided then. Its claim outlives what
@@ -86,7 +85,7 @@ local function put(c, state, reset_at, d)
 end
 
 local function reply_location(c)
-  if c.missing then
+  if c.missing or c.arrived then -- an arrival was not stored
     reply(1)
   elseif c.claim and c.claim.left_for > 0 then
     reply(2)

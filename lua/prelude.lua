@@ -5,6 +5,3 @@ local unpack, pack = struct.unpack, struct.pack
 
 -- One window alone takes so many bytes, if its length and count are below these.
 local SHORT_BYTES, SHORT_WINDOW, SHORT_COUNT, SHORT_FORM = 12, 268435456, 65536, '>I4I6I2'
-
--- The kind of a fixed window; kinds.lua has them all.
-local FIXED_WINDOW = 1

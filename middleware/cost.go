@@ -80,10 +80,19 @@ type report struct {
 	cost   int64
 }
 
-// report notes a cost for e. The caller holds the lock.
+// report notes a cost for e, unless it comes too late. The caller holds the lock.
 func (l *ledger) report(e *entry, policy string, cost int64) error {
-	if e.state == settled || e.state == charged && e.ended && l.sent.Load() != nothing {
-		return invalid("SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
+	if e.state == charged && e.ended && l.sent.Load() != nothing {
+		return errSettled
+	}
+	return e.note(policy, cost)
+}
+
+var errSettled = invalid("SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
+
+func (e *entry) note(policy string, cost int64) error {
+	if e.state == settled {
+		return errSettled
 	}
 	for i := range e.reports {
 		if e.reports[i].policy == policy {
@@ -207,7 +216,7 @@ func (l *ledger) readCostHeader(e *entry, h http.Header) {
 		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, value, int64(throttler.MaxQuota))
 	} else {
 		l.mu.Lock()
-		err = l.report(e, "", cost)
+		err = e.note("", cost)
 		l.mu.Unlock()
 	}
 	if err != nil {

@@ -24,9 +24,9 @@ func TestSetCostMeansTheInnermostThatAsked(t *testing.T) {
 	requests, tokens, batches, next := policy("requests", per(100, time.Minute)), policy("tokens", per(10000, time.Minute)), policy("batches", per(10000, time.Minute)), policy("tokens.next", per(10000, time.Minute))
 	stack := func(h http.Handler) http.Handler {
 		h = limit(th, requests, nil)(h) // the innermost, but it did not ask
-		h = must(middleware.New(th, everyone(tokens).CostReported(), nil))(h)
-		h = must(middleware.New(th, everyone(next).CostReported(), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))(h)
-		return must(middleware.New(th, everyone(batches).CostReported(), nil))(h)
+		h = must(newMiddleware(th, everyone(tokens).CostReported(), nil))(h)
+		h = must(newMiddleware(th, everyone(next).CostReported(), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))(h)
+		return must(newMiddleware(th, everyone(batches).CostReported(), nil))(h)
 	}
 	if err := report(t, stack, func(r *http.Request) error { return middleware.SetCost(r, 1500) }); err != nil {
 		t.Error(err)
@@ -49,7 +49,7 @@ func TestSetCostMeansTheInnermostThatAsked(t *testing.T) {
 func TestSetCostInOneTake(t *testing.T) {
 	th, _ := newThrottler()
 	org, user, secondary := policy("org", per(1000, time.Minute)), policy("user", per(1000, time.Minute)), policy("secondary", per(1000, time.Minute))
-	wrap := must(middleware.New(th, middleware.All(middleware.All(everyone(org), everyone(user)).CostReported(), everyone(secondary).NoRefund()), nil))
+	wrap := must(newMiddleware(th, middleware.All(middleware.All(everyone(org), everyone(user)).CostReported(), everyone(secondary).NoRefund()), nil))
 	if err := report(t, wrap, func(r *http.Request) error { return middleware.SetCost(r, 50) }); err != nil {
 		t.Error(err)
 	}
@@ -66,7 +66,7 @@ func TestSetCostInOneTake(t *testing.T) {
 func TestSetCostReplacesItsShareOfASum(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(1000, time.Minute))
-	wrap := must(middleware.New(th, middleware.All(everyone(p), everyone(p).CostReported(), everyone(p).CostReported().NoRefund()), nil))
+	wrap := must(newMiddleware(th, middleware.All(everyone(p), everyone(p).CostReported(), everyone(p).CostReported().NoRefund()), nil))
 	if err := report(t, wrap, func(r *http.Request) error { return middleware.SetCost(r, 50) }); err != nil {
 		t.Error(err)
 	}
@@ -81,7 +81,7 @@ func TestSetCostReplacesItsShareOfASum(t *testing.T) {
 func TestSetCostSaysWhereItDoesNothing(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(1000, time.Minute))
-	asked := must(middleware.New(th, everyone(p).CostReported(), nil))
+	asked := must(newMiddleware(th, everyone(p).CostReported(), nil))
 	plain := limit(th, policy("plain", per(1000, time.Minute)), nil)
 	set := func(cost int64) func(r *http.Request) error {
 		return func(r *http.Request) error { return middleware.SetCost(r, cost) }
@@ -92,7 +92,7 @@ func TestSetCostSaysWhereItDoesNothing(t *testing.T) {
 		want string
 	}{
 		{func(h http.Handler) http.Handler { return h }, set(1), "the request was not charged"},
-		{must(middleware.New(th, charging(), nil)), set(1), "the request was not charged"},
+		{must(newMiddleware(th, charging(), nil)), set(1), "the request was not charged"},
 		{plain, set(1), "no charge of the request is marked CostReported"},
 		{asked, set(-1), "cost is -1"},
 		{asked, set(1<<53 + 1), "cost is 9007199254740993"},
@@ -121,7 +121,7 @@ func TestSetCostSaysWhereItDoesNothing(t *testing.T) {
 
 func TestSetCostIsNoErrorInAnOutage(t *testing.T) {
 	log, _ := newLog()
-	wrap := must(middleware.New(throttler.New(down{}, nil), everyone(policy("core", per(5, time.Minute))).CostReported(), &middleware.Options{Log: log}))
+	wrap := must(newMiddleware(throttler.New(down{}, nil), everyone(policy("core", per(5, time.Minute))).CostReported(), &middleware.Options{Log: log}))
 	for _, f := range []func(*http.Request) error{
 		func(r *http.Request) error { return middleware.SetCost(r, 5) },
 		func(r *http.Request) error { return middleware.SetCostOf(r, "core", 5) },
@@ -137,7 +137,7 @@ func TestSetCostBetweenTheHandlerAndTheResponse(t *testing.T) {
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
 	h := limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var seen *http.Request
-		must(middleware.New(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r })).ServeHTTP(w, r)
+		must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r })).ServeHTTP(w, r)
 		if err := middleware.SetCost(seen, 5); err != nil { // nothing was sent yet
 			t.Error(err)
 		}
@@ -149,7 +149,7 @@ func TestSetCostBetweenTheHandlerAndTheResponse(t *testing.T) {
 func TestABadCostHeaderIsLogged(t *testing.T) {
 	th, _ := newThrottler()
 	log, lines := newLog()
-	h := must(middleware.New(th, everyone(policy("core", per(100, time.Minute))).CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(
+	h := must(newMiddleware(th, everyone(policy("core", per(100, time.Minute))).CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "many") }))
 	expect(t, get(h), 200, "X-Cost", "", "X-RateLimit-Used", "1")
 	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], `X-Cost is \"many\"`) || !strings.Contains(l[0], "not_settled=1") {
@@ -161,7 +161,7 @@ func TestABadCostHeaderIsLogged(t *testing.T) {
 func TestAHijackThatFailedIsNoResponse(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(100, time.Minute))
-	wrap := must(middleware.New(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))
+	wrap := must(newMiddleware(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))
 	h := wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			t.Error("hijacked")

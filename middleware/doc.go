@@ -1,15 +1,42 @@
 // Package middleware puts a throttler in front of an http.Handler.
 //
-// A [Classifier] says for each request which charges it makes. They are taken
-// before the handler runs, so that requests in flight count. The response
-// tells the client where it stands, in the headers that GitHub's API made
-// common. A response that costs nothing, a 304 unless told otherwise, is
-// refunded before the client sees its end.
+// A [Classifier] determines the charges of each request. They are taken before
+// the handler runs, so that requests in flight count. The response reports the
+// limits in the headers that GitHub's API made common. A response that costs
+// nothing, by default a 304, is refunded before its status is sent.
 //
-//	api := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-//	limit := middleware.New(t, middleware.Limit(api, middleware.BearerToken()), nil)
+//	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+//	limit, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
 //	http.ListenAndServe(addr, limit(handler))
 //
-// It works with net/http and with chi alike, and leaves Flusher, Hijacker,
-// ReaderFrom, http.ResponseController, HTTP/2 and upgrades as they were.
+// A request is served without being charged only if the backend did not answer
+// and [Options.OnFailure] is [Open]. A policy or cost that is not valid is an error
+// of [New], or a 500 if it comes with the request. A panic is refunded only while
+// nothing of the response was sent. A client that hangs up once its handler runs
+// is charged. [Options.Log] receives everything that goes wrong.
+//
+// # Several limits
+//
+// Limits on one caller belong into one decision: [All] takes all of them or none.
+// Here 304s are free of the first and count against the second, as at GitHub:
+//
+//	middleware.All(middleware.Limit(core, who), middleware.Limit(secondary, who).NoRefund())
+//
+// A limit on all callers together goes in front of one on each as a middleware of
+// its own:
+//
+//	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
+//	each, err := middleware.New(t, middleware.Limit(core, who), nil)
+//	http.ListenAndServe(addr, together(each(handler)))
+//
+// Middlewares in a row share an account of the request. What one refuses is
+// refunded to the others, the headers report the limit that binds among all, and
+// the RateLimit fields list all.
+//
+// # Handlers
+//
+// The package works with net/http and with chi. The ResponseWriter keeps the
+// optional interfaces of the server's, http.ResponseController works, and a
+// request keeps what handlers set in it. [SetCost] reports what a request really
+// cost.
 package middleware

@@ -16,11 +16,11 @@ func TestDryRun(t *testing.T) {
 	th, _ := newThrottler()
 	strict, lax := policy("core.next", per(2, time.Hour)), policy("core", per(5, time.Hour))
 	var told []throttler.Decision
-	try := must(middleware.New(th, everyone(strict).CostReported(), &middleware.Options{
+	try := must(newMiddleware(th, everyone(strict).CostReported(), &middleware.Options{
 		DryRun:          func(_ *http.Request, d throttler.Decision) { told = append(told, d) },
 		RateLimitFields: true, ExposeHeaders: true, OnFailure: middleware.Closed,
 	}))
-	h := try(must(middleware.New(th, everyone(lax).CostReported(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := try(must(newMiddleware(th, everyone(lax).CostReported(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Free") != "" {
 			w.WriteHeader(304)
 			return
@@ -52,8 +52,8 @@ func TestDryRun(t *testing.T) {
 func TestDryRunSettlesCosts(t *testing.T) {
 	th, _ := newThrottler()
 	tried, enforced := policy("core.next", per(10, time.Hour)), policy("core", per(10, time.Hour))
-	try := must(middleware.New(th, everyone(tried).CostReported(), &middleware.Options{CostHeader: "X-Cost", DryRun: func(*http.Request, throttler.Decision) {}}))
-	h := try(must(middleware.New(th, everyone(enforced).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	try := must(newMiddleware(th, everyone(tried).CostReported(), &middleware.Options{CostHeader: "X-Cost", DryRun: func(*http.Request, throttler.Decision) {}}))
+	h := try(must(newMiddleware(th, everyone(enforced).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Cost", "4")
 		w.WriteHeader(200)
 	})))

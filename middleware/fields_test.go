@@ -15,11 +15,11 @@ import (
 func TestRateLimitFields(t *testing.T) {
 	th, _ := newThrottler()
 	options := &middleware.Options{RateLimitFields: true}
-	h := must(middleware.New(th, everyone(policy("core", per(60, time.Hour))), options))(status(200))
+	h := must(newMiddleware(th, everyone(policy("core", per(60, time.Hour))), options))(status(200))
 	expect(t, get(h), 200, "RateLimit-Policy", `"core";q=60;w=3600`, "RateLimit", `"core";r=59;t=3600`)
 	several := policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second), per(9, 250*time.Millisecond),
 		throttler.Limit{Quota: 30, Window: time.Minute, Algorithm: throttler.SlidingWindow})
-	h = must(middleware.New(th, everyone(several), options))(status(200))
+	h = must(newMiddleware(th, everyone(several), options))(status(200))
 	expect(t, get(h), 200,
 		"RateLimit-Policy", `"auth.createToken-1m-fixed-window";q=20;w=60, "auth.createToken-3s";q=5;w=3, "auth.createToken-250ms";q=9, "auth.createToken-1m-sliding-window";q=30;w=60`,
 		"RateLimit", `"auth.createToken-1m-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m-sliding-window";r=29;t=115`)
@@ -36,7 +36,7 @@ func FuzzRateLimitFields(f *testing.F) {
 			return
 		}
 		th, _ := newThrottler()
-		h := must(middleware.New(th, everyone(p), &middleware.Options{RateLimitFields: true}))(status(200))
+		h := must(newMiddleware(th, everyone(p), &middleware.Options{RateLimitFields: true}))(status(200))
 		header := get(h).Header()
 		policies, err := httpsfv.UnmarshalList(header.Values("RateLimit-Policy"))
 		if err != nil {
@@ -59,8 +59,8 @@ func FuzzRateLimitFields(f *testing.F) {
 func BenchmarkMiddleware(b *testing.B) {
 	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) })
 	th, _ := newThrottler()
-	allow := must(middleware.New(th, everyone(policy("core", per(1<<50, time.Hour))), nil))(bare)
-	refuse := must(middleware.New(th, everyone(policy("none", per(1, time.Hour))), nil))(bare)
+	allow := must(newMiddleware(th, everyone(policy("core", per(1<<50, time.Hour))), nil))(bare)
+	refuse := must(newMiddleware(th, everyone(policy("none", per(1, time.Hour))), nil))(bare)
 	get(refuse)
 	for _, bench := range []struct {
 		name string

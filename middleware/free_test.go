@@ -135,7 +135,7 @@ func TestAPanicIsRefundedOnlyIfNothingWasSent(t *testing.T) {
 			th, _ := newThrottler()
 			p := policy("core", per(100, time.Minute))
 			classify := charging(throttler.Charge{Policy: p, Key: "everyone", Cost: 10}).CostReported()
-			s := start(t, false, must(middleware.New(th, classify, &middleware.Options{CostHeader: "X-Cost"}))(test.handler), nil)
+			s := start(t, false, must(newMiddleware(th, classify, &middleware.Options{CostHeader: "X-Cost"}))(test.handler), nil)
 			if res, err := s.Client().Get(s.URL); err == nil {
 				res.Body.Close()
 			}
@@ -172,7 +172,7 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 		for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {
 			th, _ := newThrottler()
 			log, lines := newLog()
-			h := must(middleware.New(th, charging(test.charge), &middleware.Options{Log: log, OnFailure: onFailure}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			h := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, OnFailure: onFailure}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 				t.Errorf("%s: served", test.name)
 			}))
 			w := get(h)
@@ -185,7 +185,7 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 				t.Errorf("%s: logged %q; want one line that says %s", test.name, got, test.says)
 			}
 			log, _ = newLog()
-			dry := must(middleware.New(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(status(204))
+			dry := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(status(204))
 			expect(t, get(dry), 204)
 		}
 	}
@@ -196,7 +196,7 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 	p := policy("core", per(5, time.Minute))
 	nobody := func(*http.Request, string) (string, bool) { return "", false }
 	// Both have no key, and so the same one.
-	h := must(middleware.New(th, middleware.All(
+	h := must(newMiddleware(th, middleware.All(
 		middleware.Limit(p, middleware.APIKey("X-Key", nobody)), middleware.Limit(p, middleware.BearerToken(nobody))), nil))(status(200))
 	expect(t, get(h), 200, "X-RateLimit-Used", "2")
 	expect(t, get(h), 200, "X-RateLimit-Used", "4")
@@ -268,7 +268,7 @@ func TestASecondaryLimitCountsEveryRequest(t *testing.T) {
 	b := &counting{Backend: memorybackend.New(nil)}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
-	h := must(middleware.New(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))
+	h := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))
 	for i := range 5 {
 		w := get(h(status(304)))
 		expect(t, w, 304, "X-RateLimit-Resource", "secondary", "X-RateLimit-Remaining", []string{"4", "3", "2", "1", "0"}[i])
@@ -284,7 +284,7 @@ func TestASecondaryLimitCountsEveryRequest(t *testing.T) {
 func TestNoRefundHoldsForItsShareOfASum(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(60, time.Hour))
-	h := must(middleware.New(th, middleware.All(everyone(p), everyone(p).NoRefund()), nil))
+	h := must(newMiddleware(th, middleware.All(everyone(p), everyone(p).NoRefund()), nil))
 	expect(t, get(h(status(200))), 200, "X-RateLimit-Used", "2")
 	expect(t, get(h(status(304))), 304, "X-RateLimit-Used", "3")
 }
@@ -292,7 +292,7 @@ func TestNoRefundHoldsForItsShareOfASum(t *testing.T) {
 func TestAPanicKeepsWhatIsNotRefunded(t *testing.T) {
 	th, _ := newThrottler()
 	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
-	h := must(middleware.New(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }))
+	h := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }))
 	func() {
 		defer func() { _ = recover() }()
 		get(h)

@@ -37,9 +37,37 @@ func expectUsed(t testing.TB, th *throttler.Throttler, p *throttler.Policy, want
 	}
 }
 
+// aMinute is a deadline that only a hang needs: the default is short for a busy
+// machine.
+const aMinute = time.Minute
+
+// newMiddleware is middleware.New with a deadline of a minute, unless one is set.
+func newMiddleware(th *throttler.Throttler, classify middleware.Classifier, options *middleware.Options) (func(http.Handler) http.Handler, error) {
+	var o middleware.Options
+	if options != nil {
+		o = *options
+	}
+	if o.Deadline == 0 {
+		o.Deadline = aMinute
+	}
+	return middleware.New(th, classify, &o)
+}
+
+// newStatus is middleware.Status with the same deadline.
+func newStatus(th *throttler.Throttler, classify middleware.Classifier, options *middleware.StatusOptions) (http.Handler, error) {
+	var o middleware.StatusOptions
+	if options != nil {
+		o = *options
+	}
+	if o.Deadline == 0 {
+		o.Deadline = aMinute
+	}
+	return middleware.Status(th, classify, &o)
+}
+
 // limit returns middleware that charges everyone under p.
 func limit(th *throttler.Throttler, p *throttler.Policy, options *middleware.Options) func(http.Handler) http.Handler {
-	return must(middleware.New(th, everyone(p), options))
+	return must(newMiddleware(th, everyone(p), options))
 }
 
 // logBuffer is a logger's output.

@@ -99,7 +99,7 @@ func TestA500AfterAPanicShowsTheRefund(t *testing.T) {
 		}, "1"},
 		{"recovered between two", func(limit func(http.Handler) http.Handler, h http.Handler) http.Handler {
 			th, _ := newThrottler()
-			inner := must(middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil))
+			inner := must(newMiddleware(th, everyone(policy("core", per(2, time.Minute))), nil))
 			return limit(recoverer(inner(h)))
 		}, "0"}, // the inner one's is refunded, and is the one that binds
 	} {
@@ -151,7 +151,7 @@ func TestA101HasTheHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			th, _ := newThrottler()
 			p := policy("core", per(5, time.Minute))
-			s := start(t, false, must(middleware.New(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(handler), nil)
+			s := start(t, false, must(newMiddleware(th, everyone(p).CostReported(), &middleware.Options{CostHeader: "X-Cost"}))(handler), nil)
 			conn := s.dial(t, "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
 			r := bufio.NewReader(conn)
 			res, err := http.ReadResponse(r, nil)

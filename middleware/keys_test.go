@@ -155,7 +155,7 @@ func TestRoutePattern(t *testing.T) {
 func TestIPv6Chain(t *testing.T) {
 	th, _ := newThrottler()
 	p48, p56, p64 := policy("ip48", per(5, time.Minute)), policy("ip56", per(3, time.Minute)), policy("ip64", per(2, time.Minute))
-	h := chimiddleware.ClientIPFromXFF("10.0.0.0/8")(must(middleware.New(th, middleware.IPv6Chain(p48, p56, p64, nil), nil))(status(200)))
+	h := chimiddleware.ClientIPFromXFF("10.0.0.0/8")(must(newMiddleware(th, middleware.IPv6Chain(p48, p56, p64, nil), nil))(status(200)))
 	for i, test := range []struct {
 		from     string
 		code     int

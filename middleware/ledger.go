@@ -179,12 +179,14 @@ func (l *ledger) end(e *entry, w http.ResponseWriter, returned bool) {
 	if !sent && returned {
 		return // RefundIf is asked first, when the response begins
 	}
+	// A panic is refunded only while nothing of the response was sent and the
+	// client is there: a ReverseProxy panics when its client hangs up. A writer that
+	// does not lead here may hold a response back and send it after all.
+	free := !sent && !l.clientLeft() && (e.outer == nil || l.isBehind(w))
 	for x := last; ; x = x.outer {
 		if l.hasEnded(x) {
 			l.settleReported(x)
-			// A panic is refunded only while nothing of the response was sent and
-			// the client is there: a ReverseProxy panics when its client hangs up.
-			if !sent && !l.clientLeft() {
+			if free {
 				l.settle(x, afterHandler)
 			}
 		}
@@ -193,6 +195,23 @@ func (l *ledger) end(e *entry, w http.ResponseWriter, returned bool) {
 		}
 	}
 }
+
+// isBehind reports whether what is written to w is known to come to l at once.
+func (l *ledger) isBehind(w http.ResponseWriter) bool {
+	for {
+		switch t := w.(type) {
+		case interface{ self() *ledger }:
+			return t.self() == l
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return false
+		}
+	}
+}
+
+// self is a method of all writers of the ledger, which embed it.
+func (l *ledger) self() *ledger { return l }
 
 func (l *ledger) hasEnded(e *entry) bool {
 	l.mu.Lock()

@@ -88,7 +88,7 @@ func expect(t *testing.T, w *httptest.ResponseRecorder, code int, header ...stri
 
 func TestHeadersOnEveryResponse(t *testing.T) {
 	th, c := newThrottler()
-	h := must(middleware.New(th, everyone(policy("core", per(2, time.Minute))), nil))(status(204))
+	h := must(newMiddleware(th, everyone(policy("core", per(2, time.Minute))), nil))(status(204))
 	// 03:05:05.250 is the reset-at: the second after it is the first at which
 	// the window is surely over.
 	reset := strconv.FormatInt(t0.Unix()+61, 10)
@@ -105,7 +105,7 @@ func TestHeadersOnEveryResponse(t *testing.T) {
 
 func TestRetryAfterRoundsUpAndIsAtLeastOne(t *testing.T) {
 	th, c := newThrottler()
-	h := must(middleware.New(th, everyone(policy("core", per(1, 1500*time.Millisecond))), nil))(status(200))
+	h := must(newMiddleware(th, everyone(policy("core", per(1, 1500*time.Millisecond))), nil))(status(200))
 	get(h)
 	expect(t, get(h), 429, "Retry-After", "2")
 	c.Advance(1499 * time.Millisecond)
@@ -114,7 +114,7 @@ func TestRetryAfterRoundsUpAndIsAtLeastOne(t *testing.T) {
 
 func TestTheLimitThatRefusedIsTold(t *testing.T) {
 	th, _ := newThrottler()
-	h := must(middleware.New(th, everyone(policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second))), nil))(status(200))
+	h := must(newMiddleware(th, everyone(policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second))), nil))(status(200))
 	for range 5 {
 		get(h)
 	}
@@ -127,7 +127,7 @@ func TestTheLimitThatRefusedIsTold(t *testing.T) {
 
 func TestRefusalBodies(t *testing.T) {
 	th, _ := newThrottler()
-	h := must(middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"}))(status(200))
+	h := must(newMiddleware(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{DocumentationURL: "https://api.example.org/limits"}))(status(200))
 	get(h)
 	for _, test := range []struct {
 		accept  string
@@ -160,7 +160,7 @@ func TestRefusalBodies(t *testing.T) {
 
 func TestRefusalOptions(t *testing.T) {
 	th, _ := newThrottler()
-	h := must(middleware.New(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
+	h := must(newMiddleware(th, everyone(policy("core", per(1, time.Minute))), &middleware.Options{
 		RefusalStatus: 403, ExposeHeaders: true,
 		Refuse: func(w http.ResponseWriter, _ *http.Request, d throttler.Decision) {
 			w.WriteHeader(403)
@@ -178,20 +178,20 @@ func TestRefusalOptions(t *testing.T) {
 func TestACostThatNeverFitsHasNoRetryAfter(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
-	h := must(middleware.New(th, charging(throttler.Charge{Policy: p, Key: "k", Cost: 6}), nil))(status(200))
+	h := must(newMiddleware(th, charging(throttler.Charge{Policy: p, Key: "k", Cost: 6}), nil))(status(200))
 	expect(t, get(h), 429, "Retry-After", "", "X-RateLimit-Remaining", "5")
 }
 
 func TestNoChargesIsNotLimited(t *testing.T) {
 	th, _ := newThrottler()
-	h := must(middleware.New(th, charging(), nil))(status(200))
+	h := must(newMiddleware(th, charging(), nil))(status(200))
 	expect(t, get(h), 200, "X-RateLimit-Limit", "")
 }
 
 func Test304IsFree(t *testing.T) {
 	th, _ := newThrottler()
 	code := 200
-	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) }))
+	h := must(newMiddleware(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(code) }))
 	expect(t, get(h), 200, "X-RateLimit-Used", "1", "X-RateLimit-Remaining", "4")
 	code = 304
 	for range 100 {
@@ -204,7 +204,7 @@ func Test304IsFree(t *testing.T) {
 func TestRefundIf(t *testing.T) {
 	th, _ := newThrottler()
 	code := 500
-	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), &middleware.Options{
+	h := must(newMiddleware(th, everyone(policy("core", per(5, time.Minute))), &middleware.Options{
 		RefundIf: func(_ *http.Request, status int, header http.Header) bool {
 			return status >= 500 || header.Get("X-Free") != ""
 		},
@@ -226,7 +226,7 @@ func TestClientThatHasLeftIsRefunded(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("core", per(5, time.Minute))
 	called := false
-	h := must(middleware.New(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	h := must(newMiddleware(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
@@ -238,7 +238,7 @@ func TestClientThatHasLeftIsRefunded(t *testing.T) {
 func TestRequestsInFlightCount(t *testing.T) {
 	th, _ := newThrottler()
 	release := make(chan struct{})
-	h := must(middleware.New(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	h := must(newMiddleware(th, everyone(policy("core", per(5, time.Minute))), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	var served, refused atomic.Int64
 	var all sync.WaitGroup
 	for range 10 {
@@ -303,7 +303,7 @@ func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
 		var mu sync.Mutex
 		var starts []time.Duration
 		began := time.Now()
-		h := must(middleware.New(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h := must(newMiddleware(th, everyone(p), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
 			starts = append(starts, time.Since(began))
@@ -348,7 +348,7 @@ func TestSettle(t *testing.T) {
 		return d.Limits[0].Used
 	}
 	serve := func(handler http.HandlerFunc) *httptest.ResponseRecorder {
-		return get(must(middleware.New(th, classify, options))(handler))
+		return get(must(newMiddleware(th, classify, options))(handler))
 	}
 	w := serve(func(w http.ResponseWriter, r *http.Request) { _ = middleware.SetCost(r, 3); w.WriteHeader(200) })
 	expect(t, w, 200, "X-RateLimit-Used", "3")
@@ -383,9 +383,9 @@ func TestStatus(t *testing.T) {
 	th, c := newThrottler()
 	core, search := policy("core", per(60, time.Hour)), policy("search", per(30, time.Minute), per(5, time.Second))
 	key := middleware.BearerToken(anyToken)
-	get(must(middleware.New(th, middleware.Limit(core, key), nil))(status(200)), "Authorization", "Bearer abc")
+	get(must(newMiddleware(th, middleware.Limit(core, key), nil))(status(200)), "Authorization", "Bearer abc")
 	c.Advance(time.Second)
-	h := must(middleware.Status(th, middleware.All(middleware.Limit(core, key), middleware.Limit(search, key)), nil))
+	h := must(newStatus(th, middleware.All(middleware.Limit(core, key), middleware.Limit(search, key)), nil))
 	for range 2 { // it charges nothing
 		w := get(h, "Authorization", "Bearer abc")
 		expect(t, w, 200, "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
@@ -445,8 +445,8 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 
 func TestANilDependencyPanics(t *testing.T) {
 	for name, f := range map[string]func(){
-		"New":            func() { must(middleware.New(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
-		"Status":         func() { must(middleware.Status(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
+		"New":            func() { must(newMiddleware(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
+		"Status":         func() { must(newStatus(nil, everyone(policy("core", per(5, time.Minute))), nil)) },
 		"BearerToken":    func() { middleware.BearerToken(nil) },
 		"APIKey":         func() { middleware.APIKey("X-Key", nil) },
 		"Subject":        func() { middleware.Subject(nil) },

@@ -57,9 +57,9 @@ func TestAnOutageIsALineASecond(t *testing.T) {
 		th := throttler.New(b, nil)
 		log, lines := newLog()
 		core, search := policy("core", per(1<<40, time.Hour)), policy("search", per(1<<40, time.Hour))
-		open := must(middleware.New(th, byUser(core), &middleware.Options{Log: log}))(status(200))
-		closed := must(middleware.New(th, byUser(search), &middleware.Options{Log: log, OnFailure: middleware.Closed}))(status(200))
-		rates := must(middleware.Status(th, byUser(core), &middleware.StatusOptions{Log: log}))
+		open := must(newMiddleware(th, byUser(core), &middleware.Options{Log: log}))(status(200))
+		closed := must(newMiddleware(th, byUser(search), &middleware.Options{Log: log, OnFailure: middleware.Closed}))(status(200))
+		rates := must(newStatus(th, byUser(core), &middleware.StatusOptions{Log: log}))
 		load := func() { // for a second
 			for i := range 100 {
 				get(open, "User", fmt.Sprint("a", i%7))
@@ -123,7 +123,7 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 		}}
 		th := throttler.New(b, nil)
 		log, lines := newLog()
-		h := must(middleware.New(th, byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
+		h := must(newMiddleware(th, byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
 		for i := range 1000 {
 			get(h, "User", fmt.Sprint(string(rune('a'+i%3)), i))
 			time.Sleep(time.Millisecond)
@@ -160,7 +160,7 @@ func TestManyKindsOfFailuresAreBounded(t *testing.T) {
 			return fmt.Errorf("E%c%c no", 'A'+n%26, 'A'+n/26%26)
 		}}
 		log, lines := newLog()
-		h := must(middleware.New(throttler.New(b, nil), byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
+		h := must(newMiddleware(throttler.New(b, nil), byUser(policy("core", per(1<<40, time.Hour))), &middleware.Options{Log: log}))(status(200))
 		for range 1000 {
 			get(h, "User", "a")
 		}
@@ -174,7 +174,7 @@ func TestManyKindsOfFailuresAreBounded(t *testing.T) {
 func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
 	th, _ := newThrottler()
 	log, lines := newLog()
-	h := must(middleware.New(th, middleware.Limit(policy("core", per(2, time.Minute)), middleware.ClientIP(nil)), &middleware.Options{Log: log}))(status(200))
+	h := must(newMiddleware(th, middleware.Limit(policy("core", per(2, time.Minute)), middleware.ClientIP(nil)), &middleware.Options{Log: log}))(status(200))
 	from := func(addr string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = addr

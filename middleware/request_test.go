@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/middleware"
 )
 
 // The request as others see it.
@@ -89,7 +87,7 @@ func TestARequestThatIsNotChargedIsNotCopied(t *testing.T) {
 	th, _ := newThrottler()
 	r := httptest.NewRequest("GET", "/", nil)
 	w := httptest.NewRecorder()
-	must(middleware.New(th, charging(), nil))(http.HandlerFunc(func(w2 http.ResponseWriter, r2 *http.Request) {
+	must(newMiddleware(th, charging(), nil))(http.HandlerFunc(func(w2 http.ResponseWriter, r2 *http.Request) {
 		if w2 != w || r2 != r {
 			t.Error("a request without charges gets a copy, or a wrapped writer")
 		}

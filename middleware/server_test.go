@@ -11,15 +11,13 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weir-go/weir/middleware"
 )
 
 // serve starts a server of real connections, HTTP/1.1 or HTTP/2, in front of
 // which one policy of 100 per minute stands.
 func serve(t *testing.T, http2 bool, handler http.HandlerFunc) *httptest.Server {
 	th, _ := newThrottler()
-	s := httptest.NewUnstartedServer(must(middleware.New(th, everyone(policy("core", per(100, time.Minute))), nil))(handler))
+	s := httptest.NewUnstartedServer(must(newMiddleware(th, everyone(policy("core", per(100, time.Minute))), nil))(handler))
 	s.EnableHTTP2 = http2
 	if http2 {
 		s.StartTLS()

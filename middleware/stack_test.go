@@ -36,8 +36,8 @@ func TestWhatOneRefusesIsRefundedToAll(t *testing.T) {
 				return middleware.Limit(p, middleware.KeyFunc(func(*http.Request) (string, bool) { return name, true }))
 			}
 			fields := &middleware.Options{RateLimitFields: true}
-			h := must(middleware.New(th, key(global), fields))(must(middleware.New(th, key(middle).NoRefund(), nil))(between(
-				must(middleware.New(th, key(own), nil))(status(200)))))
+			h := must(newMiddleware(th, key(global), fields))(must(newMiddleware(th, key(middle).NoRefund(), nil))(between(
+				must(newMiddleware(th, key(own), nil))(status(200)))))
 			s := start(t, false, h, nil)
 			for i := range 4 {
 				res, _ := s.get(t, "/")
@@ -106,7 +106,7 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 		}},
 		{"an invalid policy", 500, func(th *throttler.Throttler) func(http.Handler) http.Handler {
 			log, _ := newLog()
-			return must(middleware.New(th, charging(policy("inner").Charge("k")), &middleware.Options{Log: log}))
+			return must(newMiddleware(th, charging(policy("inner").Charge("k")), &middleware.Options{Log: log}))
 		}},
 		{"a context that ended", 503, func(th *throttler.Throttler) func(http.Handler) http.Handler {
 			inner := limit(th, policy("inner", per(1, time.Minute)), nil)
@@ -164,7 +164,7 @@ func TestTogetherAndEach(t *testing.T) {
 	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(t0)})
 	together, each := policy("together", per(3, time.Minute)), policy("each", per(2, time.Minute))
 	caller := middleware.Limit(each, middleware.KeyFunc(func(r *http.Request) (string, bool) { return r.Header.Get("Caller"), true }))
-	h := must(middleware.New(th, middleware.Limit(together, middleware.Everyone()), nil))(must(middleware.New(th, caller, nil))(status(200)))
+	h := must(newMiddleware(th, middleware.Limit(together, middleware.Everyone()), nil))(must(newMiddleware(th, caller, nil))(status(200)))
 	for _, test := range []struct {
 		caller   string
 		code     int
@@ -173,7 +173,7 @@ func TestTogetherAndEach(t *testing.T) {
 		expect(t, get(h, "Caller", test.caller), test.code, "X-RateLimit-Resource", test.resource)
 	}
 	// Status over the policy alone finds the counts.
-	w := get(must(middleware.Status(th, caller, nil)), "Caller", "a")
+	w := get(must(newStatus(th, caller, nil)), "Caller", "a")
 	if !strings.Contains(w.Body.String(), `"used":2`) {
 		t.Errorf("status: %s", w.Body)
 	}
@@ -183,7 +183,7 @@ func TestARequestThatOutlivesItsTimeoutIsSettled(t *testing.T) {
 	th, _ := newThrottler()
 	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
 	timedOut, finished := make(chan struct{}), make(chan struct{})
-	slow := must(middleware.New(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	slow := must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		<-timedOut
 		if err := middleware.SetCost(r, 50); err != nil {
 			t.Error(err)

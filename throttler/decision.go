@@ -69,6 +69,7 @@ type Status struct {
 type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
+	Shared   bool  // the charge went to a count that several keys share
 }
 
 // Binding returns the status that a client should be told of where there is

@@ -17,45 +17,6 @@ const (
 	MaxNameBytes = 64                   // in a policy's name
 )
 
-// Algorithm is how a limit counts.
-type Algorithm uint8
-
-const (
-	// FixedWindow counts in windows that open at a key's first charge, or on
-	// multiples of the window since the epoch if the limit is Aligned.
-	FixedWindow Algorithm = iota
-	// SlidingWindow estimates the last window's count from two fixed ones.
-	SlidingWindow
-	// SlidingLog remembers each charge and is exact at every instant.
-	SlidingLog
-	// TokenBucket refills steadily, quota units per window, up to Burst.
-	TokenBucket
-	// LeakyBucket admits into a queue that drains steadily, quota units per
-	// window: each admitted charge gets an instant at which it may start.
-	LeakyBucket
-)
-
-var algorithmNames = [...]string{"fixed-window", "sliding-window", "sliding-log", "token-bucket", "leaky-bucket"}
-
-// String returns the algorithm's name, as configuration files spell it.
-func (a Algorithm) String() string {
-	if int(a) < len(algorithmNames) {
-		return algorithmNames[a]
-	}
-	return fmt.Sprintf("Algorithm(%d)", uint8(a))
-}
-
-// ParseAlgorithm returns the algorithm of that name: "fixed-window",
-// "sliding-window", "sliding-log", "token-bucket" or "leaky-bucket".
-func ParseAlgorithm(name string) (Algorithm, error) {
-	for i, n := range algorithmNames {
-		if n == name {
-			return Algorithm(i), nil
-		}
-	}
-	return 0, invalid("algorithm is %q; it must be one of %q", name, algorithmNames)
-}
-
 // Limit allows Quota units per Window.
 type Limit struct {
 	// Quota is the number of units allowed per window: 1 to MaxQuota, and to
@@ -89,16 +50,11 @@ type Limit struct {
 // Capacity returns the most units that can be taken at once: Quota, or what
 // Burst and MaxWait make of it for the two buckets.
 func (l Limit) Capacity() int64 {
-	capacity := l.Quota
-	switch l.Algorithm {
-	case TokenBucket, LeakyBucket:
-	default:
-		return capacity
-	}
-	if l.Burst > 0 {
+	capacity, a := l.Quota, l.Algorithm.traits()
+	if a.burst && l.Burst > 0 {
 		capacity = l.Burst
 	}
-	if l.Algorithm == LeakyBucket && l.MaxWait > 0 {
+	if a.maxWait && l.MaxWait > 0 {
 		// The k-th unit of a queue starts (k-1) * Window/Quota after the first.
 		hi, lo := bits.Mul64(uint64(l.MaxWait.Milliseconds()), uint64(l.Quota))
 		waiting := int64(MaxQuota)
@@ -125,6 +81,7 @@ func (l Limit) String() string {
 
 // validate says what is wrong with l, in words that follow "limit 0: ".
 func (l *Limit) validate() string {
+	a := l.Algorithm.traits()
 	switch {
 	case l.Quota < 1 || l.Quota > MaxQuota:
 		return fmt.Sprintf("quota is %d; it must be from 1 to %d (2^53)", l.Quota, int64(MaxQuota))
@@ -132,37 +89,24 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("window is %v; it must be from 1ms to %v (366 days)", l.Window, MaxWindow)
 	case l.Window%time.Millisecond != 0:
 		return fmt.Sprintf("window is %v; it must be whole milliseconds", l.Window)
-	case int(l.Algorithm) >= len(algorithmNames):
-		return fmt.Sprintf("algorithm is %v; it must be one of %q", l.Algorithm, algorithmNames)
-	case l.Algorithm == SlidingLog && l.Quota > MaxLogQuota:
-		return fmt.Sprintf("quota is %d; a sliding-log stores every charge, so it must be at most %d (a sliding-window has no such bound)", l.Quota, MaxLogQuota)
-	case l.Aligned && l.Algorithm != FixedWindow:
-		return fmt.Sprintf("aligned is set; only a fixed-window can be aligned, not a %v", l.Algorithm)
-	}
-	if l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket {
-		if l.Burst != 0 {
-			return fmt.Sprintf("burst is %d; only a token-bucket or a leaky-bucket has one, not a %v", l.Burst, l.Algorithm)
-		}
-		if l.MaxWait != 0 {
-			return fmt.Sprintf("max wait is %v; only a leaky-bucket has one, not a %v", l.MaxWait, l.Algorithm)
-		}
-		return ""
-	}
-	return l.validateBucket()
-}
-
-func (l *Limit) validateBucket() string {
-	switch {
+	case a.name == "":
+		return fmt.Sprintf("algorithm is %v; it must be one of %q", l.Algorithm, algorithmNames())
+	case l.Quota > a.maxQuota:
+		return fmt.Sprintf("quota is %d; a %v stores every charge, so it must be at most %d (a sliding-window has no such bound)", l.Quota, l.Algorithm, a.maxQuota)
+	case l.Aligned && !a.aligned:
+		return fmt.Sprintf("aligned is set; only a %s can be aligned, not a %v", algorithmsWith(func(a traits) bool { return a.aligned }), l.Algorithm)
+	case l.Burst != 0 && !a.burst:
+		return fmt.Sprintf("burst is %d; only a %s has one, not a %v", l.Burst, algorithmsWith(func(a traits) bool { return a.burst }), l.Algorithm)
 	case l.Burst < 0 || l.Burst > MaxQuota:
 		return fmt.Sprintf("burst is %d; it must be from 1 to %d (2^53), or 0 for the quota", l.Burst, int64(MaxQuota))
-	case l.MaxWait != 0 && l.Algorithm != LeakyBucket:
-		return fmt.Sprintf("max wait is %v; only a leaky-bucket has one, not a %v", l.MaxWait, l.Algorithm)
+	case l.MaxWait != 0 && !a.maxWait:
+		return fmt.Sprintf("max wait is %v; only a %s has one, not a %v", l.MaxWait, algorithmsWith(func(a traits) bool { return a.maxWait }), l.Algorithm)
 	case l.MaxWait < 0 || l.MaxWait > MaxWindow || l.MaxWait%time.Millisecond != 0:
 		return fmt.Sprintf("max wait is %v; it must be whole milliseconds, from 0 to %v", l.MaxWait, MaxWindow)
 	}
 	hi, lo := bits.Mul64(uint64(l.Capacity()), uint64(l.Window.Milliseconds()))
 	maxHi, maxLo := bits.Mul64(uint64(l.Quota), uint64(MaxWindow.Milliseconds()))
-	if hi > maxHi || hi == maxHi && lo > maxLo {
+	if a.burst && (hi > maxHi || hi == maxHi && lo > maxLo) {
 		return fmt.Sprintf("a burst of %d at %d per %v takes longer than %v (366 days) to drain; lower the burst or raise the quota", l.Capacity(), l.Quota, l.Window, MaxWindow)
 	}
 	return ""

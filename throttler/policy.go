@@ -89,11 +89,11 @@ func (p *Policy) Warnings() []string {
 				continue
 			}
 			switch {
-			case long.Algorithm != LeakyBucket && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
+			case !long.Algorithm.traits().maxWait && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
-			case short.Algorithm != LeakyBucket && float64(short.Capacity()) >= mostIn(long, short.Window):
+			case !short.Algorithm.traits().maxWait && float64(short.Capacity()) >= mostIn(long, short.Window):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v",
 					p.Name, j, short, i, long, mostIn(long, short.Window), short.Window))
@@ -103,16 +103,13 @@ func (p *Policy) Warnings() []string {
 	return warnings
 }
 
-// mostIn returns the most units that l lets through in some time shorter than
+// mostIn returns the most units that l lets through in some time d, shorter than
 // its window.
 func mostIn(l Limit, d time.Duration) float64 {
-	switch l.Algorithm {
-	case SlidingLog:
-		return float64(l.Quota)
-	case TokenBucket, LeakyBucket:
-		return float64(l.Capacity()) + float64(l.Quota)*float64(d)/float64(l.Window)
+	if a := l.Algorithm.traits(); !a.burst {
+		return float64(a.edge) * float64(l.Quota)
 	}
-	return 2 * float64(l.Quota) // at the edge of two windows
+	return float64(l.Capacity()) + float64(l.Quota)*float64(d)/float64(l.Window)
 }
 
 // ratesFaster reports whether a's quota per time is above b's, exactly: the

@@ -31,7 +31,7 @@ func Bench(b *testing.B, open func(b *testing.B) throttler.Backend) {
 	b.Run("take and refund/keys=1", func(b *testing.B) { benchRefund(b, open(b), one, hot[0]) })
 	b.Run("parallel take/keys=100000", func(b *testing.B) { benchParallel(b, open(b), one, many) })
 	b.Run("parallel take/keys=1", func(b *testing.B) { benchParallel(b, open(b), one, hot) })
-	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
+	for _, a := range throttler.Algorithms() {
 		// A sliding log stores each charge; the others might as well have this quota.
 		p := &throttler.Policy{Name: "algorithm", Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: a}}}
 		b.Run("take/"+a.String()+"/keys=100000", func(b *testing.B) { benchTake(b, open(b), p, many) })

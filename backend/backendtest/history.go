@@ -33,14 +33,10 @@ func Histories(t *testing.T, open func(t *testing.T) throttler.Backend) {
 		seed = rand.Uint64()
 	}
 	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
-	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
+	for _, a := range throttler.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []throttler.Algorithm{a}) })
 	}
-	t.Run("mixed", func(t *testing.T) {
-		histories(t, open, seed, []throttler.Algorithm{
-			throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
-		})
-	})
+	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, throttler.Algorithms()) })
 }
 
 // A history is short, so that no server throws out in real time what the
@@ -225,27 +221,25 @@ func (h *history) changePolicy() {
 	}
 }
 
+// limit returns a valid limit, with what its algorithm lets it say.
 func (h *history) limit() throttler.Limit {
 	windows := []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 3 * time.Second, time.Minute, time.Hour, 100 * time.Hour, 365 * 24 * time.Hour}
 	quotas := []int64{1, 2, 3, 5, 7, 10, 60, 999, 5000, 65535, 65537, 1_000_003, 1<<53 - 1, 1 << 53}
-	l := throttler.Limit{
-		Algorithm: h.algorithms[h.rng.IntN(len(h.algorithms))],
-		Quota:     quotas[h.rng.IntN(len(quotas))],
-		Window:    windows[h.rng.IntN(len(windows))],
+	valid := func(l throttler.Limit) bool {
+		return (&throttler.Policy{Name: "p", Limits: []throttler.Limit{l}}).Validate() == nil
 	}
-	switch l.Algorithm {
-	case throttler.FixedWindow:
-		l.Aligned = h.rng.IntN(3) == 0
-	case throttler.SlidingLog:
-		l.Quota = quotas[h.rng.IntN(7)]
-	case throttler.LeakyBucket:
-		if h.rng.IntN(2) == 0 {
-			l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond
-		}
-		fallthrough
-	case throttler.TokenBucket:
-		if h.rng.IntN(2) == 0 {
-			l.Burst = quotas[h.rng.IntN(len(quotas))]
+	l := throttler.Limit{Algorithm: h.algorithms[h.rng.IntN(len(h.algorithms))]}
+	for !valid(l) {
+		l.Quota, l.Window = quotas[h.rng.IntN(len(quotas))], windows[h.rng.IntN(len(windows))]
+	}
+	for _, change := range []func(l *throttler.Limit){
+		func(l *throttler.Limit) { l.Aligned = true },
+		func(l *throttler.Limit) { l.Burst = quotas[h.rng.IntN(len(quotas))] },
+		func(l *throttler.Limit) { l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond },
+	} {
+		changed := l
+		if change(&changed); h.rng.IntN(2) == 0 && valid(changed) {
+			l = changed
 		}
 	}
 	return l

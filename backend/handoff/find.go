@@ -10,7 +10,8 @@ type Found struct {
 
 // FindAll finds the counts of all charges of a decision, given what is stored
 // for each, or nil. Each Found has a Stored, an empty one if the count is to be
-// created. It fails with an [ElsewhereError] if one of the counts is not here.
+// created. It fails with an [ElsewhereError] if one of the counts is not here; an
+// arrival, which is then not stored, is missing.
 func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
 	found := make([]Found, len(stored))
 	var elsewhere *ElsewhereError
@@ -31,40 +32,43 @@ func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) 
 		}
 	}
 	if elsewhere != nil {
+		for i := range found {
+			if found[i].Arrived { // and is not stored
+				elsewhere.Counts[i].Missing = true
+			}
+		}
 		return nil, elsewhere
 	}
 	return found, nil
 }
 
-// Find returns the count that charge i of a decision under p applies to, or nil
-// to create one. stored is the stored count, or nil; an expired claim is removed
-// from it. now is the decision's, clock the backend's, both in ms. p is nil if
-// counts do not move, or move no more: the count then continues from whatever is
-// stored.
+// Find returns the count that charge i of a decision under p applies to. stored
+// is the stored count, or nil; an expired claim is removed from it. now is the
+// decision's, clock the backend's, both in ms. If p is nil, counts do not move:
+// the count continues from whatever is stored, and Find returns nil to create
+// one.
 //
 // If arrived is true, the caller must store the count whatever the decision. If
-// where is not zero, the count is in another backend and the decision must fail.
+// where is not zero, the count is in another backend, or may be, and the
+// decision must fail.
 func Find(stored *Stored, p *Placement, i int, now, clock int64) (count *Stored, arrived bool, where Location, err error) {
-	stored = stored.valid(clock)
 	if p == nil {
+		stored = stored.valid(clock)
 		if stored != nil && stored.hasLeft() {
 			return &Stored{State: stored.State.Clone()}, true, where, nil
 		}
 		return stored, false, where, nil
 	}
+	stored = stored.present(now, clock)
 	if stored != nil && !stored.hasLeft() {
-		where.Missing = p.MustExist && p.MustBeLive && stored.State.ResetAt(now) <= now
 		return stored, false, where, nil
 	}
-	if i >= len(p.Arrivals) || !p.Arrivals[i].Due {
-		where.Missing = stored == nil && p.MustExist
-		if stored != nil {
-			where = stored.Claim.location()
-		}
-		return nil, false, where, nil
-	}
-	if stored != nil && !stored.Claim.yieldsTo(p.Version, p.Backend) {
+	due := i < len(p.Arrivals) && p.Arrivals[i].Due
+	switch {
+	case stored != nil && (!due || !stored.Claim.yieldsTo(p.Version, p.Backend)):
 		return nil, false, stored.Claim.location(), nil
+	case !due:
+		return nil, false, Location{Missing: true}, nil
 	}
 	count = new(Stored)
 	if arrival := &p.Arrivals[i]; stored != nil && stored.Claim.ReleaseVersion > arrival.ReleaseVersion {

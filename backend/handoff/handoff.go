@@ -3,11 +3,13 @@
 // drives it; a [Store] takes part in it. Programs that keep one backend need
 // none of it.
 //
-// A count is in one backend at a time. To move it, call Release on the backend
-// that holds it. From then on that backend rejects decisions about the count
-// with an [ElsewhereError], and what it released arrives with the first decision
-// at the new backend. Both steps are atomic: a charge is made before the count
-// leaves, and moves with it, or afterwards, at the new backend.
+// A count is in one backend at a time. A backend begins a count only after the
+// others were asked to release it, or under a claim of its own that has not
+// expired. To move a count, call Release on the backend that holds it. From then
+// on that backend rejects decisions about the count with an [ElsewhereError], and
+// what it released arrives with the first decision at the new backend. Both steps
+// are atomic: a charge is made before the count leaves, and moves with it, or
+// afterwards, at the new backend.
 //
 // Processes learn at different times that counts are to move, so every move
 // carries a version: a number that grows with time and is never shared by two
@@ -31,10 +33,10 @@ import (
 
 // Store is a Backend whose counts can move to other Stores and arrive from them.
 // The methods of throttler.Backend are for programs that move no counts: they
-// continue from whatever state is stored. The methods here fail with an
-// [ElsewhereError] if a count of the decision is, or may be, in another Store;
-// nothing is charged then. Without a Placement, they do what the methods of
-// throttler.Backend do.
+// continue from whatever state is stored. The methods here begin no count: they
+// fail with an [ElsewhereError] if a count of the decision is, or may be, in
+// another Store, and nothing is charged then. Without a Placement, they do what
+// the methods of throttler.Backend do.
 type Store interface {
 	throttler.Backend
 
@@ -50,6 +52,11 @@ type Store interface {
 	// Release releases counts to another Store. It returns one Released for
 	// each of r.Charges.
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
+
+	// Shard returns the name of the shard or server that holds the counts of a
+	// partition: those that are reachable, or not, together. It is "" if there
+	// is only one.
+	Shard(partition string) string
 }
 
 // BackendID identifies a Store among those that counts move between. The zero
@@ -66,21 +73,17 @@ func IDOf(name string) BackendID {
 	return id
 }
 
-// Placement accompanies a decision whose counts may be in another backend.
+// Placement accompanies a decision whose counts may be in another backend. A
+// count is here if it is live, or under a claim that has not expired; without
+// either it is missing, and only an arrival creates it.
 type Placement struct {
 	// Backend is the backend that decides.
 	Backend BackendID
 
-	// MustExist reports that a missing count may exist in another backend. The
-	// backend must not create it; the decision fails with an [ElsewhereError].
-	MustExist bool
-
-	// MustBeLive makes MustExist treat an expired count as missing.
-	MustBeLive bool
-
-	// Arrivals holds the counts released to this backend: empty, or one for
-	// each charge. An arrival never replaces a count that is here; if this
-	// backend kept a newer state of the count, that state wins.
+	// Arrivals holds the counts released to this backend, or to be created
+	// here: empty, or one for each charge. An arrival never replaces a count
+	// that is here; if this backend kept a newer state of the count, that state
+	// wins.
 	Arrivals []Arrival
 
 	// Version is the version of the move by which Arrivals came.
@@ -160,7 +163,7 @@ type ElsewhereError struct {
 // Location says where one count is. The zero value: in the backend that was
 // asked.
 type Location struct {
-	Missing bool      // it must exist, and does not
+	Missing bool      // nothing here says where it is: it is elsewhere, or new, or has not arrived because another count of the decision is elsewhere
 	Owner   BackendID // the backend to which it was released, or 0
 	Version int64     // version of the move to Owner
 }

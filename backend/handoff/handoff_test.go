@@ -40,7 +40,7 @@ func release(s *handoff.Stored, to handoff.BackendID, version, clock int64) (han
 func TestSlowMover(t *testing.T) {
 	const here, there, clock = 1, 2, 0
 	arrive := func(at *handoff.Stored, place handoff.BackendID, version int64, r handoff.Released) (*handoff.Stored, handoff.Location) {
-		placement := &handoff.Placement{Backend: place, MustExist: true, Version: version, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}}}
+		placement := &handoff.Placement{Backend: place, Version: version, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}}}
 		count, _, where, err := handoff.Find(at, placement, 0, now, clock)
 		if err != nil {
 			t.Fatal(err)
@@ -89,9 +89,8 @@ func TestClaims(t *testing.T) {
 	}{
 		{"who knows nothing of moves goes on", nil, 5000, handoff.Location{}, 3},
 		{"it has left", &handoff.Placement{Backend: here}, 5000, handoff.Location{Owner: there, Version: 10}, -1},
-		{"it has left, and is required", &handoff.Placement{Backend: here, MustExist: true}, 5000, handoff.Location{Owner: there, Version: 10}, -1},
-		{"the claim is void", &handoff.Placement{Backend: here}, 5000 + 60_000, handoff.Location{}, -1},
-		{"the claim is void, the count required", &handoff.Placement{Backend: here, MustExist: true}, 5000 + 60_000, handoff.Location{Missing: true}, -1},
+		{"its claim has expired", &handoff.Placement{Backend: here}, 5000 + 60_000, handoff.Location{Missing: true}, -1},
+		{"its claim has expired, and counts move no more", nil, 5000 + 60_000, handoff.Location{}, -1},
 	} {
 		stored := *left
 		count, _, where, err := handoff.Find(&stored, test.placement, 0, now, test.clock)
@@ -99,10 +98,34 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%s: %+v, used %d, %v; want %+v, %d", test.name, where, used(t, count), err, test.want, test.used)
 		}
 	}
-	live := &handoff.Placement{Backend: here, MustExist: true, MustBeLive: true}
-	over := charged(new(handoff.Stored), 3)
-	if _, _, where, _ := handoff.Find(over, live, 0, now+60_000, 0); !where.Missing {
-		t.Error("a count that is over is there for who requires a live one")
+}
+
+// What a count leaves behind when it is over says nothing without a claim: it
+// may have begun again elsewhere. With a claim it has not.
+func TestDeadCounts(t *testing.T) {
+	const here, there = 1, 2
+	const later = now + 60_000 // the window is over
+	p := &handoff.Placement{Backend: here}
+	dead := charged(new(handoff.Stored), 3)
+	if _, _, where, _ := handoff.Find(dead, p, 0, later, 0); !where.Missing {
+		t.Error("a dead count without a claim is here")
+	}
+	if count, _, _, _ := handoff.Find(dead, nil, 0, later, 0); count != dead {
+		t.Error("a dead count is not continued where counts do not move")
+	}
+	if r, _ := handoff.Release(&handoff.ReleaseRequest{To: there, Version: 5, Now: time.UnixMilli(later)}, dead, 0); r.State != nil || r.ReleaseVersion != 0 {
+		t.Errorf("a dead count without a claim was released: %+v", r)
+	}
+	arrival := &handoff.Placement{Backend: here, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}}}
+	if count, arrived, _, err := handoff.Find(dead, arrival, 0, later, 0); err != nil || !arrived || used(t, count) != 0 {
+		t.Errorf("a new count did not replace a dead one: %v", err)
+	}
+	dead.Claim = &handoff.Claim{Version: 4, ExpiresAt: 1}
+	if count, _, where, _ := handoff.Find(dead, p, 0, later, 0); count != dead || where != (handoff.Location{}) {
+		t.Errorf("a dead count under a claim is not here: %+v", where)
+	}
+	if _, _, where, _ := handoff.Find(dead, p, 0, later, 1); !where.Missing {
+		t.Error("a dead count under an expired claim is here")
 	}
 }
 

@@ -1,12 +1,14 @@
 package handoff
 
-// Release applies r to a stored count, or to nil if there is none. It returns
+// Release applies r to a stored count, or to nil if there is none; a dead one
+// without a claim is none. It returns
 // the outcome and the value to store instead, or nil if nothing changes. clock
 // is the backend's, in ms.
 func Release(r *ReleaseRequest, stored *Stored, clock int64) (released Released, left *Stored) {
 	life := r.Keep.Milliseconds()
 	left = &Stored{Claim: &Claim{Version: r.Version, LeftFor: r.To}}
-	if stored = stored.valid(clock); stored != nil {
+	now := r.Now.UnixMilli()
+	if stored = stored.present(now, clock); stored != nil {
 		var claim Claim
 		if stored.Claim != nil {
 			claim = *stored.Claim
@@ -15,7 +17,7 @@ func Release(r *ReleaseRequest, stored *Stored, clock int64) (released Released,
 			return Released{Superseded: true, Owner: claim.LeftFor, Version: claim.Version}, nil
 		}
 		left.State = stored.State.Clone()
-		life = max(life, stored.Life(r.Now.UnixMilli(), clock))
+		life = max(life, stored.Life(now, clock))
 		left.Claim.ReleaseVersion = r.Version
 		if claim.LeftFor != 0 {
 			left.Claim.ReleaseVersion = claim.ReleaseVersion

@@ -37,10 +37,12 @@ type Claim struct {
 	ReleaseVersion int64
 }
 
-// A claim's first byte. The Redis scripts have the same two.
+// A claim's first byte, and its size. The Redis scripts have the same.
 const (
-	claimHere = 8
-	claimLeft = 9
+	claimHere      = 8
+	claimLeft      = 9
+	claimHereBytes = 1 + 2*6
+	claimLeftBytes = 1 + 4*6
 )
 
 var errMalformed = errors.New("handoff: not a stored count: something else wrote it")
@@ -68,9 +70,9 @@ func Parse(b []byte) (Stored, error) {
 	var s Stored
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
 		left := b[0] == claimLeft
-		size := 1 + 2*6
+		size := claimHereBytes
 		if left {
-			size = 1 + 4*6
+			size = claimLeftBytes
 		}
 		if len(b) < size {
 			return Stored{}, errMalformed
@@ -115,6 +117,17 @@ func (s *Stored) valid(clock int64) *Stored {
 		return nil
 	}
 	s.Claim = nil
+	return s
+}
+
+// present returns s as backends that share its count judge it: nil if it is dead
+// and no claim is left, too. Where counts move, such a state says nothing: the
+// count may have begun again elsewhere.
+func (s *Stored) present(now, clock int64) *Stored {
+	s = s.valid(clock)
+	if s != nil && s.Claim == nil && s.State.ResetAt(now) <= now {
+		return nil
+	}
 	return s
 }
 

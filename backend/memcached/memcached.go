@@ -205,6 +205,11 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	return all, nil
 }
 
+// Shard implements handoff.Store: the name of a server.
+func (b *Backend) Shard(partition string) string {
+	return b.servers[b.ring.Choose(partition)].name
+}
+
 // decide has change made to the item of charges, and waits for it or for ctx.
 // If change is made on an item that another process then changes first, it is
 // made again, on what that process left.

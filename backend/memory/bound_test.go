@@ -1,8 +1,17 @@
 package memorybackend_test
 
 import (
+	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,11 +22,54 @@ import (
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
+var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
+
+func newRand(t *testing.T) *rand.Rand {
+	s := *seed
+	if s == 0 {
+		s = rand.Uint64()
+	}
+	t.Logf("-seed=%d", s)
+	return rand.New(rand.NewPCG(s, 0))
+}
+
+// bounded returns a throttler on a backend of o, which logs nothing.
+func bounded(o memorybackend.Options) (*throttler.Throttler, *memorybackend.Backend, *clock.Manual) {
+	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	b, c := memorybackend.New(&o), clock.NewManual(t0)
+	return throttler.New(b, &throttler.Options{Clock: c}), b, c
+}
+
+func hourly(name string, quota int64) *throttler.Policy {
+	return &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
+}
+
+// exhaust has keys use up p, from many goroutines, until one is pooled.
+func exhaust(t *testing.T, th *throttler.Throttler, b *memorybackend.Backend, p *throttler.Policy) {
+	t.Helper()
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := 0; b.Stats().PooledTakes < 1000; i++ {
+				if i == 100_000 {
+					t.Error("nothing is pooled, so exhausted keys must have lost their counts")
+					return
+				}
+				if _, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: fmt.Sprint("flood", g, " ", i), Cost: p.Limits[0].Quota}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // A flood of new keys, however many, never gives a key that has used up its
 // quota a fresh window.
 func TestFloodNeverFreesAnExhaustedKey(t *testing.T) {
-	th := throttler.New(memorybackend.New(&memorybackend.Options{MaxKeys: 4096}), &throttler.Options{Clock: clock.NewManual(t0)})
-	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
+	th, b, _ := bounded(memorybackend.Options{MaxKeys: 4096})
+	p := hourly("core", 2)
 	const exhausted = 64
 	for i := range 2 * exhausted {
 		if d, err := th.Take(t.Context(), p.Charge("victim"+strconv.Itoa(i/2))); err != nil || !d.Allowed {
@@ -34,36 +86,349 @@ func TestFloodNeverFreesAnExhaustedKey(t *testing.T) {
 			t.Errorf("exhausted key %d: allowed %v, error %v after the flood", i, d.Allowed, err)
 		}
 	}
+	if s := b.Stats(); s.PooledTakes != 0 || s.Evicted < 90_000 {
+		t.Errorf("%+v; want evictions, and nothing pooled", s)
+	}
 }
 
-func TestFullOfExhaustedKeys(t *testing.T) {
-	c := clock.NewManual(t0)
-	th := throttler.New(memorybackend.New(&memorybackend.Options{MaxKeys: 1}), &throttler.Options{Clock: c})
-	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
-	if _, err := th.Take(t.Context(), p.Charge("a")); err != nil {
-		t.Fatal(err)
+// Nor does it free a client whose charge was refused with a little left.
+func TestFloodNeverFreesARefusedKey(t *testing.T) {
+	th, _, _ := bounded(memorybackend.Options{MaxKeys: 1024})
+	p := hourly("core", 100)
+	take := func(key string, cost int64) throttler.Decision {
+		d, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: key, Cost: cost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
 	}
-	if _, err := th.Take(t.Context(), p.Charge("b")); !errors.Is(err, throttler.ErrUnavailable) {
-		t.Errorf("a new key, where the only place is taken by an exhausted one: %v, want ErrUnavailable", err)
+	take("victim", 30)
+	if take("victim", 80).Allowed {
+		t.Fatal("80 of the 70 that are left were allowed")
 	}
-	if d, err := th.Take(t.Context(), p.Charge("a")); err != nil || d.Allowed {
-		t.Errorf("the exhausted key: allowed %v, error %v", d.Allowed, err)
+	for i := range 50_000 {
+		take("flood"+strconv.Itoa(i), 60)
+	}
+	if take("victim", 80).Allowed {
+		t.Error("the flood freed the refused client")
+	}
+}
+
+// Where all keys that are kept have used up their quotas, new ones are counted
+// together: each is limited, none is an error, and some are served.
+func TestNewKeysShareCountsWhenFull(t *testing.T) {
+	th, b, c := bounded(memorybackend.Options{MaxKeys: 4096})
+	p, other := hourly("core", 5), hourly("other", 3)
+	exhaust(t, th, b, other)
+	newcomer := func(p *throttler.Policy, key string) bool {
+		peek, err := th.Peek(t.Context(), p.Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := th.Take(t.Context(), p.Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed != peek.Allowed {
+			t.Fatalf("%s was allowed: %v; a peek just before said %v", key, d.Allowed, peek.Allowed)
+		}
+		return d.Allowed
+	}
+	served := 0
+	for range 1000 {
+		if newcomer(p, "newcomer") {
+			served++
+		}
+	}
+	if served != 5 {
+		t.Errorf("a newcomer was served %d times of 1000; the quota is 5", served)
+	}
+	for _, p := range []*throttler.Policy{p, other} {
+		served = 0
+		for i := range 10_000 {
+			if newcomer(p, "newcomer"+strconv.Itoa(i)) {
+				served++
+			}
+		}
+		if most := 64 * int(p.Limits[0].Quota); served > most || p.Name == "core" && served < most/2 {
+			t.Errorf("%d newcomers were served under %q, want up to the quota of 64 shared counts, %d", served, p.Name, most)
+		}
+	}
+	if s := b.Stats(); s.Keys > 4096 || s.SharedCounts > 2*64 || s.PooledTakes < 20_000 {
+		t.Errorf("%+v", s)
 	}
 	c.Advance(time.Hour)
-	if d, err := th.Take(t.Context(), p.Charge("b")); err != nil || !d.Allowed {
-		t.Errorf("after the window: allowed %v, error %v; the dead key should have made room", d.Allowed, err)
+	pooled := b.Stats().PooledTakes
+	for i := range 1000 {
+		if !newcomer(p, "later"+strconv.Itoa(i)) {
+			t.Fatal("a newcomer was refused though the exhausted keys' windows are over")
+		}
+	}
+	if now := b.Stats().PooledTakes; now != pooled {
+		t.Errorf("%d takes were pooled though there was room", now-pooled)
 	}
 }
 
-// A chain that finds no room for one of its keys charges none of them.
-func TestNoRoomIsAllOrNothing(t *testing.T) {
-	th := throttler.New(memorybackend.New(&memorybackend.Options{MaxKeys: 1}), &throttler.Options{Clock: clock.NewManual(t0)})
-	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour}}}
-	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour}}}
-	if _, err := th.Take(t.Context(), org.Charge("acme"), user.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
-		t.Errorf("two keys into one place: %v, want ErrUnavailable", err)
+func TestFullOfOneExhaustedKey(t *testing.T) {
+	th, _, c := bounded(memorybackend.Options{MaxKeys: 1})
+	p := hourly("core", 1)
+	for _, step := range []struct {
+		key     string
+		allowed bool
+	}{{"a", true}, {"b", true}, {"b", false}, {"a", false}} {
+		if d, err := th.Take(t.Context(), p.Charge(step.key)); err != nil || d.Allowed != step.allowed {
+			t.Errorf("%s: allowed %v, error %v", step.key, d.Allowed, err)
+		}
 	}
-	if d, _ := th.Peek(t.Context(), org.Charge("acme")); d.Limits[0].Used != 0 {
-		t.Errorf("the organisation was charged %d", d.Limits[0].Used)
+	c.Advance(time.Hour)
+	d, err := th.Take(t.Context(), p.Charge("b"))
+	if err != nil || !d.Allowed || d.Limits[0].Mark.Shared {
+		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, d.Limits[0].Mark.Shared, err)
+	}
+}
+
+// A chain that finds no room for its keys is all or nothing on shared counts,
+// and its keys share none with each other.
+func TestChainOfNewKeysWhenFull(t *testing.T) {
+	th, _, _ := bounded(memorybackend.Options{MaxKeys: 1})
+	full, p := hourly("full", 1), hourly("user", 10)
+	if _, err := th.Take(t.Context(), full.Charge("a")); err != nil {
+		t.Fatal(err)
+	}
+	charges := make([]throttler.Charge, throttler.MaxCharges)
+	for i := range charges {
+		charges[i] = throttler.Charge{Policy: p, Key: strconv.Itoa(i), Partition: "acme", Cost: 6}
+	}
+	charges[3].Cost = 4
+	for n, want := range []struct {
+		allowed bool
+		used    int64 // of charge 3
+	}{{true, 4}, {false, 4}, {false, 4}} {
+		d, err := th.Take(t.Context(), charges...)
+		if err != nil || d.Allowed != want.allowed || d.Limits[3].Used != want.used || d.Limits[0].Used != 6 {
+			t.Fatalf("take %d: allowed %v, used %d and %d, error %v; want %+v", n, d.Allowed, d.Limits[3].Used, d.Limits[0].Used, err, want)
+		}
+	}
+}
+
+// A refund returns to the shared count that was charged, not to a count that the
+// key has had since.
+func TestRefundOfPooledTake(t *testing.T) {
+	for a := throttler.FixedWindow; a <= throttler.LeakyBucket; a++ {
+		t.Run(a.String(), func(t *testing.T) {
+			th, _, c := bounded(memorybackend.Options{MaxKeys: 1})
+			full := &throttler.Policy{Name: "full", Limits: []throttler.Limit{{Quota: 1, Window: time.Minute}}}
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Algorithm: a}}}
+			take := func(p *throttler.Policy, key string, used int64) throttler.Decision {
+				t.Helper()
+				d, err := th.Take(t.Context(), p.Charge(key))
+				if err != nil || !d.Allowed || d.Limits[0].Used != used {
+					t.Fatalf("%+v, %v; want used %d", d.Limits, err, used)
+				}
+				return d
+			}
+			take(full, "a", 1)
+			first, second := take(p, "b", 1), take(p, "b", 2)
+			if after, err := th.Refund(t.Context(), second); err != nil || after.Limits[0].Used != 1 {
+				t.Fatalf("%+v, %v; want used 1", after.Limits, err)
+			}
+			c.Advance(time.Minute)
+			take(p, "b", 1)
+			if _, err := th.Refund(t.Context(), first); err != nil {
+				t.Fatal(err)
+			}
+			take(p, "b", 2)
+		})
+	}
+}
+
+// Random takes of many keys on few places: nothing is an error, no key that has
+// used up its own count is served before that ends, also when clocks step back,
+// and no more keys are kept than allowed.
+func TestRandomTakesOnFewPlaces(t *testing.T) {
+	rng := newRand(t)
+	for range 20 {
+		maxKeys := 1 + rng.IntN(40)
+		th, b, c := bounded(memorybackend.Options{MaxKeys: maxKeys})
+		policies := []*throttler.Policy{hourly("a", 2), hourly("b", 3), {Name: "c", Limits: []throttler.Limit{
+			{Quota: 5, Window: time.Minute}, {Quota: 9, Window: time.Hour}, {Quota: 20, Window: 24 * time.Hour},
+		}}}
+		type id struct{ policy, key string }
+		until := make(map[id]time.Time)
+		var latest time.Time // a count may be dropped once its window was over
+		for range 5000 {
+			p := policies[rng.IntN(len(policies))]
+			charge := p.Charge("key" + strconv.Itoa(rng.IntN(3*maxKeys)))
+			d, err := th.Take(t.Context(), charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			who := id{p.Name, charge.Key}
+			if d.At.After(latest) {
+				latest = d.At
+			}
+			if d.Allowed && latest.Before(until[who]) && !d.Limits[0].Mark.Shared {
+				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", who, d.At, until[who])
+			}
+			if d.Allowed && !d.Limits[0].Mark.Shared {
+				for _, l := range d.Limits {
+					if l.Remaining == 0 && l.ResetAt.After(until[who]) {
+						until[who] = l.ResetAt
+					}
+				}
+			}
+			if s := b.Stats(); s.Keys > maxKeys {
+				t.Fatalf("%d keys are kept, MaxKeys is %d", s.Keys, maxKeys)
+			}
+			c.Advance(time.Duration(rng.Int64N(int64(2*time.Minute))) - 50*time.Second)
+		}
+	}
+}
+
+// The bounds hold in bytes of the heap.
+func TestHeapIsBounded(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options memorybackend.Options
+		limits  []throttler.Limit
+		keys    int
+		takes   int // of each key
+		key     func(i int) string
+		most    int64 // bytes of the heap
+		kept    int   // keys at least
+	}{
+		{
+			name: "a million keys", options: memorybackend.Options{MaxKeys: 1_100_000}, keys: 1_000_000, takes: 1,
+			limits: []throttler.Limit{{Quota: 60, Window: time.Hour}},
+			key:    func(i int) string { return "user:" + strconv.Itoa(i) }, most: 160 << 20, kept: 1_000_000,
+		},
+		{
+			name: "long keys", options: memorybackend.Options{}, keys: 10_000, takes: 1,
+			limits: []throttler.Limit{{Quota: 60, Window: time.Hour}},
+			key:    func(i int) string { return strings.Repeat("k", 10_000) + strconv.Itoa(i) }, most: 2 << 20, kept: 10_000,
+		},
+		{
+			name: "bytes before keys", options: memorybackend.Options{MaxBytes: 4 << 20}, keys: 100_000, takes: 1,
+			limits: []throttler.Limit{{Quota: 60, Window: time.Hour}},
+			key:    func(i int) string { return "user:" + strconv.Itoa(i) }, most: 4 << 20, kept: 20_000,
+		},
+		{
+			name: "many limits", options: memorybackend.Options{MaxBytes: 4 << 20}, keys: 20_000, takes: 1,
+			limits: []throttler.Limit{
+				{Quota: 60, Window: time.Hour}, {Quota: 60, Window: time.Minute}, {Quota: 60, Window: time.Second},
+				{Quota: 60, Window: time.Hour, Algorithm: throttler.TokenBucket}, {Quota: 60, Window: time.Hour, Algorithm: throttler.SlidingWindow},
+			},
+			key: func(i int) string { return "user:" + strconv.Itoa(i) }, most: 4 << 20, kept: 2_000,
+		},
+		{
+			name: "exhausted logs", options: memorybackend.Options{MaxBytes: 4 << 20}, keys: 200, takes: 1000,
+			limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}},
+			key:    func(i int) string { return "user:" + strconv.Itoa(i) }, most: 4 << 20, kept: 50,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := heap()
+			th, b, c := bounded(test.options)
+			p := &throttler.Policy{Name: "core", Limits: test.limits}
+			for i := range test.keys {
+				charge := p.Charge(test.key(i))
+				for range test.takes {
+					if _, err := th.Take(context.Background(), charge); err != nil {
+						t.Fatal(err)
+					}
+					if test.takes > 1 {
+						c.Advance(time.Millisecond)
+					}
+				}
+			}
+			used := heap() - before
+			s := b.Stats()
+			t.Logf("%.1f MB of the heap, %d bytes a key; %+v", float64(used)/(1<<20), used/int64(s.Keys), s)
+			if used > test.most {
+				t.Errorf("%d bytes of the heap, want at most %d", used, test.most)
+			}
+			if s.Keys < test.kept {
+				t.Errorf("%d keys are kept, want at least %d", s.Keys, test.kept)
+			}
+			runtime.KeepAlive(b)
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The memory of charges that have left a log is given back.
+func TestLogsThatShrink(t *testing.T) {
+	before := heap()
+	th, b, c := bounded(memorybackend.Options{})
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Minute, Algorithm: throttler.SlidingLog}}}
+	const keys = 200
+	for range 1000 {
+		for i := range keys {
+			if _, err := th.Take(t.Context(), p.Charge(strconv.Itoa(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Advance(time.Millisecond)
+	}
+	full := heap() - before
+	c.Advance(time.Minute)
+	for i := range keys {
+		if d, err := th.Take(t.Context(), p.Charge(strconv.Itoa(i))); err != nil || d.Limits[0].Used != 1 {
+			t.Fatalf("%+v, %v", d.Limits, err)
+		}
+	}
+	if used := heap() - before; used > full/10 {
+		t.Errorf("%d bytes of the heap after the charges left the logs, %d before", used, full)
+	}
+	runtime.KeepAlive(b)
+}
+
+// A log that finds no room to grow counts on, in coarser steps: never more than
+// the quota in a window.
+func TestLogsWithoutRoom(t *testing.T) {
+	th, b, c := bounded(memorybackend.Options{MaxBytes: memorybackend.MinMaxBytes})
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
+	allowed := make(map[string]int)
+	for i := range 20 * 6000 {
+		key := strconv.Itoa(i % 20)
+		d, err := th.Take(t.Context(), p.Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			allowed[key]++
+		}
+		if i%20 == 0 {
+			c.Advance(time.Millisecond)
+		}
+	}
+	for key, n := range allowed {
+		if n != 5000 {
+			t.Errorf("key %s was served %d times in a window; the quota is 5000", key, n)
+		}
+	}
+	if s := b.Stats(); s.Bytes > memorybackend.MinMaxBytes || s.Keys != 20 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, bad := range []*memorybackend.Options{{MaxKeys: -1}, {MaxBytes: -1}, {MaxBytes: memorybackend.MinMaxBytes - 1}} {
+		if err := bad.Validate(); !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("%+v: %v, want ErrInvalid", bad, err)
+		}
+	}
+	for _, good := range []*memorybackend.Options{nil, {}, {MaxKeys: 1, MaxBytes: memorybackend.MinMaxBytes}} {
+		if err := good.Validate(); err != nil {
+			t.Errorf("%+v: %v", good, err)
+		}
+		memorybackend.New(good)
 	}
 }

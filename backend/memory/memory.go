@@ -1,158 +1,190 @@
 // Package memorybackend keeps counts in this process: the embedded default,
 // for programs of one process and for tests. It starts no goroutine and needs
 // no closing.
+//
+// Its memory is bounded, in keys and in bytes. When it is full, a new key takes
+// the place of a count that has expired or, of a few others, of the one that has
+// used the smallest part of its quota; the count of a key that is refused is
+// never dropped. Where all have used up their quotas, new keys are counted
+// together: they share a fixed number of counts for each policy until there is
+// room again.
 package memorybackend
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math/bits"
 	"runtime"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
-// DefaultMaxKeys is the bound on keys if Options sets none. At some 200 bytes
-// for a key of one limit, it is about 200 MB.
-const DefaultMaxKeys = 1 << 20
+// Defaults of Options. A million keys of one or two limits fit in DefaultMaxBytes
+// and leave more than 90 MB to states that need more, such as long sliding logs.
+const (
+	DefaultMaxKeys  = 1 << 20
+	DefaultMaxBytes = 256 << 20
+)
 
-// Options are what a Backend can be told. The zero value, and nil, are fine.
+// MinMaxBytes is the smallest bound on bytes that a Backend can keep.
+const MinMaxBytes = 1 << 20
+
+// Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// MaxKeys is the most (policy, key) pairs that are kept at once, about: it
-	// is divided among locks, and each holds to its share. If zero,
-	// DefaultMaxKeys.
-	//
-	// A key whose windows are over makes room for a new one. Where there is
-	// none of these among a few looked at, the one of them that used the
-	// smallest part of its quota loses its count. A key that has used up a
-	// quota never does: if only such are found, the new key's take fails with
-	// an error that wraps throttler.ErrUnavailable.
+	// MaxKeys is the most (policy, key) pairs that have a count of their own. It
+	// is divided evenly among locks, so keys may find their part full when a
+	// little less than MaxKeys are kept. If zero, DefaultMaxKeys.
 	MaxKeys int
+
+	// MaxBytes is the most memory that counts take on the heap, in bytes, with
+	// their index: 140 to 150 for a key of one or two limits, whatever its length,
+	// and more for more limits and for sliding logs. At least MinMaxBytes. If
+	// zero, DefaultMaxBytes. Where a sliding log finds no room to grow, its
+	// charges are merged with later ones, and so count a little longer.
+	MaxBytes int64
+
+	// Log receives a warning while new keys find no room and are counted together,
+	// at most once a second, and a line when that is over. If nil, slog.Default().
+	Log *slog.Logger
 }
 
-// Backend keeps counts in maps of this process. It is safe for concurrent use.
+// Validate returns nil, or an error that wraps throttler.ErrInvalid and names the
+// field that is wrong. Call it if options come from configuration: New panics
+// where it fails. Nil options are valid.
+func (o *Options) Validate() error {
+	switch {
+	case o == nil:
+		return nil
+	case o.MaxKeys < 0:
+		return fmt.Errorf("memorybackend: MaxKeys is %d; it must be 1 or more, or 0 for %d: %w", o.MaxKeys, DefaultMaxKeys, throttler.ErrInvalid)
+	case o.MaxBytes != 0 && o.MaxBytes < MinMaxBytes:
+		return fmt.Errorf("memorybackend: MaxBytes is %d; it must be %d or more, or 0 for %d: %w", o.MaxBytes, MinMaxBytes, DefaultMaxBytes, throttler.ErrInvalid)
+	}
+	return nil
+}
+
+// Backend keeps counts in memory of this process. It is safe for concurrent use.
 type Backend struct {
 	seed   maphash.Seed
 	shards []shard
+	report reporter
 }
 
 var _ handoff.Store = (*Backend)(nil)
 
-// New returns an empty Backend. It panics if MaxKeys is negative.
+// New returns an empty Backend. It panics if options are not valid.
 func New(options *Options) *Backend {
-	maxKeys := DefaultMaxKeys
-	if options != nil && options.MaxKeys != 0 {
-		maxKeys = options.MaxKeys
+	if err := options.Validate(); err != nil {
+		panic(err)
 	}
-	if maxKeys < 0 {
-		panic("memorybackend: New: MaxKeys is negative")
+	o := Options{MaxKeys: DefaultMaxKeys, MaxBytes: DefaultMaxBytes, Log: slog.Default()}
+	if options != nil {
+		if options.MaxKeys != 0 {
+			o.MaxKeys = options.MaxKeys
+		}
+		if options.MaxBytes != 0 {
+			o.MaxBytes = options.MaxBytes
+		}
+		if options.Log != nil {
+			o.Log = options.Log
+		}
 	}
-	// Enough locks that goroutines seldom meet, a power of two to mask by, and
-	// no more than keys.
-	locks := min(16*runtime.GOMAXPROCS(0), maxKeys)
+	// Enough locks that goroutines seldom meet, a power of two to mask by, and so
+	// few that keys and bytes divide evenly.
+	locks := min(16*runtime.GOMAXPROCS(0), max(o.MaxKeys/keysPerLock, 1), int(min(o.MaxBytes/bytesPerLock, 1<<20)))
 	locks = 1 << (bits.Len(uint(locks)) - 1)
-	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks)}
+	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), report: reporter{log: o.Log}}
 	for i := range b.shards {
-		b.shards[i].bound = maxKeys / locks
-		b.shards[i].keys = make(map[string]*entry)
+		b.shards[i] = shard{
+			entries:  table{seed: b.seed},
+			maxKeys:  o.MaxKeys / locks,
+			maxBytes: o.MaxBytes / int64(locks),
+			shares:   uint32(max(sharedCounts/locks, 1)),
+		}
 	}
 	return b
 }
 
-func (b *Backend) shardOf(partition string) *shard {
-	return &b.shards[maphash.String(b.seed, partition)&uint64(len(b.shards)-1)]
+// Least parts of the bounds that a lock is worth having for.
+const (
+	keysPerLock  = 1 << 10
+	bytesPerLock = 1 << 18
+)
+
+func (b *Backend) shardOf(charges []throttler.Charge) *shard {
+	return &b.shards[maphash.String(b.seed, charges[0].Partition)&uint64(len(b.shards)-1)]
 }
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.take(ctx, r, nil)
+	return b.TakeAt(ctx, r, nil)
 }
 
 // Peek implements throttler.Backend.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.peek(ctx, r, nil)
+	return b.PeekAt(ctx, r, nil)
 }
 
 // Settle implements throttler.Backend.
 func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
-	return b.settle(ctx, st, nil)
+	return b.SettleAt(ctx, st, nil)
 }
 
-// take makes a decision under p, nil if counts do not move, as peek and settle
-// do.
-func (b *Backend) take(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+// TakeAt implements handoff.Store.
+func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	s := b.shardOf(r.Charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := r.Now.UnixMilli()
-	var found entries
-	if err := s.locate(r.Charges, p, now, &found); err != nil {
-		return throttler.Decision{}, err
-	}
-	var states states
-	d := algorithm.Look(r, found.states(&states, len(r.Charges)))
-	if err := s.makeRoom(r.Charges, &found, d.Allowed, now); err != nil {
-		return throttler.Decision{}, err
-	}
-	s.keepArrivals(r.Charges, &found, now)
-	if !d.Allowed {
-		return d, nil
-	}
-	for i := range r.Charges {
-		if c := &r.Charges[i]; found[i] == nil {
-			found[i] = s.begin(c, c.Cost > 0)
-		}
-	}
-	ends := found.ends(now)
-	algorithm.Charge(&d, found.states(&states, len(r.Charges)))
-	found.note(&d, &ends, now)
-	return d, nil
+	at := moment{now: r.Now.UnixMilli()}
+	d, found, err := b.shardOf(r.Charges).take(&r, p, longNames(r.Charges), &at)
+	b.report.note(b, found, &at)
+	return d, outside(err)
 }
 
-func (b *Backend) peek(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+// PeekAt implements handoff.Store.
+func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	s := b.shardOf(r.Charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var found entries
-	if err := s.locate(r.Charges, p, r.Now.UnixMilli(), &found); err != nil {
-		return throttler.Decision{}, err
-	}
-	var states states
-	return algorithm.Look(r, found.states(&states, len(r.Charges))), nil
+	d, err := b.shardOf(r.Charges).peek(&r, p, longNames(r.Charges), &moment{now: r.Now.UnixMilli()})
+	return d, outside(err)
 }
 
-func (b *Backend) settle(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
+// SettleAt implements handoff.Store.
+func (b *Backend) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
 	charges := st.Charged.Charges
-	s := b.shardOf(charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := st.Now.UnixMilli()
-	var found entries
-	if err := s.locate(charges, p, now, &found); err != nil {
-		return throttler.Decision{}, err
+	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now.UnixMilli()})
+	return d, outside(err)
+}
+
+// Release implements handoff.Store. If the backend is full and has no count of a
+// key, it does not remember that the count left: a process that has not heard of
+// the move, and takes here, then counts the key as a new one.
+func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	s.keepArrivals(charges, &found, now)
-	for i := range charges {
-		if c := &charges[i]; found[i] == nil {
-			// Lost or expired. What was charged too little is charged all the
-			// same; it makes no room for its key, so that it cannot fail.
-			found[i] = s.begin(c, st.Costs[i] > c.Cost)
-		}
+	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now.UnixMilli()}), nil
+}
+
+// Shard implements handoff.Store. There is one.
+func (b *Backend) Shard(string) string { return "" }
+
+// outside returns err as callers see it: what is no ElsewhereError was a count
+// that another backend released and that cannot be read.
+func outside(err error) error {
+	if err == nil {
+		return nil
 	}
-	ends := found.ends(now)
-	var states states
-	d := algorithm.Settle(st, found.states(&states, len(charges)))
-	found.note(&d, &ends, now)
-	return d, nil
+	if elsewhere := (*handoff.ElsewhereError)(nil); errors.As(err, &elsewhere) {
+		return err
+	}
+	return fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
 }

@@ -1,72 +1,174 @@
 package memorybackend
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/weir-go/weir/throttler"
 )
 
 const (
-	sweepNext  = 4 // keys looked at in passing for each new one: more than one, so that the dead lose
-	sweepBound = 16
+	sweepNext = 4  // entries looked at in passing for each new one: more than one, so that the dead lose
+	lookAt    = 16 // entries of which one is chosen to make room
+	lookMost  = 4  // times more that so many are looked at where one is not enough
 )
 
-// makeRoom sweeps in passing and sees that the new keys among charges, those
-// that have no entry and will be charged and those that arrive, fit under the
-// bound.
-func (s *shard) makeRoom(charges []throttler.Charge, found *entries, charged bool, now int64) error {
-	missing := 0
-	for i := range charges {
-		if found[i] == nil && charged && charges[i].Cost > 0 || found[i] != nil && found[i].arrived {
-			missing++
+// admit finds room for the counts that are new. If there is too little, it has
+// all of them counted with other new keys.
+func (s *shard) admit(charges []throttler.Charge, at *moment) found {
+	keys, bytes := 0, int64(0)
+	for i := range s.all {
+		if c := &s.all[i]; c.isNew && !c.shared {
+			keys++
+			bytes += s.bytesFor(c, len(charges[i].Policy.Limits))
 		}
 	}
-	if missing == 0 {
-		return nil
+	s.victims = s.victims[:0]
+	switch {
+	case keys == 0:
+		return noNewKeys
+	case s.findRoom(keys, bytes, at):
+		return newKeys
 	}
-	s.sweep(sweepNext, margin, found, now)
-	for len(s.keys)+missing > s.bound {
-		least, ok := s.sweep(sweepBound, 0, found, now)
-		if len(s.keys)+missing <= s.bound {
-			break
+	s.victims = s.victims[:0]
+	for i := range s.all {
+		if c := &s.all[i]; c.isNew && !c.shared {
+			s.share(c, &charges[i], i, at)
 		}
-		if !ok {
-			return fmt.Errorf("memorybackend: %d keys are kept, the most that MaxKeys allows to this part of them, and those looked at have used up their quotas: %w", len(s.keys), throttler.ErrUnavailable)
-		}
-		delete(s.keys, least)
 	}
-	return nil
+	return newKeysPooled
 }
 
-// sweep looks at n keys, at random places of the map, and removes those whose
-// windows are over and were opened at least age ms ago. Of the others it names
-// the one that has used the least, if it has not used up a quota and is not
-// one of keep.
-func (s *shard) sweep(n int, age int64, keep *entries, now int64) (least string, ok bool) {
-	usedPart, youngest := 1.0, monotonic()-age
-	for name, e := range s.keys {
-		if n--; n < 0 {
-			break
+// bytesFor returns what a new count takes outside of the table.
+func (s *shard) bytesFor(c *count, limits int) int64 {
+	size := 27 * limits // the longest that a limit without a log begins with
+	if c.stored != nil {
+		size = c.stored.State.Size() + 13 // and the claim
+	}
+	if limits <= 2 && c.stored == nil || size <= maxPacked {
+		return 0
+	}
+	return largeBytes(size)
+}
+
+// findRoom chooses entries to evict, as few as make room for that many new keys,
+// whose counts take bytes outside of the table. It reports whether they suffice.
+func (s *shard) findRoom(keys int, bytes int64, at *moment) bool {
+	s.looked = 0
+	for times := keys + lookMost; !s.fits(keys, bytes); times-- {
+		if times == 0 || s.looked >= s.entries.n {
+			return false
 		}
-		over := e.life(now) <= 0
-		switch {
-		case kept(keep, e):
-		case over && e.movedAt <= youngest:
-			delete(s.keys, name)
-		case over:
-			least, usedPart, ok = name, 0, true
-		case e.usedPart < usedPart:
-			least, usedPart, ok = name, e.usedPart, true
+		if best, ok := s.leastUsed(at); ok {
+			s.victims = append(s.victims, best)
+			if e := s.entries.at(best); e.flags&isLarge != 0 {
+				bytes -= largeBytes(s.larges.of(e).longest)
+			}
+		}
+	}
+	return true
+}
+
+// fits reports whether that many keys more fit when the victims are gone.
+func (s *shard) fits(keys int, bytes int64) bool {
+	n := s.entries.n - len(s.victims) + keys
+	grown := int64(max(cellsFor(n)-len(s.entries.cells), 0)) * cellSize
+	after := s.bytes() + int64(n-s.entries.n)*entrySize + grown + bytes
+	return n-s.shared <= s.maxKeys && after <= s.maxBytes/8*7 // the rest is for shared counts and unfilled chunks
+}
+
+// leastUsed looks at the next entries. It returns one that has expired or, if none
+// has, the one that has used the smallest part of its quota, if none is used up.
+func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
+	usedPart := float32(1)
+	for range min(lookAt, s.entries.n-s.looked) {
+		place := (s.hand + uint32(s.looked)) % uint32(s.entries.n)
+		s.looked++
+		e := s.entries.at(place)
+		used := e.used
+		if e.expired(at) {
+			used = -1
+		}
+		if used < usedPart && e.flags&isShared == 0 && !s.inUse(place) {
+			least, usedPart, ok = place, used, true
 		}
 	}
 	return least, ok
 }
 
-func kept(keep *entries, e *entry) bool {
-	for _, k := range keep {
-		if k == e {
+// inUse reports whether the decision in progress is about that entry, or has
+// chosen it already.
+func (s *shard) inUse(place uint32) bool {
+	for i := range s.all {
+		if s.all[i].place == place {
 			return true
 		}
 	}
-	return false
+	return slices.Contains(s.victims, place)
 }
+
+// expired reports whether e counts for nothing by the decision's clock.
+func (e *entry) expired(at *moment) bool {
+	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
+}
+
+// make makes the room that admit found, if a count needs it, and sweeps in
+// passing: it removes shared counts that have expired, and others that have expired
+// by the decision's clock and, some time ago, by the process' own, so that a clock
+// that steps forward and back loses none.
+func (s *shard) make(at *moment) {
+	needed := false
+	for i := range s.all {
+		needed = needed || s.all[i].isNew && !s.all[i].shared
+	}
+	if !needed {
+		return
+	}
+	s.evict(at)
+	for range min(sweepNext, s.entries.n) {
+		s.hand++
+		place := s.hand % uint32(s.entries.n)
+		e := s.entries.at(place)
+		gone := e.endsAt <= at.now && e.until+margin <= at.clock()
+		if (gone || e.flags&isShared != 0 && e.expired(at)) && !s.inUse(place) {
+			s.remove(place)
+		}
+		if s.entries.n == 0 {
+			return
+		}
+	}
+}
+
+// evict removes the victims.
+func (s *shard) evict(at *moment) {
+	for n := len(s.victims) - 1; n >= 0; n-- {
+		victim := s.victims[n]
+		s.victims = s.victims[:n]
+		if !s.entries.at(victim).expired(at) {
+			s.evicted++
+		}
+		s.remove(victim)
+	}
+	s.hand += uint32(s.looked)
+}
+
+// trim keeps counts that have grown within the bound: at the cost of counts that
+// have expired, then of their own logs, which become coarser, and then of others.
+func (s *shard) trim(at *moment) {
+	if s.fits(0, 0) {
+		return
+	}
+	s.victims = s.victims[:0]
+	s.findRoom(0, 0, at)
+	s.victims = slices.DeleteFunc(s.victims, func(place uint32) bool { return !s.entries.at(place).expired(at) })
+	s.evict(at)
+	for i := range s.all {
+		if c := &s.all[i]; c.large != nil && c.place != nowhere && !s.fits(0, 0) {
+			s.larges.coarsen(c.large, coarsest)
+		}
+	}
+	s.findRoom(0, 0, at)
+	s.evict(at)
+}
+
+// coarsest is the length of a log that is not made coarser.
+const coarsest = 16

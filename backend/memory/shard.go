@@ -1,7 +1,6 @@
 package memorybackend
 
 import (
-	"encoding/binary"
 	"sync"
 	"time"
 
@@ -10,126 +9,216 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// shard is a part of the keys under one lock. All keys of a partition are in
+// shard is a part of the counts under one lock. All keys of a partition are in
 // one, so a take of several charges needs one lock.
 type shard struct {
-	mu    sync.Mutex
-	bound int
-	keys  map[string]*entry
-	name  []byte   // scratch for the name of a key
-	_     [64]byte // keeps the next lock off this one's cache line
+	mu       sync.Mutex
+	entries  table
+	larges   larges
+	maxKeys  int
+	maxBytes int64
+	shares   uint32 // shared counts for each policy
+
+	hand    uint32   // the entry that the next sweep looks at first
+	victims []uint32 // entries that findRoom chose
+	looked  int      // how many it looked at
+	shared  int      // entries of shared counts
+	evicted int64
+	pooled  int64
+
+	// What the decision in progress works on, one for each charge.
+	all    []count
+	counts [throttler.MaxCharges]count
+	states [throttler.MaxCharges]*algorithm.State
+
+	_ [64]byte // keeps the next lock off this one's cache line
 }
 
-// entry is what one key keeps.
-type entry struct {
-	handoff.Stored
-	arrived bool // from another backend, and not in the map yet
+// count is the count of a charge during a decision.
+type count struct {
+	name  []byte
+	hash  uint32
+	place uint32 // of its entry, or nowhere
 
-	// usedPart is the largest used / capacity of the limits when last charged.
-	usedPart float64
+	// stored is the count to decide about, nil if there is none: the large one of
+	// its entry, packed, or one that arrived.
+	stored *handoff.Stored
+	large  *large
+	packed handoff.Stored // unpacked; its memory is reused by each decision
 
-	// When the state's reset-at last moved forward: how many ms it then had
-	// to go, and what the monotonic clock showed.
-	lifetime int64
-	movedAt  int64
+	arrived bool // from another backend
+	shared  bool // with other keys
+	isNew   bool // has no entry, and needs one if the decision is made
+	nameBuf [maxName]byte
 }
 
-// life returns for how many ms e counts. Reading the clock is a good part of a
-// take, and needed only for a count that is being moved.
-func (e *entry) life(now int64) int64 {
-	if e.Claim == nil {
-		return e.Life(now, 0)
+// moment is when a decision is made.
+type moment struct {
+	now    int64 // ms since the epoch, the decision's
+	read   bool
+	cached int64
+}
+
+// clock returns the ms that this process has run, by a clock that cannot be set.
+// It reads the clock once: that is a good part of a take.
+func (m *moment) clock() int64 {
+	if !m.read {
+		m.read, m.cached = true, time.Since(start).Milliseconds()
 	}
-	return e.Life(now, monotonic())
+	return m.cached
 }
-
-// entries are the entries of a decision's charges; nil where there is none.
-type entries [throttler.MaxCharges]*entry
-
-// states are the states of entries, on the stack of the decision.
-type states [throttler.MaxCharges]*algorithm.State
-
-// states fills all with the states of the first n entries, and returns them.
-func (f *entries) states(all *states, n int) []*algorithm.State {
-	for i, e := range f[:n] {
-		if e != nil {
-			all[i] = &e.State
-		}
-	}
-	return all[:n]
-}
-
-// ends returns the reset time of each entry's state.
-func (f *entries) ends(now int64) (ends [throttler.MaxCharges]int64) {
-	for i, e := range f {
-		if e == nil {
-			break
-		}
-		ends[i] = e.State.ResetAt(now)
-	}
-	return ends
-}
-
-// note notes what d, which has changed the states, means for sweeping and for
-// the clock's watch. ends are their reset times before it.
-func (f *entries) note(d *throttler.Decision, ends *[throttler.MaxCharges]int64, now int64) {
-	for i := range d.Charges {
-		e := f[i]
-		e.usedPart = 0
-		for _, s := range algorithm.StatusesOf(d, i) {
-			e.usedPart = max(e.usedPart, float64(s.Used)/float64(s.Limit.Capacity()))
-		}
-		if e.State.ResetAt(now) > ends[i] {
-			e.movedAt = monotonic()
-			e.lifetime = e.life(now)
-		}
-	}
-}
-
-// begin returns a new entry for c, and puts it into the map if it is to be kept.
-func (s *shard) begin(c *throttler.Charge, kept bool) *entry {
-	e := new(entry)
-	if kept {
-		s.keys[string(s.nameOf(c))] = e
-	}
-	return e
-}
-
-// find returns the entry of c, or nil. It drops one that only a clock that
-// stepped back keeps alive: by the monotonic clock its time was long over.
-func (s *shard) find(c *throttler.Charge, now int64) *entry {
-	e := s.keys[string(s.nameOf(c))]
-	if e == nil {
-		return nil
-	}
-	if e.life(now) > e.lifetime && monotonic()-e.movedAt > e.lifetime+margin {
-		delete(s.keys, string(s.nameOf(c)))
-		return nil
-	}
-	return e
-}
-
-// nameOf returns what names c's count: its parts with their lengths, so that
-// no two triples share a name. It is valid until the next call.
-func (s *shard) nameOf(c *throttler.Charge) []byte {
-	name := binary.AppendUvarint(s.name[:0], uint64(len(c.Policy.Name)))
-	name = append(name, c.Policy.Name...)
-	if c.Key == c.Partition { // the common case, half as long
-		name = append(name, 0)
-	} else {
-		name = append(name, 1)
-		name = binary.AppendUvarint(name, uint64(len(c.Partition)))
-		name = append(name, c.Partition...)
-	}
-	s.name = append(name, c.Key...)
-	return s.name
-}
-
-// margin is how many ms a state stays, by a clock that cannot be set, after its
-// window was opened or has passed: wall clocks step, also back.
-const margin = int64(algorithm.Margin / time.Millisecond)
 
 var start = time.Now()
 
-// monotonic returns the ms that this process has run, by a clock that nobody sets.
-func monotonic() int64 { return time.Since(start).Milliseconds() }
+// margin is how many ms, by the process' own clock, a count stays beyond its
+// window where the decision's clock says that it is still live: clocks step back.
+const margin = int64(algorithm.Margin / time.Millisecond)
+
+// open finds the counts of charges, and unpacks them.
+func (s *shard) open(charges []throttler.Charge, long [][]byte, at *moment) {
+	s.all = s.counts[:0]
+	for i := range charges {
+		s.all = s.counts[:i+1]
+		c := &s.all[i]
+		if long != nil && long[i] != nil {
+			c.name = long[i]
+		} else {
+			c.name = appendName(c.nameBuf[:0], &charges[i])
+		}
+		c.arrived, c.shared, c.isNew = false, false, false
+		s.find(c, at)
+	}
+}
+
+// find finds the count of c's name. One that only a clock that stepped back keeps
+// alive is dropped: by the process' own clock its time was long over.
+func (s *shard) find(c *count, at *moment) {
+	c.stored, c.large = nil, nil
+	c.hash = s.entries.hash(c.name)
+	c.place = s.entries.find(c.name, c.hash)
+	if c.place == nowhere {
+		return
+	}
+	e := s.entries.at(c.place)
+	if at.now < e.openedAt && at.clock() > e.until+margin {
+		s.remove(c.place)
+		c.place = nowhere
+		return
+	}
+	switch {
+	case e.flags&isLarge != 0:
+		c.large = s.larges.of(e)
+		c.stored = &c.large.Stored
+	case e.flags&isClaimed != 0:
+		var err error
+		if c.packed, err = handoff.Parse(e.state[:e.stateLen]); err != nil {
+			panic(err) // this shard has written it
+		}
+		c.stored = &c.packed
+	default:
+		c.packed.Claim = nil
+		if err := c.packed.State.Load(e.state[:e.stateLen]); err != nil {
+			panic(err) // this shard has written it
+		}
+		c.stored = &c.packed
+	}
+}
+
+// statesOf returns the states of the decision's counts, nil where there is none.
+func (s *shard) statesOf() []*algorithm.State {
+	for i := range s.all {
+		s.states[i] = nil
+		if stored := s.all[i].stored; stored != nil {
+			s.states[i] = &stored.State
+		}
+	}
+	return s.states[:len(s.all)]
+}
+
+// begin gives c a count to charge, an empty one if it has none, and an entry if
+// it is to have one.
+func (s *shard) begin(c *count) {
+	if c.stored == nil {
+		c.packed = handoff.Stored{}
+		c.stored = &c.packed
+	}
+	if !c.isNew {
+		return
+	}
+	c.place = s.entries.add(c.name, c.hash)
+	c.isNew = false
+	if c.shared {
+		s.entries.at(c.place).flags = isShared
+		s.shared++
+	}
+}
+
+// save stores c's count, which was changed, in its entry, if it has one.
+func (s *shard) save(c *count, at *moment) {
+	if c.place == nowhere {
+		return
+	}
+	e := s.entries.at(c.place)
+	if c.shared {
+		c.stored.State.Coarsen(sharedLog)
+	}
+	s.pack(c, e)
+	resetAt := c.stored.State.ResetAt(at.now)
+	claimed := c.stored.Claim != nil
+	if resetAt > e.endsAt || claimed {
+		e.openedAt, e.until = at.now, at.clock()+c.stored.Life(at.now, at.clock())
+	}
+	e.endsAt = resetAt
+	e.flags &^= isClaimed
+	if claimed {
+		e.flags |= isClaimed
+	}
+}
+
+// pack stores c's count in e, its entry.
+func (s *shard) pack(c *count, e *entry) {
+	if c.large == nil {
+		form := c.stored.Append(e.state[:0])
+		if len(form) <= maxPacked {
+			e.stateLen = uint8(len(form))
+			return
+		}
+		c.large = s.larges.add(e, *c.stored)
+		c.packed = handoff.Stored{} // its memory is the large one's now
+		c.stored = &c.large.Stored
+		return
+	}
+	if c.stored != &c.large.Stored {
+		c.large.Stored = *c.stored
+		c.stored = &c.large.Stored
+	}
+	s.larges.measure(c.large)
+}
+
+// remove removes an entry. Another one moves to its place.
+func (s *shard) remove(place uint32) {
+	e := s.entries.at(place)
+	if e.flags&isLarge != 0 {
+		s.larges.remove(e)
+	}
+	if e.flags&isShared != 0 {
+		s.shared--
+	}
+	s.entries.remove(place)
+	moved := uint32(s.entries.n)
+	for i := range s.all {
+		if c := &s.all[i]; c.place == moved {
+			c.place = place
+		}
+	}
+	for i := range s.victims {
+		if s.victims[i] == moved {
+			s.victims[i] = place
+		}
+	}
+}
+
+// bytes returns the memory that counts take.
+func (s *shard) bytes() int64 {
+	return int64(s.entries.n)*entrySize + int64(len(s.entries.cells))*cellSize + s.larges.bytes
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
@@ -215,4 +216,29 @@ func usedMemory(t testing.TB, c *redis.Client) int {
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return values[len(values)/2]
+}
+
+// BenchmarkMovedCost reads from the server what a take costs of a count that has
+// moved, with a claim in front of it, and of one that has not.
+func BenchmarkMovedCost(b *testing.B) {
+	c := newClient(b, testserver.Redis(b).Addr)
+	backend := newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
+	now := time.UnixMilli(1_900_000_000_000)
+	take := func(i int, placement *handoff.Placement) {
+		key := "key" + strconv.Itoa(i%costKeys)
+		r := throttler.Request{Now: now, Charges: []throttler.Charge{{Policy: p, Key: key, Partition: key, Cost: 1}}}
+		if _, err := backend.TakeAt(context.Background(), r, placement); err != nil {
+			b.Fatal(err)
+		}
+	}
+	arrives := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}}}
+	for i := range costKeys {
+		take(i, arrives)
+	}
+	var moved []float64
+	for b.Loop() {
+		moved = append(moved, usecPerCall(b, c, func(i int) { take(i, &handoff.Placement{Backend: 1}) }))
+	}
+	b.ReportMetric(median(moved), "µs/call")
 }

@@ -33,8 +33,8 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
 	args := [][]byte{packed}
-	if placement := packPlacement(p); placement != nil {
-		args = append(args, placement)
+	if len(p.Arrivals) > 0 {
+		args = append(args, packArrivals(p))
 	}
 	cmd, err := runScript(ctx, shard, decideAtScript, lua.DecideAt, b.keysOf(charges), args, redis.NewIntSliceCmd)
 	if err != nil {
@@ -48,6 +48,11 @@ func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttl
 		return throttler.Decision{}, err
 	}
 	return shard.decision(now, charges, cmd.Val())
+}
+
+// Shard implements handoff.Store.
+func (b *Backend) Shard(partition string) string {
+	return b.shards[b.ring.Choose(partition)].name
 }
 
 // PeekAt implements handoff.Store: one MGET, as Peek.
@@ -131,31 +136,9 @@ func parseStored(values []string) ([]*handoff.Stored, error) {
 // What goes to the scripts and comes back; lua/handoff.lua and lua/release.lua
 // describe it.
 
-// Parts of a placement's sum.
-const (
-	placeMustExist  = 1
-	placeMustBeLive = 2
-	placeArrivals   = 4
-)
-
-// packPlacement returns the packed form of p, nil if nothing is asked that the
-// script does not do without it.
-func packPlacement(p *handoff.Placement) []byte {
-	var sum byte
-	if p.MustExist {
-		sum |= placeMustExist
-	}
-	if p.MustBeLive {
-		sum |= placeMustBeLive
-	}
-	if p.Arrivals != nil {
-		sum |= placeArrivals
-	}
-	if sum == 0 {
-		return nil
-	}
-	b := append(make([]byte, 0, 64), sum)
-	b = algorithm.AppendUint(b, 6, p.Version)
+// packArrivals returns the packed form of a placement with arrivals.
+func packArrivals(p *handoff.Placement) []byte {
+	b := algorithm.AppendUint(make([]byte, 0, 64), 6, p.Version)
 	b = algorithm.AppendUint(b, 6, int64(p.Backend))
 	b = algorithm.AppendUint(b, 4, p.Keep.Milliseconds())
 	b = algorithm.AppendUint(b, 4, algorithm.Margin.Milliseconds())
@@ -195,7 +178,8 @@ func unpackElsewhere(charges int, reply []int64) error {
 }
 
 func packRelease(r handoff.ReleaseRequest, margin int64) []byte {
-	b := algorithm.AppendUint(make([]byte, 0, 20), 4, margin)
+	b := algorithm.AppendUint(make([]byte, 0, 26), 6, r.Now.UnixMilli())
+	b = algorithm.AppendUint(b, 4, margin)
 	b = algorithm.AppendUint(b, 4, r.Keep.Milliseconds())
 	b = algorithm.AppendUint(b, 6, r.Version)
 	return algorithm.AppendUint(b, 6, int64(r.To))

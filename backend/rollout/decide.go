@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
@@ -12,183 +13,224 @@ import (
 
 // decision is one that is being made.
 type decision struct {
-	now     time.Time
-	charges []throttler.Charge
-	look    bool // it changes nothing
+	now       time.Time
+	charges   []throttler.Charge
+	partition string // of the charges
+	look      bool   // it changes nothing
+	wanted    *member
+	turn      chan struct{}     // nil until it is this decision's
+	arrivals  []handoff.Arrival // of the next call
 }
 
-// maxHops bounds the places that one decision goes to, if its context does not.
-// Two are usual for the first after a move, three if another process moves the
-// counts meanwhile. Only a flag that says something else each time needs more:
-// who takes several counts, at once with many who take one of them, may have to
-// wait until these are done.
-const maxHops = 10_000
+// maxHops bounds the calls that one decision makes of the members that are to
+// make it. One is usual, and two when the counts move. Each one more needs
+// another process that moved them by a later view in the meantime: a hop goes
+// either to the stop of a later version, or stays, and then what was missing
+// arrives with it.
+const maxHops = 16
 
 // decide makes a decision where the counts are, after bringing them to where
 // they belong.
 func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (throttler.Decision, error)) (throttler.Decision, error) {
-	now := time.Now()
-	route, settled := b.routeOf(ctx, d.charges, now)
+	d.partition = d.charges[0].Partition
+	r := b.routeOf(ctx, d.partition)
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	m, version, placement := route.member, route.version, route.member.placement
-	if !settled && now.Before(route.sinceTime.Add(b.keep+lifeOf(d.charges))) {
-		placement = &handoff.Placement{Backend: m.id, Keep: b.keep, MustExist: true}
-	}
+	d.wanted = r.wanted
+	defer d.endTurn()
+	at := b.follow(&d, r.at.member, r.at.version)
+	placement := at.member.placement
 	for range maxHops {
-		answer, err := call(m, placement)
+		answer, err := call(at.member, placement)
 		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
-			m.health.note(ctx, err)
+			if !d.look {
+				b.note(ctx, at.member, d.partition, err)
+			}
 			if err == nil && !d.look {
-				m.served.Add(1)
-				if !settled || m != route.member {
-					b.found(d.charges, m, version, now)
+				at.member.served.Add(1)
+				if at != r.at {
+					b.found(d.partition, at)
 				}
 			}
 			return answer, err
 		}
-		next, arrivals, err := b.fetch(ctx, d, m, version, away.Counts)
+		if err := b.waitTurn(ctx, &d); err != nil {
+			return throttler.Decision{}, err
+		}
+		next, err := b.fetch(ctx, &d, at, away.Counts)
 		if err != nil {
 			return throttler.Decision{}, err
 		}
-		settled = false
-		if next.member != m {
+		placement = next.member.placement
+		if next == at {
+			placement = &handoff.Placement{Backend: at.member.id, Keep: b.keep, Version: at.version, Arrivals: d.arrivals}
+		} else if next.member != at.member {
 			b.stats.followed.Add(1)
 		}
-		m, version = next.member, next.version
-		placement = &handoff.Placement{Backend: m.id, Keep: b.keep, MustExist: true, Version: version, Arrivals: arrivals}
+		at = next
 	}
-	return throttler.Decision{}, fmt.Errorf("rollout: the counts were moved %d times while one decision was made: %w", maxHops, throttler.ErrUnavailable)
+	return throttler.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, throttler.ErrUnavailable)
 }
 
-// lifeOf returns how long counts of charges can last. When so much has passed
-// since the flag's last change, and the time in which others may not have seen
-// it, nothing that was counted before it lives: a count that is not where it
-// belongs is nowhere.
-func lifeOf(charges []throttler.Charge) time.Duration {
-	var life time.Duration
-	for i := range charges {
-		for _, l := range charges[i].Policy.Limits {
-			switch l.Algorithm {
-			case throttler.SlidingWindow:
-				life = max(life, 2*l.Window)
-			case throttler.TokenBucket, throttler.LeakyBucket:
-				full := float64(l.Window) / float64(l.Quota) * float64(l.Capacity())
-				life = max(life, time.Duration(min(full, float64(2*throttler.MaxWindow))))
-			default:
-				life = max(life, l.Window)
-			}
-		}
+// waitTurn waits until no other decision of this process fetches counts of the
+// partition. So only processes contend for them, not goroutines.
+func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
+	if d.turn != nil {
+		return nil
 	}
-	return life
+	turn := b.turns[maphash.String(b.routes.seed, d.partition)%uint64(len(b.turns))]
+	select {
+	case turn <- struct{}{}:
+		d.turn = turn
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
-// stop is a place for counts, and the version of the view that chose it.
-type stop struct {
-	member  *member
-	version int64
+func (d *decision) endTurn() {
+	if d.turn != nil {
+		<-d.turn
+	}
 }
 
-// fetch has the counts that are not at m, as where says, released by the other
-// members to m, unless a later view than version has placed them elsewhere:
-// then that is the next stop, and nothing arrives. A decision that only looks
-// has nothing released, and is given copies.
-func (b *Backend) fetch(ctx context.Context, d decision, m *member, version int64, where []handoff.Location) (stop, []handoff.Arrival, error) {
-	latest := stop{m, version}
+// fetch has the counts that are not at a stop, as where says, released to it by
+// the other members: then it returns the same stop, and they are d's arrivals. If
+// a later view has placed one of them elsewhere, it returns the stop of that
+// view. A decision that only looks has nothing released, and is given copies.
+func (b *Backend) fetch(ctx context.Context, d *decision, at stop, where []handoff.Location) (stop, error) {
+	next := at
 	for _, w := range where {
-		b.met(w.Version)
-		if w.Version > latest.version {
-			latest = b.stopAt(b.byID[w.Owner], w.Version, m)
+		if owner := b.byID[w.Owner]; owner != nil {
+			owner.named.Store(true)
+		}
+		if w.Version > next.version {
+			next = b.follow(d, b.byID[w.Owner], w.Version)
 		}
 	}
-	if latest.member != m {
-		return latest, nil, nil
+	if next != at {
+		return next, nil
 	}
-	release := handoff.ReleaseRequest{Now: d.now, To: m.id, Version: latest.version, Keep: b.keep, ReadOnly: d.look}
-	var asked []int // the places in d.charges of release.Charges
-	for i, w := range where {
-		if w != (handoff.Location{}) {
-			asked = append(asked, i)
-			release.Charges = append(release.Charges, d.charges[i])
-		}
-	}
-	arrivals := make([]handoff.Arrival, len(where))
-	for _, i := range asked {
-		arrivals[i].Due = true
-	}
+	release := d.release(at, b.keep, where)
 	for _, other := range b.members {
-		if other == m {
+		if other == at.member || next != at {
 			continue
 		}
 		released, err := b.release(ctx, other, release)
 		if err != nil {
-			return stop{}, nil, err
+			return stop{}, err
 		}
-		for k, r := range released {
-			i := asked[k]
-			switch {
-			case r.Superseded:
-				b.met(r.Version)
-				owner := other
-				if r.Owner != 0 {
-					owner = b.byID[r.Owner]
-				}
-				if r.Version >= latest.version {
-					latest = b.stopAt(owner, r.Version, m)
-				}
-			case r.State == nil:
-			case r.ReleaseVersion > arrivals[i].ReleaseVersion:
-				arrivals[i] = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
-				if !r.AlreadyReleased && !d.look {
-					b.stats.moved.Add(1)
-				}
+		next = b.arrive(d, next, other, released)
+	}
+	return next, nil
+}
+
+// release returns the request to release to a stop the counts that are not there.
+// It makes these d's arrivals, as counts that are new until a member releases
+// them.
+func (d *decision) release(to stop, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
+	d.arrivals = make([]handoff.Arrival, len(where))
+	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.look}
+	for i, w := range where {
+		if w != (handoff.Location{}) {
+			d.arrivals[i].Due = true
+			r.Charges = append(r.Charges, d.charges[i])
+		}
+	}
+	return r
+}
+
+// arrive makes what a member has released d's arrivals, and returns the stop of
+// the latest view that is known then.
+func (b *Backend) arrive(d *decision, next stop, from *member, released []handoff.Released) stop {
+	for i := range d.arrivals {
+		a := &d.arrivals[i]
+		if !a.Due || len(released) == 0 {
+			continue
+		}
+		r := released[0]
+		released = released[1:]
+		switch {
+		case r.Superseded:
+			owner := from
+			if r.Owner != 0 {
+				owner = b.byID[r.Owner]
+			}
+			if r.Version >= next.version {
+				next = b.follow(d, owner, r.Version)
+			}
+		case r.ReleaseVersion > a.ReleaseVersion: // the newest of several copies
+			*a = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
+			from.named.Store(true)
+			if !r.AlreadyReleased && !d.look {
+				b.stats.moved.Add(1)
 			}
 		}
 	}
-	switch {
-	case latest.member != m:
-		return latest, nil, nil
-	case latest.version > release.Version: // others bring it to m by a later view: help them
-		return b.fetch(ctx, d, m, latest.version, where)
-	}
-	return latest, arrivals, nil
+	return next
 }
 
-// stopAt returns the stop that a view of that version has chosen. A backend that
-// is not one of ours can not be followed to: m goes on from what is left, by a
-// later view.
-func (b *Backend) stopAt(chosen *member, version int64, m *member) stop {
-	if chosen == nil {
-		return stop{m, m.version(version>>indexBits + 1)}
+// follow returns the stop where a view of that version has placed counts. A
+// member that is not one of ours, or that is lost and not where the flag wants
+// them, is not followed to: they come to the wanted one by a later version.
+func (b *Backend) follow(d *decision, chosen *member, version int64) stop {
+	b.met(version)
+	if chosen != nil {
+		chosen.named.Store(true)
+		if chosen == d.wanted || !b.lost(chosen, d.partition) {
+			return stop{chosen, version}
+		}
 	}
-	return stop{chosen, version}
+	return stop{d.wanted, d.wanted.version(version>>indexBits + 1)}
 }
 
-// release asks a member to release counts. One that has not answered for long
-// is taken to have none: their windows begin anew.
+// release asks a member to release counts. One that is lost is not asked: its
+// counts begin anew.
 func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	abandoned := m.health.failed(b.abandon, time.Now())
-	if abandoned && !m.health.mayTry(time.Now()) {
-		b.stats.lost.Add(int64(len(r.Charges)))
+	partition := r.Charges[0].Partition
+	if b.lost(m, partition) {
+		b.countLost(m, r)
 		return nil, nil
 	}
-	releaseCtx := ctx
-	if deadline, ok := ctx.Deadline(); ok && abandoned {
-		// Half of the time that is left is for the member that then decides.
-		var cancel context.CancelFunc
-		releaseCtx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
+	ask := m.backend.Release
+	if !m.named.Load() {
+		ask = m.askUnnamed
 	}
-	released, err := m.backend.Release(releaseCtx, r)
-	m.health.note(ctx, err)
+	released, err := ask(ctx, r)
+	if !r.ReadOnly {
+		b.note(ctx, m, partition, err)
+	}
 	switch {
-	case err != nil && abandoned:
-		b.stats.lost.Add(int64(len(r.Charges)))
+	case err != nil && ctx.Err() == nil && !m.named.Load():
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("rollout: counts that are to leave %q: %w", m.name, err)
 	}
 	return released, nil
+}
+
+// askUnnamed asks a member that nothing has named to this process. It may have
+// counts all the same, from before the process began; so it is asked, and again
+// where a reply may have been lost, for a release does no harm twice. But there
+// is no waiting for it: it gets half of the time that is left.
+func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	for range 3 {
+		if released, err = m.backend.Release(ctx, r); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return released, err
+}
+
+func (b *Backend) countLost(m *member, r handoff.ReleaseRequest) {
+	if m.named.Load() && !r.ReadOnly {
+		b.stats.lost.Add(int64(len(r.Charges)))
+	}
 }

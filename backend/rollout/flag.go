@@ -41,6 +41,7 @@ func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, pr
 	case !known:
 		problem = "unknown backend"
 	default:
+		m.named.Store(true)
 		return m, ""
 	}
 	b.stats.defaulted(problem)

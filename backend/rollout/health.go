@@ -6,61 +6,122 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler"
 )
 
-// retryEvery is how often a member that fails is asked again, to see whether
-// it is back.
-const retryEvery = time.Second
+// probeEvery is how often a shard that fails is asked whether it answers again.
+// So the time since its first failure is a time in which it did not answer, and
+// not one in which nobody asked.
+const probeEvery = time.Second
 
-// health is what is known of a member's answers.
+// health is what is known of the shards of a member.
 type health struct {
-	failing atomic.Bool // its last answer was none
+	failing atomic.Int64 // shards that fail: none, nearly always
 
-	mu         sync.Mutex
-	first, end time.Time // its first failure after an answer, and its last; zero if it answers
-	nextTry    time.Time
+	mu    sync.Mutex
+	since map[string]time.Time // by the shard's name, its first failure since it last answered
 }
 
-// failed reports whether the member has failed for at least that long, and
-// still did a moment ago. Two failures with silence between them say nothing
-// about the time between.
-func (h *health) failed(long time.Duration, now time.Time) bool {
+// fails returns for how long a shard has not answered; false if it answers, as
+// far as is known.
+func (h *health) fails(shard string) (time.Duration, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.end.Sub(h.first) >= long && now.Sub(h.end) < 2*retryEvery
+	since, failing := h.since[shard]
+	return time.Since(since), failing
 }
 
-// mayTry reports whether it is time to ask a failed member again. One caller
-// is told so at a time.
-func (h *health) mayTry(now time.Time) bool {
+// answered notes that a shard answers.
+func (h *health) answered(shard string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Before(h.nextTry) {
+	if _, failing := h.since[shard]; failing {
+		delete(h.since, shard)
+		h.failing.Add(-1)
+	}
+}
+
+// failed notes that a shard did not answer. It returns since when it fails, and
+// whether that is now.
+func (h *health) failed(shard string) (since time.Time, begins bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if since, failing := h.since[shard]; failing {
+		return since, false
+	}
+	if h.since == nil {
+		h.since = make(map[string]time.Time)
+	}
+	since = time.Now()
+	h.since[shard] = since
+	h.failing.Add(1)
+	return since, true
+}
+
+func (h *health) failsSince(shard string, since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	current, failing := h.since[shard]
+	return failing && current.Equal(since)
+}
+
+// note notes how a call that writes to m's shard of partition has ended. A caller
+// that went away says nothing about the shard, and neither does a bad argument.
+func (b *Backend) note(ctx context.Context, m *member, partition string, err error) {
+	switch {
+	case err == nil && m.health.failing.Load() == 0: // the common case
+	case err == nil:
+		m.health.answered(m.backend.Shard(partition))
+	case errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, throttler.ErrInvalid):
+	default:
+		shard := m.backend.Shard(partition)
+		if since, begins := m.health.failed(shard); begins {
+			b.probe(m, shard, partition, since)
+		}
+	}
+}
+
+// probe asks a shard that fails since then whether it answers, until it does, or
+// the Backend is closed. A probe is a release, for a shard may answer reads and
+// refuse to write; of a count that nobody has, in a partition of the shard.
+func (b *Backend) probe(m *member, shard, partition string, since time.Time) {
+	b.probes.Go(func() {
+		tick := time.NewTicker(probeEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-b.closed.Done():
+				return
+			case <-tick.C:
+			}
+			if !m.health.failsSince(shard, since) {
+				return
+			}
+			ctx, cancel := context.WithTimeout(b.closed, probeEvery)
+			_, err := m.backend.Release(ctx, handoff.ReleaseRequest{
+				Now:     time.Now().Truncate(time.Millisecond),
+				Charges: []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}},
+				To:      m.id, Version: 1, Keep: probeEvery,
+			})
+			cancel()
+			if err == nil {
+				m.health.answered(shard)
+			}
+		}
+	})
+}
+
+var probePolicy = &throttler.Policy{Name: "rollout/probe", Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
+
+// lost reports whether the counts that m may have in its shard of partition are
+// to be left behind: the shard has not answered for Abandon or, if nothing has
+// ever named the member, for a second.
+func (b *Backend) lost(m *member, partition string) bool {
+	if m.health.failing.Load() == 0 {
 		return false
 	}
-	h.nextTry = now.Add(retryEvery)
-	return true
-}
-
-// note notes how a call ended. A caller that went away says nothing about the
-// member.
-func (h *health) note(ctx context.Context, err error) {
-	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-		return
-	}
-	if err == nil && !h.failing.Load() {
-		return // the common case
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.failing.Store(err != nil)
-	if err == nil {
-		h.first, h.end = time.Time{}, time.Time{}
-		return
-	}
-	now := time.Now()
-	if h.first.IsZero() || now.Sub(h.end) >= 2*retryEvery {
-		h.first = now
-	}
-	h.end = now
+	silence, failing := m.health.fails(m.backend.Shard(partition))
+	return failing && (silence >= b.abandon || silence >= probeEvery && !m.named.Load())
 }

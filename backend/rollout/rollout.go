@@ -19,6 +19,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,10 +54,8 @@ type Options struct {
 	Flag string
 
 	// Events says that the provider tells of each change by an event, as flagd
-	// and the SDK's in-memory provider do. A change then takes effect at once,
-	// and a client that this process has not seen before costs no look into
-	// the other backends once everything counted before the last change is
-	// over.
+	// and the SDK's in-memory provider do. A change then takes effect at once
+	// for all clients, and Refresh may be long.
 	Events bool
 
 	// Refresh is for how long a client's value is taken to be right without an
@@ -64,15 +63,20 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keep is how long the processes may differ about the flag: so long at
-	// least a backend remembers where a count went. If zero, 1 minute.
+	// least a backend remembers where a count went, and so long a process leaves
+	// counts where others have brought them, against its own flag. If zero, 1
+	// minute.
 	Keep time.Duration
 
-	// Abandon is for how long a backend must have failed to answer before its
-	// counts are left behind, and begin anew where the flag has them. Until
-	// then decisions about clients that are to leave it fail. If zero, 5 s.
+	// Abandon is for how long a shard of a backend must have failed to answer
+	// before its counts are left behind, and begin anew where the flag has them.
+	// Until then decisions about clients that are to leave it fail. If zero, 5 s.
+	//
+	// A backend that neither the flag nor a count has ever named to this process
+	// is asked for counts too, but no decision fails because it does not answer.
 	Abandon time.Duration
 
-	// MaxKeys bounds the counts whose place is remembered here, at some 250
+	// MaxKeys bounds the partitions whose place is remembered here, at some 250
 	// bytes each. Of others the flag is asked each time. If zero,
 	// DefaultMaxKeys.
 	MaxKeys int
@@ -98,12 +102,17 @@ type Backend struct {
 	view   atomic.Pointer[view]
 	seen   atomic.Int64 // the latest version that another process was seen to have
 	routes routes
+	turns  [64]chan struct{} // one decision at a time fetches counts of a partition
 
 	mayEvaluate chan struct{} // one element for each evaluation more that may be on its way
 	stuckUntil  atomic.Int64  // until when nobody waits for one, Unix ns
 
 	stats   counters
 	onEvent openfeature.EventCallback
+
+	closed context.Context // done when the Backend is closed
+	close  context.CancelFunc
+	probes sync.WaitGroup
 }
 
 var _ throttler.Backend = (*Backend)(nil)
@@ -117,6 +126,9 @@ type member struct {
 	placement *handoff.Placement // of decisions about counts that are known to be here
 	served    atomic.Int64
 
+	// named reports that the flag, another process or a count that was there has
+	// named this member, as far as this process knows: it may hold counts.
+	named  atomic.Bool
 	health health
 }
 
@@ -174,12 +186,16 @@ func New(o Options) (*Backend, error) {
 		b.byName[name], b.byID[m.id] = m, m
 	}
 	b.fallback = b.byName[o.Default]
+	b.fallback.named.Store(true)
+	b.closed, b.close = context.WithCancel(context.Background())
 	b.routes.init(o.MaxKeys)
+	for i := range b.turns {
+		b.turns[i] = make(chan struct{}, 1)
+	}
 	for range evaluationsAtOnce {
 		b.mayEvaluate <- struct{}{}
 	}
-	now := time.Now()
-	b.view.Store(&view{at: now.UnixMilli(), time: now})
+	b.view.Store(&view{at: time.Now().UnixMilli()})
 	changed := func(openfeature.EventDetails) { b.learn(true) }
 	b.onEvent = &changed
 	for _, event := range events {
@@ -193,8 +209,11 @@ var events = []openfeature.EventType{
 	openfeature.ProviderConfigChange, openfeature.ProviderReady, openfeature.ProviderError, openfeature.ProviderStale,
 }
 
-// Close ends listening to the provider's events. The backends stay open.
+// Close ends listening to the provider's events, and asking shards that fail
+// whether they answer again. The backends stay open.
 func (b *Backend) Close() {
+	b.close()
+	b.probes.Wait()
 	for _, event := range events {
 		b.client.RemoveHandler(event, b.onEvent)
 	}

@@ -192,24 +192,24 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A client that was never here is not looked for elsewhere once everything
-// that was counted before the last change is over.
-func TestNewClientsCostNothingMore(t *testing.T) {
+// A count that begins costs two calls more, unless its backend still has a claim
+// of its own; one that is found costs none.
+func TestWhatBeginningCosts(t *testing.T) {
 	p := newPair(t)
-	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 5, Window: time.Millisecond}}}
-	q := p.process("new", rollout.Options{Events: true, Keep: time.Millisecond})
-	for began := time.Now(); time.Since(began) < 10*time.Millisecond; {
-		time.Sleep(time.Millisecond)
+	q := p.process("new", rollout.Options{Events: true})
+	charge := func(window time.Duration, key string) {
+		policy := &throttler.Policy{Name: fmt.Sprint("w", window), Limits: []throttler.Limit{{Quota: 5, Window: window}}}
+		if _, err := q.Take(t.Context(), policy.Charge(key)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := q.Take(t.Context(), short.Charge("bob")); err != nil {
-		t.Fatal(err)
-	}
-	p.wantCalls(t, "a client never seen", 0, 1)
-	polling := p.process("new", rollout.Options{Keep: time.Millisecond})
-	if _, err := polling.Take(t.Context(), short.Charge("carol")); err != nil {
-		t.Fatal(err)
-	}
-	p.wantCalls(t, "where no event would have told of a change", 1, 2)
+	charge(time.Second, "bob")
+	p.wantCalls(t, "it begins", 1, 2)
+	charge(time.Second, "bob")
+	p.wantCalls(t, "it is found", 0, 1)
+	p.clock.Advance(time.Second)
+	charge(time.Second, "bob")
+	p.wantCalls(t, "its next window begins under its own claim", 0, 1)
 }
 
 func TestFlipWithoutAnEvent(t *testing.T) {

@@ -9,7 +9,8 @@
 // The candidate must keep its counts apart from those of any backend that
 // serves, by a prefix of its own if the servers are the same. It is shown a
 // client with fixed windows from the first on that opens: one that it opened
-// in the middle of another would never come into step.
+// in the middle of another would never come into step. A client of which a take or
+// a settlement was dropped, or failed, is not compared until its windows are over.
 package shadow
 
 import (
@@ -122,7 +123,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	d, err := b.serving.Settle(ctx, s)
 	if err == nil {
-		b.show(s.Charged.Charges, shown{settlement: &s})
+		b.show(s.Charged.Charges, shown{settlement: &s, decision: d})
 	}
 	return d, err
 }
@@ -134,5 +135,6 @@ func (b *Backend) show(charges []throttler.Charge, s shown) {
 	case w.queue <- s:
 	default:
 		b.counts.dropped.Add(1)
+		w.missed(charges, &s)
 	}
 }

@@ -18,7 +18,7 @@ type Stats struct {
 	RemainingDiffers     int64 `json:"remaining_differs"` // of one limit or more
 	ResetDiffers         int64 `json:"reset_differs"`     // of one limit or more
 
-	NotInStep int64 `json:"not_in_step"` // takes in a window that the candidate has not been shown from its beginning
+	NotInStep int64 `json:"not_in_step"` // takes in a window that the candidate has not seen whole
 	Failed    int64 `json:"failed"`      // the candidate returned an error
 	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate was not shown it
 	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate did not make, or so long ago

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// shown is what the candidate sees: a request and what became of it, or a
-// settlement.
+// shown is what the candidate sees: a request or a settlement, and what became
+// of it.
 type shown struct {
 	request    throttler.Request
 	decision   throttler.Decision
@@ -21,6 +21,7 @@ type shown struct {
 type worker struct {
 	b     *Backend
 	queue chan shown
+	steps steps
 
 	// taken are the candidate's decisions, by the serving backend's, for their
 	// settlement: windows may have opened at other instants. Copies of a
@@ -33,6 +34,7 @@ type worker struct {
 func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
+		steps: steps{until: make(map[countID]time.Time), bound: max(64*size, 1024)},
 		taken: make(map[*throttler.Status]throttler.Decision), oldest: make([]*throttler.Status, size),
 	}
 }
@@ -52,7 +54,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 	ctx, cancel := context.WithTimeout(ctx, w.b.deadline)
 	defer cancel()
 	if s.settlement != nil {
-		w.settle(ctx, s.settlement)
+		w.settle(ctx, &s)
 		return
 	}
 	var p *handoff.Placement
@@ -67,10 +69,14 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	case err != nil:
 		w.b.counts.failed.Add(1)
+		w.missed(s.request.Charges, &s)
 		return
 	}
 	w.b.counts.candidate.note(time.Since(began))
-	if w.b.counts.compare(s.decision, d) && w.b.differ != nil {
+	switch {
+	case !w.steps.inStep(s.request.Charges, &s.decision, &d):
+		w.b.counts.notInStep.Add(1)
+	case w.b.counts.compare(s.decision, d) && w.b.differ != nil:
 		w.b.differ(s.decision, d)
 	}
 	if d.Allowed && s.decision.Allowed {
@@ -79,7 +85,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 }
 
 // inStep has the candidate decide about a count that it has, and begin none.
-var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow"), MustExist: true, MustBeLive: true}
+var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 
 // opens reports whether a count may begin with decision d: there is no fixed
 // window in it that was open before.
@@ -100,16 +106,27 @@ func (w *worker) remember(name *throttler.Status, d throttler.Decision) {
 	w.next = (w.next + 1) % len(w.oldest)
 }
 
+// missed notes that the candidate did not see s, or may not have. A refusal
+// changed nothing.
+func (w *worker) missed(charges []throttler.Charge, s *shown) {
+	if s.decision.Allowed {
+		w.steps.missed(charges, &s.decision)
+	}
+}
+
 // settle settles what the candidate took, if it took it, and that is known.
-func (w *worker) settle(ctx context.Context, s *throttler.Settlement) {
+func (w *worker) settle(ctx context.Context, shown *shown) {
+	s := shown.settlement
 	name := &s.Charged.Limits[0]
 	d, ok := w.taken[name]
 	if !ok {
 		w.b.counts.unsettled.Add(1)
+		w.missed(s.Charged.Charges, shown)
 		return
 	}
 	delete(w.taken, name)
 	if _, err := w.b.candidate.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
 		w.b.counts.failed.Add(1)
+		w.missed(s.Charged.Charges, shown)
 	}
 }

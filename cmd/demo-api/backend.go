@@ -25,8 +25,9 @@ type backends struct {
 	config  *config
 	log     *slog.Logger
 	serving throttler.Backend
-	rollout *rollout.Backend // nil without flags
-	shadow  *shadow.Backend  // nil without a candidate
+	memory  *memorybackend.Backend // nil if no backend is in memory
+	rollout *rollout.Backend       // nil without flags
+	shadow  *shadow.Backend        // nil without a candidate
 	closers []func()
 }
 
@@ -111,7 +112,8 @@ func (b *backends) openShadow(ctx context.Context) error {
 func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		return memorybackend.New(nil), nil
+		b.memory = memorybackend.New(&memorybackend.Options{Log: b.log})
+		return b.memory, nil
 	case redisName:
 		return b.openRedis(ctx, b.config.backends.shards, prefix)
 	case reshardedName:

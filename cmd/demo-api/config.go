@@ -18,7 +18,7 @@ type config struct {
 	debugListen    string // "" if debugging is off
 	backends       backendsConfig
 	policies       map[string]*throttler.Policy
-	dryRuns        map[string]*throttler.Policy // by the policies beside which they are tried
+	dryRuns        map[string]*throttler.Policy // by the policies next to which they are tried
 	tokens         tokensConfig
 	trustedProxies []netip.Prefix
 	deadline       time.Duration
@@ -51,8 +51,8 @@ func loadConfig(name string) (*config, error) {
 func (r *reader) config(text []byte) (*config, error) {
 	file := r.parse(text)
 	if !r.failed() && file.missing() {
-		// Of a file that was cut off or never written, the defaults would make
-		// limits that nobody wants.
+		// The defaults in place of a file that was cut off would be the wrong
+		// limits, in silence.
 		r.problem(0, "the file is empty; any key may be left out, but not all of them")
 	}
 	if r.failed() {
@@ -66,6 +66,9 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	if v := f["debug_listen"]; !v.missing() {
 		c.readDebugListen(v)
+		if c.debugListen == c.listen && !strings.HasSuffix(c.listen, ":0") {
+			v.wrong("another address than listen")
+		}
 	}
 	c.backends.read(f)
 	c.readPolicies(f["policies"])
@@ -128,7 +131,7 @@ func (c *config) readTrustedProxies(v value) {
 		case prefix.Addr().Is4In6():
 			item.wrong("in the form of IPv4, such as 10.0.0.0/8")
 		case prefix.Addr().Is4() && prefix.Bits() < minPrefix4, prefix.Addr().Is6() && prefix.Bits() < minPrefix6:
-			item.wrong(fmt.Sprintf("your proxies' own range, at most a /%d (of IPv6 a /%d): whoever is in it chooses the address by which a client is counted", minPrefix4, minPrefix6))
+			item.wrong(fmt.Sprintf("your proxies' own range, at most a /%d (of IPv6 a /%d): a client inside it could choose the address that it is counted by", minPrefix4, minPrefix6))
 		case prefix.Masked() != prefix:
 			item.wrong(fmt.Sprintf("%v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen())))
 		}
@@ -161,7 +164,7 @@ func (c *config) warnings() []string {
 		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
 	}
 	if c.debugListen != "" && !isLoopback(c.debugListen) {
-		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it asks nobody for a password", c.debugListen))
+		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", c.debugListen))
 	}
 	if c.backends.flags != "" {
 		if err := flagfile.Check(c.backends.flags); err != nil {

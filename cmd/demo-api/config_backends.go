@@ -113,7 +113,7 @@ func (c *backendsConfig) read(f map[string]value) {
 			}
 		}
 	case len(c.names()) == 1:
-		f["flags"].problem("flags is set, but there is no backend beside %s to move clients to; set redis or memcached", c.serving)
+		f["flags"].problem("flags is set, but there is no backend other than %s to move clients to; set redis or memcached", c.serving)
 	}
 }
 

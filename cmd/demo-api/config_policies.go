@@ -57,7 +57,7 @@ func (c *config) readPolicies(v value) {
 func (c *config) readDryRuns(v value) {
 	for _, e := range v.entries(policiesMustBe) {
 		if !slices.Contains(routePolicies, e.key) {
-			e.value.problem("%s is beside no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
+			e.value.problem("%s limits no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
 			continue
 		}
 		if p := readPolicy(e.key+dryRunSuffix, e.value); p != nil {
@@ -124,8 +124,8 @@ func longestWait(l throttler.Limit) time.Duration {
 	return time.Duration(float64(l.Capacity()-1) / float64(l.Quota) * float64(l.Window))
 }
 
-// waitWarnings names the policies under which a request may wait for longer
-// than the server gives it.
+// waitWarnings names the limits under which a request may wait for longer than
+// the server gives others: its client, or a proxy, will hardly wait that long.
 func waitWarnings(p *throttler.Policy) []string {
 	var all []string
 	for i, l := range p.Limits {
@@ -134,11 +134,11 @@ func waitWarnings(p *throttler.Policy) []string {
 			time time.Duration
 			what string
 		}{
-			{writeTimeout, "the server writes a response within %v"},
-			{drainTimeout, "a request in flight has %v when the demo ends"},
+			{writeTimeout, "the server's write timeout of %v"},
+			{drainTimeout, "the %v that requests in flight have when the demo ends"},
 		} {
 			if wait > bound.time {
-				all = append(all, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, but "+bound.what+"; set max_wait", p.Name, i, l, wait, bound.time))
+				all = append(all, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, longer than "+bound.what+"; set max_wait", p.Name, i, l, wait, bound.time))
 				break
 			}
 		}

@@ -125,7 +125,7 @@ func (r *reader) syntax(err error) {
 		return
 	}
 	text := at.Message
-	if at.ContextMsg != "" {
+	if at.ContextMsg != "" && at.ContextMark.Line > 0 {
 		text += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
 	}
 	r.problem(at.Mark.Line, "%s", text)

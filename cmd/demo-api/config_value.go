@@ -63,7 +63,7 @@ func (v value) wrong(mustBe string) {
 	case v.missing() || v.node.Kind == yaml.ScalarNode && v.node.Value == "":
 		v.problem("%s is missing; it must be %s", v.name(), mustBe)
 	case v.node.Kind == yaml.ScalarNode:
-		v.problem("%s is %q; it must be %s", v.name(), v.node.Value, mustBe)
+		v.problem("%s is %s; it must be %s", v.name(), quoted(v.node.Value), mustBe)
 	case v.node.Kind == yaml.SequenceNode:
 		v.problem("%s is a list; it must be %s", v.name(), mustBe)
 	default:
@@ -151,10 +151,19 @@ func (v value) child(key string) string {
 
 // spelled returns a key as a problem shows it.
 func spelled(key string) string {
-	if plainKey.MatchString(key) {
+	if plainKey.MatchString(key) && len(key) <= mostShown {
 		return key
 	}
-	return strconv.Quote(key)
+	return quoted(key)
+}
+
+const mostShown = 80 // bytes of a key or value
+
+func quoted(text string) string {
+	if len(text) > mostShown {
+		return strconv.Quote(text[:mostShown]) + "…"
+	}
+	return strconv.Quote(text)
 }
 
 // scalar returns the text of a scalar as the file spells it: YAML would make

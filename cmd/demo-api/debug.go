@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
 )
@@ -28,6 +29,7 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 // debugBackend is what /debug/backend answers: numbers, no keys.
 type debugBackend struct {
 	Backend string                 `json:"backend"`
+	Memory  *memorybackend.Stats   `json:"memory,omitempty"`
 	Rollout *rollout.Stats         `json:"rollout,omitempty"`
 	Shadow  *shadow.Stats          `json:"shadow,omitempty"`
 	DryRuns map[string]debugDryRun `json:"dry_runs,omitempty"`
@@ -41,6 +43,10 @@ type debugDryRun struct {
 func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		answer := debugBackend{Backend: b.config.backends.serving, DryRuns: make(map[string]debugDryRun)}
+		if b.memory != nil {
+			s := b.memory.Stats()
+			answer.Memory = &s
+		}
 		if b.rollout != nil {
 			s := b.rollout.Stats()
 			answer.Rollout = &s

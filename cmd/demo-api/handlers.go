@@ -36,7 +36,7 @@ func getRepo(w http.ResponseWriter, r *http.Request) {
 	})
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
-	w.Header().Set("Cache-Control", "private, no-cache")            // kept by the client, who asks each time
+	w.Header().Set("Cache-Control", "private, no-cache")            // kept by the client, which asks each time
 	r.Header.Del("Range")                                           // ServeContent's 416 would drop Cache-Control, and JSON has no parts
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // knows If-None-Match in all its forms
 }

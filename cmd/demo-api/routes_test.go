@@ -272,6 +272,10 @@ func TestDebugIsForTheOperator(t *testing.T) {
 	if r := d.operator("/repos/acme/rockets"); r.status != http.StatusNotFound || !strings.Contains(r.body, "/debug lists them") {
 		t.Errorf("the API on the operator's listener: got %v, want 404", r)
 	}
+	d.get("/repos/acme/rockets")
+	if r := d.operator("/debug/backend"); !strings.Contains(r.body, `"keys": 2`) { // core's and secondary's
+		t.Errorf("after one request: got %v, want the memory backend's two keys", r)
+	}
 	if !strings.HasPrefix(d.debug, "http://127.0.0.1:") {
 		t.Errorf("it listens on %s, want loopback", d.debug)
 	}

@@ -38,7 +38,7 @@ func TestArguments(t *testing.T) {
 		{"-check -config " + wrong, "", "the configuration is wrong, nothing was started\n" + wrong + ":1: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached", true},
 		{"-check -config " + right, "warning: policy \"core\": limit 1, 600 per 10m0s (fixed-window), can never refuse", "", false},
 		{"-check -config example.yaml", "the configuration is right\n", "", false},
-		{"-check -config docker/demo.yaml", "warning: debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it asks nobody for a password\nthe configuration is right\n", "", false},
+		{"-check -config docker/demo.yaml", "warning: debug_listen is 0.0.0.0:8081, which is not on loopback: other machines may reach it, and it has no password\nthe configuration is right\n", "", false},
 		{"-listen " + taken.Addr().String(), "", taken.Addr().String() + " is in use by another program; choose another address, such as -listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0", false},
 	} {
 		var out strings.Builder

@@ -28,6 +28,4 @@ func main() {
 	}
 }
 
-var algorithms = []throttler.Algorithm{
-	throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket,
-}
+var algorithms = throttler.Algorithms()

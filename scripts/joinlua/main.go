@@ -1,12 +1,20 @@
-// Command joinlua prints the Redis script that decides as servers get it: its
-// parts, joined in their order. A linter finds the locals of one part unused,
-// and those of another undefined, until they stand together.
+// Command joinlua prints a Redis script as servers get it, its parts joined in
+// their order: decide, decide-at or release. A linter finds the locals of one
+// part unused, and those of another undefined, until they are joined.
 package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/weir-go/weir/lua"
 )
 
-func main() { fmt.Print(lua.Decide) }
+func main() {
+	scripts := map[string]string{"decide": lua.Decide, "decide-at": lua.DecideAt, "release": lua.Release}
+	if len(os.Args) != 2 || scripts[os.Args[1]] == "" {
+		fmt.Fprintln(os.Stderr, "usage: joinlua decide | decide-at | release")
+		os.Exit(2)
+	}
+	fmt.Print(scripts[os.Args[1]])
+}

@@ -199,6 +199,32 @@ func TestValues(t *testing.T) {
 	}
 }
 
+// What flagd computes by rules that evaluators read in several ways, or in ways of
+// its own, is an error here, and never another variant.
+func TestWhereFlagdDiffers(t *testing.T) {
+	for _, test := range []struct{ targeting, want string }{
+		{`{"fractional": [{"var": "age"}, ["redis", 50], ["memory", 50]]}`, `fractional buckets by 7; it must be a string`},
+		{`{"if": [{"==": [{"var": "age"}, "7"]}, "redis", "memory"]}`, `7 is compared with 7; they must be of one type, and no lists`},
+		{`{"if": [{"==": [{"var": "beta"}, 1]}, "redis", "memory"]}`, `true is compared with 1; they must be of one type, and no lists`},
+		{`{"if": [{"==": [["a"], ["a"]]}, "redis", "memory"]}`, `[a] is compared with [a]; they must be of one type, and no lists`},
+		{`{"if": [{"in": [{"var": "age"}, ["7"]]}, "redis", "memory"]}`, `7 is compared with 7; they must be of one type, and no lists`},
+		{`{"if": [{"in": [{"var": "age"}, "47"]}, "redis", "memory"]}`, `in looks for 7 in 47; it must be a string in a string, or a value in a list`},
+		{`{"fractional": [{"cat": [{"var": "targetingKey"}, {"var": "age"}]}, ["redis", 50], ["memory", 50]]}`, `cat joins 7; it must be a string`},
+		{`{"if": [{"var": ""}, "redis", "memory"]}`, `var is ""; it must be targetingKey, $flagd.flagKey or the name of an attribute, without a dot`},
+		{`{"if": [{"var": "a.b"}, "redis", "memory"]}`, `var is "a.b"; it must be targetingKey, $flagd.flagKey or the name of an attribute, without a dot`},
+		{`{"if": [{"var": "teams"}, "redis", "memory"]}`, `attribute "teams" is a []interface {}; it must be a string, a number or a boolean`},
+	} {
+		f := newFile(t, withTargeting(test.targeting))
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		details, err := f.client.StringValueDetails(t.Context(), flagKey, "unset", openfeature.NewEvaluationContext("alice", map[string]any{"age": 7, "beta": true, "teams": []any{"a"}}))
+		if err == nil || details.Value != "unset" || !strings.HasSuffix(err.Error(), test.want) {
+			t.Errorf("%s: got %q, %v; want %s", test.targeting, details.Value, err, test.want)
+		}
+	}
+}
+
 func TestWrongFilesSayWhere(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{" \n", "the file is empty"},
@@ -226,6 +252,7 @@ func TestWrongFilesSayWhere(t *testing.T) {
 		{withTargeting(`{"fractional": [["redis", 1.5]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1.5; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 30; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redsi", 30], ["memcached", 70]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for redsi; it must be one of the variants: memcached, memory, redis`},
+		{`{"flags": {"f": {"state": "ENABLED", "variants": {"a\u2028b": 1}, "targeting": {"if": [true, "a"]}}}}`, `line 1: flag "f": variants has "a\u2028b", which targeting can not choose; a name must have no character that JSON escapes, and no space around it`},
 		{withTargeting(`{"fractional": ["x", "redis"]}`), `line 1: flag "throttler-backend": targeting.fractional[1] is redis; it must be a variant and its weight, such as ["redis", 30]`},
 	} {
 		name := filepath.Join(t.TempDir(), "flags.json")

@@ -87,6 +87,12 @@ func parseFlag(text json.RawMessage) (*flag, error) {
 	if object, ok := file.Targeting.(map[string]any); file.Targeting == nil || ok && len(object) == 0 {
 		return f, nil
 	}
+	for name := range f.variants {
+		// flagd finds a variant by its name in JSON, without the quotes.
+		if text, err := json.Marshal(name); err != nil || string(text) != `"`+name+`"` || strings.TrimSpace(name) != name {
+			return nil, fmt.Errorf("variants has %q, which targeting can not choose; a name must have no character that JSON escapes, and no space around it", name)
+		}
+	}
 	var err error
 	f.targeting, err = compile(file.Targeting, "targeting", f.variants)
 	return f, err

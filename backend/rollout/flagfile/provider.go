@@ -16,7 +16,8 @@
 // later and no client changes sides. Of flagd's targeting it knows fractional,
 // if, ==, in, cat and var; of a file with more it says so. Weights below 0, or
 // that add up to 0, are an error here; flagd takes the first for 0 and then
-// draws nothing.
+// draws nothing. So is a comparison or a join of values of different types, which
+// flagd would convert.
 //
 // The file is read again and again, a few times a second: however it is
 // changed, by an editor, a rename or a mount, is seen. While it is gone or

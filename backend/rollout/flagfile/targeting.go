@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -147,15 +148,19 @@ func compileEqual(arguments []rule) (rule, error) {
 		if err != nil {
 			return nil, err
 		}
-		return equal(values[0], values[1]), nil
+		return equal(values[0], values[1])
 	}, nil
 }
 
-// equal compares scalars of one type; JsonLogic would convert others.
-func equal(a, b any) bool {
+// equal compares scalars of one type, or with null. JsonLogic converts others, by
+// rules of which evaluators have several readings.
+func equal(a, b any) (bool, error) {
 	_, aList := a.([]any)
 	_, bList := b.([]any)
-	return !aList && !bList && a == b
+	if aList || bList || a != nil && b != nil && reflect.TypeOf(a) != reflect.TypeOf(b) {
+		return false, fmt.Errorf("%v is compared with %v; they must be of one type, and no lists", a, b)
+	}
+	return a == b, nil
 }
 
 func compileIn(arguments []rule) (rule, error) {
@@ -168,13 +173,21 @@ func compileIn(arguments []rule) (rule, error) {
 			return nil, err
 		}
 		switch whole := values[1].(type) {
+		case nil:
+			return false, nil
 		case []any:
-			return slices.ContainsFunc(whole, func(v any) bool { return equal(v, values[0]) }), nil
+			for _, v := range whole {
+				if same, err := equal(v, values[0]); same || err != nil {
+					return same, err
+				}
+			}
+			return false, nil
 		case string:
-			part, ok := values[0].(string)
-			return ok && strings.Contains(whole, part), nil
+			if part, ok := values[0].(string); ok {
+				return strings.Contains(whole, part), nil
+			}
 		}
-		return false, nil
+		return nil, fmt.Errorf("in looks for %v in %v; it must be a string in a string, or a value in a list", values[0], values[1])
 	}, nil
 }
 
@@ -186,16 +199,22 @@ func compileCat(arguments []rule) (rule, error) {
 		}
 		var all strings.Builder
 		for _, v := range values {
-			if v != nil {
-				fmt.Fprint(&all, v)
+			part, ok := v.(string)
+			if !ok && v != nil {
+				return nil, fmt.Errorf("cat joins %v; it must be a string", v)
 			}
+			all.WriteString(part)
 		}
 		return all.String(), nil
 	}, nil
 }
 
+// flagKeyVar names the flag's key to var.
+const flagKeyVar = "$flagd.flagKey"
+
 // compileVar makes a rule of what the evaluation context has: targetingKey and
-// the attributes, and $flagd.flagKey.
+// the attributes, and $flagd.flagKey. JsonLogic takes "" for the whole context and
+// dots for a way into an attribute; neither is supported.
 func compileVar(arguments []rule) (rule, error) {
 	if len(arguments) < 1 || len(arguments) > 2 {
 		return nil, errors.New("needs a name, and may have a default")
@@ -209,16 +228,22 @@ func compileVar(arguments []rule) (rule, error) {
 		if !ok {
 			return nil, fmt.Errorf("var needs a name, got %v", values[0])
 		}
+		if name == flagKeyVar {
+			return s.flag, nil
+		}
+		if name == "" || strings.Contains(name, ".") {
+			return nil, fmt.Errorf("var is %q; it must be targetingKey, %s or the name of an attribute, without a dot", name, flagKeyVar)
+		}
 		switch v := s.context[name].(type) {
+		case nil:
 		case string, bool, float64:
 			return v, nil
 		case int64:
 			return float64(v), nil
 		case int:
 			return float64(v), nil
-		}
-		if name == "$flagd.flagKey" {
-			return s.flag, nil
+		default:
+			return nil, fmt.Errorf("attribute %q is a %T; it must be a string, a number or a boolean", name, v)
 		}
 		if len(values) == 2 {
 			return values[1], nil

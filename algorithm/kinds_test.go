@@ -1,0 +1,116 @@
+package algorithm
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestEveryAlgorithmIsCounted(t *testing.T) {
+	for _, a := range throttler.Algorithms() {
+		if l := (throttler.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).known() {
+			t.Errorf("nothing counts a %v", a)
+		}
+	}
+	for k := range kinds {
+		if kind(k).known() && (k > 15 || k == 8 || k == 9) {
+			t.Errorf("kind %d cannot begin a state", k)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a limit of an unknown algorithm is counted somehow")
+		}
+	}()
+	kindOf(&throttler.Limit{Quota: 1, Window: time.Second, Algorithm: 255})
+}
+
+func TestUnknownKindsAreNotParsed(t *testing.T) {
+	for k := range 256 {
+		row := append([]byte{byte(k), 0, 0, 0, 0, 0, 1}, make([]byte, 20)...)
+		if s, err := Parse(row); !kind(k).known() && err == nil {
+			t.Errorf("a row of kind %d is parsed as %+v", k, s)
+		}
+	}
+	for k := range 16 {
+		short := append([]byte{byte(k) << 4, 0, 0, 1}, make([]byte, 8)...)
+		if s, err := Parse(short); (!kind(k).known() || !kinds[k].shortForm) != (err != nil) {
+			t.Errorf("a short form of kind %d is parsed as %+v, %v", k, s, err)
+		}
+	}
+}
+
+// The scripts have the same constants, and the same kinds by the same numbers.
+func TestScriptsAgree(t *testing.T) {
+	for name, want := range map[string]int64{
+		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
+		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords,
+		"FIXED_WINDOW": int64(kindOf(&throttler.Limit{Quota: 1, Window: time.Second})),
+		"ENTRY_BYTES":  instantBytes + costBytes,
+	} {
+		if got := luaConstant(t, name); got != strconv.FormatInt(want, 10) {
+			t.Errorf("%s is %s in Lua, %d in Go", name, got, want)
+		}
+	}
+	entry := fmt.Sprintf("'>I%dI%d'", instantBytes, costBytes)
+	if got := luaConstant(t, "ENTRY"); got != entry {
+		t.Errorf("ENTRY is %s in Lua, want %s", got, entry)
+	}
+	_, table, _ := strings.Cut(lua.Decide, "local KINDS = {")
+	table, _, _ = strings.Cut(table, "}")
+	for i, m := range regexp.MustCompile(`(\w+), +-- (\d+)`).FindAllStringSubmatch(table, -1) {
+		k := i + 1
+		if m[2] != strconv.Itoa(k) || !kind(k).known() {
+			t.Errorf("kind %d of the scripts, %s, is unknown here", k, m[1])
+			continue
+		}
+		want := strings.ReplaceAll(kinds[k].algorithm.String(), "-", "_")
+		if kinds[k].aligned {
+			want = "aligned_window"
+		}
+		if m[1] != want {
+			t.Errorf("kind %d is %s in Lua, %s in Go", k, m[1], want)
+		}
+	}
+	if n := strings.Count(table, "--"); n != len(kinds)-1 {
+		t.Errorf("the scripts have %d kinds, Go %d", n, len(kinds)-1)
+	}
+}
+
+// luaConstant returns what "local A, NAME = 1, 2" makes of NAME.
+func luaConstant(t *testing.T, name string) string {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`(?m)^ *local ([A-Z_, ]+) = ([^-\n]+)`).FindAllStringSubmatch(lua.Decide, -1) {
+		values := strings.Split(m[2], ", ")
+		for i, n := range strings.Split(m[1], ", ") {
+			if n == name && i < len(values) {
+				return strings.TrimSpace(values[i])
+			}
+		}
+	}
+	t.Errorf("the scripts do not name %s", name)
+	return ""
+}
+
+func TestLifetime(t *testing.T) {
+	for _, test := range []struct {
+		limit throttler.Limit
+		want  time.Duration
+	}{
+		{throttler.Limit{Quota: 10, Window: time.Minute}, time.Minute},
+		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingWindow}, 2 * time.Minute},
+		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingLog}, time.Minute},
+		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 30}, 3 * time.Minute},
+		{throttler.Limit{Quota: 1, Window: throttler.MaxWindow, Algorithm: throttler.LeakyBucket}, throttler.MaxWindow},
+	} {
+		if got := Lifetime(test.limit); got != test.want {
+			t.Errorf("%v: %v, want %v", test.limit, got, test.want)
+		}
+	}
+}

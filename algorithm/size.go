@@ -1,0 +1,44 @@
+package algorithm
+
+import "slices"
+
+// Size returns the length of the stored form of s, in bytes, but does not know the
+// short form.
+func (s *State) Size() int {
+	size := 0
+	for i := range s.records {
+		r := &s.records[i]
+		size += kindBytes + windowBytes + r.kind.counter().size(r)
+	}
+	return size
+}
+
+// Coarsen halves the sliding logs of s that have more than that many entries, by
+// merging neighbours: of two, the older counts until the younger does. Used and
+// the reset time stay as they are. Charges leave the window later than they would
+// have, never earlier. A refund of a charge that was merged may find nothing to
+// give back. Call it after a decision: entries that do not count any more must
+// not be in the logs.
+func (s *State) Coarsen(entries int) {
+	for i := range s.records {
+		r := &s.records[i]
+		if len(r.log) <= max(entries, 1) {
+			continue
+		}
+		r.log = halved(r.log)
+		r.count = 0
+		for _, e := range r.log {
+			r.count += e.cost
+		}
+	}
+}
+
+// halved returns log in half as many entries, in memory of their own.
+func halved(log []entry) []entry {
+	odd := len(log) % 2 // the oldest stays alone then
+	short := append(make([]entry, 0, len(log)/2+odd), log[:odd]...)
+	for pair := range slices.Chunk(log[odd:], 2) {
+		short = append(short, entry{at: pair[1].at, cost: min(pair[0].cost+pair[1].cost, maxLogCost)})
+	}
+	return short
+}

@@ -1,0 +1,76 @@
+package algorithm_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// A state that was loaded into the memory of another one is as it was stored, and
+// as long as Size says.
+func TestLoadReusesMemory(t *testing.T) {
+	rng := newRand(t)
+	var loaded algorithm.State
+	for range 5000 {
+		var s algorithm.State
+		limits := make([]throttler.Limit, 1+rng.IntN(4))
+		for i := range limits {
+			limits[i] = randomLimit(rng, algorithms[rng.IntN(len(algorithms))])
+		}
+		now := 1 + rng.Int64N(1<<40)
+		results := make([]algorithm.Result, len(limits))
+		for range rng.IntN(5) {
+			s.Charge(limits, 1+rng.Int64N(3), now, results)
+			now += rng.Int64N(10)
+		}
+		form := s.Append(nil)
+		if err := loaded.Load(form); err != nil {
+			t.Fatal(err)
+		}
+		if again := loaded.Append(nil); !slices.Equal(again, form) {
+			t.Fatalf("%x, loaded and stored again, is %x", form, again)
+		}
+		if size := s.Size(); size != len(form) && (len(form) != 12 || size != 20) {
+			t.Fatalf("a state of %d bytes has size %d", len(form), size)
+		}
+	}
+	if err := loaded.Load([]byte{1, 2, 3}); err == nil || loaded.Size() != 0 {
+		t.Errorf("what is no state: %v, of size %d", err, loaded.Size())
+	}
+}
+
+// A log that is made coarser says the same of used and reset at, and never allows
+// what it would have refused.
+func TestCoarsen(t *testing.T) {
+	rng := newRand(t)
+	for range 300 {
+		quota := 40 + rng.Int64N(200)
+		limits := []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.SlidingLog}}
+		var exact, coarse algorithm.State
+		var want, got [1]algorithm.Result
+		now := int64(1e12)
+		for range 400 {
+			now += rng.Int64N(20)
+			cost := 1 + rng.Int64N(4)
+			fits := exact.Look(limits, cost, now, want[:])
+			coarseFits := coarse.Look(limits, cost, now, got[:])
+			if got[0].Used < want[0].Used || got[0].ResetAt != want[0].ResetAt || coarseFits && !fits || coarseFits == fits && got[0].RetryAt < want[0].RetryAt {
+				t.Fatalf("the coarse log says %+v, the exact one %+v", got[0], want[0])
+			}
+			if !coarseFits {
+				continue
+			}
+			exact.Charge(limits, cost, now, want[:])
+			coarse.Charge(limits, cost, now, got[:])
+			before := got
+			coarse.Coarsen(16)
+			coarse.Look(limits, 0, now, got[:])
+			if got[0].Used != before[0].Used || got[0].ResetAt != before[0].ResetAt || coarse.Size() > 18+10*16 {
+				t.Fatalf("%+v became %+v, of size %d", before[0], got[0], coarse.Size())
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package memorybackend
+
+import (
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler"
+)
+
+// found says whether a take met keys without a count.
+type found uint8
+
+const (
+	noNewKeys     found = iota
+	newKeys             // and they have one now
+	newKeysPooled       // and there was no room for one
+)
+
+// take makes a decision under p, nil if counts do not move, as peek and settle
+// do.
+func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, found, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.locate(r.Charges, p, long, at)
+	if err != nil {
+		return throttler.Decision{}, noNewKeys, err
+	}
+	found := s.admitTake(r.Charges, at)
+	if found == newKeysPooled {
+		s.pooled++
+		s.hand += uint32(s.looked) // the next new key looks elsewhere
+	}
+	d := algorithm.Look(*r, s.statesOf())
+	if !d.Allowed {
+		s.keepRefused(&d, at)
+		return d, found, nil
+	}
+	s.make(at)
+	for i := range s.all {
+		s.begin(&s.all[i])
+	}
+	algorithm.Charge(&d, s.statesOf())
+	s.saveCharged(&d, at)
+	return d, found, nil
+}
+
+func (s *shard) peek(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.locate(r.Charges, p, long, at)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	s.admitTake(r.Charges, at)
+	return algorithm.Look(*r, s.statesOf()), nil
+}
+
+// settle settles what was charged. What was charged too little is charged even
+// if the count was lost or has expired since.
+func (s *shard) settle(st *throttler.Settlement, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
+	charges := st.Charged.Charges
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.locate(charges, p, long, at)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	for i := range s.all {
+		c := &s.all[i]
+		switch {
+		case algorithm.StatusesOf(&st.Charged, i)[0].Mark.Shared:
+			s.share(c, &charges[i], i, at)
+			c.isNew = c.isNew && st.Costs[i] > charges[i].Cost
+		case c.place == nowhere:
+			c.isNew = c.arrived || st.Costs[i] > charges[i].Cost
+		}
+	}
+	s.admit(charges, at)
+	s.make(at)
+	for i := range s.all {
+		s.begin(&s.all[i])
+	}
+	d := algorithm.Settle(*st, s.statesOf())
+	s.saveCharged(&d, at)
+	return d, nil
+}
+
+// admitTake finds room for the counts that a take would create.
+func (s *shard) admitTake(charges []throttler.Charge, at *moment) found {
+	for i := range s.all {
+		c := &s.all[i]
+		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0)
+	}
+	return s.admit(charges, at)
+}
+
+// saveCharged stores counts that d has charged or settled.
+func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
+	for i := range s.all {
+		c := &s.all[i]
+		statuses := algorithm.StatusesOf(d, i)
+		if c.place != nowhere {
+			s.entries.at(c.place).used = usedPart(statuses)
+			s.save(c, at)
+		}
+		if c.shared {
+			for j := range statuses {
+				statuses[j].Mark.Shared = true
+			}
+		}
+	}
+	s.trim(at)
+}
+
+// usedPart returns the largest used / capacity, 1 if a limit has no more room.
+func usedPart(statuses []throttler.Status) float32 {
+	var part float32
+	for i := range statuses {
+		used, left := statuses[i].Used, statuses[i].Remaining
+		part = max(part, float32(used)/float32(used+left))
+	}
+	return part
+}
+
+// keepRefused notes which counts refused d, a take: a flood of keys must not free
+// a client that is refused, though a cheaper charge might still fit. It stores
+// counts that arrived.
+func (s *shard) keepRefused(d *throttler.Decision, at *moment) {
+	arrived := false
+	for i := range s.all {
+		c := &s.all[i]
+		arrived = arrived || c.arrived
+		c.isNew = c.isNew && c.arrived && !c.shared
+	}
+	if arrived {
+		s.make(at)
+	}
+	for i := range s.all {
+		c := &s.all[i]
+		statuses := algorithm.StatusesOf(d, i)
+		if c.arrived && !c.shared {
+			s.begin(c)
+			s.entries.at(c.place).used = usedPart(statuses)
+			s.save(c, at)
+		}
+		for j := range statuses {
+			if c.place != nowhere && statuses[j].Refused && !statuses[j].RetryAt.Equal(throttler.Never) {
+				s.entries.at(c.place).used = 1
+			}
+		}
+	}
+	if arrived {
+		s.trim(at)
+	}
+}

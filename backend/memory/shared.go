@@ -1,0 +1,42 @@
+package memorybackend
+
+import "github.com/weir-go/weir/throttler"
+
+// Counts that new keys share while there is no room for counts of their own.
+const (
+	// sharedCounts is how many there are for each policy, at least: one for each
+	// lock if there are more locks. More would let more newcomers through beyond
+	// their number, fewer would let one newcomer use up what others share.
+	sharedCounts = 64
+
+	// sharedMost is how many a shard has of all policies. Policies that come later
+	// share them as well.
+	sharedMost = 256
+
+	// sharedLog is how many entries a sliding log of a shared count has. More are
+	// merged.
+	sharedLog = 64
+)
+
+// share makes c, the count of charge i, one that new keys share. The keys of one
+// decision never share one: it is chosen by the place of the charge, and by the
+// seeded hash of the key's own name.
+func (s *shard) share(c *count, charge *throttler.Charge, i int, at *moment) {
+	number := byte(c.hash % s.shares)
+	c.shared, c.arrived = true, false
+	s.findShared(c, charge.Policy.Name, i, number, at)
+	if c.place == nowhere && s.shared >= sharedMost {
+		s.findShared(c, "", i, number, at)
+	}
+	c.isNew = c.place == nowhere
+}
+
+func (s *shard) findShared(c *count, policy string, i int, number byte, at *moment) {
+	name := append(c.nameBuf[:0], byte(len(policy)))
+	name = append(name, policy...)
+	if name = append(name, tagShared, byte(i), number); len(name) > maxName {
+		name = hashed(name)
+	}
+	c.name = name
+	s.find(c, at)
+}

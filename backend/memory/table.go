@@ -1,0 +1,174 @@
+package memorybackend
+
+import "hash/maphash"
+
+// How counts lie in memory.
+//
+// A table has an entry of 128 bytes for each name, in the order in which they
+// came. An entry has no pointer, so the garbage collector does not look inside:
+// a million keys cost a collection nothing. When an entry is removed, the last
+// one moves to its place, so entries are dense, and chunks at the end are given
+// back.
+//
+// An index of cells says where a name's entry is. A cell is 32 bits of the name's
+// hash and the entry's place plus 1; 0 is free. A name's cell is at its hash,
+// modulo the number of cells, or at the next one that was free. The hash is
+// seeded, so a client cannot choose keys that meet; and entries hold the whole
+// name, or its SHA-256 if it is long, so two keys never share a count.
+//
+//	cells    [ 0 | h,2 | h,1 | 0 | 0 | h,3 | ... ]    at most 3/4 taken
+//	chunks   [ entry 0 ... entry 63 ] [ entry 64 ... ] ...
+//
+// An entry's state is in the stored form that Redis and Memcached keep, too. One
+// that is longer than 48 bytes (more than two limits, a log of more than three
+// charges) is a Go object outside of the table; see large.go.
+type table struct {
+	seed   maphash.Seed
+	cells  []uint64
+	chunks []*[chunkLen]entry
+	n      int // entries
+}
+
+const (
+	chunkLen  = 64
+	entrySize = 128
+	cellSize  = 8
+	minCells  = 16
+	maxName   = 48
+	maxPacked = 48
+)
+
+// entry is what the table keeps of one count.
+type entry struct {
+	// When the reset time last moved forward: the decision's now, the reset time
+	// it moved to, and what the process' own clock will show when all is over, the
+	// claim included. In ms.
+	openedAt, endsAt, until int64
+
+	// used is the largest used / capacity of the limits when last charged, 1 if a
+	// charge was refused since.
+	used float32
+
+	nameLen, stateLen uint8
+	flags             uint8
+
+	name  [maxName]byte
+	state [maxPacked]byte // its stored form, or the place of a large one
+}
+
+// Flags of an entry.
+const (
+	isLarge   = 1 << iota // the state is a large one
+	isClaimed             // the count has moved
+	isShared              // new keys are counted here together
+)
+
+const nowhere = ^uint32(0)
+
+// at returns the entry in that place, for as long as no entry is removed.
+func (t *table) at(place uint32) *entry { return &t.chunks[place/chunkLen][place%chunkLen] }
+
+func (t *table) hash(name []byte) uint32 { return uint32(maphash.Bytes(t.seed, name)) }
+
+// find returns the place of the entry of that name, or nowhere.
+func (t *table) find(name []byte, hash uint32) uint32 {
+	if len(t.cells) == 0 {
+		return nowhere
+	}
+	mask := uint32(len(t.cells) - 1)
+	for i := hash & mask; ; i = (i + 1) & mask {
+		cell := t.cells[i]
+		if cell == 0 {
+			return nowhere
+		}
+		if uint32(cell>>32) == hash {
+			if e := t.at(uint32(cell) - 1); string(e.name[:e.nameLen]) == string(name) {
+				return uint32(cell) - 1
+			}
+		}
+	}
+}
+
+// add returns the place of a new, empty entry of that name, which is in no other.
+func (t *table) add(name []byte, hash uint32) uint32 {
+	if needed := cellsFor(t.n + 1); needed > len(t.cells) {
+		old := t.cells
+		t.cells = make([]uint64, needed)
+		for _, cell := range old {
+			if cell != 0 {
+				t.put(cell)
+			}
+		}
+	}
+	place := uint32(t.n)
+	if t.n == len(t.chunks)*chunkLen {
+		t.chunks = append(t.chunks, new([chunkLen]entry))
+	}
+	t.n++
+	e := t.at(place)
+	*e = entry{nameLen: uint8(len(name))}
+	copy(e.name[:], name)
+	t.put(uint64(hash)<<32 | uint64(place+1))
+	return place
+}
+
+// cellsFor returns how many cells the index of n entries has: a power of two.
+func cellsFor(n int) int {
+	cells := minCells
+	for cells*3 < n*4 {
+		cells *= 2
+	}
+	return cells
+}
+
+func (t *table) put(cell uint64) {
+	mask := uint32(len(t.cells) - 1)
+	i := uint32(cell>>32) & mask
+	for t.cells[i] != 0 {
+		i = (i + 1) & mask
+	}
+	t.cells[i] = cell
+}
+
+// remove removes the entry in that place. The one that was last, in the place
+// that is now t.n, is there afterwards.
+func (t *table) remove(place uint32) {
+	t.free(t.cellOf(place))
+	last := uint32(t.n - 1)
+	if place != last {
+		i := t.cellOf(last)
+		t.cells[i] = t.cells[i]>>32<<32 | uint64(place+1)
+		*t.at(place) = *t.at(last)
+	}
+	t.n--
+	// One chunk is kept in reserve, for a table that grows and shrinks by one.
+	if keep := (t.n+chunkLen-1)/chunkLen + 1; keep < len(t.chunks) {
+		t.chunks[keep] = nil
+		t.chunks = t.chunks[:keep]
+	}
+}
+
+// cellOf returns which cell points to place.
+func (t *table) cellOf(place uint32) uint32 {
+	e := t.at(place)
+	mask := uint32(len(t.cells) - 1)
+	i := t.hash(e.name[:e.nameLen]) & mask
+	for uint32(t.cells[i]) != place+1 {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+// free frees cell i, and moves back those behind it that it had pushed on: a
+// search ends at the first free cell.
+func (t *table) free(i uint32) {
+	mask := uint32(len(t.cells) - 1)
+	for j := (i + 1) & mask; t.cells[j] != 0; j = (j + 1) & mask {
+		home := uint32(t.cells[j]>>32) & mask
+		if (j-home)&mask >= (j-i)&mask {
+			t.cells[i] = t.cells[j]
+			i = j
+		}
+	}
+	t.cells[i] = 0
+}

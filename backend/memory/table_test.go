@@ -1,0 +1,46 @@
+package memorybackend
+
+import (
+	"flag"
+	"hash/maphash"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+)
+
+// A table keeps what a map does, through random additions and removals, also
+// where many names have one hash.
+func TestTable(t *testing.T) {
+	seed := rand.Uint64()
+	if f := flag.Lookup("seed").Value.String(); f != "0" {
+		seed, _ = strconv.ParseUint(f, 10, 64)
+	}
+	t.Logf("-seed=%d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	table := table{seed: maphash.MakeSeed()}
+	want := make(map[string]int64)
+	for range 200_000 {
+		name := strconv.Itoa(rng.IntN(2000))
+		hash := table.hash([]byte(name))
+		place := table.find([]byte(name), hash)
+		marked, ok := want[name]
+		if ok != (place != nowhere) {
+			t.Fatalf("%s is found: %v, want %v", name, !ok, ok)
+		}
+		if ok && table.at(place).endsAt != marked {
+			t.Fatalf("%s has the entry %d, want %d", name, table.at(place).endsAt, marked)
+		}
+		switch {
+		case ok && rng.IntN(3) > 0:
+			table.remove(place)
+			delete(want, name)
+		case !ok && len(want) < 1500:
+			place = table.add([]byte(name), hash)
+			want[name] = rng.Int64()
+			table.at(place).endsAt = want[name]
+		}
+		if table.n != len(want) || len(table.chunks)*chunkLen > table.n+2*chunkLen {
+			t.Fatalf("%d entries in %d chunks, want %d entries", table.n, len(table.chunks), len(want))
+		}
+	}
+}

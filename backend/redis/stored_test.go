@@ -1,0 +1,174 @@
+package redisbackend_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler"
+)
+
+// The script stores, byte for byte, what package algorithm does.
+func TestStoredBytes(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	policies := []*throttler.Policy{
+		policy("all", perHour(1<<40)), policy("aligned", throttler.Limit{Quota: 9, Window: time.Minute, Aligned: true}),
+		policy("long", throttler.Limit{Quota: 9, Window: 100 * time.Hour}),
+	}
+	for _, a := range throttler.Algorithms() {
+		l := throttler.Limit{Quota: 7, Window: 997 * time.Millisecond, Algorithm: a}
+		policies = append(policies, policy(a.String(), l))
+		policies[0].Limits = append(policies[0].Limits, l)
+	}
+	for _, p := range policies {
+		c := p.Charge("alice")
+		c.Partition = c.Key
+		c.Cost = 2
+		key, state := b.backend.Locate(c).Key, new(algorithm.State)
+		for step := range 6 {
+			b.clock.Advance(250 * time.Millisecond)
+			d, err := b.Take(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours := algorithm.Take(throttler.Request{Now: d.At, Charges: []throttler.Charge{c}}, []*algorithm.State{state})
+			if step == 3 {
+				if _, err := b.Settle(t.Context(), d, 1); err != nil {
+					t.Fatal(err)
+				}
+				algorithm.Settle(throttler.Settlement{Now: d.At, Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
+			}
+			if got, want := b.client.Get(t.Context(), key).Val(), string(state.Append(nil)); got != want {
+				t.Fatalf("policy %s, step %d: stored %x, want %x", p.Name, step, got, want)
+			}
+		}
+	}
+}
+
+// A kind that this version does not know is an error, and nothing is written.
+func TestUnknownKinds(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	c := policy("core", perHour(10)).Charge("alice")
+	c.Partition = c.Key
+	key := b.backend.Locate(c).Key
+	r := throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
+	taken, err := b.Take(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settlement := throttler.Settlement{Now: t0, Charged: taken, Costs: []int64{0}}
+	placements := map[string]*handoff.Placement{
+		"settled": {Backend: 1, Version: 1},
+	}
+	for name, value := range map[string]string{
+		"a row of a kind to come":          "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of kind 0":                  strings.Repeat("\x00", 20),
+		"a short form of a sliding window": "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a short form of a kind to come":   "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a row of a kind to come, claimed": "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+	} {
+		b.client.Set(t.Context(), key, value, 0)
+		check := func(call string, err error) {
+			t.Helper()
+			if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "newer version") {
+				t.Errorf("%s: %s: %v; want ErrUnavailable, and why", name, call, err)
+			}
+		}
+		_, err := b.Take(t.Context(), c)
+		check("Take", err)
+		_, err = b.Peek(t.Context(), c)
+		check("Peek", err)
+		_, err = b.backend.Settle(t.Context(), settlement)
+		check("Settle", err)
+		for kind, p := range placements {
+			_, err = b.backend.TakeAt(t.Context(), r, p)
+			check("TakeAt, "+kind, err)
+			_, err = b.backend.SettleAt(t.Context(), settlement, p)
+			check("SettleAt, "+kind, err)
+		}
+		_, err = b.backend.Release(t.Context(), handoff.ReleaseRequest{Now: t0, Charges: r.Charges, To: 2, Version: 1 << 47})
+		check("Release", err) // also where a newer version has placed the count
+		if got := b.client.Get(t.Context(), key).Val(); got != value {
+			t.Errorf("%s: %x was stored, and has become %x", name, value, got)
+		}
+	}
+	b.client.Del(t.Context(), key)
+	arrival := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: bytes.Repeat([]byte{15}, 20), ReleaseVersion: 1}}}
+	if _, err := b.backend.TakeAt(t.Context(), r, arrival); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("an arrival of an unknown kind: %v", err)
+	}
+	if n := b.client.Exists(t.Context(), key).Val(); n != 0 {
+		t.Error("an arrival of an unknown kind was stored")
+	}
+}
+
+// So is a limit of a kind that a script, forgotten by a deploy, does not know.
+func TestUnknownKindOfLimit(t *testing.T) {
+	client := newClient(t, testserver.Redis(t).Addr)
+	for kind := range 256 {
+		packed := algorithm.AppendUint(nil, 6, t0.UnixMilli())
+		packed = append(algorithm.AppendUint(packed, 4, 5000), 0, 1)
+		packed = append(algorithm.AppendUint(packed, 7, 1), 1)
+		packed = algorithm.AppendUint(append(packed, byte(kind)), 6, 1000)
+		packed = algorithm.AppendUint(algorithm.AppendUint(packed, 7, 10), 7, 10)
+		for name, script := range map[string]string{"Decide": lua.Decide, "DecideAt": lua.DecideAt} {
+			err := redis.NewScript(script).Run(t.Context(), client, []string{"key"}, packed).Err()
+			known := 1 <= kind && kind <= len(throttler.Algorithms())+1 // and aligned windows
+			if known != (err == nil) || err != nil && !strings.Contains(err.Error(), "newer version") {
+				t.Errorf("%s: a limit of kind %d: %v", name, kind, err)
+			}
+		}
+		client.Del(t.Context(), "key")
+	}
+}
+
+// Where rollout was removed, counts that moved continue, wherever they are.
+func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	core := policy("core", throttler.Limit{Quota: 10, Window: time.Minute})
+	mixed := policy("mixed", perHour(10), throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket})
+	for _, p := range []*throttler.Policy{core, mixed} {
+		c := p.Charge("alice")
+		c.Partition = c.Key
+		r := throttler.Request{Now: b.clock.Now(), Charges: []throttler.Charge{c}}
+		key := b.backend.Locate(c).Key
+		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Hour, Arrivals: []handoff.Arrival{{Due: true}}}
+		if _, err := b.backend.TakeAt(t.Context(), r, arrive); err != nil {
+			t.Fatal(err)
+		}
+		ttl := b.client.PTTL(t.Context(), key).Val()
+		b.clock.Advance(2 * time.Minute) // core's window is over, and the claim is not
+		want := int64(2)
+		if p == core {
+			want = 1
+		}
+		if d, err := b.Take(t.Context(), c); err != nil || d.Limits[0].Used != want {
+			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limits[0].Used, err, want)
+		}
+		if value := b.client.Get(t.Context(), key).Val(); value[0] != 8 {
+			t.Errorf("policy %s: the claim is gone: %x", p.Name, value)
+		}
+		if got := b.client.PTTL(t.Context(), key).Val(); got < ttl-time.Minute {
+			t.Errorf("policy %s: the key has %v to live, less than its claim's %v", p.Name, got, ttl)
+		}
+		release := handoff.ReleaseRequest{Now: b.clock.Now(), Charges: r.Charges, To: 2, Version: 6, Keep: time.Hour}
+		if _, err := b.backend.Release(t.Context(), release); err != nil {
+			t.Fatal(err)
+		}
+		var elsewhere *handoff.ElsewhereError
+		if _, err := b.backend.TakeAt(t.Context(), r, &handoff.Placement{Backend: 1, Version: 5}); !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != 2 {
+			t.Errorf("policy %s: %v, want a count elsewhere", p.Name, err)
+		}
+		if d, err := b.Take(t.Context(), c); err != nil || d.Limits[0].Used != want+1 {
+			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limits[0].Used, err, want+1)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package shadow
+
+import (
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// steps knows which counts of the candidate miss a charge or a settlement that the
+// serving backend made, and until when that shows. A fixed window is in step
+// again with the next one; any other count when nothing counts any more, on
+// either side.
+type steps struct {
+	mu    sync.Mutex
+	until map[countID]time.Time
+	all   time.Time // until then no count is taken to be in step: there were too many to know them
+	bound int
+}
+
+type countID struct{ policy, key, partition string }
+
+func idOf(c *throttler.Charge) countID { return countID{c.Policy.Name, c.Key, c.Partition} }
+
+// missed notes that the candidate does not have what the serving backend did to
+// charges, of which d is the decision.
+func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rest := d.Limits
+	for i := range charges {
+		n := len(charges[i].Policy.Limits)
+		s.extend(idOf(&charges[i]), d.At, later(latestReset(rest[:n]), outlived(charges[i].Policy, d.At)))
+		rest = rest[n:]
+	}
+}
+
+// outlived returns when everything that may count at an instant under p has ended,
+// whatever the candidate has: it may have missed other charges before, or made
+// this one and failed to say so. A fixed window needs no such time, for the
+// candidate's ends with the serving one's.
+func outlived(p *throttler.Policy, at time.Time) time.Time {
+	end := at
+	for _, l := range p.Limits {
+		if l.Algorithm != throttler.FixedWindow {
+			end = later(end, at.Add(algorithm.Lifetime(l)))
+		}
+	}
+	return end
+}
+
+func (s *steps) extend(id countID, now, until time.Time) {
+	if _, known := s.until[id]; !known && len(s.until) >= s.bound {
+		for other, at := range s.until {
+			if !now.Before(at) {
+				delete(s.until, other)
+			} else if at.After(s.all) {
+				s.all = at
+			}
+		}
+		if len(s.until) >= s.bound {
+			clear(s.until)
+		}
+	}
+	if until.After(s.until[id]) {
+		s.until[id] = until
+	}
+}
+
+// inStep reports whether the counts of both decisions about charges were in step
+// when they were made. Where one was not, what they leave is not either.
+func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler.Decision) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := !serving.At.Before(s.all)
+	first := 0
+	for i := range charges {
+		limits := charges[i].Policy.Limits
+		id, last := idOf(&charges[i]), first+len(limits)
+		until, missing := s.until[id]
+		switch {
+		case !missing:
+		case !serving.At.Before(until):
+			delete(s.until, id)
+		default:
+			in = false
+			for j := first; j < last; j++ {
+				if limits[j-first].Algorithm != throttler.FixedWindow {
+					s.until[id] = later(s.until[id], later(serving.Limits[j].ResetAt, candidate.Limits[j].ResetAt))
+				}
+			}
+		}
+		first = last
+	}
+	return in
+}
+
+func latestReset(limits []throttler.Status) time.Time {
+	var at time.Time
+	for i := range limits {
+		at = later(at, limits[i].ResetAt)
+	}
+	return at
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

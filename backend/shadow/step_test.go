@@ -1,0 +1,74 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// faulty fails some calls, before they have charged or afterwards.
+type faulty struct {
+	handoff.Store
+	fails func() (before, after bool)
+	calls atomic.Int64
+}
+
+func (f *faulty) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	f.calls.Add(1)
+	before, after := f.fails()
+	if before {
+		return throttler.Decision{}, errFailing
+	}
+	d, err := f.Store.TakeAt(ctx, r, p)
+	if after {
+		return throttler.Decision{}, errFailing
+	}
+	return d, err
+}
+
+// A candidate that decides as the serving backend does is never seen to differ,
+// whatever it was not shown and however often it failed.
+func TestOutOfStepIsKnown(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for _, algorithm := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
+		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
+		candidate := &faulty{Store: memorybackend.New(nil)}
+		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }
+		b := newShadow(t, shadow.Options{
+			Serving: memorybackend.New(nil), Candidate: candidate, Workers: 1, Queue: 4096,
+			OnDifference: func(serving, candidate throttler.Decision) {
+				t.Errorf("%v: serving %+v, candidate %+v", algorithm, serving, candidate)
+			},
+		})
+		clk := clock.NewManual(t0)
+		th := throttler.New(b, &throttler.Options{Clock: clk})
+		p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 5, Window: 10 * time.Second, Algorithm: algorithm}}}
+		pace := rand.New(rand.NewPCG(seed, 100))
+		for i := range int64(1000) {
+			clk.Advance(time.Duration(pace.IntN(1500)) * time.Millisecond)
+			d, err := th.Take(t.Context(), p.Charge(fmt.Sprint("client", pace.IntN(4))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown(t, b, i+1)
+			if d.Allowed && pace.IntN(4) == 0 {
+				if _, err := th.Refund(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if s := b.Stats(); s.NotInStep == 0 || s.Failed == 0 || s.Agreed < 100 {
+			t.Errorf("%v: %+v; want some failed, some not in step and many in agreement", algorithm, s)
+		}
+	}
+}
