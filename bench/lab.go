@@ -165,7 +165,7 @@ func fill(ctx context.Context, l *peers.Limiter, keys []string) error {
 		go func() {
 			var err error
 			for i := g; i < len(keys) && err == nil && ctx.Err() == nil; i += goroutines {
-				_, err = l.Take(context.Background(), keys[i])
+				err = takeForSure(l, keys[i])
 			}
 			errs <- err
 		}()
@@ -180,6 +180,16 @@ func fill(ctx context.Context, l *peers.Limiter, keys []string) error {
 		failed = ctx.Err()
 	}
 	return failed
+}
+
+// takeForSure tries a few times: a server that is to hold millions of keys stops
+// for longer than some timeouts when its hash table grows.
+func takeForSure(l *peers.Limiter, key string) error {
+	_, err := l.Take(context.Background(), key)
+	for tries := 1; err != nil && tries < 5; tries++ {
+		_, err = l.Take(context.Background(), key)
+	}
+	return err
 }
 
 // cpu returns the CPU time that the server has used.

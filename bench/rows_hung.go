@@ -43,7 +43,7 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 		return samples, errs
 	}
 	var mu sync.Mutex // guards the samples' values
-	var waiting sync.WaitGroup
+	var waiting, calling sync.WaitGroup
 	begin := make(chan struct{}) // closed when the server hangs
 	for _, p := range all {
 		samples[p.Name] = sample{values: make(map[string]float64)}
@@ -58,7 +58,7 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 			}
 			waiting.Go(func() {
 				<-begin
-				took := l.decideHung(ctx, limiter, deadline)
+				took := l.decideHung(ctx, limiter, deadline, &calling)
 				mu.Lock()
 				defer mu.Unlock()
 				for i, which := range []string{"first_ms", "next_ms"}[:len(took)] {
@@ -70,15 +70,17 @@ func (l *lab) hang(ctx context.Context, all []peers.Peer) (map[string]sample, ma
 	server.Pause()
 	close(begin)
 	waiting.Wait()
-	server.Resume() // lets the calls end that were given up
+	server.Resume() // the calls that were given up now end
+	calling.Wait()
 	return samples, errs
 }
 
 // decideHung returns how long two decisions took. One that takes longer than
-// the patience of the lab is given up, and is the last.
-func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration) []time.Duration {
+// the patience of the lab is given up, and is the last. calling waits for the
+// calls themselves.
+func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline time.Duration, calling *sync.WaitGroup) []time.Duration {
 	ends := make(chan time.Duration, 2)
-	go func() {
+	calling.Go(func() {
 		defer limiter.Close()
 		for range cap(ends) {
 			ctx, cancel := context.WithoutCancel(ctx), func() {}
@@ -90,7 +92,7 @@ func (l *lab) decideHung(ctx context.Context, limiter *peers.Limiter, deadline t
 			ends <- time.Since(begin)
 			cancel()
 		}
-	}()
+	})
 	var took []time.Duration
 	for range cap(ends) {
 		select {
