@@ -114,10 +114,10 @@ func (l *lab) growInMemory(ctx context.Context, open func(peers.Config) (*peers.
 	}
 	requests := walk(p, 0)
 	background := context.Background()
-	nanos, allocs := measure.Tight(ctx, 1, l.sample, func(_, i int) {
+	cost := measure.Tight(ctx, 1, l.sample, func(_, i int) {
 		_, _ = limiter.Take(background, requests[i&(len(requests)-1)])
 	})
-	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}}, nil
+	return costs(cost), nil
 }
 
 // growLogInRedis asks about one key, one decision at a time: the log is full,
@@ -150,8 +150,8 @@ func (l *lab) growLogInMemory(ctx context.Context, config peers.Config) (sample,
 		return sample{}, err
 	}
 	background := context.Background()
-	nanos, allocs := measure.Tight(ctx, 1, l.sample, func(int, int) { _, _ = limiter.Take(background, "log") })
-	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}}, nil
+	cost := measure.Tight(ctx, 1, l.sample, func(int, int) { _, _ = limiter.Take(background, "log") })
+	return costs(cost), nil
 }
 
 // fillLog charges key as often as its log can hold.
@@ -193,10 +193,10 @@ func (l *lab) balance(ctx context.Context, n int) (sample, error) {
 	for _, c := range count {
 		fullest = max(fullest, c)
 	}
-	nanos, _ := measure.Tight(ctx, 1, l.sample/4, func(_, i int) { before(l.keys[i%len(l.keys)]) })
+	cost := measure.Tight(ctx, 1, l.sample/4, func(_, i int) { before(l.keys[i%len(l.keys)]) })
 	return sample{values: map[string]float64{
 		"fullest":     float64(fullest*n) / float64(keys),
 		"moved_share": float64(moved*(n+1)) / float64(keys),
-		"ns":          nanos,
+		"cpu_ns":      cost.CPUNanos,
 	}}, nil
 }

@@ -131,7 +131,7 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 		h.ServeHTTP(&response{header: make(http.Header)}, requests[i%len(requests)])
 	}
 	measure.Tight(ctx, 1, l.warmup(), call)
-	nanos, allocs := measure.Tight(ctx, 1, l.sample, call)
+	cost := measure.Tight(ctx, 1, l.sample, call)
 	fields := make([]string, 0, len(last.header))
 	for name := range last.header {
 		if !slices.Contains([]string{"Content-Type", "Content-Length", "X-Content-Type-Options"}, name) {
@@ -139,7 +139,9 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 		}
 	}
 	slices.Sort(fields)
-	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}, text: strings.Join(fields, ", ")}, nil
+	s := costs(cost)
+	s.text = strings.Join(fields, ", ")
+	return s, nil
 }
 
 // A response is an http.ResponseWriter that drops the body.

@@ -77,10 +77,14 @@ func (l *lab) decideInMemory(ctx context.Context, peer peers.Peer, p pattern, re
 		return sample{}, err
 	}
 	background := context.Background()
-	nanos, allocs := measure.Tight(ctx, len(requests), l.sample, func(g, i int) {
+	cost := measure.Tight(ctx, len(requests), l.sample, func(g, i int) {
 		_, _ = limiter.Take(background, requests[g][i&(len(requests[g])-1)])
 	})
-	return sample{values: map[string]float64{"ns": nanos, "allocs": allocs}}, nil
+	return costs(cost), nil
+}
+
+func costs(c measure.Cost) sample {
+	return sample{values: map[string]float64{"ns": c.Nanos, "cpu_ns": c.CPUNanos, "allocs": c.Allocs}}
 }
 
 // plausibleNext returns an error if the limiter, which has seen each key once,

@@ -12,10 +12,16 @@ import (
 // cost as much as the fastest of them.
 const batch = 256
 
+// A Cost is what one operation took.
+type Cost struct {
+	Nanos    float64 // of wall time, while all goroutines run
+	CPUNanos float64 // of this process's CPU time, garbage collection included
+	Allocs   float64
+}
+
 // Tight runs op on n goroutines for d, each with its own number and a count of
-// its operations, and returns the wall time in ns and the
-// allocations of one operation.
-func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int)) (nanos, allocs float64) {
+// its operations.
+func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int)) Cost {
 	runtime.GC()
 	var stop atomic.Bool
 	defer context.AfterFunc(ctx, func() { stop.Store(true) })()
@@ -23,11 +29,11 @@ func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int
 	runtime.ReadMemStats(&before)
 	var total atomic.Int64
 	var wg sync.WaitGroup
-	begin := time.Now()
+	begin, cpu := time.Now(), processCPU()
 	for g := range n {
 		wg.Go(func() {
 			i := 0
-			for time.Since(begin) < d && !stop.Load() {
+			for first := true; first || time.Since(begin) < d && !stop.Load(); first = false {
 				for range batch {
 					op(g, i)
 					i++
@@ -38,9 +44,10 @@ func Tight(ctx context.Context, n int, d time.Duration, op func(goroutine, i int
 	}
 	wg.Wait()
 	elapsed := time.Since(begin)
+	cpu = processCPU() - cpu
 	runtime.ReadMemStats(&after)
-	ops := float64(max(total.Load(), 1))
-	return float64(elapsed) / ops, float64(after.Mallocs-before.Mallocs) / ops
+	ops := float64(total.Load())
+	return Cost{float64(elapsed) / ops, float64(cpu) / ops, float64(after.Mallocs-before.Mallocs) / ops}
 }
 
 // HeapBytes returns the heap that build leaves behind in what it returns.

@@ -21,6 +21,18 @@ type Bar struct {
 	Parts []float64
 }
 
+// style returns how the text is set, and the colors of the parts.
+func (b Bar) style() (weight string, colors []string) {
+	switch b.Class {
+	case Ours:
+		return "600", []string{ours, second}
+	case Ceiling:
+		return "400", []string{dim, grid}
+	default:
+		return "400", []string{palette[0], "#b7d3ea"}
+	}
+}
+
 // Total returns the sum of the parts.
 func (b Bar) Total() float64 {
 	sum := 0.0
@@ -48,13 +60,7 @@ func (p Bars) draw(b *bytes.Buffer, at box) {
 	thick := step * 0.66
 	for i, bar := range p.Bars {
 		y := at.y + 24 + float64(i)*step
-		weight, colors := "400", []string{palette[0], "#b7d3ea"}
-		switch bar.Class {
-		case Ours:
-			weight, colors = "600", []string{ours, second}
-		case Ceiling, Fit:
-			colors = []string{dim, grid}
-		}
+		weight, colors := bar.style()
 		text(b, left-8, y+thick-2, labelSize, ink, "end", weight, bar.Name)
 		x := left
 		for j, part := range bar.Parts {

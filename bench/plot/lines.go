@@ -61,8 +61,9 @@ func (s Series) style() (stroke, dash string, thick float64) {
 		return dim, ` stroke-dasharray="5 3"`, 1.4
 	case Fit:
 		return faint, ` stroke-dasharray="2 3"`, 1.2
+	default:
+		return palette[s.Color%len(palette)], "", 1.4
 	}
-	return palette[s.Color%len(palette)], "", 1.4
 }
 
 func drawSeries(b *bytes.Buffer, s Series, xs, ys scale, stroke, dash string, thick float64) {

@@ -27,8 +27,9 @@ func class(r peers.Role) plot.Class {
 		return plot.Ours
 	case peers.Ceiling, peers.Variant:
 		return plot.Ceiling
+	default:
+		return plot.Plain
 	}
-	return plot.Plain
 }
 
 func throughputFigure(s *result.Set) plot.Figure {

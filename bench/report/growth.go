@@ -14,14 +14,14 @@ var growthRows = []struct {
 	prefix, what, metric, unit string
 }{
 	{"growth/keys/redis/", "keys, Redis", "redis_us", "Redis CPU µs"},
-	{"growth/keys/memory/", "keys, in memory", "ns", "ns"},
+	{"growth/keys/memory/", "keys, in memory", "cpu_ns", "CPU ns"},
 	{"growth/limits/redis/", "limits in a policy, Redis", "redis_us", "Redis CPU µs"},
-	{"growth/limits/memory/", "limits in a policy, in memory", "ns", "ns"},
+	{"growth/limits/memory/", "limits in a policy, in memory", "cpu_ns", "CPU ns"},
 	{"growth/log/redis/", "charges in a sliding log, Redis", "redis_us", "Redis CPU µs"},
-	{"growth/log/memory/", "charges in a sliding log, in memory", "ns", "ns"},
+	{"growth/log/memory/", "charges in a sliding log, in memory", "cpu_ns", "CPU ns"},
 	{"growth/goroutines/redis/", "goroutines, Redis", "redis_us", "Redis CPU µs"},
 	{"growth/goroutines/redis/", "goroutines, Redis", "p50_us", "median latency µs"},
-	{"growth/shards/", "shards, choice of one", "ns", "ns"},
+	{"growth/shards/", "shards, choice of one", "cpu_ns", "CPU ns"},
 }
 
 // series returns weir's medians in the rows that begin with prefix.
@@ -58,12 +58,12 @@ func balance(s *result.Set) string {
 	for _, c := range many(s, "growth/shards/", "fullest") {
 		r := s.Ours(c.row)
 		n := int(r.X)
-		fmt.Fprintf(&b, "| %d | %.3f | 1/%d × %.3f | %s |\n", n, r.Median("fullest"), n+1, r.Median("moved_share"), plot.Number(r.Median("ns")))
+		fmt.Fprintf(&b, "| %d | %.3f | 1/%d × %.3f | %s |\n", n, r.Median("fullest"), n+1, r.Median("moved_share"), plot.Number(r.Median("cpu_ns")))
 	}
 	if b.Len() == 0 {
 		return ""
 	}
-	return "| shards | fullest ÷ mean | keys that move to one more | ns to choose |\n|---:|---:|---:|---:|\n" + b.String()
+	return "| shards | fullest ÷ mean | keys that move to one more | CPU ns to choose |\n|---:|---:|---:|---:|\n" + b.String()
 }
 
 // busy is the part of a core that a redis-server should be busy: above it,

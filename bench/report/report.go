@@ -196,7 +196,7 @@ func memory(s *result.Set) string {
 	columns := []column{
 		col("uniform", "memory/uniform", "ns"), col("Zipf", "memory/zipf", "ns"),
 		col("one hot key", "memory/hot", "ns"), col("refused", "memory/refused", "ns"),
-		col("allocations", "memory/uniform", "allocs"), col("heap bytes per key", "bytes/memory", "bytes"),
+		col("uniform: CPU ns", "memory/uniform", "cpu_ns"), col("allocations", "memory/uniform", "allocs"), col("heap bytes per key", "bytes/memory", "bytes"),
 	}
 	return peerTable(s, "ns per decision, all cores", columns...) + "\n" + spread(s, columns[:4]...)
 }
@@ -213,6 +213,7 @@ func middleware(s *result.Set) string {
 		over("allowed: allocations", "middleware/memory/allowed", "allocs"),
 		over("refused: allocations", "middleware/memory/refused", "allocs"),
 		over("refused: ns", "middleware/memory/refused", "ns"),
+		over("allowed: CPU ns", "middleware/memory/allowed", "cpu_ns"),
 		over("allowed: ns", "middleware/memory/allowed", "ns"),
 	}
 	var b strings.Builder

@@ -77,8 +77,9 @@ func (l line) label() string {
 		return "**" + l.peer + "**"
 	case peers.Variant, peers.Ceiling:
 		return "*" + l.peer + "*"
+	default:
+		return l.peer
 	}
-	return l.peer
 }
 
 var order = map[peers.Role]int{peers.Ours: 0, peers.Rival: 1, peers.Variant: 2, peers.Ceiling: 3}
