@@ -114,11 +114,16 @@ func (c Classifier) has(m mark) bool {
 
 // mayWait reports whether some charge may have to wait for its start.
 func (c Classifier) mayWait() bool {
-	return slices.ContainsFunc(c.rules, func(r rule) bool {
-		return r.dynamic || slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool {
+	return c.dynamic() || slices.ContainsFunc(c.rules, func(r rule) bool {
+		return slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool {
 			return p != nil && slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
 		})
 	})
+}
+
+// dynamic reports whether charges may be others than c knows.
+func (c Classifier) dynamic() bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.dynamic })
 }
 
 // validate reports what of c is known to be wrong.

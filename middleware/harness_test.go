@@ -132,16 +132,9 @@ func start(t testing.TB, http2 bool, handler http.Handler, configure func(*http.
 }
 
 // get requests path and returns the response with its body read.
-func (s *server) get(t testing.TB, path string, header ...string) (*http.Response, string) {
+func (s *server) get(t testing.TB, path string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	return s.do(t, r)
+	return s.do(t, must(http.NewRequestWithContext(t.Context(), "GET", s.URL+path, nil)))
 }
 
 func (s *server) do(t testing.TB, r *http.Request) (*http.Response, string) {

@@ -114,3 +114,10 @@ func ceilDiv(a, b int64) int64 {
 	}
 	return (a-1)/b + 1
 }
+
+// isToken reports whether name can be a header's name, or is empty.
+func isToken(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
+}

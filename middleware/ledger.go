@@ -226,7 +226,7 @@ func (l *ledger) clientLeft() bool { return l.context.Err() == context.Canceled 
 // begin is called just before the final status goes out: the last moment at
 // which the headers can say what the request really cost.
 func (l *ledger) begin(status int) {
-	if !l.sent.CompareAndSwap(nothing, begun) {
+	if l.sent.Load() != nothing {
 		return
 	}
 	h := l.w.Header()
@@ -246,6 +246,7 @@ func (l *ledger) begin(status int) {
 	if status >= 400 {
 		l.closeIfPartlyRead(h)
 	}
+	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
 func (l *ledger) isCharged(e *entry) bool {

@@ -125,6 +125,9 @@ func (t *throttle) validate() error {
 	if err := t.classify.validate(); err != nil {
 		return err
 	}
+	if n := len(t.classify.rules); n > throttler.MaxCharges && !t.classify.dynamic() {
+		return invalid("the classifier has %d rules; a decision can be about at most %d charges", n, throttler.MaxCharges)
+	}
 	switch {
 	case t.Deadline < 0:
 		return invalid("Options.Deadline is %v; it must be positive, or 0 for %v", t.Deadline, DefaultDeadline)
@@ -132,6 +135,8 @@ func (t *throttle) validate() error {
 		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
 		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+	case !isToken(t.CostHeader):
+		return invalid("Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
 	case t.CostHeader != "" && !t.classify.has(costReported):
 		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -428,6 +429,8 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 		{classify, middleware.Options{RefusalStatus: 200}, "RefusalStatus is 200"},
 		{classify, middleware.Options{Deadline: -1}, "Deadline is -1ns"},
 		{classify, middleware.Options{OnFailure: 2}, "OnFailure is 2"},
+		{classify.CostReported(), middleware.Options{CostHeader: "X Cost"}, `CostHeader is "X Cost"`},
+		{middleware.All(slices.Repeat([]middleware.Classifier{classify}, 17)...), middleware.Options{}, "has 17 rules"},
 		{classify, middleware.Options{CostHeader: "X-Cost"}, "no charge is marked CostReported"},
 	} {
 		_, err := middleware.New(th, test.classify, &test.options)
@@ -462,4 +465,17 @@ func TestANilDependencyPanics(t *testing.T) {
 			f()
 		}()
 	}
+}
+
+// A RefundIf that panics leaves the response to what recovers it.
+func TestARefundIfThatPanicsIsNoResponse(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	h := limit(th, p, &middleware.Options{RefundIf: func(_ *http.Request, status int, _ http.Header) bool {
+		if status == 200 {
+			panic("x")
+		}
+		return false
+	}})(recoverer(status(200)))
+	expect(t, get(h), 500, "X-RateLimit-Used", "1")
 }

@@ -202,7 +202,7 @@ func TestReadFromBeginsWithTheFirstByte(t *testing.T) {
 	th, _ := newThrottler()
 	s := start(t, false, limit(th, policy("core", per(100, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, err := io.Copy(w, io.MultiReader(strings.NewReader(""), brokenSource{}))
-		http.Error(w, err.Error(), 502)
+		http.Error(w, err.Error(), http.StatusBadGateway)
 	})), nil)
 	res, body := s.get(t, "/")
 	if res.StatusCode != 502 || !strings.Contains(body, "broken source") {
