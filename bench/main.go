@@ -55,7 +55,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	list := flags.Bool("list", false, "print the names of rows and peers, and measure nothing")
 	passes := flags.Int("passes", 0, "how often each peer is measured; default 5, or 3 if quick")
 	length := flags.Duration("sample", 0, "length of a measurement; default 300ms, or 50ms if quick")
-	maxKeys := flags.Int("max-keys", 0, "how many keys the growth rows go to; default 1000000, or 100000 if quick. 10000000 takes about 8 GB of memory")
+	maxKeys := flags.Int("max-keys", 0, "how many keys the growth rows go to; default 1000000, or 100000 if quick. 10000000 takes some 6 GB of memory, and minutes more")
 	seed := flags.Uint64("seed", 0, "of the order of measurements; if 0, a random one, which is printed")
 	out := flags.String("out", "", "write the results to this `file`, as JSON")
 	docs := flags.String("docs", "", "write results, figures and tables into the documentation of the repository in this `directory`")
