@@ -7,11 +7,11 @@ EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-32bit lint luacheck servers demo stack bench fuzz
+.PHONY: test test-32bit lint luacheck servers demo stack bench bench-peers fuzz
 
-## test: install what the tests need, check the code, run all tests
+## test: install what the tests need, check the code, run all tests, and each benchmark once
 test: servers lint luacheck test-32bit
-	@$(EACH) go test -race ./...; done
+	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.
@@ -51,9 +51,14 @@ stack: servers
 	@go build -o bin/ ./cmd/demo-api ./cmd/demo-api/stack
 	@bin/stack bin/demo-api
 
-## bench: all benchmarks, those against other libraries too
+## bench: all benchmarks
 bench: servers
 	@$(EACH) go test -run='^$$' -bench=. -benchmem ./...; done
+
+## bench-peers: measure weir next to other limiters, some 20 minutes, and write docs/performance
+# With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
+bench-peers: servers
+	@cd bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers

@@ -1,0 +1,107 @@
+package peers
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+var (
+	// Weir counts in Redis, or in memory if its Config names no server.
+	Weir = Peer{Name: "weir", Role: Ours, Open: openWeir}
+
+	// weirDeadline gives each decision a deadline, as the middleware does.
+	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: openWeirDeadline}
+
+	// weirManyLimits decides about six limits of three algorithms at once.
+	weirManyLimits = Peer{Name: "weir, 2 policies of 3 limits", Role: Variant, Open: openWeirManyLimits}
+)
+
+func openWeir(c Config) (*Limiter, error) {
+	backend, closeAll, err := weirBackend(c)
+	if err != nil {
+		return nil, err
+	}
+	t := throttler.New(backend, nil)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
+	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
+	l := weirLimiter(t, closeAll, policy)
+	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), nil); err != nil {
+		closeAll()
+		return nil, err
+	}
+	return l, nil
+}
+
+func openWeirDeadline(c Config) (*Limiter, error) {
+	l, err := openWeir(c)
+	if err != nil {
+		return nil, err
+	}
+	take := l.Take
+	l.Take = func(ctx context.Context, key string) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		return take(ctx, key)
+	}
+	return l, nil
+}
+
+func openWeirManyLimits(c Config) (*Limiter, error) {
+	backend, closeAll, err := weirBackend(c)
+	if err != nil {
+		return nil, err
+	}
+	policy := func(name string) *throttler.Policy {
+		return &throttler.Policy{Name: name, Limits: []throttler.Limit{
+			{Quota: c.Quota, Window: c.Window},
+			{Quota: c.Quota, Window: c.Window, Algorithm: throttler.SlidingWindow},
+			{Quota: c.Quota, Window: c.Window, Algorithm: throttler.TokenBucket},
+		}}
+	}
+	return weirLimiter(throttler.New(backend, nil), closeAll, policy("one"), policy("other")), nil
+}
+
+// weirBackend returns weir's backend over one redis-server or, if c names none,
+// in memory.
+func weirBackend(c Config) (throttler.Backend, func(), error) {
+	if c.Redis == "" {
+		// The bound is divided among locks: twice the keys fit for sure.
+		backend := memorybackend.New(&memorybackend.Options{MaxKeys: max(2*c.Keys, memorybackend.DefaultMaxKeys)})
+		return backend, func() {}, nil
+	}
+	client := redis.NewClient(redisbackend.ClientOptions(c.Redis))
+	closeAll := func() { _ = client.Close() }
+	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return backend, closeAll, nil
+}
+
+// weirLimiter decides under one policy, or under two together.
+func weirLimiter(t *throttler.Throttler, closeAll func(), policies ...*throttler.Policy) *Limiter {
+	l := &Limiter{Close: closeAll}
+	if len(policies) == 1 {
+		policy := policies[0]
+		l.Take = func(ctx context.Context, key string) (bool, error) {
+			d, err := t.Take(ctx, policy.Charge(key))
+			return d.Allowed, err
+		}
+		return l
+	}
+	one, other := policies[0], policies[1]
+	l.Take = func(ctx context.Context, key string) (bool, error) {
+		d, err := t.Take(ctx, one.Charge(key), other.Charge(key))
+		return d.Allowed, err
+	}
+	return l
+}
