@@ -35,9 +35,9 @@ type aheadBody struct {
 	reading bool   // the goroutine of fill is at work
 }
 
-// readAhead begins to read r's body ahead. It returns nil if there is no need, or
+// readAhead begins to read body, that of r, ahead. It returns nil if there is no need, or
 // no memory, or the client waits for a 100 Continue.
-func (s *waiters) readAhead(r *http.Request) *aheadBody {
+func (s *waiters) readAhead(r *http.Request, body io.ReadCloser) *aheadBody {
 	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (s *waiters) readAhead(r *http.Request) *aheadBody {
 		s.ahead.Add(-limit)
 		return nil
 	}
-	b := &aheadBody{ReadCloser: r.Body, limit: limit, reading: true}
+	b := &aheadBody{ReadCloser: body, limit: limit, reading: true}
 	b.changed = sync.NewCond(&b.mu)
 	go b.fill() // until stop, or until net/http ends the request
 	return b

@@ -30,12 +30,13 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trackBody puts a requestBody in place of the body that was passed on.
-func (l *ledger) trackBody() {
-	if l.passed.ProtoMajor == 1 && hasBody(l.passed) {
-		l.body.ReadCloser = l.passed.Body
-		l.passed.Body = &l.body
+// track returns the body that is passed on in place of r's.
+func (l *ledger) track(r *http.Request) io.ReadCloser {
+	if !hasBody(r) {
+		return r.Body
 	}
+	l.body.ReadCloser = r.Body
+	return &l.body
 }
 
 func hasBody(r *http.Request) bool {
@@ -46,7 +47,7 @@ func hasBody(r *http.Request) bool {
 // handler has not read the body to its end. http.MaxBytesReader asks for that by
 // an unexported method of net/http's own response, which no wrapper can have.
 func (l *ledger) closeIfPartlyRead(h http.Header) {
-	if l.body.read.Load() == partly {
+	if l.first.received.ProtoMajor == 1 && l.body.read.Load() == partly {
 		h.Set("Connection", "close")
 	}
 }

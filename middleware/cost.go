@@ -20,15 +20,16 @@ import (
 // if a middleware asked but has made no charge, because its backend does not
 // answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
-	l := ledgerOf(r)
-	if err := reportable(l, cost); err != nil {
+	inner := entryOf(r)
+	if err := reportable(inner, cost); err != nil {
 		return err
 	}
+	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	asked, enforced := false, false
 	var err error
-	for e := l.last; e != nil; e = e.outer {
+	for e := inner; e != nil; e = e.outer {
 		if !e.asksForCost() || enforced && e.m.DryRun == nil {
 			continue
 		}
@@ -47,13 +48,14 @@ func SetCost(r *http.Request, cost int64) error {
 // SetCostOf is SetCost for the charges under the policy of that name, marked or
 // not, in the innermost middleware that has any.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
-	l := ledgerOf(r)
-	if err := reportable(l, cost); err != nil {
+	inner := entryOf(r)
+	if err := reportable(inner, cost); err != nil {
 		return err
 	}
+	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for e := l.last; e != nil; e = e.outer {
+	for e := inner; e != nil; e = e.outer {
 		for i := range e.charges {
 			if e.charges[i].Policy.Name == policy {
 				return l.report(e, policy, cost)
@@ -63,8 +65,8 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	return invalid("SetCostOf: the request was not charged under a policy %q", policy)
 }
 
-func reportable(l *ledger, cost int64) error {
-	if l == nil {
+func reportable(e *entry, cost int64) error {
+	if e == nil {
 		return invalid("SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
 	}
 	if cost < 0 || cost > throttler.MaxQuota {
@@ -184,22 +186,30 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 	return 0, false
 }
 
-// readCostHeaders takes the costs from the header, for all middlewares that have
-// a CostHeader, and removes them: they are not for the client.
-func (l *ledger) readCostHeaders(h http.Header) {
-	last := l.innermost()
-	for e := last; e != nil; e = e.outer {
-		l.readCostHeader(e, h)
+// readCostHeaders takes the costs from a response's header, for e and the
+// middlewares further out, and removes them: they are not for the client.
+func (e *entry) readCostHeaders(header func() http.Header) {
+	for x := e; x != nil; x = x.outer {
+		if x.m.CostHeader != "" {
+			e.readEach(header())
+			return
+		}
 	}
-	for e := last; e != nil; e = e.outer {
-		if e.m.CostHeader != "" {
-			h.Del(e.m.CostHeader)
+}
+
+func (e *entry) readEach(h http.Header) {
+	for x := e; x != nil; x = x.outer {
+		x.readCostHeader(h)
+	}
+	for x := e; x != nil; x = x.outer {
+		if x.m.CostHeader != "" {
+			h.Del(x.m.CostHeader)
 		}
 	}
 }
 
 // readCostHeader takes the cost from e's header or trailer, if there is one.
-func (l *ledger) readCostHeader(e *entry, h http.Header) {
+func (e *entry) readCostHeader(h http.Header) {
 	name := e.m.CostHeader
 	if name == "" {
 		return
@@ -215,11 +225,11 @@ func (l *ledger) readCostHeader(e *entry, h http.Header) {
 	if err != nil || cost < 0 || cost > throttler.MaxQuota {
 		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, value, int64(throttler.MaxQuota))
 	} else {
-		l.mu.Lock()
+		e.l.mu.Lock()
 		err = e.note("", cost)
-		l.mu.Unlock()
+		e.l.mu.Unlock()
 	}
 	if err != nil {
-		e.m.fail(e.r, failure{err: err, charges: e.charges, outcome: notSettled})
+		e.m.fail(e.received, failure{err: err, charges: e.charges, outcome: notSettled})
 	}
 }

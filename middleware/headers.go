@@ -37,29 +37,37 @@ func removeHeaders(h http.Header) {
 }
 
 // writeHeaders makes h say where the client stands with all that is enforced: in
-// the headers the limit that binds, in the fields all of them. If something is
-// enforced but undecided, there are none: any would be a lie.
+// the headers the limit that binds, in the fields all of them. Of several entries
+// of one middleware, the last one counts. If something is enforced but undecided,
+// there are none: any would be a lie.
 func (l *ledger) writeHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var some [4]*throttler.Decision
-	enforced, fields, expose := some[:0], false, false
-	for e := l.last; e != nil; e = e.outer {
-		if e.m.DryRun == nil {
-			enforced = append(enforced, &e.d)
-			fields = fields || e.m.RateLimitFields
-			expose = expose || e.m.ExposeHeaders
+	var some [4]*entry
+	enforced := some[:0]
+	unknown, fields, expose := false, false, false
+	for e := l.last; e != nil; e = e.earlier {
+		if e.m.DryRun != nil || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
+			continue
 		}
+		enforced = append(enforced, e)
+		unknown = unknown || len(e.d.Limits) == 0
+		fields = fields || e.m.RateLimitFields
+		expose = expose || e.m.ExposeHeaders
 	}
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
 	removeHeaders(h)
-	if l.unknown {
+	if unknown {
 		return
 	}
-	slices.Reverse(enforced)
-	writeHeaders(h, fields, expose, enforced...)
+	var few [4]*throttler.Decision
+	decisions := few[:0]
+	for _, e := range slices.Backward(enforced) {
+		decisions = append(decisions, &e.d)
+	}
+	writeHeaders(h, fields, expose, decisions...)
 }
 
 // writeHeaders writes the headers of decisions, and nothing else. All five values

@@ -145,14 +145,16 @@ func (t *throttle) validate() error {
 
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	e := entry{m: t, r: r}
-	if e.charges, e.marks = t.charges(r); len(e.charges) == 0 {
+	charges, marks := t.charges(r)
+	if len(charges) == 0 {
+		entryOf(r).servesUncharged()
 		next.ServeHTTP(w, r)
 		return
 	}
-	l := ledgerOf(r)
+	e := newEntry(t, w, r)
+	e.charges, e.marks = charges, marks
 	if r.Context().Err() != nil {
-		t.serveEnded(w, l, e, next)
+		t.serveEnded(w, e, next)
 		return
 	}
 	if t.mayWait {
@@ -162,7 +164,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	d, err := t.throttler.Take(ctx, e.charges...)
 	cancel()
 	if err != nil {
-		t.serveUndecided(w, l, e, next, err)
+		t.serveUndecided(w, e, next, err)
 		return
 	}
 	t.reporter.succeeded(e.charges)
@@ -170,18 +172,18 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.DryRun != nil {
 		t.DryRun(r, d)
 	} else if !d.Allowed {
-		t.refuse(w, l, e)
+		t.refuse(w, e)
 		return
 	}
 	if d.Allowed {
 		e.state = charged
 	}
-	if reason := t.waitForStart(l.serverWriter(w), &e); reason != "" {
+	if reason := t.waitForStart(e); reason != "" {
 		e.d, e.state = t.settle(r, d, nil), settled
-		t.answerUnavailable(w, l, e, reason)
+		t.answerUnavailable(w, e, reason)
 		return
 	}
-	e.serve(w, l, next)
+	e.serve(w, next)
 }
 
 // charges returns what r is charged, and the marks of the charges, or nil if
@@ -213,17 +215,17 @@ func (t *throttle) callContext(r *http.Request) (context.Context, context.Cancel
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
-func (t *throttle) serveEnded(w http.ResponseWriter, l *ledger, e entry, next http.Handler) {
+func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
 	if t.DryRun != nil {
-		next.ServeHTTP(w, e.r)
+		e.serve(w, next)
 		return
 	}
-	t.answerUnavailable(w, l, e, ended)
+	t.answerUnavailable(w, e, ended)
 }
 
 // serveUndecided handles a request without a decision. It is served only if the
 // backend could not answer and Open was chosen, or in a dry run.
-func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, next http.Handler, err error) {
+func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.charges}
 	switch {
@@ -234,14 +236,14 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, nex
 	case t.OnFailure == Closed:
 		f.outcome = answered503
 	}
-	t.fail(e.r, f)
+	t.fail(e.received, f)
 	switch f.outcome {
 	case answered500:
-		t.answerInvalid(w, l, e)
+		t.answerInvalid(w, e)
 	case answered503:
-		t.answerUnavailable(w, l, e, "The rate limit of this request cannot be decided at the moment.")
+		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.")
 	default:
-		e.serve(w, l, next)
+		e.serve(w, next)
 	}
 }
 

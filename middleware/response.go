@@ -31,8 +31,8 @@ func (l *ledger) writeHeader(status int) {
 // complain logs what net/http would log if the call reached it, which would name
 // this file as the caller.
 func (l *ledger) complain(what string) {
-	server, ok := l.context.Value(http.ServerContextKey).(*http.Server)
-	if !ok || l.received.ProtoMajor != 1 {
+	server := serverOf(l.first.received)
+	if server == nil || l.first.received.ProtoMajor != 1 {
 		return // net/http's HTTP/2 says nothing, and who knows about others
 	}
 	logf := log.Printf
@@ -65,7 +65,7 @@ func callerOutside(prefixes ...string) runtime.Frame {
 func (l *ledger) header() http.Header {
 	h := l.w.Header()
 	if l.sent.Load() == hijacked {
-		l.readCostHeaders(h)
+		l.running().readCostHeaders(l.w.Header)
 		l.writeHeaders(h)
 	}
 	return h
