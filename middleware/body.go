@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -9,7 +10,9 @@ import (
 // requestBody is the body of a charged request. It notes how far it was read.
 type requestBody struct {
 	io.ReadCloser
-	read atomic.Uint32 // unread, partly or toEnd
+	read   atomic.Uint32 // unread, partly or toEnd
+	closed atomic.Bool
+	failed atomic.Bool // it could not be read: the client stopped, or sent what is not a body
 }
 
 // Values of requestBody.read.
@@ -24,10 +27,18 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	switch {
 	case err != nil:
 		b.read.Store(toEnd)
+		if !errors.Is(err, io.EOF) && !b.closed.Load() { // reading a closed body is no fault of the client
+			b.failed.Store(true)
+		}
 	case n > 0:
 		b.read.CompareAndSwap(unread, partly)
 	}
 	return n, err
+}
+
+func (b *requestBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
 }
 
 // track returns the body that is passed on in place of r's.

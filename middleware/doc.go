@@ -12,8 +12,8 @@
 // A request is served without being charged only if the backend did not answer
 // and [Options.OnFailure] is [Open]. A policy or cost that is not valid is an error
 // of [New], or a 500 if it comes with the request. A panic is refunded only while
-// nothing of the response was sent. A client that hangs up once its handler runs
-// is charged. [Options.Log] receives everything that goes wrong.
+// nothing of the response was sent. A client that hangs up once its handler runs,
+// or breaks off its request, is charged. [Options.Log] receives everything that goes wrong.
 //
 // # Several limits
 //

@@ -56,6 +56,7 @@ type entry struct {
 	reports  []report           // costs that the handler has reported
 	state    entryState
 	ended    bool // the next handler has returned
+	late     bool // and the request's context was over then
 	answered bool // the middleware answered in place of the next handler
 
 	// What the middlewares right behind this one did.
@@ -148,7 +149,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
 	free := !returned && e.mayBeFree()
 	l.mu.Lock()
-	e.ended = true
+	e.ended, e.late = true, e.context.Err() != nil
 	over := l.first.ended
 	l.mu.Unlock()
 
@@ -191,9 +192,18 @@ func (l *ledger) endedWithin(e *entry) []*entry {
 	return all
 }
 
-// mayBeFree reports whether the client is there. A deadline of the application's
-// own is not the client leaving.
-func (e *entry) mayBeFree() bool { return e.l.first.context.Err() != context.Canceled } //nolint:errorlint // what Err returns
+// mayBeFree reports whether a client waits for the response, and has sent all that
+// was read of the request. If not, a status says little: the handler may have done
+// its work, or have failed because of the client.
+func (e *entry) mayBeFree() bool {
+	e.l.mu.Lock()
+	ended, late := e.ended, e.late
+	e.l.mu.Unlock()
+	if !ended { // a handler between may cancel the context of what it has finished with
+		late = e.context.Err() != nil
+	}
+	return !late && e.l.first.context.Err() == nil && !e.l.body.failed.Load()
+}
 
 // isBehind reports whether what is written to w is known to come to l at once.
 func (l *ledger) isBehind(w http.ResponseWriter) bool {
