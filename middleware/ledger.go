@@ -25,6 +25,8 @@ type ledger struct {
 	body requestBody         // of the request, if it has one
 	sent atomic.Uint32       // how far the response is: nothing, begun or hijacked
 
+	fullDuplex atomic.Bool // the handler may read the body after the response has begun
+
 	mu    sync.Mutex // guards what follows, and all entries; never held in a call of others
 	last  *entry     // added last; earlier leads to the others
 	first entry      // the outermost, in the same allocation
@@ -168,8 +170,11 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 			}
 		}
 	}
-	if e.outer == nil && l.sent.Load() == nothing { // a middleware further out may answer for the panic
-		l.writeHeaders(l.w.Header())
+	if e.outer == nil {
+		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
+			l.writeHeaders(l.w.Header())
+		}
+		l.breakOffReading()
 	}
 	e.copyBack()
 }
@@ -247,7 +252,21 @@ func (l *ledger) begin(status int) {
 	if status >= 400 {
 		l.closeIfPartlyRead(h)
 	}
+	if !l.fullDuplex.Load() && l.breakOffReading() {
+		h.Set("Connection", "close")
+	}
 	l.sent.Store(begun) // not earlier: RefundIf may panic
+}
+
+// breakOffReading breaks off what is still read ahead, so that the response leaves
+// at once. It reports whether there was anything.
+func (l *ledger) breakOffReading() (broken bool) {
+	for e := l.lastEntry(); e != nil; e = e.earlier {
+		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
+			broken = true
+		}
+	}
+	return broken
 }
 
 // outcome reports whether no handler ran behind e because of refusals, and

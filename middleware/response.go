@@ -144,6 +144,12 @@ func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
+func (l *ledger) enableFullDuplex() error {
+	err := http.NewResponseController(l.w).EnableFullDuplex()
+	l.fullDuplex.Store(err == nil)
+	return err
+}
+
 func (l *ledger) push(target string, o *http.PushOptions) error {
 	return l.w.(http.Pusher).Push(target, o)
 }

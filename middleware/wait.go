@@ -60,7 +60,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
 		return tooLate
 	}
-	if e.ahead = t.waiters.readAhead(e.received, e.body); e.ahead != nil {
+	if e.ahead = t.waiters.readAhead(w, e.received, e.body); e.ahead != nil {
 		e.body = e.ahead
 	}
 	start := make(chan struct{})
@@ -79,7 +79,10 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	more := e.ahead == nil && hasBody(e.received)
 	if e.ahead != nil {
 		t.waiters.ahead.Add(-e.ahead.limit)
-		more = e.ahead.stop(w, reason != "")
+		more = e.ahead.stop()
+		if reason != "" {
+			e.ahead.breakOff(w, sendGrace)
+		}
 	}
 	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
