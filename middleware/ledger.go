@@ -27,9 +27,10 @@ type ledger struct {
 
 	fullDuplex atomic.Bool // the handler may read the body after the response has begun
 
-	mu    sync.Mutex // guards what follows, and all entries; never held in a call of others
-	last  *entry     // added last; earlier leads to the others
-	first entry      // the outermost, in the same allocation
+	mu       sync.Mutex // guards what follows, and all entries; never held in a call of others
+	last     *entry     // added last; earlier leads to the others
+	first    entry      // the outermost, in the same allocation
+	enforced bool       // the rate headers are not the handler's affair
 }
 
 // Values of ledger.sent.
@@ -173,6 +174,12 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	if e.outer == nil {
 		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
 			l.writeHeaders(l.w.Header())
+		}
+		l.mu.Lock()
+		enforced := l.enforced
+		l.mu.Unlock()
+		if enforced {
+			removePrefixedTrailers(l.w.Header())
 		}
 		l.breakOffReading()
 	}

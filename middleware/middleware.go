@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +25,13 @@ const (
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
+// minDeadline is the least that a deadline can be: below, no server answers.
+const minDeadline = time.Millisecond
+
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
 	// Deadline bounds each call to the throttler: a decision, refund or
-	// settlement. If zero, DefaultDeadline.
+	// settlement. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// OnFailure selects what a request gets when the backend does not answer.
@@ -61,7 +65,8 @@ type Options struct {
 
 	// CostHeader names a response header or trailer in which the handler
 	// reports the request's real cost, as [SetCost] does, to the charges of this
-	// middleware that are marked CostReported. May be empty.
+	// middleware that are marked CostReported. It must have one value, and is never
+	// sent to the client. May be empty.
 	CostHeader string
 
 	// DryRun, if not nil, receives each decision, and nothing is enforced: every
@@ -98,11 +103,11 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.RefusalStatus == 0 {
 		m.RefusalStatus = http.StatusTooManyRequests
 	}
-	if m.RefundIf == nil {
-		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
-	}
 	if err := m.validate(); err != nil {
 		return nil, err
+	}
+	if m.RefundIf == nil {
+		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
 	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
@@ -120,24 +125,29 @@ type throttle struct {
 	reporter      *reporter
 	waiters       waiters
 	unknownLogged atomic.Bool
+	proxyLogged   atomic.Bool
 }
 
 func (t *throttle) validate() error {
 	if err := t.classify.validate(); err != nil {
 		return err
 	}
-	if n := len(t.classify.rules); n > throttler.MaxCharges && !t.classify.dynamic() {
-		return invalid("the classifier has %d rules; a decision can be about at most %d charges", n, throttler.MaxCharges)
+	if n := t.classify.least(); n > throttler.MaxCharges {
+		return invalid("the classifier makes at least %d charges of each request; a decision can be about at most %d", n, throttler.MaxCharges)
 	}
 	switch {
-	case t.Deadline < 0:
-		return invalid("Options.Deadline is %v; it must be positive, or 0 for %v", t.Deadline, DefaultDeadline)
+	case t.Deadline < minDeadline && t.Deadline != 0:
+		return invalid("Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
 	case t.OnFailure > Closed:
 		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
 		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
 	case !isToken(t.CostHeader):
 		return invalid("Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
+	case isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
+		return invalid("Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
+	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
+		return invalid("Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
 	case t.CostHeader != "" && !t.classify.has(costReported):
 		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}
@@ -147,12 +157,16 @@ func (t *throttle) validate() error {
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	charges, marks := t.charges(r)
-	if len(charges) == 0 {
+	if len(charges) == 0 && t.CostHeader == "" {
 		entryOf(r).servesUncharged()
 		next.ServeHTTP(w, r)
 		return
 	}
 	e := newEntry(t, w, r)
+	if len(charges) == 0 { // the CostHeader is removed all the same
+		e.serve(w, next)
+		return
+	}
 	e.charges, e.marks = charges, marks
 	if r.Context().Err() != nil {
 		t.serveEnded(w, e, next)
@@ -199,6 +213,10 @@ func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
 			marks = append(marks, rule.mark)
 		}
 	}
+	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
+		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
+			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
+	}
 	for i := range charges {
 		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
 			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
@@ -206,6 +224,17 @@ func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
 		}
 	}
 	return charges, marks
+}
+
+func (t *throttle) missesProxy(r *http.Request) bool {
+	for i := range t.classify.rules {
+		for _, from := range t.classify.rules[i].addresses {
+			if from.missesProxy(r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // callContext returns the context of one call to the throttler. It is not

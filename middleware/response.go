@@ -24,6 +24,7 @@ func (l *ledger) writeHeader(status int) {
 	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
 		l.begin(status)
 	default: // 1xx are not the response yet, and net/http panics at others
+		l.running().readCostHeaders(l.w.Header)
 	}
 	l.w.WriteHeader(status)
 }
