@@ -118,7 +118,9 @@ func (e *entry) add() {
 // serve passes the request on and accounts for e when the next handler returns.
 func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 	e.context = requestContext{e.received.Context(), e}
-	shareTrailer(e.received)
+	if e.outer == nil {
+		shareTrailer(e.received)
+	}
 	e.passed = e.received.WithContext(&e.context)
 	e.passed.Body = e.body
 	e.add()
@@ -346,7 +348,16 @@ func shareTrailer(r *http.Request) {
 // read the pattern and the form.
 func (e *entry) copyBack() {
 	to, from := e.received, e.passed
-	to.Form, to.PostForm, to.MultipartForm = from.Form, from.PostForm, from.MultipartForm
+	// Where nothing changed, nothing is written: parallel calls may share a request.
+	if to.Form == nil && from.Form != nil {
+		to.Form = from.Form
+	}
+	if to.PostForm == nil && from.PostForm != nil {
+		to.PostForm = from.PostForm
+	}
+	if to.MultipartForm != from.MultipartForm {
+		to.MultipartForm = from.MultipartForm
+	}
 	if to.Pattern == from.Pattern {
 		return
 	}
