@@ -17,10 +17,11 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
   if #ARGV[i] ~= 41 then break end -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[i])
   if op ~= 0 or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
-  local shape, stored, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, nil, 0, 0
+  local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
   local state = redis.pcall('GET', KEYS[i])
   if state then
     if #state ~= SHORT_BYTES then break end -- also an error, a table
+    local stored
     stored, reset_at, used = unpack(SHORT_FORM, state)
     if stored ~= shape then break end
   end

@@ -1,7 +1,7 @@
 -- kinds.lua: the algorithms by the numbers that name them in arguments and in
 -- states, as algorithm/kinds.go has them. No other part lists them.
 --
--- Provides algorithm_of, unknown_kind. Uses what the parts of algorithms/
+-- Provides algorithm_of. Uses what the parts of algorithms/
 -- provide: for each kind a function that makes its algorithm, a table of
 --
 --   family            records of one family can be adopted by each other's limits
@@ -45,8 +45,4 @@ local function algorithm_of(kind)
     KINDS[kind] = algorithm
   end
   return algorithm
-end
-
-local function unknown_kind()
-  return redis.error_reply('ERR a limit or a stored state is of a kind that this script does not know: a newer version, or something else, wrote it')
 end

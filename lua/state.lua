@@ -35,8 +35,9 @@ local function parse_rows(state)
     local kind = string.byte(state, place)
     local ends = kind >= ENDS_FLAG and kind < 2 * ENDS_FLAG
     if ends then kind = kind - ENDS_FLAG end
-    local algorithm, r = algorithm_of(kind), nil
+    local algorithm = algorithm_of(kind)
     if not algorithm then return nil end
+    local r
     r, place = algorithm:read(state, place)
     if ends then
       r.kind = kind

@@ -50,53 +50,58 @@ var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.Wr
 
 // waitOrGiveBack waits until e's decision says that the request may start. If it
 // cannot be served then, e is refunded, and the reason is returned.
-func (t *throttle) waitOrGiveBack(w http.ResponseWriter, e *entry) (reason string) {
+func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	start := e.d.StartAt()
 	if !start.After(e.d.At) || t.DryRun != nil {
 		return ""
 	}
-	p := t.waiters.places.enter(start, serverOf(e.r))
+	p := t.waiters.places.enter(start, serverOf(e.received))
 	defer t.waiters.places.leave(p)
-	if reason = t.waitForStart(w, e); reason == "" {
+	if reason = t.waitForStart(e); reason == "" {
 		return ""
 	}
 	if reason == stopping {
 		t.waiters.places.awaitLater(p)
 	}
-	e.d, e.state = t.settle(e.r, e.d, nil), settled
+	e.d, e.state = t.settle(e.received, e.d, nil), settled
 	return reason
 }
 
 // waitForStart waits until e's decision says that the request may start, by the
-// throttler's clock. w is the server's writer. It returns why the request cannot be
-// served, or "". A client that leaves ends the request's context.
-func (t *throttle) waitForStart(w http.ResponseWriter, e *entry) (reason string) {
+// throttler's clock. It returns why the request cannot be served, or "". A client
+// that leaves ends the request's context.
+func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At)
-	server := serverOf(e.r)
-	if !extendDeadlines(w, e.r, server, wait) {
-		t.fail(e.r, failure{err: errTooLate, charges: e.charges, outcome: answered503})
+	w, server := e.l.w, serverOf(e.received)
+	if !extendDeadlines(w, e.received, server, wait) {
+		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
 		return tooLate
 	}
-	e.ahead = t.waiters.readAhead(e.r)
+	if e.ahead = t.waiters.readAhead(w, e.received, e.body); e.ahead != nil {
+		e.body = e.ahead
+	}
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:
-	case <-e.r.Context().Done():
+	case <-e.received.Context().Done():
 	case <-t.waiters.shutdown(server):
 		reason = stopping
 	}
-	if e.r.Context().Err() != nil {
+	if e.received.Context().Err() != nil {
 		reason = ended
 	}
-	more := e.ahead == nil && hasBody(e.r)
+	more := e.ahead == nil && hasBody(e.received)
 	if e.ahead != nil {
 		t.waiters.ahead.Add(-e.ahead.limit)
-		more = e.ahead.stop(w, reason != "")
+		more = e.ahead.stop()
+		if reason != "" {
+			e.ahead.breakOff(w, sendGrace)
+		}
 	}
-	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.r.ProtoMajor == 1 {
+	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
 	}

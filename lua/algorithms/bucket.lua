@@ -101,15 +101,16 @@ local function bucket(family, is_queue)
     end,
 
     adopt = function(r, l)
-      local old_at, old_fraction, old_quota, units, part = r.at, r.fraction, r.quota, nil, nil
-      r.fraction, part = mul_div(r.fraction, l.quota, old_quota)
-      if is_queue and part > 0 then
+      local old_at, old_fraction, old_quota = r.at, r.fraction, r.quota
+      local fraction, lost = mul_div(old_fraction, l.quota, old_quota)
+      r.fraction = fraction
+      if is_queue and lost > 0 then
         r.fraction = r.fraction + 1
         if r.fraction == l.quota then r.at, r.fraction = r.at + 1, 0 end
       end
       r.quota = l.quota
       if is_queue or old_at < r.charged_at then return end
-      units, part = mul_div(old_at - r.charged_at, old_quota, r.window)
+      local units, part = mul_div(old_at - r.charged_at, old_quota, r.window)
       local more = old_fraction % r.window
       units, part = add_count(units, (old_fraction - more) / r.window), part + more
       if part >= r.window then units, part = add_count(units, 1), part - r.window end
