@@ -262,24 +262,23 @@ func TestAnAnswerWithoutReadingTheBodyLeavesAtOnce(t *testing.T) {
 		"in full duplex":     func(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).EnableFullDuplex() },
 		"a panic":            func(http.ResponseWriter, *http.Request) { panic("x") }, // recovered outside
 	} {
-		for _, length := range []int{20_000, 10_000_000} {
-			t.Run(fmt.Sprint(name, " ", length), func(t *testing.T) {
-				th, c := newThrottler()
-				_, _ = th.Take(t.Context(), queue.Charge("everyone"))
-				s := start(t, false, recoverer(limit(th, queue, nil)(handler)), nil)
-				conn := s.dial(t, fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\nhalf", length))
-				c.BlockUntil(1)
-				c.Advance(10 * time.Second)
-				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // only a hang needs it
-				res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.Copy(io.Discard, res.Body); err != nil {
-					t.Error(err)
-				}
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			th, c := newThrottler()
+			_, _ = th.Take(t.Context(), queue.Charge("everyone"))
+			s := start(t, false, recoverer(limit(th, queue, nil)(handler)), nil)
+			// For the rest of a body of up to 256 KiB net/http itself waits.
+			conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nhalf")
+			c.BlockUntil(1)
+			c.Advance(10 * time.Second)
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // only a hang needs it
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, res.Body); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
