@@ -130,10 +130,7 @@ func (d Decision) StartAt() time.Time {
 
 // receipt lets a charge be given back or settled once. Copies of a Decision
 // share it.
-type receipt struct {
-	by   *Throttler // that took
-	done atomic.Bool
-}
+type receipt struct{ done atomic.Bool }
 
 // tookNothing is the receipt of every peek: there is nothing to give back.
 var tookNothing = func() *receipt {
