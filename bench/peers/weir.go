@@ -73,8 +73,11 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 // in memory.
 func weirBackend(c Config) (throttler.Backend, func(), error) {
 	if c.Redis == "" {
-		// The bound is divided among locks: twice the keys fit for sure.
-		backend := memorybackend.New(&memorybackend.Options{MaxKeys: max(2*c.Keys, memorybackend.DefaultMaxKeys)})
+		// The bounds are divided among locks: twice the keys fit for sure.
+		backend := memorybackend.New(&memorybackend.Options{
+			MaxKeys:  max(2*c.Keys, memorybackend.DefaultMaxKeys),
+			MaxBytes: max(2*int64(c.Keys)*1024, memorybackend.DefaultMaxBytes),
+		})
 		return backend, func() {}, nil
 	}
 	client := redis.NewClient(redisbackend.ClientOptions(c.Redis))
