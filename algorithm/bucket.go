@@ -17,28 +17,27 @@ import "github.com/weir-go/weir/throttler"
 // https://brandur.org/rate-limiting
 type bucket struct{ queue bool }
 
-// fractionOf returns the fraction under a quota that may have been lowered.
-func fractionOf(r *record, l limit) int64 { return min(r.fraction, l.quota-1) }
-
 func (k bucket) used(r *record, l limit, now int64) int64 {
 	if k.resetAt(r, now) <= now {
 		return 0
 	}
-	return ceilLevel(r.at-now, l.quota, fractionOf(r, l), l.window)
+	return ceilLevel(r.at-now, l.quota, r.fraction, l.window)
 }
 
-func (bucket) resetAt(r *record, now int64) int64 {
-	at := r.at
+func (bucket) resetAt(r *record, now int64) int64 { return max(r.drainedAt(), now) }
+
+// drainedAt is the instant, rounded up.
+func (r *record) drainedAt() int64 {
 	if r.fraction > 0 {
-		at++
+		return r.at + 1
 	}
-	return max(at, now)
+	return r.at
 }
 
 // It fits when the level has sunk to (capacity - cost) * window.
 func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
 	ahead, rest := mulDiv(l.capacity-cost, l.window, l.quota)
-	if rest < fractionOf(r, l) {
+	if rest < r.fraction {
 		ahead--
 	}
 	return r.at - ahead
@@ -52,52 +51,152 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
-	r.fraction = fractionOf(r, l)
-	ahead, rest := mulDiv(cost, l.window, l.quota)
-	r.at = addInstant(r.at, ahead)
-	r.fraction += rest
-	if r.fraction >= l.quota {
-		r.fraction -= l.quota
-		r.at = addInstant(r.at, 1)
-	}
+	r.quota, r.chargedAt = l.quota, now
+	r.forward(l, cost)
 	c.mark = throttler.Mark{At: r.at, Fraction: r.fraction}
 	return c
 }
 
-// Units drain in the order in which they were charged: those of the charge
-// that moved the instant to mark drain last before it. What is still to drain
-// between now and mark comes back, at most amount.
-func (k bucket) giveBack(r *record, l limit, mark throttler.Mark, amount, now int64) {
-	if k.resetAt(r, now) <= now || mark.At < now {
-		return
+// forward moves the instant by the time that cost takes to drain.
+func (r *record) forward(l limit, cost int64) {
+	ahead, rest := mulDiv(cost, l.window, l.quota)
+	r.at = addInstant(r.at, ahead)
+	r.fraction += rest
+	if r.fraction >= l.quota {
+		r.at, r.fraction = addInstant(r.at, 1), r.fraction-l.quota
 	}
-	back, backRest := mulDiv(amount, l.window, l.quota)
-	if left := mark.At - now; left < back || left == back && mark.Fraction < backRest {
-		back, backRest = left, mark.Fraction
-	}
-	r.at -= back
-	r.fraction = fractionOf(r, l) - backRest
+}
+
+// back moves the instant back by ms and a fraction.
+func (r *record) back(ms, fraction int64) {
+	r.at, r.fraction = r.at-ms, r.fraction-fraction
 	if r.fraction < 0 {
-		r.fraction += l.quota
-		r.at--
+		r.at, r.fraction = r.at-1, r.fraction+r.quota
 	}
+}
+
+func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
+	switch {
+	case k.resetAt(r, now) <= now || c.mark.At < now:
+		return false
+	case k.queue:
+		return r.leave(l, c, now)
+	case r.quota != l.quota:
+		k.giveBackJoined(r, c, now)
+	default:
+		r.refill(c, now)
+	}
+	return true
+}
+
+// refill is giveBack of a token bucket. Units drain in the order in which they were
+// charged, those of the charge that moved the instant to its mark last before it.
+// What is still to drain between now and the mark comes back.
+func (r *record) refill(c settled, now int64) {
+	back, rest := mulDiv(c.charged-c.cost, r.window, r.quota)
+	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
+		back, rest = left, c.mark.Fraction
+	}
+	r.back(back, rest)
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
 }
 
-func (bucket) adopt(r *record, _ limit, _ int64) {}
-
-func (bucket) append(b []byte, r *record) []byte {
-	return appendCount(appendInstant(b, r.at), r.fraction)
+// leave is giveBack of a leaky bucket. Only the last of a queue can give its place
+// back: those behind it have been given their starts, and the place between is too
+// late to give. A charge whose start has come keeps the place of its first unit, or
+// the next one would start right behind it.
+func (r *record) leave(l limit, c settled, now int64) bool {
+	if c.mark.At != r.at || c.mark.Fraction != r.fraction || r.quota != l.quota {
+		return false
+	}
+	r.back(mulDiv(c.charged, l.window, l.quota))
+	if r.drainedAt() <= now { // its start has come
+		c.cost = max(c.cost, 1)
+	}
+	r.forward(l, c.cost)
+	return true
 }
 
-func (bucket) size(*record) int { return instantBytes + countBytes }
+// A token bucket that drains faster under l has drained faster since the last
+// charge; a slower one ends when it was to end. A queue stays as long as it is:
+// starts up to its end were returned.
+func (k bucket) adopt(r *record, l limit) {
+	was, units := *r, int64(0)
+	r.fraction, units = mulDiv(r.fraction, l.quota, max(r.quota, 1))
+	if k.queue && units > 0 {
+		r.fraction++
+		if r.fraction == l.quota {
+			r.at, r.fraction = r.at+1, 0
+		}
+	}
+	r.quota = l.quota
+	if k.queue || was.quota == 0 || was.at < was.chargedAt {
+		return
+	}
+	units, part := mulDiv(was.at-was.chargedAt, was.quota, was.window)
+	part += was.fraction
+	units, part = addCount(units, part/was.window), part%was.window
+	ahead, rest := mulDiv(units, l.window, l.quota)
+	part, _ = mulDiv(part, l.window, was.window)
+	more, part := mulDiv(part, 1, l.quota)
+	ahead, rest = ahead+more, rest+part
+	if rest >= l.quota {
+		ahead, rest = ahead+1, rest-l.quota
+	}
+	if at := addInstant(was.chargedAt, ahead); at < r.at || at == r.at && rest < r.fraction {
+		r.at, r.fraction = at, rest
+	}
+}
+
+// A queue is lengthened to where the longest of the other policy's ends, so that no
+// start is given twice. Else what joins fills a bucket by one window at most: the
+// other policy may allow far more than this one.
+func (k bucket) join(r *record, own []record, cost, now int64) {
+	queues := false
+	for i := range own {
+		if k.queue && own[i].kind == r.kind {
+			queues = true
+			if at := own[i].drainedAt(); at > r.at {
+				r.at, r.fraction = at, 0
+			}
+		}
+	}
+	if queues {
+		return
+	}
+	was := *r
+	k.charge(r, limit{window: r.window, quota: r.quota}, cost, now)
+	if full := addInstant(now, r.window); r.at >= full {
+		r.at, r.fraction = full, 0
+		if was.at >= full {
+			r.at, r.fraction = was.at, was.fraction
+		}
+	}
+}
+
+// What c was charged has drained for certain when it would have, had it found the
+// bucket empty. A place in a queue is lost.
+func (k bucket) giveBackJoined(r *record, c settled, now int64) {
+	ahead, rest := mulDiv(c.charged, r.window, r.quota)
+	c.mark = throttler.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
+	if !k.queue && k.resetAt(r, now) > now && c.mark.At >= now {
+		r.refill(c, now)
+	}
+}
+
+func (bucket) append(b []byte, r *record) []byte {
+	b = appendCount(appendInstant(b, r.at), r.fraction)
+	return appendInstant(appendCount(b, r.quota), r.chargedAt)
+}
+
+func (bucket) size(*record) int { return 2*instantBytes + 2*countBytes }
 
 func (bucket) parse(b []byte, r *record) ([]byte, bool) {
 	p := parser{rest: b}
-	r.at, r.fraction = p.instant(), p.count()
-	return p.rest, !p.failed
+	r.at, r.fraction, r.quota, r.chargedAt = p.instant(), p.count(), p.count(), p.instant()
+	return p.rest, !p.failed && r.fraction < r.quota
 }
 
 // lifetime is the time that a full bucket needs to drain.

@@ -69,7 +69,7 @@ func Settle(s throttler.Settlement, states []*State) throttler.Decision {
 		var buf [throttler.MaxLimits]Result
 		n := len(c.Policy.Limits)
 		results := buf[:n]
-		states[i].Settle(c.Policy.Limits, marks[:n], c.Cost, s.Costs[i], now, results)
+		states[i].Settle(c.Policy.Limits, Settlement{s.Charged.At.UnixMilli(), marks[:n], c.Cost, s.Costs[i]}, now, results)
 		d.Limits = Statuses(d.Limits, c, results)
 	}
 	return d

@@ -16,14 +16,16 @@ import (
 //
 // Everything else is a row of records, no row of which is 12 bytes long:
 //
-//	1  kind
+//	1  kind, and 16 if the row ends in an instant
 //	6  window
 //
 //	fixed windows, 1 and 2:  6 reset-at, 7 used
 //	sliding window, 3:       6 start, 7 current, 7 previous
 //	sliding log, 4:          4 number of entries, 7 their sum, and for each
 //	                         6 instant, 4 cost
-//	buckets, 5 and 6:        6 drained at, 7 fraction
+//	buckets, 5 and 6:        6 drained at, 7 fraction, 7 quota, 6 charged at
+//
+//	6  the instant at which the record is given up, if others charge it
 //
 // The Redis scripts have the same widths in the formats of lua/algorithms, and
 // the same bounds of the short form.
@@ -35,6 +37,8 @@ const (
 	entriesBytes = 4 // of a log's number of entries
 	costBytes    = 4 // of a log entry's cost
 
+	endsFlag = 16 // of the first byte
+
 	shortBytes  = 12
 	shortWindow = 1 << 28 // ms
 	shortCount  = 1 << 16
@@ -43,7 +47,7 @@ const (
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
 	if len(s.records) == 1 {
-		if r := &s.records[0]; kinds[r.kind].shortForm && r.window < shortWindow && r.count < shortCount {
+		if r := &s.records[0]; kinds[r.kind].shortForm && r.endsAt == 0 && r.window < shortWindow && r.count < shortCount {
 			b = AppendUint(b, 4, int64(r.kind)*shortWindow+r.window)
 			b = appendInstant(b, r.at)
 			return AppendUint(b, 2, r.count)
@@ -51,9 +55,16 @@ func (s *State) Append(b []byte) []byte {
 	}
 	for i := range s.records {
 		r := &s.records[i]
-		b = append(b, byte(r.kind))
+		ends := byte(0)
+		if r.endsAt != 0 {
+			ends = endsFlag
+		}
+		b = append(b, ends|byte(r.kind))
 		b = AppendUint(b, windowBytes, r.window)
 		b = r.kind.counter().append(b, r)
+		if ends != 0 {
+			b = appendInstant(b, r.endsAt)
+		}
 	}
 	return b
 }
@@ -95,7 +106,8 @@ func (s *State) Load(b []byte) error {
 	}
 	for rest := b; len(rest) > 0; {
 		p := parser{rest: rest}
-		r := record{kind: kind(p.uint(kindBytes)), window: p.uint(windowBytes)}
+		first := p.uint(kindBytes)
+		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
 			return s.malformed(b)
 		}
@@ -103,6 +115,13 @@ func (s *State) Load(b []byte) error {
 		var ok bool
 		if rest, ok = r.kind.counter().parse(p.rest, &s.records[len(s.records)-1]); !ok {
 			return s.malformed(b)
+		}
+		if first&endsFlag != 0 {
+			p = parser{rest: rest}
+			s.records[len(s.records)-1].endsAt = p.instant()
+			if rest = p.rest; p.failed {
+				return s.malformed(b)
+			}
 		}
 	}
 	return nil

@@ -34,13 +34,31 @@ func (f fixedWindow) opensUntil(window, now int64) int64 {
 	return addInstant(now, window)
 }
 
-func (fixedWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
-	if mark.At == r.at {
-		r.count = max(r.count-amount, 0)
+func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
+	if c.mark.At != r.at {
+		return false
+	}
+	r.count = max(r.count-(c.charged-c.cost), 0)
+	return true
+}
+
+// A window that is open ends when it was to end, or earlier: when one of the new
+// length, opened with it, would have ended.
+func (fixedWindow) adopt(r *record, l limit) {
+	if r.window > l.window {
+		r.at = max(r.at-(r.window-l.window), 0)
 	}
 }
 
-func (fixedWindow) adopt(r *record, _ limit, _ int64) {}
+func (fixedWindow) join(r *record, _ []record, cost, _ int64) {
+	r.count = addCount(r.count, cost)
+}
+
+func (fixedWindow) giveBackJoined(r *record, c settled, _ int64) {
+	if r.at-r.window <= c.takenAt && c.takenAt < r.at {
+		r.count = max(r.count-(c.charged-c.cost), 0)
+	}
+}
 
 func (fixedWindow) append(b []byte, r *record) []byte {
 	return appendCount(appendInstant(b, r.at), r.count)

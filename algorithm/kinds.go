@@ -27,13 +27,15 @@ var kinds = [...]struct {
 	// markIsResetAt reports that a charge's mark is its window's reset time, and
 	// that it has no start: scripts do not reply these twice.
 	markIsResetAt bool
+
+	queue bool // charges have starts
 }{
 	1: {algorithm: throttler.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
 	2: {algorithm: throttler.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
 	3: {algorithm: throttler.SlidingWindow, counter: slidingWindow{}},
 	4: {algorithm: throttler.SlidingLog, counter: slidingLog{}},
 	5: {algorithm: throttler.TokenBucket, counter: bucket{}},
-	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}},
+	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}, queue: true},
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -52,13 +54,21 @@ type counter interface {
 	// charge adds cost, room or no room.
 	charge(r *record, l limit, cost, now int64) charged
 
-	// giveBack returns amount of the charge that mark names, as far as it still
-	// counts.
-	giveBack(r *record, l limit, mark throttler.Mark, amount, now int64)
+	// giveBack returns what c was charged too much, as far as that still counts,
+	// and reports whether the window or place that c's mark names is there.
+	giveBack(r *record, l limit, c settled, now int64) bool
 
-	// adopt prepares a record of another window, of the same algorithm, to
-	// continue under l at now.
-	adopt(r *record, l limit, now int64)
+	// adopt makes r, a record of the same algorithm under another window or
+	// quota, count under l, at no instant more than before. See docs/algorithms.md.
+	adopt(r *record, l limit)
+
+	// join adds what another policy was charged to r, which is live. own are the
+	// records of that policy, charged already.
+	join(r *record, own []record, cost, now int64)
+
+	// giveBackJoined returns what c, a charge of another policy, was charged too
+	// much, as far as r is sure to count it.
+	giveBackJoined(r *record, c settled, now int64)
 
 	// append appends the stored form of r, but for kind and window.
 	append(b []byte, r *record) []byte
@@ -78,6 +88,13 @@ type counter interface {
 type charged struct {
 	mark    throttler.Mark
 	startAt int64 // of a queue, else 0
+}
+
+// settled is a charge whose real cost is known, and is no more than was charged.
+type settled struct {
+	mark          throttler.Mark
+	takenAt       int64
+	charged, cost int64
 }
 
 // known reports whether k is in the table.

@@ -50,7 +50,7 @@ func TestUnknownKindsAreNotParsed(t *testing.T) {
 func TestScriptsAgree(t *testing.T) {
 	for name, want := range map[string]int64{
 		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
-		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords,
+		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag,
 		"FIXED_WINDOW": int64(kindOf(&throttler.Limit{Quota: 1, Window: time.Second})),
 		"ENTRY_BYTES":  instantBytes + costBytes,
 	} {

@@ -1,6 +1,7 @@
 package algorithm
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -39,11 +40,19 @@ type record struct {
 	// sliding window: used in the window before
 	previous int64
 
-	// buckets: what at leaves of a millisecond, in units of 1/quota of it
-	fraction int64
+	// buckets: what at leaves of a millisecond, in units of 1/quota of it; that
+	// quota, under which it was charged, and when that was; else 0
+	fraction  int64
+	quota     int64
+	chargedAt int64
 
 	// sliding log: oldest first, instants rising
 	log []entry
+
+	// endsAt is when the record is given up, because its policy does not charge
+	// it any more and others do: the reset time that it had when its own policy
+	// last charged it. 0 if nobody else has since.
+	endsAt int64
 }
 
 // limit is a throttler.Limit in the numbers that the algorithms use.
@@ -58,19 +67,25 @@ func limitOf(l *throttler.Limit) limit {
 	return limit{kind: kindOf(l), window: int64(l.Window / time.Millisecond), quota: l.Quota, capacity: l.Capacity()}
 }
 
-// isOf reports whether r is l's own record.
-func (r *record) isOf(l *throttler.Limit) bool {
-	return r.kind == kindOf(l) && r.window == int64(l.Window/time.Millisecond)
+// countsFor reports whether r is l's own record and counts as l does.
+func (r *record) countsFor(l limit) bool {
+	return r.kind == l.kind && r.window == l.window && (r.quota == 0 || r.quota == l.quota)
+}
+
+// adoptedBy returns what r, of another window or quota, counts under l: a copy
+// that shares nothing with r. It never counts more than r, at no instant, and
+// depends on nothing but r, so that everyone who looks sees the same.
+func (r *record) adoptedBy(l limit) *record {
+	adopted := *r
+	adopted.log = slices.Clone(r.log)
+	l.kind.counter().adopt(&adopted, l)
+	adopted.kind, adopted.window, adopted.endsAt = l.kind, l.window, 0
+	return &adopted
 }
 
 func (r *record) resetAt(now int64) int64 { return r.kind.counter().resetAt(r, now) }
 
 func (r *record) live(now int64) bool { return r.resetAt(now) > now }
 
-// adopt makes r continue under l at now.
-func (r *record) adopt(l limit, now int64) {
-	if r.window != l.window {
-		l.kind.counter().adopt(r, l, now)
-	}
-	r.kind, r.window = l.kind, l.window
-}
+// distance says how far apart two windows are: by their ratio.
+func distance(a, b int64) float64 { return float64(max(a, b)) / float64(min(a, b)) }

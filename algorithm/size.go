@@ -9,6 +9,9 @@ func (s *State) Size() int {
 	for i := range s.records {
 		r := &s.records[i]
 		size += kindBytes + windowBytes + r.kind.counter().size(r)
+		if r.endsAt != 0 {
+			size += instantBytes
+		}
 	}
 	return size
 }

@@ -64,21 +64,39 @@ func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: r.log[last].at}}
 }
 
-func (s slidingLog) giveBack(r *record, _ limit, mark throttler.Mark, amount, now int64) {
+func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) bool {
 	r.log, r.count = s.live(r, now)
-	i, found := slices.BinarySearchFunc(r.log, mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
+	i, found := slices.BinarySearchFunc(r.log, c.mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })
 	if !found {
-		return
+		return false
 	}
-	amount = min(amount, r.log[i].cost)
+	amount := min(c.charged-c.cost, r.log[i].cost)
 	r.log[i].cost -= amount
 	r.count -= amount
 	if r.log[i].cost == 0 {
 		r.log = slices.Delete(r.log, i, i+1)
 	}
+	return true
 }
 
-func (slidingLog) adopt(*record, limit, int64) {}
+// Entries keep their instants, so that a shorter window sees those inside it. For a
+// longer one they move back, and leave when they were to leave.
+func (slidingLog) adopt(r *record, l limit) {
+	for i := range r.log {
+		r.log[i].at -= max(l.window-r.window, 0)
+	}
+	for len(r.log) > 0 && r.log[0].at < 0 { // instants are stored unsigned
+		r.count -= r.log[0].cost
+		r.log = r.log[1:]
+	}
+}
+
+func (s slidingLog) join(r *record, _ []record, cost, now int64) { s.charge(r, limit{}, cost, now) }
+
+func (s slidingLog) giveBackJoined(r *record, c settled, now int64) {
+	c.mark.At = c.takenAt
+	s.giveBack(r, limit{}, c, now)
+}
 
 func (slidingLog) append(b []byte, r *record) []byte {
 	b = AppendUint(b, entriesBytes, int64(len(r.log)))

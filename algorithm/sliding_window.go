@@ -2,8 +2,9 @@ package algorithm
 
 import "github.com/weir-go/weir/throttler"
 
-// slidingWindow keeps the counts of two adjacent windows that begin on multiples
-// of the window since the epoch. It estimates what was used in the last window's
+// slidingWindow keeps the counts of two adjacent windows, which begin on multiples
+// of the window since the epoch or, where the window was changed, since the record
+// began. It estimates what was used in the last window's
 // length as previous * (share of it still inside) + current.
 //
 // https://blog.cloudflare.com/counting-things-a-lot-of-different-things/
@@ -11,11 +12,11 @@ type slidingWindow struct{}
 
 // moved returns the record at now, after windows that ended have moved on.
 func (slidingWindow) moved(r *record, now int64) (start, elapsed, current, previous int64) {
-	start = now - now%r.window
-	switch {
-	case start <= r.at: // also when time stepped back: the stored window holds
+	if now < r.at+r.window { // also when time stepped back: the stored window holds
 		return r.at, max(now-r.at, 0), r.count, r.previous
-	case start == r.at+r.window:
+	}
+	start = now - (now-r.at)%r.window
+	if start == r.at+r.window {
 		return start, now - start, 0, r.count
 	}
 	return start, now - start, 0, 0
@@ -62,19 +63,52 @@ func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: start}}
 }
 
-func (slidingWindow) giveBack(r *record, _ limit, mark throttler.Mark, amount, _ int64) {
-	switch mark.At {
+func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
+	switch c.mark.At {
 	case r.at:
-		r.count = max(r.count-amount, 0)
+		r.count = max(r.count-(c.charged-c.cost), 0)
 	case r.at - r.window:
-		r.previous = max(r.previous-amount, 0)
+		r.previous = max(r.previous-(c.charged-c.cost), 0)
+	default:
+		return false
+	}
+	return true
+}
+
+// A shorter window counts from the start that is stored. For a longer one the
+// estimate sinks in a straight line from what it was at that start to 0: when the
+// old estimate would have got there at its slower pace, or a new window's length
+// later. The estimate is bent once, upwards if previous is the larger count: a line
+// at the slower pace would then be above it, so the line goes on at the first pace.
+func (slidingWindow) adopt(r *record, l limit) {
+	if r.window >= l.window {
+		return
+	}
+	sum, length := addCount(r.count, r.previous), 2*r.window
+	if r.count < r.previous {
+		length, _ = mulDiv(r.window, r.count, r.previous)
+		length += r.window
+	}
+	length = min(length, l.window)
+	began := r.at + length - l.window
+	r.at, r.count, r.previous = 0, 0, 0
+	if began >= 0 {
+		r.at = began
+		r.previous, _ = mulDiv(sum, l.window, length)
 	}
 }
 
-// Counts in windows of another length cannot be split exactly: what counts now
-// counts on as if charged now.
-func (s slidingWindow) adopt(r *record, l limit, now int64) {
-	r.at, r.count, r.previous = now-now%l.window, s.used(r, l, now), 0
+func (s slidingWindow) join(r *record, _ []record, cost, now int64) {
+	s.charge(r, limit{}, cost, now)
+}
+
+func (slidingWindow) giveBackJoined(r *record, c settled, _ int64) {
+	switch amount := c.charged - c.cost; {
+	case c.takenAt >= r.at && c.takenAt < r.at+r.window:
+		r.count = max(r.count-amount, 0)
+	case c.takenAt >= r.at-r.window && c.takenAt < r.at:
+		r.previous = max(r.previous-amount, 0)
+	}
 }
 
 func (slidingWindow) append(b []byte, r *record) []byte {

@@ -24,10 +24,9 @@ type Result struct {
 // whether cost fits them all. results must be as long as limits.
 func (s *State) Look(limits []throttler.Limit, cost, now int64, results []Result) bool {
 	fits := true
-	place := s.match(limits, now)
 	for i := range limits {
 		l := limitOf(&limits[i])
-		r := s.at(place[i], l, now)
+		r := s.under(l)
 		results[i] = Result{ResetAt: now}
 		if r != nil {
 			results[i] = resultOf(r, l, now)
@@ -48,8 +47,8 @@ func resultOf(r *record, l limit, now int64) Result {
 	return Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
 }
 
-// Charge adds cost to every limit, room or no room: Look first. A cost of 0
-// changes nothing.
+// Charge adds cost to every limit, room or no room: Look first. Records of other
+// policies that live are charged as well. A cost of 0 changes nothing.
 func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []Result) {
 	if cost == 0 {
 		s.Look(limits, 0, now, results)
@@ -60,27 +59,48 @@ func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []Resu
 		l := limitOf(&limits[i])
 		r := &s.records[i]
 		c := l.kind.counter().charge(r, l, cost, now)
+		r.endsAt = 0
 		results[i] = resultOf(r, l, now)
 		results[i].StartAt, results[i].Mark = c.startAt, c.mark
 	}
+	own, others := s.records[:len(limits)], s.records[len(limits):]
+	for i := range others {
+		r := &others[i]
+		if r.endsAt == 0 {
+			r.endsAt = r.resetAt(now)
+		}
+		r.kind.counter().join(r, own, cost, now)
+	}
 }
 
-// Settle replaces the cost that was charged under marks by the real one: less
-// returns to what the marks name, as far as it still counts; more is charged
-// now, room or no room.
-func (s *State) Settle(limits []throttler.Limit, marks []throttler.Mark, charged, cost, now int64, results []Result) {
-	if cost > charged {
-		s.Charge(limits, cost-charged, now, results)
+// Settlement says what a charge cost in the end.
+type Settlement struct {
+	TakenAt int64            // when it was charged
+	Marks   []throttler.Mark // what each of its limits was charged under
+	Charged int64
+	Cost    int64
+}
+
+// Settle replaces the cost that was charged by the real one: less returns to what
+// the marks name, as far as it still counts; more is charged now, room or no room.
+func (s *State) Settle(limits []throttler.Limit, st Settlement, now int64, results []Result) {
+	if st.Cost > st.Charged {
+		s.Charge(limits, st.Cost-st.Charged, now, results)
 		return
 	}
-	place := s.match(limits, now)
+	var found [throttler.MaxLimits]bool
 	for i := range limits {
-		if place[i] >= 0 {
-			l := limitOf(&limits[i])
-			r := &s.records[place[i]]
-			r.adopt(l, now)
-			l.kind.counter().giveBack(r, l, marks[i], charged-cost, now)
+		l := limitOf(&limits[i])
+		if r := s.own(l); r != nil {
+			found[i] = l.kind.counter().giveBack(r, l, settled{st.Marks[i], st.TakenAt, st.Charged, st.Cost}, now)
 		}
+	}
+	for i := range s.records {
+		r := &s.records[i]
+		if n := nearestLimit(r, limits); n == isOwn || n >= 0 && !found[n] || !r.live(now) {
+			continue // given back; or its window is over; or nothing counts
+		}
+		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)
 	}
 	s.Look(limits, 0, now, results)
 	for i := range results {
@@ -107,83 +127,92 @@ func (s *State) ResetAt(now int64) int64 {
 	return at
 }
 
-// match returns, for each of limits, the place of its record, or -1. A record
-// is a limit's own by algorithm and window. A limit without one takes over the
-// first live record of its algorithm that no limit of the policy owns: that is
-// what a limit whose window was changed left behind.
-func (s *State) match(limits []throttler.Limit, now int64) (place [throttler.MaxLimits]int8) {
-	if len(s.records) == 1 && len(limits) == 1 && s.records[0].isOf(&limits[0]) {
-		return place
-	}
-	var owned uint64 // a bit for each record
-	for i := range limits {
-		place[i] = -1
-		for j := range s.records {
-			if s.records[j].isOf(&limits[i]) {
-				place[i] = int8(j)
-				owned |= 1 << j
-			}
+// own returns l's own record, nil if there is none. A record is a limit's own by
+// algorithm and window.
+func (s *State) own(l limit) *record {
+	for i := range s.records {
+		if r := &s.records[i]; r.kind == l.kind && r.window == l.window {
+			return r
 		}
 	}
-	for i := range limits {
-		k := kindOf(&limits[i])
-		for j := range s.records {
-			if r := &s.records[j]; place[i] < 0 && owned>>j&1 == 0 && k.adopts(r.kind) && r.live(now) {
-				place[i] = int8(j)
-				owned |= 1 << j
-			}
-		}
-	}
-	return place
+	return nil
 }
 
-// at returns the record in that place, nil if place is -1; a copy if it is to
-// continue under l and is not l's own.
-func (s *State) at(place int8, l limit, now int64) *record {
-	if place < 0 {
-		return nil
-	}
-	r := &s.records[place]
-	if r.kind == l.kind && r.window == l.window {
+// under returns what counts under l, nil if nothing does: its own record; or, if
+// there is none, what it adopts from that of its algorithm whose window is nearest.
+func (s *State) under(l limit) *record {
+	r := s.own(l)
+	if r != nil && r.countsFor(l) {
 		return r
 	}
-	adopted := new(record)
-	*adopted = *r
-	adopted.adopt(l, now)
-	return adopted
+	if r == nil {
+		for i := range s.records {
+			o := &s.records[i]
+			if l.kind.adopts(o.kind) && (r == nil || distance(o.window, l.window) < distance(r.window, l.window)) {
+				r = o
+			}
+		}
+	}
+	if r == nil {
+		return nil
+	}
+	return r.adoptedBy(l)
 }
 
-// arrange puts the limits' records first, in their order, adding those that
-// are missing. Records of no limit stay behind them while they live: another
-// process may still run the policy that they belong to.
+const (
+	isOwn  = -1
+	noneOf = -2
+)
+
+// nearestLimit returns which of limits has the algorithm of r and the window nearest
+// to its own: isOwn if r is that limit's own record, noneOf if there is none.
+func nearestLimit(r *record, limits []throttler.Limit) int {
+	nearest, least := noneOf, 0.0
+	for i := range limits {
+		l := limitOf(&limits[i])
+		if r.kind == l.kind && r.window == l.window {
+			return isOwn
+		}
+		if d := distance(r.window, l.window); l.kind.adopts(r.kind) && (nearest == noneOf || d < least) {
+			nearest, least = i, d
+		}
+	}
+	return nearest
+}
+
+// arrange puts the limits' records first, in their order, adding those that are
+// missing. Records of no limit stay behind them while they live: another process
+// may still run the policy that they belong to. One that this policy keeps alive
+// ends where its own left it.
 func (s *State) arrange(limits []throttler.Limit, now int64) {
-	place := s.match(limits, now)
-	if s.arranged(place[:len(limits)], limits) {
+	if s.arranged(limits) {
 		return
 	}
 	records := make([]record, 0, len(limits))
 	for i := range limits {
 		l := limitOf(&limits[i])
-		if r := s.at(place[i], l, now); r != nil {
+		if r := s.under(l); r != nil {
 			records = append(records, *r)
 		} else {
 			records = append(records, record{kind: l.kind, window: l.window})
 		}
 	}
-	for j := range s.records {
-		if !slices.Contains(place[:len(limits)], int8(j)) && s.records[j].live(now) && len(records) < maxRecords {
-			records = append(records, s.records[j])
+	for i := range s.records {
+		r := &s.records[i]
+		ended := r.endsAt != 0 && r.endsAt <= now
+		if nearestLimit(r, limits) != isOwn && !ended && r.live(now) && len(records) < maxRecords {
+			records = append(records, *r)
 		}
 	}
 	s.records = records
 }
 
-func (s *State) arranged(place []int8, limits []throttler.Limit) bool {
+func (s *State) arranged(limits []throttler.Limit) bool {
 	if len(s.records) != len(limits) {
 		return false
 	}
-	for i := range place {
-		if int(place[i]) != i || !s.records[i].isOf(&limits[i]) {
+	for i := range limits {
+		if !s.records[i].countsFor(limitOf(&limits[i])) {
 			return false
 		}
 	}

@@ -1,8 +1,8 @@
 -- claim.lua: the claim in front of the state of a count that has moved;
 -- backend/handoff/stored.go describes it.
 --
--- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_present. Uses what state.lua
--- provides.
+-- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_present, unknown_kind. Uses what
+-- state.lua provides.
 
 local CLAIM_FORM, LEFT_FORM = '>I6I6', '>I6I6' -- version, expires at; left for, release version
 
@@ -40,4 +40,8 @@ local function read_present(stored, now)
   local records = parse(state)
   if records and latest_reset_at(records, now) <= now then return nil, nil end
   return nil, state
+end
+
+local function unknown_kind()
+  return redis.error_reply('ERR a limit or a stored state is of a kind that this script does not know: a newer version, or something else, wrote it')
 end

@@ -1,27 +1,26 @@
 -- decide.lua: decides about charges and makes them, all or none; or settles what
 -- was charged before.
 --
--- Provides read_decision, decide, reply, replies. Uses what kinds.lua, state.lua
--- and records.lua provide. The part that follows finds the states, and stores
--- them.
+-- Provides read_decision, decide, reply. Uses replies and replied of the part at the
+-- script's head, and what kinds.lua, state.lua and records.lua provide. The part that
+-- follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms
 --   4 margin, ms that a state outlives its last window
 --   1 operation: take 0, settlement 1
 --   1 number of charges, and for each, with the next of KEYS:
---     7 cost; to settle: 7 cost charged, 7 real cost
+--     7 cost; to settle: 7 cost charged, 7 real cost, 6 charged at
 --     1 number of limits, and for each:
 --       1 kind, 6 window ms, 7 quota, 7 capacity
 --       to settle: 6 mark, 7 fraction
 --
--- Its reply is 1 if it was allowed, else 0; then for each limit used, reset_at,
+-- Its reply is 3, and nothing more, if it cannot be made: a limit is of an unknown
+-- kind, or a key holds something else than a count. Nothing is charged for it then.
+-- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
 -- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
 -- start_at (0 if not a queue that was charged), mark, fraction.
 
--- Tables are made as large as they will be: to let one grow costs more than all
--- else that is done with it.
-local replies, replied = {nil, nil, nil, nil, nil, nil, nil}, 0
 local function reply(n)
   replied = replied + 1
   replies[replied] = n
@@ -36,9 +35,9 @@ end
 
 local function read_charge(key, packed, place, settles)
   local cost, count
-  local charged = 0
+  local charged, taken_at = 0, 0
   if settles then
-    charged, cost, count, place = unpack('>I7I7I1', packed, place)
+    charged, cost, taken_at, count, place = unpack('>I7I7I6I1', packed, place)
   else
     cost, count, place = unpack('>I7I1', packed, place)
   end
@@ -48,22 +47,22 @@ local function read_charge(key, packed, place, settles)
     if not limits[i].algorithm then return nil end
   end
   return {
-    key = key, cost = cost, charged = charged, limits = limits,
+    key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits,
     state = nil, claim = nil, -- set by the part that follows
-    stored = nil, reset_at = nil, records = nil, own = nil, fits = nil, -- set by decide
+    stored = nil, reset_at = nil, records = nil, fits = nil, -- set by decide
   }, place
 end
 
--- Reads a decision whose first charge has KEYS[first_key]. Returns nil if a limit
--- is of an unknown kind.
+-- Reads a decision whose first charge has KEYS[first_key]; with it, the number of its
+-- charges. Returns nil for the decision if a limit is of an unknown kind.
 local function read_decision(packed, first_key)
   local now, margin, op, count, place = unpack('>I6I4I1I1', packed)
   local settles, charges = op == 1, {}
   for i = 1, count do
     charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)
-    if not charges[i] then return nil end
+    if not charges[i] then return nil, count end
   end
-  return {now = now, margin = margin, settles = settles, charges = charges}
+  return {now = now, margin = margin, settles = settles, charges = charges}, count
 end
 
 local function reply_limit(l, used, reset_at, retry_at, start_at, mark, fraction)
@@ -89,26 +88,41 @@ local function look(c, now)
   end
 end
 
+-- Charges the limits, and the records of other policies that live.
 local function charge(c, cost, d, put)
   for i = 1, #c.limits do
     local l, r = c.limits[i], c.records[i]
     local mark, fraction, start_at = l.algorithm.charge(r, l, cost, d.now)
+    r.ends_at = nil
     reply_limit(l, l.algorithm.used(r, l, d.now), l.algorithm.reset_at(r, d.now), 0, start_at, mark, fraction)
+  end
+  for i = #c.limits + 1, #c.records do
+    local r = c.records[i]
+    r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
+    r.algorithm.join(r, c.limits, c.records, cost, d.now)
   end
   put(c, encode(c.records), latest_reset_at(c.records, d.now), d)
 end
 
 local function settle(c, d, put)
   if c.cost > c.charged then return charge(c, c.cost - c.charged, d, put) end
-  local found = false
+  local found, alone = {}, c.records == c.stored -- there are no records of others
   for i = 1, #c.limits do
     local l = c.limits[i]
-    if c.own[i] then
-      found = true
-      l.algorithm.give_back(c.records[i], l, l.mark, l.fraction, c.charged - c.cost, d.now)
+    for j = alone and i or 1, alone and i or #c.stored do
+      local r = c.stored[j]
+      if r.kind == l.kind and r.window == l.window then found[i] = l.algorithm.give_back(r, l, c, d.now) end
     end
   end
-  if found then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  for j = 1, alone and 0 or #c.stored do
+    local r = c.stored[j]
+    local own, nearest = nearest_limit(r, c.limits)
+    if not own and (not nearest or found[nearest]) and r.algorithm.reset_at(r, d.now) > d.now then
+      r.algorithm.give_back_joined(r, c, d.now)
+    end
+  end
+  if #c.stored > 0 then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  c.records = arrange(c.stored, c.limits, d.now)
   look(c, d.now)
 end
 
@@ -126,7 +140,7 @@ local function decide(d, put)
     c.stored = parse(c.state)
     if not c.stored then return false end
     c.reset_at = latest_reset_at(c.stored, d.now)
-    c.records, c.own = arrange(c.stored, c.limits, d.now)
+    c.records = arrange(c.stored, c.limits, d.now)
     c.fits = {}
     for j = 1, #c.limits do
       local l = c.limits[j]

@@ -1,41 +1,49 @@
--- fast.lua: the head of the scripts that decide, for the common case by far: one
--- take of one charge under one fixed window, kept in the short form. It must not
--- pay for the rest, so it comes before the functions are made.
+-- fast.lua: the head of the scripts that decide, for the common case by far: takes
+-- of one charge under one fixed window, kept in the short form. It must not pay for
+-- the rest, so it comes before the functions are made.
 --
--- Uses what prelude.lua provides. It returns from the script, or
--- falls through to the parts that follow.
+-- Provides replies, replied and decided, how many decisions it made: it stops at the
+-- first that is not that simple, and the parts that follow go on. If there is none,
+-- it returns from the script. Uses what prelude.lua provides.
 
 local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
 
-if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and nothing more
-  local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
-  if op == 0 and kind == FIXED_WINDOW and window < SHORT_WINDOW then
-    local state = redis.call('GET', KEYS[1])
-    local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
-    local stored = shape
-    if state then
-      stored = 0
-      if #state == SHORT_BYTES then stored, reset_at, used = unpack(SHORT_FORM, state) end
-    end
-    if stored == shape then
-      if reset_at > now then
-        if cost > quota - used then
-          return {0, used, reset_at, cost > quota and -1 or reset_at}
-        end
-        if used + cost < SHORT_COUNT then
-          if cost > 0 then
-            used = used + cost
-            -- The expiry was set when the window opened: renewed by a process
-            -- whose clock stands still, it would make the window immortal.
-            redis.call('SET', KEYS[1], pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
-          end
-          return {1, used, reset_at, 0}
-        end
-      elseif cost > 0 and cost < SHORT_COUNT and cost <= quota then
-        reset_at = now + window
-        redis.call('SET', KEYS[1], pack(SHORT_FORM, shape, reset_at, cost), 'PX', window + margin)
-        return {1, cost, reset_at, 0}
-      end
-    end
+-- Tables are made as large as they will be: to let one grow costs more than all
+-- else that is done with it.
+local replies, replied, decided = {nil, nil, nil, nil, nil, nil, nil}, 0, 0
+
+-- More arguments than keys: not all of them are decisions.
+for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
+  if #ARGV[i] ~= 41 then break end -- one charge of one limit, and nothing more
+  local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[i])
+  if op ~= 0 or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
+  local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
+  local state = redis.pcall('GET', KEYS[i])
+  if state then
+    if #state ~= SHORT_BYTES then break end -- also an error, a table
+    local stored
+    stored, reset_at, used = unpack(SHORT_FORM, state)
+    if stored ~= shape then break end
   end
+  local allowed, retry_at = 1, 0
+  if reset_at > now then
+    if cost > quota - used then
+      allowed, retry_at = 0, cost > quota and -1 or reset_at
+    elseif used + cost >= SHORT_COUNT then
+      break
+    elseif cost > 0 then
+      used = used + cost
+      -- The expiry was set when the window opened: renewed by a process
+      -- whose clock stands still, it would make the window immortal.
+      redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
+    end
+  elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
+    break
+  else
+    reset_at, used = now + window, cost
+    redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'PX', window + margin)
+  end
+  replies[replied + 1], replies[replied + 2], replies[replied + 3], replies[replied + 4] = allowed, used, reset_at, retry_at
+  replied, decided = replied + 4, i
 end
+if decided == #ARGV then return replies end

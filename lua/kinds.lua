@@ -1,27 +1,31 @@
 -- kinds.lua: the algorithms by the numbers that name them in arguments and in
 -- states, as algorithm/kinds.go has them. No other part lists them.
 --
--- Provides algorithm_of, unknown_kind. Uses what the parts of algorithms/
+-- Provides algorithm_of. Uses what the parts of algorithms/
 -- provide: for each kind a function that makes its algorithm, a table of
 --
---   family            a record of another kind of the same family can be adopted
+--   family            records of one family can be adopted by each other's limits
 --   has_short_form    one record alone may take the short form; it is {at, count}
 --   mark_is_reset_at  replies leave out start_at, mark and fraction
 --   new(self, kind, window)   an empty record
 --   read(self, state, place)  the record at that place of a state, and the place
 --                             after it
 --   write(r)          its bytes; the first is the kind
---   adopt(r, l, now)  prepares r to continue under limit l at now; nil if there
---                     is nothing to prepare, whatever l's window
 --   used(r, l, now)             what counts, rounded up
 --   reset_at(r, now)            from when on nothing counts; now if nothing does
 --   retry_at(r, l, cost, now)   when cost, which does not fit now, but in the
 --                               capacity, fits
 --   charge(r, l, cost, now)     charges, room or no room; returns mark, fraction
 --                               and start_at (0 if not a queue)
---   give_back(r, l, mark, fraction, amount, now)  returns amount of that charge
+--   give_back(r, l, c, now)     returns what c, with the mark of l, was charged too
+--                               much; whether what the mark names is there
+--   adopt(r, l)                 makes r, of another window or quota, count under l
+--   join(r, limits, records, cost, now)  adds what another policy was charged, by
+--                               these limits' records
+--   give_back_joined(r, c, now)  returns what c, of another policy, was charged too
+--                               much, as far as r is sure to count it
 --
--- A record is {algorithm, kind, window} and what its algorithm keeps. Only the algorithms
+-- A record is {algorithm, kind, window, ends_at} and what its algorithm keeps. Only the algorithms
 -- that a call needs are made: to make a function is a good part of its cost.
 
 local KINDS = {
@@ -41,8 +45,4 @@ local function algorithm_of(kind)
     KINDS[kind] = algorithm
   end
   return algorithm
-end
-
-local function unknown_kind()
-  return redis.error_reply('ERR a limit or a stored state is of a kind that this script does not know: a newer version, or something else, wrote it')
 end

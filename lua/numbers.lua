@@ -7,7 +7,7 @@
 local max, min = math.max, math.min
 
 -- The largest values stored; what would exceed them stays there.
-local MAX_COUNT, MAX_LOG_COST, MAX_INSTANT = 9007199254740992, 4294967295, 253402300799000
+local MAX_COUNT, MAX_LOG_COST = 9007199254740992, 4294967295
 
 local function add_count(a, b)
   if b > MAX_COUNT - a then return MAX_COUNT end
@@ -23,28 +23,43 @@ local function mul_div(a, b, c)
     local rest = product % c
     return (product - rest) / c, rest
   end
-  -- a = whole * c + part, and part * b / c by doubling and adding modulo c,
-  -- one bit of b after the other.
+  -- a = whole * c + part, and part * b / c in base 2^k, the digits of b from the
+  -- first on: as many bits at once as keep c * 2^k exact.
   local part = a % c
   local whole = (a - part) / c * b
-  local quotient, rest, bit = 0, 0, 1
-  while bit * 2 <= b do bit = bit * 2 end
-  while bit >= 1 do
-    quotient = quotient + quotient
-    if rest >= c - rest then
-      rest, quotient = rest - (c - rest), quotient + 1
-    else
-      rest = rest + rest
-    end
-    if b >= bit then
-      b = b - bit
-      if rest >= c - part then
-        rest, quotient = rest - (c - part), quotient + 1
+  local base, place = 2, 1
+  while base * 2 <= 4503599627370496 / c do base = base * 2 end
+  while place * base <= b do place = place * base end
+  local quotient, rest = 0, 0
+  while place >= 1 do
+    local digit = (b - b % place) / place
+    b = b % place
+    local high, low = rest * base, digit * part -- below 2^53, but for a base of 2
+    if base > 2 then
+      rest = high % c
+      local rest_low = low % c
+      quotient = quotient * base + (high - rest) / c + (low - rest_low) / c
+      if rest >= c - rest_low then
+        rest, quotient = rest - (c - rest_low), quotient + 1
       else
-        rest = rest + part
+        rest = rest + rest_low
+      end
+    else
+      quotient = quotient + quotient
+      if rest >= c - rest then
+        rest, quotient = rest - (c - rest), quotient + 1
+      else
+        rest = rest + rest
+      end
+      if digit > 0 then
+        if rest >= c - part then
+          rest, quotient = rest - (c - part), quotient + 1
+        else
+          rest = rest + part
+        end
       end
     end
-    bit = bit / 2
+    place = place / base
   end
   if whole > MAX_COUNT - quotient then return MAX_COUNT, 0 end
   return whole + quotient, rest

@@ -3,8 +3,7 @@
 -- KEYS[i]  state     of a (policy, key), one for each charge, in the order of
 --                    the decisions and their charges
 -- ARGV[i]  decision  packed as decide.lua says
--- Returns  the decisions' replies, one after the other. An error says nothing
---          of decisions before the one that failed.
+-- Returns  the decisions' replies, one after the other.
 --
 -- A claim in front of a state is of no interest here: the count continues from
 -- the state. One that says that the count is here stays in front, for processes
@@ -13,25 +12,32 @@
 -- The expiry is set when a reset time moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
 local function put(c, state, reset_at, d)
-  if reset_at <= c.reset_at then
+  if c.state and reset_at <= c.reset_at then
     redis.call('SET', c.key, c.claim .. state, 'KEEPTTL')
     return
   end
   local life = reset_at - d.now + d.margin
   if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
-  redis.call('SET', c.key, c.claim .. state, 'PX', life)
+  redis.call('SET', c.key, c.claim .. state, 'PX', max(life, 1))
 end
 
-local next_key = 1
-for i = 1, #ARGV do
-  local d = read_decision(ARGV[i], next_key)
-  if not d then return unknown_kind() end
-  next_key = next_key + #d.charges
-  for j = 1, #d.charges do
-    local c = d.charges[j]
-    c.claim, c.state = split_claim(redis.call('GET', c.key))
+-- Reads the states of d's charges. Returns false if a key holds no string.
+local function get(d)
+  for i = 1, #d.charges do
+    local c = d.charges[i]
+    local stored = redis.pcall('GET', c.key)
+    if type(stored) == 'table' then return false end
+    c.claim, c.state = split_claim(stored)
     if #c.claim == CLAIM_LEFT_BYTES then c.claim = '' end
   end
-  if not decide(d, put) then return unknown_kind() end
+  return true
+end
+
+-- What is wrong with one decision is replied as its own, and does not fail others.
+local next_key = decided + 1
+for i = decided + 1, #ARGV do
+  local d, charges = read_decision(ARGV[i], next_key)
+  next_key = next_key + charges
+  if not (d and get(d) and decide(d, put)) then reply(3) end
 end
 return replies

@@ -5,3 +5,6 @@ local unpack, pack = struct.unpack, struct.pack
 
 -- One window alone takes so many bytes, if its length and count are below these.
 local SHORT_BYTES, SHORT_WINDOW, SHORT_COUNT, SHORT_FORM = 12, 268435456, 65536, '>I4I6I2'
+
+-- The largest instant stored, in the year 9999; what would exceed it stays there.
+local MAX_INSTANT = 253402300799000

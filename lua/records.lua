@@ -1,59 +1,85 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, arrange. Uses what prelude.lua and
--- kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
-
--- The most records of one state.
-local MAX_RECORDS = 32
+-- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG and what
+-- prelude.lua and kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
 
 -- The bytes of a state of these records.
 local function encode(records)
   local r = records[1]
-  if #records == 1 and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
+  if #records == 1 and not r.ends_at and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
     return pack(SHORT_FORM, r.kind * SHORT_WINDOW + r.window, r.at, r.count)
   end
   local parts = {}
-  for i = 1, #records do parts[i] = records[i].algorithm.write(records[i]) end
+  for i = 1, #records do
+    r = records[i]
+    parts[i] = r.algorithm.write(r)
+    if r.ends_at then
+      parts[i] = string.char(r.kind + ENDS_FLAG) .. string.sub(parts[i], 2) .. pack('>I6', r.ends_at)
+    end
+  end
   return table.concat(parts)
 end
 
--- Puts the limits' records first, in their order, adding those that are
--- missing; with them the places of those that were there. A record is a
--- limit's own by kind and window. A limit without one takes over the first
--- live record of its algorithm that no limit owns: what a limit whose window
--- was changed left behind. Other records stay behind while they live.
+-- How far apart two windows are: their ratio.
+local function distance(a, b) return max(a, b) / min(a, b) end
+
+-- What counts under l: its own record, or, if there is none, what it adopts from the
+-- record of its family whose window is nearest; nil if there is none either. A copy
+-- if it is not l's own, or has another quota.
+local function under(l, records)
+  local nearest
+  for i = 1, #records do
+    local r = records[i]
+    if r.kind == l.kind and r.window == l.window then
+      if not r.quota or r.quota == l.quota then return r end
+      nearest = r
+      break
+    end
+    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(nearest.window, l.window)) then
+      nearest = r
+    end
+  end
+  if not nearest then return nil end
+  local r = {}
+  for name, value in pairs(nearest) do r[name] = value end
+  l.algorithm.adopt(r, l)
+  r.algorithm, r.kind, r.window, r.ends_at = l.algorithm, l.kind, l.window, nil
+  return r
+end
+
+-- Whether a record is a limit's own; the place of the limit of its family whose
+-- window is nearest, nil if there is none.
+local function nearest_limit(r, limits)
+  local nearest
+  for i = 1, #limits do
+    local l = limits[i]
+    if r.kind == l.kind and r.window == l.window then return true, i end
+    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(r.window, limits[nearest].window)) then
+      nearest = i
+    end
+  end
+  return false, nearest
+end
+
+-- The limits' records, in their order, and new ones where there are none; and behind
+-- them those of no limit while they live: another process may still run the policy
+-- that they belong to. One that this policy keeps alive ends where its own left it.
 local function arrange(records, limits, now)
-  local own, owned = {}, {}
-  for i = 1, #limits do
-    for j = 1, #records do
-      if records[j].kind == limits[i].kind and records[j].window == limits[i].window then
-        own[i], owned[j] = j, true
-      end
-    end
+  local same = #records == #limits
+  for i = 1, same and #limits or 0 do
+    local r, l = records[i], limits[i]
+    same = same and r.kind == l.kind and r.window == l.window and (not r.quota or r.quota == l.quota)
   end
-  for i = 1, #limits do
-    local family = limits[i].algorithm.family
-    for j = 1, #records do
-      local r = records[j]
-      if not own[i] and not owned[j] and r.algorithm.family == family and r.algorithm.reset_at(r, now) > now then
-        own[i], owned[j] = j, true
-      end
-    end
-  end
+  if same then return records end
   local arranged = {}
   for i = 1, #limits do
-    local l, r = limits[i], records[own[i]]
-    if r then
-      if l.algorithm.adopt then l.algorithm.adopt(r, l, now) end
-      r.algorithm, r.kind, r.window = l.algorithm, l.kind, l.window
-    end
-    arranged[i] = r or l.algorithm:new(l.kind, l.window)
+    arranged[i] = under(limits[i], records) or limits[i].algorithm:new(limits[i].kind, limits[i].window)
   end
-  for j = 1, #records do
-    local r = records[j]
-    if not owned[j] and #arranged < MAX_RECORDS and r.algorithm.reset_at(r, now) > now then
+  for i = 1, #records do
+    local r = records[i]
+    if #arranged < MAX_RECORDS and not nearest_limit(r, limits) and not (r.ends_at and r.ends_at <= now) and r.algorithm.reset_at(r, now) > now then
       arranged[#arranged + 1] = r
     end
   end
-  return arranged, own
+  return arranged
 end

@@ -1,8 +1,12 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, latest_reset_at, and the claims' constants. Uses
--- max, algorithm_of and what prelude.lua provides.
+-- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, and the claims'
+-- constants. Uses max, algorithm_of and what prelude.lua provides.
+
+-- The most records of one state; and what is added to the kind of one that ends in
+-- an instant, the one at which it is given up.
+local MAX_RECORDS, ENDS_FLAG = 32, 16
 
 -- The first byte of a claim in front of a state, of a count that is here or has
 -- left, and the claim's size.
@@ -22,26 +26,42 @@ local function split_claim(stored)
   return string.sub(stored, 1, bytes), string.sub(stored, bytes + 1)
 end
 
--- The records of a state, or nil if one is of an unknown kind.
-local function parse(state)
+-- The records of a state that is not in the short form. It fails with an error, or
+-- nil, if it is none.
+local function parse_rows(state)
   local records = {}
-  if not state then return records end
-  if #state == SHORT_BYTES then
-    local shape, at, count = unpack(SHORT_FORM, state)
-    local window = shape % SHORT_WINDOW
-    local kind = (shape - window) / SHORT_WINDOW
-    local algorithm = algorithm_of(kind)
-    if not algorithm or not algorithm.has_short_form then return nil end
-    records[1] = {algorithm = algorithm, kind = kind, window = window, at = at, count = count}
-    return records
-  end
   local place = 1
   while place <= #state do
-    local algorithm = algorithm_of(string.byte(state, place))
+    local kind = string.byte(state, place)
+    local ends = kind >= ENDS_FLAG and kind < 2 * ENDS_FLAG
+    if ends then kind = kind - ENDS_FLAG end
+    local algorithm = algorithm_of(kind)
     if not algorithm then return nil end
-    records[#records + 1], place = algorithm:read(state, place)
+    local r
+    r, place = algorithm:read(state, place)
+    if ends then
+      r.kind = kind
+      r.ends_at, place = unpack('>I6', state, place)
+    end
+    if r.window == 0 or r.quota and r.fraction >= r.quota or #records == MAX_RECORDS then return nil end
+    records[#records + 1] = r
   end
-  return records
+  return place == #state + 1 and records or nil
+end
+
+-- The records of a state, or nil if it is not one.
+local function parse(state)
+  if not state then return {} end
+  if #state ~= SHORT_BYTES then
+    local ok, records = pcall(parse_rows, state) -- unpack fails where bytes are missing
+    return ok and records or nil
+  end
+  local shape, at, count = unpack(SHORT_FORM, state)
+  local window = shape % SHORT_WINDOW
+  local kind = (shape - window) / SHORT_WINDOW
+  local algorithm = algorithm_of(kind)
+  if not algorithm or not algorithm.has_short_form or window == 0 then return nil end
+  return {{algorithm = algorithm, kind = kind, window = window, ends_at = nil, at = at, count = count}}
 end
 
 -- The instant from which nothing of a state counts; now if nothing does.

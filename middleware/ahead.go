@@ -35,10 +35,11 @@ type aheadBody struct {
 	reading bool   // the goroutine of fill is at work
 }
 
-// readAhead begins to read r's body ahead. It returns nil if there is no need, or
-// no memory, or the client waits for a 100 Continue.
-func (s *waiters) readAhead(r *http.Request) *aheadBody {
-	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+// readAhead begins to read body, that of r, ahead. It returns nil if there is no
+// need, or no memory, or the client waits for a 100 Continue, or a read could not be
+// broken off by w, the server's writer.
+func (s *waiters) readAhead(w http.ResponseWriter, r *http.Request, body io.ReadCloser) *aheadBody {
+	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") || !canBreakOff(w) {
 		return nil
 	}
 	limit := int64(readAhead)
@@ -49,7 +50,7 @@ func (s *waiters) readAhead(r *http.Request) *aheadBody {
 		s.ahead.Add(-limit)
 		return nil
 	}
-	b := &aheadBody{ReadCloser: r.Body, limit: limit, reading: true}
+	b := &aheadBody{ReadCloser: body, limit: limit, reading: true}
 	b.changed = sync.NewCond(&b.mu)
 	go b.fill() // until stop, or until net/http ends the request
 	return b
@@ -72,19 +73,42 @@ func (b *aheadBody) fill() {
 }
 
 // stop ends the reading ahead, and reports whether the body may have more to
-// read. A read in progress goes on, for the handler's sake. If abort is set there
-// is no handler: the read is broken off after sendGrace, because net/http does not
-// respond before it has ended.
-func (b *aheadBody) stop(w http.ResponseWriter, abort bool) (more bool) {
+// read. A read in progress goes on, for the handler's sake.
+func (b *aheadBody) stop() (more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stopped = true
-	if abort && b.reading && http.NewResponseController(w).SetReadDeadline(time.Now().Add(sendGrace)) == nil {
-		for b.reading {
-			b.changed.Wait()
+	return b.err == nil
+}
+
+// breakOff breaks a read in progress off after grace, because net/http sends no
+// response before it has ended. It reports whether there was one. The connection
+// cannot be used again.
+func (b *aheadBody) breakOff(w http.ResponseWriter, grace time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if !b.reading || http.NewResponseController(w).SetReadDeadline(time.Now().Add(grace)) != nil {
+		return false
+	}
+	for b.reading {
+		b.changed.Wait()
+	}
+	return true
+}
+
+// canBreakOff reports whether w has SetReadDeadline, or unwraps to a writer that has.
+func canBreakOff(w http.ResponseWriter) bool {
+	for {
+		switch t := w.(type) {
+		case interface{ SetReadDeadline(time.Time) error }:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return false
 		}
 	}
-	return b.err == nil
 }
 
 func (b *aheadBody) Read(p []byte) (int, error) {

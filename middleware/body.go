@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -9,7 +10,9 @@ import (
 // requestBody is the body of a charged request. It notes how far it was read.
 type requestBody struct {
 	io.ReadCloser
-	read atomic.Uint32 // unread, partly or toEnd
+	read   atomic.Uint32 // unread, partly or toEnd
+	closed atomic.Bool
+	failed atomic.Bool // it could not be read: the client stopped, or sent what is not a body
 }
 
 // Values of requestBody.read.
@@ -24,18 +27,27 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	switch {
 	case err != nil:
 		b.read.Store(toEnd)
+		if !errors.Is(err, io.EOF) && !b.closed.Load() { // reading a closed body is no fault of the client
+			b.failed.Store(true)
+		}
 	case n > 0:
 		b.read.CompareAndSwap(unread, partly)
 	}
 	return n, err
 }
 
-// trackBody puts a requestBody in place of the body that was passed on.
-func (l *ledger) trackBody() {
-	if l.passed.ProtoMajor == 1 && hasBody(l.passed) {
-		l.body.ReadCloser = l.passed.Body
-		l.passed.Body = &l.body
+func (b *requestBody) Close() error {
+	b.closed.Store(true)
+	return b.ReadCloser.Close()
+}
+
+// track returns the body that is passed on in place of r's.
+func (l *ledger) track(r *http.Request) io.ReadCloser {
+	if !hasBody(r) {
+		return r.Body
 	}
+	l.body.ReadCloser = r.Body
+	return &l.body
 }
 
 func hasBody(r *http.Request) bool {
@@ -46,7 +58,7 @@ func hasBody(r *http.Request) bool {
 // handler has not read the body to its end. http.MaxBytesReader asks for that by
 // an unexported method of net/http's own response, which no wrapper can have.
 func (l *ledger) closeIfPartlyRead(h http.Header) {
-	if l.body.read.Load() == partly {
+	if l.first.received.ProtoMajor == 1 && l.body.read.Load() == partly {
 		h.Set("Connection", "close")
 	}
 }

@@ -21,6 +21,8 @@ type rule struct {
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	mark     mark
+
+	addresses []addressSource // that charges may use
 }
 
 // mark says how charges of a rule are treated when the response is known.
@@ -35,7 +37,7 @@ const (
 // Requests without a key share one count, so that unidentified clients are
 // limited too; use [FirstOf] to fall back to the client's address.
 func Limit(p *throttler.Policy, key Key) Classifier {
-	c := Classifier{rules: []rule{{policies: []*throttler.Policy{p}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	c := Classifier{rules: []rule{{addresses: key.addresses, policies: []*throttler.Policy{p}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(charges, p.Charge(key.orUnknown(r)))
 	}}}}
 	c.err = key.validate()
@@ -110,6 +112,22 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 // has reports whether some rule carries m.
 func (c Classifier) has(m mark) bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m != 0 })
+}
+
+// all reports whether every rule carries m.
+func (c Classifier) all(m mark) bool {
+	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m == 0 })
+}
+
+// least returns how many charges each request makes at least.
+func (c Classifier) least() int {
+	n := 0
+	for _, r := range c.rules {
+		if !r.dynamic {
+			n++
+		}
+	}
+	return n
 }
 
 // mayWait reports whether some charge may have to wait for its start.

@@ -42,6 +42,10 @@ const (
 // proxy counts as the client: what lies further left may be made up. Entries may
 // carry a port.
 //
+// A loopback or private address that sends X-Forwarded-For or Forwarded, and is not
+// among TrustedProxies, is likely a proxy whose clients all share its count: that is
+// logged once.
+//
 // A request without any address, as through a Unix socket, has no key. Bad
 // options are an error in [New], which wraps throttler.ErrInvalid.
 func ClientIP(options *IPOptions) Key {
@@ -56,7 +60,7 @@ func ClientIP(options *IPOptions) Key {
 	if err != nil {
 		return Key{err: err}
 	}
-	return Key{of: func(r *http.Request) (string, bool) {
+	return Key{addresses: []addressSource{from}, of: func(r *http.Request) (string, bool) {
 		addr := from.find(r)
 		if !addr.IsValid() {
 			return "", false
@@ -78,7 +82,7 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	}
 	o.IPv6Prefix = 64
 	from, err := addressFrom(o)
-	return Classifier{err: err, rules: []rule{{policies: []*throttler.Policy{p48, p56, p64}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		addr := from.find(r)
 		switch {
 		case !addr.IsValid():
@@ -155,6 +159,16 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 		}
 	}
 	return addr
+}
+
+// missesProxy reports whether r seems to come from a proxy that is not declared. A
+// client can make the header up, but not have a private address of ours.
+func (s addressSource) missesProxy(r *http.Request) bool {
+	if len(r.Header["X-Forwarded-For"]) == 0 && len(r.Header["Forwarded"]) == 0 || chimiddleware.GetClientIPAddr(r.Context()).IsValid() {
+		return false
+	}
+	addr, ok := parseAddr(r.RemoteAddr)
+	return ok && (addr.IsLoopback() || addr.IsPrivate()) && !s.trusts(addr)
 }
 
 func (s addressSource) trusts(addr netip.Addr) bool {

@@ -3,6 +3,7 @@ package middleware
 import (
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -11,24 +12,30 @@ import (
 // work is done: rows read, bytes sent. It goes to the charges marked
 // [Classifier.CostReported] of the innermost middleware that has any, and of each
 // dry run. A charge that was too high is refunded in part; one that was too low is
-// raised, beyond the quota if need be. Reported before the response begins, the
-// cost shows in the response's headers. The last report counts.
+// raised, beyond the quota if need be.
+//
+// A charge is settled once. If there is a report when the response begins, it is
+// settled then, and the response's headers show the cost; of several reports until
+// then, the last one counts. Else it is settled when the handler returns, to the last
+// report until then, and the headers show the first charge. A report that comes too
+// late changes nothing, and is an error.
 //
 // The error wraps [throttler.ErrInvalid] and says why the call does nothing: no
 // middleware asked for the cost, the cost is negative or above
-// throttler.MaxQuota, or the charge was settled when the response began. It is nil
+// throttler.MaxQuota, or the charge is settled, also because it was refunded. It is nil
 // if a middleware asked but has made no charge, because its backend does not
 // answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
-	l := ledgerOf(r)
-	if err := reportable(l, cost); err != nil {
+	inner := entryOf(r)
+	if err := reportable(inner, cost); err != nil {
 		return err
 	}
+	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	asked, enforced := false, false
 	var err error
-	for e := l.last; e != nil; e = e.outer {
+	for e := inner; e != nil; e = e.outer {
 		if !e.asksForCost() || enforced && e.m.DryRun == nil {
 			continue
 		}
@@ -47,13 +54,14 @@ func SetCost(r *http.Request, cost int64) error {
 // SetCostOf is SetCost for the charges under the policy of that name, marked or
 // not, in the innermost middleware that has any.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
-	l := ledgerOf(r)
-	if err := reportable(l, cost); err != nil {
+	inner := entryOf(r)
+	if err := reportable(inner, cost); err != nil {
 		return err
 	}
+	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for e := l.last; e != nil; e = e.outer {
+	for e := inner; e != nil; e = e.outer {
 		for i := range e.charges {
 			if e.charges[i].Policy.Name == policy {
 				return l.report(e, policy, cost)
@@ -63,8 +71,8 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	return invalid("SetCostOf: the request was not charged under a policy %q", policy)
 }
 
-func reportable(l *ledger, cost int64) error {
-	if l == nil {
+func reportable(e *entry, cost int64) error {
+	if e == nil {
 		return invalid("SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
 	}
 	if cost < 0 || cost > throttler.MaxQuota {
@@ -184,42 +192,64 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 	return 0, false
 }
 
-// readCostHeaders takes the costs from the header, for all middlewares that have
-// a CostHeader, and removes them: they are not for the client.
-func (l *ledger) readCostHeaders(h http.Header) {
-	last := l.innermost()
-	for e := last; e != nil; e = e.outer {
-		l.readCostHeader(e, h)
-	}
-	for e := last; e != nil; e = e.outer {
-		if e.m.CostHeader != "" {
-			h.Del(e.m.CostHeader)
+// readCostHeaders takes the costs from a response's header, for e and the
+// middlewares further out, and removes them: they are not for the client.
+func (e *entry) readCostHeaders(header func() http.Header) {
+	for x := e; x != nil; x = x.outer {
+		if x.m.CostHeader != "" {
+			e.readEach(header())
+			return
 		}
 	}
 }
 
-// readCostHeader takes the cost from e's header or trailer, if there is one.
-func (l *ledger) readCostHeader(e *entry, h http.Header) {
+func (e *entry) readEach(h http.Header) {
+	for x := e; x != nil; x = x.outer {
+		if x.m.CostHeader != "" {
+			x.readCostHeader(h)
+		}
+	}
+	isCost := func(name string) bool {
+		for x := e; x != nil; x = x.outer {
+			if x.m.CostHeader != "" && strings.EqualFold(name, x.m.CostHeader) {
+				return true
+			}
+		}
+		return false
+	}
+	for key := range h {
+		if isCost(strings.TrimPrefix(key, http.TrailerPrefix)) {
+			delete(h, key)
+		}
+	}
+	withdrawTrailers(h, isCost)
+}
+
+// readCostHeader takes the cost from e's header or trailer, in any spelling, if
+// there is one.
+func (e *entry) readCostHeader(h http.Header) {
 	name := e.m.CostHeader
-	if name == "" {
+	var values []string
+	for key, v := range h {
+		if strings.EqualFold(strings.TrimPrefix(key, http.TrailerPrefix), name) {
+			values = append(values, v...)
+		}
+	}
+	if len(values) == 0 {
 		return
 	}
-	value := h.Get(name)
-	if value == "" {
-		value = h.Get(http.TrailerPrefix + name)
-	}
-	if value == "" {
-		return
-	}
-	cost, err := strconv.ParseInt(value, 10, 64)
-	if err != nil || cost < 0 || cost > throttler.MaxQuota {
-		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, value, int64(throttler.MaxQuota))
-	} else {
-		l.mu.Lock()
+	cost, err := strconv.ParseInt(values[0], 10, 64)
+	switch {
+	case len(values) > 1:
+		err = invalid("%s has %d values; it must have one", name, len(values))
+	case err != nil || cost < 0 || cost > throttler.MaxQuota:
+		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(throttler.MaxQuota))
+	default:
+		e.l.mu.Lock()
 		err = e.note("", cost)
-		l.mu.Unlock()
+		e.l.mu.Unlock()
 	}
 	if err != nil {
-		e.m.fail(e.r, failure{err: err, charges: e.charges, outcome: notSettled})
+		e.m.fail(e.received, failure{err: err, charges: e.charges, outcome: notSettled})
 	}
 }

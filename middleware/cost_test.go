@@ -2,8 +2,11 @@ package middleware_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"testing"
 	"time"
@@ -179,4 +182,54 @@ func TestAHijackThatFailedIsNoResponse(t *testing.T) {
 	expect(t, w.ResponseRecorder, 304, "X-RateLimit-Used", "0", "X-Cost", "")
 	expect(t, get(h), 304, "X-RateLimit-Used", "0", "X-Cost", "") // no Hijacker at all
 	expectUsed(t, th, p, 0)
+}
+
+func TestTheCostHeaderNeverReachesTheClient(t *testing.T) {
+	for name, test := range map[string]struct {
+		handler http.HandlerFunc
+		cost    int64
+	}{
+		"early hints": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Cost", "7")
+			w.WriteHeader(103)
+		}, 7},
+		"an announced trailer": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum, X-Cost")
+			w.(http.Flusher).Flush()
+			w.Header().Set("X-Cost", "7")
+		}, 7},
+		"an unannounced trailer": {func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			w.Header().Set(http.TrailerPrefix+"X-Cost", "7")
+		}, 7},
+		"another spelling":              {func(w http.ResponseWriter, _ *http.Request) { w.Header()["x-cost"] = []string{"7"} }, 7},
+		"several values, which none is": {func(w http.ResponseWriter, _ *http.Request) { w.Header()["X-Cost"] = []string{"0", "9"} }, 1},
+		"two spellings": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["X-Cost"], w.Header()["x-cost"] = []string{"0"}, []string{"9"}
+		}, 1},
+		"no charge": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "7") }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothProtocols(t, func(t *testing.T, http2 bool) {
+				th, _ := newThrottler()
+				p := policy("core", per(100, time.Minute))
+				log, _ := newLog()
+				classify := everyone(p)
+				if name == "no charge" {
+					classify = charging()
+				}
+				s := start(t, http2, must(newMiddleware(th, classify.CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(test.handler), nil)
+				var early textproto.MIMEHeader
+				r := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+					Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { early = h; return nil },
+				}), "GET", s.URL, nil))
+				res, _ := s.do(t, r)
+				soon(t, s.done, "the handler")
+				if got := fmt.Sprint(res.Header, early, res.Trailer); strings.Contains(got, "ost:") {
+					t.Errorf("the client got %s", got)
+				}
+				expectUsed(t, th, p, test.cost)
+			})
+		})
+	}
 }

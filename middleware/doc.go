@@ -5,15 +5,20 @@
 // limits in the headers that GitHub's API made common. A response that costs
 // nothing, by default a 304, is refunded before its status is sent.
 //
+//	t := throttler.New(memorybackend.New(nil), nil)
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 //	limit, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
-//	http.ListenAndServe(addr, limit(handler))
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
 //
 // A request is served without being charged only if the backend did not answer
 // and [Options.OnFailure] is [Open]. A policy or cost that is not valid is an error
 // of [New], or a 500 if it comes with the request. A panic is refunded only while
-// nothing of the response was sent. A client that hangs up once its handler runs
-// is charged. [Options.Log] receives everything that goes wrong.
+// nothing of the response was sent. A client that hangs up once its handler runs,
+// or breaks off its request, is charged. [Options.Log] receives everything that goes
+// wrong.
 //
 // # Several limits
 //
@@ -26,11 +31,18 @@
 // its own:
 //
 //	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
 //	each, err := middleware.New(t, middleware.Limit(core, who), nil)
-//	http.ListenAndServe(addr, together(each(handler)))
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
 //
-// Middlewares in a row share an account of the request. What one refuses is
-// refunded to the others, the headers report the limit that binds among all, and
+// Middlewares in a row share an account of the request. What one refuses costs
+// nothing in those in front of it, unless another call of theirs ran a handler, or
+// something else than the refusal is sent. The headers report the limit that binds among all, and
 // the RateLimit fields list all.
 //
 // # Handlers

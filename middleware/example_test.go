@@ -39,3 +39,35 @@ func Example() {
 	http.Handle("GET /rate_limit", status)
 	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
 }
+
+// The package comment's first program.
+func ExampleNew() {
+	handler := http.NotFoundHandler()
+
+	t := throttler.New(memorybackend.New(nil), nil)
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	limit, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
+}
+
+// A limit on all callers together, in front of one on each.
+func ExampleNew_stacked() {
+	handler := http.NotFoundHandler()
+	t := throttler.New(memorybackend.New(nil), nil)
+	global := &throttler.Policy{Name: "global", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second}}}
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	who := middleware.ClientIP(nil)
+
+	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	each, err := middleware.New(t, middleware.Limit(core, who), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
+}

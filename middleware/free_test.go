@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -74,21 +75,89 @@ func TestAClientThatLeftIsChargedWhateverRefundIfSays(t *testing.T) {
 	})
 }
 
-func TestADeadlineOfTheApplicationsOwnIsNotTheClientLeaving(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+// A handler whose time was over has done its work, and a TimeoutHandler in front
+// may have answered for it.
+func TestAResponseAfterTheDeadlineIsCharged(t *testing.T) {
+	for name, timeout := range map[string]func(http.Handler) http.Handler{
+		"of the context": func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+				defer cancel()
+				h.ServeHTTP(w, r.WithContext(ctx))
+			})
+		},
+		"of a TimeoutHandler": func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Second, "") },
+	} {
+		for _, end := range []http.HandlerFunc{status(502), status(304), func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }} {
+			synctest.Test(t, func(t *testing.T) {
+				th, _ := newThrottler()
+				p := policy("core", per(5, time.Minute))
+				done := make(chan struct{})
+				h := limit(th, p, &middleware.Options{RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status != 200 }})(
+					http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						<-r.Context().Done()
+						end(w, r)
+					}))
+				timeout(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					defer close(done)
+					defer func() { _ = recover() }()
+					h.ServeHTTP(w, r)
+				})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+				<-done
+				if got := used(t, th, p, "everyone"); got != 1 {
+					t.Errorf("deadline %s: used %d, want 1", name, got)
+				}
+			})
+		}
+	}
+}
+
+// An upload that breaks becomes a 502 of a proxy, after the upstream has begun to
+// work on it.
+func TestARequestThatCannotBeReadIsCharged(t *testing.T) {
+	for name, request := range map[string]string{
+		"that is half":        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf",
+		"with a broken chunk": "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\nzzzz\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			upstream := start(t, false, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+			}), nil)
+			th, _ := newThrottler()
+			p := policy("core", per(5, time.Minute))
+			s := start(t, false, limit(th, p, &middleware.Options{
+				RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status >= 500 },
+			})(proxyTo(t, upstream)), nil)
+			conn := s.dial(t, request)
+			_ = conn.(*net.TCPConn).CloseWrite()
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err == nil && res.StatusCode != 502 {
+				t.Errorf("status %d", res.StatusCode)
+			}
+			soon(t, s.done, "the proxy")
+			expectUsed(t, th, p, 1)
+		})
+	}
+}
+
+func TestA304OfAReadAndClosedBodyIsFree(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
 		th, _ := newThrottler()
 		p := policy("core", per(5, time.Minute))
-		h := limit(th, p, &middleware.Options{
-			RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status >= 500 },
-		})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-			w.WriteHeader(504)
-		}))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(ctx))
-		expect(t, w, 504, "X-RateLimit-Used", "0")
+		s := start(t, http2, limit(th, p, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/read":
+				_, _ = io.Copy(io.Discard, r.Body)
+			case "/closed":
+				r.Body.Close()
+				_, _ = r.Body.Read(make([]byte, 1))
+			}
+			w.WriteHeader(304)
+		})), nil)
+		for _, path := range []string{"/", "/read", "/closed"} {
+			res, _ := s.do(t, must(http.NewRequestWithContext(t.Context(), "POST", s.URL+path, strings.NewReader("body"))))
+			expectHeaders(t, res.Header, "X-RateLimit-Used", "0")
+		}
 		expectUsed(t, th, p, 0)
 	})
 }

@@ -23,43 +23,90 @@ const (
 )
 
 // removeHeaders removes what the handler, or a server behind it, has set under
-// these names, in any spelling.
+// these names, in any spelling, and withdraws such trailers.
 func removeHeaders(h http.Header) {
 	for name := range h {
-		switch {
-		case len(name) < len(headerLimits) || name[0]|0x20 != 'x' && name[0]|0x20 != 'r': // most, at a glance
-		case strings.EqualFold(name, headerLimit), strings.EqualFold(name, headerRemaining), strings.EqualFold(name, headerUsed),
-			strings.EqualFold(name, headerReset), strings.EqualFold(name, headerResource),
-			strings.EqualFold(name, headerPolicies), strings.EqualFold(name, headerLimits):
+		if isRateHeader(name) {
 			delete(h, name)
+		}
+	}
+	withdrawTrailers(h, isRateHeader)
+}
+
+func isRateHeader(name string) bool {
+	if len(name) < len(headerLimits) || name[0]|0x20 != 'x' && name[0]|0x20 != 'r' {
+		return false // most, at a glance
+	}
+	for _, ours := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource, headerPolicies, headerLimits} {
+		if strings.EqualFold(name, ours) {
+			return true
+		}
+	}
+	return false
+}
+
+// withdrawTrailers removes names from the trailers that h announces: net/http
+// sends no others.
+func withdrawTrailers(h http.Header, remove func(name string) bool) {
+	announced := h["Trailer"]
+	if len(announced) == 0 {
+		return
+	}
+	var kept []string
+	for name := range strings.SplitSeq(strings.Join(announced, ","), ",") {
+		if name = strings.TrimSpace(name); name != "" && !remove(name) {
+			kept = append(kept, name)
+		}
+	}
+	if kept == nil {
+		delete(h, "Trailer")
+		return
+	}
+	h["Trailer"] = []string{strings.Join(kept, ", ")}
+}
+
+// removePrefixedTrailers removes trailers that were not announced.
+func removePrefixedTrailers(h http.Header) {
+	for key := range h {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && isRateHeader(name) {
+			delete(h, key)
 		}
 	}
 }
 
 // writeHeaders makes h say where the client stands with all that is enforced: in
-// the headers the limit that binds, in the fields all of them. If something is
-// enforced but undecided, there are none: any would be a lie.
+// the headers the limit that binds, in the fields all of them. Of several entries
+// of one middleware, the last one counts. If something is enforced but undecided,
+// there are none: any would be a lie.
 func (l *ledger) writeHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var some [4]*throttler.Decision
-	enforced, fields, expose := some[:0], false, false
-	for e := l.last; e != nil; e = e.outer {
-		if e.m.DryRun == nil {
-			enforced = append(enforced, &e.d)
-			fields = fields || e.m.RateLimitFields
-			expose = expose || e.m.ExposeHeaders
+	var some [4]*entry
+	enforced := some[:0]
+	unknown, fields, expose := false, false, false
+	for e := l.last; e != nil; e = e.earlier {
+		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
+			continue
 		}
+		enforced = append(enforced, e)
+		unknown = unknown || len(e.d.Limits) == 0
+		fields = fields || e.m.RateLimitFields
+		expose = expose || e.m.ExposeHeaders
 	}
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
+	l.enforced = true
 	removeHeaders(h)
-	if l.unknown {
+	if unknown {
 		return
 	}
-	slices.Reverse(enforced)
-	writeHeaders(h, fields, expose, enforced...)
+	var few [4]*throttler.Decision
+	decisions := few[:0]
+	for _, e := range slices.Backward(enforced) {
+		decisions = append(decisions, &e.d)
+	}
+	writeHeaders(h, fields, expose, decisions...)
 }
 
 // writeHeaders writes the headers of decisions, and nothing else. All five values

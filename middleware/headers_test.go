@@ -184,3 +184,36 @@ func recoverer(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+func TestRateTrailersOfOthersAreRemoved(t *testing.T) {
+	for name, upstream := range map[string]http.HandlerFunc{
+		"announced": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-RateLimit-Remaining, X-Sum, RateLimit")
+			w.(http.Flusher).Flush()
+			w.Header().Set("X-RateLimit-Remaining", "77")
+			w.Header().Set("RateLimit", "77")
+			w.Header().Set("X-Sum", "1")
+		},
+		"unannounced": func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			w.Header().Set(http.TrailerPrefix+"X-RateLimit-Remaining", "77")
+			w.Header().Set(http.TrailerPrefix+"ratelimit", "77")
+			w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+		},
+	} {
+		bothProtocols(t, func(t *testing.T, http2 bool) {
+			th, _ := newThrottler()
+			up := start(t, false, upstream, nil)
+			for _, h := range []http.Handler{upstream, proxyTo(t, up)} {
+				s := start(t, http2, limit(th, policy("core", per(100, time.Minute)), nil)(h), nil)
+				res, _ := s.get(t, "/")
+				if len(res.Trailer) != 1 || res.Trailer.Get("X-Sum") != "1" {
+					t.Errorf("%s: trailers %v, want X-Sum alone", name, res.Trailer)
+				}
+				if got := res.Header.Values("X-RateLimit-Remaining"); len(got) != 1 || got[0] == "77" {
+					t.Errorf("%s: X-RateLimit-Remaining %q", name, got)
+				}
+			}
+		})
+	}
+}

@@ -13,8 +13,9 @@ import (
 // from a function. Keys of different kinds never collide: each begins with its
 // kind. The zero value is an error in [New].
 type Key struct {
-	of  func(r *http.Request) (key string, ok bool)
-	err error // why it cannot be used
+	of        func(r *http.Request) (key string, ok bool)
+	addresses []addressSource // that it may use
+	err       error           // why it cannot be used
 }
 
 // KeyFunc returns a Key for what this package has no function for, such as the
@@ -50,12 +51,17 @@ func (k Key) validate() error {
 
 // keyOfAll returns a Key that of computes from keys.
 func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
+	if len(keys) == 0 {
+		return Key{err: invalid("FirstOf and Join need keys; without any, all requests would share one count")}
+	}
+	all := Key{of: of}
 	for _, k := range keys {
 		if err := k.validate(); err != nil {
 			return Key{err: err}
 		}
+		all.addresses = append(all.addresses, k.addresses...)
 	}
-	return Key{of: of}
+	return all
 }
 
 // Everyone returns one key for all requests, for a limit on all callers

@@ -291,3 +291,34 @@ func TestRoutePatternResolvesHEADAsGetHeadDoes(t *testing.T) {
 		}
 	}
 }
+
+func TestAProxyThatIsNotDeclaredIsLoggedOnce(t *testing.T) {
+	proxies := &middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	for _, test := range []struct {
+		name, remote, header string
+		options              *middleware.IPOptions
+		lines                int
+	}{
+		{"loopback", "127.0.0.1:1", "X-Forwarded-For", nil, 1},
+		{"private", "10.1.2.3:1", "Forwarded", nil, 1},
+		{"private IPv6", "[fd00::1]:1", "X-Forwarded-For", proxies, 1},
+		{"declared", "10.1.2.3:1", "X-Forwarded-For", proxies, 0},
+		{"public", "203.0.113.1:1", "X-Forwarded-For", nil, 0}, // anyone can send it
+		{"no header", "127.0.0.1:1", "Via", nil, 0},
+	} {
+		th, _ := newThrottler()
+		log, lines := newLog()
+		p := policy("core", per(100, time.Minute))
+		ip := middleware.FirstOf(middleware.BearerToken(anyToken), middleware.ClientIP(test.options))
+		h := must(newMiddleware(th, middleware.Limit(p, ip), &middleware.Options{Log: log}))(status(200))
+		for range 3 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = test.remote
+			r.Header.Set(test.header, "198.51.100.7")
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if got := lines.lines(); len(got) != test.lines || test.lines > 0 && (!strings.Contains(got[0], "share one count") || !strings.Contains(got[0], "TrustedProxies")) {
+			t.Errorf("%s: logged %q, want %d lines", test.name, got, test.lines)
+		}
+	}
+}

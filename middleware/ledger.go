@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -10,26 +11,26 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A ledger lists what one request was charged by all middlewares that it
-// passed. The outermost one creates it, passes on a copy of the request whose
-// context holds it, and wraps the response; those further in find it there, so
-// that neither a wrapped writer nor an http.TimeoutHandler between them hides it.
+// A ledger accounts for one request: it holds what all middlewares that the
+// request passes have charged. The outermost middleware creates it and wraps the
+// response.
 //
-// It is one allocation with the context and the body.
+// Its entries are a tree, because a handler between two middlewares may call the
+// inner one several times: to try again, for the parts of a page, or for each
+// request of a batch, also in parallel. The context of the request that a
+// middleware passes on holds its entry, so that neither a wrapped writer nor an
+// http.TimeoutHandler hides it from those further in.
 type ledger struct {
-	received *http.Request       // as the outermost middleware received it
-	passed   *http.Request       // the copy that it passed on
-	w        http.ResponseWriter // as the outermost middleware received it
+	w    http.ResponseWriter // as the outermost middleware received it
+	body requestBody         // of the request, if it has one
+	sent atomic.Uint32       // how far the response is: nothing, begun or hijacked
 
-	context requestContext // of passed
-	body    requestBody    // of passed, if it has one
-	sent    atomic.Uint32  // how far the response is: nothing, begun or hijacked
+	fullDuplex atomic.Bool // the handler may read the body after the response has begun
 
-	mu      sync.Mutex // guards what follows, and all entries; never held in a call of others
-	last    *entry     // the innermost
-	first   entry      // the outermost
-	notRun  bool       // a middleware answered in place of the handler
-	unknown bool       // an enforced policy has no decision: no headers would be true
+	mu       sync.Mutex // guards what follows, and all entries; never held in a call of others
+	last     *entry     // added last; earlier leads to the others
+	first    entry      // the outermost, in the same allocation
+	enforced bool       // the rate headers are not the handler's affair
 }
 
 // Values of ledger.sent.
@@ -39,18 +40,31 @@ const (
 	hijacked // the handler has the connection
 )
 
-// entry is what one middleware has charged.
+// entry is what one middleware has charged for one call of its handler.
 type entry struct {
 	m       *throttle
-	r       *http.Request // as passed to the next handler
-	outer   *entry        // nil for the outermost
-	charges []throttler.Charge
-	marks   []mark             // of charges; nil if there are none
-	d       throttler.Decision // as last known; without Limits if there is none
-	reports []report           // costs that the handler has reported
-	ahead   *aheadBody         // of r, if it waited
-	state   entryState
-	ended   bool // the next handler has returned
+	l       *ledger
+	outer   *entry         // nil for the outermost
+	earlier *entry         // in the order in which the ledger got them: never one further in
+	context requestContext // of passed
+
+	received *http.Request
+	passed   *http.Request // what the next handler gets
+	body     io.ReadCloser // of passed
+	ahead    *aheadBody    // under body, if the request waited
+
+	charges  []throttler.Charge
+	marks    []mark             // of charges; nil if there are none
+	d        throttler.Decision // as last known; without Limits if there is none
+	reports  []report           // costs that the handler has reported
+	state    entryState
+	ended    bool // the next handler has returned
+	late     bool // and the request's context was over then
+	answered bool // the middleware answered in place of the next handler
+
+	// What the middlewares right behind this one did.
+	innerRan     bool // a handler ran behind one of them
+	innerRefused bool // none ran behind one of them
 }
 
 type entryState uint8
@@ -61,139 +75,148 @@ const (
 	settled // refunded or settled: once
 )
 
-// requestContext is the context of a charged request.
+// requestContext is the context of a request that a middleware has passed on.
 type requestContext struct {
 	context.Context // parent
-	ledger          *ledger
+	entry           *entry
 }
 
-type ledgerKey struct{}
+type entryKey struct{}
 
 func (c *requestContext) Value(key any) any {
-	if key == (ledgerKey{}) {
-		return c.ledger
+	if key == (entryKey{}) {
+		return c.entry
 	}
 	return c.Context.Value(key)
 }
 
-// ledgerOf returns the ledger of r, or nil.
-func ledgerOf(r *http.Request) *ledger {
-	l, _ := r.Context().Value(ledgerKey{}).(*ledger)
-	if l != nil && l.received.RequestURI != r.RequestURI {
-		return nil // a request that the handler makes up in this process, such as one of a batch
-	}
-	return l
+// entryOf returns the entry of the middleware that passed r on, or nil.
+func entryOf(r *http.Request) *entry {
+	e, _ := r.Context().Value(entryKey{}).(*entry)
+	return e
 }
 
-// serverWriter returns the server's own writer, as far as it is known: w if l is
-// nil.
-func (l *ledger) serverWriter(w http.ResponseWriter) http.ResponseWriter {
-	if l != nil {
-		return l.w
+// newEntry returns an entry for r, in a ledger of its own if m is the outermost
+// middleware. The ledger does not list it until add.
+func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
+	if outer := entryOf(r); outer != nil {
+		return &entry{m: m, l: outer.l, outer: outer, received: r, body: r.Body}
 	}
-	return w
+	l := &ledger{w: w}
+	l.first = entry{m: m, l: l, received: r, body: l.track(r)}
+	return &l.first
+}
+
+// add makes the ledger list e.
+func (e *entry) add() {
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.earlier = e.l.last
+	e.l.last = e
 }
 
 // serve passes the request on and accounts for e when the next handler returns.
-// l is nil for the outermost middleware.
-func (e entry) serve(w http.ResponseWriter, l *ledger, next http.Handler) {
-	if l != nil {
-		l.serveInner(w, e, next)
+func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
+	e.context = requestContext{e.received.Context(), e}
+	if e.outer == nil {
+		shareTrailer(e.received)
+	}
+	e.passed = e.received.WithContext(&e.context)
+	e.passed.Body = e.body
+	e.add()
+	if e.outer == nil {
+		w = e.l.writer(abilities(w))
+	}
+	returned := false
+	defer func() { e.end(w, returned) }() // a panic goes on after this
+	next.ServeHTTP(w, e.passed)
+	returned = true
+}
+
+// servesUncharged notes that a request runs behind e, if e is not nil, which the
+// next middleware does not charge.
+func (e *entry) servesUncharged() {
+	if e == nil {
 		return
 	}
-	l = &ledger{received: e.r, w: w}
-	l.context = requestContext{e.r.Context(), l}
-	shareTrailer(e.r)
-	l.passed = e.r.WithContext(&l.context)
-	e.r = l.passed
-	l.first = e
-	l.last = &l.first
-	l.unknown = e.m.DryRun == nil && len(e.d.Limits) == 0
-	if e.ahead != nil {
-		l.passed.Body = e.ahead
-	}
-	l.trackBody()
-	returned := false
-	defer func() { l.finish(returned) }() // a panic goes on after this
-	next.ServeHTTP(l.writer(abilities(w)), l.passed)
-	returned = true
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	e.innerRan = true
 }
 
-func (l *ledger) serveInner(w http.ResponseWriter, e entry, next http.Handler) {
-	added := l.add(e)
-	if e.ahead != nil {
-		e.r.Body = e.ahead
-	}
-	returned := false
-	defer func() { l.end(added, w, returned) }()
-	next.ServeHTTP(w, e.r)
-	returned = true
-}
-
-// add makes e the innermost entry.
-func (l *ledger) add(e entry) *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.outer = l.last
-	l.last = &e
-	if e.m.DryRun == nil && len(e.d.Limits) == 0 {
-		l.unknown = true
-	}
-	return l.last
-}
-
-// innermost returns the last entry; outer leads to the others.
-func (l *ledger) innermost() *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.last
-}
-
-// finish accounts for all entries when the outermost middleware returns, or a
-// panic passes it.
-func (l *ledger) finish(returned bool) {
-	if returned {
+// end accounts for e when the next handler has returned or panicked. w is what it
+// wrote to.
+func (e *entry) end(w http.ResponseWriter, returned bool) {
+	l := e.l
+	if e.outer == nil && returned {
 		l.begin(http.StatusOK) // for a handler that wrote nothing
 	}
-	l.end(&l.first, l.w, returned)
-	if l.sent.Load() == nothing { // a middleware further out may answer for the panic
-		l.writeHeaders(l.w.Header())
-	}
-	l.copyBack()
-}
-
-// end accounts for e, and for entries further in whose handlers have returned,
-// when the handler behind e has returned or panicked. w is what it wrote to.
-func (l *ledger) end(e *entry, w http.ResponseWriter, returned bool) {
-	sent := l.sent.Load() != nothing
-	switch {
-	case sent && e.m.CostHeader != "":
-		l.readCostHeader(e, w.Header()) // it may be a trailer
-	case !sent && !returned:
-		l.readCostHeaders(w.Header())
-	}
+	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
+	free := !returned && e.mayBeFree()
 	l.mu.Lock()
-	e.ended = true
-	last := l.last
+	e.ended, e.late = true, e.context.Err() != nil
+	over := l.first.ended
 	l.mu.Unlock()
-	if !sent && returned {
-		return // RefundIf is asked first, when the response begins
-	}
-	// A panic is refunded only while nothing of the response was sent and the
-	// client is there: a ReverseProxy panics when its client hangs up. A writer that
-	// does not lead here may hold a response back and send it after all.
-	free := !sent && !l.clientLeft() && (e.outer == nil || l.isBehind(w))
-	for x := last; ; x = x.outer {
-		if l.hasEnded(x) {
+
+	sent := l.sent.Load() != nothing
+	if sent || over || !returned {
+		l.settleReported(e)
+	} // else RefundIf is asked first, when the response begins
+	if e.outer == nil || !returned {
+		// A panic is refunded only while nothing of the response was sent. A writer
+		// that does not lead here may hold a response back and send it after all.
+		free = free && !sent && (e.outer == nil || l.isBehind(w))
+		for _, x := range l.endedWithin(e) {
 			l.settleReported(x)
 			if free {
 				l.settle(x, afterHandler)
 			}
 		}
-		if x == e {
-			return
+	}
+	if e.outer == nil {
+		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
+			l.writeHeaders(l.w.Header())
+		}
+		l.mu.Lock()
+		enforced := l.enforced
+		l.mu.Unlock()
+		if enforced {
+			removePrefixedTrailers(l.w.Header())
+		}
+		l.breakOffReading()
+	}
+	e.copyBack()
+}
+
+// endedWithin returns e and the entries behind it whose handlers have returned,
+// the innermost first.
+func (l *ledger) endedWithin(e *entry) []*entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []*entry
+	for x := l.last; x != e.earlier; x = x.earlier {
+		within := x
+		for within != nil && within != e {
+			within = within.outer
+		}
+		if within == e && x.ended {
+			all = append(all, x)
 		}
 	}
+	return all
+}
+
+// mayBeFree reports whether a client waits for the response, and has sent all that
+// was read of the request. If not, a status says little: the handler may have done
+// its work, or have failed because of the client.
+func (e *entry) mayBeFree() bool {
+	e.l.mu.Lock()
+	ended, late := e.ended, e.late
+	e.l.mu.Unlock()
+	if !ended { // a handler between may cancel the context of what it has finished with
+		late = e.context.Err() != nil
+	}
+	return !late && e.l.first.context.Err() == nil && !e.l.body.failed.Load()
 }
 
 // isBehind reports whether what is written to w is known to come to l at once.
@@ -213,16 +236,6 @@ func (l *ledger) isBehind(w http.ResponseWriter) bool {
 // self is a method of all writers of the ledger, which embed it.
 func (l *ledger) self() *ledger { return l }
 
-func (l *ledger) hasEnded(e *entry) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return e.ended
-}
-
-// clientLeft reports whether the request's context was canceled. A deadline of
-// the application's own is not the client leaving.
-func (l *ledger) clientLeft() bool { return l.context.Err() == context.Canceled } //nolint:errorlint // what Err returns
-
 // begin is called just before the final status goes out: the last moment at
 // which the headers can say what the request really cost.
 func (l *ledger) begin(status int) {
@@ -230,15 +243,17 @@ func (l *ledger) begin(status int) {
 		return
 	}
 	h := l.w.Header()
-	l.readCostHeaders(h)
-	l.mu.Lock()
-	last, notRun := l.last, l.notRun
-	l.mu.Unlock()
-	free := !notRun && !l.clientLeft()
-	for e := last; e != nil; e = e.outer {
-		if free && l.isCharged(e) && e.m.RefundIf(e.r, status, h) {
+	l.running().readCostHeaders(l.w.Header)
+	for e := l.lastEntry(); e != nil; e = e.earlier {
+		switch refused, charged := l.outcome(e); {
+		case refused && status >= 400:
+			// A dry run keeps its charge: it tries a policy in place of one that refused.
+			if e.m.DryRun == nil {
+				l.settle(e, beforeHandler)
+			}
+		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
 			l.settle(e, afterHandler)
-		} else {
+		default:
 			l.settleReported(e)
 		}
 	}
@@ -246,28 +261,52 @@ func (l *ledger) begin(status int) {
 	if status >= 400 {
 		l.closeIfPartlyRead(h)
 	}
+	if !l.fullDuplex.Load() && l.breakOffReading() {
+		h.Set("Connection", "close")
+	}
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
-func (l *ledger) isCharged(e *entry) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return e.state == charged
-}
-
-// refundAll gives everything back to what the other middlewares have charged,
-// because one did not let the request pass. A dry run keeps its charge: it tries
-// a policy that would be enforced in place of the one that refused.
-func (l *ledger) refundAll() {
-	l.mu.Lock()
-	l.notRun = true
-	last := l.last
-	l.mu.Unlock()
-	for e := last; e != nil; e = e.outer {
-		if e.m.DryRun == nil {
-			l.settle(e, beforeHandler)
+// breakOffReading breaks off what is still read ahead, so that the response leaves
+// at once. It reports whether there was anything.
+func (l *ledger) breakOffReading() (broken bool) {
+	for e := l.lastEntry(); e != nil; e = e.earlier {
+		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
+			broken = true
 		}
 	}
+	return broken
+}
+
+// outcome reports whether no handler ran behind e because of refusals, and
+// whether e is charged. It must be called for the entries behind e first.
+func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	refused = e.answered || e.innerRefused && !e.innerRan
+	if e.outer != nil {
+		e.outer.innerRefused = e.outer.innerRefused || refused
+		e.outer.innerRan = e.outer.innerRan || !refused
+	}
+	return refused, e.state == charged
+}
+
+func (l *ledger) lastEntry() *entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
+// running returns the last entry whose handler runs.
+func (l *ledger) running() *entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := l.last; e != nil; e = e.earlier {
+		if !e.ended && !e.answered {
+			return e
+		}
+	}
+	return nil
 }
 
 // settleReported settles e if the handler has reported a cost.
@@ -290,13 +329,13 @@ func (l *ledger) settle(e *entry, why settlement) {
 	e.state = settled
 	d, costs := e.d, e.costs(why)
 	l.mu.Unlock()
-	after := e.m.settle(e.r, d, costs)
+	after := e.m.settle(e.received, d, costs)
 	l.mu.Lock()
 	e.d = after
 	l.mu.Unlock()
 }
 
-// shareTrailer lets a copy of r see trailers that the client has not announced:
+// shareTrailer lets copies of r see trailers that the client has not announced:
 // net/http adds them to the map of the request that it knows.
 func shareTrailer(r *http.Request) {
 	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
@@ -307,9 +346,18 @@ func shareTrailer(r *http.Request) {
 // copyBack gives the request that was received what the handlers have set in the
 // copy: net/http removes the files of MultipartForm, and middlewares further out
 // read the pattern and the form.
-func (l *ledger) copyBack() {
-	to, from := l.received, l.passed
-	to.Form, to.PostForm, to.MultipartForm = from.Form, from.PostForm, from.MultipartForm
+func (e *entry) copyBack() {
+	to, from := e.received, e.passed
+	// Where nothing changed, nothing is written: parallel calls may share a request.
+	if to.Form == nil && from.Form != nil {
+		to.Form = from.Form
+	}
+	if to.PostForm == nil && from.PostForm != nil {
+		to.PostForm = from.PostForm
+	}
+	if to.MultipartForm != from.MultipartForm {
+		to.MultipartForm = from.MultipartForm
+	}
 	if to.Pattern == from.Pattern {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,10 +25,13 @@ const (
 // DefaultDeadline bounds a decision if Options sets no deadline.
 const DefaultDeadline = 50 * time.Millisecond
 
+// minDeadline is the least that a deadline can be: below, no server answers.
+const minDeadline = time.Millisecond
+
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
 	// Deadline bounds each call to the throttler: a decision, refund or
-	// settlement. If zero, DefaultDeadline.
+	// settlement. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// OnFailure selects what a request gets when the backend does not answer.
@@ -35,8 +39,9 @@ type Options struct {
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header,
-	// just before they are sent. If nil, a 304 is. It is not asked once the
-	// client has left, nor about charges marked NoRefund.
+	// just before they are sent. If nil, a 304 is. It is not asked about charges
+	// marked NoRefund, nor if the request's context is over, as when the client
+	// has left or a deadline has passed, or if reading the request's body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
@@ -60,7 +65,8 @@ type Options struct {
 
 	// CostHeader names a response header or trailer in which the handler
 	// reports the request's real cost, as [SetCost] does, to the charges of this
-	// middleware that are marked CostReported. May be empty.
+	// middleware that are marked CostReported. It must have one value, and is never
+	// sent to the client. May be empty.
 	CostHeader string
 
 	// DryRun, if not nil, receives each decision, and nothing is enforced: every
@@ -97,11 +103,11 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.RefusalStatus == 0 {
 		m.RefusalStatus = http.StatusTooManyRequests
 	}
-	if m.RefundIf == nil {
-		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
-	}
 	if err := m.validate(); err != nil {
 		return nil, err
+	}
+	if m.RefundIf == nil {
+		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
 	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
@@ -119,24 +125,29 @@ type throttle struct {
 	reporter      *reporter
 	waiters       waiters
 	unknownLogged atomic.Bool
+	proxyLogged   atomic.Bool
 }
 
 func (t *throttle) validate() error {
 	if err := t.classify.validate(); err != nil {
 		return err
 	}
-	if n := len(t.classify.rules); n > throttler.MaxCharges && !t.classify.dynamic() {
-		return invalid("the classifier has %d rules; a decision can be about at most %d charges", n, throttler.MaxCharges)
+	if n := t.classify.least(); n > throttler.MaxCharges {
+		return invalid("the classifier makes at least %d charges of each request; a decision can be about at most %d", n, throttler.MaxCharges)
 	}
 	switch {
-	case t.Deadline < 0:
-		return invalid("Options.Deadline is %v; it must be positive, or 0 for %v", t.Deadline, DefaultDeadline)
+	case t.Deadline < minDeadline && t.Deadline != 0:
+		return invalid("Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
 	case t.OnFailure > Closed:
 		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
 		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
 	case !isToken(t.CostHeader):
 		return invalid("Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
+	case isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
+		return invalid("Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
+	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
+		return invalid("Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
 	case t.CostHeader != "" && !t.classify.has(costReported):
 		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}
@@ -145,14 +156,20 @@ func (t *throttle) validate() error {
 
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	e := entry{m: t, r: r}
-	if e.charges, e.marks = t.charges(r); len(e.charges) == 0 {
+	charges, marks := t.charges(r)
+	if len(charges) == 0 && t.CostHeader == "" {
+		entryOf(r).servesUncharged()
 		next.ServeHTTP(w, r)
 		return
 	}
-	l := ledgerOf(r)
+	e := newEntry(t, w, r)
+	if len(charges) == 0 { // the CostHeader is removed all the same
+		e.serve(w, next)
+		return
+	}
+	e.charges, e.marks = charges, marks
 	if r.Context().Err() != nil {
-		t.serveEnded(w, l, e, next)
+		t.serveEnded(w, e, next)
 		return
 	}
 	if t.mayWait {
@@ -162,7 +179,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	d, err := t.throttler.Take(ctx, e.charges...)
 	cancel()
 	if err != nil {
-		t.serveUndecided(w, l, e, next, err)
+		t.serveUndecided(w, e, next, err)
 		return
 	}
 	t.reporter.succeeded(e.charges)
@@ -170,18 +187,17 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.DryRun != nil {
 		t.DryRun(r, d)
 	} else if !d.Allowed {
-		t.refuse(w, l, e)
+		t.refuse(w, e)
 		return
 	}
 	if d.Allowed {
 		e.state = charged
 	}
-	if reason := t.waitForStart(l.serverWriter(w), &e); reason != "" {
-		e.d, e.state = t.settle(r, d, nil), settled
-		t.answerUnavailable(w, l, e, reason)
+	if reason := t.waitOrGiveBack(e); reason != "" {
+		t.answerUnavailable(w, e, reason)
 		return
 	}
-	e.serve(w, l, next)
+	e.serve(w, next)
 }
 
 // charges returns what r is charged, and the marks of the charges, or nil if
@@ -196,6 +212,10 @@ func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
 			marks = append(marks, rule.mark)
 		}
 	}
+	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
+		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
+			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
+	}
 	for i := range charges {
 		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
 			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
@@ -203,6 +223,17 @@ func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
 		}
 	}
 	return charges, marks
+}
+
+func (t *throttle) missesProxy(r *http.Request) bool {
+	for i := range t.classify.rules {
+		for _, from := range t.classify.rules[i].addresses {
+			if from.missesProxy(r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // callContext returns the context of one call to the throttler. It is not
@@ -213,17 +244,17 @@ func (t *throttle) callContext(r *http.Request) (context.Context, context.Cancel
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
-func (t *throttle) serveEnded(w http.ResponseWriter, l *ledger, e entry, next http.Handler) {
+func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
 	if t.DryRun != nil {
-		next.ServeHTTP(w, e.r)
+		e.serve(w, next)
 		return
 	}
-	t.answerUnavailable(w, l, e, ended)
+	t.answerUnavailable(w, e, ended)
 }
 
 // serveUndecided handles a request without a decision. It is served only if the
 // backend could not answer and Open was chosen, or in a dry run.
-func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, next http.Handler, err error) {
+func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.charges}
 	switch {
@@ -234,14 +265,14 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, l *ledger, e entry, nex
 	case t.OnFailure == Closed:
 		f.outcome = answered503
 	}
-	t.fail(e.r, f)
+	t.fail(e.received, f)
 	switch f.outcome {
 	case answered500:
-		t.answerInvalid(w, l, e)
+		t.answerInvalid(w, e)
 	case answered503:
-		t.answerUnavailable(w, l, e, "The rate limit of this request cannot be decided at the moment.")
+		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.")
 	default:
-		e.serve(w, l, next)
+		e.serve(w, next)
 	}
 }
 

@@ -430,7 +430,12 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 		{classify, middleware.Options{Deadline: -1}, "Deadline is -1ns"},
 		{classify, middleware.Options{OnFailure: 2}, "OnFailure is 2"},
 		{classify.CostReported(), middleware.Options{CostHeader: "X Cost"}, `CostHeader is "X Cost"`},
-		{middleware.All(slices.Repeat([]middleware.Classifier{classify}, 17)...), middleware.Options{}, "has 17 rules"},
+		{middleware.All(slices.Repeat([]middleware.Classifier{classify}, 17)...), middleware.Options{}, "at least 17 charges"},
+		{middleware.All(append(slices.Repeat([]middleware.Classifier{classify}, 17), charging())...), middleware.Options{}, "at least 17 charges"},
+		{classify, middleware.Options{Deadline: time.Nanosecond}, "Deadline is 1ns"},
+		{classify.CostReported(), middleware.Options{CostHeader: "x-ratelimit-used"}, "has another meaning"},
+		{classify.NoRefund(), middleware.Options{RefundIf: func(*http.Request, int, http.Header) bool { return true }}, "every charge is marked NoRefund"},
+		{middleware.Limit(core, middleware.FirstOf()), middleware.Options{}, "FirstOf and Join need keys"},
 		{classify, middleware.Options{CostHeader: "X-Cost"}, "no charge is marked CostReported"},
 	} {
 		_, err := middleware.New(th, test.classify, &test.options)
@@ -441,7 +446,7 @@ func TestWhatIsWrongIsAnErrorOfNew(t *testing.T) {
 	if _, err := middleware.Status(th, everyone(policy("my api")), nil); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("Status: error %v", err)
 	}
-	if _, err := middleware.Status(th, classify, &middleware.StatusOptions{Deadline: -1}); !errors.Is(err, throttler.ErrInvalid) {
+	if _, err := middleware.Status(th, classify, &middleware.StatusOptions{Deadline: 1}); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("Status: error %v", err)
 	}
 }

@@ -12,23 +12,15 @@ import (
 )
 
 // refuse answers a request that had no room.
-func (t *throttle) refuse(w http.ResponseWriter, l *ledger, e entry) {
+func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
+	e.answerInPlace(w)
 	h := w.Header()
-	if l != nil {
-		l.refundAll()
-		l.add(e)
-		l.writeHeaders(h)
-	} else {
-		removeHeaders(h)
-		writeHeaders(h, t.RateLimitFields, t.ExposeHeaders, &e.d)
-	}
-	h.Set("Cache-Control", "no-store")
 	// A charge that can never fit has no time to come back at.
 	if retryAt := e.d.RetryAt(); !retryAt.Equal(throttler.Never) {
 		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(e.d.At)), 1), 10))
 	}
 	if t.Refuse != nil {
-		t.Refuse(w, e.r, e.d)
+		t.Refuse(w, e.received, e.d)
 		return
 	}
 	p := problem{
@@ -42,15 +34,15 @@ func (t *throttle) refuse(w http.ResponseWriter, l *ledger, e entry) {
 			p.Violated = append(p.Violated, name)
 		}
 	}
-	t.writeProblem(w, e.r, t.RefusalStatus, p)
+	t.writeProblem(w, e.received, t.RefusalStatus, p)
 }
 
 // answerUnavailable answers 503 in place of the handler. If e has a decision, its
 // charge was given back.
-func (t *throttle) answerUnavailable(w http.ResponseWriter, l *ledger, e entry, detail string) {
-	t.notRun(w, l, e)
+func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string) {
+	e.answerInPlace(w)
 	w.Header().Set("Retry-After", "1")
-	t.writeProblem(w, e.r, http.StatusServiceUnavailable, problem{
+	t.writeProblem(w, e.received, http.StatusServiceUnavailable, problem{
 		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 		Title:  "Temporarily reduced capacity",
 		Detail: detail,
@@ -58,30 +50,23 @@ func (t *throttle) answerUnavailable(w http.ResponseWriter, l *ledger, e entry, 
 }
 
 // answerInvalid answers 500: the server's policies or costs are wrong.
-func (t *throttle) answerInvalid(w http.ResponseWriter, l *ledger, e entry) {
-	t.notRun(w, l, e)
-	t.writeProblem(w, e.r, http.StatusInternalServerError, problem{
+func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
+	e.answerInPlace(w)
+	t.writeProblem(w, e.received, http.StatusInternalServerError, problem{
 		Type:   "about:blank",
 		Title:  http.StatusText(http.StatusInternalServerError),
 		Detail: "The rate limit of this request is not configured correctly.",
 	})
 }
 
-// notRun accounts for a request whose handler does not run.
-func (t *throttle) notRun(w http.ResponseWriter, l *ledger, e entry) {
-	h := w.Header()
-	switch {
-	case l != nil:
-		l.refundAll()
-		l.add(e)
-		l.writeHeaders(h)
-	case len(e.d.Limits) > 0:
-		removeHeaders(h)
-		writeHeaders(h, t.RateLimitFields, t.ExposeHeaders, &e.d)
-	default:
-		removeHeaders(h)
-	}
-	h.Set("Cache-Control", "no-store")
+// answerInPlace accounts for a request whose handler does not run. Others are
+// refunded when that response begins, and only if it does: a handler between may
+// send something else.
+func (e *entry) answerInPlace(w http.ResponseWriter) {
+	e.answered = true
+	e.add()
+	e.l.writeHeaders(w.Header())
+	w.Header().Set("Cache-Control", "no-store")
 }
 
 // refusalText says which limit refused and when it frees. It begins as

@@ -24,6 +24,7 @@ func (l *ledger) writeHeader(status int) {
 	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
 		l.begin(status)
 	default: // 1xx are not the response yet, and net/http panics at others
+		l.running().readCostHeaders(l.w.Header)
 	}
 	l.w.WriteHeader(status)
 }
@@ -31,8 +32,8 @@ func (l *ledger) writeHeader(status int) {
 // complain logs what net/http would log if the call reached it, which would name
 // this file as the caller.
 func (l *ledger) complain(what string) {
-	server, ok := l.context.Value(http.ServerContextKey).(*http.Server)
-	if !ok || l.received.ProtoMajor != 1 {
+	server := serverOf(l.first.received)
+	if server == nil || l.first.received.ProtoMajor != 1 {
 		return // net/http's HTTP/2 says nothing, and who knows about others
 	}
 	logf := log.Printf
@@ -65,7 +66,7 @@ func callerOutside(prefixes ...string) runtime.Frame {
 func (l *ledger) header() http.Header {
 	h := l.w.Header()
 	if l.sent.Load() == hijacked {
-		l.readCostHeaders(h)
+		l.running().readCostHeaders(l.w.Header)
 		l.writeHeaders(h)
 	}
 	return h
@@ -142,6 +143,12 @@ func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
 		l.sent.Store(hijacked)
 	}
 	return conn, buffered, err
+}
+
+func (l *ledger) enableFullDuplex() error {
+	err := http.NewResponseController(l.w).EnableFullDuplex()
+	l.fullDuplex.Store(err == nil)
+	return err
 }
 
 func (l *ledger) push(target string, o *http.PushOptions) error {

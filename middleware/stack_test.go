@@ -3,12 +3,11 @@ package middleware_test
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -138,26 +137,6 @@ func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
 	}
 }
 
-// A handler may serve requests that it makes up, as for a batch. These have
-// accounts of their own.
-func TestARequestMadeUpByTheHandlerIsNotTheSameRequest(t *testing.T) {
-	th, _ := newThrottler()
-	batches, items := policy("batches", per(10, time.Minute)), policy("items", per(2, time.Minute))
-	item := limit(th, items, nil)(status(200))
-	h := limit(th, batches, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for i, want := range []int{200, 200, 429} {
-			sub := httptest.NewRequest("GET", "/items/"+strconv.Itoa(i), nil).WithContext(r.Context())
-			rec := httptest.NewRecorder()
-			item.ServeHTTP(rec, sub)
-			expect(t, rec, want, "X-RateLimit-Resource", "items")
-		}
-		_, _ = io.WriteString(w, "done")
-	}))
-	expect(t, get(h), 200, "X-RateLimit-Resource", "batches", "X-RateLimit-Used", "1")
-	expectUsed(t, th, batches, 1)
-	expectUsed(t, th, items, 2)
-}
-
 // Stacked, a limit on all callers is one count, and those on each spread over the
 // backend.
 func TestTogetherAndEach(t *testing.T) {
@@ -180,22 +159,24 @@ func TestTogetherAndEach(t *testing.T) {
 }
 
 func TestARequestThatOutlivesItsTimeoutIsSettled(t *testing.T) {
-	th, _ := newThrottler()
-	outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
-	timedOut, finished := make(chan struct{}), make(chan struct{})
-	slow := must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		<-timedOut
-		if err := middleware.SetCost(r, 50); err != nil {
-			t.Error(err)
-		}
-	}))
-	h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer close(finished)
-		slow.ServeHTTP(w, r)
-	}), time.Millisecond, "too slow"))
-	expect(t, get(h), 503, "X-RateLimit-Used", "1")
-	close(timedOut)
-	soon(t, finished, "the settlement")
-	expectUsed(t, th, inner, 50)
-	expectUsed(t, th, outer, 1)
+	synctest.Test(t, func(t *testing.T) { // the timeout passes when the handler waits
+		th, _ := newThrottler()
+		outer, inner := policy("outer", per(100, time.Minute)), policy("inner", per(100, time.Minute))
+		timedOut, finished := make(chan struct{}), make(chan struct{})
+		slow := must(newMiddleware(th, everyone(inner).CostReported(), nil))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-timedOut
+			if err := middleware.SetCost(r, 50); err != nil {
+				t.Error(err)
+			}
+		}))
+		h := limit(th, outer, nil)(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer close(finished)
+			slow.ServeHTTP(w, r)
+		}), time.Millisecond, "too slow"))
+		expect(t, get(h), 503, "X-RateLimit-Used", "1")
+		close(timedOut)
+		soon(t, finished, "the settlement")
+		expectUsed(t, th, inner, 50)
+		expectUsed(t, th, outer, 1)
+	})
 }

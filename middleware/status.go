@@ -13,7 +13,7 @@ import (
 
 // StatusOptions configures [Status]. Nil and the zero value select the defaults.
 type StatusOptions struct {
-	// Deadline bounds the reading. If zero, DefaultDeadline.
+	// Deadline bounds the reading. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// Log receives why an answer could not be given, as Options.Log does. If nil,
@@ -45,8 +45,8 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if s.Deadline == 0 {
 		s.Deadline = DefaultDeadline
 	}
-	if s.Deadline < 0 {
-		return nil, invalid("StatusOptions.Deadline is %v; it must be positive, or 0 for %v", s.Deadline, DefaultDeadline)
+	if s.Deadline < minDeadline {
+		return nil, invalid("StatusOptions.Deadline is %v; it must be at least %v, or 0 for %v", s.Deadline, minDeadline, DefaultDeadline)
 	}
 	if err := classify.validate(); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 type waiters struct {
 	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
 	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
+	places  places
 }
 
 // shutdown returns a channel that is closed when server begins to shut down. It
@@ -47,39 +48,60 @@ const (
 // errTooLate is logged where neither waiting nor serving would be right.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
-// waitForStart waits until e's decision says that the request may start, by the
-// throttler's clock. w is the server's writer. It returns why the request cannot be
-// served, or "". A client that leaves ends the request's context.
-func (t *throttle) waitForStart(w http.ResponseWriter, e *entry) (reason string) {
-	wait := e.d.StartAt().Sub(e.d.At)
-	if wait <= 0 || e.m.DryRun != nil {
+// waitOrGiveBack waits until e's decision says that the request may start. If it
+// cannot be served then, e is refunded, and the reason is returned.
+func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
+	start := e.d.StartAt()
+	if !start.After(e.d.At) || t.DryRun != nil {
 		return ""
 	}
-	server := serverOf(e.r)
-	if !extendDeadlines(w, e.r, server, wait) {
-		t.fail(e.r, failure{err: errTooLate, charges: e.charges, outcome: answered503})
+	p := t.waiters.places.enter(start, serverOf(e.received))
+	defer t.waiters.places.leave(p)
+	if reason = t.waitForStart(e); reason == "" {
+		return ""
+	}
+	if reason == stopping {
+		t.waiters.places.awaitLater(p)
+	}
+	e.d, e.state = t.settle(e.received, e.d, nil), settled
+	return reason
+}
+
+// waitForStart waits until e's decision says that the request may start, by the
+// throttler's clock. It returns why the request cannot be served, or "". A client
+// that leaves ends the request's context.
+func (t *throttle) waitForStart(e *entry) (reason string) {
+	wait := e.d.StartAt().Sub(e.d.At)
+	w, server := e.l.w, serverOf(e.received)
+	if !extendDeadlines(w, e.received, server, wait) {
+		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
 		return tooLate
 	}
-	e.ahead = t.waiters.readAhead(e.r)
+	if e.ahead = t.waiters.readAhead(w, e.received, e.body); e.ahead != nil {
+		e.body = e.ahead
+	}
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
 	defer stop()
 	select {
 	case <-start:
-	case <-e.r.Context().Done():
+	case <-e.received.Context().Done():
 	case <-t.waiters.shutdown(server):
 		reason = stopping
 	}
-	if e.r.Context().Err() != nil {
+	if e.received.Context().Err() != nil {
 		reason = ended
 	}
-	more := e.ahead == nil && hasBody(e.r)
+	more := e.ahead == nil && hasBody(e.received)
 	if e.ahead != nil {
 		t.waiters.ahead.Add(-e.ahead.limit)
-		more = e.ahead.stop(w, reason != "")
+		more = e.ahead.stop()
+		if reason != "" {
+			e.ahead.breakOff(w, sendGrace)
+		}
 	}
-	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.r.ProtoMajor == 1 {
+	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {
 		// The client could not send while the body was not read.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(server.ReadTimeout))
 	}

@@ -247,6 +247,65 @@ func TestABodyThatIsStillComing(t *testing.T) {
 	expectAnswer(t, conn, "halfhalf <nil>")
 }
 
+// A handler that does not read the body need not wait for the rest of it.
+func TestAnAnswerWithoutReadingTheBodyLeavesAtOnce(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"nothing":     func(http.ResponseWriter, *http.Request) {},
+		"a status":    status(200),
+		"an error":    status(401),
+		"a long page": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100_000)) },
+		"a part first": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "part")
+			w.(http.Flusher).Flush()
+		},
+		"the beginning read": func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadFull(r.Body, make([]byte, 2)) },
+		"in full duplex":     func(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).EnableFullDuplex() },
+		"a panic":            func(http.ResponseWriter, *http.Request) { panic("x") }, // recovered outside
+	} {
+		t.Run(name, func(t *testing.T) {
+			th, c := newThrottler()
+			_, _ = th.Take(t.Context(), queue.Charge("everyone"))
+			s := start(t, false, recoverer(limit(th, queue, nil)(handler)), nil)
+			// For the rest of a body of up to 256 KiB net/http itself waits.
+			conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\nhalf")
+			c.BlockUntil(1)
+			c.Advance(10 * time.Second)
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // only a hang needs it
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, res.Body); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
+	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(200)
+		_ = http.NewResponseController(w).Flush()
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %v", body, err)
+	}, nil, nil)
+	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf")
+	c.BlockUntil(1)
+	c.Advance(10 * time.Second)
+	r := bufio.NewReader(conn)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "half")
+	if body, err := io.ReadAll(res.Body); string(body) != "halfhalf <nil>" || err != nil {
+		t.Errorf("%q, %v", body, err)
+	}
+}
+
 func TestAClientThatExpects100IsAskedByTheHandlerOnly(t *testing.T) {
 	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Unwanted") != "" {

@@ -26,6 +26,7 @@ type controlled struct{ writer }
 
 func (w controlled) FlushError() error                            { return w.flush() }
 func (w controlled) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+func (w controlled) EnableFullDuplex() error                      { return w.enableFullDuplex() }
 func (w controlled) Unwrap() http.ResponseWriter                  { return w.w }
 
 // notifier is http.CloseNotifier, which is deprecated and still asked for.

@@ -39,6 +39,7 @@ func resolve(charges []Charge) ([]Charge, error) {
 		partition = charges[0].Key
 	}
 	all := make([]Charge, 0, len(charges))
+	work := 0
 	for i, c := range charges {
 		if err := c.Policy.Validate(); err != nil {
 			return nil, err
@@ -57,6 +58,12 @@ func resolve(charges []Charge) ([]Charge, error) {
 		}
 		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
 		if same < 0 {
+			for j := range c.Policy.Limits {
+				work += c.Policy.Limits[j].Work()
+			}
+			if work > MaxWork {
+				return nil, invalid("with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, MaxWork)
+			}
 			all = append(all, c)
 			continue
 		}

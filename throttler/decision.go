@@ -46,7 +46,8 @@ type Status struct {
 
 	// ResetAt is the instant from which, with no further charge, the whole
 	// quota is free. It is stored, and the same in every answer about one
-	// window. Where nothing counts, it is the decision's instant.
+	// window. Where nothing counts, it is the decision's instant, but for a
+	// FixedWindow that is open: one whose charges were all refunded stays open.
 	ResetAt time.Time
 
 	// Refused says that this limit had no room.
@@ -57,7 +58,9 @@ type Status struct {
 	RetryAt time.Time
 
 	// StartAt is, for a LeakyBucket that was charged, the instant at which the
-	// charge has reached the head of the queue. Zero for other algorithms.
+	// charge has reached the head of the queue. Zero for other algorithms. A
+	// start that was returned is returned to no other charge, unless its own
+	// was refunded before it came.
 	StartAt time.Time
 
 	// Mark names what was charged, for Refund and Settle. Only backends look
@@ -127,7 +130,10 @@ func (d Decision) StartAt() time.Time {
 
 // receipt lets a charge be given back or settled once. Copies of a Decision
 // share it.
-type receipt struct{ done atomic.Bool }
+type receipt struct {
+	by   *Throttler // that took
+	done atomic.Bool
+}
 
 // tookNothing is the receipt of every peek: there is nothing to give back.
 var tookNothing = func() *receipt {

@@ -15,6 +15,7 @@ const (
 	MaxLimits    = 16                   // in one policy
 	MaxCharges   = 16                   // in one take
 	MaxNameBytes = 64                   // in a policy's name
+	MaxWork      = 84                   // of one decision: the sum of its limits' Work
 )
 
 // Limit allows Quota units per Window.
@@ -68,6 +69,20 @@ func (l Limit) Capacity() int64 {
 		}
 	}
 	return capacity
+}
+
+// Work returns what the limit asks of a server, at most, in each decision: 1 for a
+// FixedWindow, 2 for the other algorithms, and for a SlidingLog 1 more for each 125
+// units of its quota. One is some 10 µs of a Redis server. See MaxWork.
+func (l Limit) Work() int {
+	switch l.Algorithm {
+	case FixedWindow:
+		return 1
+	case SlidingLog:
+		return 2 + int(l.Quota/125)
+	case SlidingWindow, TokenBucket, LeakyBucket:
+	}
+	return 2
 }
 
 // String returns the limit as "60 per 1h0m0s (fixed-window)".

@@ -9,10 +9,13 @@ import (
 // Policy is a named list of limits that hold together: a charge must fit them
 // all. Treat a Policy as immutable once it is in use; to change a limit while
 // running, use another Policy of the same name. Counts are found by name, key,
-// algorithm and window, so they go on under the new one. A limit whose window
-// changed takes over the count of the old. What a TokenBucket or LeakyBucket
-// keeps is the instant at which it is drained, so it is that instant which goes
-// on, and the units used scale with the quota.
+// algorithm and window, so they go on under the new one.
+//
+// Where a limit with a new window finds no record of its own, it continues from the
+// record of its algorithm whose window is nearest, and what that counts ends when it
+// was to end, or earlier: when the new window would have ended it. A charge is added
+// to the records of other windows too, as long as they live, so that processes with
+// the old and the new policy agree while they run side by side.
 type Policy struct {
 	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
 	// letters, digits, and . _ - / :
@@ -39,23 +42,25 @@ func (p *Policy) Validate() error {
 	if n := len(p.Limits); n == 0 || n > MaxLimits {
 		return invalid("policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
 	}
+	work := 0
 	for i := range p.Limits {
 		if problem := p.Limits[i].validate(); problem != "" {
 			return invalid("policy %q: limit %d: %s", p.Name, i, problem)
 		}
+		if work += p.Limits[i].Work(); work > MaxWork {
+			return invalid("policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
+		}
 		for j := range i {
-			if sameCount(p.Limits[i], p.Limits[j]) {
-				return invalid("policy %q: limits %d and %d are both a %v of %v; only the smaller quota could ever refuse, so keep that one",
-					p.Name, j, i, p.Limits[i].Algorithm, p.Limits[i].Window)
+			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window {
+				right := "only the smaller quota could ever refuse, so keep that one"
+				if a.Aligned != b.Aligned {
+					right = "one aligned and one not; keep one of them"
+				}
+				return invalid("policy %q: limits %d and %d are both a %v of %v; %s", p.Name, j, i, b.Algorithm, b.Window, right)
 			}
 		}
 	}
 	return nil
-}
-
-// sameCount reports whether a and b would be found under one name in a state.
-func sameCount(a, b Limit) bool {
-	return a.Algorithm == b.Algorithm && a.Aligned == b.Aligned && a.Window == b.Window
 }
 
 func validName(name string) bool {

@@ -50,7 +50,7 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, erro
 		return Decision{}, err
 	}
 	if d.Allowed {
-		d.receipt = new(receipt)
+		d.receipt = &receipt{by: t}
 	}
 	return d, nil
 }
@@ -74,9 +74,9 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 // last, and never more than was taken. It returns the limits as they are after
 // it. A decision that took nothing, or that was refunded or settled before, is
 // returned as it is. An error leaves open whether the refund was made; do not
-// try again. Only the process that took can refund: an allowed decision that
-// went through JSON or was put together by hand is an error that wraps
-// [ErrInvalid].
+// try again. Only the Throttler that took can refund: an allowed decision of
+// another one, or one that went through JSON or was put together by hand, is an
+// error that wraps [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges)))
 }
@@ -87,7 +87,7 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 // charged now, even beyond the quota: the next requests wait that debt out. It
 // returns the limits as they are after it. A decision is settled or refunded
 // once; after that, and if d took nothing, it is returned as it is. Decisions of
-// other processes are errors, as for Refund.
+// other Throttlers are errors, as for Refund.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges) {
 		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges))
@@ -106,6 +106,8 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return d, nil
 	case d.receipt == nil:
 		return Decision{}, invalid("the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
+	case d.receipt != tookNothing && d.receipt.by != t:
+		return Decision{}, invalid("the decision was made by another Throttler, whose counts may be elsewhere; refund or settle it there")
 	}
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err // nothing was sent: the receipt stays good

@@ -54,6 +54,8 @@ func TestBadPoliciesSayWhatIsWrong(t *testing.T) {
 		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, MaxWait: time.Second}), `max wait is 1s; only a leaky-bucket has one, not a token-bucket`},
 		{policy("p", throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingWindow, Aligned: true}), `only a fixed-window can be aligned`},
 		{policy("p", throttler.Limit{Quota: 1, Window: 24 * time.Hour, Algorithm: throttler.TokenBucket, Burst: 367}), `a burst of 367 at 1 per 24h0m0s takes longer than`},
+		{policy("p", throttler.Limit{Quota: 10_000, Window: time.Second, Algorithm: throttler.SlidingLog}, throttler.Limit{Quota: 500, Window: time.Minute, Algorithm: throttler.SlidingLog}), `with limit 1, 500 per 1m0s (sliding-log), its limits are 88 units of work for a server; they may be 84`},
+		{policy("p", per(5, time.Second), throttler.Limit{Quota: 9, Window: time.Second, Aligned: true}), `limits 0 and 1 are both a fixed-window of 1s; one aligned and one not; keep one of them`},
 		{policy("p", per(5, time.Second), per(9, time.Second)), `limits 0 and 1 are both a fixed-window of 1s; only the smaller quota could ever refuse`},
 	} {
 		err := test.policy.Validate()
@@ -205,6 +207,10 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 	refused, _ := th.Take(t.Context(), p.Charge("k"))
 	if _, err := th.Refund(t.Context(), travel(refused)); err != nil {
 		t.Errorf("refund of a refusal: %v; it took nothing, so there is nothing to lose", err)
+	}
+	other, _ := newThrottler()
+	if _, err := other.Refund(t.Context(), taken); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "another Throttler") {
+		t.Errorf("refund by another throttler: %v; want an ErrInvalid that says so", err)
 	}
 	after, err := th.Refund(t.Context(), taken)
 	if err != nil || after.Limits[0].Used != 0 {

@@ -1,8 +1,13 @@
 package backendtest
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -130,8 +135,8 @@ func leakyBucketCases() []testCase {
 			},
 		},
 		{
-			name:        "who leaves the queue gives the place back",
-			explanation: refundNames,
+			name:        "the last of the queue gives its place back",
+			explanation: startsOnce,
 			steps: []step{
 				{at: 0, take: queue(1), want: queued(1, 50, 100*time.Millisecond, 0)},
 				{at: 0, take: queue(1), as: "left", want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
@@ -139,7 +144,106 @@ func leakyBucketCases() []testCase {
 				{at: 50 * time.Millisecond, take: queue(1), want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
 			},
 		},
+		{
+			name:        "a place in the middle of the queue is lost",
+			explanation: startsOnce,
+			steps: []step{
+				{at: 0, take: queue(1), as: "a", want: queued(1, 50, 100*time.Millisecond, 0)},
+				{at: 0, take: queue(1), as: "b", want: queued(2, 49, 200*time.Millisecond, 100*time.Millisecond)},
+				{at: 0, take: queue(1), as: "c", want: queued(3, 48, 300*time.Millisecond, 200*time.Millisecond)},
+				{at: 10 * time.Millisecond, refund: "b", want: room(3, 48, 300*time.Millisecond)},
+				{at: 10 * time.Millisecond, take: queue(1), as: "d", want: queued(4, 47, 400*time.Millisecond, 300*time.Millisecond)},
+				{at: 20 * time.Millisecond, refund: "d", want: room(3, 48, 300*time.Millisecond)},
+				{at: 20 * time.Millisecond, refund: "c", want: room(2, 49, 200*time.Millisecond)},
+				{at: 20 * time.Millisecond, take: queue(1), want: queued(3, 48, 300*time.Millisecond, 200*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a charge whose start has come keeps the place of its first unit",
+			explanation: startsOnce,
+			steps: []step{
+				{at: 0, take: queue(3), as: "a", want: queued(3, 48, 300*time.Millisecond, 0)},
+				{at: 0, refund: "a", want: room(1, 50, 100*time.Millisecond)},
+				{at: 0, take: queue(3), as: "b", want: queued(4, 47, 400*time.Millisecond, 100*time.Millisecond)},
+				{at: 100 * time.Millisecond, refund: "b", want: room(1, 50, 200*time.Millisecond)},
+				{at: 100 * time.Millisecond, take: queue(3), as: "c", want: queued(4, 47, 500*time.Millisecond, 200*time.Millisecond)},
+				{at: 199 * time.Millisecond, settle: "c", costs: []int64{1}, want: room(2, 49, 300*time.Millisecond)},
+				{at: 199 * time.Millisecond, take: queue(2), as: "d", want: queued(4, 47, 500*time.Millisecond, 300*time.Millisecond)},
+				{at: 350 * time.Millisecond, settle: "d", costs: []int64{0}, want: room(1, 50, 400*time.Millisecond)},
+				{at: 600 * time.Millisecond, take: queue(2), as: "e", want: queued(2, 49, 800*time.Millisecond, 600*time.Millisecond)},
+				{at: 750 * time.Millisecond, refund: "e", want: room(0, 51, 750*time.Millisecond)},
+				{at: 750 * time.Millisecond, take: queue(1), want: queued(1, 50, 850*time.Millisecond, 750*time.Millisecond)},
+			},
+		},
+		{
+			name:        "whoever leaves, and when, no two start within 100 ms",
+			explanation: startsOnce,
+			run:         leavers,
+		},
 	}
+}
+
+// leavers has clients wait in a queue of 10 per second and leave at random: at
+// once, while they wait, at the instant of their start, later. Those that were
+// there when their start came start 100 ms apart, so never more than 10 in a
+// second.
+func leavers(ctx context.Context, backend throttler.Backend) error {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	clk := clock.NewManual(t0)
+	t := throttler.New(backend, &throttler.Options{Clock: clk})
+	queue := on(throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 3 * time.Second})
+	type client struct {
+		d        throttler.Decision
+		leavesAt time.Time
+	}
+	var waiting []client
+	var starts []time.Time // of those that did not leave before
+	for range 600 {
+		clk.Advance(time.Duration(rng.IntN(1<<rng.IntN(9))) * time.Millisecond)
+		now := clk.Now()
+		d, err := t.Take(ctx, queue(1)...)
+		if err != nil {
+			return err
+		}
+		if d.Allowed {
+			c := client{d: d, leavesAt: d.StartAt()} // at the start itself
+			switch rng.IntN(3) {
+			case 0:
+				c.leavesAt = now.Add(time.Duration(rng.Int64N(int64(d.StartAt().Sub(now)) + 1)).Truncate(time.Millisecond))
+			case 1:
+				c.leavesAt = d.StartAt().Add(time.Duration(rng.IntN(200)) * time.Millisecond)
+			}
+			if !c.leavesAt.Before(d.StartAt()) {
+				starts = append(starts, d.StartAt())
+			}
+			waiting = append(waiting, c)
+		}
+		rng.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+		stay := waiting[:0]
+		for _, c := range waiting {
+			if c.leavesAt.After(now) {
+				stay = append(stay, c)
+				continue
+			}
+			clk.Set(c.leavesAt) // the clock of whoever lets it go is behind ours
+			if _, err := t.Refund(ctx, c.d); err != nil {
+				return err
+			}
+			clk.Set(now)
+		}
+		waiting = stay
+	}
+	slices.SortFunc(starts, time.Time.Compare)
+	for i := range starts[1:] {
+		if gap := starts[i+1].Sub(starts[i]); gap < 100*time.Millisecond {
+			return fmt.Errorf("seed %d: starts at %s and %s are %v apart", seed, after(starts[i]), after(starts[i+1]), gap)
+		}
+	}
+	if len(starts) < 100 {
+		return fmt.Errorf("seed %d: the test is wrong: only %d clients started", seed, len(starts))
+	}
+	return nil
 }
 
 // fiftyAtOnce takes 50 at t0 from a queue of 10 per second in which nobody

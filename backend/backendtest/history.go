@@ -20,8 +20,9 @@ var (
 )
 
 // Histories runs random histories on a backend and on package algorithm, and
-// compares every answer: takes of various costs, peeks, refunds and
-// settlements, clock jumps both ways, edges hit exactly, policies that change.
+// compares every answer: takes of various costs, peeks, refunds and settlements,
+// also late ones and twice, clock jumps both ways, edges hit exactly, policies that
+// change under processes with the old and the new form.
 // It does so for each algorithm alone and for mixes of up to four limits and
 // three charges. open returns an empty backend; it is called for each history.
 //
@@ -61,7 +62,9 @@ type history struct {
 	algorithms   []throttler.Algorithm
 	clock        *clock.Manual
 	model, other *throttler.Throttler
-	policies     []*throttler.Policy // the present form of each
+	backends     [2]throttler.Backend // of model and other
+	policies     []*throttler.Policy  // the present form of each
+	before       []*throttler.Policy  // the form before, which some processes still have
 	taken        []taken
 	edges        []time.Time // instants that answers spoke of
 	lines        []string
@@ -72,11 +75,13 @@ type taken struct{ model, other throttler.Decision }
 func newHistory(rng *rand.Rand, algorithms []throttler.Algorithm, backend throttler.Backend) *history {
 	start := time.UnixMilli(1_900_000_000_000 + rng.Int64N(1e9))
 	h := &history{rng: rng, algorithms: algorithms, clock: clock.NewManual(start)}
-	h.model = throttler.New(model{}, &throttler.Options{Clock: h.clock})
+	h.backends = [2]throttler.Backend{model{}, backend}
+	h.model = throttler.New(h.backends[0], &throttler.Options{Clock: h.clock})
 	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock})
 	for i := range 3 {
 		h.policies = append(h.policies, h.policy(fmt.Sprintf("p%d", i)))
 	}
+	h.before = append(h.before, h.policies...)
 	return h
 }
 
@@ -89,9 +94,11 @@ func (h *history) step(ctx context.Context) error {
 		return h.peek(ctx)
 	case n < 85 && len(h.taken) > 0:
 		return h.refund(ctx)
-	case n < 95 && len(h.taken) > 0:
+	case n < 93 && len(h.taken) > 0:
 		return h.settle(ctx)
-	case n == 99:
+	case n < 97 && len(h.taken) > 0:
+		return h.settleAgain(ctx)
+	default:
 		h.changePolicy()
 	}
 	return nil
@@ -157,10 +164,30 @@ func (h *history) settle(ctx context.Context) error {
 	return h.compare("settle", got, want, errGot, errWant)
 }
 
+// settleAgain settles a take past its throttler, which lets it happen only once: a
+// process that lost its memory, or has a fault, may do so twice.
+func (h *history) settleAgain(ctx context.Context) error {
+	d := h.taken[h.rng.IntN(len(h.taken))]
+	costs := make([]int64, len(d.model.Charges))
+	for i, c := range d.model.Charges {
+		if h.rng.IntN(2) == 0 {
+			costs[i] = h.cost(c.Policy)
+		}
+	}
+	want, errWant := h.backends[0].Settle(ctx, throttler.Settlement{Now: h.clock.Now(), Charged: d.model, Costs: costs})
+	got, errGot := h.backends[1].Settle(ctx, throttler.Settlement{Now: h.clock.Now(), Charged: d.other, Costs: costs})
+	h.note("settle again of %v %v to %v: %v", d.other.At.UnixMilli(), d.other.Charges, costs, got)
+	return h.compare("settle again", got, want, errGot, errWant)
+}
+
 func (h *history) charges() []throttler.Charge {
 	charges := make([]throttler.Charge, 1+h.rng.IntN(3)*h.rng.IntN(2))
 	for i := range charges {
-		p := h.policies[(h.rng.IntN(len(h.policies)))]
+		n := h.rng.IntN(len(h.policies))
+		p := h.policies[n]
+		if h.rng.IntN(3) == 0 {
+			p = h.before[n]
+		}
 		charges[i] = throttler.Charge{Policy: p, Key: fmt.Sprintf("k%d", i), Cost: h.cost(p), Partition: "part"}
 	}
 	if h.rng.IntN(4) == 0 {
@@ -205,18 +232,22 @@ func (h *history) changePolicy() {
 	i := h.rng.IntN(len(h.policies))
 	p := &throttler.Policy{Name: h.policies[i].Name, Limits: append([]throttler.Limit(nil), h.policies[i].Limits...)}
 	l := &p.Limits[h.rng.IntN(len(p.Limits))]
-	switch h.rng.IntN(4) {
+	switch h.rng.IntN(6) {
 	case 0:
 		l.Quota = 1 + h.rng.Int64N(2*l.Quota)
 	case 1:
-		l.Window = l.Window/2 + time.Duration(h.rng.IntN(2000))*time.Millisecond
+		l.Window = (l.Window/2 + time.Duration(h.rng.IntN(2000))*time.Millisecond).Truncate(time.Millisecond)
+	case 4:
+		l.Window = l.Window*time.Duration(1+h.rng.IntN(3)) + time.Duration(h.rng.IntN(2000))*time.Millisecond
+	case 5:
+		p.Limits = p.Limits[:max(len(p.Limits)-1, 1)]
 	case 2:
 		h.rng.Shuffle(len(p.Limits), func(i, j int) { p.Limits[i], p.Limits[j] = p.Limits[j], p.Limits[i] })
 	case 3:
 		p.Limits = append(p.Limits, h.limit())
 	}
 	if p.Validate() == nil {
-		h.policies[i] = p
+		h.before[i], h.policies[i] = h.policies[i], p
 		h.note("policy %s is now %v", p.Name, p.Limits)
 	}
 }

@@ -176,7 +176,7 @@ func refundCases() []testCase {
 			},
 		},
 		testCase{
-			name:        "leaky bucket: those behind move up",
+			name:        "leaky bucket: the last of the queue gives its place back",
 			explanation: refundNames,
 			steps: []step{
 				{at: 0, take: leaky(3), want: queued(3, 7, 3*s, 0)},

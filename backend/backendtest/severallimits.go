@@ -91,23 +91,24 @@ func severalLimitsCases() []testCase {
 func allAlgorithms() []step {
 	const s = time.Second
 	mixed := append([]throttler.Limit(nil), tenPer10s...)
+	mixed[0].Window = 11 * s // beside aligned ones of 10 s
 	mixed = append(mixed, throttler.Limit{Quota: 4, Window: 5 * s})
 	core := on(mixed...)
 	return []step{
 		{at: 0, take: core(3), want: all(
-			room(3, 7, 10*s), room(3, 7, 9750*time.Millisecond), room(3, 7, 19750*time.Millisecond),
+			room(3, 7, 11*s), room(3, 7, 9750*time.Millisecond), room(3, 7, 19750*time.Millisecond),
 			room(3, 7, 10*s), room(3, 7, 3*s), queued(3, 7, 3*s, 0), room(3, 1, 5*s))},
 		{at: 2 * s, take: core(2), want: all(
-			room(3, 7, 10*s), room(3, 7, 9750*time.Millisecond), room(3, 7, 19750*time.Millisecond),
+			room(3, 7, 11*s), room(3, 7, 9750*time.Millisecond), room(3, 7, 19750*time.Millisecond),
 			room(3, 7, 10*s), room(1, 9, 3*s), room(1, 9, 3*s), full(3, 1, 5*s, 5*s))},
 		{at: 2 * s, take: core(1), want: all(
-			room(4, 6, 10*s), room(4, 6, 9750*time.Millisecond), room(4, 6, 19750*time.Millisecond),
+			room(4, 6, 11*s), room(4, 6, 9750*time.Millisecond), room(4, 6, 19750*time.Millisecond),
 			room(4, 6, 12*s), room(2, 8, 4*s), queued(2, 8, 4*s, 3*s), room(4, 0, 5*s))},
 		{at: 9750 * time.Millisecond, take: core(4), want: all(
-			room(8, 2, 10*s), room(4, 6, 19750*time.Millisecond), room(8, 2, 29750*time.Millisecond),
+			room(8, 2, 11*s), room(4, 6, 19750*time.Millisecond), room(8, 2, 29750*time.Millisecond),
 			room(8, 2, 19750*time.Millisecond), room(4, 6, 13750*time.Millisecond), queued(4, 6, 13750*time.Millisecond, 9750*time.Millisecond), room(4, 0, 14750*time.Millisecond))},
 		{at: 10 * s, peek: core(0), want: all(
-			room(0, 10, 10*s), room(4, 6, 19750*time.Millisecond), room(8, 2, 29750*time.Millisecond),
+			room(8, 2, 11*s), room(4, 6, 19750*time.Millisecond), room(8, 2, 29750*time.Millisecond),
 			room(5, 5, 19750*time.Millisecond), room(4, 6, 13750*time.Millisecond), room(4, 6, 13750*time.Millisecond), room(4, 0, 14750*time.Millisecond))},
 	}
 }

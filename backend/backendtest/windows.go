@@ -84,15 +84,5 @@ func fixedWindowCases() []testCase {
 				{at: 150 * time.Second, take: aligned(2), want: room(2, 8, 179750*time.Millisecond)},
 			},
 		},
-		{
-			name:        "aligned and not are two limits",
-			explanation: countsFound,
-			steps: []step{
-				{at: 0, take: aligned(3), want: room(3, 7, 59750*time.Millisecond)},
-				{at: time.Second,
-					take: on(throttler.Limit{Quota: 10, Window: time.Minute, Aligned: true}, throttler.Limit{Quota: 10, Window: time.Minute})(1),
-					want: all(room(4, 6, 59750*time.Millisecond), room(1, 9, 61*time.Second))},
-			},
-		},
 	}
 }

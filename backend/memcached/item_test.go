@@ -36,10 +36,10 @@ func TestExpiration(t *testing.T) {
 		life int64 // ms
 		want int32
 	}{
-		{1, 2},
-		{(30*day - 1) * 1000, 30 * day},
-		{(30*day-1)*1000 + 1, 1_800_000_000 + 31*day + 1},
-		{366 * day * 1000, 1_800_000_000 + 367*day + 1},
+		{1, 3},
+		{(30*day - 2) * 1000, 30 * day},
+		{(30*day-2)*1000 + 1, 1_800_000_000 + 31*day + 1},
+		{366 * day * 1000, 1_800_000_000 + 367*day + 2},
 		{20 * 366 * day * 1000, 0},
 	} {
 		if got := expiration(test.life, now); got != test.want {

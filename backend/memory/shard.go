@@ -59,16 +59,20 @@ type moment struct {
 	cached int64
 }
 
-// clock returns the ms that this process has run, by a clock that cannot be set.
-// It reads the clock once: that is a good part of a take.
+// clock returns the ms that this process has run, and clockBase, by a clock that
+// cannot be set. It reads the clock once: that is a good part of a take.
 func (m *moment) clock() int64 {
 	if !m.read {
-		m.read, m.cached = true, time.Since(start).Milliseconds()
+		m.read, m.cached = true, clockBase+time.Since(start).Milliseconds()
 	}
 	return m.cached
 }
 
 var start = time.Now()
+
+// clockBase keeps the clock positive where time began before start, as in a bubble
+// of testing/synctest: claims are stored with their expiry, in six unsigned bytes.
+const clockBase = 1 << 46
 
 // margin is how many ms, by the process' own clock, a count stays beyond its
 // window where the decision's clock says that it is still live: clocks step back.

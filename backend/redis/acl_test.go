@@ -199,7 +199,7 @@ func (s *aclServer) backend(c redis.UniversalClient) *redisbackend.Backend {
 // aclPolicy has a limit of each algorithm: their scripts may need different
 // commands.
 var aclPolicy = policy("all", perHour(50),
-	throttler.Limit{Quota: 60, Window: time.Hour, Aligned: true},
+	throttler.Limit{Quota: 60, Window: 2 * time.Hour, Aligned: true},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingLog},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.TokenBucket},

@@ -47,15 +47,20 @@ func newClient(c redis.UniversalClient) client {
 
 // process runs cmd and returns its error, or ctx's if that is done earlier.
 func (c client) process(ctx context.Context, cmd redis.Cmder) error {
+	return c.within(ctx, func() error { return c.Process(ctx, cmd) })
+}
+
+// within returns the error of run, or ctx's if that is done earlier.
+func (c client) within(ctx context.Context, run func() error) error {
 	_, bounded := ctx.Deadline()
 	if ctx.Done() == nil || bounded && c.keepsDeadlines {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return c.Process(ctx, cmd)
+		return run()
 	}
 	done := make(chan error, 1)
-	go func() { done <- c.Process(ctx, cmd) }() // ends with the client's own timeouts
+	go func() { done <- run() }() // ends with the client's own timeouts
 	select {
 	case err := <-done:
 		return err

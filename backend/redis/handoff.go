@@ -19,7 +19,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if p == nil {
 		return b.Take(ctx, r)
 	}
-	return b.decideAt(ctx, r.Now, r.Charges, packTake(r, b.margin), p)
+	return b.decideAt(ctx, r.Now, r.Charges, false, packTake(r, b.margin), p)
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
@@ -27,10 +27,10 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
-	return b.decideAt(ctx, s.Now, s.Charged.Charges, packSettle(s, b.margin), p)
+	return b.decideAt(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin), p)
 }
 
-func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
 	args := [][]byte{packed}
 	if len(p.Arrivals) > 0 {
@@ -47,7 +47,7 @@ func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttl
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, cmd.Val())
+	return shard.decision(now, charges, settles, cmd.Val())
 }
 
 // Shard implements handoff.Store.
@@ -55,7 +55,7 @@ func (b *Backend) Shard(partition string) string {
 	return b.shards[b.ring.Choose(partition)].name
 }
 
-// PeekAt implements handoff.Store: one MGET, as Peek.
+// PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	shard := b.shardOf(r.Charges)
 	values, err := shard.read(ctx, b.keysOf(r.Charges), b.replicaTimeout)
@@ -78,7 +78,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 }
 
 // Release implements handoff.Store: one EVALSHA on the primary, or, to read only,
-// one MGET there.
+// one round trip of GETs there.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	shard := b.shardOf(r.Charges)
 	keys := b.keysOf(r.Charges)
@@ -98,7 +98,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 
 // wouldRelease reports what r would release.
 func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest, keys []string) ([]handoff.Released, error) {
-	values, err := mget(ctx, s.primary, keys)
+	values, err := get(ctx, s.primary, keys)
 	if err != nil {
 		return nil, s.unavailable(err)
 	}
@@ -117,7 +117,7 @@ func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest, keys
 // still look valid, which costs the caller at most one extra round trip.
 const serversClock = 0
 
-// parseStored parses what a MGET returned; nil where there is nothing.
+// parseStored parses what GETs returned; nil where there is nothing.
 func parseStored(values []string) ([]*handoff.Stored, error) {
 	all := make([]*handoff.Stored, len(values))
 	for i := range values {
@@ -126,7 +126,7 @@ func parseStored(values []string) ([]*handoff.Stored, error) {
 		}
 		stored, err := handoff.Parse([]byte(values[i]))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", errForeign, err)
 		}
 		all[i] = &stored
 	}

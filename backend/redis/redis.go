@@ -129,24 +129,24 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 
 // Take implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, r.Now, r.Charges, packTake(r, b.margin))
+	return b.decide(ctx, r.Now, r.Charges, false, packTake(r, b.margin))
 }
 
 // Settle implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, s.Now, s.Charged.Charges, packSettle(s, b.margin))
+	return b.decide(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin))
 }
 
-func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, packed []byte) (throttler.Decision, error) {
+func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
 	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, cmd.Val())
+	return shard.decision(now, charges, settles, cmd.Val())
 }
 
-// Peek implements throttler.Backend: one MGET, on a replica if one answers.
+// Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.
 // What is stored is judged here, by its reset-at and the caller's now, so that
 // a dead window that a replica still shows reads as none.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {

@@ -2,7 +2,9 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +55,9 @@ func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Scrip
 		cmd = newCmd(ctx, scriptArgs("eval", source, keys, packed)...)
 		err = s.primary.process(ctx, onceCmd{cmd})
 	}
+	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
+		err = errForeign
+	}
 	if err != nil {
 		return cmd, s.unavailable(err)
 	}
@@ -77,8 +82,8 @@ type onceCmd struct{ redis.Cmder }
 
 func (onceCmd) NoRetry() bool { return true }
 
-func (s *shard) decision(now time.Time, charges []throttler.Charge, reply []int64) (throttler.Decision, error) {
-	d, err := unpackDecision(now, charges, reply)
+func (s *shard) decision(now time.Time, charges []throttler.Charge, settles bool, reply []int64) (throttler.Decision, error) {
+	d, err := unpackDecision(now, charges, settles, reply)
 	if err != nil {
 		return throttler.Decision{}, s.unavailable(err)
 	}
@@ -92,16 +97,19 @@ func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Dur
 			replicaTimeout = min(replicaTimeout, time.Until(deadline)/2)
 		}
 		replicaCtx, cancel := context.WithTimeout(ctx, replicaTimeout)
-		states, err := mget(replicaCtx, r.client, keys)
+		states, err := get(replicaCtx, r.client, keys)
 		cancel()
 		if err == nil {
 			return states, nil
+		}
+		if errors.Is(err, errForeign) {
+			return nil, s.unavailable(err)
 		}
 		if ctx.Err() == nil {
 			r.skipUntil.Store(time.Now().Add(skipReplicaFor).UnixNano())
 		}
 	}
-	states, err := mget(ctx, s.primary, keys)
+	states, err := get(ctx, s.primary, keys)
 	if err != nil {
 		return nil, s.unavailable(err)
 	}
@@ -123,19 +131,39 @@ func (s *shard) pickReplica() *replica {
 	return nil
 }
 
-func mget(ctx context.Context, c client, keys []string) ([]string, error) {
-	args := make([]any, 0, 1+len(keys))
-	args = append(args, "mget")
-	for _, key := range keys {
-		args = append(args, key)
+// get reads keys in one round trip. It is GET for each, not MGET, to which a key that
+// holds something else than a string looks like one that is missing.
+func get(ctx context.Context, c client, keys []string) ([]string, error) {
+	cmds := make([]*redis.StringCmd, len(keys))
+	for i, key := range keys {
+		cmds[i] = redis.NewStringCmd(ctx, "get", key)
 	}
-	cmd := redis.NewSliceCmd(ctx, args...)
-	if err := c.process(ctx, cmd); err != nil {
-		return nil, err
+	var err error
+	if len(keys) == 1 {
+		err = c.process(ctx, cmds[0])
+	} else {
+		err = c.within(ctx, func() error {
+			pipe := c.Pipeline()
+			for _, cmd := range cmds {
+				_ = pipe.Process(ctx, cmd) // queues it
+			}
+			_, err := pipe.Exec(ctx)
+			return err
+		})
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, err // commands may be on their way: nobody looks at them
 	}
 	states := make([]string, len(keys))
-	for i, v := range cmd.Val() {
-		states[i], _ = v.(string) // nil where there is none
+	for i, cmd := range cmds {
+		switch state, err := cmd.Result(); {
+		case err == nil:
+			states[i] = state
+		case redis.HasErrorPrefix(err, "WRONGTYPE"):
+			return nil, errForeign
+		case !errors.Is(err, redis.Nil):
+			return nil, err
+		}
 	}
 	return states, nil
 }

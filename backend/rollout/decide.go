@@ -204,6 +204,7 @@ func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseReque
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && !m.named.Load():
+		b.countLost(m, r)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("rollout: counts that are to leave %q: %w", m.name, err)
@@ -230,7 +231,11 @@ func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (rele
 }
 
 func (b *Backend) countLost(m *member, r handoff.ReleaseRequest) {
-	if m.named.Load() && !r.ReadOnly {
-		b.stats.lost.Add(int64(len(r.Charges)))
+	switch n := int64(len(r.Charges)); {
+	case r.ReadOnly:
+	case m.named.Load():
+		b.stats.lost.Add(n)
+	default:
+		b.stats.passedOver.Add(n)
 	}
 }

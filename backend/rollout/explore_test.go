@@ -102,6 +102,11 @@ type world struct {
 	late      []lateCall
 	counts    map[string]*counted
 	taken     []taken
+
+	// passedOver says that a process has given up asking a backend that nothing
+	// had named to it. Counts may be in two places from then on; docs/migrating.md
+	// has that in its table.
+	passedOver bool
 }
 
 // counted is what a key's count must be.
@@ -200,6 +205,7 @@ func (w *world) sleep(d time.Duration) {
 func (w *world) end(p *explorer) {
 	p.cancel()
 	s := p.rollout.Stats()
+	w.passedOver = w.passedOver || s.PassedOver > 0
 	w.tally.moved += s.Moved
 	w.tally.followed += s.Followed
 	w.tally.lost += s.Lost
@@ -587,6 +593,12 @@ func (s *site) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff
 // be if the shard that a backend has for it is dead, or was not long ago: then
 // they may have begun anew, and what is there may have been counted too.
 func (w *world) exact(partition string) bool {
+	for _, p := range w.processes {
+		w.passedOver = w.passedOver || p.rollout.Stats().PassedOver > 0
+	}
+	if w.passedOver {
+		return false
+	}
 	for _, s := range w.sites {
 		shard := &s.shards[s.place(partition)]
 		if shard.health != alive || w.now().Before(shard.livesSince.Add(2*w.policy.Limits[0].Window+2*time.Minute)) && !shard.livesSince.IsZero() {

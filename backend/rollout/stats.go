@@ -30,10 +30,14 @@ type Stats struct {
 	// Lost is how often a count may have begun anew because the backend that
 	// may have had it did not answer.
 	Lost int64 `json:"lost"`
+
+	// PassedOver is how often a count may have begun although a backend that
+	// nothing has named to this process, and that did not answer, may have had it.
+	PassedOver int64 `json:"passed_over"`
 }
 
 type counters struct {
-	evaluations, moved, followed, lost atomic.Int64
+	evaluations, moved, followed, lost, passedOver atomic.Int64
 
 	mu       sync.Mutex
 	defaults map[string]int64
@@ -57,6 +61,7 @@ func (b *Backend) Stats() Stats {
 		Moved:       b.stats.moved.Load(),
 		Followed:    b.stats.followed.Load(),
 		Lost:        b.stats.lost.Load(),
+		PassedOver:  b.stats.passedOver.Load(),
 	}
 	for _, m := range b.members {
 		s.Served[m.name] = m.served.Load()

@@ -1,65 +1,147 @@
 -- bucket.lua: both buckets, as algorithm/bucket.go has them. A record is the
 -- instant at which the bucket is drained: a millisecond, and a fraction in units
--- of 1/quota of one.
+-- of 1/quota of one; that quota, and when the bucket was charged.
 --
--- Provides token_bucket and leaky_bucket. Uses add_instant, mul_div, ceil_level.
+-- Provides token_bucket and leaky_bucket. Uses add_count, add_instant, mul_div,
+-- ceil_level.
 
 local function bucket(family, is_queue)
-  local FORM = '>I1I6I6I7' -- kind, window; drained at, fraction
+  local FORM = '>I1I6I6I7I7I6' -- kind, window; drained at, fraction, quota, charged at
 
-  -- The fraction under a quota that may have been lowered.
-  local function fraction_of(r, l) return min(r.fraction, l.quota - 1) end
+  -- The instant, rounded up.
+  local function drained_at(r)
+    if r.fraction > 0 then return r.at + 1 end
+    return r.at
+  end
 
-  local function reset_at(r, now)
-    if r.fraction > 0 then return max(r.at + 1, now) end
-    return max(r.at, now)
+  local function reset_at(r, now) return max(drained_at(r), now) end
+
+  -- Moves the instant by the time that cost takes to drain.
+  local function forward(r, window, quota, cost)
+    local ahead, rest = mul_div(cost, window, quota)
+    r.at = add_instant(r.at, ahead)
+    if r.fraction >= quota - rest then
+      r.at, r.fraction = add_instant(r.at, 1), r.fraction - (quota - rest)
+    else
+      r.fraction = r.fraction + rest
+    end
+  end
+
+  local function back(r, ms, fraction)
+    r.at, r.fraction = r.at - ms, r.fraction - fraction
+    if r.fraction < 0 then r.at, r.fraction = r.at - 1, r.fraction + r.quota end
+  end
+
+  local function charge(r, window, quota, cost, now)
+    if r.at < now then r.at, r.fraction = now, 0 end
+    r.quota, r.charged_at = quota, now
+    forward(r, window, quota, cost)
+  end
+
+  -- What is still to drain between now and the mark comes back.
+  local function refill(r, c, mark, mark_fraction, now)
+    local ms, rest = mul_div(c.charged - c.cost, r.window, r.quota)
+    local left = mark - now
+    if left < ms or left == ms and mark_fraction < rest then ms, rest = left, mark_fraction end
+    back(r, ms, rest)
+    if r.at < now then r.at, r.fraction = now, 0 end
+  end
+
+  -- The last of a queue gives its place back, but for its first unit's if its
+  -- start has come.
+  local function leave(r, l, c, now)
+    if l.mark ~= r.at or l.fraction ~= r.fraction or l.quota ~= r.quota then return false end
+    back(r, mul_div(c.charged, l.window, l.quota))
+    forward(r, l.window, l.quota, drained_at(r) <= now and max(c.cost, 1) or c.cost)
+    return true
+  end
+
+  local function give_back_joined(r, c, now)
+    local ahead, rest = mul_div(c.charged, r.window, r.quota)
+    local mark = add_instant(c.taken_at, ahead)
+    if not is_queue and reset_at(r, now) > now and mark >= now then refill(r, c, mark, rest, now) end
   end
 
   return {
     family = family,
 
-    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, fraction = 0} end,
-    read = function(self, state, place)
-      local kind, window, at, fraction, after = unpack(FORM, state, place)
-      return {algorithm = self, kind = kind, window = window, at = at, fraction = fraction}, after
+    new = function(self, kind, window)
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, fraction = 0, quota = nil, charged_at = 0}
     end,
-    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.fraction) end,
+    read = function(self, state, place)
+      local kind, window, at, fraction, quota, charged_at, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, fraction = fraction, quota = quota, charged_at = charged_at}, after
+    end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.fraction, r.quota, r.charged_at) end,
 
     used = function(r, l, now)
       if reset_at(r, now) <= now then return 0 end
-      return ceil_level(r.at - now, l.quota, fraction_of(r, l), l.window)
+      return ceil_level(r.at - now, l.quota, r.fraction, l.window)
     end,
     reset_at = reset_at,
     retry_at = function(r, l, cost)
       local ahead, rest = mul_div(l.capacity - cost, l.window, l.quota)
-      if rest < fraction_of(r, l) then ahead = ahead - 1 end
+      if rest < r.fraction then ahead = ahead - 1 end
       return r.at - ahead
     end,
     charge = function(r, l, cost, now)
-      local start_at = 0
-      if is_queue then start_at = reset_at(r, now) end
-      if r.at < now then r.at, r.fraction = now, 0 end
-      local fraction = fraction_of(r, l)
-      local ahead, rest = mul_div(cost, l.window, l.quota)
-      r.at = add_instant(r.at, ahead)
-      if fraction >= l.quota - rest then
-        r.at, r.fraction = add_instant(r.at, 1), fraction - (l.quota - rest)
-      else
-        r.fraction = fraction + rest
-      end
+      local start_at = is_queue and reset_at(r, now) or 0
+      charge(r, l.window, l.quota, cost, now)
       return r.at, r.fraction, start_at
     end,
-    give_back = function(r, l, mark, mark_fraction, amount, now)
-      if reset_at(r, now) <= now or mark < now then return end
-      local back, rest = mul_div(amount, l.window, l.quota)
-      local left = mark - now
-      if left < back or left == back and mark_fraction < rest then
-        back, rest = left, mark_fraction
+    give_back = function(r, l, c, now)
+      if reset_at(r, now) <= now or l.mark < now then return false end
+      if is_queue then return leave(r, l, c, now) end
+      if r.quota ~= l.quota then
+        give_back_joined(r, c, now)
+      else
+        refill(r, c, l.mark, l.fraction, now)
       end
-      r.at, r.fraction = r.at - back, fraction_of(r, l) - rest
-      if r.fraction < 0 then r.at, r.fraction = r.at - 1, r.fraction + l.quota end
-      if r.at < now then r.at, r.fraction = now, 0 end
+      return true
     end,
+
+    adopt = function(r, l)
+      local old_at, old_fraction, old_quota = r.at, r.fraction, r.quota
+      local fraction, lost = mul_div(old_fraction, l.quota, old_quota)
+      r.fraction = fraction
+      if is_queue and lost > 0 then
+        r.fraction = r.fraction + 1
+        if r.fraction == l.quota then r.at, r.fraction = r.at + 1, 0 end
+      end
+      r.quota = l.quota
+      if is_queue or old_at < r.charged_at then return end
+      local units, part = mul_div(old_at - r.charged_at, old_quota, r.window)
+      local more = old_fraction % r.window
+      units, part = add_count(units, (old_fraction - more) / r.window), part + more
+      if part >= r.window then units, part = add_count(units, 1), part - r.window end
+      local ahead, rest = mul_div(units, l.window, l.quota)
+      more, part = mul_div(mul_div(part, l.window, r.window), 1, l.quota)
+      ahead = ahead + more
+      if rest >= l.quota - part then
+        ahead, rest = ahead + 1, rest - (l.quota - part)
+      else
+        rest = rest + part
+      end
+      local at = add_instant(r.charged_at, ahead)
+      if at < r.at or at == r.at and rest < r.fraction then r.at, r.fraction = at, rest end
+    end,
+    join = function(r, limits, records, cost, now)
+      local queues = false
+      for i = 1, #limits do
+        if is_queue and records[i].kind == r.kind then
+          queues = true
+          if drained_at(records[i]) > r.at then r.at, r.fraction = drained_at(records[i]), 0 end
+        end
+      end
+      if queues then return end
+      local at, fraction, full = r.at, r.fraction, add_instant(now, r.window)
+      charge(r, r.window, r.quota, cost, now)
+      if r.at >= full then
+        r.at, r.fraction = full, 0
+        if at >= full then r.at, r.fraction = at, fraction end
+      end
+    end,
+    give_back_joined = give_back_joined,
   }
 end
 

@@ -12,10 +12,10 @@ local function fixed_windows(aligned)
     has_short_form = true,
     mark_is_reset_at = true,
 
-    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, count = 0} end,
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0} end,
     read = function(self, state, place)
       local kind, window, at, count, after = unpack(FORM, state, place)
-      return {algorithm = self, kind = kind, window = window, at = at, count = count}, after
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, count = count}, after
     end,
     write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count) end,
 
@@ -35,8 +35,20 @@ local function fixed_windows(aligned)
       end
       return r.at, 0, 0
     end,
-    give_back = function(r, _, mark, _, amount)
-      if mark == r.at then r.count = max(r.count - amount, 0) end
+    give_back = function(r, l, c)
+      if l.mark ~= r.at then return false end
+      r.count = max(r.count - (c.charged - c.cost), 0)
+      return true
+    end,
+
+    adopt = function(r, l)
+      if r.window > l.window then r.at = max(r.at - (r.window - l.window), 0) end
+    end,
+    join = function(r, _, _, cost) r.count = add_count(r.count, cost) end,
+    give_back_joined = function(r, c)
+      if r.at - r.window <= c.taken_at and c.taken_at < r.at then
+        r.count = max(r.count - (c.charged - c.cost), 0)
+      end
     end,
   }
 end

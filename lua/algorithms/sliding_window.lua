@@ -8,10 +8,16 @@ local function sliding_window()
 
   -- The record at now, after windows that ended have moved on.
   local function moved(r, now)
-    local start = now - now % r.window
-    if start <= r.at then return r.at, max(now - r.at, 0), r.count, r.previous end
+    if now < r.at + r.window then return r.at, max(now - r.at, 0), r.count, r.previous end
+    local start = now - (now - r.at) % r.window
     if start == r.at + r.window then return start, now - start, 0, r.count end
     return start, now - start, 0, 0
+  end
+
+  local function charge(r, cost, now)
+    local start, _, current, previous = moved(r, now)
+    r.at, r.count, r.previous = start, add_count(current, cost), previous
+    return start, 0, 0
   end
 
   local function used(r, _, now)
@@ -24,20 +30,12 @@ local function sliding_window()
   return {
     family = 'sliding-window',
 
-    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, at = 0, count = 0, previous = 0} end,
+    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0, previous = 0} end,
     read = function(self, state, place)
       local kind, window, at, count, previous, after = unpack(FORM, state, place)
-      return {algorithm = self, kind = kind, window = window, at = at, count = count, previous = previous}, after
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, count = count, previous = previous}, after
     end,
     write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count, r.previous) end,
-
-    -- Counts in windows of another length cannot be split exactly: what counts
-    -- now counts on as if charged now.
-    adopt = function(r, l, now)
-      if r.window ~= l.window then
-        r.count, r.previous, r.at = used(r, l, now), 0, now - now % l.window
-      end
-    end,
 
     used = used,
     reset_at = function(r, now)
@@ -55,15 +53,36 @@ local function sliding_window()
       local inside = mul_div(room, r.window, previous)
       return add_instant(start, r.window - min(inside, r.window))
     end,
-    charge = function(r, _, cost, now)
-      local start, _, current, previous = moved(r, now)
-      r.at, r.count, r.previous = start, add_count(current, cost), previous
-      return start, 0, 0
+    charge = function(r, _, cost, now) return charge(r, cost, now) end,
+    give_back = function(r, l, c)
+      if l.mark == r.at then
+        r.count = max(r.count - (c.charged - c.cost), 0)
+      elseif l.mark == r.at - r.window then
+        r.previous = max(r.previous - (c.charged - c.cost), 0)
+      else
+        return false
+      end
+      return true
     end,
-    give_back = function(r, _, mark, _, amount)
-      if mark == r.at then
+
+    adopt = function(r, l)
+      if r.window >= l.window then return end
+      local sum, length = add_count(r.count, r.previous), 2 * r.window
+      if r.count < r.previous then length = r.window + mul_div(r.window, r.count, r.previous) end
+      length = min(length, l.window)
+      local began = r.at + length - l.window
+      r.at, r.count, r.previous = 0, 0, 0
+      if began >= 0 then
+        r.at = began
+        r.previous = mul_div(sum, l.window, length)
+      end
+    end,
+    join = function(r, _, _, cost, now) charge(r, cost, now) end,
+    give_back_joined = function(r, c)
+      local amount = c.charged - c.cost
+      if c.taken_at >= r.at and c.taken_at < r.at + r.window then
         r.count = max(r.count - amount, 0)
-      elseif mark == r.at - r.window then
+      elseif c.taken_at >= r.at - r.window and c.taken_at < r.at then
         r.previous = max(r.previous - amount, 0)
       end
     end,

@@ -1,0 +1,323 @@
+package algorithm_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// changed is a key whose policy has two forms, which processes of both kinds run
+// side by side: the second has other windows and quotas.
+type changed struct {
+	t     *testing.T
+	forms [2][]throttler.Limit
+	state algorithm.State
+
+	charged [2]bool // the form was; else it counts what it adopts
+}
+
+func (c *changed) look(form int, cost, now int64) (bool, []algorithm.Result) {
+	results := make([]algorithm.Result, len(c.forms[form]))
+	fits := c.state.Look(c.forms[form], cost, now, results)
+	return fits, results
+}
+
+func (c *changed) used(form int, now int64) int64 {
+	_, r := c.look(form, 0, now)
+	return r[0].Used
+}
+
+// take is a take as a store makes it: what is kept goes through its stored form.
+func (c *changed) take(form int, cost, now int64) (bool, []algorithm.Result) {
+	allowed, r := take(&c.state, c.forms[form], cost, now)
+	state, err := algorithm.Parse(c.state.Append(nil))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.state = state
+	c.charged[form] = c.charged[form] || allowed
+	return allowed, r
+}
+
+func (c *changed) refund(form int, cost, takenAt, now int64, r []algorithm.Result) {
+	marks := make([]throttler.Mark, len(r))
+	for i := range r {
+		marks[i] = r[i].Mark
+	}
+	results := make([]algorithm.Result, len(r))
+	c.state.Settle(c.forms[form], algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: cost}, now, results)
+}
+
+func changeOf(l throttler.Limit, rng *rand.Rand) throttler.Limit {
+	for {
+		n := l
+		switch rng.IntN(3) {
+		case 0:
+			n.Window = l.Window/time.Duration(1+rng.IntN(70)) + time.Duration(rng.IntN(20))*time.Millisecond
+		case 1:
+			n.Window = l.Window*time.Duration(1+rng.IntN(70)) + time.Duration(rng.IntN(20))*time.Millisecond
+		}
+		if rng.IntN(2) == 0 {
+			n.Quota = 1 + rng.Int64N(3*l.Quota)
+		}
+		n.Window = n.Window.Truncate(time.Millisecond)
+		if l.Algorithm == throttler.FixedWindow {
+			n.Aligned = rng.IntN(2) == 0
+		}
+		if (&throttler.Policy{Name: "p", Limits: []throttler.Limit{n}}).Validate() == nil {
+			return n
+		}
+	}
+}
+
+// longest is for how many ms l refuses what fits its capacity, at most.
+func longest(l throttler.Limit) int64 {
+	switch w := l.Window.Milliseconds(); l.Algorithm {
+	case throttler.SlidingWindow:
+		return 2 * w
+	case throttler.TokenBucket, throttler.LeakyBucket:
+		return max(int64(float64(w)/float64(l.Quota)*float64(l.Capacity())), w) + 2
+	case throttler.FixedWindow, throttler.SlidingLog:
+		return w
+	}
+	panic("an algorithm that the test does not know")
+}
+
+// Whatever both kinds of processes take and refund: a retry time that one was given
+// is kept for both unless quotas were lowered, as long as nobody charges; reset
+// times stay; nobody is refused for longer than both windows; a refund gives no
+// more than was charged, in the eyes of either.
+func TestStatedTimesOutliveChanges(t *testing.T) {
+	rng := newRand(t)
+	for range 20_000 {
+		l := throttler.Limit{
+			Algorithm: algorithms[rng.IntN(len(algorithms))],
+			Quota:     1 + rng.Int64N(30),
+			Window:    time.Duration(1+rng.Int64N(1<<(3+rng.IntN(16)))) * time.Millisecond,
+		}
+		if (l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket) && rng.IntN(2) == 0 {
+			l.Burst = 1 + rng.Int64N(2*l.Quota)
+		}
+		c := &changed{t: t, forms: [2][]throttler.Limit{{l}, {changeOf(l, rng)}}}
+		forms := [2]throttler.Limit{c.forms[0][0], c.forms[1][0]}
+		bound := max(longest(forms[0]), longest(forms[1]))
+		now := int64(day) + rng.Int64N(1e9)
+		type charge struct {
+			form     int
+			cost, at int64
+			results  []algorithm.Result
+		}
+		var charges []charge
+		for range 30 {
+			form := rng.IntN(2)
+			switch rng.IntN(8) {
+			case 0:
+				if len(charges) == 0 {
+					break
+				}
+				ch := charges[rng.IntN(len(charges))]
+				before := [2]int64{c.used(0, now), c.used(1, now)}
+				c.refund(ch.form, ch.cost, ch.at, now, ch.results)
+				for form := range forms {
+					// The straight line that a longer sliding window adopts may go on
+					// longer when the first of two windows gets something back, but
+					// never above the estimate itself.
+					most := before[form]
+					if l.Algorithm == throttler.SlidingWindow {
+						most = max(most, c.used(1-form, now))
+					}
+					// What is adopted for a longer window also bends with what it is drawn from.
+					exact := l.Algorithm != throttler.LeakyBucket && (l.Algorithm != throttler.SlidingWindow || c.charged[form])
+					if l.Algorithm == throttler.TokenBucket { // units of two sizes, rounded up
+						before[form]--
+					}
+					if used := c.used(form, now); used > most || exact && used < before[form]-ch.cost {
+						t.Fatalf("%v: form %d used %d, then a refund of %d: %d", forms, form, before[form], ch.cost, used)
+					}
+				}
+			default:
+				cost := 1 + rng.Int64N(min(forms[0].Capacity(), forms[1].Capacity()))
+				before := [2]int64{c.used(0, now), c.used(1, now)}
+				allowed, r := c.take(form, cost, now)
+				if !allowed {
+					c.checkRefusal(forms, form, cost, now, bound, r[0])
+					break
+				}
+				if used := c.used(form, now); used != before[form]+cost {
+					t.Fatalf("%v: form %d used %d, then was charged %d: %d", forms, form, before[form], cost, used)
+				}
+				charges = append(charges, charge{form: form, cost: cost, at: now, results: r})
+			}
+			for form := range forms {
+				_, first := c.look(form, 0, now)
+				if first[0].ResetAt-now > bound {
+					t.Fatalf("%v at %d: form %d resets at %d, later than either window", forms, now, form, first[0].ResetAt)
+				}
+				later := now + rng.Int64N(max(first[0].ResetAt-now, 1))
+				if _, then := c.look(form, 0, later); then[0].ResetAt != first[0].ResetAt && first[0].ResetAt > later {
+					t.Fatalf("%v: form %d resets at %d, seen at %d, and at %d, seen at %d", forms, form, first[0].ResetAt, now, then[0].ResetAt, later)
+				}
+			}
+			now += rng.Int64N(1 << rng.IntN(20))
+			if rng.IntN(3) == 0 {
+				now += rng.Int64N(2*forms[rng.IntN(2)].Window.Milliseconds() + 1)
+			}
+		}
+	}
+}
+
+func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r algorithm.Result) {
+	c.t.Helper()
+	if r.RetryAt <= now || r.RetryAt-now > bound {
+		c.t.Fatalf("%v at %d: form %d is to retry at %d, later than either window", forms, now, form, r.RetryAt)
+	}
+	for other := range forms {
+		looser := forms[other].Quota >= forms[form].Quota && forms[other].Capacity() >= forms[form].Capacity()
+		isQueue := forms[other].Algorithm == throttler.LeakyBucket // it stays as long as its starts say
+		if other != form && (c.charged[other] || isQueue || !looser) {
+			continue
+		}
+		if fits, _ := c.look(other, cost, r.RetryAt); !fits {
+			c.t.Fatalf("%v at %d: form %d was to retry %d at %d, when form %d refuses it", forms, now, form, cost, r.RetryAt, other)
+		}
+	}
+}
+
+// No time as long as the shorter window holds more than the looser of both forms
+// allows: a log its quota, fixed windows twice, across an edge, buckets what is
+// saved up and drains meanwhile; of edges and of bursts the change is one more.
+// Sliding windows are an estimate.
+func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
+	rng := newRand(t)
+	for range 3000 {
+		for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingLog, throttler.TokenBucket} {
+			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(20), Window: time.Duration(50+rng.Int64N(1000)) * time.Millisecond}
+			c := &changed{t: t, forms: [2][]throttler.Limit{{l}, {changeOf(l, rng)}}}
+			n := c.forms[1][0]
+			short := min(l.Window, n.Window).Milliseconds()
+			most := max(l.Quota, n.Quota)
+			switch a {
+			case throttler.FixedWindow:
+				most = 2*most + l.Quota
+			case throttler.SlidingLog: // exact
+			case throttler.SlidingWindow, throttler.LeakyBucket: // not tried
+			case throttler.TokenBucket:
+				rate := max(float64(l.Quota)/float64(l.Window), float64(n.Quota)/float64(n.Window))
+				most += l.Quota + int64(rate*float64(short)*float64(time.Millisecond)) + 1
+			}
+			now, kinds := int64(day), 1 // first only the old form runs
+			type unit struct{ at, cost int64 }
+			var inside []unit
+			for i := range 60 {
+				if i == 20 {
+					kinds = 2
+				}
+				now += rng.Int64N(short/3 + 2)
+				for len(inside) > 0 && inside[0].at+short <= now {
+					inside = inside[1:]
+				}
+				form := rng.IntN(kinds)
+				cost := 1 + rng.Int64N(min(c.forms[form][0].Quota, 3))
+				if allowed, _ := c.take(form, cost, now); !allowed {
+					continue
+				}
+				inside = append(inside, unit{now, cost})
+				sum := int64(0)
+				for _, u := range inside {
+					sum += u.cost
+				}
+				if sum > most {
+					t.Fatalf("%v and %v: %d units within %d ms, want at most %d", l, n, sum, short, most)
+				}
+			}
+		}
+	}
+}
+
+// Processes of both kinds, at 60 % of the rate that both allow, refuse nobody.
+func TestBothKindsOfProcessesAgree(t *testing.T) {
+	for _, a := range algorithms {
+		for _, n := range []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute, 7 * time.Minute} {
+			forms := [2][]throttler.Limit{
+				{{Algorithm: a, Quota: 60, Window: time.Minute}},
+				{{Algorithm: a, Quota: int64(n / time.Second), Window: n}},
+			}
+			c := &changed{t: t, forms: forms}
+			for i := range 3600 {
+				now := int64(day) + int64(i)*5000/3
+				form := 0
+				if i > 600 {
+					form = i % 2
+				}
+				if allowed, r := c.take(form, 1, now); !allowed {
+					t.Errorf("%v: request %d of form %d is refused: %+v", forms, i, form, r[0])
+					break
+				}
+			}
+		}
+	}
+}
+
+// What an operator does who lowers or raises a window while clients are at work.
+func TestChangedWindowExamples(t *testing.T) {
+	limit := func(quota int64, window time.Duration) throttler.Limit {
+		return throttler.Limit{Quota: quota, Window: window}
+	}
+	t.Run("a client that used it all is served at its retry time", func(t *testing.T) {
+		for _, a := range algorithms {
+			minute, second := limit(10, time.Minute), limit(10, time.Second)
+			minute.Algorithm, second.Algorithm = a, a
+			c := &changed{t: t, forms: [2][]throttler.Limit{{minute}, {second}}}
+			c.take(0, 10, day)
+			allowed, r := c.take(1, 1, day+100)
+			if _, again := c.look(1, 1, day+150); !allowed && again[0] != r[0] {
+				t.Errorf("%v: %+v, and 50 ms later %+v", a, r[0], again[0])
+			}
+			if allowed {
+				continue // a bucket that drains ten units a second has room for one
+			}
+			if allowed, r := c.take(1, 1, r[0].RetryAt); !allowed {
+				t.Errorf("%v: refused again: %+v", a, r[0])
+			}
+		}
+	})
+	t.Run("the limit with the nearest window goes on, the other locks nobody out", func(t *testing.T) {
+		for _, a := range algorithms {
+			limits := []throttler.Limit{limit(1000, time.Hour), limit(60, time.Minute), limit(2000, 2*time.Hour)}
+			for i := range limits {
+				limits[i].Algorithm = a
+			}
+			c := &changed{t: t, forms: [2][]throttler.Limit{limits[:1], limits[1:]}}
+			const now = day + 20*60*1000 // aligned windows too have begun a while ago
+			c.take(0, 1, day)
+			c.take(0, 99, now)
+			_, r := c.look(1, 1, now+1000)
+			if r[1].Used < 80 || r[1].Used > 100 { // an estimate sinks in a straight line now
+				t.Errorf("%v: the limit of 2 h has used %d, want nearly 100", a, r[1].Used)
+			}
+			if r[0].RetryAt > now+2*60*1000 && a != throttler.LeakyBucket { // whose starts were returned
+				t.Errorf("%v: the limit of 1 m refuses for %d s", a, (r[0].RetryAt-now)/1000)
+			}
+		}
+	})
+	t.Run("a record that only others charge is given up", func(t *testing.T) {
+		for _, a := range algorithms {
+			forms := [2][]throttler.Limit{{{Algorithm: a, Quota: 60, Window: time.Minute}}, {{Algorithm: a, Quota: 120, Window: 2 * time.Minute}}}
+			c := &changed{t: t, forms: forms}
+			c.take(0, 5, day)
+			one := len(c.state.Append(nil))
+			for now := int64(day); now < day+5*60*1000; now += 5000 {
+				c.take(1, 1, now)
+			}
+			if a == throttler.SlidingLog {
+				one += 10 * 23 // two minutes of charges
+			}
+			if n := len(c.state.Append(nil)); n > one+8 {
+				t.Errorf("%v: the state has %d bytes, with one record %d", a, n, one)
+			}
+		}
+	})
+}

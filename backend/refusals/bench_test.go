@@ -1,0 +1,82 @@
+package refusals_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/refusals"
+	"github.com/weir-go/weir/throttler"
+)
+
+func Benchmark(b *testing.B) {
+	backendtest.Bench(b, func(b *testing.B) throttler.Backend { return open(b, memorybackend.New(nil), nil) })
+}
+
+// refusing refuses everything until a minute has passed, in no time.
+type refusing struct{ throttler.Backend }
+
+func (refusing) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	d := throttler.Decision{At: r.Now, Charges: r.Charges}
+	for _, c := range r.Charges {
+		for _, l := range c.Policy.Limits {
+			end := r.Now.Add(time.Minute)
+			d.Limits = append(d.Limits, throttler.Status{
+				Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: l,
+				Used: l.Quota, ResetAt: end, Refused: true, RetryAt: end,
+			})
+		}
+	}
+	return d, nil
+}
+
+// BenchmarkAnswer is one take that is refused from memory, without the front door.
+func BenchmarkAnswer(b *testing.B) {
+	one := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	two := &throttler.Policy{Name: "search", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}, {Quota: 5, Window: time.Second}}}
+	request := func(key string, policies ...*throttler.Policy) throttler.Request {
+		r := throttler.Request{Now: time.UnixMilli(1_900_000_000_000).UTC()}
+		for _, p := range policies {
+			r.Charges = append(r.Charges, throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
+		}
+		return r
+	}
+	for _, bench := range []struct {
+		name     string
+		keys     int
+		policies []*throttler.Policy
+	}{
+		{"keys=1", 1, []*throttler.Policy{one}},
+		{"keys=10000", 10_000, []*throttler.Policy{one}},
+		{"two policies, three limits/keys=1", 1, []*throttler.Policy{one, two}},
+	} {
+		backend := open(b, refusing{}, &refusals.Options{MaxAge: time.Hour, MaxKeys: 1 << 16})
+		var requests []throttler.Request
+		for i := range bench.keys {
+			requests = append(requests, request(fmt.Sprintf("client-%d", i), bench.policies...))
+		}
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if d, err := backend.Take(b.Context(), requests[i%len(requests)]); err != nil || d.Allowed {
+					b.Fatal(d.Allowed, err)
+				}
+			}
+		})
+		b.Run("parallel "+bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := rand.IntN(len(requests)); pb.Next(); i++ {
+					if d, err := backend.Take(context.Background(), requests[i%len(requests)]); err != nil || d.Allowed {
+						b.Error(d.Allowed, err)
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,244 @@
+// Package refusals remembers refusals. A key that another backend refused until
+// some time is refused from memory until then, in this process, without asking
+// that backend: a client that hammers costs some 100 ns a request, not a round
+// trip.
+//
+// # What is remembered
+//
+// A take is refused from memory only if exactly the same charges, of the same
+// keys, costs and limits in the same order, were refused less than
+// [Options.MaxAge] ago by a clock that is never set, and the take's time is not
+// before the refusal's and before every time that the refusal names: the RetryAt
+// of a limit that refused, the ResetAt of any limit. A smaller cost, a clock that
+// steps back and the end of a window all ask the backend.
+//
+// What this process does takes effect at once. A settlement or a refund made
+// through this Backend ends the refusals that share a count with it, including
+// those that are being decided. So does a take that charges a count that refused,
+// or that leaves another of the refusal's counts too full for it. What another
+// process does, to these counts or to their server, takes effect within MaxAge.
+//
+// # What the answer says
+//
+// The answer is the refusal, at the time of the take. Which limits refused, their
+// RetryAt and their ResetAt are exact, but for what other processes did and clocks
+// that stepped back in the meantime. Used and Remaining are the refusal's: a
+// SlidingWindow, a SlidingLog or a bucket may have let go of some units since,
+// though of too few for the charge, and a count that had room may have been
+// charged by other takes, and its ResetAt have moved.
+//
+// # Where it belongs
+//
+// In front of a backend that is asked over a network, and in front of
+// backend/rollout and backend/shadow: the backends inside those must be able to
+// hand counts over. Peeks, and takes that are not refused from memory, go through
+// unchanged.
+package refusals
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxKeys = 16_384
+	DefaultMaxAge  = time.Second
+)
+
+// MaxMaxKeys is the largest MaxKeys.
+const MaxMaxKeys = 1 << 20
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// MaxKeys is the most refusals that are remembered at once, from 1 to
+	// MaxMaxKeys. Each takes some 500 bytes for a key of one limit, 900 for one of
+	// three, and at most MaxBytes; the table takes 112 bytes for each from the
+	// start. If zero, DefaultMaxKeys: some 10 MB, and 70 MB at most.
+	//
+	// A new refusal takes the place of one of four: of one that has ended, else of
+	// the oldest that has answered nothing, else of the oldest. So keys that come
+	// once do not push out keys that come again and again.
+	MaxKeys int
+
+	// MaxAge is the longest time for which a refusal is remembered, and so the
+	// time within which a refund, a settlement or a lost count takes effect that
+	// this Backend did not see. If zero, DefaultMaxAge.
+	MaxAge time.Duration
+
+	// Except names policies that opt out. Takes that charge one of them always
+	// ask the backend.
+	Except []string
+}
+
+// Backend is a throttler.Backend that asks another one, and remembers what it
+// refused. It is safe for concurrent use, starts no goroutine and needs no closing.
+type Backend struct {
+	wrapped throttler.Backend
+	maxAge  time.Duration
+	except  []string
+
+	seed     maphash.Seed
+	table    table
+	versions versions
+	tallies  *tallies
+	elapsed  func() time.Duration // since New, by the monotonic clock
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend that asks backend. Errors are about options and wrap
+// throttler.ErrInvalid. New panics if backend is nil.
+func New(backend throttler.Backend, options *Options) (*Backend, error) {
+	if backend == nil {
+		panic("refusals: New: backend is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = DefaultMaxAge
+	}
+	start := time.Now()
+	return &Backend{
+		wrapped:  backend,
+		maxAge:   o.MaxAge,
+		except:   slices.Clone(o.Except),
+		seed:     maphash.MakeSeed(),
+		table:    newTable(o.MaxKeys),
+		versions: newVersions(o.MaxKeys),
+		tallies:  newTallies(),
+		elapsed:  func() time.Duration { return time.Since(start) },
+	}, nil
+}
+
+func (o *Options) validate() error {
+	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
+		return fmt.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d: %w", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys, throttler.ErrInvalid)
+	}
+	if o.MaxAge < 0 {
+		return fmt.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v: %w", o.MaxAge, DefaultMaxAge, throttler.ErrInvalid)
+	}
+	for i, name := range o.Except {
+		named := throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
+		if err := named.Validate(); err != nil {
+			return fmt.Errorf("refusals: Except[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Take implements throttler.Backend.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	var counts hashes
+	id := b.hash(r.Charges, &counts)
+	if known := b.table.find(id, &r, b); known != nil {
+		b.tallies.mine().answered.Add(1)
+		return known.answer(&r), nil
+	}
+	return b.ask(ctx, r, id, &counts)
+}
+
+// ask takes from the backend, and remembers a refusal.
+func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, counts *hashes) (throttler.Decision, error) {
+	// All read before the backend is asked: what changes while it decides must
+	// end a refusal that may have been decided before the change.
+	asked := b.elapsed()
+	var before snapshot
+	b.versions.ask(r.Charges, counts, &before)
+
+	tally := b.tallies.mine()
+	tally.asked.Add(1)
+	d, err := b.wrapped.Take(ctx, r)
+	switch {
+	case err != nil:
+		return d, err // if it charged all the same, that is as unseen as another process's take
+	case d.Allowed:
+		b.versions.take(r.Charges, counts, &d)
+		return d, nil
+	case !isWhole(&d, r.Charges) || b.optsOut(r.Charges):
+		return d, nil
+	}
+	known := newRefusal(id, &d, asked, &before)
+	switch {
+	case known == nil:
+		tally.tooLarge.Add(1)
+	case known.holds(&r, b): // else it has ended before it could answer anything
+		if b.table.put(known, &r, b) {
+			tally.pushedOut.Add(1)
+		}
+	}
+	return d, nil
+}
+
+// isWhole reports whether d reports on every limit of charges. A backend that
+// answers without counts, because another one is down, may not.
+func isWhole(d *throttler.Decision, charges []throttler.Charge) bool {
+	limits := 0
+	for i := range charges {
+		limits += len(charges[i].Policy.Limits)
+	}
+	return len(d.Charges) == len(charges) && len(d.Limits) == limits
+}
+
+func (b *Backend) optsOut(charges []throttler.Charge) bool {
+	return len(b.except) > 0 && slices.ContainsFunc(charges, func(c throttler.Charge) bool {
+		return slices.Contains(b.except, c.Policy.Name)
+	})
+}
+
+// Peek implements throttler.Backend. It asks the backend.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.wrapped.Peek(ctx, r)
+}
+
+// Settle implements throttler.Backend. When it returns, refusals that share a
+// count with what was settled are forgotten, those too that are being decided.
+func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	charges := s.Charged.Charges
+	var counts hashes
+	b.hash(charges, &counts)
+	// After the backend, not before: a refusal decided in between would be
+	// remembered. On errors too, which leave open whether it was settled.
+	defer b.versions.settle(charges, &counts)
+	return b.wrapped.Settle(ctx, s)
+}
+
+// hashes has a hash of the count of each charge.
+type hashes [throttler.MaxCharges]uint64
+
+// hash fills counts and returns the hash of the charges. The seed is the
+// process's own, so that no client can choose keys that meet. Where hashes do
+// meet, a refusal is pushed out or forgotten early, never mistaken for another.
+func (b *Backend) hash(charges []throttler.Charge, counts *hashes) uint64 {
+	var id uint64
+	for i := range charges {
+		c := &charges[i]
+		h := mix(maphash.String(b.seed, c.Key), maphash.String(b.seed, c.Policy.Name))
+		if c.Partition != c.Key {
+			h = mix(h, maphash.String(b.seed, c.Partition))
+		}
+		counts[i] = h
+		id = mix(id, mix(h, uint64(c.Cost)))
+	}
+	return id
+}
+
+// mix returns a hash of two, in their order.
+func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }

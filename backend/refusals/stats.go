@@ -1,0 +1,57 @@
+package refusals
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// Stats counts what has happened since New.
+type Stats struct {
+	Answered  int64 `json:"answered"`   // takes that were refused from memory
+	Asked     int64 `json:"asked"`      // takes that went to the backend
+	PushedOut int64 `json:"pushed_out"` // refusals that could still answer when another took their place: if many, raise MaxKeys
+	TooLarge  int64 `json:"too_large"`  // refusals that need more than MaxBytes and were not remembered
+	Keys      int64 `json:"keys"`       // refusals in memory now, with those that have ended and were not replaced yet
+}
+
+// Stats returns what has been counted so far.
+func (b *Backend) Stats() Stats {
+	s := Stats{Keys: b.table.len()}
+	for i := range b.tallies.all {
+		t := &b.tallies.all[i]
+		s.Answered += t.answered.Load()
+		s.Asked += t.asked.Load()
+		s.PushedOut += t.pushedOut.Load()
+		s.TooLarge += t.tooLarge.Load()
+	}
+	return s
+}
+
+// tally is a part of Stats.
+type tally struct {
+	answered, asked, pushedOut, tooLarge atomic.Int64
+
+	_ [96]byte // keeps the next tally off this one's cache lines
+}
+
+// tallies has a tally for each processor, more or less: one for all would be
+// written by all at once, which costs more than the rest of an answer.
+type tallies struct {
+	all  []tally
+	next atomic.Uint32
+	idle sync.Pool // whose free lists are the processors'
+}
+
+func newTallies() *tallies {
+	t := &tallies{all: make([]tally, runtime.GOMAXPROCS(0))}
+	t.idle.New = func() any { return &t.all[t.next.Add(1)%uint32(len(t.all))] }
+	return t
+}
+
+// mine returns a tally that few other goroutines write at the same time.
+func (t *tallies) mine() *tally {
+	mine := t.idle.Get().(*tally)
+	t.idle.Put(mine)
+	return mine
+}
