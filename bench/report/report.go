@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/bench/peers"
 	"github.com/weir-go/weir/bench/plot"
 	"github.com/weir-go/weir/bench/result"
 )
