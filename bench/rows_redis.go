@@ -35,8 +35,8 @@ func (l *lab) redisRows() []row {
 	}
 	for _, g := range l.contended {
 		rows = append(rows,
-			l.redisRow("redis", hot, g, withoutVariants(peers.Redis())),
-			l.redisRow("redis", refused, g, withoutVariants(peers.Redis())))
+			l.redisRow("redis", hot, g, peers.Redis()),
+			l.redisRow("redis", refused, g, peers.Redis()))
 	}
 	return rows
 }

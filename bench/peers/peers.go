@@ -57,7 +57,7 @@ const KeyHeader = "X-Real-IP"
 // Redis returns the peers that count in Redis.
 func Redis() []Peer {
 	return []Peer{
-		Weir, weirDeadline, weirManyLimits,
+		Weir, weirUncached, weirDeadline, weirManyLimits,
 		rueidisLimiter, ulule, ululeAutoPipeline, redisRate, throttledRedis, sethvargoRedis, mennanovRedis, httprateRedis,
 		pipelinedScript, pipelinedNative,
 	}

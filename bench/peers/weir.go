@@ -9,13 +9,18 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
 var (
-	// Weir counts in Redis, or in memory if its Config names no server.
+	// Weir counts in Redis, with a cache of refusals in front, or in memory if its
+	// Config names no server.
 	Weir = Peer{Name: "weir", Role: Ours, Open: openWeir}
+
+	// weirUncached asks Redis about every request.
+	weirUncached = Peer{Name: "weir, without its refusal cache", Role: Variant, Open: openWeirUncached}
 
 	// weirDeadline gives each decision a deadline, as the middleware does.
 	weirDeadline = Peer{Name: "weir, with a deadline", Role: Variant, Open: openWeirDeadline}
@@ -29,10 +34,29 @@ func openWeir(c Config) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.Redis != "" {
+		if backend, err = refusals.New(backend, nil); err != nil {
+			closeAll()
+			return nil, err
+		}
+	}
+	return weirWithMiddleware(backend, c, closeAll)
+}
+
+func openWeirUncached(c Config) (*Limiter, error) {
+	backend, closeAll, err := weirBackend(c)
+	if err != nil {
+		return nil, err
+	}
+	return weirWithMiddleware(backend, c, closeAll)
+}
+
+func weirWithMiddleware(backend throttler.Backend, c Config, closeAll func()) (*Limiter, error) {
 	t := throttler.New(backend, nil)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	l := weirLimiter(t, closeAll, policy)
+	var err error
 	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), nil); err != nil {
 		closeAll()
 		return nil, err
@@ -73,8 +97,11 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 // in memory.
 func weirBackend(c Config) (throttler.Backend, func(), error) {
 	if c.Redis == "" {
-		// The bound is divided among locks: twice the keys fit for sure.
-		backend := memorybackend.New(&memorybackend.Options{MaxKeys: max(2*c.Keys, memorybackend.DefaultMaxKeys)})
+		// The bounds are divided among locks: twice the keys fit for sure.
+		backend := memorybackend.New(&memorybackend.Options{
+			MaxKeys:  max(2*c.Keys, memorybackend.DefaultMaxKeys),
+			MaxBytes: max(2*int64(c.Keys)*1024, memorybackend.DefaultMaxBytes),
+		})
 		return backend, func() {}, nil
 	}
 	client := redis.NewClient(redisbackend.ClientOptions(c.Redis))

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/bench/peers"
 	"github.com/weir-go/weir/bench/plot"
 	"github.com/weir-go/weir/bench/result"
 )
@@ -207,7 +206,7 @@ func middleware(s *result.Set) string {
 	}
 	over := func(head, row, metric string) column {
 		bare := s.Get(row, BareHandler)
-		return col(head, row, metric).over(bare.Median(metric))
+		return col(head, row, metric).over(bare.Median(metric)).withHeaders()
 	}
 	inMemory := []column{
 		over("allowed: allocations", "middleware/memory/allowed", "allocs"),
@@ -282,9 +281,8 @@ func summary(s *result.Set) string {
 		line("in memory, "+p+", ns", col("", "memory/"+p, "ns"))
 	}
 	if bare := s.Get("middleware/memory/allowed", BareHandler); !math.IsNaN(bare.Median("ns")) {
-		// Those without headers are no middlewares.
-		line("middleware in memory, ns", withHeaders(col("", "middleware/memory/allowed", "ns").over(bare.Median("ns"))))
-		line("middleware in memory, allocations", withHeaders(col("", "middleware/memory/allowed", "allocs").over(bare.Median("allocs"))))
+		line("middleware in memory, ns", col("", "middleware/memory/allowed", "ns").over(bare.Median("ns")).withHeaders())
+		line("middleware in memory, allocations", col("", "middleware/memory/allowed", "allocs").over(bare.Median("allocs")).withHeaders())
 	}
 	for _, store := range []string{"memory", "redis"} {
 		bare := s.Get("http/"+store, BareHandler)
@@ -296,18 +294,6 @@ func summary(s *result.Set) string {
 		return ""
 	}
 	return b.String()
-}
-
-// withHeaders leaves out the rivals that write no header.
-func withHeaders(c column) column {
-	value := c.value
-	c.value = func(r result.Result) float64 {
-		if r.Role == peers.Rival && r.Text == "" {
-			return math.NaN()
-		}
-		return value(r)
-	}
-	return c
 }
 
 func versions(s *result.Set) string {

@@ -15,6 +15,7 @@ import (
 type column struct {
 	head, row, metric string
 	highest           bool // is best; else the lowest
+	headers           bool // weir is compared only with rivals that write headers
 	value             func(result.Result) float64
 }
 
@@ -23,6 +24,8 @@ func col(head, row, metric string) column {
 }
 
 func (c column) more() column { c.highest = true; return c }
+
+func (c column) withHeaders() column { c.headers = true; return c }
 
 // over makes the column the difference to a baseline.
 func (c column) over(baseline float64) column {
@@ -140,7 +143,10 @@ func bestRival(s *result.Set, c column) result.Result {
 	var best result.Result
 	for _, r := range s.Row(c.row) {
 		v, b := c.value(r), c.value(best)
-		if r.Role == peers.Rival && !math.IsNaN(v) && (math.IsNaN(b) || v != b && (v > b) == c.highest) {
+		if r.Role != peers.Rival || c.headers && r.Text == "" {
+			continue
+		}
+		if !math.IsNaN(v) && (math.IsNaN(b) || v != b && (v > b) == c.highest) {
 			best = r
 		}
 	}
