@@ -12,6 +12,7 @@ FUZZTIME = 30s # for each fuzz test
 ## test: install what the tests need, check the code, run all tests, and each benchmark once
 test: servers lint luacheck test-32bit
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
+	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.
