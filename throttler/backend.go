@@ -110,8 +110,17 @@ type Mark struct {
 
 // NewDecision returns the decision about r that a backend is about to make: not
 // allowed, and with a zero Result for each limit.
-func NewDecision(r Request) Decision {
-	d := Decision{request: r}
+func NewDecision(r Request) (d Decision) {
+	d.Begin(&r)
+	return d
+}
+
+// Begin makes d, a zero Decision, the one that [NewDecision] returns.
+func (d *Decision) Begin(r *Request) {
+	d.request = *r
+	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
+		return
+	}
 	limits, charges := 0, r.Charges()
 	for i := range charges {
 		limits += len(charges[i].Policy.Limits)
@@ -119,7 +128,6 @@ func NewDecision(r Request) Decision {
 	if limits > 1 {
 		d.many = make([]Result, limits)
 	}
-	return d
 }
 
 // Request returns what was decided about.

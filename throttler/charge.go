@@ -24,28 +24,25 @@ type Charge struct {
 	Partition string
 }
 
-// resolve returns the request for charges as a backend takes it: every Partition
-// and Cost filled in, and charges to one count added up. The caller's slice is
-// neither changed nor kept. The error says which argument is wrong.
-func resolve(charges []Charge) (Request, error) {
+// resolve makes r ask for charges as a backend takes them: with every Partition and
+// Cost filled in, and charges to one count added up. The caller's slice is neither
+// changed nor kept. The error says which argument is wrong.
+func resolve(r *Request, charges []Charge) error {
 	if len(charges) == 1 {
-		c := charges[0]
-		if err := c.complete(0, &charges[0]); err != nil {
-			return Request{}, err
-		}
-		return Request{one: [1]Charge{c}}, nil
+		r.one[0] = charges[0]
+		return r.one[0].complete(0, &r.one[0])
 	}
 	if len(charges) == 0 {
-		return Request{}, invalid("no charges; a decision needs from 1 to %d", MaxCharges)
+		return invalid("no charges; a decision needs from 1 to %d", MaxCharges)
 	}
 	if len(charges) > MaxCharges {
-		return Request{}, invalid("%d charges; a decision can have at most %d", len(charges), MaxCharges)
+		return invalid("%d charges; a decision can have at most %d", len(charges), MaxCharges)
 	}
 	all := make([]Charge, 0, len(charges))
 	work := 0
 	for i, c := range charges {
 		if err := c.complete(i, &charges[0]); err != nil {
-			return Request{}, err
+			return err
 		}
 		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
 		if same < 0 {
@@ -53,20 +50,21 @@ func resolve(charges []Charge) (Request, error) {
 				work += c.Policy.Limits[j].Work()
 			}
 			if work > MaxWork {
-				return Request{}, invalid("with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, MaxWork)
+				return invalid("with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, MaxWork)
 			}
 			all = append(all, c)
 			continue
 		}
 		first := &all[same]
 		if first.Policy != c.Policy && !slices.Equal(first.Policy.Limits, c.Policy.Limits) {
-			return Request{}, invalid("charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
+			return invalid("charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
 		}
 		if first.Cost += c.Cost; first.Cost > MaxQuota {
-			return Request{}, invalid("charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(MaxQuota))
+			return invalid("charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(MaxQuota))
 		}
 	}
-	return NewRequest(0, all...), nil
+	*r = NewRequest(0, all...)
+	return nil
 }
 
 // complete fills in the Cost and Partition of c, charge i of a decision whose

@@ -39,13 +39,13 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // room, charges them all; else none. Charges to one count, of one key under one
 // policy, add up: the decision has one charge of their sum. Errors wrap
 // [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
-func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, error) {
-	r, err := t.request(charges)
-	if err != nil {
-		return Decision{}, err
+func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	var r Request
+	if err = resolve(&r, charges); err != nil {
+		return d, err
 	}
-	d, err := t.backend.Take(ctx, r)
-	if err != nil {
+	r.Now = t.now()
+	if d, err = t.backend.Take(ctx, r); err != nil {
 		return Decision{}, err
 	}
 	if d.Allowed {
@@ -56,13 +56,13 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, erro
 
 // Peek reports what Take would answer, charging nothing. A replica may serve
 // it, and lag a little behind.
-func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
-	r, err := t.request(charges)
-	if err != nil {
-		return Decision{}, err
+func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	var r Request
+	if err = resolve(&r, charges); err != nil {
+		return d, err
 	}
-	d, err := t.backend.Peek(ctx, r)
-	if err != nil {
+	r.Now = t.now()
+	if d, err = t.backend.Peek(ctx, r); err != nil {
 		return Decision{}, err
 	}
 	d.receipt = tookNothing
@@ -130,17 +130,17 @@ func costsAs(charges []Charge, costs []int64) bool {
 	return true
 }
 
-func (t *Throttler) request(charges []Charge) (Request, error) {
-	r, err := resolve(charges)
-	r.Now = t.now()
-	return r, err
-}
-
 // now returns the clock's instant in ms since the epoch. A clock that shows a
 // time outside the years 1970 to 9999 is read as their nearest end: instants are
 // stored in six bytes.
 func (t *Throttler) now() int64 {
-	return min(max(t.clock.Now().UnixMilli(), 0), maxInstant)
+	ms := int64(0)
+	if system, ok := t.clock.(clock.System); ok {
+		ms = system.UnixMilli()
+	} else {
+		ms = t.clock.Now().UnixMilli()
+	}
+	return min(max(ms, 0), maxInstant)
 }
 
 var maxInstant = Never.UnixMilli()

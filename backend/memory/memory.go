@@ -100,7 +100,7 @@ func New(options *Options) *Backend {
 	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), report: reporter{log: o.Log}}
 	for i := range b.shards {
 		b.shards[i] = shard{
-			entries:  table{seed: b.seed},
+			seed:     b.seed,
 			maxKeys:  o.MaxKeys / locks,
 			maxBytes: o.MaxBytes / int64(locks),
 			shares:   uint32(max(sharedCounts/locks, 1)),
@@ -116,11 +116,21 @@ const (
 )
 
 func (b *Backend) shardOf(charges []throttler.Charge) *shard {
-	return &b.shards[maphash.String(b.seed, charges[0].Partition)&uint64(len(b.shards)-1)]
+	return b.shardAt(partitionHash(b.seed, &charges[0]))
+}
+
+func (b *Backend) shardAt(partition uint64) *shard {
+	return &b.shards[partition&uint64(len(b.shards)-1)]
 }
 
 // Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+	if err := ctx.Err(); err != nil {
+		return d, err
+	}
+	if b.takeWindow(&r, &d) {
+		return d, nil
+	}
 	return b.TakeAt(ctx, r, nil)
 }
 
