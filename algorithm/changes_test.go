@@ -187,9 +187,9 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 }
 
 // No time as long as the shorter window holds more than the looser of both forms
-// allows: a log its quota, fixed windows twice, across an edge, buckets what is
-// saved up and drains meanwhile; of edges and of bursts the change is one more, in
-// which the new form may let through its own quota.
+// allows: a log its quota; fixed windows twice, across an edge, and the edges of
+// both forms need not be the same; buckets what is saved up and drains meanwhile,
+// and one burst more, by either form.
 // Sliding windows are an estimate.
 func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := newRand(t)
@@ -202,7 +202,7 @@ func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 			most := max(l.Quota, n.Quota)
 			switch a {
 			case throttler.FixedWindow:
-				most = 3 * most
+				most = 2 * (l.Quota + n.Quota)
 			case throttler.SlidingLog: // exact
 			case throttler.SlidingWindow, throttler.LeakyBucket: // not tried
 			case throttler.TokenBucket:
