@@ -1,65 +1,69 @@
--- arranged.lua: takes of any number of charges and limits, where each key's records
--- are those of its limits, in their order, and nothing is large: the common case by
--- far. It is the general path in one piece, without a table for a record or a limit;
--- what it does not do, it leaves to that.
+-- arranged.lua: takes of any number of charges and limits, where the records of each
+-- key are those of its limits, in their order, and no product is too large for a
+-- double: the common case by far. It is the general path in one pass over packed
+-- bytes, without a table for a record or a limit. What it does not do, it leaves to
+-- that, with nothing done.
 --
 -- Provides take_arranged. Uses replies and replied of fast.lua, and what prelude.lua
 -- provides.
 
-local FIXED_WINDOW, ALIGNED_WINDOW, SLIDING_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET = 1, 2, 3, 5, 6 -- kinds.lua has them all
+-- A kind and a window in one number, as they begin a packed limit and a record.
+local SHAPE_WINDOW = 281474976710656 -- 2^48
 
--- Products below it are exact.
-local EXACT = 9007199254740992
+-- Shape; fixed windows: reset at, used. Sliding window: start, current, previous.
+-- Buckets: drained at, fraction, quota, charged at.
+local LIMIT, FIXED, SLIDING, BUCKET = '>I7I7I7', '>I7I6I7', '>I7I6I7I7', '>I7I6I7I7I6'
+local LIMIT_BYTES, FIXED_BYTES, SLIDING_BYTES, BUCKET_BYTES = 21, 20, 27, 33
 
--- Charges cost to the limits of one charge, or, if looks, charges nothing. Adds their
--- replies behind the first n. Returns the place in packed that follows; then the
--- bytes to store, and the latest reset times before and after, or, if looks, whether
--- cost fits. Returns false if it does not fit and was to be charged, nil if the
--- state is not that simple.
-local function take_limits(n, state, packed, place, limits, cost, now, looks)
-  local bytes, before, after, all_fit = '', now, now, true
-  local from, length = 1, state and #state or 0
-  for i = 1, limits do
-    local kind, window, quota, capacity
-    kind, window, quota, capacity, place = unpack('>I1I6I7I7', packed, place)
-    local stored_kind, stored_window = kind, window
-    local used, reset_at, retry_at, fits = 0, now, 0, true
-    local start_at, mark, mark_fraction = 0, 0, 0
+-- Charges cost to the limits of one charge. Returns the bytes to store, the latest
+-- reset times before and after, and the place in packed that follows; false if cost
+-- does not fit, and nil if this is not that simple.
+local function charge_limits(state, packed, place, limits, cost, now)
+  local bytes, before, after = nil, now, now
+  local from, left = 1, state and #state or 0 -- where the next record begins; bytes left
+  for _ = 1, limits do
+    local shape, quota, capacity, record, reset_at
+    shape, quota, capacity, place = unpack(LIMIT, packed, place)
+    local window = shape % SHAPE_WINDOW
+    local kind = (shape - window) / SHAPE_WINDOW
 
     if kind == FIXED_WINDOW or kind == ALIGNED_WINDOW then
-      local at, count = 0, 0
-      local alone = limits == 1 and window < SHORT_WINDOW
-      if alone and length == SHORT_BYTES then
-        local shape
-        shape, at, count, from = unpack(SHORT_FORM, state)
-        if shape ~= kind * SHORT_WINDOW + window then return nil end
+      local at, used = 0, 0
+      if limits == 1 and left == SHORT_BYTES then
+        local short
+        short, at, used = unpack(SHORT_FORM, state)
+        if short ~= kind * SHORT_WINDOW + window then return nil end
+        left = 0
       elseif state then
-        if from + 19 > length then return nil end
-        stored_kind, stored_window, at, count, from = unpack('>I1I6I6I7', state, from)
+        left = left - FIXED_BYTES
+        if left < 0 then return nil end
+        local stored
+        stored, at, used, from = unpack(FIXED, state, from)
+        if stored ~= shape then return nil end
       end
-      if at > now then used, reset_at = count, at end
-      fits = cost <= capacity - used
-      if looks then
-        if not fits then retry_at = at end
-      elseif fits then
-        if reset_at > before then before = reset_at end
-        if at <= now then
-          at = kind == ALIGNED_WINDOW and now - now % window + window or now + window
-          if at > MAX_INSTANT then return nil end
-        end
-        used, reset_at = used + cost, at
-        if alone and used < SHORT_COUNT then
-          bytes = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
-        else
-          bytes = bytes .. pack('>I1I6I6I7', kind, window, at, used)
-        end
+      if at > now then
+        if at > before then before = at end
+      else
+        at, used = now + window, 0
+        if kind == ALIGNED_WINDOW then at = at - now % window end
+        if at > MAX_INSTANT then return nil end
+      end
+      if cost > capacity - used then return false end
+      used, reset_at = used + cost, at
+      if limits == 1 and window < SHORT_WINDOW and used < SHORT_COUNT then
+        record = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
+      else
+        record = pack(FIXED, shape, at, used)
       end
 
     elseif kind == SLIDING_WINDOW then
       local start, current, previous = 0, 0, 0
       if state then
-        if from + 26 > length then return nil end
-        stored_kind, stored_window, start, current, previous, from = unpack('>I1I6I6I7I7', state, from)
+        left = left - SLIDING_BYTES
+        if left < 0 then return nil end
+        local stored
+        stored, start, current, previous, from = unpack(SLIDING, state, from)
+        if stored ~= shape then return nil end
       end
       local elapsed = now - start
       if elapsed < 0 then
@@ -69,149 +73,95 @@ local function take_limits(n, state, packed, place, limits, cost, now, looks)
         previous = start == now - elapsed - window and current or 0
         start, current = now - elapsed, 0
       end
+      reset_at = start + 2 * window
       local share = previous * (window - elapsed)
-      if share >= EXACT or start > MAX_INSTANT - 2 * window then return nil end
+      if share >= MAX_COUNT or reset_at > MAX_INSTANT then return nil end
       local rest = share % window
-      used = (share - rest) / window + current
+      local used = current + (share - rest) / window
       if rest > 0 then used = used + 1 end
       if current > 0 then
-        reset_at = start + 2 * window
-      elseif previous > 0 then
-        reset_at = start + window
-      end
-      fits = cost <= capacity - used
-      if looks then
-        if used > EXACT then return nil end
-        if not fits and cost <= capacity then
-          local room, opened = capacity - cost - current, start
-          if room < 0 then
-            room, opened, previous = room + current, start + window, current
-          end
-          local product = room * window
-          if product >= EXACT then return nil end
-          local inside = (product - product % previous) / previous
-          retry_at = opened + (inside < window and window - inside or 0)
-        end
-      elseif fits then
         if reset_at > before then before = reset_at end
-        used, reset_at, mark = used + cost, start + 2 * window, start
-        bytes = bytes .. pack('>I1I6I6I7I7', kind, window, start, current + cost, previous)
+      elseif previous > 0 then
+        if start + window > before then before = start + window end
       end
+      if cost > capacity - used then return false end
+      record = pack(SLIDING, shape, start, current + cost, previous)
 
     elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
       local at, fraction = now, 0
       if state then
-        if from + 32 > length then return nil end
-        local stored_quota, _
-        stored_kind, stored_window, at, fraction, stored_quota, _, from = unpack('>I1I6I6I7I7I6', state, from)
-        if stored_quota ~= quota or fraction >= quota then return nil end
+        left = left - BUCKET_BYTES
+        if left < 0 then return nil end
+        local stored, charged_under, _
+        stored, at, fraction, charged_under, _, from = unpack(BUCKET, state, from)
+        if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
       end
       if at < now then at, fraction = now, 0 end
       local level = (at - now) * quota + fraction
-      if level >= EXACT then return nil end
+      local product = cost * window
+      if level >= MAX_COUNT or product >= MAX_COUNT then return nil end
       local rest = level % window
-      used = (level - rest) / window
+      local used = (level - rest) / window
       if rest > 0 then used = used + 1 end
-      reset_at = fraction > 0 and at + 1 or at
-      fits = cost <= capacity - used
-      if looks then
-        if not fits and cost <= capacity then
-          local product = (capacity - cost) * window
-          if product >= EXACT then return nil end
-          rest = product % quota
-          retry_at = at - (product - rest) / quota
-          if rest < fraction then retry_at = retry_at + 1 end
-        end
-      elseif fits then
-        local product = cost * window
-        if product >= EXACT then return nil end
-        if reset_at > before then before = reset_at end
-        if kind == LEAKY_BUCKET then start_at = reset_at end
-        rest = product % quota
-        at = at + (product - rest) / quota
-        if fraction >= quota - rest then
-          at, fraction = at + 1, fraction - (quota - rest)
-        else
-          fraction = fraction + rest
-        end
-        if at >= MAX_INSTANT then return nil end
-        used, reset_at, mark, mark_fraction = used + cost, fraction > 0 and at + 1 or at, at, fraction
-        bytes = bytes .. pack('>I1I6I6I7I7I6', kind, window, at, fraction, quota, now)
-      end
+      reset_at = at
+      if fraction > 0 then reset_at = at + 1 end
+      if reset_at > before then before = reset_at end
+      if cost > capacity - used then return false end
+      rest = product % quota
+      at, fraction = at + (product - rest) / quota, fraction - (quota - rest)
+      if fraction >= 0 then at = at + 1 else fraction = fraction + quota end
+      reset_at = at
+      if fraction > 0 then reset_at = at + 1 end
+      if reset_at > MAX_INSTANT then return nil end
+      record = pack(BUCKET, shape, at, fraction, quota, now)
+
     else
       return nil
     end
 
-    if stored_kind ~= kind or stored_window ~= window then return nil end
-    if looks then
-      if not fits then
-        all_fit = false
-        if cost > capacity then retry_at = -1 end
-      end
-    elseif fits then
-      if reset_at > after then after = reset_at end
-    else
-      return false
-    end
-    replies[n + 1] = used
-    replies[n + 2] = reset_at
-    replies[n + 3] = retry_at
-    n = n + 3
-    if kind > ALIGNED_WINDOW then
-      replies[n + 1] = start_at
-      replies[n + 2] = mark
-      replies[n + 3] = mark_fraction
-      n = n + 3
-    end
+    if reset_at > after then after = reset_at end
+    bytes = bytes and bytes .. record or record
   end
-  if state and from <= length then return nil end
-  if looks then return place, n, all_fit end
-  return place, n, bytes, before, after
+  if left > 0 then return nil end
+  return bytes, before, after
 end
 
--- What the charges of one decision have stored, and are to store; and whether their
--- keys keep their expiry, else for how long they live.
+-- What the keys of a decision's charges have stored, and are to store; and for how
+-- many ms, if their reset times move forward.
 local states, writes, lives = {}, {}, {}
 
--- Replies that a decision is refused, and what its limits are.
-local function refuse(packed, charges, place, now)
-  local n = replied + 1
-  for i = 1, charges do
-    local cost, limits
-    cost, limits, place = unpack('>I7I1', packed, place)
-    place, n = take_limits(n, states[i], packed, place, limits, cost, now, true)
-    if not place then return false end
-  end
-  replies[replied + 1] = 0
-  replied = n
-  return true
-end
-
 -- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
--- false, with nothing done, if it is one for the general path.
+-- false if it does not, and then nothing is done.
 local function take_arranged(packed, first_key)
   local now, margin, op, charges, place = unpack('>I6I4I1I1', packed)
-  if op ~= 0 or now > MAX_INSTANT then return false end
-  local first, n = place, replied + 1
-  for i = 1, charges do states[i] = redis.pcall('GET', KEYS[first_key + i - 1]) end
+  if op ~= TAKE or now > MAX_INSTANT then return false end
+  local allowed = true
   for i = 1, charges do
-    local cost, limits, fits, before, after
-    cost, limits, place = unpack('>I7I1', packed, place)
-    place, n, fits, before, after = take_limits(n, states[i], packed, place, limits, cost, now, cost == 0)
-    if place == nil then return false end
-    if not place or not fits then return refuse(packed, charges, first, now) end
-    writes[i] = cost > 0 and fits
-    lives[i] = cost > 0 and (not states[i] or after > before) and after - now + margin
+    local state = redis.pcall('GET', KEYS[first_key + i - 1])
+    local cost, limits, first = unpack('>I7I1', packed, place)
+    local bytes, before, after = charge_limits(state, packed, first, limits, cost, now)
+    if bytes == nil then return false end
+    allowed = allowed and bytes
+    place = first + limits * LIMIT_BYTES
+    states[i] = state
+    writes[i] = cost > 0 and bytes
+    lives[i] = bytes and (not state or after > before) and after - now + margin
   end
+  replied = replied + 1
+  replies[replied] = allowed and ALLOWED or REFUSED
   for i = 1, charges do
-    if not writes[i] then -- it costs nothing
-    elseif lives[i] then
-      redis.call('SET', KEYS[first_key + i - 1], writes[i], 'PX', lives[i])
-    else
-      redis.call('SET', KEYS[first_key + i - 1], writes[i], 'KEEPTTL')
+    local state = states[i] or ''
+    if allowed and writes[i] then
+      state = writes[i]
+      if lives[i] then
+        redis.call('SET', KEYS[first_key + i - 1], state, 'PX', lives[i])
+      else
+        redis.call('SET', KEYS[first_key + i - 1], state, 'KEEPTTL')
+      end
     end
+    replies[replied + 1] = pack('>I2', #state)
+    replies[replied + 2] = state
+    replied = replied + 2
   end
-  replies[replied + 1] = 1
-  replied = n
   return true
 end

@@ -2,7 +2,7 @@
 -- The script that makes decisions about these makes it when a decision needs it.
 --
 -- Returns a function that makes a decision whose first charge has KEYS[first_key],
--- and the number of its charges.
+-- and returns its reply.
 
 -- The expiry is set when a reset time moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
@@ -29,8 +29,9 @@ local function get(d)
 end
 
 return function(packed, first_key)
-  local d, charges = read_decision(packed, first_key)
+  numbered = 0
+  local d = read_decision(packed, first_key)
   -- What is wrong with one decision is replied as its own, and does not fail others.
   if not (d and get(d) and decide(d, put)) then reply(3) end
-  return charges
+  return NUMBERS .. pack('>I2', numbered) .. pack('>' .. string.rep('i8', numbered), spread(numbers, 1, numbered))
 end

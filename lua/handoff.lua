@@ -105,11 +105,11 @@ end
 if not here then
   reply(2)
   for i = 1, #d.charges do reply_location(d.charges[i]) end
-  return replies
+  return numbers
 end
 for i = 1, #d.charges do
   local c = d.charges[i]
   if c.arrived and not put_arrival(c, p, d) then return unknown_kind() end
 end
 if not decide(d, put) then return unknown_kind() end
-return replies
+return numbers

@@ -29,12 +29,12 @@
 -- that a call needs are made: to make a function is a good part of its cost.
 
 local KINDS = {
-  fixed_window,   -- 1
-  aligned_window, -- 2
-  sliding_window, -- 3
-  sliding_log,    -- 4
-  token_bucket,   -- 5
-  leaky_bucket,   -- 6
+  [FIXED_WINDOW] = fixed_window,
+  [ALIGNED_WINDOW] = aligned_window,
+  [SLIDING_WINDOW] = sliding_window,
+  [SLIDING_LOG] = sliding_log,
+  [TOKEN_BUCKET] = token_bucket,
+  [LEAKY_BUCKET] = leaky_bucket,
 }
 
 -- Returns nil if the kind is not known.

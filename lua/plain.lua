@@ -3,19 +3,24 @@
 -- KEYS[i]  state     of a (policy, key), one for each charge, in the order of
 --                    the decisions and their charges
 -- ARGV[i]  decision  packed as decide.lua says
--- Returns  the decisions' replies, one after the other.
+-- Returns  the decisions' replies, one after the other, in one string:
+--            0 if refused, 1 if allowed; then for each charge
+--              2 length and so many bytes, the state that its key has now, in the
+--                form of algorithm/encode.go; none if it has no state
+--          or, from general.lua:
+--            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --
--- A claim in front of a state is of no interest here: the count continues from
--- the state. One that says that the count is here stays in front, for processes
--- that still move counts.
+-- States say all that there is to say of a decision: used, remaining, when to retry.
+-- The caller reads it out of them, as it does when it peeks, and no script computes it.
 
 local general
 local next_key = decided + 1
 for i = decided + 1, #ARGV do
   if not take_arranged(ARGV[i], next_key) then
     general = general or make_general()
-    general(ARGV[i], next_key)
+    replied = replied + 1
+    replies[replied] = general(ARGV[i], next_key)
   end
   next_key = next_key + string.byte(ARGV[i], 12)
 end
-return replies
+return table.concat(replies)

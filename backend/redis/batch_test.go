@@ -24,6 +24,9 @@ func packedTake(now int64, limits ...throttler.Limit) []byte {
 	return b
 }
 
+// notDecided is the reply to a decision that cannot be made: one number, 3.
+const notDecided = "\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03"
+
 // The script makes several decisions in a call: those that are simple, those that
 // are not, and, as their own replies, those that cannot be made.
 func TestSeveralDecisionsInACall(t *testing.T) {
@@ -33,21 +36,24 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	client.RPush(t.Context(), "list", "a")
 	client.Set(t.Context(), "bytes", "abc", time.Hour)
 	bucket := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.TokenBucket}
-	window := perHour(10)
-	want := []int64{
-		1, 1, reset, 0,
-		1, 1, reset, 0,
-		3,
-		1, 2, reset, 0,
-		3,
-		1, 1, now + 1000, 0, 0, now + 1000, 0,
-		1, 3, reset, 0,
+	window := perHour(3)
+	used := func(n int64) string {
+		b := algorithm.AppendUint([]byte{0, 12}, 4, 1<<28|time.Hour.Milliseconds())
+		return string(algorithm.AppendUint(algorithm.AppendUint(b, 6, reset), 2, n))
 	}
-	keys := []string{"a", "b", "list", "a", "bytes", "c", "a"}
-	args := []any{packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, bucket), packedTake(now, window)}
-	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, keys, args...).Int64Slice()
-	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got  %d, %v\nwant %d", got, err, want)
+	drains := algorithm.AppendUint([]byte{0, 33, 5}, 6, 10_000)
+	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
+	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
+	want := "\x01" + used(1) + "\x01" + used(1) + notDecided + "\x01" + used(2) + notDecided +
+		"\x01" + string(drains) + "\x01" + used(3) + "\x00" + used(3)
+	keys := []string{"a", "b", "list", "a", "bytes", "c", "a", "a"}
+	args := []any{
+		packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, window),
+		packedTake(now, window), packedTake(now, bucket), packedTake(now, window), packedTake(now, window),
+	}
+	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, keys, args...).Text()
+	if err != nil || got != want {
+		t.Errorf("got  %x, %v\nwant %x", got, err, want)
 	}
 	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
 		t.Error("what is not ours was changed")

@@ -47,7 +47,11 @@ func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttl
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	d, err := readNumbers(now, charges, settles, cmd.Val())
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	return d, nil
 }
 
 // Shard implements handoff.Store.

@@ -139,11 +139,15 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 
 func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
-	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
+	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewStringCmd)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	d, err := readDecision(now, charges, settles, []byte(cmd.Val()))
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	return d, nil
 }
 
 // Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.

@@ -23,7 +23,7 @@ const at = 1_900_000_000_000
 
 func TestRepliesThatNoScriptSends(t *testing.T) {
 	good := []int64{1, 1, at + 1, 0, 2, at + 200, 0, at, at + 200, 0, 2, at + 1000, 0, 0, at, 0}
-	if d, err := unpackDecision(now, replied, false, good); err != nil || !d.Allowed {
+	if d, err := readNumbers(now, replied, false, good); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	for _, test := range []struct {
@@ -48,16 +48,16 @@ func TestRepliesThatNoScriptSends(t *testing.T) {
 	} {
 		reply := append([]int64(nil), good...)
 		reply[test.place] = test.value
-		if d, err := unpackDecision(now, replied, false, reply); err == nil {
+		if d, err := readNumbers(now, replied, false, reply); err == nil {
 			t.Errorf("%s: number %d as %d is accepted: %+v", test.why, test.place, test.value, d)
 		}
 	}
 	for n := range len(good) {
-		if _, err := unpackDecision(now, replied, false, good[:n]); err == nil {
+		if _, err := readNumbers(now, replied, false, good[:n]); err == nil {
 			t.Errorf("%d numbers of %d are accepted", n, len(good))
 		}
 	}
-	if _, err := unpackDecision(now, replied, false, append(good, 0)); err == nil {
+	if _, err := readNumbers(now, replied, false, append(good, 0)); err == nil {
 		t.Error("a number too many is accepted")
 	}
 }
@@ -70,7 +70,7 @@ func FuzzReply(f *testing.F) {
 		for ; len(b) >= 8; b = b[8:] {
 			reply = append(reply, int64(binary.BigEndian.Uint64(b)))
 		}
-		d, err := unpackDecision(now, replied, settles, reply)
+		d, err := readNumbers(now, replied, settles, reply)
 		if err != nil {
 			return
 		}
