@@ -128,7 +128,7 @@ end
 
 -- What the keys of a decision's charges have stored, and are to store; and for how
 -- many ms, if their reset times move forward.
-local states, writes, lives = {}, {}, {}
+local states, writes, lives = {nil, nil, nil}, {nil, nil, nil}, {nil, nil, nil}
 
 -- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
 -- false if it does not, and then nothing is done.

@@ -10,7 +10,9 @@ local TAKE = 0 -- the operation, as decide.lua packs it
 local REFUSED, ALLOWED, NUMBERS = '\0', '\1', '\2' -- how a decision's reply begins
 local REFUSED_SHORT, ALLOWED_SHORT = '\0\0\12', '\1\0\12' -- replies before a state of SHORT_BYTES
 
-local replies, replied, decided = {}, 0, 0
+-- Tables begin as large as most calls need: growth costs more than all else that is
+-- done with them.
+local replies, replied, decided = {nil, nil, nil, nil, nil, nil, nil}, 0, 0
 
 -- More arguments than keys: not all of them are decisions.
 for i = 1, #ARGV <= #KEYS and #ARGV or 0 do

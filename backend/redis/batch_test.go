@@ -15,11 +15,18 @@ import (
 
 // packedTake is a take of one unit of limits, as decide.lua reads it.
 func packedTake(now int64, limits ...throttler.Limit) []byte {
+	return packedTakes(now, limits)
+}
+
+// packedTakes is a take of a charge of one unit for each list of limits.
+func packedTakes(now int64, charges ...[]throttler.Limit) []byte {
 	b := algorithm.AppendUint(nil, 6, now)
-	b = append(algorithm.AppendUint(b, 4, 5000), 0, 1)
-	b = append(algorithm.AppendUint(b, 7, 1), byte(len(limits)))
-	for i := range limits {
-		b = algorithm.AppendLimit(b, &limits[i])
+	b = append(algorithm.AppendUint(b, 4, 5000), 0, byte(len(charges)))
+	for _, limits := range charges {
+		b = append(algorithm.AppendUint(b, 7, 1), byte(len(limits)))
+		for i := range limits {
+			b = algorithm.AppendLimit(b, &limits[i])
+		}
 	}
 	return b
 }
@@ -60,30 +67,61 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	}
 }
 
-// BenchmarkServerTimeOfACall reads from the server what a call takes that makes so
-// many decisions about lone fixed windows.
+// BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
+// make so many: about a lone fixed window, and about two policies of three mixed
+// limits; and, for those, how many times a lone window's that is.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
 	script := redis.NewScript(lua.Decide)
+	const quota = 1 << 40
+	lone := []throttler.Limit{{Quota: quota, Window: time.Hour}}
+	reads := []throttler.Limit{
+		{Quota: quota, Window: time.Hour},
+		{Quota: quota, Window: time.Minute, Algorithm: throttler.SlidingWindow},
+		{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket},
+	}
+	writes := []throttler.Limit{
+		{Quota: quota, Window: 24 * time.Hour, Aligned: true},
+		{Quota: quota, Window: time.Hour, Algorithm: throttler.SlidingWindow},
+		{Quota: quota, Window: time.Minute, Algorithm: throttler.LeakyBucket},
+	}
+	full := append([]throttler.Limit{{Quota: 1, Window: time.Hour}}, reads[1:]...)
 	for _, n := range []int{1, 2, 4, 16} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			keys, args := make([]string, n), make([]any, n)
-			for i := range keys {
-				keys[i] = fmt.Sprintf("weir:{%016d}/core", i)
-				args[i] = packedTake(t0.UnixMilli(), throttler.Limit{Quota: 1 << 50, Window: time.Hour})
+		cost := func(name string, charges ...[]throttler.Limit) float64 {
+			var keys []string
+			var args []any
+			for i := range n {
+				for j := range charges {
+					keys = append(keys, fmt.Sprintf("%s:{%016d}/core%d", name, i, j))
+				}
+				args = append(args, packedTakes(t0.UnixMilli(), charges...))
 			}
-			var costs []float64
-			for b.Loop() {
-				costs = append(costs, usecPerCall(b, client, func(int) {
-					if err := script.EvalSha(b.Context(), client, keys, args...).Err(); err != nil {
-						if err := script.Eval(b.Context(), client, keys, args...).Err(); err != nil {
-							b.Fatal(err)
-						}
+			return usecPerCall(b, client, func(int) {
+				if err := script.EvalSha(b.Context(), client, keys, args...).Err(); err != nil {
+					if err := script.Eval(b.Context(), client, keys, args...).Err(); err != nil {
+						b.Fatal(err)
 					}
-				}))
-			}
-			b.ReportMetric(median(costs), "µs/call")
-			b.ReportMetric(median(costs)/float64(n), "µs/decision")
-		})
+				}
+			}) / float64(n)
+		}
+		for _, bench := range []struct {
+			name    string
+			charges [][]throttler.Limit
+		}{
+			{"lone", [][]throttler.Limit{lone}},
+			{"six", [][]throttler.Limit{reads, writes}},
+			{"six-refused", [][]throttler.Limit{full, writes}},
+		} {
+			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
+				var costs, ratios []float64
+				for b.Loop() {
+					least := cost("lone", lone)
+					costs = append(costs, cost(bench.name, bench.charges...))
+					ratios = append(ratios, costs[len(costs)-1]/least)
+				}
+				b.ReportMetric(median(costs), "µs/decision")
+				b.ReportMetric(median(ratios), "ratio")
+			})
+		}
 	}
 }
