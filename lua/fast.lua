@@ -6,7 +6,7 @@
 -- first that is not that simple, and the parts that follow go on. If there is none,
 -- it returns from the script. Uses what prelude.lua provides.
 
-local TAKE = 0 -- the operation, as decide.lua packs it
+local TAKE, SETTLE = 0, 1 -- the operation, as decide.lua packs it
 local REFUSED, ALLOWED, NUMBERS = '\0', '\1', '\2' -- how a decision's reply begins
 local REFUSED_SHORT, ALLOWED_SHORT = '\0\0\12', '\1\0\12' -- replies before a state of SHORT_BYTES
 

@@ -20,7 +20,7 @@ var (
 	// Decide makes decisions about counts that do not move. It ends in plain.lua.
 	// The parts that only few decisions need are one function, so that a call that
 	// does not need them does not make all of theirs.
-	Decide = join("prelude.lua", "fast.lua", "arranged.lua") +
+	Decide = join("prelude.lua", "fast.lua", "arranged.lua", "take.lua", "settle.lua") +
 		"local function make_general()\n" +
 		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "general.lua") +
 		"end\n" +

@@ -16,7 +16,7 @@
 local general
 local next_key = decided + 1
 for i = decided + 1, #ARGV do
-  if not take_arranged(ARGV[i], next_key) then
+  if not (take_arranged(ARGV[i], next_key) or settle_arranged(ARGV[i], next_key)) then
     general = general or make_general()
     replied = replied + 1
     replies[replied] = general(ARGV[i], next_key)

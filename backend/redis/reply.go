@@ -76,15 +76,25 @@ func readDecision(now time.Time, charges []throttler.Charge, settles bool, reply
 		size := 2 + int(binary.BigEndian.Uint16(states))
 		var buf [throttler.MaxLimits]algorithm.Result
 		results := buf[:len(c.Policy.Limits)]
-		fits, err := algorithm.ReadStored(states[2:size], c.Policy.Limits, c.Cost, now.UnixMilli(), allowed && c.Cost > 0, results)
+		cost := c.Cost
+		if settles {
+			cost = 0 // it looks at what is left, and asks for nothing
+		}
+		fits, err := algorithm.ReadStored(states[2:size], c.Policy.Limits, cost, now.UnixMilli(), allowed && cost > 0, results)
 		if err != nil {
 			return throttler.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
+		}
+		if settles {
+			fits = true
+			for j := range results {
+				results[j].RetryAt = 0
+			}
 		}
 		fit = fit && fits
 		states = states[size:]
 		d.Limits = algorithm.Statuses(d.Limits, c, results)
 	}
-	if allowed != fit || settles {
+	if allowed != fit {
 		return throttler.Decision{}, fmt.Errorf("the script's reply contradicts itself: %x", reply)
 	}
 	return d, nil
