@@ -4,8 +4,9 @@
 -- bytes, without a table for a record or a limit. What they do not do, general.lua
 -- does; they have done nothing then.
 --
--- Provides the formats of limits and records, their sizes, SHAPE_WINDOW, drain_time.
--- Uses MAX_COUNT of prelude.lua.
+-- Provides SHAPE_WINDOW, drain_time, and the formats and sizes of limits and records:
+-- LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- SLIDING_BYTES, BUCKET, BUCKET_BYTES.
 
 -- A shape is a kind and a window in one number: kind * SHAPE_WINDOW + window.
 local SHAPE_WINDOW = 281474976710656

@@ -1,9 +1,9 @@
 -- decide.lua: decides about charges and makes them, all or none; or settles what
 -- was charged before.
 --
--- Provides read_decision, decide, reply, numbers, numbered. Uses what kinds.lua,
--- state.lua and records.lua provide. The part that follows finds the states, and
--- stores them.
+-- Provides read_decision, decide, reply, numbers, numbered. Uses algorithm_of of
+-- kinds.lua; parse, latest_reset_at of state.lua; encode, nearest_limit, arrange of
+-- records.lua. The part that follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms

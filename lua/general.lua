@@ -1,5 +1,9 @@
 -- general.lua: the end of the general path: decides about counts that do not move.
--- The script that makes decisions about these makes it when a decision needs it.
+-- It and the parts that it uses are one function, which is made when a decision needs
+-- it: to make all of theirs is a good part of a call's cost.
+--
+-- Uses NUMBERS of fast.lua; split_claim of state.lua; read_decision,
+-- decide, reply, numbers, numbered of decide.lua.
 --
 -- Returns a function that makes a decision whose first charge has KEYS[first_key],
 -- and returns its reply.

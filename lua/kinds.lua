@@ -1,8 +1,9 @@
 -- kinds.lua: the algorithms by the numbers that name them in arguments and in
 -- states, as algorithm/kinds.go has them. No other part lists them.
 --
--- Provides algorithm_of. Uses what the parts of algorithms/
--- provide: for each kind a function that makes its algorithm, a table of
+-- Provides algorithm_of. Uses fixed_window, aligned_window of fixed_window.lua;
+-- sliding_window of sliding_window.lua; sliding_log of sliding_log.lua; token_bucket,
+-- leaky_bucket of bucket.lua. Each makes its algorithm, a table of
 --
 --   family            records of one family can be adopted by each other's limits
 --   has_short_form    one record alone may take the short form; it is {at, count}

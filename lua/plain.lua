@@ -10,6 +10,9 @@
 --          or, from general.lua:
 --            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --
+-- Uses replies, replied, decided of fast.lua; take_arranged of take.lua;
+-- settle_arranged of settle.lua; and general.lua, as make_general.
+--
 -- States say all that there is to say of a decision: used, remaining, when to retry.
 -- The caller reads it out of them, as it does when it peeks, and no script computes it.
 

@@ -1,6 +1,6 @@
 -- prelude.lua: what every part may use: the kinds of limits, the short form of a state,
--- the largest numbers. Package algorithm names the same constants; its test
--- compares them.
+-- the largest numbers, the sizes of claims. Package algorithm names the same constants;
+-- its test compares them.
 
 local spread = unpack -- a table's values, which unpack hides
 local unpack, pack = struct.unpack, struct.pack
@@ -18,3 +18,7 @@ local MAX_INSTANT = 253402300799000
 -- The largest count stored, 2^53; what would exceed it stays there. Whole numbers
 -- below it are exact in a double.
 local MAX_COUNT = 9007199254740992
+
+-- The first byte of a claim in front of a state, of a count that is here or has
+-- left, and the claim's size.
+local CLAIM_HERE, CLAIM_LEFT, CLAIM_HERE_BYTES, CLAIM_LEFT_BYTES = 8, 9, 13, 25

@@ -1,7 +1,10 @@
 -- settle.lua: settlements of charges whose states are arranged, and that return units.
 -- One that charges more than before is rare.
 --
--- Provides settle_arranged. Uses what prelude.lua, fast.lua and arranged.lua provide.
+-- Provides settle_arranged. Uses SETTLE, ALLOWED, replies, replied of fast.lua;
+-- states, writes of take.lua; SHAPE_WINDOW, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED,
+-- FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of
+-- arranged.lua.
 
 -- Returns to the limits of one charge what it was charged too much. Returns the bytes
 -- to store, or nil if this is not that simple.

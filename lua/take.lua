@@ -1,6 +1,8 @@
 -- take.lua: takes of any number of charges and limits whose states are arranged.
 --
--- Provides take_arranged. Uses what prelude.lua, fast.lua and arranged.lua provide.
+-- Provides take_arranged, states, writes. Uses TAKE, REFUSED, ALLOWED, replies,
+-- replied of fast.lua; SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of arranged.lua.
 
 -- Charges cost to the limits of one charge. Returns the bytes to store, the latest
 -- reset times before and after, and the place in packed that follows; false if cost
