@@ -1,10 +1,11 @@
 package redisbackend
 
 import (
-	"encoding/binary"
+	"reflect"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -64,13 +65,12 @@ func TestRepliesThatNoScriptSends(t *testing.T) {
 
 // Whatever a server replies: an error, or a decision that makes sense.
 func FuzzReply(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1}, false)
-	f.Fuzz(func(t *testing.T, b []byte, settles bool) {
-		var reply []int64
-		for ; len(b) >= 8; b = b[8:] {
-			reply = append(reply, int64(binary.BigEndian.Uint64(b)))
-		}
-		d, err := readNumbers(now, replied, settles, reply)
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 0}, false)
+	f.Add(statesReply(repliesAllowed), false)
+	f.Add(statesReply(repliesRefused), true)
+	f.Add([]byte{repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, false)
+	f.Fuzz(func(t *testing.T, reply []byte, settles bool) {
+		d, err := readDecision(now, replied, settles, reply)
 		if err != nil {
 			return
 		}
@@ -78,11 +78,57 @@ func FuzzReply(f *testing.F) {
 		for _, s := range d.Limits {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.Before(now) || s.Refused && s.RetryAt.Before(now) {
-				t.Errorf("%d was accepted: %+v", reply, s)
+				t.Errorf("%x was accepted: %+v", reply, s)
 			}
 		}
 		if d.Allowed == refused {
-			t.Errorf("%d was accepted: %+v", reply, d)
+			t.Errorf("%x was accepted: %+v", reply, d)
 		}
 	})
+}
+
+// statesReply is a reply about replied, that its charges left these states.
+func statesReply(code byte) []byte {
+	b := []byte{code}
+	for i := range replied {
+		var s algorithm.State
+		c := &replied[i]
+		s.Charge(c.Policy.Limits, c.Cost, at, make([]algorithm.Result, len(c.Policy.Limits)))
+		state := s.Append(nil)
+		b = append(algorithm.AppendUint(b, 2, int64(len(state))), state...)
+	}
+	return b
+}
+
+// The states that a charge left say what the charge was answered.
+func TestStatesReply(t *testing.T) {
+	var states []*algorithm.State
+	for range replied {
+		states = append(states, new(algorithm.State))
+	}
+	want := algorithm.Take(throttler.Request{Now: now, Charges: replied}, states)
+	got, err := readDecision(now, replied, false, statesReply(repliesAllowed))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+	}
+	good := statesReply(repliesAllowed)
+	for n := range len(good) {
+		if d, err := readDecision(now, replied, false, good[:n]); err == nil {
+			t.Errorf("%d bytes of %d are accepted: %+v", n, len(good), d)
+		}
+	}
+	for why, reply := range map[string][]byte{
+		"a byte too many":                      append(statesReply(repliesAllowed), 0),
+		"refused, and all limits have room":    statesReply(repliesRefused),
+		"an unknown code":                      statesReply(9),
+		"allowed, and nothing was charged":     {repliesAllowed, 0, 0, 0, 0},
+		"numbers that are cut short":           {repliesNumbers, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1},
+		"no numbers":                           {repliesNumbers, 0, 0},
+		"a state of a kind that is not known":  {repliesAllowed, 0, 1, 77, 0, 0},
+		"numbers, and none says what happened": {repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7},
+	} {
+		if d, err := readDecision(now, replied, false, reply); err == nil {
+			t.Errorf("%s: accepted: %+v", why, d)
+		}
+	}
 }
