@@ -68,11 +68,8 @@ local function charge_limits(state, packed, place, limits, cost, now)
       local rest = share % window
       local used = current + (share - rest) / window
       if rest > 0 then used = used + 1 end
-      if current > 0 then
-        if reset_at > before then before = reset_at end
-      elseif previous > 0 then
-        if start + window > before then before = start + window end
-      end
+      -- What is in the previous window alone ends before the charge does.
+      if current > 0 and reset_at > before then before = reset_at end
       if cost > capacity - used then return false end
       record = pack(SLIDING, shape, start, current + cost, previous)
 
