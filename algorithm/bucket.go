@@ -57,6 +57,17 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	return c
 }
 
+// Where the charge began is where cost less ends.
+func (k bucket) lastCharge(r *record, cost int64) charged {
+	c := charged{mark: throttler.Mark{At: r.at, Fraction: r.fraction}}
+	if k.queue {
+		began := *r
+		began.back(mulDiv(cost, r.window, r.quota))
+		c.startAt = began.drainedAt()
+	}
+	return c
+}
+
 // forward moves the instant by the time that cost takes to drain.
 func (r *record) forward(l limit, cost int64) {
 	ahead, rest := mulDiv(cost, l.window, l.quota)

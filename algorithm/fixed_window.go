@@ -26,6 +26,10 @@ func (f fixedWindow) charge(r *record, l limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: r.at}}
 }
 
+func (fixedWindow) lastCharge(r *record, _ int64) charged {
+	return charged{mark: throttler.Mark{At: r.at}}
+}
+
 // opensUntil returns the reset-at of a window that opens at now.
 func (f fixedWindow) opensUntil(window, now int64) int64 {
 	if f.aligned {

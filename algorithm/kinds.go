@@ -54,6 +54,10 @@ type counter interface {
 	// charge adds cost, room or no room.
 	charge(r *record, l limit, cost, now int64) charged
 
+	// lastCharge returns what charge returned when it added cost, if nothing was
+	// charged since.
+	lastCharge(r *record, cost int64) charged
+
 	// giveBack returns what c was charged too much, as far as that still counts,
 	// and reports whether the window or place that c's mark names is there.
 	giveBack(r *record, l limit, c settled, now int64) bool

@@ -51,8 +51,12 @@ func TestScriptsAgree(t *testing.T) {
 	for name, want := range map[string]int64{
 		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
 		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag,
-		"FIXED_WINDOW": int64(kindOf(&throttler.Limit{Quota: 1, Window: time.Second})),
-		"ENTRY_BYTES":  instantBytes + costBytes,
+		"ENTRY_BYTES":   instantBytes + costBytes,
+		"SHAPE_WINDOW":  1 << (8 * windowBytes),
+		"LIMIT_BYTES":   int64(len(AppendLimit(nil, &throttler.Limit{Quota: 1, Window: time.Second}))),
+		"FIXED_BYTES":   kindBytes + windowBytes + int64(fixedWindow{}.size(nil)),
+		"SLIDING_BYTES": kindBytes + windowBytes + int64(slidingWindow{}.size(nil)),
+		"BUCKET_BYTES":  kindBytes + windowBytes + int64(bucket{}.size(nil)),
 	} {
 		if got := luaConstant(t, name); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%s is %s in Lua, %d in Go", name, got, want)
@@ -64,22 +68,23 @@ func TestScriptsAgree(t *testing.T) {
 	}
 	_, table, _ := strings.Cut(lua.Decide, "local KINDS = {")
 	table, _, _ = strings.Cut(table, "}")
-	for i, m := range regexp.MustCompile(`(\w+), +-- (\d+)`).FindAllStringSubmatch(table, -1) {
-		k := i + 1
-		if m[2] != strconv.Itoa(k) || !kind(k).known() {
-			t.Errorf("kind %d of the scripts, %s, is unknown here", k, m[1])
+	listed := regexp.MustCompile(`\[(\w+)\] = (\w+),`).FindAllStringSubmatch(table, -1)
+	for _, m := range listed {
+		n, _ := strconv.Atoi(luaConstant(t, m[1]))
+		if !kind(n).known() {
+			t.Errorf("kind %d of the scripts, %s, is unknown here", n, m[1])
 			continue
 		}
-		want := strings.ReplaceAll(kinds[k].algorithm.String(), "-", "_")
-		if kinds[k].aligned {
+		want := strings.ReplaceAll(kinds[n].algorithm.String(), "-", "_")
+		if kinds[n].aligned {
 			want = "aligned_window"
 		}
-		if m[1] != want {
-			t.Errorf("kind %d is %s in Lua, %s in Go", k, m[1], want)
+		if m[2] != want || m[1] != strings.ToUpper(want) {
+			t.Errorf("kind %d is %s, %s in Lua, %s in Go", n, m[1], m[2], want)
 		}
 	}
-	if n := strings.Count(table, "--"); n != len(kinds)-1 {
-		t.Errorf("the scripts have %d kinds, Go %d", n, len(kinds)-1)
+	if len(listed) != len(kinds)-1 {
+		t.Errorf("the scripts have %d kinds, Go %d", len(listed), len(kinds)-1)
 	}
 }
 

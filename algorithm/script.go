@@ -3,6 +3,7 @@ package algorithm
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -20,13 +21,41 @@ func AppendLimit(b []byte, l *throttler.Limit) []byte {
 	return appendCount(b, n.capacity)
 }
 
-// CutResult returns what a script's reply begins with, the result for l of a
-// decision at now about cost, and the rest of the reply. It fails if no script
-// replies this: a proxy, or a script that is not ours, may answer anything.
+// ReadStored writes a result for each of limits to results, read from the stored
+// form of a state: if charged, as a charge of cost at now left it, else as it
+// refused, or would, a charge of cost. It reports whether cost fits, and fails if b is
+// not what a script replies: a proxy, or a script that is not ours, may answer
+// anything.
+func ReadStored(b []byte, limits []throttler.Limit, cost, now int64, charged bool, results []throttler.Result) (fits bool, err error) {
+	s := states.Get().(*State)
+	defer states.Put(s)
+	if err := s.Load(b); err != nil {
+		return false, err
+	}
+	if charged {
+		if !s.charged(limits, cost, now, results) {
+			return false, errors.New("a state is not one that was charged")
+		}
+		fits = true
+	} else {
+		fits = s.Look(limits, cost, now, results)
+	}
+	for i := range results {
+		if err := plausible(&limits[i], cost, now, &results[i]); err != nil {
+			return false, err
+		}
+	}
+	return fits, nil
+}
+
+var states = sync.Pool{New: func() any { return new(State) }}
+
+// CutResult returns what a script's reply in numbers begins with, the result for l of
+// a decision at now about cost, and the rest of the reply. It fails if no script
+// replies this.
 func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (throttler.Result, []int64, error) {
-	k := kindOf(l)
 	size := 6
-	if kinds[k].markIsResetAt {
+	if kinds[kindOf(l)].markIsResetAt {
 		size = 3
 	}
 	if len(reply) < size {
@@ -39,20 +68,28 @@ func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (throttler.Re
 		r.StartAt = reply[3]
 		r.Mark = throttler.Mark{At: reply[4], Fraction: reply[5]}
 	}
+	if err := plausible(l, cost, now, &r); err != nil {
+		return throttler.Result{}, nil, err
+	}
+	return r, reply[size:], nil
+}
+
+// plausible returns an error if no decision at now about cost has the result r.
+func plausible(l *throttler.Limit, cost, now int64, r *throttler.Result) error {
 	isInstant := func(at int64) bool { return at >= now && at <= max(now, maxInstant)+maxWindow }
 	switch {
 	case r.Used < 0 || r.Used > maxCount:
-		return throttler.Result{}, nil, fmt.Errorf("used is %d", r.Used)
+		return fmt.Errorf("used is %d", r.Used)
 	case !isInstant(r.ResetAt):
-		return throttler.Result{}, nil, fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
+		return fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
 	case r.RetryAt != 0 && (r.RetryAt == throttler.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < throttler.NeverFits:
-		return throttler.Result{}, nil, fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
-	case r.StartAt != 0 && (!kinds[k].queue || !isInstant(r.StartAt)):
-		return throttler.Result{}, nil, fmt.Errorf("start at is %d, at %d", r.StartAt, now)
+		return fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
+	case r.StartAt != 0 && (!kinds[kindOf(l)].queue || !isInstant(r.StartAt)):
+		return fmt.Errorf("start at is %d, at %d", r.StartAt, now)
 	case r.Mark.At < 0 || r.Mark.At > max(now, maxInstant)+maxWindow || r.Mark.Fraction < 0 || r.Mark.Fraction > maxCount:
-		return throttler.Result{}, nil, fmt.Errorf("the mark is %v", r.Mark)
+		return fmt.Errorf("the mark is %v", r.Mark)
 	}
-	return r, reply[size:], nil
+	return nil
 }
 
 const maxWindow = int64(throttler.MaxWindow / time.Millisecond)

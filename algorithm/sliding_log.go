@@ -64,6 +64,13 @@ func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: r.log[last].at}}
 }
 
+func (slidingLog) lastCharge(r *record, _ int64) charged {
+	if len(r.log) == 0 {
+		return charged{}
+	}
+	return charged{mark: throttler.Mark{At: r.log[len(r.log)-1].at}}
+}
+
 func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) bool {
 	r.log, r.count = s.live(r, now)
 	i, found := slices.BinarySearchFunc(r.log, c.mark.At, func(e entry, at int64) int { return cmp.Compare(e.at, at) })

@@ -63,6 +63,10 @@ func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
 	return charged{mark: throttler.Mark{At: start}}
 }
 
+func (slidingWindow) lastCharge(r *record, _ int64) charged {
+	return charged{mark: throttler.Mark{At: r.at}}
+}
+
 func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 	switch c.mark.At {
 	case r.at:

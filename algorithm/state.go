@@ -64,6 +64,22 @@ func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []thro
 	}
 }
 
+// charged writes the results that Charge wrote, of a charge of cost at now that was the
+// last. It reports whether s can be what that charge left.
+func (s *State) charged(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
+	for i := range limits {
+		l := limitOf(&limits[i])
+		r := s.own(l)
+		if r == nil || !r.countsFor(l) {
+			return false
+		}
+		results[i] = resultOf(r, l, now)
+		c := l.kind.counter().lastCharge(r, cost)
+		results[i].StartAt, results[i].Mark = c.startAt, c.mark
+	}
+	return true
+}
+
 // Settlement says what a charge cost in the end.
 type Settlement struct {
 	TakenAt int64            // when it was charged

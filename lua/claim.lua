@@ -1,8 +1,8 @@
 -- claim.lua: the claim in front of the state of a count that has moved;
 -- backend/handoff/stored.go describes it.
 --
--- Provides CLAIM_FORM, LEFT_FORM, server_clock, read_present, unknown_kind. Uses what
--- state.lua provides.
+-- Provides server_clock, read_present, write_claim, unknown_kind. Uses split_claim,
+-- parse, latest_reset_at of state.lua.
 
 local CLAIM_FORM, LEFT_FORM = '>I6I6', '>I6I6' -- version, expires at; left for, release version
 
@@ -40,6 +40,12 @@ local function read_present(stored, now)
   local records = parse(state)
   if records and latest_reset_at(records, now) <= now then return nil, nil end
   return nil, state
+end
+
+-- The bytes of a claim.
+local function write_claim(c)
+  if c.left_for == 0 then return string.char(CLAIM_HERE) .. pack(CLAIM_FORM, c.version, c.expires_at) end
+  return string.char(CLAIM_LEFT) .. pack(CLAIM_FORM, c.version, c.expires_at) .. pack(LEFT_FORM, c.left_for, c.release_version)
 end
 
 local function unknown_kind()

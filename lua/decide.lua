@@ -1,9 +1,9 @@
 -- decide.lua: decides about charges and makes them, all or none; or settles what
 -- was charged before.
 --
--- Provides read_decision, decide, reply. Uses replies and replied of the part at the
--- script's head, and what kinds.lua, state.lua and records.lua provide. The part that
--- follows finds the states, and stores them.
+-- Provides read_decision, decide, reply, numbers, numbered. Uses algorithm_of of
+-- kinds.lua; parse, latest_reset_at of state.lua; encode, nearest_limit, arrange of
+-- records.lua. The part that follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms
@@ -15,15 +15,17 @@
 --       1 kind, 6 window ms, 7 quota, 7 capacity
 --       to settle: 6 mark, 7 fraction
 --
--- Its reply is 3, and nothing more, if it cannot be made: a limit is of an unknown
+-- Its reply is numbers: 3, and nothing more, if it cannot be made: a limit is of an unknown
 -- kind, or a key holds something else than a count. Nothing is charged for it then.
 -- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
 -- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
 -- start_at (0 if not a queue that was charged), mark, fraction.
 
+local numbers, numbered = {}, 0 -- the reply
+
 local function reply(n)
-  replied = replied + 1
-  replies[replied] = n
+  numbered = numbered + 1
+  numbers[numbered] = n
 end
 
 local function read_limit(packed, place, settles)

@@ -2,21 +2,23 @@
 -- of one charge under one fixed window, kept in the short form. It must not pay for
 -- the rest, so it comes before the functions are made.
 --
--- Provides replies, replied and decided, how many decisions it made: it stops at the
--- first that is not that simple, and the parts that follow go on. If there is none,
--- it returns from the script. Uses what prelude.lua provides.
+-- Provides TAKE, SETTLE, REFUSED, ALLOWED, NUMBERS, replies, replied and decided, how
+-- many decisions it made: it stops at the first that is not that simple, and the parts
+-- that follow continue there. If there is none, it returns from the script.
 
-local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
+local TAKE, SETTLE = 0, 1 -- the operation, as decide.lua packs it
+local REFUSED, ALLOWED, NUMBERS = '\0', '\1', '\2' -- how a decision's reply begins
+local REFUSED_SHORT, ALLOWED_SHORT = '\0\0\12', '\1\0\12' -- replies before a state of SHORT_BYTES
 
--- Tables are made as large as they will be: to let one grow costs more than all
--- else that is done with it.
+-- Tables begin as large as most calls need: growth costs more than all else that is
+-- done with them.
 local replies, replied, decided = {nil, nil, nil, nil, nil, nil, nil}, 0, 0
 
 -- More arguments than keys: not all of them are decisions.
 for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
   if #ARGV[i] ~= 41 then break end -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[i])
-  if op ~= 0 or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
+  if op ~= TAKE or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
   local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
   local state = redis.pcall('GET', KEYS[i])
   if state then
@@ -25,25 +27,26 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
     stored, reset_at, used = unpack(SHORT_FORM, state)
     if stored ~= shape then break end
   end
-  local allowed, retry_at = 1, 0
+  local head = ALLOWED_SHORT
   if reset_at > now then
     if cost > quota - used then
-      allowed, retry_at = 0, cost > quota and -1 or reset_at
+      head = REFUSED_SHORT
     elseif used + cost >= SHORT_COUNT then
       break
     elseif cost > 0 then
-      used = used + cost
+      state = pack(SHORT_FORM, shape, reset_at, used + cost)
       -- The expiry was set when the window opened: renewed by a process
       -- whose clock stands still, it would make the window immortal.
-      redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
+      redis.call('SET', KEYS[i], state, 'KEEPTTL')
     end
   elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
     break
   else
-    reset_at, used = now + window, cost
-    redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'PX', window + margin)
+    state = pack(SHORT_FORM, shape, now + window, cost)
+    redis.call('SET', KEYS[i], state, 'PX', window + margin)
   end
-  replies[replied + 1], replies[replied + 2], replies[replied + 3], replies[replied + 4] = allowed, used, reset_at, retry_at
-  replied, decided = replied + 4, i
+  replies[replied + 1] = head
+  replies[replied + 2] = state
+  replied, decided = replied + 2, i
 end
-if decided == #ARGV then return replies end
+if decided == #ARGV then return table.concat(replies) end

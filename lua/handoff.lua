@@ -15,7 +15,9 @@
 --          instead 2; then for each charge 0 if its count is here; 1 if it is
 --          missing, else 2, version, backend for which it left.
 --
--- handoff_fast.lua comes before it. Uses what decide.lua and claim.lua provide.
+-- handoff_fast.lua comes before it. Uses read_decision, decide, reply, numbers of
+-- decide.lua; parse, latest_reset_at of state.lua; server_clock, read_present,
+-- write_claim, unknown_kind of claim.lua.
 
 local function read_placement(packed, charges)
   local p, place = {}
@@ -54,10 +56,6 @@ local function find(c, p, arrival, now)
   return true
 end
 
-local function claim_here(version, expires_at)
-  return string.char(CLAIM_HERE) .. pack(CLAIM_FORM, version, expires_at)
-end
-
 -- Stores a count that arrived, whatever is decided then. Its claim outlives what
 -- other backends keep of the count. Returns false if its state is of an unknown
 -- kind.
@@ -66,7 +64,7 @@ local function put_arrival(c, p, d)
   if not records then return false end
   local life = max(latest_reset_at(records, d.now) - d.now, p.keep) + p.margin
   c.claim = {version = p.version, expires_at = server_clock() + life, left_for = 0}
-  redis.call('SET', c.key, claim_here(c.claim.version, c.claim.expires_at) .. c.state, 'PX', life + d.margin)
+  redis.call('SET', c.key, write_claim(c.claim) .. c.state, 'PX', life + d.margin)
   return true
 end
 
@@ -74,7 +72,7 @@ end
 local function put(c, state, reset_at, d)
   local life = reset_at - d.now
   if c.claim then
-    state = claim_here(c.claim.version, c.claim.expires_at) .. state
+    state = write_claim(c.claim) .. state
     life = max(life, c.claim.expires_at - server_clock())
   end
   if reset_at > c.reset_at then
@@ -105,11 +103,11 @@ end
 if not here then
   reply(2)
   for i = 1, #d.charges do reply_location(d.charges[i]) end
-  return replies
+  return numbers
 end
 for i = 1, #d.charges do
   local c = d.charges[i]
   if c.arrived and not put_arrival(c, p, d) then return unknown_kind() end
 end
 if not decide(d, put) then return unknown_kind() end
-return replies
+return numbers

@@ -3,19 +3,17 @@
 -- count is live, with a claim or without. No clock is asked: a claim matters only
 -- when the count is dead, and whether it moves was asked when it was made.
 --
--- Provides replies and replied. Uses what prelude.lua provides. It returns from the
--- script, or falls through to the parts that follow.
+-- It returns from the script, or falls through to the parts that follow.
 
-local replies, replied = {}, 0
-local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
+local TAKE = 0 -- the operation, as decide.lua packs it
 
 if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and no arrival
   local now, _, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
-  if op == 0 and kind == FIXED_WINDOW and window < SHORT_WINDOW then
+  if op == TAKE and kind == FIXED_WINDOW and window < SHORT_WINDOW then
     local state, claim = redis.pcall('GET', KEYS[1]), ''
     if not state then return {2, 1} end -- missing
-    if #state == 13 + SHORT_BYTES and string.byte(state, 1) == 8 then -- claim.lua: the claim of a count that is here
-      claim, state = string.sub(state, 1, 13), string.sub(state, 14)
+    if #state == CLAIM_HERE_BYTES + SHORT_BYTES and string.byte(state) == CLAIM_HERE then
+      claim, state = string.sub(state, 1, CLAIM_HERE_BYTES), string.sub(state, CLAIM_HERE_BYTES + 1)
     end
     if #state == SHORT_BYTES then
       local shape, reset_at, used = unpack(SHORT_FORM, state)

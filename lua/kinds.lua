@@ -1,8 +1,9 @@
 -- kinds.lua: the algorithms by the numbers that name them in arguments and in
 -- states, as algorithm/kinds.go has them. No other part lists them.
 --
--- Provides algorithm_of. Uses what the parts of algorithms/
--- provide: for each kind a function that makes its algorithm, a table of
+-- Provides algorithm_of. Uses fixed_window, aligned_window of fixed_window.lua;
+-- sliding_window of sliding_window.lua; sliding_log of sliding_log.lua; token_bucket,
+-- leaky_bucket of bucket.lua. Each makes its algorithm, a table of
 --
 --   family            records of one family can be adopted by each other's limits
 --   has_short_form    one record alone may take the short form; it is {at, count}
@@ -29,12 +30,12 @@
 -- that a call needs are made: to make a function is a good part of its cost.
 
 local KINDS = {
-  fixed_window,   -- 1
-  aligned_window, -- 2
-  sliding_window, -- 3
-  sliding_log,    -- 4
-  token_bucket,   -- 5
-  leaky_bucket,   -- 6
+  [FIXED_WINDOW] = fixed_window,
+  [ALIGNED_WINDOW] = aligned_window,
+  [SLIDING_WINDOW] = sliding_window,
+  [SLIDING_LOG] = sliding_log,
+  [TOKEN_BUCKET] = token_bucket,
+  [LEAKY_BUCKET] = leaky_bucket,
 }
 
 -- Returns nil if the kind is not known.

@@ -18,7 +18,13 @@ var parts embed.FS
 // what comes out.
 var (
 	// Decide makes decisions about counts that do not move. It ends in plain.lua.
-	Decide = join("prelude.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "plain.lua")
+	// The parts that only few decisions need are one function, so that a call that
+	// does not need them does not make all of theirs.
+	Decide = join("prelude.lua", "fast.lua", "arranged.lua", "take.lua", "settle.lua") +
+		"local function make_general()\n" +
+		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "general.lua") +
+		"end\n" +
+		join("plain.lua")
 
 	// DecideAt makes a decision about counts that may move to other backends and
 	// arrive from them. It ends in handoff.lua.

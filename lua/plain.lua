@@ -3,41 +3,27 @@
 -- KEYS[i]  state     of a (policy, key), one for each charge, in the order of
 --                    the decisions and their charges
 -- ARGV[i]  decision  packed as decide.lua says
--- Returns  the decisions' replies, one after the other.
+-- Returns  the decisions' replies, one after the other, in one string:
+--            0 if refused, 1 if allowed; then for each charge
+--              2 length and so many bytes, the state that its key has now, in the
+--                form of algorithm/encode.go; none if it has no state
+--          or, from general.lua:
+--            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --
--- A claim in front of a state is of no interest here: the count continues from
--- the state. One that says that the count is here stays in front, for processes
--- that still move counts.
+-- Uses replies, replied, decided of fast.lua; take_arranged of take.lua;
+-- settle_arranged of settle.lua; and general.lua, as make_general.
+--
+-- States say all that there is to say of a decision: used, remaining, when to retry.
+-- The caller reads it out of them, as it does when it peeks, and no script computes it.
 
--- The expiry is set when a reset time moves forward, and only then: relative to
--- the caller's now, so that no two clocks are compared.
-local function put(c, state, reset_at, d)
-  if c.state and reset_at <= c.reset_at then
-    redis.call('SET', c.key, c.claim .. state, 'KEEPTTL')
-    return
-  end
-  local life = reset_at - d.now + d.margin
-  if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
-  redis.call('SET', c.key, c.claim .. state, 'PX', max(life, 1))
-end
-
--- Reads the states of d's charges. Returns false if a key holds no string.
-local function get(d)
-  for i = 1, #d.charges do
-    local c = d.charges[i]
-    local stored = redis.pcall('GET', c.key)
-    if type(stored) == 'table' then return false end
-    c.claim, c.state = split_claim(stored)
-    if #c.claim == CLAIM_LEFT_BYTES then c.claim = '' end
-  end
-  return true
-end
-
--- What is wrong with one decision is replied as its own, and does not fail others.
+local general
 local next_key = decided + 1
 for i = decided + 1, #ARGV do
-  local d, charges = read_decision(ARGV[i], next_key)
-  next_key = next_key + charges
-  if not (d and get(d) and decide(d, put)) then reply(3) end
+  if not (take_arranged(ARGV[i], next_key) or settle_arranged(ARGV[i], next_key)) then
+    general = general or make_general()
+    replied = replied + 1
+    replies[replied] = general(ARGV[i], next_key)
+  end
+  next_key = next_key + string.byte(ARGV[i], 12)
 end
-return replies
+return table.concat(replies)

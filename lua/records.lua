@@ -1,7 +1,8 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG and what
--- prelude.lua and kinds.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
+-- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG of state.lua.
+--
+-- A limit is {algorithm, kind, window, quota, capacity}.
 
 -- The bytes of a state of these records.
 local function encode(records)

@@ -13,7 +13,8 @@
 --          has placed it; the version that placed it, else that under which it
 --          left; the backend where it was placed, or 0; its state, or ''.
 --
--- Uses what state.lua and claim.lua provide.
+-- Uses parse of state.lua; server_clock, read_present, write_claim, unknown_kind of
+-- claim.lua.
 
 local now, margin, keep, version, to = unpack('>I6I4I4I6I6', ARGV[1])
 local outcomes = {}
@@ -21,10 +22,6 @@ local outcomes = {}
 local function outcome(code, claim_version, backend, state)
   local n = #outcomes
   outcomes[n + 1], outcomes[n + 2], outcomes[n + 3], outcomes[n + 4] = code, claim_version, backend, state
-end
-
-local function claim_left(claim_version, expires_at, left_for, release_version)
-  return string.char(CLAIM_LEFT) .. pack(CLAIM_FORM, claim_version, expires_at) .. pack(LEFT_FORM, left_for, release_version)
 end
 
 for i = 1, #KEYS do
@@ -38,8 +35,8 @@ for i = 1, #KEYS do
     if state and not left then release_version = version end
     if release_version == 0 then code = 0 elseif left then code = 2 end
     local life = max(redis.call('PTTL', KEYS[i]), keep + margin)
-    local released = claim_left(version, max(server_clock() + life, claim.expires_at), to, release_version)
-    redis.call('SET', KEYS[i], released .. (state or ''), 'PX', life)
+    local released = {version = version, expires_at = max(server_clock() + life, claim.expires_at), left_for = to, release_version = release_version}
+    redis.call('SET', KEYS[i], write_claim(released) .. (state or ''), 'PX', life)
     outcome(code, release_version, 0, state or '')
   end
 end

@@ -1,16 +1,12 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, and the claims'
--- constants. Uses max, algorithm_of and what prelude.lua provides.
+-- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG. Uses
+-- algorithm_of of kinds.lua.
 
 -- The most records of one state; and what is added to the kind of one that ends in
 -- an instant, the one at which it is given up.
 local MAX_RECORDS, ENDS_FLAG = 32, 16
-
--- The first byte of a claim in front of a state, of a count that is here or has
--- left, and the claim's size.
-local CLAIM_HERE, CLAIM_LEFT, CLAIM_HERE_BYTES, CLAIM_LEFT_BYTES = 8, 9, 13, 25
 
 -- The bytes of a claim in front of a state, '' if there is none, and the state;
 -- nil if nothing is stored.
@@ -33,7 +29,7 @@ local function parse_rows(state)
   local place = 1
   while place <= #state do
     local kind = string.byte(state, place)
-    local ends = kind >= ENDS_FLAG and kind < 2 * ENDS_FLAG
+    local ends = bit.band(kind, ENDS_FLAG) ~= 0
     if ends then kind = kind - ENDS_FLAG end
     local algorithm = algorithm_of(kind)
     if not algorithm then return nil end

@@ -47,7 +47,11 @@ func (b *Backend) decideAt(ctx context.Context, r throttler.Request, settles boo
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(r, settles, cmd.Val())
+	d, err := readNumbers(r, settles, cmd.Val())
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	return d, nil
 }
 
 // Shard implements handoff.Store.

@@ -140,11 +140,15 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 func (b *Backend) decide(ctx context.Context, r throttler.Request, settles bool, packed []byte) (throttler.Decision, error) {
 	charges := r.Charges()
 	shard := b.shardOf(charges)
-	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
+	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewStringCmd)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(r, settles, cmd.Val())
+	d, err := readDecision(r, settles, []byte(cmd.Val()))
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	return d, nil
 }
 
 // settled returns the request of which s is the settlement, at its instant.

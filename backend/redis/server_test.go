@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
@@ -292,6 +293,72 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 	if left := expiry(); left <= 0 || left > 66*time.Second {
 		t.Errorf("after it: the key expires in %v", left)
+	}
+}
+
+// An expiry is set when a reset time moves forward, and only then: renewed under a
+// clock that stands still, it would keep a window open for ever.
+func TestExpiryFollowsTheResetTime(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	day := throttler.Limit{Quota: 10, Window: 24 * time.Hour}
+	for name, test := range map[string]struct {
+		limits []throttler.Limit
+		renews bool // each charge moves the latest reset time
+	}{
+		"one window":     {[]throttler.Limit{day}, false},
+		"a long one":     {[]throttler.Limit{{Quota: 10, Window: 100 * time.Hour}}, false},
+		"two windows":    {[]throttler.Limit{perHour(10), day}, false},
+		"sliding window": {[]throttler.Limit{{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingWindow}}, false},
+		"mixed, a window is the last to end": {[]throttler.Limit{
+			day, {Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket}, {Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
+		}, false},
+		"mixed, a bucket is the last to end": {[]throttler.Limit{
+			{Quota: 10, Window: time.Minute}, {Quota: 10, Window: 24 * time.Hour, Algorithm: throttler.TokenBucket},
+		}, true},
+		"leaky bucket": {[]throttler.Limit{{Quota: 10, Window: time.Hour, Algorithm: throttler.LeakyBucket}}, true},
+		"sliding log":  {[]throttler.Limit{{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}}, false},
+	} {
+		c := policy(strings.NewReplacer(" ", "-", ",", "").Replace(name), test.limits...).Charge("alice")
+		key := b.backend.Locate(c).Key
+		charge := func() throttler.Decision {
+			t.Helper()
+			d, err := b.Take(t.Context(), c)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return d
+		}
+		expiry := func() time.Duration {
+			t.Helper()
+			left, err := b.client.PTTL(t.Context(), key).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return left
+		}
+		d := charge()
+		latest := d.At()
+		for _, s := range d.Limits() {
+			if s.ResetAt.After(latest) {
+				latest = s.ResetAt
+			}
+		}
+		if left, want := expiry(), latest.Sub(d.At())+algorithm.Margin; left > want || left < want-time.Minute {
+			t.Errorf("%s: the key expires in %v, want %v", name, left, want)
+		}
+		const short = 90 * time.Second
+		b.client.PExpire(t.Context(), key, short)
+		d = charge()
+		if left := expiry(); (left > short) != test.renews || left <= 0 {
+			t.Errorf("%s: after a charge at the same time the key expires in %v; renewed: want %v", name, left, test.renews)
+		}
+		b.client.PExpire(t.Context(), key, short)
+		if _, err := b.Refund(t.Context(), d); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if left := expiry(); left > short || left <= 0 {
+			t.Errorf("%s: after a refund the key expires in %v, want %v", name, left, short)
+		}
 	}
 }
 

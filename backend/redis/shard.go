@@ -82,14 +82,6 @@ type onceCmd struct{ redis.Cmder }
 
 func (onceCmd) NoRetry() bool { return true }
 
-func (s *shard) decision(r throttler.Request, settles bool, reply []int64) (throttler.Decision, error) {
-	d, err := unpackDecision(r, settles, reply)
-	if err != nil {
-		return throttler.Decision{}, s.unavailable(err)
-	}
-	return d, nil
-}
-
 // read returns the stored bytes of keys, "" where there are none.
 func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Duration) ([]string, error) {
 	if r := s.pickReplica(); r != nil {

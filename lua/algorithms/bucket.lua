@@ -3,7 +3,7 @@
 -- of 1/quota of one; that quota, and when the bucket was charged.
 --
 -- Provides token_bucket and leaky_bucket. Uses add_count, add_instant, mul_div,
--- ceil_level.
+-- ceil_level of numbers.lua.
 
 local function bucket(family, is_queue)
   local FORM = '>I1I6I6I7I7I6' -- kind, window; drained at, fraction, quota, charged at

@@ -3,7 +3,7 @@
 --
 -- Provides fixed_window, whose windows open at the first charge, and
 -- aligned_window, whose windows open on multiples of their length. Uses
--- add_count, add_instant.
+-- add_count, add_instant of numbers.lua.
 
 local function fixed_windows(aligned)
   local FORM = '>I1I6I6I7' -- kind, window; reset at, used

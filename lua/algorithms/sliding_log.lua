@@ -1,7 +1,7 @@
 -- sliding_log.lua: as algorithm/sliding_log.go has it. A record is the sum of the
 -- log's entries and the log, a string, oldest entry first.
 --
--- Provides sliding_log. Uses max, min, MAX_COUNT, MAX_LOG_COST.
+-- Provides sliding_log. Uses MAX_LOG_COST of numbers.lua.
 
 local function sliding_log()
   local FORM = '>I1I6I4I7' -- kind, window; number of entries, their sum

@@ -1,7 +1,7 @@
 -- sliding_window.lua: as algorithm/sliding_window.go has it. A record is the start
 -- of the current window, its count, and the count of the window before.
 --
--- Provides sliding_window. Uses add_count, add_instant, mul_div.
+-- Provides sliding_window. Uses add_count, add_instant, mul_div of numbers.lua.
 
 local function sliding_window()
   local FORM = '>I1I6I6I7I7' -- kind, window; start, current, previous

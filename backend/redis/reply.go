@@ -1,0 +1,134 @@
+package redisbackend
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// What the scripts reply. lua/plain.lua describes the replies of the script that makes
+// decisions about counts that do not move, and lua/decide.lua those in numbers.
+
+// How the reply to a decision begins.
+const (
+	repliesRefused = 0 // then the states that refused
+	repliesAllowed = 1 // then the states as they were charged
+	repliesNumbers = 2 // then numbers, one of which says what was decided
+)
+
+// notACount is the first number of a reply about a key that holds something else.
+const notACount = 3
+
+// errForeign says that a key holds what no weir wrote, or a newer one.
+var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
+
+// errReply says that a reply is not one that a script can give.
+var errReply = errors.New("the script's reply has an unknown form")
+
+// cutReply returns the reply to the first decision, which is about so many charges,
+// and the rest: one call's reply is those to its decisions, one after the other.
+func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
+	if len(reply) == 0 {
+		return nil, nil, errReply
+	}
+	size := 1
+	if reply[0] == repliesNumbers {
+		if len(reply) < 3 {
+			return nil, nil, errReply
+		}
+		size += 2 + 8*int(binary.BigEndian.Uint16(reply[1:]))
+	} else {
+		for range charges {
+			if len(reply) < size+2 {
+				return nil, nil, errReply
+			}
+			size += 2 + int(binary.BigEndian.Uint16(reply[size:]))
+		}
+	}
+	if len(reply) < size {
+		return nil, nil, errReply
+	}
+	return reply[:size], reply[size:], nil
+}
+
+// readDecision reads the reply to a decision about r, a settlement if settles.
+// It fails if the reply is not one that the script can give.
+func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.Decision, error) {
+	charges := r.Charges()
+	reply, rest, err := cutReply(reply, len(charges))
+	switch {
+	case err != nil || len(rest) > 0 || reply[0] > repliesNumbers:
+		return throttler.Decision{}, errReply
+	case reply[0] == repliesNumbers:
+		numbers := make([]int64, len(reply)/8)
+		for i := range numbers {
+			numbers[i] = int64(binary.BigEndian.Uint64(reply[3+8*i:]))
+		}
+		return readNumbers(r, settles, numbers)
+	}
+	allowed, fit := reply[0] == repliesAllowed, true
+	d := throttler.NewDecision(r)
+	d.Allowed = allowed
+	all := d.Results()
+	for i, states := 0, reply[1:]; i < len(charges); i++ {
+		c := &charges[i]
+		size := 2 + int(binary.BigEndian.Uint16(states))
+		results := all[:len(c.Policy.Limits)]
+		all = all[len(results):]
+		cost := c.Cost
+		if settles {
+			cost = 0 // it looks at what is left, and asks for nothing
+		}
+		fits, err := algorithm.ReadStored(states[2:size], c.Policy.Limits, cost, r.Now, allowed && cost > 0, results)
+		if err != nil {
+			return throttler.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
+		}
+		if settles {
+			fits = true
+			for j := range results {
+				results[j].RetryAt = 0
+			}
+		}
+		fit = fit && fits
+		states = states[size:]
+	}
+	if allowed != fit {
+		return throttler.Decision{}, fmt.Errorf("the script's reply contradicts itself: %x", reply)
+	}
+	return d, nil
+}
+
+// readNumbers reads a reply in numbers.
+func readNumbers(r throttler.Request, settles bool, reply []int64) (throttler.Decision, error) {
+	if len(reply) == 1 && reply[0] == notACount {
+		return throttler.Decision{}, errForeign
+	}
+	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
+		return throttler.Decision{}, fmt.Errorf("the script's reply does not begin with a decision: %d", reply)
+	}
+	d := throttler.NewDecision(r)
+	d.Allowed = reply[0] == 1
+	charges, results := r.Charges(), d.Results()
+	rest, refused := reply[1:], false
+	for i := range charges {
+		c := &charges[i]
+		for j := range c.Policy.Limits {
+			var err error
+			if results[j], rest, err = algorithm.CutResult(&c.Policy.Limits[j], c.Cost, r.Now, rest); err != nil {
+				return throttler.Decision{}, fmt.Errorf("the script's reply about limit %d of charge %d: %w: %d", j, i, err, reply)
+			}
+			refused = refused || results[j].RetryAt != 0
+		}
+		results = results[len(c.Policy.Limits):]
+	}
+	switch {
+	case len(rest) > 0:
+		return throttler.Decision{}, fmt.Errorf("the script's reply is %d numbers too long: %d", len(rest), reply)
+	case d.Allowed == refused || settles && refused:
+		return throttler.Decision{}, fmt.Errorf("the script's reply contradicts itself: %d", reply)
+	}
+	return d, nil
+}

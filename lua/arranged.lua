@@ -1,0 +1,30 @@
+-- arranged.lua: what take.lua and settle.lua share. They make the decisions about
+-- states whose records are those of the policy's limits, in their order, and where no
+-- product is too large for a double: the common case by far, in one pass over packed
+-- bytes, without a table for a record or a limit. What they do not do, general.lua
+-- does; they have done nothing then.
+--
+-- Provides SHAPE_WINDOW, drain_time, and the formats and sizes of limits and records:
+-- LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- SLIDING_BYTES, BUCKET, BUCKET_BYTES.
+
+-- A shape is a kind and a window in one number: kind * SHAPE_WINDOW + window.
+local SHAPE_WINDOW = 281474976710656
+
+-- A limit: shape, quota, capacity; to settle also mark, fraction.
+local LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES = '>I7I7I7', 21, '>I7I7I7I6I7', 34
+
+-- Records: shape; fixed windows: reset at, used; sliding window: start, current,
+-- previous; buckets: drained at, fraction, quota, charged at.
+local FIXED, FIXED_BYTES = '>I7I6I7', 20
+local SLIDING, SLIDING_BYTES = '>I7I6I7I7', 27
+local BUCKET, BUCKET_BYTES = '>I7I6I7I7I6', 33
+
+-- The ms in which units of a bucket drain, and the rest in 1/quota of one; nil if that
+-- is too large.
+local function drain_time(units, window, quota)
+  local product = units * window
+  if product >= MAX_COUNT then return nil end
+  local rest = product % quota
+  return (product - rest) / quota, rest
+end

@@ -1,0 +1,122 @@
+-- settle.lua: settlements of charges whose states are arranged, and that return units.
+-- One that charges more than before is rare.
+--
+-- Provides settle_arranged. Uses SETTLE, ALLOWED, replies, replied of fast.lua;
+-- states, writes of take.lua; SHAPE_WINDOW, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED,
+-- FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of
+-- arranged.lua.
+
+-- Returns to the limits of one charge what it was charged too much. Returns the bytes
+-- to store, or nil if this is not that simple.
+local function give_back_limits(state, packed, place, limits, charged, cost, now)
+  local back, bytes = charged - cost, nil
+  local from, left = 1, #state -- where the next record begins; bytes left
+  for _ = 1, limits do
+    local shape, quota, _, mark, mark_fraction, stored, record
+    shape, quota, _, mark, mark_fraction, place = unpack(SETTLED_LIMIT, packed, place)
+    local window = shape % SHAPE_WINDOW
+    local kind = (shape - window) / SHAPE_WINDOW
+
+    if kind == FIXED_WINDOW or kind == ALIGNED_WINDOW then
+      local at, used
+      if limits == 1 and left == SHORT_BYTES then
+        stored, at, used = unpack(SHORT_FORM, state)
+        if stored ~= kind * SHORT_WINDOW + window then return nil end
+        left = 0
+      else
+        left = left - FIXED_BYTES
+        if left < 0 then return nil end
+        stored, at, used, from = unpack(FIXED, state, from)
+        if stored ~= shape then return nil end
+      end
+      if mark == at then used = max(used - back, 0) end
+      if limits == 1 and window < SHORT_WINDOW and used < SHORT_COUNT then
+        record = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
+      else
+        record = pack(FIXED, shape, at, used)
+      end
+
+    elseif kind == SLIDING_WINDOW then
+      left = left - SLIDING_BYTES
+      if left < 0 then return nil end
+      local start, current, previous
+      stored, start, current, previous, from = unpack(SLIDING, state, from)
+      if stored ~= shape then return nil end
+      if mark == start then
+        current = max(current - back, 0)
+      elseif mark == start - window then
+        previous = max(previous - back, 0)
+      end
+      record = pack(SLIDING, shape, start, current, previous)
+
+    elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
+      left = left - BUCKET_BYTES
+      if left < 0 then return nil end
+      local at, fraction, charged_under, charged_at
+      stored, at, fraction, charged_under, charged_at, from = unpack(BUCKET, state, from)
+      if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
+      local drains = mark >= now and (at > now or at == now and fraction > 0)
+      if drains and kind == TOKEN_BUCKET then
+        -- What is still to drain between now and the mark comes back.
+        local ms, part = drain_time(back, window, quota)
+        if not ms then return nil end
+        local due = mark - now
+        if due < ms or due == ms and mark_fraction < part then ms, part = due, mark_fraction end
+        at, fraction = at - ms, fraction - part
+        if fraction < 0 then at, fraction = at - 1, fraction + quota end
+        if at < now then at, fraction = now, 0 end
+      elseif drains and mark == at and mark_fraction == fraction then
+        -- The last of a queue gives its place back, but for its first unit's if its
+        -- start has come.
+        local ms, part = drain_time(charged, window, quota)
+        if not ms then return nil end
+        at, fraction = at - ms, fraction - part
+        if fraction < 0 then at, fraction = at - 1, fraction + quota end
+        local kept = cost
+        if kept == 0 and (at < now or at == now and fraction == 0) then kept = 1 end
+        ms, part = drain_time(kept, window, quota)
+        if not ms then return nil end
+        at, fraction = at + ms, fraction - (quota - part)
+        if fraction >= 0 then at = at + 1 else fraction = fraction + quota end
+      end
+      record = pack(BUCKET, shape, at, fraction, quota, charged_at)
+
+    else
+      return nil
+    end
+
+    bytes = bytes and bytes .. record or record
+  end
+  if left > 0 then return nil end
+  return bytes
+end
+
+-- Makes a settlement whose first charge has KEYS[first_key], and replies it. Returns
+-- false if it does not, and then nothing is done. Reset times do not move forward, so
+-- keys keep their expiry.
+local function settle_arranged(packed, first_key)
+  local now, _, op, charges, place = unpack('>I6I4I1I1', packed)
+  if op ~= SETTLE then return false end
+  for i = 1, charges do
+    local state = redis.pcall('GET', KEYS[first_key + i - 1])
+    local charged, cost, _, limits, first = unpack('>I7I7I6I1', packed, place)
+    if cost > charged then return false end
+    states[i] = state or ''
+    if state then
+      writes[i] = give_back_limits(state, packed, first, limits, charged, cost, now)
+      if not writes[i] then return false end
+    else
+      writes[i] = ''
+    end
+    place = first + limits * SETTLED_LIMIT_BYTES
+  end
+  replied = replied + 1
+  replies[replied] = ALLOWED
+  for i = 1, charges do
+    if writes[i] ~= states[i] then redis.call('SET', KEYS[first_key + i - 1], writes[i], 'KEEPTTL') end
+    replies[replied + 1] = pack('>I2', #writes[i])
+    replies[replied + 2] = writes[i]
+    replied = replied + 2
+  end
+  return true
+end

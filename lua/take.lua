@@ -1,0 +1,153 @@
+-- take.lua: takes of any number of charges and limits whose states are arranged.
+--
+-- Provides take_arranged, states, writes. Uses TAKE, REFUSED, ALLOWED, replies,
+-- replied of fast.lua; SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of arranged.lua.
+
+-- Charges cost to the limits of one charge. Returns the bytes to store, the latest
+-- reset times before and after, and the place in packed that follows; false if cost
+-- does not fit, and nil if this is not that simple.
+local function charge_limits(state, packed, place, limits, cost, now)
+  local bytes, before, after = nil, now, now
+  local from, left = 1, state and #state or 0 -- where the next record begins; bytes left
+  for _ = 1, limits do
+    local shape, quota, capacity, record, reset_at
+    shape, quota, capacity, place = unpack(LIMIT, packed, place)
+    local window = shape % SHAPE_WINDOW
+    local kind = (shape - window) / SHAPE_WINDOW
+
+    if kind == FIXED_WINDOW or kind == ALIGNED_WINDOW then
+      local at, used = 0, 0
+      if limits == 1 and left == SHORT_BYTES then
+        local short
+        short, at, used = unpack(SHORT_FORM, state)
+        if short ~= kind * SHORT_WINDOW + window then return nil end
+        left = 0
+      elseif state then
+        left = left - FIXED_BYTES
+        if left < 0 then return nil end
+        local stored
+        stored, at, used, from = unpack(FIXED, state, from)
+        if stored ~= shape then return nil end
+      end
+      if at > now then
+        if at > before then before = at end
+      else
+        at, used = now + window, 0
+        if kind == ALIGNED_WINDOW then at = at - now % window end
+        if at > MAX_INSTANT then return nil end
+      end
+      if cost > capacity - used then return false end
+      used, reset_at = used + cost, at
+      if limits == 1 and window < SHORT_WINDOW and used < SHORT_COUNT then
+        record = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
+      else
+        record = pack(FIXED, shape, at, used)
+      end
+
+    elseif kind == SLIDING_WINDOW then
+      local start, current, previous = 0, 0, 0
+      if state then
+        left = left - SLIDING_BYTES
+        if left < 0 then return nil end
+        local stored
+        stored, start, current, previous, from = unpack(SLIDING, state, from)
+        if stored ~= shape then return nil end
+      end
+      local elapsed = now - start
+      if elapsed < 0 then
+        elapsed = 0 -- time stepped back
+      elseif elapsed >= window then
+        elapsed = elapsed % window
+        previous = start == now - elapsed - window and current or 0
+        start, current = now - elapsed, 0
+      end
+      reset_at = start + 2 * window
+      local share = previous * (window - elapsed)
+      if share >= MAX_COUNT or reset_at > MAX_INSTANT then return nil end
+      local rest = share % window
+      local used = current + (share - rest) / window
+      if rest > 0 then used = used + 1 end
+      -- What is in the previous window alone ends before the charge does.
+      if current > 0 and reset_at > before then before = reset_at end
+      if cost > capacity - used then return false end
+      record = pack(SLIDING, shape, start, current + cost, previous)
+
+    elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
+      local at, fraction = now, 0
+      if state then
+        left = left - BUCKET_BYTES
+        if left < 0 then return nil end
+        local stored, charged_under, _
+        stored, at, fraction, charged_under, _, from = unpack(BUCKET, state, from)
+        if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
+      end
+      if at < now then at, fraction = now, 0 end
+      local level = (at - now) * quota + fraction
+      if level >= MAX_COUNT then return nil end
+      local rest = level % window
+      local used = (level - rest) / window
+      if rest > 0 then used = used + 1 end
+      reset_at = at
+      if fraction > 0 then reset_at = at + 1 end
+      if reset_at > before then before = reset_at end
+      if cost > capacity - used then return false end
+      local ms, part = drain_time(cost, window, quota)
+      if not ms then return nil end
+      at, fraction = at + ms, fraction - (quota - part)
+      if fraction >= 0 then at = at + 1 else fraction = fraction + quota end
+      reset_at = at
+      if fraction > 0 then reset_at = at + 1 end
+      if reset_at > MAX_INSTANT then return nil end
+      record = pack(BUCKET, shape, at, fraction, quota, now)
+
+    else
+      return nil
+    end
+
+    if reset_at > after then after = reset_at end
+    bytes = bytes and bytes .. record or record
+  end
+  if left > 0 then return nil end
+  return bytes, before, after
+end
+
+-- What the keys of a decision's charges have stored, and are to store; and for how
+-- many ms, if their reset times move forward.
+local states, writes, lives = {nil, nil, nil}, {nil, nil, nil}, {nil, nil, nil}
+
+-- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
+-- false if it does not, and then nothing is done.
+local function take_arranged(packed, first_key)
+  local now, margin, op, charges, place = unpack('>I6I4I1I1', packed)
+  if op ~= TAKE or now > MAX_INSTANT then return false end
+  local allowed = true
+  for i = 1, charges do
+    local state = redis.pcall('GET', KEYS[first_key + i - 1])
+    local cost, limits, first = unpack('>I7I1', packed, place)
+    local bytes, before, after = charge_limits(state, packed, first, limits, cost, now)
+    if bytes == nil then return false end
+    allowed = allowed and bytes
+    place = first + limits * LIMIT_BYTES
+    states[i] = state
+    writes[i] = cost > 0 and bytes
+    lives[i] = bytes and (not state or after > before) and after - now + margin
+  end
+  replied = replied + 1
+  replies[replied] = allowed and ALLOWED or REFUSED
+  for i = 1, charges do
+    local state = states[i] or ''
+    if allowed and writes[i] then
+      state = writes[i]
+      if lives[i] then
+        redis.call('SET', KEYS[first_key + i - 1], state, 'PX', lives[i])
+      else
+        redis.call('SET', KEYS[first_key + i - 1], state, 'KEEPTTL')
+      end
+    end
+    replies[replied + 1] = pack('>I2', #state)
+    replies[replied + 2] = state
+    replied = replied + 2
+  end
+  return true
+end
