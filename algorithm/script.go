@@ -20,15 +20,19 @@ func AppendLimit(b []byte, l *throttler.Limit) []byte {
 	return appendCount(b, n.capacity)
 }
 
+// ReplySize returns how many numbers scripts reply about l.
+func ReplySize(l *throttler.Limit) int {
+	if kinds[kindOf(l)].markIsResetAt {
+		return 3
+	}
+	return 6
+}
+
 // CutResult returns what a script's reply begins with, the result for l of a
 // decision at now about cost, and the rest of the reply. It fails if no script
 // replies this: a proxy, or a script that is not ours, may answer anything.
 func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (Result, []int64, error) {
-	k := kindOf(l)
-	size := 6
-	if kinds[k].markIsResetAt {
-		size = 3
-	}
+	k, size := kindOf(l), ReplySize(l)
 	if len(reply) < size {
 		return Result{}, nil, errors.New("the reply is too short")
 	}

@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -19,7 +16,9 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if p == nil {
 		return b.Take(ctx, r)
 	}
-	return b.decideAt(ctx, r.Now, r.Charges, false, packTake(r, b.margin), p)
+	j := b.newTake(ctx, r)
+	defer j.free()
+	return b.decideAt(j, r.Now, r.Charges, false, p)
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
@@ -27,27 +26,30 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
-	return b.decideAt(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin), p)
+	j := b.newSettlement(ctx, s)
+	defer j.free()
+	return b.decideAt(j, s.Now, s.Charged.Charges, true, p)
 }
 
-func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
-	shard := b.shardOf(charges)
-	args := [][]byte{packed}
+// decideAt makes j's decision under p. It shares a round trip with others, but no
+// call.
+func (b *Backend) decideAt(j *job, now time.Time, charges []throttler.Charge, settles bool, p *handoff.Placement) (throttler.Decision, error) {
+	j.script, j.kind = &decideAtScript, lone
 	if len(p.Arrivals) > 0 {
-		args = append(args, packArrivals(p))
+		j.more = packArrivals(p)
 	}
-	cmd, err := runScript(ctx, shard, decideAtScript, lua.DecideAt, b.keysOf(charges), args, redis.NewIntSliceCmd)
-	if err != nil {
+	shard := b.shardOf(charges)
+	if err := shard.do(j); err != nil {
 		return throttler.Decision{}, err
 	}
-	if reply := cmd.Val(); len(reply) > 0 && reply[0] == elsewhere {
-		err := unpackElsewhere(len(charges), reply[1:])
+	if len(j.reply) > 0 && j.reply[0] == elsewhere {
+		err := unpackElsewhere(len(charges), j.reply[1:])
 		if e := (*handoff.ElsewhereError)(nil); !errors.As(err, &e) {
 			err = shard.unavailable(err)
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	return shard.decision(now, charges, settles, j.reply)
 }
 
 // Shard implements handoff.Store.
@@ -85,11 +87,11 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if r.ReadOnly {
 		return shard.wouldRelease(ctx, r, keys)
 	}
-	cmd, err := runScript(ctx, shard, releaseScript, lua.Release, keys, [][]byte{packRelease(r, b.margin)}, redis.NewSliceCmd)
+	reply, err := shard.release(ctx, keys, packRelease(r, b.margin))
 	if err != nil {
 		return nil, err
 	}
-	all, err := unpackReleased(len(keys), cmd.Val())
+	all, err := unpackReleased(len(keys), reply)
 	if err != nil {
 		return nil, shard.unavailable(err)
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/rendezvous"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -127,23 +126,26 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	return b, nil
 }
 
-// Take implements throttler.Backend: one EVALSHA on the primary.
+// Take implements throttler.Backend: one decision of an EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, r.Now, r.Charges, false, packTake(r, b.margin))
+	j := b.newTake(ctx, r)
+	defer j.free()
+	return b.decide(j, r.Now, r.Charges, false)
 }
 
-// Settle implements throttler.Backend: one EVALSHA on the primary.
+// Settle implements throttler.Backend: one decision of an EVALSHA on the primary.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin))
+	j := b.newSettlement(ctx, s)
+	defer j.free()
+	return b.decide(j, s.Now, s.Charged.Charges, true)
 }
 
-func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte) (throttler.Decision, error) {
+func (b *Backend) decide(j *job, now time.Time, charges []throttler.Charge, settles bool) (throttler.Decision, error) {
 	shard := b.shardOf(charges)
-	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
-	if err != nil {
+	if err := shard.do(j); err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	return shard.decision(now, charges, settles, j.reply)
 }
 
 // Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.

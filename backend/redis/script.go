@@ -1,6 +1,7 @@
 package redisbackend
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -18,44 +19,60 @@ const (
 	opSettle = 1
 )
 
-// packTake returns the packed form of a take.
-func packTake(r throttler.Request, margin int64) []byte {
-	b := packHead(r.Now, margin, opTake, len(r.Charges))
+// newTake returns the job of a take.
+func (b *Backend) newTake(ctx context.Context, r throttler.Request) *job {
+	j := b.newJob(ctx, r.Charges)
+	buf := b.appendHead(j.buf, r.Now, opTake, len(r.Charges))
 	for i := range r.Charges {
 		c := &r.Charges[i]
-		b = algorithm.AppendUint(b, 7, c.Cost)
-		b = append(b, byte(len(c.Policy.Limits)))
-		for j := range c.Policy.Limits {
-			b = algorithm.AppendLimit(b, &c.Policy.Limits[j])
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
+		buf = append(buf, byte(len(c.Policy.Limits)))
+		for k := range c.Policy.Limits {
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
 		}
 	}
-	return b
+	if isSimple(r.Charges) {
+		j.kind = simple
+	}
+	j.packed, j.buf = buf[len(j.buf):], buf
+	return j
 }
 
-// packSettle returns the packed form of a settlement.
-func packSettle(s throttler.Settlement, margin int64) []byte {
-	b := packHead(s.Now, margin, opSettle, len(s.Charged.Charges))
-	for i := range s.Charged.Charges {
-		c := &s.Charged.Charges[i]
-		b = algorithm.AppendUint(b, 7, c.Cost)
-		b = algorithm.AppendUint(b, 7, s.Costs[i])
-		b = algorithm.AppendUint(b, 6, s.Charged.At.UnixMilli())
-		b = append(b, byte(len(c.Policy.Limits)))
+// newSettlement returns the job of a settlement.
+func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *job {
+	charges := s.Charged.Charges
+	j := b.newJob(ctx, charges)
+	buf := b.appendHead(j.buf, s.Now, opSettle, len(charges))
+	for i := range charges {
+		c := &charges[i]
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
+		buf = algorithm.AppendUint(buf, 7, s.Costs[i])
+		buf = algorithm.AppendUint(buf, 6, s.Charged.At.UnixMilli())
+		buf = append(buf, byte(len(c.Policy.Limits)))
 		charged := algorithm.StatusesOf(&s.Charged, i)
-		for j := range c.Policy.Limits {
-			b = algorithm.AppendLimit(b, &c.Policy.Limits[j])
-			b = algorithm.AppendUint(b, 6, charged[j].Mark.At)
-			b = algorithm.AppendUint(b, 7, charged[j].Mark.Fraction)
+		for k := range c.Policy.Limits {
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
+			buf = algorithm.AppendUint(buf, 6, charged[k].Mark.At)
+			buf = algorithm.AppendUint(buf, 7, charged[k].Mark.Fraction)
 		}
 	}
-	return b
+	j.packed, j.buf = buf[len(j.buf):], buf
+	return j
 }
 
-func packHead(now time.Time, margin int64, op byte, charges int) []byte {
-	b := make([]byte, 0, 64)
-	b = algorithm.AppendUint(b, 6, now.UnixMilli())
-	b = algorithm.AppendUint(b, 4, margin)
-	return append(b, op, byte(charges))
+func (b *Backend) appendHead(buf []byte, now time.Time, op byte, charges int) []byte {
+	buf = algorithm.AppendUint(buf, 6, now.UnixMilli())
+	buf = algorithm.AppendUint(buf, 4, b.margin)
+	return append(buf, op, byte(charges))
+}
+
+// isSimple reports whether fast.lua decides a take of charges, in most cases.
+func isSimple(charges []throttler.Charge) bool {
+	if len(charges) != 1 || len(charges[0].Policy.Limits) != 1 {
+		return false
+	}
+	l := &charges[0].Policy.Limits[0]
+	return l.Algorithm == throttler.FixedWindow && !l.Aligned
 }
 
 // notACount is the reply to a decision about a key that holds something else.

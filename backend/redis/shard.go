@@ -3,7 +3,9 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,17 +16,22 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The scripts. Their SHA-1s are computed here, not asked for.
+// script is a Lua script. Its SHA-1 is computed here, not asked for.
+type script struct{ text, hash string }
+
 var (
-	decideScript   = redis.NewScript(lua.Decide)
-	decideAtScript = redis.NewScript(lua.DecideAt)
-	releaseScript  = redis.NewScript(lua.Release)
+	decideScript   = newScript(lua.Decide)
+	decideAtScript = newScript(lua.DecideAt)
+	releaseScript  = newScript(lua.Release)
 )
+
+func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
 
 // shard is a Shard in use.
 type shard struct {
 	name     string
 	primary  client
+	line     *line // to the primary
 	replicas []*replica
 }
 
@@ -38,42 +45,46 @@ type replica struct {
 const skipReplicaFor = time.Second
 
 func newShard(s Shard) *shard {
-	sh := &shard{name: s.Name, primary: newClient(s.Primary)}
+	primary := newClient(s.Primary)
+	sh := &shard{name: s.Name, primary: primary, line: newLine(primary)}
 	for _, c := range s.Replicas {
 		sh.replicas = append(sh.replicas, &replica{client: newClient(c)})
 	}
 	return sh
 }
 
-// runScript runs a script on the primary. It is sent once: only a reply that
-// says that the script is unknown, and so did not run, lets it be sent again,
-// with its text.
-func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed [][]byte, newCmd func(context.Context, ...any) C) (C, error) {
-	cmd := newCmd(ctx, scriptArgs("evalsha", script.Hash(), keys, packed)...)
-	err := s.primary.process(ctx, onceCmd{cmd})
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = newCmd(ctx, scriptArgs("eval", source, keys, packed)...)
-		err = s.primary.process(ctx, onceCmd{cmd})
+// do sends j with others. A caller that left before it was sent gets its context's
+// error, and one about which it is unknown what happened a throttler.UnavailableError.
+func (s *shard) do(j *job) error {
+	err := s.line.do(j)
+	if err == nil {
+		return nil
 	}
-	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
-		err = errForeign
+	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
+		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)
 	}
-	if err != nil {
-		return cmd, s.unavailable(err)
-	}
-	return cmd, nil
+	return s.unavailable(err)
 }
 
-func scriptArgs(command, source string, keys []string, packed [][]byte) []any {
-	args := make([]any, 0, 3+len(keys)+len(packed))
-	args = append(args, command, source, len(keys))
-	for _, key := range keys {
-		args = append(args, key)
+// release runs the script that releases counts: in a round trip of its own, and
+// again only if the server did not know it.
+func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
+	run := func(command, source string) (*redis.SliceCmd, error) {
+		args := append(make([]any, 0, 4+len(keys)), command, source, len(keys))
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		cmd := redis.NewSliceCmd(ctx, append(args, packed)...)
+		return cmd, s.primary.process(ctx, onceCmd{cmd})
 	}
-	for _, arg := range packed {
-		args = append(args, arg)
+	cmd, err := run("evalsha", releaseScript.hash)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd, err = run("eval", releaseScript.text)
 	}
-	return args
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return cmd.Val(), nil
 }
 
 // onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
@@ -178,6 +189,13 @@ func (s *shard) load(ctx context.Context) error {
 	return nil
 }
 
+// unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
+	switch {
+	case strings.Contains(err.Error(), "WRONGTYPE"):
+		err = errForeign
+	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
+	}
 	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }

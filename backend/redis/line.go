@@ -1,0 +1,284 @@
+package redisbackend
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Bounds of what one primary is sent.
+const (
+	perFlight  = 256    // decisions in one flight
+	perCall    = 16     // decisions in one call of a script
+	maxWaiting = 10_000 // decisions that wait for a flight
+)
+
+var maxFlights, threshold = func() (int, []int) {
+	t := []int{0, 0, 0, 0, 0, 0, 0, 0}
+	n := 4
+	if s := os.Getenv("LINE"); s != "" {
+		n = 0
+		for _, w := range strings.Split(s, ",") {
+			t[n], _ = strconv.Atoi(w)
+			n++
+		}
+	}
+	return n, t
+}()
+
+// A line sends decisions to one primary. Those of many goroutines share round
+// trips, by group commit: while maxFlights are on their way, decisions wait, in
+// order, and the next flight takes all that wait. Nobody waits for a timer.
+type line struct {
+	client client
+
+	// splits says that the client finds a command's server by its first key, so
+	// that decisions share a call only within a partition.
+	splits atomic.Bool
+
+	mu      sync.Mutex
+	flights int
+	waiting queue
+}
+
+func newLine(c client) *line {
+	l := &line{client: c}
+	_, oneServer := c.UniversalClient.(*redis.Client)
+	l.splits.Store(!oneServer)
+	return l
+}
+
+// unsentError is the error of a caller that left before its decision was sent.
+// It does not wrap throttler.ErrUnavailable: the outcome is known.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
+func (e *unsentError) Unwrap() error { return e.err }
+
+var errCrowded = fmt.Errorf("the queue is full: %d decisions wait for this primary; nothing was sent", maxWaiting)
+
+// do sends j and returns when it has its reply, or at once when its context is
+// done. The error is an *unsentError if j was not sent, and never will be.
+func (l *line) do(j *job) error {
+	if err := j.ctx.Err(); err != nil {
+		return &unsentError{err}
+	}
+	l.mu.Lock()
+	if l.waiting.len >= maxWaiting {
+		l.mu.Unlock()
+		return errCrowded
+	}
+	departs := l.flights < maxFlights && l.waiting.len >= threshold[l.flights]
+	if departs {
+		l.flights++
+	}
+	if departs && l.waiting.len == 0 && l.client.ends(j.ctx) {
+		j.boarded = true
+		l.mu.Unlock()
+		l.flyAlone(j)
+		return j.err
+	}
+	l.waiting.push(j)
+	l.mu.Unlock()
+	if departs {
+		go l.fly()
+	}
+	select {
+	case <-j.done:
+		return j.err
+	case <-j.ctx.Done():
+		return l.leave(j)
+	}
+}
+
+// leave returns the error of a caller whose context is done.
+func (l *line) leave(j *job) error {
+	l.mu.Lock()
+	waited := j.waits
+	if waited {
+		l.waiting.remove(j)
+	}
+	l.mu.Unlock()
+	if waited || !j.boarded {
+		return &unsentError{j.ctx.Err()}
+	}
+	select {
+	case <-j.done: // both at once: the answer counts
+		return j.err
+	default:
+		j.abandoned = true
+		return j.ctx.Err()
+	}
+}
+
+// fly makes flights while decisions wait.
+func (l *line) fly() {
+	f := flightPool.Get().(*flight)
+	for l.board(f) {
+		f.run(l)
+		runtime.Gosched() // those that have their answers may ask again, and fly with the next
+	}
+	flightPool.Put(f)
+}
+
+// flyAlone sends j in its caller's goroutine, and leaves further flights to another.
+func (l *line) flyAlone(j *job) {
+	f := flightPool.Get().(*flight)
+	f.jobs = append(f.jobs, j)
+	f.run(l)
+	flightPool.Put(f)
+	<-j.done
+	l.mu.Lock()
+	more := l.waiting.len > 0
+	if !more {
+		l.flights--
+	}
+	l.mu.Unlock()
+	if more {
+		go l.fly()
+	}
+}
+
+// board fills f with those that wait. If nobody does, the flight ends.
+func (l *line) board(f *flight) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(f.jobs) < perFlight && l.waiting.len > 0 {
+		j := l.waiting.first
+		l.waiting.remove(j)
+		if j.ctx.Err() != nil {
+			continue // its caller has left, or is about to
+		}
+		j.boarded = true
+		f.jobs = append(f.jobs, j)
+	}
+	if len(f.jobs) == 0 {
+		l.flights--
+		return false
+	}
+	return true
+}
+
+// job is one decision to send.
+type job struct {
+	ctx context.Context
+
+	script    *script
+	kind      kind
+	partition []byte // the part of its keys by which a cluster chooses their slot
+	keys      []arg  // of its charges
+	packed    arg
+	more      arg // a second argument, or nil
+
+	size int // of a reply that decides, in numbers
+	work int // of its limits, as throttler.Limit.Work has it
+
+	buf []byte // of keys and packed
+
+	// Guarded by the line's mutex.
+	next, previous *job
+	waits, boarded bool
+
+	// Set before done has one.
+	reply []int64
+	err   error
+	done  chan struct{}
+
+	abandoned bool // by its caller, while a flight holds it
+}
+
+// kind says which decisions share a call: those of one kind.
+type kind int
+
+const (
+	simple kind = iota // what fast.lua decides: others in the call would keep it from doing so
+	mixed
+	lone // shares a call with none
+)
+
+// arg is an argument of a command; a pointer to it makes no copy and no garbage.
+type arg []byte
+
+// MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
+func (a *arg) MarshalBinary() ([]byte, error) { return *a, nil }
+
+// String is for hooks that show commands.
+func (a *arg) String() string { return string(*a) }
+
+var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 1)} }}
+
+// newJob returns a job about charges, with nothing packed yet.
+func (b *Backend) newJob(ctx context.Context, charges []throttler.Charge) *job {
+	j := jobPool.Get().(*job)
+	j.ctx, j.script, j.kind, j.size = ctx, &decideScript, mixed, 1
+	for i := range charges {
+		c := &charges[i]
+		start := len(j.buf)
+		j.buf = b.appendKey(j.buf, c)
+		j.keys = append(j.keys, j.buf[start:len(j.buf):len(j.buf)])
+		for k := range c.Policy.Limits {
+			j.size += algorithm.ReplySize(&c.Policy.Limits[k])
+			j.work += c.Policy.Limits[k].Work()
+		}
+	}
+	j.partition = j.keys[0][:b.partitionBytes()]
+	return j
+}
+
+// free returns j for reuse, unless a flight may still hold it.
+func (j *job) free() {
+	if j.abandoned {
+		return
+	}
+	clear(j.keys)
+	*j = job{keys: j.keys[:0], buf: j.buf[:0], done: j.done}
+	jobPool.Put(j)
+}
+
+// finish gives j its outcome. The caller may reuse j from then on.
+func (j *job) finish(reply []int64, err error) {
+	j.reply, j.err = reply, err
+	j.done <- struct{}{}
+}
+
+// queue is a list of jobs, oldest first.
+type queue struct {
+	first, last *job
+	len         int
+}
+
+func (q *queue) push(j *job) {
+	j.waits, j.previous = true, q.last
+	if q.last == nil {
+		q.first = j
+	} else {
+		q.last.next = j
+	}
+	q.last = j
+	q.len++
+}
+
+func (q *queue) remove(j *job) {
+	if j.previous == nil {
+		q.first = j.next
+	} else {
+		j.previous.next = j.next
+	}
+	if j.next == nil {
+		q.last = j.previous
+	} else {
+		j.next.previous = j.previous
+	}
+	j.waits, j.next, j.previous = false, nil, nil
+	q.len--
+}
