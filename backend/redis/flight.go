@@ -16,6 +16,8 @@ import (
 // A flight is one round trip: calls of scripts, written at once, for many
 // decisions. Its memory is used again for the next.
 type flight struct {
+	departed time.Time // guarded by the line's mutex
+
 	jobs  []*job
 	calls []call
 	args  []any

@@ -3,12 +3,11 @@ package redisbackend
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -18,27 +17,22 @@ import (
 
 // Bounds of what one primary is sent.
 const (
+	maxFlights  = 2                     // on their way at once, but for late ones
+	late        = 10 * time.Millisecond // how long a flight is on its way until it is late
+	maxWithLate = 8                     // flights on their way at once, late ones included
+
 	perFlight  = 256    // decisions in one flight
 	perCall    = 16     // decisions in one call of a script
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-var maxFlights, threshold = func() (int, []int) {
-	t := []int{0, 0, 0, 0, 0, 0, 0, 0}
-	n := 4
-	if s := os.Getenv("LINE"); s != "" {
-		n = 0
-		for _, w := range strings.Split(s, ",") {
-			t[n], _ = strconv.Atoi(w)
-			n++
-		}
-	}
-	return n, t
-}()
-
 // A line sends decisions to one primary. Those of many goroutines share round
 // trips, by group commit: while maxFlights are on their way, decisions wait, in
 // order, and the next flight takes all that wait. Nobody waits for a timer.
+//
+// Few flights make large ones, which cost both sides less for each decision. One
+// that is late, because its connection is dead or the server far away, does not
+// count: those who wait leave with the next decision that comes.
 type line struct {
 	client client
 
@@ -47,7 +41,7 @@ type line struct {
 	splits atomic.Bool
 
 	mu      sync.Mutex
-	flights int
+	flights []*flight // on their way
 	waiting queue
 }
 
@@ -78,21 +72,49 @@ func (l *line) do(j *job) error {
 		l.mu.Unlock()
 		return errCrowded
 	}
-	departs := l.flights < maxFlights && l.waiting.len >= threshold[l.flights]
-	if departs {
-		l.flights++
-	}
-	if departs && l.waiting.len == 0 && l.client.ends(j.ctx) {
-		j.boarded = true
+	if !l.mayDepart() {
+		l.waiting.push(j)
 		l.mu.Unlock()
-		l.flyAlone(j)
+		return l.wait(j)
+	}
+	f := flightPool.Get().(*flight)
+	l.depart(f)
+	if l.waiting.len == 0 && l.client.ends(j.ctx) {
+		j.boarded = true
+		f.jobs = append(f.jobs, j)
+		l.mu.Unlock()
+		f.run(l)
+		<-j.done
+		l.land(f)
 		return j.err
 	}
 	l.waiting.push(j)
 	l.mu.Unlock()
-	if departs {
-		go l.fly()
+	go l.fly(f)
+	return l.wait(j)
+}
+
+// mayDepart reports whether another flight may be made.
+func (l *line) mayDepart() bool {
+	if len(l.flights) < maxFlights || len(l.flights) == maxWithLate {
+		return len(l.flights) < maxFlights
 	}
+	onTime, now := 0, time.Now()
+	for _, f := range l.flights {
+		if now.Sub(f.departed) < late {
+			onTime++
+		}
+	}
+	return onTime < maxFlights
+}
+
+func (l *line) depart(f *flight) {
+	f.departed = time.Now()
+	l.flights = append(l.flights, f)
+}
+
+// wait returns when j has its outcome, or its context is done.
+func (l *line) wait(j *job) error {
 	select {
 	case <-j.done:
 		return j.err
@@ -121,35 +143,37 @@ func (l *line) leave(j *job) error {
 	}
 }
 
-// fly makes flights while decisions wait.
-func (l *line) fly() {
-	f := flightPool.Get().(*flight)
+// fly makes flights, in the place of f, while decisions wait.
+func (l *line) fly(f *flight) {
 	for l.board(f) {
 		f.run(l)
-		runtime.Gosched() // those that have their answers may ask again, and fly with the next
+		runtime.Gosched() // those that have their answers may ask again, and go with the next
 	}
 	flightPool.Put(f)
 }
 
-// flyAlone sends j in its caller's goroutine, and leaves further flights to another.
-func (l *line) flyAlone(j *job) {
-	f := flightPool.Get().(*flight)
-	f.jobs = append(f.jobs, j)
-	f.run(l)
-	flightPool.Put(f)
-	<-j.done
+// land ends f, which a caller made in its own goroutine. If decisions wait,
+// another goroutine goes on.
+func (l *line) land(f *flight) {
 	l.mu.Lock()
-	more := l.waiting.len > 0
-	if !more {
-		l.flights--
+	waiting := l.waiting.len > 0
+	if !waiting {
+		l.end(f)
 	}
 	l.mu.Unlock()
-	if more {
-		go l.fly()
+	if waiting {
+		go l.fly(f)
+	} else {
+		flightPool.Put(f)
 	}
 }
 
-// board fills f with those that wait. If nobody does, the flight ends.
+func (l *line) end(f *flight) {
+	i := slices.Index(l.flights, f)
+	l.flights = slices.Delete(l.flights, i, i+1)
+}
+
+// board fills f with those that wait. If there are none, f ends.
 func (l *line) board(f *flight) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,9 +187,10 @@ func (l *line) board(f *flight) bool {
 		f.jobs = append(f.jobs, j)
 	}
 	if len(f.jobs) == 0 {
-		l.flights--
+		l.end(f)
 		return false
 	}
+	f.departed = time.Now()
 	return true
 }
 
