@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
@@ -43,12 +41,12 @@ type line struct {
 	mu      sync.Mutex
 	flights []*flight // on their way
 	waiting queue
+	room    int // in waiting
 }
 
-func newLine(c client) *line {
-	l := &line{client: c}
-	_, oneServer := c.UniversalClient.(*redis.Client)
-	l.splits.Store(!oneServer)
+func newLine(c client, splits bool) *line {
+	l := &line{client: c, room: maxWaiting}
+	l.splits.Store(splits)
 	return l
 }
 
@@ -59,7 +57,7 @@ type unsentError struct{ err error }
 func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
 func (e *unsentError) Unwrap() error { return e.err }
 
-var errCrowded = fmt.Errorf("the queue is full: %d decisions wait for this primary; nothing was sent", maxWaiting)
+var errCrowded = fmt.Errorf("the queue of decisions to the primary is full, at %d; nothing was sent", maxWaiting)
 
 // do sends j and returns when it has its reply, or at once when its context is
 // done. The error is an *unsentError if j was not sent, and never will be.
@@ -68,11 +66,11 @@ func (l *line) do(j *job) error {
 		return &unsentError{err}
 	}
 	l.mu.Lock()
-	if l.waiting.len >= maxWaiting {
-		l.mu.Unlock()
-		return errCrowded
-	}
 	if !l.mayDepart() {
+		if l.waiting.len >= l.room {
+			l.mu.Unlock()
+			return errCrowded
+		}
 		l.waiting.push(j)
 		l.mu.Unlock()
 		return l.wait(j)
@@ -83,9 +81,8 @@ func (l *line) do(j *job) error {
 		j.boarded = true
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
-		f.run(l)
+		l.flyAlone(f)
 		<-j.done
-		l.land(f)
 		return j.err
 	}
 	l.waiting.push(j)
@@ -152,20 +149,23 @@ func (l *line) fly(f *flight) {
 	flightPool.Put(f)
 }
 
-// land ends f, which a caller made in its own goroutine. If decisions wait,
-// another goroutine goes on.
-func (l *line) land(f *flight) {
-	l.mu.Lock()
-	waiting := l.waiting.len > 0
-	if !waiting {
-		l.end(f)
-	}
-	l.mu.Unlock()
-	if waiting {
-		go l.fly(f)
-	} else {
-		flightPool.Put(f)
-	}
+// flyAlone makes one flight in the goroutine of the only caller that it carries. If
+// decisions wait then, another goroutine goes on.
+func (l *line) flyAlone(f *flight) {
+	defer func() { // also if a hook of the client panics: the caller may recover
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case len(f.jobs) > 0:
+			l.end(f) // and never use it again
+		case l.waiting.len > 0:
+			go l.fly(f)
+		default:
+			l.end(f)
+			flightPool.Put(f)
+		}
+	}()
+	f.run(l)
 }
 
 func (l *line) end(f *flight) {

@@ -295,34 +295,6 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 }
 
-// A cluster refuses a script whose keys lie in different slots.
-func TestChainOnRedisCluster(t *testing.T) {
-	server := testserver.Redis(t, "--cluster-enabled", "yes")
-	node := newClient(t, server.Addr)
-	if err := node.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
-		t.Fatal(err)
-	}
-	for !strings.Contains(node.ClusterInfo(t.Context()).Val(), "cluster_state:ok") {
-		if t.Context().Err() != nil {
-			t.Fatal("the cluster does not come up")
-		}
-	}
-	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
-	t.Cleanup(func() { _ = c.Close() })
-	th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
-	org, team, user := policy("org", perHour(100)), policy("team", perHour(10)), policy("user", perHour(2))
-	for i, want := range []bool{true, true, false} {
-		d, err := th.Take(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
-		if err != nil || d.Allowed != want {
-			t.Errorf("take %d: allowed %v, error %v; want %v", i, d.Allowed, err, want)
-		}
-	}
-	d, err := th.Peek(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
-	if err != nil || d.Limits[0].Used != 2 || d.Limits[2].Used != 2 {
-		t.Errorf("peek: %+v, error %v", d.Limits, err)
-	}
-}
-
 func TestKeysShowNothingAndStayInOneSlot(t *testing.T) {
 	c := newClient(t, testserver.Redis(t).Addr)
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)

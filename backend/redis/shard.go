@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,8 +32,14 @@ func newScript(text string) script { return script{text, redis.NewScript(text).H
 type shard struct {
 	name     string
 	primary  client
-	line     *line // to the primary
 	replicas []*replica
+
+	// line leads to the primary. To a Redis Cluster there are as many as it has
+	// nodes, so that one which hangs does not hold up the decisions of others.
+	line    *line
+	cluster *redis.ClusterClient // nil if the primary is none
+	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
+	splits  bool                 // see line
 }
 
 type replica struct {
@@ -46,7 +53,10 @@ const skipReplicaFor = time.Second
 
 func newShard(s Shard) *shard {
 	primary := newClient(s.Primary)
-	sh := &shard{name: s.Name, primary: primary, line: newLine(primary)}
+	_, oneServer := s.Primary.(*redis.Client)
+	sh := &shard{name: s.Name, primary: primary, splits: s.Proxy || !oneServer}
+	sh.line = newLine(primary, sh.splits)
+	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
 	for _, c := range s.Replicas {
 		sh.replicas = append(sh.replicas, &replica{client: newClient(c)})
 	}
@@ -56,7 +66,7 @@ func newShard(s Shard) *shard {
 // do sends j with others. A caller that left before it was sent gets its context's
 // error, and one about which it is unknown what happened a throttler.UnavailableError.
 func (s *shard) do(j *job) error {
-	err := s.line.do(j)
+	err := s.lineOf(j).do(j)
 	if err == nil {
 		return nil
 	}
@@ -65,6 +75,31 @@ func (s *shard) do(j *job) error {
 	}
 	return s.unavailable(err)
 }
+
+// lineOf returns the line by which j is sent. Which node of a cluster it leads to
+// is the client's guess, which may be out of date: it sends j to where it belongs.
+func (s *shard) lineOf(j *job) *line {
+	if s.cluster == nil {
+		return s.line
+	}
+	node, err := s.cluster.MasterForKey(doNotAsk, string(j.keys[0]))
+	if err != nil {
+		return s.line // the client will ask for the nodes when it sends
+	}
+	addr := node.Options().Addr
+	if l, ok := s.byNode.Load(addr); ok {
+		return l.(*line)
+	}
+	l, _ := s.byNode.LoadOrStore(addr, newLine(s.primary, s.splits))
+	return l.(*line)
+}
+
+// doNotAsk is a context under which a client only says what it knows.
+var doNotAsk = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // release runs the script that releases counts: in a round trip of its own, and
 // again only if the server did not know it.
