@@ -30,7 +30,8 @@ func startCluster(t *testing.T, n int) []*testserver.RedisServer {
 		}
 		port := bus.Addr().(*net.TCPAddr).Port
 		_ = bus.Close()
-		servers[i] = testserver.Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(port))
+		servers[i] = testserver.Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(port),
+			"--cluster-node-timeout", "600000") // a node that a test lets hang is not given up
 		nodes[i] = newClient(t, servers[i].Addr)
 		if err := nodes[i].ClusterAddSlotsRange(t.Context(), 16384*i/n, 16384*(i+1)/n-1).Err(); err != nil {
 			t.Fatal(err)
