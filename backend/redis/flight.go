@@ -102,6 +102,7 @@ func (f *flight) plan(splits bool) {
 	}
 }
 
+// argsOf returns the arguments of a call for jobs.
 func (f *flight) argsOf(jobs []*job, command string) []any {
 	start, keys := len(f.args), 0
 	for _, j := range jobs {
@@ -152,8 +153,8 @@ func (f *flight) deliver(l *line, again bool) bool {
 	return len(f.jobs) > 0
 }
 
-// didNotRun reports whether err says that the server refused to begin c, and
-// that it will not if c is sent again as it can be.
+// didNotRun reports whether err says that the server did not begin c, for a reason
+// that is gone when it is sent again with the script's text.
 func (l *line) didNotRun(c *call, err error) bool {
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):

@@ -76,7 +76,8 @@ func (l *line) do(j *job) error {
 		return l.wait(j)
 	}
 	f := flightPool.Get().(*flight)
-	l.depart(f)
+	f.departed = time.Now()
+	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && l.client.ends(j.ctx) {
 		j.boarded = true
 		f.jobs = append(f.jobs, j)
@@ -93,8 +94,11 @@ func (l *line) do(j *job) error {
 
 // mayDepart reports whether another flight may be made.
 func (l *line) mayDepart() bool {
-	if len(l.flights) < maxFlights || len(l.flights) == maxWithLate {
-		return len(l.flights) < maxFlights
+	if len(l.flights) < maxFlights {
+		return true
+	}
+	if len(l.flights) == maxWithLate {
+		return false
 	}
 	onTime, now := 0, time.Now()
 	for _, f := range l.flights {
@@ -103,11 +107,6 @@ func (l *line) mayDepart() bool {
 		}
 	}
 	return onTime < maxFlights
-}
-
-func (l *line) depart(f *flight) {
-	f.departed = time.Now()
-	l.flights = append(l.flights, f)
 }
 
 // wait returns when j has its outcome, or its context is done.
@@ -157,6 +156,7 @@ func (l *line) flyAlone(f *flight) {
 		defer l.mu.Unlock()
 		switch {
 		case len(f.jobs) > 0:
+			f.jobs[0].abandoned = true
 			l.end(f) // and never use it again
 		case l.waiting.len > 0:
 			go l.fly(f)
@@ -237,7 +237,8 @@ type arg []byte
 // MarshalBinary implements encoding.BinaryMarshaler, for go-redis.
 func (a *arg) MarshalBinary() ([]byte, error) { return *a, nil }
 
-// String is for hooks that show commands.
+// String returns the argument: a cluster's client finds a command's slot by what
+// fmt.Sprint makes of its first key, and hooks show commands by it.
 func (a *arg) String() string { return string(*a) }
 
 var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 1)} }}

@@ -130,6 +130,12 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// idle reports whether no decision waits or is on its way.
+func (b *bench) idle() bool {
+	flights, waiting := b.backend.Line()
+	return flights == 0 && waiting == 0
+}
+
 var everyLimit = []throttler.Limit{
 	{Quota: 1 << 30, Window: time.Hour},
 	{Quota: 1 << 30, Window: time.Hour, Algorithm: throttler.SlidingWindow},
@@ -154,10 +160,7 @@ func TestSharedRoundTripsAreExact(t *testing.T) {
 				if calls := commandStats(t, b.client)["evalsha"].calls; calls > 64*50/2 {
 					t.Errorf("%d EVALSHA for %d decisions of 64 goroutines", calls, 64*50)
 				}
-				flights, waiting := b.backend.Line()
-				if flights > 0 || waiting > 0 {
-					t.Errorf("%d flights are left, %d decisions wait", flights, waiting)
-				}
+				eventually(t, "all flights to end", b.idle)
 			})
 		}
 	}
@@ -501,6 +504,51 @@ func TestKeysOfDifferentSlotsBehindOneAddress(t *testing.T) {
 	y.check(t, b.Throttler, p)
 	if answered, unknown := y.sum(); answered != 64*20 || unknown > 0 {
 		t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*20)
+	}
+}
+
+// A hook of the client that panics in a caller's goroutine does not stop the others.
+func TestHookThatPanics(t *testing.T) {
+	c := newClient(t, testserver.Redis(t).Addr)
+	b := newBench(t, c)
+	p := policy("core", perHour(1<<30))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	var panics atomic.Bool
+	c.AddHook(panicHook{&panics})
+	for range 2 * redisbackend.MaxWithLate {
+		panics.Store(true)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the hook did not panic")
+				}
+			}()
+			_, _ = b.Take(context.Background(), p.Charge("alice"))
+		}()
+		panics.Store(false)
+	}
+	eventually(t, "all flights to end", b.idle)
+	if d, err := b.Take(t.Context(), p.Charge("alice")); err != nil || d.Limits[0].Used != 2 {
+		t.Errorf("afterwards: used %d, %v; want 2", d.Limits[0].Used, err)
+	}
+}
+
+type panicHook struct{ panics *atomic.Bool }
+
+func (panicHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (panicHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h panicHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.panics.Load() {
+			panic("hook")
+		}
+		return next(ctx, cmd)
 	}
 }
 
