@@ -52,8 +52,7 @@ func (c client) process(ctx context.Context, cmd redis.Cmder) error {
 
 // within returns the error of run, or ctx's if that is done earlier.
 func (c client) within(ctx context.Context, run func() error) error {
-	_, bounded := ctx.Deadline()
-	if ctx.Done() == nil || bounded && c.keepsDeadlines {
+	if c.ends(ctx) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -67,4 +66,11 @@ func (c client) within(ctx context.Context, run func() error) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// ends reports whether a call under ctx ends by itself when it has to: at ctx's
+// deadline, or, if nothing ever ends ctx, with the client's own timeouts.
+func (c client) ends(ctx context.Context) bool {
+	_, bounded := ctx.Deadline()
+	return ctx.Done() == nil || bounded && c.keepsDeadlines
 }

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -18,7 +15,9 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if p == nil {
 		return b.Take(ctx, r)
 	}
-	return b.decideAt(ctx, r, false, packTake(r, b.margin), p)
+	j := b.newTake(ctx, r)
+	defer j.free()
+	return b.decideAt(j, r, false, p)
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
@@ -26,28 +25,31 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
-	return b.decideAt(ctx, settled(s), true, packSettle(s, b.margin), p)
+	j := b.newSettlement(ctx, s)
+	defer j.free()
+	return b.decideAt(j, settled(s), true, p)
 }
 
-func (b *Backend) decideAt(ctx context.Context, r throttler.Request, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+// decideAt makes j's decision, about r, under p. It shares a round trip with others,
+// but no call.
+func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff.Placement) (throttler.Decision, error) {
 	charges := r.Charges()
-	shard := b.shardOf(charges)
-	args := [][]byte{packed}
+	j.script, j.kind = &decideAtScript, lone
 	if len(p.Arrivals) > 0 {
-		args = append(args, packArrivals(p))
+		j.more = packArrivals(p)
 	}
-	cmd, err := runScript(ctx, shard, decideAtScript, lua.DecideAt, b.keysOf(charges), args, redis.NewIntSliceCmd)
-	if err != nil {
+	shard := b.shardOf(charges)
+	if err := shard.do(j); err != nil {
 		return throttler.Decision{}, err
 	}
-	if reply := cmd.Val(); len(reply) > 0 && reply[0] == elsewhere {
-		err := unpackElsewhere(len(charges), reply[1:])
+	if len(j.numbers) > 0 && j.numbers[0] == elsewhere {
+		err := unpackElsewhere(len(charges), j.numbers[1:])
 		if e := (*handoff.ElsewhereError)(nil); !errors.As(err, &e) {
 			err = shard.unavailable(err)
 		}
 		return throttler.Decision{}, err
 	}
-	d, err := readNumbers(r, settles, cmd.Val())
+	d, err := readNumbers(r, settles, j.numbers)
 	if err != nil {
 		return throttler.Decision{}, shard.unavailable(err)
 	}
@@ -89,11 +91,11 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if r.ReadOnly {
 		return shard.wouldRelease(ctx, r, keys)
 	}
-	cmd, err := runScript(ctx, shard, releaseScript, lua.Release, keys, [][]byte{packRelease(r, b.margin)}, redis.NewSliceCmd)
+	reply, err := shard.release(ctx, keys, packRelease(r, b.margin))
 	if err != nil {
 		return nil, err
 	}
-	all, err := unpackReleased(len(keys), cmd.Val())
+	all, err := unpackReleased(len(keys), reply)
 	if err != nil {
 		return nil, shard.unavailable(err)
 	}

@@ -22,22 +22,28 @@ const hashChars = 16
 // keysOf returns the Redis keys of charges, which share a partition.
 func (b *Backend) keysOf(charges []throttler.Charge) []string {
 	keys := make([]string, len(charges))
+	var buf [96]byte
 	for i := range charges {
-		c := &charges[i]
-		buf := make([]byte, 0, 96)
-		buf = append(buf, b.prefix...)
-		buf = append(buf, '{')
-		buf = appendHash(buf, c.Partition)
-		buf = append(buf, '}')
-		if c.Key != c.Partition {
-			buf = appendHash(buf, c.Key)
-		}
-		buf = append(buf, '/')
-		buf = append(buf, c.Policy.Name...)
-		keys[i] = string(buf)
+		keys[i] = string(b.appendKey(buf[:0], &charges[i]))
 	}
 	return keys
 }
+
+// appendKey appends the Redis key of c.
+func (b *Backend) appendKey(buf []byte, c *throttler.Charge) []byte {
+	buf = append(buf, b.prefix...)
+	buf = append(buf, '{')
+	buf = appendHash(buf, c.Partition)
+	buf = append(buf, '}')
+	if c.Key != c.Partition {
+		buf = appendHash(buf, c.Key)
+	}
+	buf = append(buf, '/')
+	return append(buf, c.Policy.Name...)
+}
+
+// partitionBytes is how many bytes of a key all of its partition share.
+func (b *Backend) partitionBytes() int { return len(b.prefix) + 1 + hashChars }
 
 func appendHash(b []byte, s string) []byte {
 	sum := sha256.Sum256([]byte(s))

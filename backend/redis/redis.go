@@ -2,9 +2,31 @@
 // Redis 6.2 and later, Valkey.
 //
 // Keys are sharded by the client over named shards, each a primary with any
-// number of replicas. Takes and settlements go to the primary, as one EVALSHA
-// for any number of limits and charges. Peeks go to a replica, with the
-// primary as the next choice, and run no script.
+// number of replicas. Takes and settlements go to the primary. Peeks go to a
+// replica, with the primary as the next choice, and run no script.
+//
+// # Shared round trips
+//
+// A decision is a part of one EVALSHA, for any number of limits and charges.
+// Decisions of many goroutines share round trips to a primary: while two are on
+// their way, decisions wait, in order, and the next takes up to 256 of them, as
+// calls of up to 16. Nobody waits for a timer, and a decision that finds the way
+// free goes at once, in its caller's goroutine. At most 10,000 decisions wait for
+// a primary; one more is an error that wraps throttler.ErrUnavailable.
+//
+// Each decision has its own deadline, and its own error:
+//
+//   - A caller whose context ends before its decision was sent returns at once. It
+//     is never sent, and the error wraps the context's, not
+//     throttler.ErrUnavailable.
+//   - A caller whose context ends later returns at once, with an error that wraps
+//     both: whether the decision was made is unknown. One that is sent in its
+//     caller's goroutine and is canceled returns with the reply, or at the deadline.
+//   - A round trip ends with the last deadline of its decisions. Where one has no
+//     deadline, the client's ReadTimeout ends it. A timeout of a connection wraps
+//     context.DeadlineExceeded.
+//   - An error reply, such as OOM, is one of the decisions in its call. A key that
+//     holds something else is an error of its own decisions only.
 //
 // A dead shard's keys are not moved to another: that would hand out fresh
 // windows each time a server stumbles. Its decisions fail with an error that
@@ -23,7 +45,6 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/rendezvous"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -39,11 +60,17 @@ type Shard struct {
 	// Primary takes writes. Required.
 	Primary redis.UniversalClient
 
+	// Proxy says that Primary is a proxy to several servers, such as Envoy, which
+	// finds a command's server by its first key. Decisions of different partitions
+	// then share no script call. A [redis.ClusterClient] or [redis.Ring] does not
+	// need it.
+	Proxy bool
+
 	// Replicas serve peeks. May be empty: then the primary does.
 	Replicas []redis.UniversalClient
 }
 
-// Options are what a Backend can be told. The zero value, and nil, are fine.
+// Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Prefix begins every Redis key. It must not have braces. If empty, "weir:".
 	// Up to five bytes keep a key of a short policy name within 32 bytes.
@@ -65,7 +92,8 @@ type Options struct {
 }
 
 // Backend keeps counts in Redis. It is safe for concurrent use and needs no
-// closing; the clients are closed by whoever made them.
+// closing: while no decision is made it has no goroutines, and the clients are the
+// caller's.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
@@ -127,28 +155,18 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	return b, nil
 }
 
-// Take implements throttler.Backend: one EVALSHA on the primary.
+// Take implements throttler.Backend: one decision of an EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, r, false, packTake(r, b.margin))
+	j := b.newTake(ctx, r)
+	defer j.free()
+	return b.decide(j, r, false)
 }
 
-// Settle implements throttler.Backend: one EVALSHA on the primary.
+// Settle implements throttler.Backend: one decision of an EVALSHA on the primary.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, settled(s), true, packSettle(s, b.margin))
-}
-
-func (b *Backend) decide(ctx context.Context, r throttler.Request, settles bool, packed []byte) (throttler.Decision, error) {
-	charges := r.Charges()
-	shard := b.shardOf(charges)
-	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewStringCmd)
-	if err != nil {
-		return throttler.Decision{}, err
-	}
-	d, err := readDecision(r, settles, []byte(cmd.Val()))
-	if err != nil {
-		return throttler.Decision{}, shard.unavailable(err)
-	}
-	return d, nil
+	j := b.newSettlement(ctx, s)
+	defer j.free()
+	return b.decide(j, settled(s), true)
 }
 
 // settled returns the request of which s is the settlement, at its instant.
@@ -156,6 +174,18 @@ func settled(s throttler.Settlement) throttler.Request {
 	r := s.Charged.Request()
 	r.Now = s.Now
 	return r
+}
+
+func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
+	shard := b.shardOf(r.Charges())
+	if err := shard.do(j); err != nil {
+		return throttler.Decision{}, err
+	}
+	d, err := readDecision(r, settles, j.reply)
+	if err != nil {
+		return throttler.Decision{}, shard.unavailable(err)
+	}
+	return d, nil
 }
 
 // Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.

@@ -1,6 +1,8 @@
 package redisbackend
 
 import (
+	"context"
+
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
@@ -14,45 +16,60 @@ const (
 	opSettle = 1
 )
 
-// packTake returns the packed form of a take.
-func packTake(r throttler.Request, margin int64) []byte {
+// newTake returns the job of a take.
+func (b *Backend) newTake(ctx context.Context, r throttler.Request) *job {
 	charges := r.Charges()
-	b := packHead(r.Now, margin, opTake, len(charges))
+	j := b.newJob(ctx, charges)
+	buf := b.appendHead(j.buf, r.Now, opTake, len(charges))
 	for i := range charges {
 		c := &charges[i]
-		b = algorithm.AppendUint(b, 7, c.Cost)
-		b = append(b, byte(len(c.Policy.Limits)))
-		for j := range c.Policy.Limits {
-			b = algorithm.AppendLimit(b, &c.Policy.Limits[j])
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
+		buf = append(buf, byte(len(c.Policy.Limits)))
+		for k := range c.Policy.Limits {
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
 		}
 	}
-	return b
+	if isSimple(charges) {
+		j.kind = simple
+	}
+	j.packed, j.buf = buf[len(j.buf):], buf
+	return j
 }
 
-// packSettle returns the packed form of a settlement.
-func packSettle(s throttler.Settlement, margin int64) []byte {
+// newSettlement returns the job of a settlement.
+func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *job {
 	charged := s.Charged.Request()
 	charges, results := charged.Charges(), s.Charged.Results()
-	b := packHead(s.Now, margin, opSettle, len(charges))
+	j := b.newJob(ctx, charges)
+	buf := b.appendHead(j.buf, s.Now, opSettle, len(charges))
 	for i := range charges {
 		c := &charges[i]
-		b = algorithm.AppendUint(b, 7, c.Cost)
-		b = algorithm.AppendUint(b, 7, s.Costs[i])
-		b = algorithm.AppendUint(b, 6, charged.Now)
-		b = append(b, byte(len(c.Policy.Limits)))
-		for j := range c.Policy.Limits {
-			b = algorithm.AppendLimit(b, &c.Policy.Limits[j])
-			b = algorithm.AppendUint(b, 6, results[j].Mark.At)
-			b = algorithm.AppendUint(b, 7, results[j].Mark.Fraction)
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
+		buf = algorithm.AppendUint(buf, 7, s.Costs[i])
+		buf = algorithm.AppendUint(buf, 6, charged.Now)
+		buf = append(buf, byte(len(c.Policy.Limits)))
+		for k := range c.Policy.Limits {
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
+			buf = algorithm.AppendUint(buf, 6, results[k].Mark.At)
+			buf = algorithm.AppendUint(buf, 7, results[k].Mark.Fraction)
 		}
 		results = results[len(c.Policy.Limits):]
 	}
-	return b
+	j.packed, j.buf = buf[len(j.buf):], buf
+	return j
 }
 
-func packHead(now, margin int64, op byte, charges int) []byte {
-	b := make([]byte, 0, 64)
-	b = algorithm.AppendUint(b, 6, now)
-	b = algorithm.AppendUint(b, 4, margin)
-	return append(b, op, byte(charges))
+func (b *Backend) appendHead(buf []byte, now int64, op byte, charges int) []byte {
+	buf = algorithm.AppendUint(buf, 6, now)
+	buf = algorithm.AppendUint(buf, 4, b.margin)
+	return append(buf, op, byte(charges))
+}
+
+// isSimple reports whether fast.lua decides a take of charges, in most cases.
+func isSimple(charges []throttler.Charge) bool {
+	if len(charges) != 1 || len(charges[0].Policy.Limits) != 1 {
+		return false
+	}
+	l := &charges[0].Policy.Limits[0]
+	return l.Algorithm == throttler.FixedWindow && !l.Aligned
 }

@@ -159,8 +159,8 @@ func TestDeadlineHoldsWithAnyClient(t *testing.T) {
 			began := time.Now()
 			_, err := do(ctx, p.Charge("alice"))
 			cancel()
-			if !errors.Is(err, throttler.ErrUnavailable) {
-				t.Errorf("%s, %s of a server that hangs: error %v, want ErrUnavailable", name, call, err)
+			if !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, %s of a server that hangs: error %v, want ErrUnavailable and context.DeadlineExceeded", name, call, err)
 			}
 			if waited := time.Since(began); waited > 2*time.Second { // ReadTimeout is 5 s
 				t.Errorf("%s, %s returned after %v, its deadline was 30 ms", name, call, waited)
@@ -359,34 +359,6 @@ func TestExpiryFollowsTheResetTime(t *testing.T) {
 		if left := expiry(); left > short || left <= 0 {
 			t.Errorf("%s: after a refund the key expires in %v, want %v", name, left, short)
 		}
-	}
-}
-
-// A cluster refuses a script whose keys lie in different slots.
-func TestChainOnRedisCluster(t *testing.T) {
-	server := testserver.Redis(t, "--cluster-enabled", "yes")
-	node := newClient(t, server.Addr)
-	if err := node.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
-		t.Fatal(err)
-	}
-	for !strings.Contains(node.ClusterInfo(t.Context()).Val(), "cluster_state:ok") {
-		if t.Context().Err() != nil {
-			t.Fatal("the cluster does not come up")
-		}
-	}
-	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
-	t.Cleanup(func() { _ = c.Close() })
-	th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
-	org, team, user := policy("org", perHour(100)), policy("team", perHour(10)), policy("user", perHour(2))
-	for i, want := range []bool{true, true, false} {
-		d, err := th.Take(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
-		if err != nil || d.Allowed != want {
-			t.Errorf("take %d: allowed %v, error %v; want %v", i, d.Allowed, err, want)
-		}
-	}
-	d, err := th.Peek(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
-	if err != nil || d.Limit(0).Used != 2 || d.Limit(2).Used != 2 {
-		t.Errorf("peek: %+v, error %v", d, err)
 	}
 }
 

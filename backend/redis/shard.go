@@ -3,8 +3,11 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,18 +17,38 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The scripts. Their SHA-1s are computed here, not asked for.
+// script is a Lua script. Its SHA-1 is computed here, not asked for.
+type script struct{ text, hash string }
+
 var (
-	decideScript   = redis.NewScript(lua.Decide)
-	decideAtScript = redis.NewScript(lua.DecideAt)
-	releaseScript  = redis.NewScript(lua.Release)
+	decideScript   = newScript(lua.Decide)
+	decideAtScript = newScript(lua.DecideAt)
+	releaseScript  = newScript(lua.Release)
 )
+
+func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
+
+// newCmd returns a call of s, whose reply is one string of all its decisions' replies,
+// or the numbers of the only one.
+func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
+	if s == &decideScript {
+		return redis.NewStringCmd(ctx, args...)
+	}
+	return redis.NewIntSliceCmd(ctx, args...)
+}
 
 // shard is a Shard in use.
 type shard struct {
 	name     string
 	primary  client
 	replicas []*replica
+
+	// line leads to the primary. To a Redis Cluster there are as many as it has
+	// nodes, so that one which hangs does not hold up the decisions of others.
+	line    *line
+	cluster *redis.ClusterClient // nil if the primary is none
+	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
+	splits  bool                 // see line
 }
 
 type replica struct {
@@ -38,42 +61,74 @@ type replica struct {
 const skipReplicaFor = time.Second
 
 func newShard(s Shard) *shard {
-	sh := &shard{name: s.Name, primary: newClient(s.Primary)}
+	primary := newClient(s.Primary)
+	_, oneServer := s.Primary.(*redis.Client)
+	sh := &shard{name: s.Name, primary: primary, splits: s.Proxy || !oneServer}
+	sh.line = newLine(primary, sh.splits)
+	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
 	for _, c := range s.Replicas {
 		sh.replicas = append(sh.replicas, &replica{client: newClient(c)})
 	}
 	return sh
 }
 
-// runScript runs a script on the primary. It is sent once: only a reply that
-// says that the script is unknown, and so did not run, lets it be sent again,
-// with its text.
-func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed [][]byte, newCmd func(context.Context, ...any) C) (C, error) {
-	cmd := newCmd(ctx, scriptArgs("evalsha", script.Hash(), keys, packed)...)
-	err := s.primary.process(ctx, onceCmd{cmd})
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd = newCmd(ctx, scriptArgs("eval", source, keys, packed)...)
-		err = s.primary.process(ctx, onceCmd{cmd})
+// do sends j with others. A caller that left before it was sent gets its context's
+// error, and one about which it is unknown what happened a throttler.UnavailableError.
+func (s *shard) do(j *job) error {
+	err := s.lineOf(j).do(j)
+	if err == nil {
+		return nil
 	}
-	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
-		err = errForeign
+	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
+		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)
 	}
-	if err != nil {
-		return cmd, s.unavailable(err)
-	}
-	return cmd, nil
+	return s.unavailable(err)
 }
 
-func scriptArgs(command, source string, keys []string, packed [][]byte) []any {
-	args := make([]any, 0, 3+len(keys)+len(packed))
-	args = append(args, command, source, len(keys))
-	for _, key := range keys {
-		args = append(args, key)
+// lineOf returns the line by which j is sent. Which node of a cluster it leads to
+// is the client's guess, which may be out of date: it sends j to where it belongs.
+func (s *shard) lineOf(j *job) *line {
+	if s.cluster == nil {
+		return s.line
 	}
-	for _, arg := range packed {
-		args = append(args, arg)
+	node, err := s.cluster.MasterForKey(doNotAsk, string(j.keys[0]))
+	if err != nil {
+		return s.line // the client will ask for the nodes when it sends
 	}
-	return args
+	addr := node.Options().Addr
+	if l, ok := s.byNode.Load(addr); ok {
+		return l.(*line)
+	}
+	l, _ := s.byNode.LoadOrStore(addr, newLine(s.primary, s.splits))
+	return l.(*line)
+}
+
+// doNotAsk is a context under which a client only says what it knows.
+var doNotAsk = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// release runs the script that releases counts: in a round trip of its own, and
+// again only if the server did not know it.
+func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
+	run := func(command, source string) (*redis.SliceCmd, error) {
+		args := append(make([]any, 0, 4+len(keys)), command, source, len(keys))
+		for _, key := range keys {
+			args = append(args, key)
+		}
+		cmd := redis.NewSliceCmd(ctx, append(args, packed)...)
+		return cmd, s.primary.process(ctx, onceCmd{cmd})
+	}
+	cmd, err := run("evalsha", releaseScript.hash)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd, err = run("eval", releaseScript.text)
+	}
+	if err != nil {
+		return nil, s.unavailable(err)
+	}
+	return cmd.Val(), nil
 }
 
 // onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
@@ -170,6 +225,13 @@ func (s *shard) load(ctx context.Context) error {
 	return nil
 }
 
+// unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
+	switch {
+	case strings.Contains(err.Error(), "WRONGTYPE"):
+		err = errForeign
+	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
+	}
 	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }

@@ -1,0 +1,157 @@
+package redisbackend
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// jobs returns n jobs about one charge each.
+func jobs(n int) []*job {
+	all := make([]*job, n)
+	for i := range all {
+		all[i] = &job{keys: make([]arg, 1), done: make(chan struct{}, 1)}
+	}
+	return all
+}
+
+func TestRepliesOfCallsAreCut(t *testing.T) {
+	foreign := "\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03" // in numbers: notACount
+	for _, test := range []struct {
+		name  string
+		reply string
+		want  []string // of three decisions; nil if all fail
+	}{
+		{"as asked", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x01c", []string{"\x01\x00\x02ab", "\x00\x00\x00", "\x01\x00\x01c"}},
+		{"one that is no count", "\x01\x00\x02ab" + foreign + "\x01\x00\x01c", []string{"\x01\x00\x02ab", foreign, "\x01\x00\x01c"}},
+		{"all of these", foreign + foreign + foreign, []string{foreign, foreign, foreign}},
+		{"nothing", "", nil},
+		{"short", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x02c", nil},
+		{"of two", "\x01\x00\x02ab\x00\x00\x00", nil},
+		{"of four", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x01c" + foreign, nil},
+	} {
+		cmd := redis.NewStringCmd(context.Background())
+		cmd.SetVal(test.reply)
+		c := call{jobs: jobs(3), cmd: cmd}
+		c.deliver()
+		var got []string
+		failed := 0
+		for _, j := range c.jobs {
+			if <-j.done; j.err != nil {
+				failed++
+				continue
+			}
+			got = append(got, string(j.reply))
+		}
+		if !slices.Equal(got, test.want) || failed != 0 && failed != 3 {
+			t.Errorf("%s: %q, and %d failed; want %q", test.name, got, failed, test.want)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	f := &flight{jobs: jobs(6)}
+	for i, j := range f.jobs {
+		j.work = 1
+		j.partition = []byte{byte('a' + i%2)}
+	}
+	f.jobs[2].kind, f.jobs[3].kind = lone, lone
+	f.jobs[4].kind, f.jobs[5].kind = mixed, mixed
+	sizes := func(splits bool) string {
+		f.plan(splits)
+		var all []int
+		for _, c := range f.calls {
+			all = append(all, len(c.jobs))
+		}
+		return fmt.Sprint(all)
+	}
+	if got, want := sizes(false), "[2 2 1 1]"; got != want { // simple, mixed, lone
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
+		t.Errorf("split by partition: calls of %s decisions, want %s", got, want)
+	}
+	f.jobs = jobs(40)
+	for i, j := range f.jobs {
+		j.work, j.buf = 1, arg{byte(i)}
+	}
+	if got, want := sizes(false), "[16 16 8]"; got != want {
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+	for i, j := range f.jobs {
+		if int(j.buf[0]) != i {
+			t.Fatalf("decision %d is in place %d", j.buf[0], i)
+		}
+		j.work = throttler.MaxWork / 3
+	}
+	if got, want := sizes(false)[:6], "[3 3 3"; got != want {
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	var q queue
+	all := jobs(5)
+	for _, j := range all {
+		q.push(j)
+	}
+	for _, i := range []int{2, 0, 4} { // from the middle, the front, the back
+		q.remove(all[i])
+	}
+	if q.len != 2 || q.first != all[1] || q.first.next != all[3] || q.last != all[3] || all[3].previous != all[1] {
+		t.Errorf("the queue is %+v, want decisions 1 and 3", q)
+	}
+	q.remove(all[1])
+	q.remove(all[3])
+	if q.len != 0 || q.first != nil || q.last != nil {
+		t.Errorf("the queue is %+v, want nothing", q)
+	}
+}
+
+// Allocations do not drift with the machine. Those of a decision that travels alone
+// are the throttler's, three, and the client's; those of a full flight are divided by
+// 256.
+func TestAllocations(t *testing.T) {
+	c := redis.NewClient(ClientOptions(testserver.Redis(t).Addr))
+	t.Cleanup(func() { _ = c.Close() })
+	b, err := New([]Shard{{Name: "a", Primary: c}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
+	th := throttler.New(b, nil)
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := th.Take(context.Background(), p.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+	}); n > aloneAllocs {
+		t.Errorf("%v allocations of a decision alone, want at most %v", n, aloneAllocs)
+	}
+
+	charge := p.Charge("alice")
+	charge.Partition = charge.Key
+	f := new(flight)
+	if n := testing.AllocsPerRun(100, func() {
+		var all [perFlight]*job
+		for i := range all {
+			all[i] = b.newTake(context.Background(), throttler.NewRequest(at, charge))
+		}
+		f.jobs = append(f.jobs, all[:]...)
+		f.run(b.shards[0].line)
+		for _, j := range all {
+			if <-j.done; j.err != nil {
+				t.Fatal(j.err)
+			}
+			j.free()
+		}
+	}); n/perFlight > sharedAllocs {
+		t.Errorf("%v allocations of a decision in a full flight, want at most %v", n/perFlight, sharedAllocs)
+	}
+}

@@ -1,0 +1,566 @@
+package redisbackend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// tally counts what happened to the takes of one unit of some keys.
+type tally struct {
+	mu      sync.Mutex
+	used    map[string]map[int64]bool // by key, what the takes that were allowed were told
+	unknown map[string]int64          // takes whose outcome is unknown
+	unsent  int64
+	refused int64
+}
+
+func newTally() *tally {
+	return &tally{used: make(map[string]map[int64]bool), unknown: make(map[string]int64)}
+}
+
+// add files the outcome of a take.
+func (y *tally) add(t *testing.T, key string, d throttler.Decision, err error) {
+	t.Helper()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	switch {
+	case errors.Is(err, throttler.ErrUnavailable):
+		y.unknown[key]++
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		y.unsent++
+	case err != nil:
+		t.Errorf("key %s: %v", key, err)
+	case !d.Allowed:
+		y.refused++
+	default:
+		if y.used[key] == nil {
+			y.used[key] = make(map[int64]bool)
+		}
+		if used := d.Limit(0).Used; y.used[key][used] {
+			t.Errorf("key %s: two takes were told that %d are used", key, used)
+		} else {
+			y.used[key][used] = true
+		}
+	}
+}
+
+// check compares what callers were told with what the server counts: each take that
+// was answered is charged once, and each of unknown outcome at most once.
+func (y *tally) check(t *testing.T, th *throttler.Throttler, p *throttler.Policy) {
+	t.Helper()
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	keys := make(map[string]bool)
+	for key := range y.used {
+		keys[key] = true
+	}
+	for key := range y.unknown {
+		keys[key] = true
+	}
+	for key := range keys {
+		d, err := th.Peek(t.Context(), p.Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used, answered := d.Limit(0).Used, int64(len(y.used[key]))
+		if used < answered || used > answered+y.unknown[key] {
+			t.Errorf("key %s: the server counts %d; %d takes were answered, the outcome of %d is unknown", key, used, answered, y.unknown[key])
+		}
+	}
+}
+
+func (y *tally) sum() (answered, unknown int64) {
+	for _, used := range y.used {
+		answered += int64(len(used))
+	}
+	for _, n := range y.unknown {
+		unknown += n
+	}
+	return answered, unknown
+}
+
+// load runs so many goroutines that each take so often, one unit of one of 20 keys.
+func (y *tally) load(t *testing.T, th *throttler.Throttler, p *throttler.Policy, goroutines, takes int, bounded func() (context.Context, context.CancelFunc)) {
+	t.Helper()
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 1))
+			for range takes {
+				key := fmt.Sprint("key", random.IntN(20))
+				ctx, cancel := bounded()
+				d, err := th.Take(ctx, p.Charge(key))
+				cancel()
+				y.add(t, key, d, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func unbounded() (context.Context, context.CancelFunc) { return context.Background(), func() {} }
+
+func within(d time.Duration) func() (context.Context, context.CancelFunc) {
+	return func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.Background(), d)
+	}
+}
+
+// eventually waits until is returns true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+	}
+}
+
+// idle reports whether no decision waits or is on its way.
+func (b *bench) idle() bool {
+	flights, waiting := b.backend.Line()
+	return flights == 0 && waiting == 0
+}
+
+var everyLimit = []throttler.Limit{
+	{Quota: 1 << 30, Window: time.Hour},
+	{Quota: 1 << 30, Window: time.Hour, Algorithm: throttler.SlidingWindow},
+}
+
+// Decisions of many goroutines travel together, and each is exact.
+func TestSharedRoundTripsAreExact(t *testing.T) {
+	for _, limit := range everyLimit {
+		for name, bounded := range map[string]func() (context.Context, context.CancelFunc){"unbounded": unbounded, "bounded": within(time.Minute)} {
+			t.Run(limit.Algorithm.String()+"/"+name, func(t *testing.T) {
+				b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+				p := policy("core", limit)
+				if err := b.backend.Load(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				y := newTally()
+				y.load(t, b.Throttler, p, 64, 50, bounded)
+				y.check(t, b.Throttler, p)
+				if answered, unknown := y.sum(); answered != 64*50 || unknown > 0 {
+					t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*50)
+				}
+				if calls := commandStats(t, b.client)["evalsha"].calls; calls > 64*50/2 {
+					t.Errorf("%d EVALSHA for %d decisions of 64 goroutines", calls, 64*50)
+				}
+				eventually(t, "all flights to end", b.idle)
+			})
+		}
+	}
+}
+
+// Takes, refusals, settlements, refunds and chains of several charges share calls
+// and pipelines, and come out as each by itself.
+func TestMixedDecisionsTravelTogether(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	window, small := policy("window", perHour(1<<30)), policy("small", perHour(3))
+	chain := policy("chain", everyLimit...)
+	var all sync.WaitGroup
+	var allowed atomic.Int64
+	for g := range 64 {
+		all.Go(func() {
+			own := fmt.Sprint("own", g)
+			for i := range int64(10) {
+				d, err := b.Take(t.Context(), window.Charge("all"), chain.Charge(own))
+				if err != nil || d.Limit(1).Used != i+1 {
+					t.Errorf("chain %d: used %d, %v; want %d", i, d.Limit(1).Used, err, i+1)
+					return
+				}
+				if d, err := b.Take(t.Context(), small.Charge("few")); err != nil {
+					t.Error(err)
+				} else if d.Allowed {
+					allowed.Add(1)
+				}
+				extra, err := b.Take(t.Context(), window.Charge("all"))
+				if err != nil {
+					t.Error(err)
+				}
+				if _, err := b.Refund(t.Context(), extra); err != nil {
+					t.Error(err)
+				}
+				if d, err = b.Settle(t.Context(), d, 2, 1); err != nil || d.Limit(1).Used != i+1 {
+					t.Errorf("settlement %d: used %d, %v; want %d", i, d.Limit(1).Used, err, i+1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	d, err := b.Peek(t.Context(), window.Charge("all"))
+	if err != nil || d.Limit(0).Used != 64*10*2 {
+		t.Errorf("used %d, %v; want %d: 2 for each chain, and no more for what was refunded", d.Limit(0).Used, err, 64*10*2)
+	}
+	if allowed.Load() != 3 {
+		t.Errorf("%d takes were allowed of a quota of 3", allowed.Load())
+	}
+}
+
+// A forgotten script is sent again with the calls that it was forgotten for, each of
+// them once.
+func TestForgottenScriptsUnderLoad(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(1<<30))
+	stop, flushed := make(chan struct{}), make(chan error)
+	go func() {
+		var err error
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				flushed <- err
+				return
+			default:
+				err = errors.Join(err, b.client.ScriptFlush(context.Background()).Err())
+			}
+		}
+	}()
+	y := newTally()
+	y.load(t, b.Throttler, p, 64, 30, unbounded)
+	close(stop)
+	if err := <-flushed; err != nil {
+		t.Fatal(err)
+	}
+	y.check(t, b.Throttler, p)
+	if answered, unknown := y.sum(); answered != 64*30 || unknown > 0 {
+		t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*30)
+	}
+}
+
+// Replies of whole flights are lost, with a client that by its settings tries three
+// times more: nothing is charged twice.
+func TestLostRepliesOfFlights(t *testing.T) {
+	server := testserver.Redis(t)
+	var answers atomic.Int64
+	relay := testserver.Relay(t, server.Addr, func([]byte) bool { return answers.Add(1)%10 == 0 })
+	c := redis.NewClient(&redis.Options{Addr: relay}) // MaxRetries 0 means 3
+	t.Cleanup(func() { _ = c.Close() })
+	lossy, direct := newBench(t, c), newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(1<<30))
+	y := newTally()
+	y.load(t, lossy.Throttler, p, 64, 30, unbounded)
+	y.check(t, direct.Throttler, p)
+	if answered, unknown := y.sum(); unknown == 0 || answered == 0 {
+		t.Errorf("%d takes were answered, %d are unknown; want some of each", answered, unknown)
+	}
+}
+
+func TestServerKilledInFlight(t *testing.T) {
+	server := testserver.Redis(t)
+	b := newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(1<<30))
+	var taken atomic.Int64
+	killed := make(chan struct{})
+	var all sync.WaitGroup
+	for g := range 64 {
+		all.Go(func() {
+			for after := 0; after < 3; {
+				_, err := b.Take(t.Context(), p.Charge(fmt.Sprint("key", g)))
+				if err == nil {
+					taken.Add(1)
+				} else if !errors.Is(err, throttler.ErrUnavailable) {
+					t.Error(err)
+				}
+				select {
+				case <-killed:
+					after++
+				default:
+				}
+			}
+		})
+	}
+	eventually(t, "takes", func() bool { return taken.Load() > 200 })
+	server.Kill()
+	close(killed)
+	all.Wait()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a take of the server that is back", func() bool {
+		_, err := b.Take(t.Context(), p.Charge("alice"))
+		return err == nil
+	})
+}
+
+// A caller that leaves before its decision is sent gets its context's error, and
+// nothing is ever sent; one that leaves after it gets both errors, at once.
+func TestLeaving(t *testing.T) {
+	server := testserver.Redis(t)
+	b, direct := newBench(t, newClient(t, server.Addr)), newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(100))
+	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil { // opens a connection
+		t.Fatal(err)
+	}
+	server.Pause()
+	flying, leaveFlights := context.WithCancel(t.Context())
+	defer leaveFlights()
+	flown := b.fillFlights(t, flying, p)
+	leaves, leaveQueue := context.WithCancel(t.Context())
+	defer leaveQueue()
+	left := make(chan error, 1)
+	go func() {
+		_, err := b.Take(leaves, p.Charge("leaves"))
+		left <- err
+	}()
+	eventually(t, "one that waits", func() bool { _, waiting := b.backend.Line(); return waiting == 1 })
+	stays := make(chan error, 1)
+	go func() {
+		_, err := b.Take(t.Context(), p.Charge("stays"))
+		stays <- err
+	}()
+	eventually(t, "two that wait", func() bool { _, waiting := b.backend.Line(); return waiting == 2 })
+
+	leaveQueue()
+	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("one that left the queue: %v; want context.Canceled, and not ErrUnavailable", err)
+	}
+	leaveFlights()
+	for range redisbackend.MaxWithLate {
+		err := <-flown
+		var unavailable *throttler.UnavailableError
+		if !errors.Is(err, context.Canceled) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
+			t.Errorf("one that left its flight: %v; want context.Canceled, of an UnavailableError of shard a", err)
+		}
+	}
+	server.Resume()
+	if err := <-stays; err != nil {
+		t.Errorf("one that stayed: %v", err)
+	}
+	for key, want := range map[string]int64{"leaves": 0, "stays": 1, "flies0": 1} {
+		if d, err := direct.Peek(t.Context(), p.Charge(key)); err != nil || d.Limit(0).Used != want {
+			t.Errorf("%s: used %d, %v; want %d", key, d.Limit(0).Used, err, want)
+		}
+	}
+}
+
+// fillFlights takes a unit of the keys flies0, flies1 and so on, each in a flight of
+// its own, of a server that hangs, until no more flights may be made.
+func (b *bench) fillFlights(t *testing.T, ctx context.Context, p *throttler.Policy) <-chan error {
+	t.Helper()
+	errs := make(chan error, redisbackend.MaxWithLate)
+	for i := range redisbackend.MaxWithLate {
+		if i >= redisbackend.MaxFlights {
+			time.Sleep(redisbackend.Late) // then those before do not count
+		}
+		go func() {
+			_, err := b.Take(ctx, p.Charge(fmt.Sprint("flies", i)))
+			errs <- err
+		}()
+		eventually(t, "flights", func() bool { flights, waiting := b.backend.Line(); return flights == i+1 && waiting == 0 })
+	}
+	return errs
+}
+
+// Whatever the server does and whenever others leave, nobody waits beyond its
+// deadline, and each error says so.
+func TestHungServer(t *testing.T) {
+	for _, name := range []string{"recommended", "plain"} {
+		t.Run(name, func(t *testing.T) {
+			server := testserver.Redis(t)
+			c := newClient(t, server.Addr)
+			if name == "plain" {
+				c = redis.NewClient(&redis.Options{Addr: server.Addr}) // ends a call only when its ReadTimeout does
+				t.Cleanup(func() { _ = c.Close() })
+			}
+			b := newBench(t, c)
+			p := policy("core", perHour(1<<30))
+			y := newTally()
+			y.load(t, b.Throttler, p, 64, 5, unbounded)
+			server.Pause()
+			var all sync.WaitGroup
+			var unknown atomic.Int64
+			for g := range 200 {
+				all.Go(func() {
+					random := rand.New(rand.NewPCG(uint64(g), 2))
+					for i := range 3 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(20+random.IntN(60))*time.Millisecond)
+						want := context.DeadlineExceeded
+						if g%4 == 0 {
+							time.AfterFunc(5*time.Millisecond, cancel)
+							want = context.Canceled
+						}
+						began := time.Now()
+						_, err := b.Take(ctx, p.Charge(fmt.Sprint("hung", g, i)))
+						deadline, _ := ctx.Deadline()
+						cancel()
+						if late := time.Since(deadline); late > time.Second && time.Since(began) > time.Second {
+							t.Errorf("returned %v after its deadline", late)
+						}
+						// A call that was sent alone ends with its deadline, not when it is cancelled.
+						if !errors.Is(err, want) && !errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("%v, want %v", err, want)
+						}
+						if errors.Is(err, throttler.ErrUnavailable) {
+							unknown.Add(1)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if unknown.Load() == 0 {
+				t.Error("nothing was sent")
+			}
+			server.Resume()
+			eventually(t, "a take of the server that is back", func() bool {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := b.Take(ctx, p.Charge("alice"))
+				return err == nil
+			})
+		})
+	}
+}
+
+func TestFullQueue(t *testing.T) {
+	server := testserver.Redis(t)
+	b := newBench(t, newClient(t, server.Addr))
+	b.backend.SetRoom(5)
+	p := policy("core", perHour(100))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	flown := b.fillFlights(t, ctx, p)
+	waited := make(chan error, 5)
+	for range 5 {
+		go func() {
+			_, err := b.Take(ctx, p.Charge("waits"))
+			waited <- err
+		}()
+	}
+	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 5 })
+	for range 3 {
+		if _, err := b.Take(ctx, p.Charge("crowded")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "queue") {
+			t.Errorf("%v, want ErrUnavailable, and that the queue is full", err)
+		}
+	}
+	server.Resume()
+	for range 5 {
+		if err := <-waited; err != nil {
+			t.Errorf("one that waited: %v", err)
+		}
+	}
+	for range redisbackend.MaxWithLate {
+		if err := <-flown; err != nil {
+			t.Errorf("one that flew: %v", err)
+		}
+	}
+	if d, err := b.Peek(t.Context(), p.Charge("crowded")); err != nil || d.Limit(0).Used != 0 {
+		t.Errorf("those that found no room: used %d, %v; want 0", d.Limit(0).Used, err)
+	}
+}
+
+// A key that holds something else is an error of its own decisions, not of those in
+// the same call.
+func TestHostileNeighbour(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(1<<30))
+	if err := b.client.RPush(t.Context(), b.backend.Locate(p.Charge("hostile")).Key, "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var hostile sync.WaitGroup
+	for range 16 {
+		hostile.Go(func() {
+			for range 40 {
+				if _, err := b.Take(t.Context(), p.Charge("hostile")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "newer version") {
+					t.Errorf("the key that holds a list: %v", err)
+				}
+			}
+		})
+	}
+	y := newTally()
+	y.load(t, b.Throttler, p, 48, 40, unbounded)
+	hostile.Wait()
+	y.check(t, b.Throttler, p)
+	if answered, unknown := y.sum(); answered != 48*40 || unknown > 0 {
+		t.Errorf("%d of the others were answered, %d are unknown, want all %d", answered, unknown, 48*40)
+	}
+}
+
+// One server that answers for several, and refuses keys of different slots in one
+// call, is found out without harm.
+func TestKeysOfDifferentSlotsBehindOneAddress(t *testing.T) {
+	server := startCluster(t, 1)[0]
+	b := newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(1<<30))
+	y := newTally()
+	y.load(t, b.Throttler, p, 64, 20, unbounded)
+	y.check(t, b.Throttler, p)
+	if answered, unknown := y.sum(); answered != 64*20 || unknown > 0 {
+		t.Errorf("%d takes were answered, %d are unknown, want all %d", answered, unknown, 64*20)
+	}
+}
+
+// A hook of the client that panics in a caller's goroutine does not stop the others.
+func TestHookThatPanics(t *testing.T) {
+	c := newClient(t, testserver.Redis(t).Addr)
+	b := newBench(t, c)
+	p := policy("core", perHour(1<<30))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	var panics atomic.Bool
+	c.AddHook(panicHook{&panics})
+	for range 2 * redisbackend.MaxWithLate {
+		panics.Store(true)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the hook did not panic")
+				}
+			}()
+			_, _ = b.Take(context.Background(), p.Charge("alice"))
+		}()
+		panics.Store(false)
+	}
+	eventually(t, "all flights to end", b.idle)
+	if d, err := b.Take(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 2 {
+		t.Errorf("afterwards: used %d, %v; want 2", d.Limit(0).Used, err)
+	}
+}
+
+type panicHook struct{ panics *atomic.Bool }
+
+func (panicHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (panicHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h panicHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.panics.Load() {
+			panic("hook")
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func TestNoGoroutinesAreLeft(t *testing.T) {
+	c := newClient(t, testserver.Redis(t).Addr)
+	b := newBench(t, c)
+	p := policy("core", perHour(1<<30))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	y := newTally()
+	y.load(t, b.Throttler, p, 64, 20, within(time.Minute))
+	eventually(t, "the goroutines of flights to end", func() bool { return runtime.NumGoroutine() <= before })
+}
