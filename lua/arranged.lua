@@ -4,12 +4,18 @@
 -- bytes, without a table for a record or a limit. What they do not do, general.lua
 -- does; they have done nothing then.
 --
--- Provides SHAPE_WINDOW, drain_time, and the formats and sizes of limits and records:
--- LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
--- SLIDING_BYTES, BUCKET, BUCKET_BYTES.
+-- Provides states, writes, drain_time, SHAPE_WINDOW, HEAD_BYTES, and the formats and
+-- sizes of limits and records: LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES,
+-- FIXED, FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES.
+
+-- What the keys of a decision's charges have stored, false if nothing, and are to store.
+local states, writes = {nil, nil, nil}, {nil, nil, nil}
 
 -- A shape is a kind and a window in one number: kind * SHAPE_WINDOW + window.
 local SHAPE_WINDOW = 281474976710656
+
+-- A decision begins with so many bytes: now, margin, operation, number of charges.
+local HEAD_BYTES = 12
 
 -- A limit: shape, quota, capacity; to settle also mark, fraction.
 local LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES = '>I7I7I7', 21, '>I7I7I7I6I7', 34

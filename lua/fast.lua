@@ -2,11 +2,11 @@
 -- of one charge under one fixed window, kept in the short form. It must not pay for
 -- the rest, so it comes before the functions are made.
 --
--- Provides TAKE, SETTLE, REFUSED, ALLOWED, NUMBERS, replies, replied and decided, how
+-- Provides TAKE, REFUSED, ALLOWED, NUMBERS, replies, replied and decided, how
 -- many decisions it made: it stops at the first that is not that simple, and the parts
 -- that follow continue there. If there is none, it returns from the script.
 
-local TAKE, SETTLE = 0, 1 -- the operation, as decide.lua packs it
+local TAKE = 0 -- the operation, as decide.lua packs it
 local REFUSED, ALLOWED, NUMBERS = '\0', '\1', '\2' -- how a decision's reply begins
 local REFUSED_SHORT, ALLOWED_SHORT = '\0\0\12', '\1\0\12' -- replies before a state of SHORT_BYTES
 

@@ -2,8 +2,8 @@
 -- It and the parts that it uses are one function, which is made when a decision needs
 -- it: to make all of theirs is a good part of a call's cost.
 --
--- Uses NUMBERS of fast.lua; split_claim of state.lua; read_decision,
--- decide, reply, numbers, numbered of decide.lua.
+-- Uses NUMBERS of fast.lua; states of arranged.lua; split_claim of state.lua;
+-- read_decision, decide, reply, numbers, numbered of decide.lua.
 --
 -- Returns a function that makes a decision whose first charge has KEYS[first_key],
 -- and returns its reply.
@@ -20,13 +20,12 @@ local function put(c, state, reset_at, d)
   redis.call('SET', c.key, c.claim .. state, 'PX', max(life, 1))
 end
 
--- Reads the states of d's charges. Returns false if a key holds no string.
+-- Takes the states of d's charges. Returns false if a key holds no string.
 local function get(d)
   for i = 1, #d.charges do
     local c = d.charges[i]
-    local stored = redis.pcall('GET', c.key)
-    if type(stored) == 'table' then return false end
-    c.claim, c.state = split_claim(stored)
+    if type(states[i]) == 'table' then return false end
+    c.claim, c.state = split_claim(states[i])
     if #c.claim == CLAIM_LEFT_BYTES then c.claim = '' end
   end
   return true
@@ -37,5 +36,5 @@ return function(packed, first_key)
   local d = read_decision(packed, first_key)
   -- What is wrong with one decision is replied as its own, and does not fail others.
   if not (d and get(d) and decide(d, put)) then reply(3) end
-  return NUMBERS .. pack('>I2', numbered) .. pack('>' .. string.rep('i8', numbered), spread(numbers, 1, numbered))
+  return NUMBERS .. pack('>I2' .. string.rep('i8', numbered), numbered, spread(numbers, 1, numbered))
 end

@@ -2,12 +2,14 @@
 //
 // Each script is joined from parts, so that what several scripts need is written
 // once; a part's header says what it provides and what it uses. One script
-// decides, so that one EVALSHA does whatever is to be done.
+// decides, so that one EVALSHA does whatever is to be done. Names in capitals are
+// constants, and servers get their values: scripts/joinlua prints what they get.
 package lua
 
 import (
 	"embed"
 	"io/fs"
+	"regexp"
 	"strings"
 )
 
@@ -18,20 +20,28 @@ var parts embed.FS
 // what comes out.
 var (
 	// Decide makes decisions about counts that do not move. It ends in plain.lua.
+	Decide = fold(decide)
+
+	// DecideAt makes a decision about counts that may move to other backends and
+	// arrive from them. It ends in handoff.lua.
+	DecideAt = fold(decideAt)
+
+	// Release releases counts to another backend. It ends in release.lua.
+	Release = fold(release)
+)
+
+var (
 	// The parts that only few decisions need are one function, so that a call that
 	// does not need them does not make all of theirs.
-	Decide = join("prelude.lua", "fast.lua", "arranged.lua", "take.lua", "settle.lua") +
+	decide = join("prelude.lua", "fast.lua", "arranged.lua", "take.lua", "settle.lua") +
 		"local function make_general()\n" +
 		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "general.lua") +
 		"end\n" +
 		join("plain.lua")
 
-	// DecideAt makes a decision about counts that may move to other backends and
-	// arrive from them. It ends in handoff.lua.
-	DecideAt = join("prelude.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "claim.lua", "handoff.lua")
+	decideAt = join("prelude.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "claim.lua", "handoff.lua")
 
-	// Release releases counts to another backend. It ends in release.lua.
-	Release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")
+	release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")
 )
 
 // join returns the parts that patterns name, in their order.
@@ -52,4 +62,31 @@ func join(patterns ...string) string {
 		}
 	}
 	return script.String()
+}
+
+var (
+	// constants is a line that names constants: local A, B = 1, 'x' -- why
+	constants = regexp.MustCompile(`(?m)^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ((?:\d+|'[^'\n]*')(?:, (?:\d+|'[^'\n]*'))*)(?: *--.*)?\n`)
+
+	// tokens are comments and strings, in which names mean nothing, and names.
+	tokens = regexp.MustCompile(`--[^\n]*|'[^'\n]*'|\b[A-Z][A-Z_]*\b`)
+)
+
+// fold returns script with the values of its constants in the place of their names.
+// Lua has no constants: each would be a local of every call, and an upvalue of the
+// functions that use it, which is a fifth of what a call costs.
+func fold(script string) string {
+	values := make(map[string]string)
+	for _, m := range constants.FindAllStringSubmatch(script, -1) {
+		of := strings.Split(m[2], ", ")
+		for i, name := range strings.Split(m[1], ", ") {
+			values[name] = of[i]
+		}
+	}
+	return tokens.ReplaceAllStringFunc(constants.ReplaceAllString(script, ""), func(token string) string {
+		if value, ok := values[token]; ok {
+			return value
+		}
+		return token
+	})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // scripts are the scripts, by the parts that they end in.
-var scripts = map[string]string{"plain.lua": lua.Decide, "handoff.lua": lua.DecideAt, "release.lua": lua.Release}
+var scripts = lua.Joined
 
 func read(t *testing.T, name string) string {
 	t.Helper()
@@ -107,6 +107,21 @@ func TestHeadersNameWhatPartsShare(t *testing.T) {
 				t.Errorf("%s uses\n\t%v, and its header says\n\t%v", name, used, said)
 			}
 		}
+	}
+}
+
+// Servers get values where parts have names of constants.
+func TestConstantsAreFolded(t *testing.T) {
+	for _, script := range []string{lua.Decide, lua.DecideAt, lua.Release} {
+		code := regexp.MustCompile(`--[^\n]*|'[^'\n]*'`).ReplaceAllString(script, "")
+		for _, name := range regexp.MustCompile(`(?m)^local [A-Z].*|\b(?:MAX|SHORT|CLAIM)_[A-Z]+\b`).FindAllString(code, -1) {
+			if name != "local KINDS = {" && !strings.Contains(code, "  local "+name) {
+				t.Errorf("a server gets %q", name)
+			}
+		}
+	}
+	if !strings.Contains(lua.Decide, "= unpack('>I4I6I2', state)") || !strings.Contains(lua.Decide, "'KEEPTTL'") {
+		t.Error("a format is not folded, or a string is")
 	}
 }
 

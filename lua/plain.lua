@@ -10,8 +10,9 @@
 --          or, from general.lua:
 --            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --
--- Uses replies, replied, decided of fast.lua; take_arranged of take.lua;
--- settle_arranged of settle.lua; and general.lua, as make_general.
+-- Uses TAKE, replies, replied, decided of fast.lua; states of arranged.lua;
+-- take_arranged of take.lua; settle_arranged of settle.lua; and general.lua, as
+-- make_general.
 --
 -- States say all that there is to say of a decision: used, remaining, when to retry.
 -- The caller reads it out of them, as it does when it peeks, and no script computes it.
@@ -19,11 +20,15 @@
 local general
 local next_key = decided + 1
 for i = decided + 1, #ARGV do
-  if not (take_arranged(ARGV[i], next_key) or settle_arranged(ARGV[i], next_key)) then
+  local packed = ARGV[i]
+  local op, charges = string.byte(packed, 11, 12)
+  for c = 1, charges do states[c] = redis.pcall('GET', KEYS[next_key + c - 1]) end
+  local arranged = op == TAKE and take_arranged or settle_arranged
+  if not arranged(packed, charges, next_key) then
     general = general or make_general()
     replied = replied + 1
-    replies[replied] = general(ARGV[i], next_key)
+    replies[replied] = general(packed, next_key)
   end
-  next_key = next_key + string.byte(ARGV[i], 12)
+  next_key = next_key + charges
 end
 return table.concat(replies)

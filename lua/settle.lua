@@ -1,8 +1,8 @@
 -- settle.lua: settlements of charges whose states are arranged, and that return units.
 -- One that charges more than before is rare.
 --
--- Provides settle_arranged. Uses SETTLE, ALLOWED, replies, replied of fast.lua;
--- states, writes of take.lua; SHAPE_WINDOW, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED,
+-- Provides settle_arranged. Uses ALLOWED, replies, replied of fast.lua; states,
+-- writes, HEAD_BYTES, SHAPE_WINDOW, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED,
 -- FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of
 -- arranged.lua.
 
@@ -94,28 +94,25 @@ end
 -- Makes a settlement whose first charge has KEYS[first_key], and replies it. Returns
 -- false if it does not, and then nothing is done. Reset times do not move forward, so
 -- keys keep their expiry.
-local function settle_arranged(packed, first_key)
-  local now, _, op, charges, place = unpack('>I6I4I1I1', packed)
-  if op ~= SETTLE then return false end
+local function settle_arranged(packed, charges, first_key)
+  local now, place = unpack('>I6', packed), HEAD_BYTES + 1
   for i = 1, charges do
-    local state = redis.pcall('GET', KEYS[first_key + i - 1])
     local charged, cost, _, limits, first = unpack('>I7I7I6I1', packed, place)
     if cost > charged then return false end
-    states[i] = state or ''
-    if state then
-      writes[i] = give_back_limits(state, packed, first, limits, charged, cost, now)
+    writes[i] = states[i]
+    if states[i] then
+      writes[i] = give_back_limits(states[i], packed, first, limits, charged, cost, now)
       if not writes[i] then return false end
-    else
-      writes[i] = ''
     end
     place = first + limits * SETTLED_LIMIT_BYTES
   end
   replied = replied + 1
   replies[replied] = ALLOWED
   for i = 1, charges do
-    if writes[i] ~= states[i] then redis.call('SET', KEYS[first_key + i - 1], writes[i], 'KEEPTTL') end
-    replies[replied + 1] = pack('>I2', #writes[i])
-    replies[replied + 2] = writes[i]
+    local state = writes[i] or ''
+    if writes[i] ~= states[i] then redis.call('SET', KEYS[first_key + i - 1], state, 'KEEPTTL') end
+    replies[replied + 1] = pack('>I2', #state)
+    replies[replied + 2] = state
     replied = replied + 2
   end
   return true

@@ -1,7 +1,7 @@
 -- take.lua: takes of any number of charges and limits whose states are arranged.
 --
--- Provides take_arranged, states, writes. Uses TAKE, REFUSED, ALLOWED, replies,
--- replied of fast.lua; SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- Provides take_arranged. Uses REFUSED, ALLOWED, replies, replied of fast.lua; states,
+-- writes, HEAD_BYTES, SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
 -- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of arranged.lua.
 
 -- Charges cost to the limits of one charge. Returns the bytes to store, the latest
@@ -112,26 +112,24 @@ local function charge_limits(state, packed, place, limits, cost, now)
   return bytes, before, after
 end
 
--- What the keys of a decision's charges have stored, and are to store; and for how
--- many ms, if their reset times move forward.
-local states, writes, lives = {nil, nil, nil}, {nil, nil, nil}, {nil, nil, nil}
+-- For how many ms the keys of a decision's charges live from now on, if their reset
+-- times move forward.
+local lives = {nil, nil, nil}
 
 -- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
 -- false if it does not, and then nothing is done.
-local function take_arranged(packed, first_key)
-  local now, margin, op, charges, place = unpack('>I6I4I1I1', packed)
-  if op ~= TAKE or now > MAX_INSTANT then return false end
-  local allowed = true
+local function take_arranged(packed, charges, first_key)
+  local now, margin = unpack('>I6I4', packed)
+  if now > MAX_INSTANT then return false end
+  local allowed, place = true, HEAD_BYTES + 1
   for i = 1, charges do
-    local state = redis.pcall('GET', KEYS[first_key + i - 1])
     local cost, limits, first = unpack('>I7I1', packed, place)
-    local bytes, before, after = charge_limits(state, packed, first, limits, cost, now)
+    local bytes, before, after = charge_limits(states[i], packed, first, limits, cost, now)
     if bytes == nil then return false end
     allowed = allowed and bytes
     place = first + limits * LIMIT_BYTES
-    states[i] = state
     writes[i] = cost > 0 and bytes
-    lives[i] = bytes and (not state or after > before) and after - now + margin
+    lives[i] = bytes and (not states[i] or after > before) and after - now + margin
   end
   replied = replied + 1
   replies[replied] = allowed and ALLOWED or REFUSED

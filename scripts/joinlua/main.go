@@ -1,5 +1,5 @@
 // Command joinlua prints a Redis script as servers get it, its parts joined in
-// their order: decide, decide-at or release. A linter finds the locals of one
+// their order and its constants folded: decide, decide-at or release. A linter finds the locals of one
 // part unused, and those of another undefined, until they are joined.
 package main
 
