@@ -27,6 +27,16 @@ import (
 //
 //	6  the instant at which the record is given up, if others charge it
 //
+// Redis keeps long logs in rings behind the records, so that a charge writes a few
+// bytes of them and not all; lua/algorithms/sliding_log.lua has the rule. Such a
+// state is only read here:
+//
+//	1  10
+//	2  length of the records
+//	   the records; a log's entries are replaced by
+//	     4 the slot of the oldest one, 4 number of slots
+//	   for each log, its slots, 10 bytes each
+//
 // The Redis scripts have the same widths in the formats of lua/algorithms, and
 // the same bounds of the short form.
 const (
@@ -36,8 +46,13 @@ const (
 	countBytes   = 7 // of a count, a quota, a fraction
 	entriesBytes = 4 // of a log's number of entries
 	costBytes    = 4 // of a log entry's cost
+	entryBytes   = instantBytes + costBytes
 
 	endsFlag = 16 // of the first byte
+
+	ringsByte = 10 // first of a state with rings; no kind
+	rowsBytes = 2  // of the length of its records
+	slotBytes = 4  // of a number of slots
 
 	shortBytes  = 12
 	shortWindow = 1 << 28 // ms
@@ -104,25 +119,34 @@ func (s *State) Load(b []byte) error {
 		}
 		return nil
 	}
-	for rest := b; len(rest) > 0; {
-		p := parser{rest: rest}
+	p := parser{rest: b}
+	if len(b) > 0 && b[0] == ringsByte {
+		p.hasRings = true
+		p.uint(kindBytes)
+		rows := p.uint(rowsBytes)
+		if rows > int64(len(p.rest)) {
+			return s.malformed(b)
+		}
+		p.rest, p.rings = p.rest[:rows], p.rest[rows:]
+	}
+	for len(p.rest) > 0 {
 		first := p.uint(kindBytes)
 		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
 			return s.malformed(b)
 		}
 		s.records = append(s.records, r)
-		var ok bool
-		if rest, ok = r.kind.counter().parse(p.rest, &s.records[len(s.records)-1]); !ok {
+		parsed := &s.records[len(s.records)-1]
+		r.kind.counter().parse(&p, parsed)
+		if first&endsFlag != 0 {
+			parsed.endsAt = p.instant()
+		}
+		if p.failed {
 			return s.malformed(b)
 		}
-		if first&endsFlag != 0 {
-			p = parser{rest: rest}
-			s.records[len(s.records)-1].endsAt = p.instant()
-			if rest = p.rest; p.failed {
-				return s.malformed(b)
-			}
-		}
+	}
+	if len(p.rings) > 0 {
+		return s.malformed(b)
 	}
 	return nil
 }
@@ -138,6 +162,9 @@ func (s *State) malformed(b []byte) error {
 type parser struct {
 	rest   []byte
 	failed bool
+
+	hasRings bool
+	rings    []byte // those not yet read
 }
 
 func (p *parser) instant() int64 { return p.uint(instantBytes) }

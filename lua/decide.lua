@@ -41,14 +41,15 @@ local function read_charge(key, packed, place, settles)
   else
     cost, count, place = unpack('>I7I1', packed, place)
   end
-  local limits = {}
+  local limits, has_log = {}, false
   for i = 1, count do
     limits[i], place = read_limit(packed, place, settles)
     if not limits[i].algorithm then return nil end
+    has_log = has_log or limits[i].algorithm.has_log
   end
   return {
-    key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits,
-    state = nil, claim = nil, -- set by the part that follows
+    key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits, has_log = has_log,
+    state = nil, claim = nil, front_claim = nil, -- set by the part that follows
     stored = nil, reset_at = nil, records = nil, fits = nil, -- set by decide
   }, place
 end
@@ -101,7 +102,7 @@ local function charge(c, cost, d, put)
     r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
     r.algorithm.join(r, c.limits, c.records, cost, d.now)
   end
-  put(c, encode(c.records), latest_reset_at(c.records, d.now), d)
+  put(c, c.records, latest_reset_at(c.records, d.now), d)
 end
 
 local function settle(c, d, put)
@@ -121,14 +122,14 @@ local function settle(c, d, put)
       r.algorithm.give_back_joined(r, c, d.now)
     end
   end
-  if #c.stored > 0 then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  if #c.stored > 0 then put(c, c.stored, latest_reset_at(c.stored, d.now), d) end
   c.records = arrange(c.stored, c.limits, d.now)
   look(c, d.now)
 end
 
 -- Carries out a decision. Each of its charges has its state as c.state, nil if
--- there is none. put(c, state, reset_at, d) stores one that changed; c.reset_at
--- was its latest reset_at before. All limits are looked at, and only then
+-- there is none; if that is only its front, c.front_claim is the claim before it.
+-- put(c, records, reset_at, d) stores one that changed; c.reset_at was its latest reset_at before. All limits are looked at, and only then
 -- charged. Returns false, with nothing done, if a state is of an unknown kind.
 --
 -- Liveness is judged by what is stored against the caller's now, never by a
@@ -137,7 +138,7 @@ local function decide(d, put)
   local allowed = true
   for i = 1, #d.charges do
     local c = d.charges[i]
-    c.stored = parse(c.state)
+    c.stored = parse(c.state, c.front_claim and c.key, c.front_claim and #c.front_claim)
     if not c.stored then return false end
     c.reset_at = latest_reset_at(c.stored, d.now)
     c.records = arrange(c.stored, c.limits, d.now)

@@ -36,7 +36,11 @@ end
 
 -- Finds the count of c, which may be the arrival. Returns whether it is here.
 local function find(c, p, arrival, now)
-  c.claim, c.state = read_present(redis.call('GET', c.key), now)
+  local stored, has_rings
+  if c.has_log then stored, has_rings = read_front(c.key) else stored = redis.call('GET', c.key) end
+  if type(stored) == 'table' then error(stored.err, 0) end
+  c.claim, c.state = read_present(stored, now, has_rings and c.key)
+  if has_rings and c.state then c.front_claim = split_claim(stored) end
   local claim = c.claim
   local left = claim and claim.left_for > 0
   if c.state and not left then
@@ -49,7 +53,12 @@ local function find(c, p, arrival, now)
   end
   -- A newer state was kept here if a move between these two versions brought the
   -- count here and released it again but never finished.
-  if not left or claim.release_version <= arrival.release_version then c.state = arrival.state end
+  if not left or claim.release_version <= arrival.release_version then
+    c.state = arrival.state
+  elseif c.front_claim then
+    c.state = select(2, split_claim(redis.call('GET', c.key)))
+  end
+  c.front_claim = nil
   c.claim, c.arrived = nil, true -- put_arrival makes its claim
   return true
 end
@@ -71,17 +80,13 @@ local function put_arrival(c, p, d)
 end
 
 -- As in plain.lua; and the key outlives the claim.
-local function put(c, state, reset_at, d)
-  local life = reset_at - d.now
+local function put(c, records, reset_at, d)
+  local claim, life = '', reset_at - d.now
   if c.claim then
-    state = claim_here(c.claim.version, c.claim.expires_at) .. state
+    claim = claim_here(c.claim.version, c.claim.expires_at)
     life = max(life, c.claim.expires_at - server_clock())
   end
-  if reset_at > c.reset_at then
-    redis.call('SET', c.key, state, 'PX', life + d.margin)
-  else
-    redis.call('SET', c.key, state, 'KEEPTTL')
-  end
+  store(c, claim, records, reset_at > c.reset_at and life + d.margin or nil)
 end
 
 local function reply_location(c)

@@ -11,23 +11,22 @@
 
 -- The expiry is set when a reset time moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
-local function put(c, state, reset_at, d)
-  if c.state and reset_at <= c.reset_at then
-    redis.call('SET', c.key, c.claim .. state, 'KEEPTTL')
-    return
-  end
+local function put(c, records, reset_at, d)
+  if c.state and reset_at <= c.reset_at then return store(c, c.claim, records, nil) end
   local life = reset_at - d.now + d.margin
   if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
-  redis.call('SET', c.key, c.claim .. state, 'PX', max(life, 1))
+  store(c, c.claim, records, max(life, 1))
 end
 
 -- Reads the states of d's charges. Returns false if a key holds no string.
 local function get(d)
   for i = 1, #d.charges do
     local c = d.charges[i]
-    local stored = redis.pcall('GET', c.key)
+    local stored, has_rings
+    if c.has_log then stored, has_rings = read_front(c.key) else stored = redis.pcall('GET', c.key) end
     if type(stored) == 'table' then return false end
     c.claim, c.state = split_claim(stored)
+    if has_rings then c.front_claim = c.claim end
     if #c.claim == CLAIM_LEFT_BYTES then c.claim = '' end
   end
   return true

@@ -56,9 +56,19 @@ func TestStoredBytes(t *testing.T) {
 // A kind that this version does not know is an error, and nothing is written.
 func TestUnknownKinds(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	c := policy("core", perHour(10)).Charge("alice")
+	for name, p := range map[string]*throttler.Policy{
+		"a fixed window": policy("core", perHour(10)),
+		"a sliding log":  policy("core", throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}),
+	} {
+		t.Run(name, func(t *testing.T) { b.unknownKinds(t, p) })
+	}
+}
+
+func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
+	c := p.Charge("alice")
 	c.Partition = c.Key
 	key := b.backend.Locate(c).Key
+	b.client.Del(t.Context(), key)
 	r := throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
 	taken, err := b.Take(t.Context(), c)
 	if err != nil {
@@ -69,14 +79,19 @@ func TestUnknownKinds(t *testing.T) {
 		"settled": {Backend: 1, Version: 1},
 	}
 	for name, value := range map[string]string{
-		"a row of a kind to come":          "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
-		"more records than a state has":    strings.Repeat("\x01\x00\x00\x00\x00\x03\xe8"+strings.Repeat("\x00", 13), 40),
-		"three bytes":                      "abc",
-		"a log that is cut short":          "\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x09" + strings.Repeat("\x00", 20),
-		"a row of kind 0":                  strings.Repeat("\x00", 20),
-		"a short form of a sliding window": "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a short form of a kind to come":   "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a row of a kind to come, claimed": "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of a kind to come":           "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"more records than a state has":     strings.Repeat("\x01\x00\x00\x00\x00\x03\xe8"+strings.Repeat("\x00", 13), 40),
+		"three bytes":                       "abc",
+		"a log that is cut short":           "\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x09" + strings.Repeat("\x00", 20),
+		"a ring of too few slots":           "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x01", 10),
+		"a ring that is cut short":          "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x00\x64" + strings.Repeat("\x01", 990),
+		"a ring and more":                   "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x00\x64" + strings.Repeat("\x01", 1001),
+		"a ring that begins behind its end": "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x64\x00\x00\x00\x64" + strings.Repeat("\x01", 1000),
+		"rows that are longer than all":     "\x0a\xff\xff\x04\x00\x00\x00\x00\x03\xe8" + strings.Repeat("\x00", 600),
+		"a row of kind 0":                   strings.Repeat("\x00", 20),
+		"a short form of a sliding window":  "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a short form of a kind to come":    "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a row of a kind to come, claimed":  "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 	} {
 		b.client.Set(t.Context(), key, value, 0)
 		b.checkForeign(t, name, c, settlement, placements)
