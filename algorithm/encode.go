@@ -3,6 +3,7 @@ package algorithm
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 )
 
 // The stored form of a state, the same in Redis and in Memcached. Numbers are
@@ -13,6 +14,15 @@ import (
 //	4  kind << 28 | window    kind 1 or 2, windows below 2^28 ms (74 h)
 //	6  reset-at
 //	2  used                   below 65536
+//
+// Redis keeps one fixed window that no claim is in front of as an integer, if it can,
+// which takes up no string. Such a state is only read here. It is 19 digits:
+//
+//	3   the window's code: 100 and how many seconds it has, or 200 and minutes, 300 and
+//	    hours, 400 and days, whichever comes first that gives at most 99; and 400 more
+//	    of kind 2
+//	12  reset-at, in ms since 2025
+//	4   used                   below 10000
 //
 // Everything else is a row of records, no row of which is 12 bytes long:
 //
@@ -54,10 +64,19 @@ const (
 	rowsBytes = 2  // of the length of its records
 	slotBytes = 4  // of a number of slots
 
+	digits      = 19
+	digitsSpan  = 1e12          // of the reset-at
+	digitsCount = 1e4           // of the count
+	digitsEpoch = 1735689600000 // 2025, in ms
+	alignedCode = 400           // added to the code of an aligned window
+
 	shortBytes  = 12
 	shortWindow = 1 << 28 // ms
 	shortCount  = 1 << 16
 )
+
+// digitsUnits are a second, a minute, an hour and a day, in ms.
+var digitsUnits = [...]int64{1000, 60_000, 3_600_000, 86_400_000}
 
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
@@ -108,6 +127,9 @@ func Parse(b []byte) (State, error) {
 // is empty.
 func (s *State) Load(b []byte) error {
 	s.records = s.records[:0]
+	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
+		return s.loadDigits(b)
+	}
 	if len(b) == shortBytes { // without the parser: nearly every take of the memory backend loads one
 		shape := int64(binary.BigEndian.Uint32(b))
 		s.records = append(s.records, record{
@@ -148,6 +170,22 @@ func (s *State) Load(b []byte) error {
 	if len(p.rings) > 0 {
 		return s.malformed(b)
 	}
+	return nil
+}
+
+// loadDigits replaces s by the window whose digits are b.
+func (s *State) loadDigits(b []byte) error {
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	code := n / (digitsSpan * digitsCount)
+	r := record{kind: 1, at: n/digitsCount%digitsSpan + digitsEpoch, count: n % digitsCount}
+	if code > alignedCode+99 {
+		r.kind, code = 2, code-alignedCode
+	}
+	if err != nil || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
+		return s.malformed(b)
+	}
+	r.window = code % 100 * digitsUnits[code/100-1]
+	s.records = append(s.records, r)
 	return nil
 }
 

@@ -52,7 +52,8 @@ func TestScriptsAgree(t *testing.T) {
 		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
 		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag,
 		"FIXED_WINDOW": int64(kindOf(&throttler.Limit{Quota: 1, Window: time.Second})),
-		"ENTRY_BYTES":  instantBytes + costBytes,
+		"ENTRY_BYTES":  entryBytes,
+		"DIGITS":       digits, "DIGITS_EPOCH": digitsEpoch, "ALIGNED_CODE": alignedCode, "RINGS": ringsByte,
 	} {
 		if got := luaConstant(t, name); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%s is %s in Lua, %d in Go", name, got, want)

@@ -1,10 +1,10 @@
 -- fast.lua: the head of the scripts that decide, for the common case by far: takes
--- of one charge under one fixed window, kept in the short form. It must not pay for
+-- of one charge under one fixed window, kept in a short form. It must not pay for
 -- the rest, so it comes before the functions are made.
 --
 -- Provides replies, replied and decided, how many decisions it made: it stops at the
 -- first that is not that simple, and the parts that follow go on. If there is none,
--- it returns from the script. Uses what prelude.lua provides.
+-- it returns from the script. Uses what prelude.lua and digits.lua provide.
 
 local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
 
@@ -17,9 +17,16 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
   if #ARGV[i] ~= 41 then break end -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[i])
   if op ~= 0 or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
-  local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
+  local shape, code, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, window_code(window), 0, 0
   local state = redis.pcall('GET', KEYS[i])
-  if state then
+  local in_digits = state and #state == DIGITS
+  if in_digits then
+    local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
+    if not (front and count and code) then break end
+    local since = front - code * DIGITS_SPAN
+    if since < 0 or since >= DIGITS_SPAN then break end -- another window's
+    reset_at, used = since + DIGITS_EPOCH, count
+  elseif state then
     if #state ~= SHORT_BYTES then break end -- also an error, a table
     local stored
     stored, reset_at, used = unpack(SHORT_FORM, state)
@@ -35,13 +42,17 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
       used = used + cost
       -- The expiry was set when the window opened: renewed by a process
       -- whose clock stands still, it would make the window immortal.
-      redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
+      if in_digits and used < DIGITS_COUNT then
+        redis.call('INCRBY', KEYS[i], cost == 1 and '1' or cost) -- a number costs half as much again
+      else
+        redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
+      end
     end
   elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
     break
   else
     reset_at, used = now + window, cost
-    redis.call('SET', KEYS[i], pack(SHORT_FORM, shape, reset_at, used), 'PX', window + margin)
+    redis.call('SET', KEYS[i], digits_of(code, reset_at, used) or pack(SHORT_FORM, shape, reset_at, used), 'PX', window + margin)
   end
   replies[replied + 1], replies[replied + 2], replies[replied + 3], replies[replied + 4] = allowed, used, reset_at, retry_at
   replied, decided = replied + 4, i

@@ -18,11 +18,11 @@ var parts embed.FS
 // what comes out.
 var (
 	// Decide makes decisions about counts that do not move. It ends in plain.lua.
-	Decide = join("prelude.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "plain.lua")
+	Decide = join("prelude.lua", "digits.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "plain.lua")
 
 	// DecideAt makes a decision about counts that may move to other backends and
 	// arrive from them. It ends in handoff.lua.
-	DecideAt = join("prelude.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "claim.lua", "handoff.lua")
+	DecideAt = join("prelude.lua", "digits.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "claim.lua", "handoff.lua")
 
 	// Release releases counts to another backend. It ends in release.lua.
 	Release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")

@@ -12,6 +12,9 @@ local MAX_RECORDS, ENDS_FLAG = 32, 16
 -- of the records.
 local RINGS, RINGS_FORM = 10, '>I1I2'
 
+-- The ms of a second, a minute, an hour, a day, as digits.lua counts windows.
+local DIGITS_UNITS = {1000, 60000, 3600000, 86400000}
+
 -- The first byte of a claim in front of a state, of a count that is here or has
 -- left, and the claim's size.
 local CLAIM_HERE, CLAIM_LEFT, CLAIM_HERE_BYTES, CLAIM_LEFT_BYTES = 8, 9, 13, 25
@@ -61,10 +64,23 @@ local function parse_rows(state, key, offset)
   return records
 end
 
+-- The record of a window in digits, nil if there is no such code.
+local function parse_digits(state)
+  local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
+  local since = front % DIGITS_SPAN
+  local code, kind = (front - since) / DIGITS_SPAN, 1 -- lua/kinds.lua
+  if code > ALIGNED_CODE + 99 then code, kind = code - ALIGNED_CODE, 2 end
+  local n = code % 100
+  local unit = DIGITS_UNITS[(code - n) / 100]
+  if not unit or n == 0 then return nil end
+  return {{algorithm = algorithm_of(kind), kind = kind, window = n * unit, ends_at = nil, at = since + DIGITS_EPOCH, count = count}}
+end
+
 -- The records of a state, or nil if it is not one. Its rings are in it, or, if there
 -- is a key, in that, which has the state at that offset.
 local function parse(state, key, offset)
   if not state then return {} end
+  if #state == DIGITS and string.find(state, '^%d+$') then return parse_digits(state) end
   if #state ~= SHORT_BYTES then
     local ok, records = pcall(parse_rows, state, key, offset or 0) -- unpack fails where bytes are missing
     return ok and records or nil

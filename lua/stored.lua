@@ -1,6 +1,6 @@
 -- stored.lua: what a key keeps, read and stored without its rings where it has them.
 --
--- Provides read_front, store. Uses what state.lua and records.lua provide.
+-- Provides read_front, store. Uses what digits.lua, state.lua and records.lua provide.
 
 -- What is read of a key that may have rings: all of it, if it is short.
 local FRONT_BYTES = 512
@@ -33,6 +33,17 @@ local function rows_in_place(records, read)
   return #rows == read.front_bytes and rows or nil
 end
 
+-- The bytes of records behind a claim. One window alone, without a claim, is digits.
+local function encode_behind(claim, records)
+  local r = records[1]
+  if claim == '' and #records == 1 and r.algorithm.has_short_form and not r.ends_at then
+    local code = window_code(r.window)
+    local digits = digits_of(code and code + r.algorithm.code, r.at, r.count)
+    if digits then return digits end
+  end
+  return claim .. encode(records)
+end
+
 -- Stores c's records behind a claim, '' if there is none; life is how many ms the key is
 -- to live, nil if it keeps its expiry. c.stored is what was read, if only the front of
 -- it was, behind the claim c.front_claim.
@@ -42,8 +53,8 @@ local function store(c, claim, records, life)
     redis.call('SETRANGE', c.key, #claim, rows)
     if life then redis.call('PEXPIRE', c.key, life) end
   elseif life then
-    redis.call('SET', c.key, claim .. encode(records), 'PX', life)
+    redis.call('SET', c.key, encode_behind(claim, records), 'PX', life)
   else
-    redis.call('SET', c.key, claim .. encode(records), 'KEEPTTL')
+    redis.call('SET', c.key, encode_behind(claim, records), 'KEEPTTL')
   end
 end

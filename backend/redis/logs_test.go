@@ -95,11 +95,14 @@ func compareDecisions(t *testing.T, step int, got, want throttler.Decision) {
 func TestTakesOfLongLogsAreFlat(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", log(throttler.MaxLogQuota, time.Hour))
-	take := func() {
+	key := b.backend.Locate(p.Charge("alice")).Key
+	take := func() throttler.Decision {
 		b.clock.Advance(time.Millisecond)
-		if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		d, err := b.Take(t.Context(), p.Charge("alice"))
+		if err != nil {
 			t.Fatal(err)
 		}
+		return d
 	}
 	for range 8000 {
 		take()
@@ -114,6 +117,19 @@ func TestTakesOfLongLogsAreFlat(t *testing.T) {
 	stats := commandStats(t, b.client)
 	if n := stats["get"].calls + stats["set"].calls; n > 2 {
 		t.Errorf("%d takes of a log of 8,000 charges read or wrote the whole of it %d times", takes, n)
+	}
+	b.client.PExpire(t.Context(), key, time.Minute)
+	take()
+	if life := b.client.PTTL(t.Context(), key).Val(); life < 59*time.Minute {
+		t.Errorf("a charge that counts for an hour is in a key that lives for %v", life)
+	}
+	taken := take()
+	b.client.PExpire(t.Context(), key, time.Minute)
+	if _, err := b.Refund(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	if life := b.client.PTTL(t.Context(), key).Val(); life > time.Minute {
+		t.Errorf("a refund has made the key live for %v", life)
 	}
 	if n := stats["getrange"].calls + stats["setrange"].calls; n > 6*takes {
 		t.Errorf("%d GETRANGE and SETRANGE for %d takes", n, takes)

@@ -3,13 +3,14 @@
 --
 -- Provides fixed_window, whose windows open at the first charge, and
 -- aligned_window, whose windows open on multiples of their length. Uses
--- add_count, add_instant.
+-- add_count, add_instant, and what prelude.lua provides.
 
 local function fixed_windows(aligned)
   local FORM = '>I1I6I6I7' -- kind, window; reset at, used
   return {
     family = 'fixed-window',
     has_short_form = true,
+    code = aligned and ALIGNED_CODE or 0, -- what it adds to a window's
     mark_is_reset_at = true,
 
     new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0} end,
