@@ -1,30 +1,22 @@
 -- digits.lua: the form of one fixed window alone that Redis keeps as an integer, in no
 -- string of its own. algorithm/encode.go describes it.
 --
--- Provides DIGITS_COUNT, window_code, digits_of. Uses what prelude.lua provides.
-
--- The count is below this.
-local DIGITS_COUNT = 1e4
+-- Provides window_code, digits_of. Uses what prelude.lua provides.
 
 -- The code of a window of so many ms, nil if it has none: 100 for seconds, 200 for
 -- minutes, 300 for hours, 400 for days, whichever comes first that gives at most 99, and
 -- how many.
 local function window_code(window)
   local n, unit = window / 1000, 100
-  if n > 99 then
-    n, unit = n / 60, 200
-    if n > 99 then
-      n, unit = n / 60, 300
-      if n > 99 then n, unit = n / 24, 400 end
-    end
-  end
-  if n < 1 or n > 99 or n % 1 > 0 then return nil end
-  return unit + n
+  if n > 99 then n, unit = n / 60, 200 end
+  if n > 99 then n, unit = n / 60, 300 end
+  if n > 99 then n, unit = n / 24, 400 end
+  return n >= 1 and n <= 99 and n % 1 == 0 and unit + n or nil
 end
 
 -- The digits of a window that has the code, nil if they do not hold it.
 local function digits_of(code, at, count)
   local since = at - DIGITS_EPOCH
   if not code or since < 0 or since >= DIGITS_SPAN or count >= DIGITS_COUNT then return nil end
-  return string.format('%.0f%012.0f%04.0f', code, since, count)
+  return string.format(DIGITS_FORM, code, since, count)
 end

@@ -4,7 +4,7 @@
 --
 -- Provides replies, replied and decided, how many decisions it made: it stops at the
 -- first that is not that simple, and the parts that follow go on. If there is none,
--- it returns from the script. Uses what prelude.lua and digits.lua provide.
+-- it returns from the script. Uses what prelude.lua provides.
 
 local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
 
@@ -12,18 +12,29 @@ local FIXED_WINDOW = 1 -- its kind; kinds.lua has them all
 -- else that is done with it.
 local replies, replied, decided = {nil, nil, nil, nil, nil, nil, nil}, 0, 0
 
+-- The window's code, as digits.lua has it, nil if it has none. Decisions of one call
+-- mostly share it. It is no function: to make one costs as much as to compute it.
+local lone_code, lone_window
+
 -- More arguments than keys: not all of them are decisions.
 for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
   if #ARGV[i] ~= 41 then break end -- one charge of one limit, and nothing more
   local now, margin, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[i])
   if op ~= 0 or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
-  local shape, code, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, window_code(window), 0, 0
+  if window ~= lone_window then
+    local n, unit = window / 1000, 100
+    if n > 99 then n, unit = n / 60, 200 end
+    if n > 99 then n, unit = n / 60, 300 end
+    if n > 99 then n, unit = n / 24, 400 end
+    lone_window, lone_code = window, n >= 1 and n <= 99 and n % 1 == 0 and unit + n or nil
+  end
+  local shape, reset_at, used = SHORT_WINDOW * FIXED_WINDOW + window, 0, 0
   local state = redis.pcall('GET', KEYS[i])
   local in_digits = state and #state == DIGITS
   if in_digits then
     local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
-    if not (front and count and code) then break end
-    local since = front - code * DIGITS_SPAN
+    if not (front and count and lone_code) then break end
+    local since = front - lone_code * DIGITS_SPAN
     if since < 0 or since >= DIGITS_SPAN then break end -- another window's
     reset_at, used = since + DIGITS_EPOCH, count
   elseif state then
@@ -52,7 +63,13 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
     break
   else
     reset_at, used = now + window, cost
-    redis.call('SET', KEYS[i], digits_of(code, reset_at, used) or pack(SHORT_FORM, shape, reset_at, used), 'PX', window + margin)
+    local since = reset_at - DIGITS_EPOCH
+    if lone_code and since >= 0 and since < DIGITS_SPAN and used < DIGITS_COUNT then
+      state = string.format(DIGITS_FORM, lone_code, since, used)
+    else
+      state = pack(SHORT_FORM, shape, reset_at, used)
+    end
+    redis.call('SET', KEYS[i], state, 'PX', window + margin)
   end
   replies[replied + 1], replies[replied + 2], replies[replied + 3], replies[replied + 4] = allowed, used, reset_at, retry_at
   replied, decided = replied + 4, i

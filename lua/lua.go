@@ -18,7 +18,7 @@ var parts embed.FS
 // what comes out.
 var (
 	// Decide makes decisions about counts that do not move. It ends in plain.lua.
-	Decide = join("prelude.lua", "digits.lua", "fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "plain.lua")
+	Decide = join("prelude.lua", "fast.lua", "digits.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "plain.lua")
 
 	// DecideAt makes a decision about counts that may move to other backends and
 	// arrive from them. It ends in handoff.lua.
