@@ -3,7 +3,7 @@
 -- Provides read_front, store. Uses what digits.lua, state.lua and records.lua provide.
 
 -- What is read of a key that may have rings: all of it, if it is short.
-local FRONT_BYTES = 512
+local FRONT_BYTES = 2560
 
 -- What is stored under a key, but for its rings, and whether it has rings; false if
 -- nothing is, a table if it is no string.

@@ -233,8 +233,8 @@ func (s *aclServer) takesFrom(b throttler.Backend) error {
 func (s *aclServer) logs() error {
 	clk := clock.NewManual(t0)
 	th := throttler.New(s.backend(s.login()), &throttler.Options{Clock: clk})
-	p := policy("log", throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingLog})
-	for range 50 {
+	p := policy("log", throttler.Limit{Quota: 250, Window: time.Minute, Algorithm: throttler.SlidingLog})
+	for range 250 {
 		if _, err := th.Take(s.t.Context(), p.Charge(s.key)); err != nil {
 			return err
 		}

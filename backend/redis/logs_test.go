@@ -73,7 +73,7 @@ func TestLongLogs(t *testing.T) {
 					compareDecisions(t, step, got, want)
 				}
 			}
-			if n := b.client.StrLen(t.Context(), key).Val(); n > 2000 {
+			if n := b.client.StrLen(t.Context(), key).Val(); n > 3000 {
 				t.Errorf("a log that has emptied takes %d bytes", n)
 			}
 		})

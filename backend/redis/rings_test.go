@@ -101,8 +101,8 @@ func (m *moving) Settle(ctx context.Context, s throttler.Settlement) (throttler.
 
 func withShortRings(t *testing.T, script string) string {
 	for _, change := range [][2]string{
-		{"MAX_IN_ROWS = 40", "MAX_IN_ROWS = 2"},
-		{"FRONT_BYTES = 512", "FRONT_BYTES = 60"},
+		{"MAX_IN_ROWS = 200", "MAX_IN_ROWS = 2"},
+		{"FRONT_BYTES = 2560", "FRONT_BYTES = 60"},
 		{"math.floor(r.entries / 2) + 8", "2"},
 	} {
 		if strings.Count(script, change[0]) != 1 {

@@ -15,7 +15,7 @@ local function sliding_log()
   local FORM, RING_FORM = '>I1I6I4I7', '>I1I6I4I7I4I4' -- kind, window; entries, their sum; first, slots
   local ENTRY, ENTRY_BYTES = '>I6I4', 10 -- instant, cost
 
-  local MANY, MANY_ENTRIES = '>' .. string.rep('I6I4', 8), 8
+  local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
 
   -- The bytes of n entries, from the i-th on; the oldest is the 0th.
   local function get(r, i, n)
@@ -51,13 +51,6 @@ local function sliding_log()
     return r.newest_at, r.newest_cost
   end
 
-  -- The sum of eight entries from a place on, and the last one's instant: to unpack
-  -- them at once costs hardly more than to unpack one.
-  local function sum_of_many(bytes, place)
-    local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, bytes, place)
-    return a + b + c + d + e + f + g + h, last
-  end
-
   -- Passes by entries, the oldest first, while they are no younger than at and their sum
   -- is less than sum. Returns how many these are, their sum, and the instant of the
   -- first of the others, nil if there is none.
@@ -66,10 +59,12 @@ local function sliding_log()
     while i < r.entries do
       n = min(n, r.entries - i)
       local bytes, place = get(r, i, n), 1
-      while place + MANY_ENTRIES * ENTRY_BYTES <= #bytes + 1 do
-        local many, last = sum_of_many(bytes, place)
-        if last > at or passed + many >= sum then break end
-        place, passed = place + MANY_ENTRIES * ENTRY_BYTES, passed + many
+      local last_place = #bytes - MANY_BYTES + 1
+      while place <= last_place do -- to unpack eight at once costs hardly more than one
+        local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, bytes, place)
+        local more = passed + a + b + c + d + e + f + g + h
+        if last > at or more >= sum then break end
+        place, passed = place + MANY_BYTES, more
       end
       while place <= #bytes do
         local entry_at, cost = unpack(ENTRY, bytes, place)
