@@ -1,7 +1,7 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange. Uses what prelude.lua, kinds.lua and state.lua
--- provide. A limit is {algorithm, kind, window, quota, capacity}.
+-- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange. Uses what
+-- prelude.lua, kinds.lua and state.lua provide. A limit is {algorithm, kind, window, quota, capacity}.
 
 -- The most entries of logs, all in all, that are kept in rows: with some records, what
 -- FRONT_BYTES of stored.lua hold.
