@@ -204,10 +204,9 @@ func (bucket) append(b []byte, r *record) []byte {
 
 func (bucket) size(*record) int { return 2*instantBytes + 2*countBytes }
 
-func (bucket) parse(b []byte, r *record) ([]byte, bool) {
-	p := parser{rest: b}
+func (bucket) parse(p *parser, r *record) {
 	r.at, r.fraction, r.quota, r.chargedAt = p.instant(), p.count(), p.count(), p.instant()
-	return p.rest, !p.failed && r.fraction < r.quota
+	p.failed = p.failed || r.fraction >= r.quota
 }
 
 // lifetime is the time that a full bucket needs to drain.

@@ -3,6 +3,7 @@ package algorithm
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 )
 
 // The stored form of a state, the same in Redis and in Memcached. Numbers are
@@ -13,6 +14,15 @@ import (
 //	4  kind << 28 | window    kind 1 or 2, windows below 2^28 ms (74 h)
 //	6  reset-at
 //	2  used                   below 65536
+//
+// Redis keeps one fixed window that no claim is in front of as an integer, if it can,
+// which takes up no string. Such a state is only read here. It is 19 digits:
+//
+//	3   the window's code: 100 and how many seconds it has, or 200 and minutes, 300 and
+//	    hours, 400 and days, whichever comes first that gives at most 99; and 400 more
+//	    of kind 2
+//	12  reset-at, in ms since 2025
+//	4   used                   below 10000
 //
 // Everything else is a row of records, no row of which is 12 bytes long:
 //
@@ -27,6 +37,16 @@ import (
 //
 //	6  the instant at which the record is given up, if others charge it
 //
+// Redis keeps long logs in rings behind the records, so that a charge writes a few
+// bytes of them and not all; lua/algorithms/sliding_log.lua has the rule. Such a
+// state is only read here:
+//
+//	1  10
+//	2  length of the records
+//	   the records; a log's entries are replaced by
+//	     4 the slot of the oldest one, 4 number of slots
+//	   for each log, its slots, 10 bytes each
+//
 // The Redis scripts have the same widths in the formats of lua/algorithms, and
 // the same bounds of the short form.
 const (
@@ -36,13 +56,27 @@ const (
 	countBytes   = 7 // of a count, a quota, a fraction
 	entriesBytes = 4 // of a log's number of entries
 	costBytes    = 4 // of a log entry's cost
+	entryBytes   = instantBytes + costBytes
 
 	endsFlag = 16 // of the first byte
+
+	ringsByte = 10 // first of a state with rings; no kind
+	rowsBytes = 2  // of the length of its records
+	slotBytes = 4  // of a number of slots
+
+	digits      = 19
+	digitsSpan  = 1e12          // of the reset-at
+	digitsCount = 1e4           // of the count
+	digitsEpoch = 1735689600000 // 2025, in ms
+	alignedCode = 400           // added to the code of an aligned window
 
 	shortBytes  = 12
 	shortWindow = 1 << 28 // ms
 	shortCount  = 1 << 16
 )
+
+// digitsUnits are a second, a minute, an hour and a day, in ms.
+var digitsUnits = [...]int64{1000, 60_000, 3_600_000, 86_400_000}
 
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
@@ -93,6 +127,9 @@ func Parse(b []byte) (State, error) {
 // is empty.
 func (s *State) Load(b []byte) error {
 	s.records = s.records[:0]
+	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
+		return s.loadDigits(b)
+	}
 	if len(b) == shortBytes { // without the parser: nearly every take of the memory backend loads one
 		shape := int64(binary.BigEndian.Uint32(b))
 		s.records = append(s.records, record{
@@ -104,26 +141,51 @@ func (s *State) Load(b []byte) error {
 		}
 		return nil
 	}
-	for rest := b; len(rest) > 0; {
-		p := parser{rest: rest}
+	p := parser{rest: b}
+	if len(b) > 0 && b[0] == ringsByte {
+		p.hasRings = true
+		p.uint(kindBytes)
+		rows := p.uint(rowsBytes)
+		if rows > int64(len(p.rest)) {
+			return s.malformed(b)
+		}
+		p.rest, p.rings = p.rest[:rows], p.rest[rows:]
+	}
+	for len(p.rest) > 0 {
 		first := p.uint(kindBytes)
 		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
 			return s.malformed(b)
 		}
 		s.records = append(s.records, r)
-		var ok bool
-		if rest, ok = r.kind.counter().parse(p.rest, &s.records[len(s.records)-1]); !ok {
+		parsed := &s.records[len(s.records)-1]
+		r.kind.counter().parse(&p, parsed)
+		if first&endsFlag != 0 {
+			parsed.endsAt = p.instant()
+		}
+		if p.failed {
 			return s.malformed(b)
 		}
-		if first&endsFlag != 0 {
-			p = parser{rest: rest}
-			s.records[len(s.records)-1].endsAt = p.instant()
-			if rest = p.rest; p.failed {
-				return s.malformed(b)
-			}
-		}
 	}
+	if len(p.rings) > 0 {
+		return s.malformed(b)
+	}
+	return nil
+}
+
+// loadDigits replaces s by the window whose digits are b.
+func (s *State) loadDigits(b []byte) error {
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	code := n / (digitsSpan * digitsCount)
+	r := record{kind: 1, at: n/digitsCount%digitsSpan + digitsEpoch, count: n % digitsCount}
+	if code > alignedCode+99 {
+		r.kind, code = 2, code-alignedCode
+	}
+	if err != nil || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
+		return s.malformed(b)
+	}
+	r.window = code % 100 * digitsUnits[code/100-1]
+	s.records = append(s.records, r)
 	return nil
 }
 
@@ -138,6 +200,9 @@ func (s *State) malformed(b []byte) error {
 type parser struct {
 	rest   []byte
 	failed bool
+
+	hasRings bool
+	rings    []byte // those not yet read
 }
 
 func (p *parser) instant() int64 { return p.uint(instantBytes) }

@@ -70,10 +70,6 @@ func (fixedWindow) append(b []byte, r *record) []byte {
 
 func (fixedWindow) size(*record) int { return instantBytes + countBytes }
 
-func (fixedWindow) parse(b []byte, r *record) ([]byte, bool) {
-	p := parser{rest: b}
-	r.at, r.count = p.instant(), p.count()
-	return p.rest, !p.failed
-}
+func (fixedWindow) parse(p *parser, r *record) { r.at, r.count = p.instant(), p.count() }
 
 func (fixedWindow) lifetime(l limit) float64 { return float64(l.window) }

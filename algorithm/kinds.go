@@ -8,8 +8,8 @@ import (
 )
 
 // kind says how a record counts. Kinds are stored, as a state's first byte or,
-// in the short form, its upper half: at most 15, and not 8 or 9, with which no
-// state begins.
+// in the short form, its upper half: at most 15, and not 8, 9 or 10, with which no
+// record begins.
 type kind uint8
 
 // kinds has every kind, and nothing else lists them: an algorithm is a file with
@@ -80,8 +80,8 @@ type counter interface {
 	// size returns the length of that form.
 	size(r *record) int
 
-	// parse reads that form into r, and returns what follows it.
-	parse(b []byte, r *record) (rest []byte, ok bool)
+	// parse reads that form into r. The parser fails if it is not one.
+	parse(p *parser, r *record)
 
 	// lifetime returns for how many ms a charge counts at most, if no limit is in
 	// debt.

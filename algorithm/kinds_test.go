@@ -52,12 +52,13 @@ func TestScriptsAgree(t *testing.T) {
 	for name, want := range map[string]int64{
 		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
 		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag,
-		"ENTRY_BYTES":   instantBytes + costBytes,
+		"ENTRY_BYTES":   entryBytes,
 		"SHAPE_WINDOW":  1 << (8 * windowBytes),
 		"LIMIT_BYTES":   int64(len(AppendLimit(nil, &throttler.Limit{Quota: 1, Window: time.Second}))),
 		"FIXED_BYTES":   kindBytes + windowBytes + int64(fixedWindow{}.size(nil)),
 		"SLIDING_BYTES": kindBytes + windowBytes + int64(slidingWindow{}.size(nil)),
 		"BUCKET_BYTES":  kindBytes + windowBytes + int64(bucket{}.size(nil)),
+		"DIGITS":        digits, "DIGITS_COUNT": digitsCount, "DIGITS_SPAN": digitsSpan, "DIGITS_EPOCH": digitsEpoch, "ALIGNED_CODE": alignedCode, "RINGS": ringsByte,
 	} {
 		if got := luaConstant(t, name); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%s is %s in Lua, %d in Go", name, got, want)

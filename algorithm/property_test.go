@@ -239,6 +239,9 @@ func FuzzParse(f *testing.F) {
 	f.Add(s.Append(nil))
 	take(&s, []throttler.Limit{{Quota: 5, Window: time.Second, Algorithm: throttler.SlidingLog}, {Quota: 5, Window: time.Hour, Algorithm: throttler.TokenBucket}}, 1, day)
 	f.Add(s.Append(nil))
+	f.Add([]byte("1600583920000000042"))
+	f.Add([]byte("\x0a\x00\x1a" + "\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00\x00\x00\x07" + "\x00\x00\x00\x01\x00\x00\x00\x02" +
+		"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00\x0f\x00\x00\x00\x00\x07"))
 	limits := []throttler.Limit{
 		{Quota: 5, Window: time.Hour}, {Quota: 5, Window: time.Hour, Algorithm: throttler.SlidingWindow},
 		{Quota: 5, Window: time.Second, Algorithm: throttler.SlidingLog}, {Quota: 5, Window: time.Hour, Algorithm: throttler.TokenBucket},

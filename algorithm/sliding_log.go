@@ -115,21 +115,30 @@ func (slidingLog) append(b []byte, r *record) []byte {
 }
 
 func (slidingLog) size(r *record) int {
-	return entriesBytes + countBytes + len(r.log)*(instantBytes+costBytes)
+	return entriesBytes + countBytes + len(r.log)*entryBytes
 }
 
-func (slidingLog) parse(b []byte, r *record) ([]byte, bool) {
-	p := parser{rest: b}
+func (slidingLog) parse(p *parser, r *record) {
 	n := p.uint(entriesBytes)
 	r.count = p.count()
-	if n > int64(len(p.rest)/(instantBytes+costBytes)) {
-		return nil, false
+	first, slots, from := int64(0), n, &p.rest
+	if p.hasRings {
+		first, slots, from = p.uint(slotBytes), p.uint(slotBytes), &p.rings
 	}
+	if n > slots || first >= max(slots, 1) || slots > int64(len(*from)/entryBytes) {
+		p.failed = true
+		return
+	}
+	ring := (*from)[:slots*entryBytes]
+	*from = (*from)[slots*entryBytes:]
+	entries := parser{rest: ring[first*entryBytes:]}
 	r.log = make([]entry, n)
 	for i := range r.log {
-		r.log[i] = entry{at: p.instant(), cost: p.uint(costBytes)}
+		if len(entries.rest) == 0 {
+			entries.rest = ring
+		}
+		r.log[i] = entry{at: entries.instant(), cost: entries.uint(costBytes)}
 	}
-	return p.rest, !p.failed
 }
 
 func (slidingLog) lifetime(l limit) float64 { return float64(l.window) }

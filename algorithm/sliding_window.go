@@ -121,10 +121,8 @@ func (slidingWindow) append(b []byte, r *record) []byte {
 
 func (slidingWindow) size(*record) int { return instantBytes + 2*countBytes }
 
-func (slidingWindow) parse(b []byte, r *record) ([]byte, bool) {
-	p := parser{rest: b}
+func (slidingWindow) parse(p *parser, r *record) {
 	r.at, r.count, r.previous = p.instant(), p.count(), p.count()
-	return p.rest, !p.failed
 }
 
 func (slidingWindow) lifetime(l limit) float64 { return 2 * float64(l.window) }

@@ -6,7 +6,8 @@
 --
 -- Provides states, writes, drain_time, SHAPE_WINDOW, HEAD_BYTES, and the formats and
 -- sizes of limits and records: LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES,
--- FIXED, FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES.
+-- FIXED, FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES; and read_lone,
+-- lone_state. Uses window_code, digits_of, read_digits of digits.lua.
 
 -- What the keys of a decision's charges have stored, false if nothing, and are to store.
 local states, writes = {nil, nil, nil}, {nil, nil, nil}
@@ -33,4 +34,27 @@ local function drain_time(units, window, quota)
   if product >= MAX_COUNT then return nil end
   local rest = product % quota
   return (product - rest) / quota, rest
+end
+
+-- The code by which a window alone is digits, nil if it has none.
+local function lone_code_of(kind, window)
+  local code = window_code(window)
+  return code and kind == ALIGNED_WINDOW and code + ALIGNED_CODE or code
+end
+
+-- The reset time and the count of a window alone, nil if state is not one of that
+-- kind and length.
+local function read_lone(state, kind, window)
+  if #state == DIGITS then return read_digits(state, lone_code_of(kind, window)) end
+  local shape, at, used = unpack(SHORT_FORM, state)
+  if shape ~= kind * SHORT_WINDOW + window then return nil end
+  return at, used
+end
+
+-- The state that is a window alone.
+local function lone_state(kind, window, at, used)
+  local digits = digits_of(lone_code_of(kind, window), at, used)
+  if digits then return digits end
+  if window < SHORT_WINDOW and used < SHORT_COUNT then return pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used) end
+  return pack(FIXED, kind * SHAPE_WINDOW + window, at, used)
 end

@@ -34,10 +34,11 @@ end
 
 -- The same, and nothing for a dead state without a claim: where counts move, it
 -- says nothing, for the count may have begun again elsewhere.
-local function read_present(stored, now)
+-- key is given if stored is only the front of what it has.
+local function read_present(stored, now, key)
   local claim, state = read_claim(stored)
   if claim or not state then return claim, state end
-  local records = parse(state)
+  local records = parse(state, key, key and #stored - #state)
   if records and latest_reset_at(records, now) <= now then return nil, nil end
   return nil, state
 end

@@ -2,13 +2,13 @@
 -- was charged before.
 --
 -- Provides read_decision, decide, reply, numbers, numbered. Uses algorithm_of of
--- kinds.lua; parse, latest_reset_at of state.lua; encode, nearest_limit, arrange of
+-- kinds.lua; parse, latest_reset_at of state.lua; nearest_limit, arrange of
 -- records.lua. The part that follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
 --   6 now, Unix ms
 --   4 margin, ms that a state outlives its last window
---   1 operation: take 0, settlement 1
+--   1 operation: take 0, settlement 1; and 2 more if a limit is a sliding log
 --   1 number of charges, and for each, with the next of KEYS:
 --     7 cost; to settle: 7 cost charged, 7 real cost, 6 charged at
 --     1 number of limits, and for each:
@@ -50,7 +50,7 @@ local function read_charge(key, packed, place, settles)
   end
   return {
     key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits,
-    state = nil, claim = nil, -- set by the part that follows
+    state = nil, claim = nil, front_claim = nil, -- set by the part that follows
     stored = nil, reset_at = nil, records = nil, fits = nil, -- set by decide
   }, place
 end
@@ -59,12 +59,12 @@ end
 -- charges. Returns nil for the decision if a limit is of an unknown kind.
 local function read_decision(packed, first_key)
   local now, margin, op, count, place = unpack('>I6I4I1I1', packed)
-  local settles, charges = op == 1, {}
+  local settles, charges = bit.band(op, SETTLE) ~= 0, {}
   for i = 1, count do
     charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)
     if not charges[i] then return nil, count end
   end
-  return {now = now, margin = margin, settles = settles, charges = charges}, count
+  return {now = now, margin = margin, settles = settles, has_log = bit.band(op, HAS_LOG) ~= 0, charges = charges}, count
 end
 
 local function reply_limit(l, used, reset_at, retry_at, start_at, mark, fraction)
@@ -103,7 +103,7 @@ local function charge(c, cost, d, put)
     r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
     r.algorithm.join(r, c.limits, c.records, cost, d.now)
   end
-  put(c, encode(c.records), latest_reset_at(c.records, d.now), d)
+  put(c, c.records, latest_reset_at(c.records, d.now), d)
 end
 
 local function settle(c, d, put)
@@ -123,15 +123,15 @@ local function settle(c, d, put)
       r.algorithm.give_back_joined(r, c, d.now)
     end
   end
-  if #c.stored > 0 then put(c, encode(c.stored), latest_reset_at(c.stored, d.now), d) end
+  if #c.stored > 0 then put(c, c.stored, latest_reset_at(c.stored, d.now), d) end
   c.records = arrange(c.stored, c.limits, d.now)
   look(c, d.now)
 end
 
 -- Carries out a decision. Each of its charges has its state as c.state, nil if
--- there is none. put(c, state, reset_at, d) stores one that changed; c.reset_at
--- was its latest reset_at before. All limits are looked at, and only then
--- charged. Returns false, with nothing done, if a state is of an unknown kind.
+-- there is none; if that is only its front, c.front_claim is the claim before it.
+-- put(c, records, reset_at, d) stores records that changed; c.reset_at was their latest
+-- reset_at before. All limits are looked at, and only then charged. Returns false, with nothing done, if a state is of an unknown kind.
 --
 -- Liveness is judged by what is stored against the caller's now, never by a
 -- key's expiry, which only removes stale data.
@@ -139,7 +139,7 @@ local function decide(d, put)
   local allowed = true
   for i = 1, #d.charges do
     local c = d.charges[i]
-    c.stored = parse(c.state)
+    c.stored = parse(c.state, c.front_claim and c.key, c.front_claim and #c.front_claim)
     if not c.stored then return false end
     c.reset_at = latest_reset_at(c.stored, d.now)
     c.records = arrange(c.stored, c.limits, d.now)

@@ -3,29 +3,31 @@
 -- it: to make all of theirs is a good part of a call's cost.
 --
 -- Uses NUMBERS of fast.lua; states of arranged.lua; split_claim of state.lua;
--- read_decision, decide, reply, numbers, numbered of decide.lua.
+-- read_front, store of stored.lua; read_decision, decide, reply, numbers, numbered of
+-- decide.lua.
 --
 -- Returns a function that makes a decision whose first charge has KEYS[first_key],
 -- and returns its reply.
 
 -- The expiry is set when a reset time moves forward, and only then: relative to
 -- the caller's now, so that no two clocks are compared.
-local function put(c, state, reset_at, d)
-  if c.state and reset_at <= c.reset_at then
-    redis.call('SET', c.key, c.claim .. state, 'KEEPTTL')
-    return
-  end
+local function put(c, records, reset_at, d)
+  if c.state and reset_at <= c.reset_at then return store(c, c.claim, records, nil) end
   local life = reset_at - d.now + d.margin
   if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
-  redis.call('SET', c.key, c.claim .. state, 'PX', max(life, 1))
+  store(c, c.claim, records, max(life, 1))
 end
 
--- Takes the states of d's charges. Returns false if a key holds no string.
+-- Takes the states of d's charges; those of logs, which may be long, are not yet read.
+-- Returns false if a key holds no string.
 local function get(d)
   for i = 1, #d.charges do
     local c = d.charges[i]
-    if type(states[i]) == 'table' then return false end
-    c.claim, c.state = split_claim(states[i])
+    local stored, has_rings = states[i], false
+    if d.has_log then stored, has_rings = read_front(c.key) end
+    if type(stored) == 'table' then return false end
+    c.claim, c.state = split_claim(stored)
+    if has_rings then c.front_claim = c.claim end
     if #c.claim == CLAIM_LEFT_BYTES then c.claim = '' end
   end
   return true

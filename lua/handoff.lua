@@ -16,8 +16,8 @@
 --          missing, else 2, version, backend for which it left.
 --
 -- handoff_fast.lua comes before it. Uses read_decision, decide, reply, numbers of
--- decide.lua; parse, latest_reset_at of state.lua; server_clock, read_present,
--- write_claim, unknown_kind of claim.lua.
+-- decide.lua; parse, latest_reset_at, split_claim of state.lua; read_front, store of
+-- stored.lua; server_clock, read_present, write_claim, unknown_kind of claim.lua.
 
 local function read_placement(packed, charges)
   local p, place = {}
@@ -37,8 +37,12 @@ local function read_placement(packed, charges)
 end
 
 -- Finds the count of c, which may be the arrival. Returns whether it is here.
-local function find(c, p, arrival, now)
-  c.claim, c.state = read_present(redis.call('GET', c.key), now)
+local function find(c, p, arrival, d)
+  local stored, has_rings
+  if d.has_log then stored, has_rings = read_front(c.key) else stored = redis.call('GET', c.key) end
+  if type(stored) == 'table' then error(stored.err, 0) end
+  c.claim, c.state = read_present(stored, d.now, has_rings and c.key)
+  if has_rings and c.state then c.front_claim = split_claim(stored) end
   local claim = c.claim
   local left = claim and claim.left_for > 0
   if c.state and not left then
@@ -51,7 +55,12 @@ local function find(c, p, arrival, now)
   end
   -- A newer state was kept here if a move between these two versions brought the
   -- count here and released it again but never finished.
-  if not left or claim.release_version <= arrival.release_version then c.state = arrival.state end
+  if not left or claim.release_version <= arrival.release_version then
+    c.state = arrival.state
+  elseif c.front_claim then
+    c.state = select(2, split_claim(redis.call('GET', c.key)))
+  end
+  c.front_claim = nil
   c.claim, c.arrived = nil, true -- put_arrival makes its claim
   return true
 end
@@ -69,17 +78,13 @@ local function put_arrival(c, p, d)
 end
 
 -- As in plain.lua; and the key outlives the claim.
-local function put(c, state, reset_at, d)
-  local life = reset_at - d.now
+local function put(c, records, reset_at, d)
+  local claim, life = '', reset_at - d.now
   if c.claim then
-    state = write_claim(c.claim) .. state
+    claim = write_claim(c.claim)
     life = max(life, c.claim.expires_at - server_clock())
   end
-  if reset_at > c.reset_at then
-    redis.call('SET', c.key, state, 'PX', life + d.margin)
-  else
-    redis.call('SET', c.key, state, 'KEEPTTL')
-  end
+  store(c, claim, records, reset_at > c.reset_at and life + d.margin or nil)
 end
 
 local function reply_location(c)
@@ -98,7 +103,7 @@ local d = read_decision(ARGV[1], 1)
 if not d then return unknown_kind() end
 local p, here = read_placement(ARGV[2], #d.charges), true
 for i = 1, #d.charges do
-  here = find(d.charges[i], p, p[i], d.now) and here
+  here = find(d.charges[i], p, p[i], d) and here
 end
 if not here then
   reply(2)

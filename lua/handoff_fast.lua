@@ -3,9 +3,8 @@
 -- count is live, with a claim or without. No clock is asked: a claim matters only
 -- when the count is dead, and whether it moves was asked when it was made.
 --
--- It returns from the script, or falls through to the parts that follow.
-
-local TAKE = 0 -- the operation, as decide.lua packs it
+-- It returns from the script, or falls through to the parts that follow. Uses
+-- window_code, read_digits of digits.lua.
 
 if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and no arrival
   local now, _, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
@@ -15,7 +14,19 @@ if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and no arrival
     if #state == CLAIM_HERE_BYTES + SHORT_BYTES and string.byte(state) == CLAIM_HERE then
       claim, state = string.sub(state, 1, CLAIM_HERE_BYTES), string.sub(state, CLAIM_HERE_BYTES + 1)
     end
-    if #state == SHORT_BYTES then
+    local code = #state == DIGITS and window_code(window)
+    if code then
+      local reset_at, used = read_digits(state, code)
+      if reset_at and reset_at > now then
+        if cost > quota - used then
+          return {0, used, reset_at, cost > quota and -1 or reset_at}
+        end
+        if used + cost < DIGITS_COUNT then
+          if cost > 0 then redis.call('INCRBY', KEYS[1], cost) end
+          return {1, used + cost, reset_at, 0}
+        end
+      end
+    elseif #state == SHORT_BYTES then
       local shape, reset_at, used = unpack(SHORT_FORM, state)
       if shape == SHORT_WINDOW * FIXED_WINDOW + window and reset_at > now then
         if cost > quota - used then

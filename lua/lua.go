@@ -33,13 +33,13 @@ var (
 var (
 	// The parts that only few decisions need are one function, so that a call that
 	// does not need them does not make all of theirs.
-	decide = join("prelude.lua", "fast.lua", "arranged.lua", "take.lua", "settle.lua") +
+	decide = join("prelude.lua", "fast.lua", "digits.lua", "arranged.lua", "take.lua", "settle.lua") +
 		"local function make_general()\n" +
-		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "general.lua") +
+		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "general.lua") +
 		"end\n" +
 		join("plain.lua")
 
-	decideAt = join("prelude.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "decide.lua", "claim.lua", "handoff.lua")
+	decideAt = join("prelude.lua", "digits.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "claim.lua", "handoff.lua")
 
 	release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")
 )

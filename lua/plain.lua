@@ -10,7 +10,7 @@
 --          or, from general.lua:
 --            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --
--- Uses TAKE, replies, replied, decided of fast.lua; states of arranged.lua;
+-- Uses replies, replied, decided of fast.lua; states of arranged.lua;
 -- take_arranged of take.lua; settle_arranged of settle.lua; and general.lua, as
 -- make_general.
 --
@@ -22,9 +22,11 @@ local next_key = decided + 1
 for i = decided + 1, #ARGV do
   local packed = ARGV[i]
   local op, charges = string.byte(packed, 11, 12)
-  for c = 1, charges do states[c] = redis.pcall('GET', KEYS[next_key + c - 1]) end
-  local arranged = op == TAKE and take_arranged or settle_arranged
-  if not arranged(packed, charges, next_key) then
+  local arranged = op == TAKE and take_arranged or op == SETTLE and settle_arranged -- nil of logs
+  if arranged then
+    for c = 1, charges do states[c] = redis.pcall('GET', KEYS[next_key + c - 1]) end
+  end
+  if not (arranged and arranged(packed, charges, next_key)) then
     general = general or make_general()
     replied = replied + 1
     replies[replied] = general(packed, next_key)

@@ -1,4 +1,4 @@
--- prelude.lua: what every part may use: the kinds of limits, the short form of a state,
+-- prelude.lua: what every part may use: operations, the kinds of limits, the short forms of a state,
 -- the largest numbers, the sizes of claims. Package algorithm names the same constants;
 -- its test compares them.
 
@@ -9,8 +9,17 @@ local max, min = math.max, math.min
 -- The kinds of limits and records; kinds.lua has what they do.
 local FIXED_WINDOW, ALIGNED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET = 1, 2, 3, 4, 5, 6
 
+-- The operation of a decision, as decide.lua packs it: TAKE or SETTLE, and HAS_LOG more
+-- if a limit is a sliding log.
+local TAKE, SETTLE, HAS_LOG = 0, 1, 2
+
 -- One window alone takes so many bytes, if its length and count are below these.
 local SHORT_BYTES, SHORT_WINDOW, SHORT_COUNT, SHORT_FORM = 12, 268435456, 65536, '>I4I6I2'
+
+-- One window alone that has a code, as digits: 3 of the code (ALIGNED_CODE more if the
+-- window is aligned), 12 of the reset time, as ms since 2025, 4 of the count.
+local DIGITS, DIGITS_FORM, DIGITS_COUNT = 19, '%.0f%012.0f%04.0f', 10000
+local DIGITS_FRONT, DIGITS_SPAN, DIGITS_EPOCH, ALIGNED_CODE = 15, 1000000000000, 1735689600000, 400
 
 -- The largest instant stored, in the year 9999; what would exceed it stays there.
 local MAX_INSTANT = 253402300799000

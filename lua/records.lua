@@ -1,24 +1,52 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, nearest_limit, arrange. Uses MAX_RECORDS, ENDS_FLAG of state.lua.
+-- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange. Uses
+-- MAX_RECORDS, ENDS_FLAG, RINGS, RINGS_FORM of state.lua.
 --
 -- A limit is {algorithm, kind, window, quota, capacity}.
 
--- The bytes of a state of these records.
+-- The most entries of logs, all in all, that are kept in rows: with some records, what
+-- FRONT_BYTES of stored.lua hold.
+local MAX_IN_ROWS = 200
+
+-- The bytes of records. Their logs are in them, or are rings.
+local function encode_rows(records, as_rings)
+  local parts = {}
+  for i = 1, #records do
+    local r = records[i]
+    parts[i] = r.algorithm.write(r, as_rings)
+    if r.ends_at then
+      parts[i] = string.char(r.kind + ENDS_FLAG) .. string.sub(parts[i], 2) .. pack('>I6', r.ends_at)
+    end
+  end
+  local rows = table.concat(parts)
+  return as_rings and pack(RINGS_FORM, RINGS, #rows) .. rows or rows
+end
+
+-- How many entries the logs of records have, and how many slots their rings.
+local function sizes_of_logs(records)
+  local entries, slots = 0, 0
+  for i = 1, #records do
+    local r = records[i]
+    if r.algorithm.has_log then entries, slots = entries + r.entries, slots + (r.slots or 0) end
+  end
+  return entries, slots
+end
+
+-- The bytes of a state of these records. Short logs are in the rows: a state that one
+-- read brings as a whole is best written as a whole.
 local function encode(records)
   local r = records[1]
   if #records == 1 and not r.ends_at and r.algorithm.has_short_form and r.window < SHORT_WINDOW and r.count < SHORT_COUNT then
     return pack(SHORT_FORM, r.kind * SHORT_WINDOW + r.window, r.at, r.count)
   end
-  local parts = {}
+  if sizes_of_logs(records) <= MAX_IN_ROWS then return encode_rows(records) end
+  local slots = {}
   for i = 1, #records do
     r = records[i]
-    parts[i] = r.algorithm.write(r)
-    if r.ends_at then
-      parts[i] = string.char(r.kind + ENDS_FLAG) .. string.sub(parts[i], 2) .. pack('>I6', r.ends_at)
-    end
+    if r.algorithm.has_log then slots[#slots + 1] = r.algorithm.write_slots(r) end
   end
-  return table.concat(parts)
+  return encode_rows(records, true) .. table.concat(slots)
 end
 
 -- How far apart two windows are: their ratio.

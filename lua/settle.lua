@@ -3,8 +3,8 @@
 --
 -- Provides settle_arranged. Uses ALLOWED, replies, replied of fast.lua; states,
 -- writes, HEAD_BYTES, SHAPE_WINDOW, SETTLED_LIMIT, SETTLED_LIMIT_BYTES, FIXED,
--- FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of
--- arranged.lua.
+-- FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time,
+-- read_lone, lone_state of arranged.lua.
 
 -- Returns to the limits of one charge what it was charged too much. Returns the bytes
 -- to store, or nil if this is not that simple.
@@ -19,9 +19,9 @@ local function give_back_limits(state, packed, place, limits, charged, cost, now
 
     if kind == FIXED_WINDOW or kind == ALIGNED_WINDOW then
       local at, used
-      if limits == 1 and left == SHORT_BYTES then
-        stored, at, used = unpack(SHORT_FORM, state)
-        if stored ~= kind * SHORT_WINDOW + window then return nil end
+      if limits == 1 and (left == DIGITS or left == SHORT_BYTES) then
+        at, used = read_lone(state, kind, window)
+        if not at then return nil end
         left = 0
       else
         left = left - FIXED_BYTES
@@ -30,11 +30,7 @@ local function give_back_limits(state, packed, place, limits, charged, cost, now
         if stored ~= shape then return nil end
       end
       if mark == at then used = max(used - back, 0) end
-      if limits == 1 and window < SHORT_WINDOW and used < SHORT_COUNT then
-        record = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
-      else
-        record = pack(FIXED, shape, at, used)
-      end
+      record = limits == 1 and lone_state(kind, window, at, used) or pack(FIXED, shape, at, used)
 
     elseif kind == SLIDING_WINDOW then
       left = left - SLIDING_BYTES

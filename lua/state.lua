@@ -1,12 +1,20 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG. Uses
--- algorithm_of of kinds.lua.
+-- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, RINGS,
+-- RINGS_FORM. Uses algorithm_of of kinds.lua.
 
 -- The most records of one state; and what is added to the kind of one that ends in
 -- an instant, the one at which it is given up.
 local MAX_RECORDS, ENDS_FLAG = 32, 16
+
+
+-- The first byte of a state whose logs are rings behind its records; it, and the bytes
+-- of the records.
+local RINGS, RINGS_FORM = 10, '>I1I2'
+
+-- The ms of a second, a minute, an hour, a day, as digits.lua counts windows.
+local digits_units = {1000, 60000, 3600000, 86400000}
 
 -- The bytes of a claim in front of a state, '' if there is none, and the state;
 -- nil if nothing is stored.
@@ -24,17 +32,23 @@ end
 
 -- The records of a state that is not in the short form. It fails with an error, or
 -- nil, if it is none.
-local function parse_rows(state)
+local function parse_rows(state, key, offset)
   local records = {}
-  local place = 1
-  while place <= #state do
+  local place, rows_end, rings = 1, #state, nil
+  if string.byte(state, 1) == RINGS then
+    local _, bytes, first = unpack(RINGS_FORM, state)
+    place, rows_end = first, first + bytes - 1
+    rings = {key = key, after = offset + rows_end}
+    records.front_bytes = rows_end
+  end
+  while place <= rows_end do
     local kind = string.byte(state, place)
     local ends = bit.band(kind, ENDS_FLAG) ~= 0
     if ends then kind = kind - ENDS_FLAG end
     local algorithm = algorithm_of(kind)
     if not algorithm then return nil end
     local r
-    r, place = algorithm:read(state, place)
+    r, place = algorithm:read(state, place, rings)
     if ends then
       r.kind = kind
       r.ends_at, place = unpack('>I6', state, place)
@@ -42,14 +56,30 @@ local function parse_rows(state)
     if r.window == 0 or r.quota and r.fraction >= r.quota or #records == MAX_RECORDS then return nil end
     records[#records + 1] = r
   end
-  return place == #state + 1 and records or nil
+  if place ~= rows_end + 1 then return nil end
+  if rings and rings.after ~= (key and redis.call('STRLEN', key) or #state) then return nil end
+  return records
 end
 
--- The records of a state, or nil if it is not one.
-local function parse(state)
+-- The record of a window in digits, nil if there is no such code.
+local function parse_digits(state)
+  local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
+  local since = front % DIGITS_SPAN
+  local code, kind = (front - since) / DIGITS_SPAN, FIXED_WINDOW
+  if code > ALIGNED_CODE + 99 then code, kind = code - ALIGNED_CODE, ALIGNED_WINDOW end
+  local n = code % 100
+  local unit = digits_units[(code - n) / 100]
+  if not unit or n == 0 then return nil end
+  return {{algorithm = algorithm_of(kind), kind = kind, window = n * unit, ends_at = nil, at = since + DIGITS_EPOCH, count = count}}
+end
+
+-- The records of a state, or nil if it is not one. Its rings are in it, or, if there
+-- is a key, in that, which has the state at that offset.
+local function parse(state, key, offset)
   if not state then return {} end
+  if #state == DIGITS and string.find(state, '^%d+$') then return parse_digits(state) end
   if #state ~= SHORT_BYTES then
-    local ok, records = pcall(parse_rows, state) -- unpack fails where bytes are missing
+    local ok, records = pcall(parse_rows, state, key, offset or 0) -- unpack fails where bytes are missing
     return ok and records or nil
   end
   local shape, at, count = unpack(SHORT_FORM, state)

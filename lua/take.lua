@@ -2,7 +2,7 @@
 --
 -- Provides take_arranged. Uses REFUSED, ALLOWED, replies, replied of fast.lua; states,
 -- writes, HEAD_BYTES, SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
--- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time of arranged.lua.
+-- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time, read_lone, lone_state of arranged.lua.
 
 -- Charges cost to the limits of one charge. Returns the bytes to store, the latest
 -- reset times before and after, and the place in packed that follows; false if cost
@@ -18,10 +18,9 @@ local function charge_limits(state, packed, place, limits, cost, now)
 
     if kind == FIXED_WINDOW or kind == ALIGNED_WINDOW then
       local at, used = 0, 0
-      if limits == 1 and left == SHORT_BYTES then
-        local short
-        short, at, used = unpack(SHORT_FORM, state)
-        if short ~= kind * SHORT_WINDOW + window then return nil end
+      if limits == 1 and (left == DIGITS or left == SHORT_BYTES) then
+        at, used = read_lone(state, kind, window)
+        if not at then return nil end
         left = 0
       elseif state then
         left = left - FIXED_BYTES
@@ -39,11 +38,7 @@ local function charge_limits(state, packed, place, limits, cost, now)
       end
       if cost > capacity - used then return false end
       used, reset_at = used + cost, at
-      if limits == 1 and window < SHORT_WINDOW and used < SHORT_COUNT then
-        record = pack(SHORT_FORM, kind * SHORT_WINDOW + window, at, used)
-      else
-        record = pack(FIXED, shape, at, used)
-      end
+      record = limits == 1 and lone_state(kind, window, at, used) or pack(FIXED, shape, at, used)
 
     elseif kind == SLIDING_WINDOW then
       local start, current, previous = 0, 0, 0

@@ -19,6 +19,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -59,6 +60,7 @@ func TestACL(t *testing.T) {
 		run  func(*aclServer) error
 	}{
 		"takes, refunds, settlements": {run: (*aclServer).takes},
+		"sliding logs":                {with: []string{"takes, refunds, settlements"}, run: (*aclServer).logs},
 		"peeks":                       {run: (*aclServer).peeks},
 		"Backend.Load":                {run: (*aclServer).load},
 		"backend/rollout":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).moves},
@@ -196,12 +198,11 @@ func (s *aclServer) backend(c redis.UniversalClient) *redisbackend.Backend {
 	return newBackend(s.t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 }
 
-// aclPolicy has a limit of each algorithm: their scripts may need different
-// commands.
+// aclPolicy has a limit of each algorithm but the log, which needs commands of its
+// own.
 var aclPolicy = policy("all", perHour(50),
 	throttler.Limit{Quota: 60, Window: 2 * time.Hour, Aligned: true},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow},
-	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingLog},
 	throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.TokenBucket},
 	throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.LeakyBucket})
 
@@ -224,6 +225,20 @@ func (s *aclServer) takesFrom(b throttler.Backend) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// logs takes until a log is long.
+func (s *aclServer) logs() error {
+	clk := clock.NewManual(t0)
+	th := throttler.New(s.backend(s.login()), &throttler.Options{Clock: clk})
+	p := policy("log", throttler.Limit{Quota: 250, Window: time.Minute, Algorithm: throttler.SlidingLog})
+	for range 250 {
+		if _, err := th.Take(s.t.Context(), p.Charge(s.key)); err != nil {
+			return err
+		}
+		clk.Advance(time.Millisecond)
 	}
 	return nil
 }

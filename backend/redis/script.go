@@ -14,13 +14,15 @@ import (
 const (
 	opTake   = 0
 	opSettle = 1
+
+	hasLog = 2 // more, if a limit is a sliding log
 )
 
 // newTake returns the job of a take.
 func (b *Backend) newTake(ctx context.Context, r throttler.Request) *job {
 	charges := r.Charges()
 	j := b.newJob(ctx, charges)
-	buf := b.appendHead(j.buf, r.Now, opTake, len(charges))
+	buf := b.appendHead(j.buf, r.Now, opTake, charges)
 	for i := range charges {
 		c := &charges[i]
 		buf = algorithm.AppendUint(buf, 7, c.Cost)
@@ -41,7 +43,7 @@ func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *jo
 	charged := s.Charged.Request()
 	charges, results := charged.Charges(), s.Charged.Results()
 	j := b.newJob(ctx, charges)
-	buf := b.appendHead(j.buf, s.Now, opSettle, len(charges))
+	buf := b.appendHead(j.buf, s.Now, opSettle, charges)
 	for i := range charges {
 		c := &charges[i]
 		buf = algorithm.AppendUint(buf, 7, c.Cost)
@@ -59,10 +61,17 @@ func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *jo
 	return j
 }
 
-func (b *Backend) appendHead(buf []byte, now int64, op byte, charges int) []byte {
+func (b *Backend) appendHead(buf []byte, now int64, op byte, charges []throttler.Charge) []byte {
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
-	return append(buf, op, byte(charges))
+	for i := range charges {
+		for k := range charges[i].Policy.Limits {
+			if charges[i].Policy.Limits[k].Algorithm == throttler.SlidingLog {
+				op |= hasLog
+			}
+		}
+	}
+	return append(buf, op, byte(len(charges)))
 }
 
 // isSimple reports whether fast.lua decides a take of charges, in most cases.

@@ -16,7 +16,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The script stores, byte for byte, what package algorithm does.
+// The script stores what package algorithm does: byte for byte, when both are in the
+// forms that package algorithm writes.
 func TestStoredBytes(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	policies := []*throttler.Policy{
@@ -46,8 +47,9 @@ func TestStoredBytes(t *testing.T) {
 				}
 				algorithm.Settle(throttler.Settlement{Now: d.At().UnixMilli(), Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
 			}
-			if got, want := b.client.Get(t.Context(), key).Val(), string(state.Append(nil)); got != want {
-				t.Fatalf("policy %s, step %d: stored %x, want %x", p.Name, step, got, want)
+			stored, err := algorithm.Parse([]byte(b.client.Get(t.Context(), key).Val()))
+			if got, want := stored.Append(nil), state.Append(nil); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("policy %s, step %d: stored %x, %v; want %x", p.Name, step, got, err, want)
 			}
 		}
 	}
@@ -56,9 +58,19 @@ func TestStoredBytes(t *testing.T) {
 // A kind that this version does not know is an error, and nothing is written.
 func TestUnknownKinds(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	c := policy("core", perHour(10)).Charge("alice")
+	for name, p := range map[string]*throttler.Policy{
+		"a fixed window": policy("core", perHour(10)),
+		"a sliding log":  policy("core", throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}),
+	} {
+		t.Run(name, func(t *testing.T) { b.unknownKinds(t, p) })
+	}
+}
+
+func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
+	c := p.Charge("alice")
 	c.Partition = c.Key
 	key := b.backend.Locate(c).Key
+	b.client.Del(t.Context(), key)
 	r := throttler.NewRequest(t0.UnixMilli(), c)
 	taken, err := b.Take(t.Context(), c)
 	if err != nil {
@@ -69,14 +81,24 @@ func TestUnknownKinds(t *testing.T) {
 		"settled": {Backend: 1, Version: 1},
 	}
 	for name, value := range map[string]string{
-		"a row of a kind to come":          "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
-		"more records than a state has":    strings.Repeat("\x01\x00\x00\x00\x00\x03\xe8"+strings.Repeat("\x00", 13), 40),
-		"three bytes":                      "abc",
-		"a log that is cut short":          "\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x09" + strings.Repeat("\x00", 20),
-		"a row of kind 0":                  strings.Repeat("\x00", 20),
-		"a short form of a sliding window": "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a short form of a kind to come":   "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
-		"a row of a kind to come, claimed": "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"a row of a kind to come":           "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
+		"more records than a state has":     strings.Repeat("\x01\x00\x00\x00\x00\x03\xe8"+strings.Repeat("\x00", 13), 40),
+		"three bytes":                       "abc",
+		"a log that is cut short":           "\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x09" + strings.Repeat("\x00", 20),
+		"digits of a code to come":          "9010000000000000001",
+		"digits of no window":               "2000000000000000001",
+		"digits that begin with 0":          "0600000000000000001",
+		"almost digits":                     "1600000000000000.01",
+		"letters":                           "1600000000000000abc",
+		"a ring of too few slots":           "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x01", 10),
+		"a ring that is cut short":          "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x01\x90" + strings.Repeat("\x01", 3990),
+		"a ring and more":                   "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x00\x00\x00\x00\x01\x90" + strings.Repeat("\x01", 4001),
+		"a ring that begins behind its end": "\x0a\x00\x1a\x04\x00\x00\x00\x00\x03\xe8" + "\x00\x00\x00\x02" + strings.Repeat("\x00", 7) + "\x00\x00\x01\x90\x00\x00\x01\x90" + strings.Repeat("\x01", 4000),
+		"rows that are longer than all":     "\x0a\xff\xff\x04\x00\x00\x00\x00\x03\xe8" + strings.Repeat("\x00", 3000),
+		"a row of kind 0":                   strings.Repeat("\x00", 20),
+		"a short form of a sliding window":  "\x30\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a short form of a kind to come":    "\xf0\x00\x00\x01" + strings.Repeat("\x00", 8),
+		"a row of a kind to come, claimed":  "\x08" + strings.Repeat("\xff", 12) + "\x0f\x00\x00\x00\x00\x00\x01" + strings.Repeat("\x00", 13),
 	} {
 		b.client.Set(t.Context(), key, value, 0)
 		b.checkForeign(t, name, c, settlement, placements)

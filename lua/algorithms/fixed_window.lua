@@ -10,6 +10,7 @@ local function fixed_windows(aligned)
   return {
     family = 'fixed-window',
     has_short_form = true,
+    code = aligned and ALIGNED_CODE or 0, -- what it adds to a window's
     mark_is_reset_at = true,
 
     new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0} end,

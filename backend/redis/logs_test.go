@@ -1,0 +1,137 @@
+package redisbackend_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+func log(quota int64, window time.Duration) throttler.Limit {
+	return throttler.Limit{Quota: quota, Window: window, Algorithm: throttler.SlidingLog}
+}
+
+// Long logs say what package algorithm does, while they fill, turn over, are refunded
+// out of the middle, and empty: one log, two of one policy, one among other limits.
+func TestLongLogs(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for name, limits := range map[string][]throttler.Limit{
+		"one":   {log(3000, time.Second)},
+		"two":   {log(2000, time.Second), log(400, 100*time.Millisecond)},
+		"mixed": {perHour(1 << 40), log(1500, time.Second), {Quota: 1 << 30, Window: time.Second, Algorithm: throttler.TokenBucket}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, uint64(len(name))))
+			b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+			c := policy("core", limits...).Charge("alice")
+			c.Partition = c.Key
+			state := new(algorithm.State)
+			key := b.backend.Locate(c).Key
+			var taken [][2]throttler.Decision
+			for step := range 8000 {
+				pause := 3 // ms, at most
+				if step > 6000 {
+					pause = 200 // the log empties
+				}
+				b.clock.Advance(time.Duration(rng.IntN(pause)) * time.Millisecond / 2)
+				c.Cost = 1 + rng.Int64N(3)
+				if rng.IntN(40) == 0 {
+					c.Cost = 1 + rng.Int64N(limits[len(limits)-1].Quota)
+				}
+				r := throttler.NewRequest(b.clock.Now().Truncate(time.Millisecond).UnixMilli(), c)
+				want := algorithm.Take(r, []*algorithm.State{state})
+				got, err := b.backend.Take(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if want.Allowed {
+					taken = append(taken, [2]throttler.Decision{got, want})
+				}
+				compareDecisions(t, step, got, want)
+				if len(taken) > 0 && rng.IntN(8) == 0 {
+					d := taken[max(len(taken)-1-rng.IntN(1000), 0)]
+					costs := []int64{rng.Int64N(d[0].Charges()[0].Cost + 1)}
+					want = algorithm.Settle(throttler.Settlement{Now: r.Now, Charged: d[1], Costs: costs}, []*algorithm.State{state})
+					if got, err = b.backend.Settle(t.Context(), throttler.Settlement{Now: r.Now, Charged: d[0], Costs: costs}); err != nil {
+						t.Fatal(err)
+					}
+					compareDecisions(t, step, got, want)
+				}
+				if life, want := b.client.PTTL(t.Context(), key).Val(), time.Duration(got.Results()[0].ResetAt-r.Now)*time.Millisecond; life < want {
+					t.Fatalf("step %d: the key lives for %v, its state counts for %v", step, life, want)
+				}
+				if step%1000 == 0 {
+					stored, err := algorithm.Parse([]byte(b.client.Get(t.Context(), key).Val()))
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, want := algorithm.Look(r, []*algorithm.State{&stored}), algorithm.Look(r, []*algorithm.State{state})
+					compareDecisions(t, step, got, want)
+				}
+			}
+			if n := b.client.StrLen(t.Context(), key).Val(); n > 3000 {
+				t.Errorf("a log that has emptied takes %d bytes", n)
+			}
+		})
+	}
+}
+
+func compareDecisions(t *testing.T, step int, got, want throttler.Decision) {
+	t.Helper()
+	for i, w := range want.Limits() {
+		g := got.Limit(i)
+		if got.Allowed != want.Allowed || g.Used != w.Used || !g.ResetAt.Equal(w.ResetAt) || !g.RetryAt.Equal(w.RetryAt) {
+			t.Fatalf("step %d, limit %d: got  %+v\nthe model says %+v", step, i, g, w)
+		}
+	}
+}
+
+// What a take asks of the server does not grow with the log: neither GET nor SET moves
+// the whole of it, but when its ring is full.
+func TestTakesOfLongLogsAreFlat(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", log(throttler.MaxLogQuota, time.Hour))
+	key := b.backend.Locate(p.Charge("alice")).Key
+	take := func() throttler.Decision {
+		b.clock.Advance(time.Millisecond)
+		d, err := b.Take(t.Context(), p.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for range 8000 {
+		take()
+	}
+	if err := b.client.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	const takes = 1000
+	for range takes {
+		take()
+	}
+	stats := commandStats(t, b.client)
+	if n := stats["get"].calls + stats["set"].calls; n > 2 {
+		t.Errorf("%d takes of a log of 8,000 charges read or wrote the whole of it %d times", takes, n)
+	}
+	b.client.PExpire(t.Context(), key, time.Minute)
+	take()
+	if life := b.client.PTTL(t.Context(), key).Val(); life < 59*time.Minute {
+		t.Errorf("a charge that counts for an hour is in a key that lives for %v", life)
+	}
+	taken := take()
+	b.client.PExpire(t.Context(), key, time.Minute)
+	if _, err := b.Refund(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	if life := b.client.PTTL(t.Context(), key).Val(); life > time.Minute {
+		t.Errorf("a refund has made the key live for %v", life)
+	}
+	if n := stats["getrange"].calls + stats["setrange"].calls; n > 6*takes {
+		t.Errorf("%d GETRANGE and SETRANGE for %d takes", n, takes)
+	}
+}

@@ -1,0 +1,115 @@
+package redisbackend
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Histories are too short for long logs, so here the scripts take a log of three
+// entries for long, and give its ring hardly any room.
+func TestHistoriesWithRings(t *testing.T) {
+	decide, decideAt := lua.Decide, lua.DecideAt
+	script, scriptAt := decideScript, decideAtScript
+	t.Cleanup(func() {
+		lua.Decide, lua.DecideAt, decideScript, decideAtScript = decide, decideAt, script, scriptAt
+	})
+	lua.Decide, lua.DecideAt = withShortRings(t, lua.Decide), withShortRings(t, lua.DecideAt)
+	decideScript, decideAtScript = newScript(lua.Decide), newScript(lua.DecideAt)
+
+	c := redis.NewClient(ClientOptions(testserver.Redis(t).Addr))
+	t.Cleanup(func() { _ = c.Close() })
+	opened := 0
+	open := func(t *testing.T) *Backend {
+		opened++
+		b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Prefix: fmt.Sprintf("t%d:", opened)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	t.Run("stay", func(t *testing.T) {
+		backendtest.Histories(t, func(t *testing.T) throttler.Backend { return open(t) })
+	})
+	t.Run("move", func(t *testing.T) {
+		backendtest.Histories(t, func(t *testing.T) throttler.Backend { return &moving{Backend: open(t)} })
+	})
+}
+
+// moving is a Backend whose counts have claims in front of them. With every third
+// take its counts leave, and arrive again.
+type moving struct {
+	*Backend
+	takes, version int64
+}
+
+func (m *moving) placement(ctx context.Context, now int64, charges []throttler.Charge, move bool) (*handoff.Placement, error) {
+	const here, elsewhere = 1, 2
+	p := &handoff.Placement{Backend: here, Keep: time.Hour, Arrivals: make([]handoff.Arrival, len(charges))}
+	for i := range p.Arrivals {
+		p.Arrivals[i].Due = true
+	}
+	m.version++
+	if move {
+		all, err := m.Release(ctx, handoff.ReleaseRequest{Now: now, Charges: charges, To: elsewhere, Version: m.version, Keep: time.Hour})
+		if err != nil {
+			return nil, err
+		}
+		for i, released := range all {
+			p.Arrivals[i].State, p.Arrivals[i].ReleaseVersion = released.State, released.ReleaseVersion
+		}
+		m.version++
+	}
+	p.Version = m.version
+	return p, nil
+}
+
+func (m *moving) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	m.takes++
+	p, err := m.placement(ctx, r.Now, r.Charges(), m.takes%3 == 0)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return m.TakeAt(ctx, r, p)
+}
+
+func (m *moving) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	p, err := m.placement(ctx, r.Now, r.Charges(), false)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return m.PeekAt(ctx, r, p)
+}
+
+func (m *moving) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	p, err := m.placement(ctx, s.Now, s.Charged.Charges(), false)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return m.SettleAt(ctx, s, p)
+}
+
+func withShortRings(t *testing.T, script string) string {
+	for _, change := range [][2]string{
+		{"sizes_of_logs(records) <= 200", "sizes_of_logs(records) <= 2"},
+		{"'0', tostring(2560 - 1)", "'0', tostring(60 - 1)"},
+		{"#stored < 2560", "#stored < 60"},
+		{"math.floor(r.entries / 2) + 8", "2"},
+	} {
+		if strings.Count(script, change[0]) != 1 {
+			t.Fatalf("the script does not have %q once", change[0])
+		}
+		script = strings.Replace(script, change[0], change[1], 1)
+	}
+	return script
+}
