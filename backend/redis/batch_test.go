@@ -52,7 +52,7 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	drains := algorithm.AppendUint([]byte{0, 33, 5}, 6, 10_000)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
-	want := "\x01" + used(1) + "\x01" + used(1) + notDecided + "\x01" + used(2) + notDecided +
+	want := "\x01" + used(1) + "\x01" + used(1) + notDecided + "\x01" + digits(2) + notDecided +
 		"\x01" + string(drains) + "\x01" + digits(3) + "\x00" + digits(3)
 	keys := []string{"a", "b", "list", "a", "bytes", "c", "a", "a"}
 	args := []any{
