@@ -41,13 +41,11 @@ func (b *requestBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// track returns the body that is passed on in place of r's.
-func (l *ledger) track(r *http.Request) io.ReadCloser {
-	if !hasBody(r) {
-		return r.Body
+// track passes the body of r on as l.body, if it has one.
+func (l *ledger) track(r *http.Request) {
+	if hasBody(r) {
+		l.body.ReadCloser = r.Body
 	}
-	l.body.ReadCloser = r.Body
-	return &l.body
 }
 
 func hasBody(r *http.Request) bool {

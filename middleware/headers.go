@@ -84,7 +84,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 	var some [4]*entry
 	enforced := some[:0]
 	unknown, fields, expose := false, false, false
-	for e := l.last; e != nil; e = e.earlier {
+	for e := l.last.Load(); e != nil; e = e.earlier {
 		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
 			continue
 		}
@@ -96,7 +96,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
-	l.enforced = true
+	l.enforced.Store(true)
 	removeHeaders(h)
 	if unknown {
 		return

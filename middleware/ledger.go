@@ -1,12 +1,12 @@
 package middleware
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -27,10 +27,11 @@ type ledger struct {
 
 	fullDuplex atomic.Bool // the handler may read the body after the response has begun
 
-	mu       sync.Mutex // guards what follows, and all entries; never held in a call of others
-	last     *entry     // added last; earlier leads to the others
-	first    entry      // the outermost, in the same allocation
-	enforced bool       // the rate headers are not the handler's affair
+	mu    sync.Mutex            // guards what follows, and all entries; never held in a call of others
+	last  atomic.Pointer[entry] // added last; earlier leads to the others
+	first entry                 // the outermost, in the same allocation
+
+	enforced atomic.Bool // the rate headers are not the handler's affair
 }
 
 // Values of ledger.sent.
@@ -44,17 +45,17 @@ const (
 type entry struct {
 	m       *throttle
 	l       *ledger
-	outer   *entry         // nil for the outermost
-	earlier *entry         // in the order in which the ledger got them: never one further in
-	context requestContext // of passed
+	outer   *entry // nil for the outermost
+	earlier *entry // in the order in which the ledger got them: never one further in
 
 	received *http.Request
 	passed   *http.Request // what the next handler gets
-	body     io.ReadCloser // of passed
-	ahead    *aheadBody    // under body, if the request waited
+	ahead    *aheadBody    // its body, if the request waited
 
 	charges  []throttler.Charge
-	marks    []mark             // of charges; nil if there are none
+	charge   [1]throttler.Charge // the room of charges where there is one
+	marks    []mark              // of charges; nil if there are none
+	take     call
 	d        throttler.Decision // as last known; without Limits if there is none
 	reports  []report           // costs that the handler has reported
 	state    entryState
@@ -75,20 +76,22 @@ const (
 	settled // refunded or settled: once
 )
 
-// requestContext is the context of a request that a middleware has passed on.
-type requestContext struct {
-	context.Context // parent
-	entry           *entry
-}
+// passedContext is the context of the request that a middleware passes on: that of
+// the request it received, with its entry.
+type passedContext entry
 
 type entryKey struct{}
 
-func (c *requestContext) Value(key any) any {
+func (c *passedContext) Value(key any) any {
 	if key == (entryKey{}) {
-		return c.entry
+		return (*entry)(c)
 	}
-	return c.Context.Value(key)
+	return c.received.Context().Value(key)
 }
+
+func (c *passedContext) Deadline() (time.Time, bool) { return c.received.Context().Deadline() }
+func (c *passedContext) Done() <-chan struct{}       { return c.received.Context().Done() }
+func (c *passedContext) Err() error                  { return c.received.Context().Err() }
 
 // entryOf returns the entry of the middleware that passed r on, or nil.
 func entryOf(r *http.Request) *entry {
@@ -100,33 +103,32 @@ func entryOf(r *http.Request) *entry {
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	if outer := entryOf(r); outer != nil {
-		return &entry{m: m, l: outer.l, outer: outer, received: r, body: r.Body}
+		return &entry{m: m, l: outer.l, outer: outer, received: r}
 	}
 	l := &ledger{w: w}
-	l.first = entry{m: m, l: l, received: r, body: l.track(r)}
-	return &l.first
+	l.track(r)
+	e := &l.first
+	e.m, e.l, e.received = m, l, r
+	return e
 }
 
 // add makes the ledger list e.
 func (e *entry) add() {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
-	e.earlier = e.l.last
-	e.l.last = e
+	e.earlier = e.l.last.Load()
+	e.l.last.Store(e)
 }
 
 // serve passes the request on and accounts for e when the next handler returns.
 func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
-	e.context = requestContext{e.received.Context(), e}
 	if e.outer == nil {
 		shareTrailer(e.received)
-	}
-	e.passed = e.received.WithContext(&e.context)
-	e.passed.Body = e.body
-	e.add()
-	if e.outer == nil {
 		w = e.l.writer(abilities(w))
 	}
+	e.passed = e.received.WithContext((*passedContext)(e))
+	e.passed.Body = e.body()
+	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic goes on after this
 	next.ServeHTTP(w, e.passed)
@@ -144,6 +146,17 @@ func (e *entry) servesUncharged() {
 	e.innerRan = true
 }
 
+// body returns the body of the request that is passed on.
+func (e *entry) body() io.ReadCloser {
+	switch {
+	case e.ahead != nil:
+		return e.ahead
+	case e.outer == nil && e.l.body.ReadCloser != nil:
+		return &e.l.body
+	}
+	return e.received.Body
+}
+
 // end accounts for e when the next handler has returned or panicked. w is what it
 // wrote to.
 func (e *entry) end(w http.ResponseWriter, returned bool) {
@@ -152,35 +165,20 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		l.begin(http.StatusOK) // for a handler that wrote nothing
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
-	free := !returned && e.mayBeFree()
-	l.mu.Lock()
-	e.ended, e.late = true, e.context.Err() != nil
-	over := l.first.ended
-	l.mu.Unlock()
-
-	sent := l.sent.Load() != nothing
-	if sent || over || !returned {
-		l.settleReported(e)
-	} // else RefundIf is asked first, when the response begins
-	if e.outer == nil || !returned {
-		// A panic is refunded only while nothing of the response was sent. A writer
-		// that does not lead here may hold a response back and send it after all.
-		free = free && !sent && (e.outer == nil || l.isBehind(w))
-		for _, x := range l.endedWithin(e) {
-			l.settleReported(x)
-			if free {
-				l.settle(x, afterHandler)
-			}
+	// A panic is refunded only while nothing of the response was sent. A writer
+	// that does not lead here may hold a response back and send it after all.
+	free := !returned && e.mayBeFree() && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
+	for _, x := range l.ended(e, returned, free) {
+		l.settleReported(x)
+		if free {
+			l.settle(x, afterHandler)
 		}
 	}
 	if e.outer == nil {
 		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
 			l.writeHeaders(l.w.Header())
 		}
-		l.mu.Lock()
-		enforced := l.enforced
-		l.mu.Unlock()
-		if enforced {
+		if l.enforced.Load() {
 			removePrefixedTrailers(l.w.Header())
 		}
 		l.breakOffReading()
@@ -188,23 +186,40 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	e.copyBack()
 }
 
-// endedWithin returns e and the entries behind it whose handlers have returned,
-// the innermost first.
-func (l *ledger) endedWithin(e *entry) []*entry {
+// ended notes that e's handler has returned, or panicked. It returns what may have
+// to be settled now, the innermost first: e and the entries behind it whose handlers have
+// ended, if e is the outermost or its handler panicked; else e alone, if the
+// response is on its way. If it is not, RefundIf is asked first, when it begins.
+func (l *ledger) ended(e *entry, returned, free bool) (all []*entry) {
+	late := e.contextOver()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []*entry
-	for x := l.last; x != e.earlier; x = x.earlier {
-		within := x
-		for within != nil && within != e {
-			within = within.outer
-		}
-		if within == e && x.ended {
+	e.ended, e.late = true, late
+	within := e.outer == nil || !returned
+	if !within && l.sent.Load() == nothing && !l.first.ended {
+		return nil
+	}
+	for x := l.last.Load(); x != e.earlier; x = x.earlier {
+		if x.state == charged && (free || len(x.reports) > 0) && x.ended && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
 	}
 	return all
 }
+
+// isWithin reports whether e is o or behind it.
+func (e *entry) isWithin(o *entry) bool {
+	for ; e != nil; e = e.outer {
+		if e == o {
+			return true
+		}
+	}
+	return false
+}
+
+// contextOver reports whether the context of the request that e's middleware
+// received is over.
+func (e *entry) contextOver() bool { return e.received.Context().Err() != nil }
 
 // mayBeFree reports whether a client waits for the response, and has sent all that
 // was read of the request. If not, a status says little: the handler may have done
@@ -214,9 +229,9 @@ func (e *entry) mayBeFree() bool {
 	ended, late := e.ended, e.late
 	e.l.mu.Unlock()
 	if !ended { // a handler between may cancel the context of what it has finished with
-		late = e.context.Err() != nil
+		late = e.contextOver()
 	}
-	return !late && e.l.first.context.Err() == nil && !e.l.body.failed.Load()
+	return !late && !e.l.first.contextOver() && !e.l.body.failed.Load()
 }
 
 // isBehind reports whether what is written to w is known to come to l at once.
@@ -244,7 +259,7 @@ func (l *ledger) begin(status int) {
 	}
 	h := l.w.Header()
 	l.running().readCostHeaders(l.w.Header)
-	for e := l.lastEntry(); e != nil; e = e.earlier {
+	for e := l.last.Load(); e != nil; e = e.earlier {
 		switch refused, charged := l.outcome(e); {
 		case refused && status >= 400:
 			// A dry run keeps its charge: it tries a policy in place of one that refused.
@@ -270,7 +285,7 @@ func (l *ledger) begin(status int) {
 // breakOffReading breaks off what is still read ahead, so that the response leaves
 // at once. It reports whether there was anything.
 func (l *ledger) breakOffReading() (broken bool) {
-	for e := l.lastEntry(); e != nil; e = e.earlier {
+	for e := l.last.Load(); e != nil; e = e.earlier {
 		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
 			broken = true
 		}
@@ -291,17 +306,11 @@ func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
 	return refused, e.state == charged
 }
 
-func (l *ledger) lastEntry() *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.last
-}
-
 // running returns the last entry whose handler runs.
 func (l *ledger) running() *entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for e := l.last; e != nil; e = e.earlier {
+	for e := l.last.Load(); e != nil; e = e.earlier {
 		if !e.ended && !e.answered {
 			return e
 		}

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -156,28 +155,26 @@ func (t *throttle) validate() error {
 
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges, marks := t.charges(r)
-	if len(charges) == 0 && t.CostHeader == "" {
-		entryOf(r).servesUncharged()
+	e := newEntry(t, w, r)
+	t.classifyRequest(e)
+	switch {
+	case len(e.charges) == 0 && t.CostHeader == "":
+		e.outer.servesUncharged()
 		next.ServeHTTP(w, r)
 		return
-	}
-	e := newEntry(t, w, r)
-	if len(charges) == 0 { // the CostHeader is removed all the same
+	case len(e.charges) == 0: // the CostHeader is removed all the same
 		e.serve(w, next)
 		return
-	}
-	e.charges, e.marks = charges, marks
-	if r.Context().Err() != nil {
+	case e.contextOver():
 		t.serveEnded(w, e, next)
 		return
 	}
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	ctx, cancel := t.callContext(r)
-	d, err := t.throttler.Take(ctx, e.charges...)
-	cancel()
+	e.take.begin(r.Context(), t.Deadline)
+	d, err := t.throttler.Take(&e.take, e.charges...)
+	e.take.end()
 	if err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
@@ -200,29 +197,31 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	e.serve(w, next)
 }
 
-// charges returns what r is charged, and the marks of the charges, or nil if
-// there are none.
-func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
-	var marks []mark
-	charges := make([]throttler.Charge, 0, len(t.classify.rules))
+// classifyRequest finds out what e's request is charged, and the marks of the
+// charges.
+func (t *throttle) classifyRequest(e *entry) {
+	r := e.received
+	e.charges = e.charge[:0]
+	if n := len(t.classify.rules); n > 1 {
+		e.charges = make([]throttler.Charge, 0, n)
+	}
 	for i := range t.classify.rules {
 		rule := &t.classify.rules[i]
-		charges = rule.charges(charges, r)
-		for t.marked && len(marks) < len(charges) {
-			marks = append(marks, rule.mark)
+		e.charges = rule.charges(e.charges, r)
+		for t.marked && len(e.marks) < len(e.charges) {
+			e.marks = append(e.marks, rule.mark)
 		}
 	}
 	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
 		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
 			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
 	}
-	for i := range charges {
-		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
-			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
+	for i := range e.charges {
+		if e.charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
+			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", e.charges[i].Policy.Name,
 				"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
 		}
 	}
-	return charges, marks
 }
 
 func (t *throttle) missesProxy(r *http.Request) bool {
@@ -234,13 +233,6 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-// callContext returns the context of one call to the throttler. It is not
-// canceled when the client disconnects, so that the outcome of a charge is known
-// and the charge can be refunded.
-func (t *throttle) callContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.Context()), t.Deadline)
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
@@ -279,15 +271,16 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 // settle replaces what d took by costs, or refunds it if costs is nil. It returns
 // the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	ctx, cancel := t.callContext(r)
-	defer cancel()
+	c := new(call)
+	c.begin(r.Context(), t.Deadline)
+	defer c.end()
 	f := failure{charges: d.Charges, outcome: notSettled}
 	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded
-		after, f.err = t.throttler.Refund(ctx, d)
+		after, f.err = t.throttler.Refund(c, d)
 	} else {
-		after, f.err = t.throttler.Settle(ctx, d, costs...)
+		after, f.err = t.throttler.Settle(c, d, costs...)
 	}
 	if f.err != nil {
 		t.fail(r, f)

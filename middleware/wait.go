@@ -77,9 +77,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
 		return tooLate
 	}
-	if e.ahead = t.waiters.readAhead(w, e.received, e.body); e.ahead != nil {
-		e.body = e.ahead
-	}
+	e.ahead = t.waiters.readAhead(w, e.received, e.body())
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
