@@ -6,25 +6,23 @@ import (
 	"time"
 )
 
-// call is the context of one call to the throttler. It ends at a deadline, and not
-// when the client disconnects, so that the outcome of a charge is known and the
-// charge can be refunded.
+// call is the context of one call to the throttler. It ends after a timeout, and
+// not when the client disconnects, so that the outcome of a charge is known and
+// the charge can be refunded.
 //
-// It is context.WithTimeout(context.WithoutCancel(request), timeout), made when it
-// is needed: a backend that does not wait needs no channel and no timer.
+// It stands for context.WithTimeout(context.WithoutCancel(request), timeout), which
+// is made when it is needed: a backend that asks once whether the call is over, and
+// then does not wait, needs no timer. Nor can its answer come too late because
+// the machine was busy.
 type call struct {
-	request  context.Context
-	deadline time.Time
+	request context.Context
+	timeout time.Duration
 
 	mu     sync.Mutex
-	made   context.Context // nil until somebody may wait for it
+	asked  bool            // Err was called
+	over   bool            // end was called
+	made   context.Context // what this stands for, if it is needed
 	cancel context.CancelFunc
-	over   bool
-}
-
-// begin begins a call that may take as long as timeout.
-func (c *call) begin(request context.Context, timeout time.Duration) {
-	c.request, c.deadline = request, time.Now().Add(timeout)
 }
 
 // end ends the call, for whatever the backend has left running.
@@ -37,12 +35,12 @@ func (c *call) end() {
 	}
 }
 
-// make returns what c stands for.
-func (c *call) make() context.Context {
+// context returns what c stands for. Its time runs from the first call.
+func (c *call) context() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made == nil {
-		c.made, c.cancel = context.WithDeadline(context.WithoutCancel(c.request), c.deadline)
+		c.made, c.cancel = context.WithTimeout(context.WithoutCancel(c.request), c.timeout)
 		if c.over {
 			c.cancel()
 		}
@@ -50,22 +48,22 @@ func (c *call) make() context.Context {
 	return c.made
 }
 
-func (c *call) Deadline() (time.Time, bool) { return c.deadline, true }
-
-func (c *call) Done() <-chan struct{} { return c.make().Done() }
+func (c *call) Deadline() (time.Time, bool) { return c.context().Deadline() }
+func (c *call) Done() <-chan struct{}       { return c.context().Done() }
 
 func (c *call) Err() error {
 	c.mu.Lock()
-	running := c.made == nil && !c.over
+	first := !c.asked && !c.over && c.made == nil
+	c.asked = true
 	c.mu.Unlock()
-	if running && time.Until(c.deadline) > 0 {
+	if first {
 		return nil
 	}
-	return c.make().Err()
+	return c.context().Err()
 }
 
-// Value asks the context that was made, if there is one: by that, package context
-// links contexts derived from c without a goroutine for each.
+// Value leaves the answer to the context that was made, if there is one: so
+// package context links those derived from c without a goroutine for each.
 func (c *call) Value(key any) any {
 	c.mu.Lock()
 	values := c.made

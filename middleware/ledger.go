@@ -55,9 +55,9 @@ type entry struct {
 	charges  []throttler.Charge
 	charge   [1]throttler.Charge // the room of charges where there is one
 	marks    []mark              // of charges; nil if there are none
-	take     call
-	d        throttler.Decision // as last known; without Limits if there is none
-	reports  []report           // costs that the handler has reported
+	call     call                // that took them
+	d        throttler.Decision  // as last known; without Limits if there is none
+	reports  []report            // costs that the handler has reported
 	state    entryState
 	ended    bool // the next handler has returned
 	late     bool // and the request's context was over then

@@ -172,9 +172,9 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	e.take.begin(r.Context(), t.Deadline)
-	d, err := t.throttler.Take(&e.take, e.charges...)
-	e.take.end()
+	e.call.request, e.call.timeout = r.Context(), t.Deadline
+	d, err := t.throttler.Take(&e.call, e.charges...)
+	e.call.end()
 	if err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
@@ -271,8 +271,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 // settle replaces what d took by costs, or refunds it if costs is nil. It returns
 // the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	c := new(call)
-	c.begin(r.Context(), t.Deadline)
+	c := &call{request: r.Context(), timeout: t.Deadline}
 	defer c.end()
 	f := failure{charges: d.Charges, outcome: notSettled}
 	var after throttler.Decision
