@@ -19,8 +19,8 @@ type changed struct {
 	charged [2]bool // the form was; else it counts what it adopts
 }
 
-func (c *changed) look(form int, cost, now int64) (bool, []algorithm.Result) {
-	results := make([]algorithm.Result, len(c.forms[form]))
+func (c *changed) look(form int, cost, now int64) (bool, []throttler.Result) {
+	results := make([]throttler.Result, len(c.forms[form]))
 	fits := c.state.Look(c.forms[form], cost, now, results)
 	return fits, results
 }
@@ -31,7 +31,7 @@ func (c *changed) used(form int, now int64) int64 {
 }
 
 // take is a take as a store makes it: what is kept goes through its stored form.
-func (c *changed) take(form int, cost, now int64) (bool, []algorithm.Result) {
+func (c *changed) take(form int, cost, now int64) (bool, []throttler.Result) {
 	allowed, r := take(&c.state, c.forms[form], cost, now)
 	state, err := algorithm.Parse(c.state.Append(nil))
 	if err != nil {
@@ -42,12 +42,12 @@ func (c *changed) take(form int, cost, now int64) (bool, []algorithm.Result) {
 	return allowed, r
 }
 
-func (c *changed) refund(form int, cost, takenAt, now int64, r []algorithm.Result) {
+func (c *changed) refund(form int, cost, takenAt, now int64, r []throttler.Result) {
 	marks := make([]throttler.Mark, len(r))
 	for i := range r {
 		marks[i] = r[i].Mark
 	}
-	results := make([]algorithm.Result, len(r))
+	results := make([]throttler.Result, len(r))
 	c.state.Settle(c.forms[form], algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: cost}, now, results)
 }
 
@@ -108,7 +108,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 		type charge struct {
 			form     int
 			cost, at int64
-			results  []algorithm.Result
+			results  []throttler.Result
 		}
 		var charges []charge
 		for range 30 {
@@ -169,7 +169,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 	}
 }
 
-func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r algorithm.Result) {
+func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r throttler.Result) {
 	c.t.Helper()
 	if r.RetryAt <= now || r.RetryAt-now > bound {
 		c.t.Fatalf("%v at %d: form %d is to retry at %d, later than either window", forms, now, form, r.RetryAt)

@@ -113,16 +113,16 @@ type before struct {
 }
 
 // find returns the counts of charges under p, nil if counts do not move.
-func (it *item) find(charges []throttler.Charge, p *handoff.Placement, now time.Time) (found, error) {
+func (it *item) find(charges []throttler.Charge, p *handoff.Placement, now int64) (found, error) {
 	stored := it.stored(charges)
-	counts, err := handoff.FindAll(stored, p, now.UnixMilli(), it.now)
+	counts, err := handoff.FindAll(stored, p, now, it.now)
 	if err != nil {
 		return found{}, err
 	}
 	f := found{counts, make([]*algorithm.State, len(charges)), make([]before, len(charges))}
 	for i := range charges {
 		f.states[i] = &counts[i].State
-		f.was[i] = before{counts[i].Life(now.UnixMilli(), it.now), stored[i] != nil}
+		f.was[i] = before{counts[i].Life(now, it.now), stored[i] != nil}
 	}
 	return f, nil
 }
@@ -141,9 +141,9 @@ func (it *item) stored(charges []throttler.Charge) []*handoff.Stored {
 }
 
 // put makes the count of f at i, as the decision left it, the count of c.
-func (it *item) put(c *throttler.Charge, f found, i int, now time.Time) {
+func (it *item) put(c *throttler.Charge, f found, i int, now int64) {
 	expiry := int64(0) // it stays
-	if life := f.counts[i].Life(now.UnixMilli(), it.now); !f.was[i].found || f.counts[i].Arrived || life > f.was[i].life {
+	if life := f.counts[i].Life(now, it.now); !f.was[i].found || f.counts[i].Arrived || life > f.was[i].life {
 		expiry = it.now + life + it.margin
 	}
 	it.putStored(c, f.counts[i].Stored, expiry)
@@ -165,13 +165,13 @@ func (it *item) putStored(c *throttler.Charge, stored *handoff.Stored, expiry in
 }
 
 func (it *item) take(r throttler.Request, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
-	found, err := it.find(r.Charges, p, r.Now)
+	found, err := it.find(r.Charges(), p, r.Now)
 	if err != nil {
 		return d, false, err
 	}
 	d = algorithm.Take(r, found.states)
-	for i := range r.Charges {
-		if c := &r.Charges[i]; d.Allowed && c.Cost > 0 || found.counts[i].Arrived {
+	for i := range r.Charges() {
+		if c := &r.Charges()[i]; d.Allowed && c.Cost > 0 || found.counts[i].Arrived {
 			it.put(c, found, i, r.Now)
 			changed = true
 		}
@@ -180,7 +180,7 @@ func (it *item) take(r throttler.Request, p *handoff.Placement) (d throttler.Dec
 }
 
 func (it *item) peek(r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	found, err := it.find(r.Charges, p, r.Now)
+	found, err := it.find(r.Charges(), p, r.Now)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -188,7 +188,7 @@ func (it *item) peek(r throttler.Request, p *handoff.Placement) (throttler.Decis
 }
 
 func (it *item) settle(s throttler.Settlement, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
-	charges := s.Charged.Charges
+	charges := s.Charged.Charges()
 	found, err := it.find(charges, p, s.Now)
 	if err != nil {
 		return d, false, err

@@ -156,7 +156,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
+	err := b.decide(ctx, r.Charges(), func(it *item) (changed bool, err error) {
 		d, changed, err = it.take(r, p)
 		return changed, err
 	})
@@ -169,7 +169,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item) (_ bool, err error) {
+	err := b.decide(ctx, r.Charges(), func(it *item) (_ bool, err error) {
 		d, err = it.peek(r, p)
 		return false, err
 	})
@@ -182,7 +182,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, s.Charged.Charges, func(it *item) (changed bool, err error) {
+	err := b.decide(ctx, s.Charged.Charges(), func(it *item) (changed bool, err error) {
 		d, changed, err = it.settle(s, p)
 		return changed, err
 	})

@@ -139,8 +139,8 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	at := moment{now: r.Now.UnixMilli()}
-	d, found, err := b.shardOf(r.Charges).take(&r, p, longNames(r.Charges), &at)
+	at := moment{now: r.Now}
+	d, found, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
 	b.report.note(b, found, &at)
 	return d, outside(err)
 }
@@ -150,7 +150,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	d, err := b.shardOf(r.Charges).peek(&r, p, longNames(r.Charges), &moment{now: r.Now.UnixMilli()})
+	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
 
@@ -159,8 +159,8 @@ func (b *Backend) SettleAt(ctx context.Context, st throttler.Settlement, p *hand
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	charges := st.Charged.Charges
-	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now.UnixMilli()})
+	charges := st.Charged.Charges()
+	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
 	return d, outside(err)
 }
 
@@ -171,7 +171,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now.UnixMilli()}), nil
+	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
 }
 
 // Shard implements handoff.Store. There is one.
