@@ -25,12 +25,28 @@ const (
 // removeHeaders removes what the handler, or a server behind it, has set under
 // these names, in any spelling, and withdraws such trailers.
 func removeHeaders(h http.Header) {
+	if len(h) == 0 {
+		return // as often: to range over a map takes some time to begin
+	}
 	for name := range h {
-		if isRateHeader(name) {
+		if isRateHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
 	}
 	withdrawTrailers(h, isRateHeader)
+}
+
+// removeLateTrailers removes trailers that were not announced, and were set since
+// the response began with so many fields in h. Few handlers set any.
+func removeLateTrailers(h http.Header, fields int) {
+	if len(h) == fields {
+		return
+	}
+	for key := range h {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && isRateHeader(name) {
+			delete(h, key)
+		}
+	}
 }
 
 func isRateHeader(name string) bool {
@@ -65,15 +81,6 @@ func withdrawTrailers(h http.Header, remove func(name string) bool) {
 	h["Trailer"] = []string{strings.Join(kept, ", ")}
 }
 
-// removePrefixedTrailers removes trailers that were not announced.
-func removePrefixedTrailers(h http.Header) {
-	for key := range h {
-		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && isRateHeader(name) {
-			delete(h, key)
-		}
-	}
-}
-
 // writeHeaders makes h say where the client stands with all that is enforced: in
 // the headers the limit that binds, in the fields all of them. Of several entries
 // of one middleware, the last one counts. If something is enforced but undecided,
@@ -96,8 +103,8 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
-	l.enforced.Store(true)
 	removeHeaders(h)
+	l.enforced.Store(true)
 	if unknown {
 		return
 	}
@@ -137,6 +144,9 @@ func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.De
 
 // binding returns the status that binds among all decisions.
 func binding(decisions []*throttler.Decision) throttler.Status {
+	if len(decisions) == 1 && decisions[0].NumLimits() == 1 {
+		return decisions[0].Limit(0)
+	}
 	binding := decisions[0].Binding()
 	for _, d := range decisions[1:] {
 		if s := d.Binding(); s.BindsBefore(&binding) {

@@ -32,6 +32,7 @@ type ledger struct {
 	first entry                 // the outermost, in the same allocation
 
 	enforced atomic.Bool // the rate headers are not the handler's affair
+	fields   int         // in the header when the response began
 }
 
 // Values of ledger.sent.
@@ -179,7 +180,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 			l.writeHeaders(l.w.Header())
 		}
 		if l.enforced.Load() {
-			removePrefixedTrailers(l.w.Header())
+			removeLateTrailers(l.w.Header(), l.fields)
 		}
 		l.breakOffReading()
 	}
@@ -279,6 +280,7 @@ func (l *ledger) begin(status int) {
 	if !l.fullDuplex.Load() && l.breakOffReading() {
 		h.Set("Connection", "close")
 	}
+	l.fields = len(h)
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 

@@ -172,7 +172,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	e.call.request, e.call.timeout = r.Context(), t.Deadline
+	e.call.r, e.call.timeout = r, t.Deadline
 	d, err := t.throttler.Take(&e.call, e.charges...)
 	e.call.end()
 	if err != nil {
@@ -271,7 +271,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 // settle replaces what d took by costs, or refunds it if costs is nil. It returns
 // the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	c := &call{request: r.Context(), timeout: t.Deadline}
+	c := &call{r: r, timeout: t.Deadline}
 	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
 	var after throttler.Decision
