@@ -41,13 +41,6 @@ func (b *requestBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// track passes the body of r on as l.body, if it has one.
-func (l *ledger) track(r *http.Request) {
-	if hasBody(r) {
-		l.body.ReadCloser = r.Body
-	}
-}
-
 func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
@@ -56,7 +49,7 @@ func hasBody(r *http.Request) bool {
 // handler has not read the body to its end. http.MaxBytesReader asks for that by
 // an unexported method of net/http's own response, which no wrapper can have.
 func (l *ledger) closeIfPartlyRead(h http.Header) {
-	if l.first.received.ProtoMajor == 1 && l.body.read.Load() == partly {
+	if l.body != nil && l.body.read.Load() == partly && l.first.received.ProtoMajor == 1 {
 		h.Set("Connection", "close")
 	}
 }

@@ -86,11 +86,12 @@ func reportable(e *entry, cost int64) error {
 type report struct {
 	policy string
 	cost   int64
+	next   *report
 }
 
 // report notes a cost for e, unless it comes too late. The caller holds the lock.
 func (l *ledger) report(e *entry, policy string, cost int64) error {
-	if e.state == charged && e.ended && l.sent.Load() != nothing {
+	if e.state == charged && e.progress.Load() != running && l.sent.Load() != nothing {
 		return errSettled
 	}
 	return e.note(policy, cost)
@@ -102,13 +103,13 @@ func (e *entry) note(policy string, cost int64) error {
 	if e.state == settled {
 		return errSettled
 	}
-	for i := range e.reports {
-		if e.reports[i].policy == policy {
-			e.reports[i].cost = cost
+	for r := e.reports; r != nil; r = r.next {
+		if r.policy == policy {
+			r.cost = cost
 			return nil
 		}
 	}
-	e.reports = append(e.reports, report{policy, cost})
+	e.reports = &report{policy, cost, e.reports}
 	return nil
 }
 
@@ -164,11 +165,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
 			continue
 		}
-		var m mark
-		if e.marks != nil {
-			m = e.marks[i]
-		}
-		switch {
+		switch m := e.marks[i]; {
 		case why == afterHandler && m&noRefund == 0: // free
 		case named:
 			cost += all
@@ -184,7 +181,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 }
 
 func (e *entry) reported(policy string) (cost int64, ok bool) {
-	for _, r := range e.reports {
+	for r := e.reports; r != nil; r = r.next {
 		if r.policy == policy {
 			return r.cost, true
 		}

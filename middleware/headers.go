@@ -104,7 +104,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 		return // dry runs leave the headers alone
 	}
 	removeHeaders(h)
-	l.enforced.Store(true)
+	l.enforced = true
 	if unknown {
 		return
 	}
@@ -113,12 +113,14 @@ func (l *ledger) writeHeaders(h http.Header) {
 	for _, e := range slices.Backward(enforced) {
 		decisions = append(decisions, &e.d)
 	}
-	writeHeaders(h, fields, expose, decisions...)
+	l.values.write(h, fields, expose, decisions...)
 }
 
-// writeHeaders writes the headers of decisions, and nothing else. All five values
-// share one string and one slice: this runs on every response.
-func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
+// headerValues is the room of the headers' values.
+type headerValues struct{ all [5]string }
+
+// write writes the headers of decisions, and nothing else. All numbers share one string: this runs on every response.
+func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
 	s := binding(decisions)
 	var buf [96]byte
 	var ends [4]int
@@ -127,8 +129,11 @@ func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.De
 		b = strconv.AppendInt(b, n, 10)
 		ends[i] = len(b)
 	}
-	numbers := string(b)
-	values := []string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.Policy.Name}
+	if v.all[0] != "" { // a header that was written before may be on its way
+		v = new(headerValues)
+	}
+	numbers, values := string(b), &v.all
+	*values = [...]string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.Policy.Name}
 	h[headerLimit] = values[0:1:1]
 	h[headerRemaining] = values[1:2:2]
 	h[headerUsed] = values[2:3:3]

@@ -21,18 +21,18 @@ import (
 // middleware passes on holds its entry, so that neither a wrapped writer nor an
 // http.TimeoutHandler hides it from those further in.
 type ledger struct {
-	w    http.ResponseWriter // as the outermost middleware received it
-	body requestBody         // of the request, if it has one
-	sent atomic.Uint32       // how far the response is: nothing, begun or hijacked
+	w          http.ResponseWriter   // as the outermost middleware received it
+	body       *requestBody          // of the request, if it has one
+	sent       atomic.Uint32         // how far the response is: nothing, begun or hijacked
+	fullDuplex atomic.Bool           // the handler may read the body after the response has begun
+	last       atomic.Pointer[entry] // added last; earlier leads to the others
 
-	fullDuplex atomic.Bool // the handler may read the body after the response has begun
+	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others
+	enforced bool       // the rate headers are not the handler's affair
+	fields   int32      // in the header when the response began
+	values   headerValues
 
-	mu    sync.Mutex            // guards what follows, and all entries; never held in a call of others
-	last  atomic.Pointer[entry] // added last; earlier leads to the others
-	first entry                 // the outermost, in the same allocation
-
-	enforced atomic.Bool // the rate headers are not the handler's affair
-	fields   int         // in the header when the response began
+	first entry // the outermost, in the same allocation
 }
 
 // Values of ledger.sent.
@@ -54,20 +54,29 @@ type entry struct {
 	ahead    *aheadBody    // its body, if the request waited
 
 	charges  []throttler.Charge
-	charge   [1]throttler.Charge // the room of charges where there is one
-	marks    []mark              // of charges; nil if there are none
-	call     call                // that took them
-	d        throttler.Decision  // as last known; without Limits if there is none
-	reports  []report            // costs that the handler has reported
-	state    entryState
-	ended    bool // the next handler has returned
-	late     bool // and the request's context was over then
-	answered bool // the middleware answered in place of the next handler
+	charge   [1]throttler.Charge        // the room of charges where there is one
+	marks    [throttler.MaxCharges]mark // of charges
+	call     call                       // that took them
+	progress atomic.Uint32              // of the next handler: running, over or overLate
+	answered bool                       // the middleware answered in place of the next handler
+
+	// What follows is guarded by the ledger's mu.
+
+	state   entryState
+	d       throttler.Decision // as last known; about no limits if there is none
+	reports *report            // costs that the handler has reported
 
 	// What the middlewares right behind this one did.
 	innerRan     bool // a handler ran behind one of them
 	innerRefused bool // none ran behind one of them
 }
+
+// Values of entry.progress.
+const (
+	running  = iota
+	over     // it has returned or panicked
+	overLate // and the request's context was over then
+)
 
 type entryState uint8
 
@@ -107,7 +116,9 @@ func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 		return &entry{m: m, l: outer.l, outer: outer, received: r}
 	}
 	l := &ledger{w: w}
-	l.track(r)
+	if hasBody(r) {
+		l.body = &requestBody{ReadCloser: r.Body}
+	}
 	e := &l.first
 	e.m, e.l, e.received = m, l, r
 	return e
@@ -115,10 +126,12 @@ func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 
 // add makes the ledger list e.
 func (e *entry) add() {
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
-	e.earlier = e.l.last.Load()
-	e.l.last.Store(e)
+	for {
+		e.earlier = e.l.last.Load()
+		if e.l.last.CompareAndSwap(e.earlier, e) {
+			return
+		}
+	}
 }
 
 // serve passes the request on and accounts for e when the next handler returns.
@@ -152,8 +165,8 @@ func (e *entry) body() io.ReadCloser {
 	switch {
 	case e.ahead != nil:
 		return e.ahead
-	case e.outer == nil && e.l.body.ReadCloser != nil:
-		return &e.l.body
+	case e.outer == nil && e.l.body != nil:
+		return e.l.body
 	}
 	return e.received.Body
 }
@@ -169,7 +182,8 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	// A panic is refunded only while nothing of the response was sent. A writer
 	// that does not lead here may hold a response back and send it after all.
 	free := !returned && e.mayBeFree() && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
-	for _, x := range l.ended(e, returned, free) {
+	due, enforced := l.handlerEnded(e, returned, free)
+	for _, x := range due {
 		l.settleReported(x)
 		if free {
 			l.settle(x, afterHandler)
@@ -179,33 +193,36 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
 			l.writeHeaders(l.w.Header())
 		}
-		if l.enforced.Load() {
-			removeLateTrailers(l.w.Header(), l.fields)
+		if enforced {
+			removeLateTrailers(l.w.Header(), int(l.fields))
 		}
 		l.breakOffReading()
 	}
 	e.copyBack()
 }
 
-// ended notes that e's handler has returned, or panicked. It returns what may have
+// handlerEnded notes that e's handler has returned, or panicked. It returns what may have
 // to be settled now, the innermost first: e and the entries behind it whose handlers have
 // ended, if e is the outermost or its handler panicked; else e alone, if the
 // response is on its way. If it is not, RefundIf is asked first, when it begins.
-func (l *ledger) ended(e *entry, returned, free bool) (all []*entry) {
-	late := e.contextOver()
+func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enforced bool) {
+	if e.contextOver() {
+		e.progress.Store(overLate)
+	} else {
+		e.progress.Store(over)
+	}
+	within := e.outer == nil || !returned
+	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
+		return nil, false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.ended, e.late = true, late
-	within := e.outer == nil || !returned
-	if !within && l.sent.Load() == nothing && !l.first.ended {
-		return nil
-	}
 	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		if x.state == charged && (free || len(x.reports) > 0) && x.ended && (x == e || within && x.isWithin(e)) {
+		if x.state == charged && (free || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
 	}
-	return all
+	return all, l.enforced
 }
 
 // isWithin reports whether e is o or behind it.
@@ -226,13 +243,16 @@ func (e *entry) contextOver() bool { return e.received.Context().Err() != nil }
 // was read of the request. If not, a status says little: the handler may have done
 // its work, or have failed because of the client.
 func (e *entry) mayBeFree() bool {
-	e.l.mu.Lock()
-	ended, late := e.ended, e.late
-	e.l.mu.Unlock()
-	if !ended { // a handler between may cancel the context of what it has finished with
-		late = e.contextOver()
+	switch e.progress.Load() {
+	case overLate:
+		return false
+	case running: // once it has ended, a handler between may cancel its context
+		if e.contextOver() {
+			return false
+		}
 	}
-	return !late && !e.l.first.contextOver() && !e.l.body.failed.Load()
+	l := e.l
+	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
 // isBehind reports whether what is written to w is known to come to l at once.
@@ -261,7 +281,7 @@ func (l *ledger) begin(status int) {
 	h := l.w.Header()
 	l.running().readCostHeaders(l.w.Header)
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		switch refused, charged := l.outcome(e); {
+		switch refused, charged, reported := l.outcome(e); {
 		case refused && status >= 400:
 			// A dry run keeps its charge: it tries a policy in place of one that refused.
 			if e.m.DryRun == nil {
@@ -269,8 +289,8 @@ func (l *ledger) begin(status int) {
 			}
 		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
 			l.settle(e, afterHandler)
-		default:
-			l.settleReported(e)
+		case reported:
+			l.settle(e, asReported)
 		}
 	}
 	l.writeHeaders(h)
@@ -280,7 +300,7 @@ func (l *ledger) begin(status int) {
 	if !l.fullDuplex.Load() && l.breakOffReading() {
 		h.Set("Connection", "close")
 	}
-	l.fields = len(h)
+	l.fields = int32(len(h))
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
@@ -295,9 +315,10 @@ func (l *ledger) breakOffReading() (broken bool) {
 	return broken
 }
 
-// outcome reports whether no handler ran behind e because of refusals, and
-// whether e is charged. It must be called for the entries behind e first.
-func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
+// outcome reports whether no handler ran behind e because of refusals, whether
+// e is charged, and whether its handler has reported a cost. It must be called for
+// the entries behind e first.
+func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	refused = e.answered || e.innerRefused && !e.innerRan
@@ -305,15 +326,13 @@ func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
 		e.outer.innerRefused = e.outer.innerRefused || refused
 		e.outer.innerRan = e.outer.innerRan || !refused
 	}
-	return refused, e.state == charged
+	return refused, e.state == charged, e.reports != nil
 }
 
 // running returns the last entry whose handler runs.
 func (l *ledger) running() *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if !e.ended && !e.answered {
+		if !e.answered && e.progress.Load() == running {
 			return e
 		}
 	}
@@ -323,7 +342,7 @@ func (l *ledger) running() *entry {
 // settleReported settles e if the handler has reported a cost.
 func (l *ledger) settleReported(e *entry) {
 	l.mu.Lock()
-	reported := len(e.reports) > 0
+	reported := e.reports != nil
 	l.mu.Unlock()
 	if reported {
 		l.settle(e, asReported)

@@ -92,7 +92,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, marked: classify.has(noRefund | costReported), mayWait: classify.mayWait()}
+	m := &throttle{throttler: t, classify: classify, mayWait: classify.mayWait()}
 	if options != nil {
 		m.Options = *options
 	}
@@ -118,7 +118,6 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	marked    bool // some charge carries a mark
 	mayWait   bool // some policy may have a leaky bucket
 	Options
 	reporter      *reporter
@@ -206,10 +205,10 @@ func (t *throttle) classifyRequest(e *entry) {
 		e.charges = make([]throttler.Charge, 0, n)
 	}
 	for i := range t.classify.rules {
-		rule := &t.classify.rules[i]
+		rule, before := &t.classify.rules[i], len(e.charges)
 		e.charges = rule.charges(e.charges, r)
-		for t.marked && len(e.marks) < len(e.charges) {
-			e.marks = append(e.marks, rule.mark)
+		for j := before; j < min(len(e.charges), len(e.marks)); j++ { // more charges are an error of Take
+			e.marks[j] = rule.mark
 		}
 	}
 	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
