@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"context"
-	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -11,14 +10,11 @@ import (
 // not when the client disconnects, so that the outcome of a charge is known and
 // the charge can be refunded.
 //
-// It stands for context.WithTimeout(context.WithoutCancel(r.Context()), timeout),
-// which is made when it is needed: a backend that asks once whether the call is
-// over, and then does not wait, needs no timer. Nor can its answer come too late
-// because the machine was busy.
+// It stands for a context.WithTimeout, which is made when it is needed: a backend
+// that asks once whether the call is over, and then does not wait, needs no timer.
+// Nor can its answer come too late because the machine was busy.
 type call struct {
-	r       *http.Request
-	timeout time.Duration
-
+	e     *entry
 	made  atomic.Pointer[timed] // what this stands for, if it was needed
 	asked atomic.Bool           // Err was called
 	over  atomic.Bool           // end was called
@@ -43,7 +39,7 @@ func (c *call) make() context.Context {
 		return m
 	}
 	m := new(timed)
-	m.Context, m.cancel = context.WithTimeout(context.WithoutCancel(c.r.Context()), c.timeout)
+	m.Context, m.cancel = context.WithTimeout(c.values(), c.e.m.Deadline)
 	if !c.made.CompareAndSwap(nil, m) {
 		m.cancel()
 		m = c.made.Load()
@@ -71,5 +67,7 @@ func (c *call) Value(key any) any {
 	if m := c.made.Load(); m != nil {
 		return m.Value(key)
 	}
-	return context.WithoutCancel(c.r.Context()).Value(key)
+	return c.values().Value(key)
 }
+
+func (c *call) values() context.Context { return context.WithoutCancel(c.e.received.Context()) }

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,8 +63,8 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := inner; e != nil; e = e.outer {
-		for i := range e.charges {
-			if e.charges[i].Policy.Name == policy {
+		for _, c := range e.asked() {
+			if c.Policy.Name == policy {
 				return l.report(e, policy, cost)
 			}
 		}
@@ -160,8 +161,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	var cost int64
 	all, named := e.reported(c.Policy.Name)
 	general, marked := e.reported("")
-	for i := range e.charges {
-		o := &e.charges[i]
+	for i, o := range e.asked() {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
 			continue
 		}
@@ -247,6 +247,9 @@ func (e *entry) readCostHeader(h http.Header) {
 		e.l.mu.Unlock()
 	}
 	if err != nil {
-		e.m.fail(e.received, failure{err: err, charges: e.charges, outcome: notSettled})
+		e.l.mu.Lock()
+		charges := slices.Clone(e.asked())
+		e.l.mu.Unlock()
+		e.m.fail(e.received, failure{err: err, charges: charges, outcome: notSettled})
 	}
 }

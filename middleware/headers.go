@@ -28,12 +28,16 @@ func removeHeaders(h http.Header) {
 	if len(h) == 0 {
 		return // as often: to range over a map takes some time to begin
 	}
+	announced := false
 	for name := range h {
 		if isRateHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
+		announced = announced || name == "Trailer"
 	}
-	withdrawTrailers(h, isRateHeader)
+	if announced {
+		withdrawTrailers(h, isRateHeader)
+	}
 }
 
 // removeLateTrailers removes trailers that were not announced, and were set since
@@ -92,7 +96,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 	enforced := some[:0]
 	unknown, fields, expose := false, false, false
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
+		if e.m.DryRun != nil || len(e.asked()) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
 			continue
 		}
 		enforced = append(enforced, e)

@@ -53,22 +53,22 @@ type entry struct {
 	passed   *http.Request // what the next handler gets
 	ahead    *aheadBody    // its body, if the request waited
 
-	charges  []throttler.Charge
-	charge   [1]throttler.Charge        // the room of charges where there is one
-	marks    [throttler.MaxCharges]mark // of charges
-	call     call                       // that took them
-	progress atomic.Uint32              // of the next handler: running, over or overLate
-	answered bool                       // the middleware answered in place of the next handler
+	charges []throttler.Charge         // as classified, if not those of d
+	marks   [throttler.MaxCharges]mark // of charges
+	call    call                       // that took them
+
+	progress atomic.Uint32 // of the next handler: running, over or overLate
+	answered bool          // the middleware answered in place of the next handler
 
 	// What follows is guarded by the ledger's mu.
-
-	state   entryState
-	d       throttler.Decision // as last known; about no limits if there is none
-	reports *report            // costs that the handler has reported
 
 	// What the middlewares right behind this one did.
 	innerRan     bool // a handler ran behind one of them
 	innerRefused bool // none ran behind one of them
+
+	state   entryState
+	d       throttler.Decision // as last known; about no limits if there is none
+	reports *report            // costs that the handler has reported
 }
 
 // Values of entry.progress.
@@ -120,7 +120,7 @@ func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 		l.body = &requestBody{ReadCloser: r.Body}
 	}
 	e := &l.first
-	e.m, e.l, e.received = m, l, r
+	e.m, e.l, e.received = m, l, r // the rest is zero: e is large
 	return e
 }
 
@@ -158,6 +158,14 @@ func (e *entry) servesUncharged() {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
 	e.innerRan = true
+}
+
+// asked returns the charges that e's request makes.
+func (e *entry) asked() []throttler.Charge {
+	if e.charges == nil {
+		return e.d.Charges()
+	}
+	return e.charges
 }
 
 // body returns the body of the request that is passed on.
@@ -359,7 +367,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	e.state = settled
 	d, costs := e.d, e.costs(why)
 	l.mu.Unlock()
-	after := e.m.settle(e.received, d, costs)
+	after := e.m.settle(e, d, costs)
 	l.mu.Lock()
 	e.d = after
 	l.mu.Unlock()

@@ -92,7 +92,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, mayWait: classify.mayWait()}
+	m := &throttle{throttler: t, classify: classify, only: classify.only(), mayWait: classify.mayWait()}
 	if options != nil {
 		m.Options = *options
 	}
@@ -118,7 +118,8 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	mayWait   bool // some policy may have a leaky bucket
+	only      *rule // of classify, if it is one Limit
+	mayWait   bool  // some policy may have a leaky bucket
 	Options
 	reporter      *reporter
 	waiters       waiters
@@ -155,30 +156,26 @@ func (t *throttle) validate() error {
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	e := newEntry(t, w, r)
-	t.classifyRequest(e)
-	switch {
-	case len(e.charges) == 0 && t.CostHeader == "":
-		e.outer.servesUncharged()
-		next.ServeHTTP(w, r)
-		return
-	case len(e.charges) == 0: // the CostHeader is removed all the same
-		e.serve(w, next)
-		return
-	case e.contextOver():
+	if t.only == nil {
+		t.classifyRequest(e)
+		if len(e.charges) == 0 {
+			t.serveUncharged(w, e, next)
+			return
+		}
+	}
+	if e.contextOver() {
 		t.serveEnded(w, e, next)
 		return
 	}
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	e.call.r, e.call.timeout = r, t.Deadline
-	d, err := t.throttler.Take(&e.call, e.charges...)
-	e.call.end()
+	d, err := t.take(e)
 	if err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
 	}
-	t.reporter.succeeded(e.charges)
+	t.reporter.succeeded(d.Charges())
 	e.d = d
 	if t.DryRun != nil {
 		t.DryRun(r, d)
@@ -189,37 +186,58 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if d.Allowed {
 		e.state = charged
 	}
-	if reason := t.waitOrGiveBack(e); reason != "" {
-		t.answerUnavailable(w, e, reason)
-		return
+	if t.mayWait {
+		if reason := t.waitOrGiveBack(e); reason != "" {
+			t.answerUnavailable(w, e, reason)
+			return
+		}
 	}
 	e.serve(w, next)
 }
 
-// classifyRequest finds out what e's request is charged, and the marks of the
-// charges.
+// classifyRequest finds out what e's request is charged.
 func (t *throttle) classifyRequest(e *entry) {
-	r := e.received
-	e.charges = e.charge[:0]
-	if n := len(t.classify.rules); n > 1 {
-		e.charges = make([]throttler.Charge, 0, n)
-	}
-	for i := range t.classify.rules {
-		rule, before := &t.classify.rules[i], len(e.charges)
-		e.charges = rule.charges(e.charges, r)
+	rules := t.classify.rules
+	e.charges = make([]throttler.Charge, 0, len(rules))
+	for i := range rules {
+		before := len(e.charges)
+		e.charges = rules[i].appendCharges(e.charges, e.received)
 		for j := before; j < min(len(e.charges), len(e.marks)); j++ { // more charges are an error of Take
-			e.marks[j] = rule.mark
+			e.marks[j] = rules[i].mark
 		}
 	}
+	for i := range e.charges {
+		t.warn(e.received, &e.charges[i])
+	}
+}
+
+// take asks for a decision about e's charges. Where there is one, of t's only
+// rule, it needs no memory but the decision's.
+func (t *throttle) take(e *entry) (throttler.Decision, error) {
+	e.call.e = e
+	defer e.call.end()
+	if t.only == nil {
+		return t.throttler.Take(&e.call, e.charges...)
+	}
+	c := t.only.charge(e.received)
+	e.marks[0] = t.only.mark
+	t.warn(e.received, &c)
+	d, err := t.throttler.Take(&e.call, c)
+	if err != nil {
+		e.charges = []throttler.Charge{c}
+	}
+	return d, err
+}
+
+// warn logs, once, what is likely a mistake of the operator.
+func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
 		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
 			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
 	}
-	for i := range e.charges {
-		if e.charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
-			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", e.charges[i].Policy.Name,
-				"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
-		}
+	if c.Key == unknown && !t.unknownLogged.Swap(true) {
+		t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", c.Policy.Name,
+			"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
 	}
 }
 
@@ -234,8 +252,21 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 	return false
 }
 
+// serveUncharged handles a request that is charged nothing.
+func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Handler) {
+	if t.CostHeader != "" { // it is removed all the same
+		e.serve(w, next)
+		return
+	}
+	e.outer.servesUncharged()
+	next.ServeHTTP(w, e.received)
+}
+
 // serveEnded handles a request whose context ended before any charge was made.
 func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
+	if t.only != nil {
+		e.charges = []throttler.Charge{t.only.charge(e.received)}
+	}
 	if t.DryRun != nil {
 		e.serve(w, next)
 		return
@@ -267,10 +298,10 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 	}
 }
 
-// settle replaces what d took by costs, or refunds it if costs is nil. It returns
-// the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	c := &call{r: r, timeout: t.Deadline}
+// settle replaces what d, e's decision, took by costs, or refunds it if costs is
+// nil. It returns the limits as they are after it, or d if that is not known.
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttler.Decision {
+	c := &call{e: e}
 	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
 	var after throttler.Decision
@@ -281,7 +312,7 @@ func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) 
 		after, f.err = t.throttler.Settle(c, d, costs...)
 	}
 	if f.err != nil {
-		t.fail(r, f)
+		t.fail(e.received, f)
 		return d
 	}
 	return after

@@ -63,7 +63,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if reason == stopping {
 		t.waiters.places.awaitLater(p)
 	}
-	e.d, e.state = t.settle(e.received, e.d, nil), settled
+	e.d, e.state = t.settle(e, e.d, nil), settled
 	return reason
 }
 
@@ -74,7 +74,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
+		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), outcome: answered503})
 		return tooLate
 	}
 	e.ahead = t.waiters.readAhead(w, e.received, e.body())
