@@ -11,14 +11,19 @@ import (
 // the charge can be refunded.
 //
 // It stands for a context.WithTimeout, which is made when it is needed: a backend
-// that asks once whether the call is over, and then does not wait, needs no timer.
-// Nor can its answer come too late because the machine was busy.
+// that does not wait needs no timer. Nor can its answer come too late because the
+// machine was busy.
 type call struct {
 	e     *entry
 	made  atomic.Pointer[timed] // what this stands for, if it was needed
-	asked atomic.Bool           // Err was called
+	asked atomic.Uint32         // how often Err was called
 	over  atomic.Bool           // end was called
 }
+
+// idleAsks is how often Err may be called by those that do not wait: the throttler,
+// and each of a few backends that wrap one another, ask once before they begin. One
+// that asks more often may be waiting for the answer.
+const idleAsks = 4
 
 type timed struct {
 	context.Context
@@ -54,8 +59,7 @@ func (c *call) Deadline() (time.Time, bool) { return c.make().Deadline() }
 func (c *call) Done() <-chan struct{}       { return c.make().Done() }
 
 func (c *call) Err() error {
-	if c.made.Load() == nil && !c.over.Load() && !c.asked.Load() {
-		c.asked.Store(true)
+	if c.made.Load() == nil && !c.over.Load() && c.asked.Add(1) <= idleAsks {
 		return nil
 	}
 	return c.make().Err()
