@@ -75,7 +75,7 @@ func TestACallEndsAfterItsTimeout(t *testing.T) {
 				if took := time.Since(began); took != time.Second {
 					t.Errorf("it took %v, want a second", took)
 				}
-				if c.Err() != context.DeadlineExceeded || context.Cause(c) != context.DeadlineExceeded || c.Value(userKey{}) != "alice" {
+				if !errors.Is(c.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(c), context.DeadlineExceeded) || c.Value(userKey{}) != "alice" {
 					t.Errorf("got %v, because of %v, with the value %v", c.Err(), context.Cause(c), c.Value(userKey{}))
 				}
 			})

@@ -110,15 +110,17 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 	return charges
 }
 
-func (l *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
-	if l.others != nil {
-		return l.others(charges, r)
+func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	if of.others != nil {
+		return of.others(charges, r)
 	}
-	return append(charges, l.charge(r))
+	return append(charges, of.charge(r))
 }
 
 // charge returns the charge of a rule that Limit made.
-func (l *rule) charge(r *http.Request) throttler.Charge { return l.policy.Charge(l.key.orUnknown(r)) }
+func (of *rule) charge(r *http.Request) throttler.Charge {
+	return of.policy.Charge(of.key.orUnknown(r))
+}
 
 // only returns the rule of c if all that c does is one Limit.
 func (c Classifier) only() *rule {

@@ -123,7 +123,8 @@ func (l *ledger) writeHeaders(h http.Header) {
 // headerValues is the room of the headers' values.
 type headerValues struct{ all [5]string }
 
-// write writes the headers of decisions, and nothing else. All numbers share one string: this runs on every response.
+// write writes the headers of decisions, and nothing else. All numbers share one
+// string: this runs on every response.
 func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
 	s := binding(decisions)
 	var buf [96]byte

@@ -30,7 +30,8 @@ const minDeadline = time.Millisecond
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
 	// Deadline bounds each call to the throttler: a decision, refund or
-	// settlement. At least a millisecond. If zero, DefaultDeadline.
+	// settlement. Its time runs from when the backend begins to wait; one that
+	// counts in memory never does. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// OnFailure selects what a request gets when the backend does not answer.
