@@ -41,15 +41,6 @@ func (b *requestBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// track returns the body that is passed on in place of r's.
-func (l *ledger) track(r *http.Request) io.ReadCloser {
-	if !hasBody(r) {
-		return r.Body
-	}
-	l.body.ReadCloser = r.Body
-	return &l.body
-}
-
 func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
@@ -58,7 +49,7 @@ func hasBody(r *http.Request) bool {
 // handler has not read the body to its end. http.MaxBytesReader asks for that by
 // an unexported method of net/http's own response, which no wrapper can have.
 func (l *ledger) closeIfPartlyRead(h http.Header) {
-	if l.first.received.ProtoMajor == 1 && l.body.read.Load() == partly {
+	if l.body != nil && l.body.read.Load() == partly && l.first.received.ProtoMajor == 1 {
 		h.Set("Connection", "close")
 	}
 }

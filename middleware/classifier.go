@@ -17,7 +17,10 @@ type Classifier struct {
 
 // rule contributes some of the charges of a request.
 type rule struct {
-	charges  func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends
+	policy *throttler.Policy // what Limit charges one unit of
+	key    Key               // and to which key
+
+	others   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends those of other rules
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	mark     mark
@@ -37,9 +40,7 @@ const (
 // Requests without a key share one count, so that unidentified clients are
 // limited too; use [FirstOf] to fall back to the client's address.
 func Limit(p *throttler.Policy, key Key) Classifier {
-	c := Classifier{rules: []rule{{addresses: key.addresses, policies: []*throttler.Policy{p}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
-		return append(charges, p.Charge(key.orUnknown(r)))
-	}}}}
+	c := Classifier{rules: []rule{{policy: p, key: key, addresses: key.addresses, policies: []*throttler.Policy{p}}}}
 	c.err = key.validate()
 	return c
 }
@@ -53,7 +54,7 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	if charges == nil {
 		panic("middleware: ClassifierFunc: the function is nil")
 	}
-	return Classifier{rules: []rule{{dynamic: true, policies: policies, charges: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{rules: []rule{{dynamic: true, policies: policies, others: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(all, charges(r)...)
 	}}}}
 }
@@ -104,9 +105,29 @@ func (c Classifier) marked(m mark) Classifier {
 func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 	charges := make([]throttler.Charge, 0, len(c.rules))
 	for i := range c.rules {
-		charges = c.rules[i].charges(charges, r)
+		charges = c.rules[i].appendCharges(charges, r)
 	}
 	return charges
+}
+
+func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	if of.others != nil {
+		return of.others(charges, r)
+	}
+	return append(charges, of.charge(r))
+}
+
+// charge returns the charge of a rule that Limit made.
+func (of *rule) charge(r *http.Request) throttler.Charge {
+	return of.policy.Charge(of.key.orUnknown(r))
+}
+
+// only returns the rule of c if all that c does is one Limit.
+func (c Classifier) only() *rule {
+	if len(c.rules) == 1 && c.rules[0].others == nil {
+		return &c.rules[0]
+	}
+	return nil
 }
 
 // has reports whether some rule carries m.

@@ -82,7 +82,7 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	}
 	o.IPv6Prefix = 64
 	from, err := addressFrom(o)
-	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, charges: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, others: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		addr := from.find(r)
 		switch {
 		case !addr.IsValid():
@@ -95,10 +95,12 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 }
 
 func ipKey(addr netip.Addr, ipv6Prefix int) string {
+	var room [len("ip:") + len("xxxx:xxxx:xxxx:xxxx:xxxx:xxxx:xxxx:xxxx/128")]byte
+	key := append(room[:0], "ip:"...)
 	if addr.Is4() {
-		return "ip:" + addr.String()
+		return string(addr.AppendTo(key))
 	}
-	return "ip:" + netip.PrefixFrom(addr, ipv6Prefix).Masked().String()
+	return string(netip.PrefixFrom(addr, ipv6Prefix).Masked().AppendTo(key))
 }
 
 // addressSource finds clients' addresses.
@@ -176,19 +178,23 @@ func (s addressSource) trusts(addr netip.Addr) bool {
 }
 
 // parseAddr reads an address with or without a port: "ip", "ip:port", "[ip]" or
-// "[ip]:port". The zone of an IPv6 address is dropped.
+// "[ip]:port". The zone of an IPv6 address is dropped. Which form it is shows at a
+// glance: to try one in vain takes longer than to parse the other.
 func parseAddr(text string) (netip.Addr, bool) {
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		var withPort netip.AddrPort
-		if withPort, err = netip.ParseAddrPort(text); err == nil {
-			addr = withPort.Addr()
-		} else if len(text) > 1 && text[0] == '[' && text[len(text)-1] == ']' {
-			addr, err = netip.ParseAddr(text[1 : len(text)-1])
-			if addr.Is4() {
-				return netip.Addr{}, false
-			}
+	var addr netip.Addr
+	var err error
+	switch inside, bracketed := strings.CutPrefix(text, "["); {
+	case bracketed && strings.HasSuffix(inside, "]"):
+		addr, err = netip.ParseAddr(strings.TrimSuffix(inside, "]"))
+		if addr.Is4() {
+			return netip.Addr{}, false
 		}
+	case bracketed || strings.Count(text, ":") == 1: // an IPv6 address has two and more
+		var withPort netip.AddrPort
+		withPort, err = netip.ParseAddrPort(text)
+		addr = withPort.Addr()
+	default:
+		addr, err = netip.ParseAddr(text)
 	}
 	if err != nil {
 		return netip.Addr{}, false

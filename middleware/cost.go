@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,8 +63,8 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := inner; e != nil; e = e.outer {
-		for i := range e.charges {
-			if e.charges[i].Policy.Name == policy {
+		for _, c := range e.asked() {
+			if c.Policy.Name == policy {
 				return l.report(e, policy, cost)
 			}
 		}
@@ -86,11 +87,12 @@ func reportable(e *entry, cost int64) error {
 type report struct {
 	policy string
 	cost   int64
+	next   *report
 }
 
 // report notes a cost for e, unless it comes too late. The caller holds the lock.
 func (l *ledger) report(e *entry, policy string, cost int64) error {
-	if e.state == charged && e.ended && l.sent.Load() != nothing {
+	if e.state == charged && e.progress.Load() != running && l.sent.Load() != nothing {
 		return errSettled
 	}
 	return e.note(policy, cost)
@@ -102,13 +104,13 @@ func (e *entry) note(policy string, cost int64) error {
 	if e.state == settled {
 		return errSettled
 	}
-	for i := range e.reports {
-		if e.reports[i].policy == policy {
-			e.reports[i].cost = cost
+	for r := e.reports; r != nil; r = r.next {
+		if r.policy == policy {
+			r.cost = cost
 			return nil
 		}
 	}
-	e.reports = append(e.reports, report{policy, cost})
+	e.reports = &report{policy, cost, e.reports}
 	return nil
 }
 
@@ -159,16 +161,11 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	var cost int64
 	all, named := e.reported(c.Policy.Name)
 	general, marked := e.reported("")
-	for i := range e.charges {
-		o := &e.charges[i]
+	for i, o := range e.asked() {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
 			continue
 		}
-		var m mark
-		if e.marks != nil {
-			m = e.marks[i]
-		}
-		switch {
+		switch m := e.marks[i]; {
 		case why == afterHandler && m&noRefund == 0: // free
 		case named:
 			cost += all
@@ -184,7 +181,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 }
 
 func (e *entry) reported(policy string) (cost int64, ok bool) {
-	for _, r := range e.reports {
+	for r := e.reports; r != nil; r = r.next {
 		if r.policy == policy {
 			return r.cost, true
 		}
@@ -250,6 +247,9 @@ func (e *entry) readCostHeader(h http.Header) {
 		e.l.mu.Unlock()
 	}
 	if err != nil {
-		e.m.fail(e.received, failure{err: err, charges: e.charges, outcome: notSettled})
+		e.l.mu.Lock()
+		charges := slices.Clone(e.asked())
+		e.l.mu.Unlock()
+		e.m.fail(e.received, failure{err: err, charges: charges, outcome: notSettled})
 	}
 }

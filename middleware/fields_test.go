@@ -2,7 +2,6 @@ package middleware_test
 
 import (
 	"math"
-	"net/http"
 	"testing"
 	"time"
 
@@ -55,31 +54,3 @@ func FuzzRateLimitFields(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkMiddleware(b *testing.B) {
-	bare := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) })
-	th, _ := newThrottler()
-	allow := must(newMiddleware(th, everyone(policy("core", per(1<<50, time.Hour))), nil))(bare)
-	refuse := must(newMiddleware(th, everyone(policy("none", per(1, time.Hour))), nil))(bare)
-	get(refuse)
-	for _, bench := range []struct {
-		name string
-		h    http.Handler
-	}{{"bare", bare}, {"allow", allow}, {"refuse", refuse}} {
-		b.Run(bench.name, func(b *testing.B) {
-			r, _ := http.NewRequest("GET", "/", nil)
-			w := &discard{header: make(http.Header)}
-			b.ReportAllocs()
-			for b.Loop() {
-				clear(w.header)
-				bench.h.ServeHTTP(w, r)
-			}
-		})
-	}
-}
-
-type discard struct{ header http.Header }
-
-func (d *discard) Header() http.Header       { return d.header }
-func (*discard) Write(b []byte) (int, error) { return len(b), nil }
-func (*discard) WriteHeader(int)             {}

@@ -25,12 +25,32 @@ const (
 // removeHeaders removes what the handler, or a server behind it, has set under
 // these names, in any spelling, and withdraws such trailers.
 func removeHeaders(h http.Header) {
+	if len(h) == 0 {
+		return // as often: to range over a map takes some time to begin
+	}
+	announced := false
 	for name := range h {
-		if isRateHeader(name) {
+		if isRateHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
+		announced = announced || name == "Trailer"
 	}
-	withdrawTrailers(h, isRateHeader)
+	if announced {
+		withdrawTrailers(h, isRateHeader)
+	}
+}
+
+// removeLateTrailers removes trailers that were not announced, and were set since
+// the response began with so many fields in h. Few handlers set any.
+func removeLateTrailers(h http.Header, fields int) {
+	if len(h) == fields {
+		return
+	}
+	for key := range h {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && isRateHeader(name) {
+			delete(h, key)
+		}
+	}
 }
 
 func isRateHeader(name string) bool {
@@ -65,15 +85,6 @@ func withdrawTrailers(h http.Header, remove func(name string) bool) {
 	h["Trailer"] = []string{strings.Join(kept, ", ")}
 }
 
-// removePrefixedTrailers removes trailers that were not announced.
-func removePrefixedTrailers(h http.Header) {
-	for key := range h {
-		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && isRateHeader(name) {
-			delete(h, key)
-		}
-	}
-}
-
 // writeHeaders makes h say where the client stands with all that is enforced: in
 // the headers the limit that binds, in the fields all of them. Of several entries
 // of one middleware, the last one counts. If something is enforced but undecided,
@@ -84,8 +95,8 @@ func (l *ledger) writeHeaders(h http.Header) {
 	var some [4]*entry
 	enforced := some[:0]
 	unknown, fields, expose := false, false, false
-	for e := l.last; e != nil; e = e.earlier {
-		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		if e.m.DryRun != nil || len(e.asked()) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
 			continue
 		}
 		enforced = append(enforced, e)
@@ -96,8 +107,8 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
-	l.enforced = true
 	removeHeaders(h)
+	l.enforced = true
 	if unknown {
 		return
 	}
@@ -106,12 +117,15 @@ func (l *ledger) writeHeaders(h http.Header) {
 	for _, e := range slices.Backward(enforced) {
 		decisions = append(decisions, &e.d)
 	}
-	writeHeaders(h, fields, expose, decisions...)
+	l.values.write(h, fields, expose, decisions...)
 }
 
-// writeHeaders writes the headers of decisions, and nothing else. All five values
-// share one string and one slice: this runs on every response.
-func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
+// headerValues is the room of the headers' values.
+type headerValues struct{ all [5]string }
+
+// write writes the headers of decisions, and nothing else. All numbers share one
+// string: this runs on every response.
+func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
 	s := binding(decisions)
 	var buf [96]byte
 	var ends [4]int
@@ -120,8 +134,11 @@ func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.De
 		b = strconv.AppendInt(b, n, 10)
 		ends[i] = len(b)
 	}
-	numbers := string(b)
-	values := []string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.Policy.Name}
+	if v.all[0] != "" { // a header that was written before may be on its way
+		v = new(headerValues)
+	}
+	numbers, values := string(b), &v.all
+	*values = [...]string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.Policy.Name}
 	h[headerLimit] = values[0:1:1]
 	h[headerRemaining] = values[1:2:2]
 	h[headerUsed] = values[2:3:3]
@@ -137,6 +154,9 @@ func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.De
 
 // binding returns the status that binds among all decisions.
 func binding(decisions []*throttler.Decision) throttler.Status {
+	if len(decisions) == 1 && decisions[0].NumLimits() == 1 {
+		return decisions[0].Limit(0)
+	}
 	binding := decisions[0].Binding()
 	for _, d := range decisions[1:] {
 		if s := d.Binding(); s.BindsBefore(&binding) {

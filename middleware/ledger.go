@@ -1,12 +1,12 @@
 package middleware
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -21,16 +21,18 @@ import (
 // middleware passes on holds its entry, so that neither a wrapped writer nor an
 // http.TimeoutHandler hides it from those further in.
 type ledger struct {
-	w    http.ResponseWriter // as the outermost middleware received it
-	body requestBody         // of the request, if it has one
-	sent atomic.Uint32       // how far the response is: nothing, begun or hijacked
+	w          http.ResponseWriter   // as the outermost middleware received it
+	body       *requestBody          // of the request, if it has one
+	sent       atomic.Uint32         // how far the response is: nothing, begun or hijacked
+	fullDuplex atomic.Bool           // the handler may read the body after the response has begun
+	last       atomic.Pointer[entry] // added last; earlier leads to the others
 
-	fullDuplex atomic.Bool // the handler may read the body after the response has begun
-
-	mu       sync.Mutex // guards what follows, and all entries; never held in a call of others
-	last     *entry     // added last; earlier leads to the others
-	first    entry      // the outermost, in the same allocation
+	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others
 	enforced bool       // the rate headers are not the handler's affair
+	fields   int32      // in the header when the response began
+	values   headerValues
+
+	first entry // the outermost, in the same allocation
 }
 
 // Values of ledger.sent.
@@ -44,28 +46,37 @@ const (
 type entry struct {
 	m       *throttle
 	l       *ledger
-	outer   *entry         // nil for the outermost
-	earlier *entry         // in the order in which the ledger got them: never one further in
-	context requestContext // of passed
+	outer   *entry // nil for the outermost
+	earlier *entry // in the order in which the ledger got them: never one further in
 
 	received *http.Request
 	passed   *http.Request // what the next handler gets
-	body     io.ReadCloser // of passed
-	ahead    *aheadBody    // under body, if the request waited
+	ahead    *aheadBody    // its body, if the request waited
 
-	charges  []throttler.Charge
-	marks    []mark             // of charges; nil if there are none
-	d        throttler.Decision // as last known; without Limits if there is none
-	reports  []report           // costs that the handler has reported
-	state    entryState
-	ended    bool // the next handler has returned
-	late     bool // and the request's context was over then
-	answered bool // the middleware answered in place of the next handler
+	charges []throttler.Charge         // as classified, if not those of d
+	marks   [throttler.MaxCharges]mark // of charges
+	call    call                       // that took them
+
+	progress atomic.Uint32 // of the next handler: running, over or overLate
+	answered bool          // the middleware answered in place of the next handler
+
+	// What follows is guarded by the ledger's mu.
 
 	// What the middlewares right behind this one did.
 	innerRan     bool // a handler ran behind one of them
 	innerRefused bool // none ran behind one of them
+
+	state   entryState
+	d       throttler.Decision // as last known; about no limits if there is none
+	reports *report            // costs that the handler has reported
 }
+
+// Values of entry.progress.
+const (
+	running  = iota
+	over     // it has returned or panicked
+	overLate // and the request's context was over then
+)
 
 type entryState uint8
 
@@ -75,20 +86,22 @@ const (
 	settled // refunded or settled: once
 )
 
-// requestContext is the context of a request that a middleware has passed on.
-type requestContext struct {
-	context.Context // parent
-	entry           *entry
-}
+// passedContext is the context of the request that a middleware passes on: that of
+// the request it received, with its entry.
+type passedContext entry
 
 type entryKey struct{}
 
-func (c *requestContext) Value(key any) any {
+func (c *passedContext) Value(key any) any {
 	if key == (entryKey{}) {
-		return c.entry
+		return (*entry)(c)
 	}
-	return c.Context.Value(key)
+	return c.received.Context().Value(key)
 }
+
+func (c *passedContext) Deadline() (time.Time, bool) { return c.received.Context().Deadline() }
+func (c *passedContext) Done() <-chan struct{}       { return c.received.Context().Done() }
+func (c *passedContext) Err() error                  { return c.received.Context().Err() }
 
 // entryOf returns the entry of the middleware that passed r on, or nil.
 func entryOf(r *http.Request) *entry {
@@ -100,33 +113,36 @@ func entryOf(r *http.Request) *entry {
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	if outer := entryOf(r); outer != nil {
-		return &entry{m: m, l: outer.l, outer: outer, received: r, body: r.Body}
+		return &entry{m: m, l: outer.l, outer: outer, received: r}
 	}
 	l := &ledger{w: w}
-	l.first = entry{m: m, l: l, received: r, body: l.track(r)}
-	return &l.first
+	if hasBody(r) {
+		l.body = &requestBody{ReadCloser: r.Body}
+	}
+	e := &l.first
+	e.m, e.l, e.received = m, l, r // the rest is zero: e is large
+	return e
 }
 
 // add makes the ledger list e.
 func (e *entry) add() {
-	e.l.mu.Lock()
-	defer e.l.mu.Unlock()
-	e.earlier = e.l.last
-	e.l.last = e
+	for {
+		e.earlier = e.l.last.Load()
+		if e.l.last.CompareAndSwap(e.earlier, e) {
+			return
+		}
+	}
 }
 
 // serve passes the request on and accounts for e when the next handler returns.
 func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
-	e.context = requestContext{e.received.Context(), e}
 	if e.outer == nil {
 		shareTrailer(e.received)
-	}
-	e.passed = e.received.WithContext(&e.context)
-	e.passed.Body = e.body
-	e.add()
-	if e.outer == nil {
 		w = e.l.writer(abilities(w))
 	}
+	e.passed = e.received.WithContext((*passedContext)(e))
+	e.passed.Body = e.body()
+	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic goes on after this
 	next.ServeHTTP(w, e.passed)
@@ -144,6 +160,25 @@ func (e *entry) servesUncharged() {
 	e.innerRan = true
 }
 
+// asked returns the charges that e's request makes.
+func (e *entry) asked() []throttler.Charge {
+	if e.charges == nil {
+		return e.d.Charges()
+	}
+	return e.charges
+}
+
+// body returns the body of the request that is passed on.
+func (e *entry) body() io.ReadCloser {
+	switch {
+	case e.ahead != nil:
+		return e.ahead
+	case e.outer == nil && e.l.body != nil:
+		return e.l.body
+	}
+	return e.received.Body
+}
+
 // end accounts for e when the next handler has returned or panicked. w is what it
 // wrote to.
 func (e *entry) end(w http.ResponseWriter, returned bool) {
@@ -152,71 +187,80 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		l.begin(http.StatusOK) // for a handler that wrote nothing
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
-	free := !returned && e.mayBeFree()
-	l.mu.Lock()
-	e.ended, e.late = true, e.context.Err() != nil
-	over := l.first.ended
-	l.mu.Unlock()
-
-	sent := l.sent.Load() != nothing
-	if sent || over || !returned {
-		l.settleReported(e)
-	} // else RefundIf is asked first, when the response begins
-	if e.outer == nil || !returned {
-		// A panic is refunded only while nothing of the response was sent. A writer
-		// that does not lead here may hold a response back and send it after all.
-		free = free && !sent && (e.outer == nil || l.isBehind(w))
-		for _, x := range l.endedWithin(e) {
-			l.settleReported(x)
-			if free {
-				l.settle(x, afterHandler)
-			}
+	// A panic is refunded only while nothing of the response was sent. A writer
+	// that does not lead here may hold a response back and send it after all.
+	free := !returned && e.mayBeFree() && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
+	due, enforced := l.handlerEnded(e, returned, free)
+	for _, x := range due {
+		l.settleReported(x)
+		if free {
+			l.settle(x, afterHandler)
 		}
 	}
 	if e.outer == nil {
 		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
 			l.writeHeaders(l.w.Header())
 		}
-		l.mu.Lock()
-		enforced := l.enforced
-		l.mu.Unlock()
 		if enforced {
-			removePrefixedTrailers(l.w.Header())
+			removeLateTrailers(l.w.Header(), int(l.fields))
 		}
 		l.breakOffReading()
 	}
 	e.copyBack()
 }
 
-// endedWithin returns e and the entries behind it whose handlers have returned,
-// the innermost first.
-func (l *ledger) endedWithin(e *entry) []*entry {
+// handlerEnded notes that e's handler has returned, or panicked. It returns what may have
+// to be settled now, the innermost first: e and the entries behind it whose handlers have
+// ended, if e is the outermost or its handler panicked; else e alone, if the
+// response is on its way. If it is not, RefundIf is asked first, when it begins.
+func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enforced bool) {
+	if e.contextOver() {
+		e.progress.Store(overLate)
+	} else {
+		e.progress.Store(over)
+	}
+	within := e.outer == nil || !returned
+	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
+		return nil, false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var all []*entry
-	for x := l.last; x != e.earlier; x = x.earlier {
-		within := x
-		for within != nil && within != e {
-			within = within.outer
-		}
-		if within == e && x.ended {
+	for x := l.last.Load(); x != e.earlier; x = x.earlier {
+		if x.state == charged && (free || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
 	}
-	return all
+	return all, l.enforced
 }
+
+// isWithin reports whether e is o or behind it.
+func (e *entry) isWithin(o *entry) bool {
+	for ; e != nil; e = e.outer {
+		if e == o {
+			return true
+		}
+	}
+	return false
+}
+
+// contextOver reports whether the context of the request that e's middleware
+// received is over.
+func (e *entry) contextOver() bool { return e.received.Context().Err() != nil }
 
 // mayBeFree reports whether a client waits for the response, and has sent all that
 // was read of the request. If not, a status says little: the handler may have done
 // its work, or have failed because of the client.
 func (e *entry) mayBeFree() bool {
-	e.l.mu.Lock()
-	ended, late := e.ended, e.late
-	e.l.mu.Unlock()
-	if !ended { // a handler between may cancel the context of what it has finished with
-		late = e.context.Err() != nil
+	switch e.progress.Load() {
+	case overLate:
+		return false
+	case running: // once it has ended, a handler between may cancel its context
+		if e.contextOver() {
+			return false
+		}
 	}
-	return !late && e.l.first.context.Err() == nil && !e.l.body.failed.Load()
+	l := e.l
+	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
 // isBehind reports whether what is written to w is known to come to l at once.
@@ -244,8 +288,8 @@ func (l *ledger) begin(status int) {
 	}
 	h := l.w.Header()
 	l.running().readCostHeaders(l.w.Header)
-	for e := l.lastEntry(); e != nil; e = e.earlier {
-		switch refused, charged := l.outcome(e); {
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		switch refused, charged, reported := l.outcome(e); {
 		case refused && status >= 400:
 			// A dry run keeps its charge: it tries a policy in place of one that refused.
 			if e.m.DryRun == nil {
@@ -253,8 +297,8 @@ func (l *ledger) begin(status int) {
 			}
 		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
 			l.settle(e, afterHandler)
-		default:
-			l.settleReported(e)
+		case reported:
+			l.settle(e, asReported)
 		}
 	}
 	l.writeHeaders(h)
@@ -264,13 +308,14 @@ func (l *ledger) begin(status int) {
 	if !l.fullDuplex.Load() && l.breakOffReading() {
 		h.Set("Connection", "close")
 	}
+	l.fields = int32(len(h))
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
 // breakOffReading breaks off what is still read ahead, so that the response leaves
 // at once. It reports whether there was anything.
 func (l *ledger) breakOffReading() (broken bool) {
-	for e := l.lastEntry(); e != nil; e = e.earlier {
+	for e := l.last.Load(); e != nil; e = e.earlier {
 		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
 			broken = true
 		}
@@ -278,9 +323,10 @@ func (l *ledger) breakOffReading() (broken bool) {
 	return broken
 }
 
-// outcome reports whether no handler ran behind e because of refusals, and
-// whether e is charged. It must be called for the entries behind e first.
-func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
+// outcome reports whether no handler ran behind e because of refusals, whether
+// e is charged, and whether its handler has reported a cost. It must be called for
+// the entries behind e first.
+func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	refused = e.answered || e.innerRefused && !e.innerRan
@@ -288,21 +334,13 @@ func (l *ledger) outcome(e *entry) (refused, isCharged bool) {
 		e.outer.innerRefused = e.outer.innerRefused || refused
 		e.outer.innerRan = e.outer.innerRan || !refused
 	}
-	return refused, e.state == charged
-}
-
-func (l *ledger) lastEntry() *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.last
+	return refused, e.state == charged, e.reports != nil
 }
 
 // running returns the last entry whose handler runs.
 func (l *ledger) running() *entry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for e := l.last; e != nil; e = e.earlier {
-		if !e.ended && !e.answered {
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		if !e.answered && e.progress.Load() == running {
 			return e
 		}
 	}
@@ -312,7 +350,7 @@ func (l *ledger) running() *entry {
 // settleReported settles e if the handler has reported a cost.
 func (l *ledger) settleReported(e *entry) {
 	l.mu.Lock()
-	reported := len(e.reports) > 0
+	reported := e.reports != nil
 	l.mu.Unlock()
 	if reported {
 		l.settle(e, asReported)
@@ -329,7 +367,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	e.state = settled
 	d, costs := e.d, e.costs(why)
 	l.mu.Unlock()
-	after := e.m.settle(e.received, d, costs)
+	after := e.m.settle(e, d, costs)
 	l.mu.Lock()
 	e.d = after
 	l.mu.Unlock()

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -31,7 +30,8 @@ const minDeadline = time.Millisecond
 // Options configures the middleware. Nil and the zero value select the defaults.
 type Options struct {
 	// Deadline bounds each call to the throttler: a decision, refund or
-	// settlement. At least a millisecond. If zero, DefaultDeadline.
+	// settlement. Its time runs from when the backend begins to wait; one that
+	// counts in memory never does. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// OnFailure selects what a request gets when the backend does not answer.
@@ -93,7 +93,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, marked: classify.has(noRefund | costReported), mayWait: classify.mayWait()}
+	m := &throttle{throttler: t, classify: classify, only: classify.only(), mayWait: classify.mayWait()}
 	if options != nil {
 		m.Options = *options
 	}
@@ -119,8 +119,8 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	marked    bool // some charge carries a mark
-	mayWait   bool // some policy may have a leaky bucket
+	only      *rule // of classify, if it is one Limit
+	mayWait   bool  // some policy may have a leaky bucket
 	Options
 	reporter      *reporter
 	waiters       waiters
@@ -156,33 +156,27 @@ func (t *throttle) validate() error {
 
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	charges, marks := t.charges(r)
-	if len(charges) == 0 && t.CostHeader == "" {
-		entryOf(r).servesUncharged()
-		next.ServeHTTP(w, r)
-		return
-	}
 	e := newEntry(t, w, r)
-	if len(charges) == 0 { // the CostHeader is removed all the same
-		e.serve(w, next)
-		return
+	if t.only == nil {
+		t.classifyRequest(e)
+		if len(e.charges) == 0 {
+			t.serveUncharged(w, e, next)
+			return
+		}
 	}
-	e.charges, e.marks = charges, marks
-	if r.Context().Err() != nil {
+	if e.contextOver() {
 		t.serveEnded(w, e, next)
 		return
 	}
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	ctx, cancel := t.callContext(r)
-	d, err := t.throttler.Take(ctx, e.charges...)
-	cancel()
+	d, err := t.take(e)
 	if err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
 	}
-	t.reporter.succeeded(e.charges)
+	t.reporter.succeeded(d.Charges())
 	e.d = d
 	if t.DryRun != nil {
 		t.DryRun(r, d)
@@ -193,36 +187,59 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if d.Allowed {
 		e.state = charged
 	}
-	if reason := t.waitOrGiveBack(e); reason != "" {
-		t.answerUnavailable(w, e, reason)
-		return
+	if t.mayWait {
+		if reason := t.waitOrGiveBack(e); reason != "" {
+			t.answerUnavailable(w, e, reason)
+			return
+		}
 	}
 	e.serve(w, next)
 }
 
-// charges returns what r is charged, and the marks of the charges, or nil if
-// there are none.
-func (t *throttle) charges(r *http.Request) ([]throttler.Charge, []mark) {
-	var marks []mark
-	charges := make([]throttler.Charge, 0, len(t.classify.rules))
-	for i := range t.classify.rules {
-		rule := &t.classify.rules[i]
-		charges = rule.charges(charges, r)
-		for t.marked && len(marks) < len(charges) {
-			marks = append(marks, rule.mark)
+// classifyRequest finds out what e's request is charged.
+func (t *throttle) classifyRequest(e *entry) {
+	rules := t.classify.rules
+	e.charges = make([]throttler.Charge, 0, len(rules))
+	for i := range rules {
+		before := len(e.charges)
+		e.charges = rules[i].appendCharges(e.charges, e.received)
+		for j := before; j < min(len(e.charges), len(e.marks)); j++ { // more charges are an error of Take
+			e.marks[j] = rules[i].mark
 		}
 	}
+	for i := range e.charges {
+		t.warn(e.received, &e.charges[i])
+	}
+}
+
+// take asks for a decision about e's charges. Where there is one, of t's only
+// rule, it needs no memory but the decision's.
+func (t *throttle) take(e *entry) (throttler.Decision, error) {
+	e.call.e = e
+	defer e.call.end()
+	if t.only == nil {
+		return t.throttler.Take(&e.call, e.charges...)
+	}
+	c := t.only.charge(e.received)
+	e.marks[0] = t.only.mark
+	t.warn(e.received, &c)
+	d, err := t.throttler.Take(&e.call, c)
+	if err != nil {
+		e.charges = []throttler.Charge{c}
+	}
+	return d, err
+}
+
+// warn logs, once, what is likely a mistake of the operator.
+func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
 	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
 		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
 			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
 	}
-	for i := range charges {
-		if charges[i].Key == unknown && !t.unknownLogged.Swap(true) {
-			t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", charges[i].Policy.Name,
-				"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
-		}
+	if c.Key == unknown && !t.unknownLogged.Swap(true) {
+		t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", c.Policy.Name,
+			"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
 	}
-	return charges, marks
 }
 
 func (t *throttle) missesProxy(r *http.Request) bool {
@@ -236,15 +253,21 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 	return false
 }
 
-// callContext returns the context of one call to the throttler. It is not
-// canceled when the client disconnects, so that the outcome of a charge is known
-// and the charge can be refunded.
-func (t *throttle) callContext(r *http.Request) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.Context()), t.Deadline)
+// serveUncharged handles a request that is charged nothing.
+func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Handler) {
+	if t.CostHeader != "" { // it is removed all the same
+		e.serve(w, next)
+		return
+	}
+	e.outer.servesUncharged()
+	next.ServeHTTP(w, e.received)
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
 func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
+	if t.only != nil {
+		e.charges = []throttler.Charge{t.only.charge(e.received)}
+	}
 	if t.DryRun != nil {
 		e.serve(w, next)
 		return
@@ -276,21 +299,21 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 	}
 }
 
-// settle replaces what d took by costs, or refunds it if costs is nil. It returns
-// the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
-	ctx, cancel := t.callContext(r)
-	defer cancel()
+// settle replaces what d, e's decision, took by costs, or refunds it if costs is
+// nil. It returns the limits as they are after it, or d if that is not known.
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttler.Decision {
+	c := &call{e: e}
+	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
 	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded
-		after, f.err = t.throttler.Refund(ctx, d)
+		after, f.err = t.throttler.Refund(c, d)
 	} else {
-		after, f.err = t.throttler.Settle(ctx, d, costs...)
+		after, f.err = t.throttler.Settle(c, d, costs...)
 	}
 	if f.err != nil {
-		t.fail(r, f)
+		t.fail(e.received, f)
 		return d
 	}
 	return after

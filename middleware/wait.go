@@ -63,7 +63,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if reason == stopping {
 		t.waiters.places.awaitLater(p)
 	}
-	e.d, e.state = t.settle(e.received, e.d, nil), settled
+	e.d, e.state = t.settle(e, e.d, nil), settled
 	return reason
 }
 
@@ -74,12 +74,10 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})
+		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), outcome: answered503})
 		return tooLate
 	}
-	if e.ahead = t.waiters.readAhead(w, e.received, e.body); e.ahead != nil {
-		e.body = e.ahead
-	}
+	e.ahead = t.waiters.readAhead(w, e.received, e.body())
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })

@@ -1,6 +1,12 @@
 package middleware
 
-import "testing"
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
 
 func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
 	l := new(ledger)
@@ -14,5 +20,23 @@ func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
 				t.Errorf("%T has no WriteString", w)
 			}
 		}
+	}
+}
+
+// What a header was given stays: it may be on its way when another is written, as
+// by a handler that http.TimeoutHandler has given up.
+func TestHeadersShareNoValues(t *testing.T) {
+	decide := func(used int64) *throttler.Decision {
+		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+		d := throttler.NewDecision(throttler.NewRequest(0, p.Charge("alice")))
+		d.Results()[0].Used = used
+		return &d
+	}
+	var values headerValues
+	first, second := make(http.Header), make(http.Header)
+	values.write(first, false, false, decide(1))
+	values.write(second, false, false, decide(2))
+	if first.Get(headerUsed) != "1" || second.Get(headerUsed) != "2" {
+		t.Errorf("got %v and %v, want 1 and 2 used", first, second)
 	}
 }

@@ -1,0 +1,77 @@
+package middleware
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// call is the context of one call to the throttler. It ends after a timeout, and
+// not when the client disconnects, so that the outcome of a charge is known and
+// the charge can be refunded.
+//
+// It stands for a context.WithTimeout, which is made when it is needed: a backend
+// that does not wait needs no timer. Nor can its answer come too late because the
+// machine was busy.
+type call struct {
+	e     *entry
+	made  atomic.Pointer[timed] // what this stands for, if it was needed
+	asked atomic.Uint32         // how often Err was called
+	over  atomic.Bool           // end was called
+}
+
+// idleAsks is how often Err may be called by those that do not wait: the throttler,
+// and each of a few backends that wrap one another, ask once before they begin. One
+// that asks more often may be waiting for the answer.
+const idleAsks = 4
+
+type timed struct {
+	context.Context
+	cancel context.CancelFunc
+}
+
+// end ends the call, for whatever the backend has left running.
+func (c *call) end() {
+	c.over.Store(true)
+	if m := c.made.Load(); m != nil {
+		m.cancel()
+	}
+}
+
+// make returns what c stands for. Its time runs from the first call.
+func (c *call) make() context.Context {
+	if m := c.made.Load(); m != nil {
+		return m
+	}
+	m := new(timed)
+	m.Context, m.cancel = context.WithTimeout(c.values(), c.e.m.Deadline)
+	if !c.made.CompareAndSwap(nil, m) {
+		m.cancel()
+		m = c.made.Load()
+	}
+	if c.over.Load() {
+		m.cancel()
+	}
+	return m.Context
+}
+
+func (c *call) Deadline() (time.Time, bool) { return c.make().Deadline() }
+func (c *call) Done() <-chan struct{}       { return c.make().Done() }
+
+func (c *call) Err() error {
+	if c.made.Load() == nil && !c.over.Load() && c.asked.Add(1) <= idleAsks {
+		return nil
+	}
+	return c.make().Err()
+}
+
+// Value leaves the answer to the context that was made, if there is one: so
+// package context links those derived from c without a goroutine for each.
+func (c *call) Value(key any) any {
+	if m := c.made.Load(); m != nil {
+		return m.Value(key)
+	}
+	return c.values().Value(key)
+}
+
+func (c *call) values() context.Context { return context.WithoutCancel(c.e.received.Context()) }

@@ -1,0 +1,138 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+type userKey struct{}
+
+// newCall returns a call that may take a second, for a request whose client can
+// leave.
+func newCall(t *testing.T) (c *call, leave context.CancelCauseFunc) {
+	ctx, leave := context.WithCancelCause(context.WithValue(t.Context(), userKey{}, "alice"))
+	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := new(throttle)
+	m.Deadline = time.Second
+	return &call{e: &entry{m: m, received: r}}, leave
+}
+
+// A call that nobody waits for is a context all the same.
+func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, leave := newCall(t)
+		leave(errors.New("gone"))
+		time.Sleep(time.Hour) // the machine is busy
+		for range idleAsks {
+			if err := c.Err(); err != nil || c.made.Load() != nil {
+				t.Errorf("got %v and the context %v, want none", err, c.made.Load())
+			}
+		}
+		if c.Value(userKey{}) != "alice" || c.made.Load() != nil {
+			t.Error("the request's values are not there, or needed a timer")
+		}
+		c.end()
+		if err := c.Err(); !errors.Is(err, context.Canceled) {
+			t.Errorf("after its end, got %v, want context.Canceled", err)
+		}
+		<-c.Done()
+	})
+}
+
+// Whatever a backend asks first, the call ends after its timeout, and not with the
+// client.
+func TestACallEndsAfterItsTimeout(t *testing.T) {
+	for name, ask := range map[string]func(c *call){
+		"Done":     func(c *call) { c.Done() },
+		"Deadline": func(c *call) { c.Deadline() },
+		"a child":  func(c *call) { _, cancel := context.WithCancel(c); cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, leave := newCall(t)
+				defer c.end()
+				time.Sleep(time.Minute)
+				ask(c)
+				leave(errors.New("gone"))
+				began := time.Now()
+				if at, ok := c.Deadline(); !ok || !at.Equal(began.Add(time.Second)) {
+					t.Errorf("deadline %v, %v, want a second after %v", at, ok, began)
+				}
+				time.Sleep(time.Second - 1)
+				if err := c.Err(); err != nil {
+					t.Errorf("before the deadline: %v", err)
+				}
+				<-c.Done()
+				if took := time.Since(began); took != time.Second {
+					t.Errorf("it took %v, want a second", took)
+				}
+				if !errors.Is(c.Err(), context.DeadlineExceeded) || !errors.Is(context.Cause(c), context.DeadlineExceeded) || c.Value(userKey{}) != "alice" {
+					t.Errorf("got %v, because of %v, with the value %v", c.Err(), context.Cause(c), c.Value(userKey{}))
+				}
+			})
+		})
+	}
+}
+
+// A backend that only asks whether the call is over learns it.
+func TestABackendMayPollACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newCall(t)
+		defer c.end()
+		for polls := 0; c.Err() == nil; polls++ {
+			if polls > 100 {
+				t.Fatal("the call goes on")
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+}
+
+// Contexts derived from a call end with it, without a goroutine for each.
+func TestContextsDerivedFromACall(t *testing.T) {
+	c, leave := newCall(t)
+	defer leave(nil)
+	before := runtime.NumGoroutine()
+	var children []context.Context
+	for range 100 {
+		child, cancel := context.WithCancel(c)
+		defer cancel()
+		children = append(children, child)
+	}
+	if n := runtime.NumGoroutine(); n > before+50 { // others come and go
+		t.Errorf("%d goroutines, and %d before", n, before)
+	}
+	c.end()
+	for _, child := range children {
+		<-child.Done()
+	}
+}
+
+// Goroutines that a backend has left behind ask while the call ends.
+func TestACallEndsForAllThatAsk(t *testing.T) {
+	for range 1000 {
+		c, leave := newCall(t)
+		var asking sync.WaitGroup
+		for range 3 {
+			asking.Go(func() {
+				_ = c.Err()
+				<-c.Done()
+				if c.Err() == nil {
+					t.Error("it is done and not over")
+				}
+			})
+		}
+		c.end()
+		asking.Wait()
+		leave(nil)
+	}
+}
