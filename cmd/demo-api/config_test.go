@@ -510,6 +510,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
+	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse("demo.yaml", text)
 		if err != nil {
