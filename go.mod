@@ -1,5 +1,7 @@
 module github.com/weir-go/weir
 
+// The lowest Go version that the code needs. Dependencies have the newest versions that
+// build with it.
 go 1.25.0
 
 require (
