@@ -7,10 +7,14 @@ EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-32bit lint luacheck servers demo stack bench bench-peers fuzz
+.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz
 
-## test: install what the tests need, check the code, run all tests, and each benchmark once
-test: servers lint luacheck test-32bit
+## test: check the code, and run all tests
+test: lint luacheck test-32bit test-go
+
+## test-go: install what the tests need, and run them with the race detector, and each benchmark once
+# MODULES=. leaves the modules beside the product out.
+test-go: servers
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
 

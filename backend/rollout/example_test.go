@@ -16,20 +16,20 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// The SDK's in-memory provider moves a client in the middle of its window.
+// A change of the flag moves a client in the middle of its window.
 func Example() {
 	ctx := context.Background()
-	flag := func(backend string) map[string]memprovider.InMemoryFlag {
-		return map[string]memprovider.InMemoryFlag{rollout.DefaultFlag: {
+	setFlag := func(backend string) {
+		flags := memprovider.NewInMemoryProvider(map[string]memprovider.InMemoryFlag{rollout.DefaultFlag: {
 			State:          memprovider.Enabled,
 			Variants:       map[string]any{"here": backend},
 			DefaultVariant: "here",
-		}}
+		}})
+		if err := openfeature.SetProviderAndWait(flags); err != nil {
+			log.Fatal(err)
+		}
 	}
-	flags := memprovider.NewInMemoryProvider(flag("old"))
-	if err := openfeature.SetProviderAndWait(flags); err != nil {
-		log.Fatal(err)
-	}
+	setFlag("old")
 	backend, err := rollout.New(rollout.Options{
 		Backends: map[string]handoff.Store{"old": memorybackend.New(nil), "new": memorybackend.New(nil)},
 		Default:  "old",
@@ -52,7 +52,7 @@ func Example() {
 		fmt.Println("used", d.Limit(0).Used, "until", d.Limit(0).ResetAt.Format(time.TimeOnly))
 	}
 	take()
-	flags.UpdateFlags(flag("new"))
+	setFlag("new")
 	clk.Advance(10 * time.Minute)
 	take()
 	// Output:

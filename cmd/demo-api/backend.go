@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/backend/shadow"
@@ -22,13 +23,14 @@ const startTimeout = time.Second
 // backends are those that are open: the one that serves, which may stand in
 // front of others, and what ends them all.
 type backends struct {
-	config  *config
-	log     *slog.Logger
-	serving throttler.Backend
-	memory  *memorybackend.Backend // nil if no backend is in memory
-	rollout *rollout.Backend       // nil without flags
-	shadow  *shadow.Backend        // nil without a candidate
-	closers []func()
+	config   *config
+	log      *slog.Logger
+	serving  throttler.Backend
+	memory   *memorybackend.Backend // nil if no backend is in memory
+	rollout  *rollout.Backend       // nil without flags
+	shadow   *shadow.Backend        // nil without a candidate
+	refusals *refusals.Backend      // nil without a refusal cache
+	closers  []func()
 }
 
 // open opens the configured backends. A server that does not answer is worth a
@@ -41,6 +43,9 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 	err := b.openServing(ctx)
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)
+	}
+	if err == nil && c.backends.refusals.on {
+		err = b.openRefusals()
 	}
 	if err != nil {
 		b.close()
@@ -105,6 +110,17 @@ func (b *backends) openShadow(ctx context.Context) error {
 	}
 	b.closers = append(b.closers, s.Close)
 	b.serving, b.shadow = s, s
+	return nil
+}
+
+// openRefusals puts the refusal cache in front of all: the backends inside a
+// rollout or a shadow must be able to hand counts over, and a cache is not.
+func (b *backends) openRefusals() error {
+	r, err := refusals.New(b.serving, &refusals.Options{Except: b.config.backends.refusals.except})
+	if err != nil {
+		return err
+	}
+	b.serving, b.refusals = r, r
 	return nil
 }
 

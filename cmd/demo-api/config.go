@@ -60,7 +60,7 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	c := defaultConfig()
 	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "flags", "shadow",
-		"policies", "dry_runs", "tokens", "trusted_proxies", "deadline", "on_failure")
+		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline", "on_failure")
 	if v := f["listen"]; !v.missing() {
 		c.listen = v.address(hostOptional)
 	}
@@ -72,6 +72,7 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	c.backends.read(f)
 	c.readPolicies(f["policies"])
+	c.readRefusals(f["refusal_cache"])
 	c.readDryRuns(f["dry_runs"])
 	if v := f["tokens"]; !v.missing() {
 		c.tokens = readTokens(v)

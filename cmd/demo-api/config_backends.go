@@ -23,6 +23,7 @@ type backendsConfig struct {
 	servers   []serverConfig
 	flags     string // file
 	shadow    string // name
+	refusals  refusalsConfig
 }
 
 type shardConfig struct {
@@ -47,6 +48,9 @@ func (c *backendsConfig) names() []string {
 	slices.Sort(names[1:])
 	return names
 }
+
+// remote reports whether a decision may need another process.
+func (c *backendsConfig) remote() bool { return c.serving != memoryName || c.flags != "" }
 
 // describe says where counts live, for a person.
 func (c *backendsConfig) describe() string {

@@ -24,7 +24,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
+			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
@@ -82,6 +82,21 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		}, {
 			"shadow that is not there", "shadow: redis\n",
 			`demo.yaml:1: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
+		}, {
+			"refusal cache in memory", "refusal_cache: true\n",
+			`demo.yaml:1: refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend`,
+		}, {
+			"refusal cache in memory, with exceptions", "refusal_cache: {except: [core]}\n",
+			`demo.yaml:1: refusal_cache is set, but counts live in memory, where it saves no round trip; leave it out, or choose another backend`,
+		}, {
+			"refusal cache is no choice", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\nrefusal_cache: on\n",
+			`demo.yaml:3: refusal_cache is "on"; it must be true, false or a mapping with except`,
+		}, {
+			"refusal cache except no policy", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\nrefusal_cache:\n  except: [cor]\n",
+			`demo.yaml:4: refusal_cache.except[0] is "cor"; it must be the name of a policy, such as core`,
+		}, {
+			"refusal cache with another key", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\nrefusal_cache: {max_age: 2s}\n",
+			`demo.yaml:3: unknown key max_age; the keys here are except`,
 		}, {
 			"dry run next to no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
 			`demo.yaml:2: dry_runs.cor limits no route; the routes use core, search, auth.createToken, org, org.member, secondary`,
@@ -210,7 +225,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open or closed`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
+			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
 		}, {
 			"unknown failure policy", "on_failure: local\n",
 			`demo.yaml:1: on_failure is "local"; it must be open or closed`,
@@ -219,7 +234,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"demo.yaml:1: on_failure is \"no\"; it must be open or closed\n" +
 				"demo.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
-				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure\n" +
+				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
 				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits\n" +
@@ -270,6 +285,27 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		c, err := parse("demo.yaml", text)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: got %+v, error %v, want %q", text, c, err, want)
+		}
+	}
+}
+
+func TestRefusalCacheIsOnWhereItSavesARoundTrip(t *testing.T) {
+	const redis, memcached = "redis: {shards: [{name: a, primary: 127.0.0.1:1}]}\n", "memcached: {servers: [127.0.0.1:1]}\n"
+	for text, want := range map[string]bool{
+		"backend: memory\n":                                     false,
+		"backend: memory\nrefusal_cache: false\n":               false,
+		"backend: memory\nshadow: redis\n" + redis:              false, // the shadow is off the request's path
+		"backend: memory\nflags: flags.json\n" + redis:          true,
+		"backend: redis\n" + redis:                              true,
+		"backend: redis\nrefusal_cache: true\n" + redis:         true,
+		"backend: redis\nrefusal_cache:\n" + redis:              true,
+		"backend: redis\nrefusal_cache: {except: []}\n" + redis: true,
+		"backend: redis\nrefusal_cache: false\n" + redis:        false,
+		"backend: memcached\n" + memcached:                      true,
+	} {
+		c, err := parse("demo.yaml", text)
+		if err != nil || c.backends.refusals.on != want {
+			t.Errorf("%q: got %+v, error %v, want %v", text, c, err, want)
 		}
 	}
 }
@@ -381,6 +417,7 @@ redis:
 memcached: {servers: [127.0.0.1:7006, {name: m, address: 127.0.0.1:7007}]}
 flags: flags.json
 shadow: memory
+refusal_cache: {except: [search, queue]}
 dry_runs:
   core: {limits: [{quota: 4, window: 90s}]}
 policies:
@@ -409,6 +446,7 @@ debug_listen: off
 		servers:   []serverConfig{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}},
 		flags:     filepath.Join("etc", "flags.json"),
 		shadow:    "memory",
+		refusals:  refusalsConfig{on: true, except: []string{"search", "queue"}},
 	}
 	want.dryRuns["core"] = &throttler.Policy{Name: "core.dry-run", Limits: []throttler.Limit{{Quota: 4, Window: 90 * time.Second}}}
 	for name, l := range map[string]throttler.Limit{
@@ -472,6 +510,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
+	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse("demo.yaml", text)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
 )
@@ -28,11 +29,12 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 
 // debugBackend is what /debug/backend answers: numbers, no keys.
 type debugBackend struct {
-	Backend string                 `json:"backend"`
-	Memory  *memorybackend.Stats   `json:"memory,omitempty"`
-	Rollout *rollout.Stats         `json:"rollout,omitempty"`
-	Shadow  *shadow.Stats          `json:"shadow,omitempty"`
-	DryRuns map[string]debugDryRun `json:"dry_runs,omitempty"`
+	Backend      string                 `json:"backend"`
+	Memory       *memorybackend.Stats   `json:"memory,omitempty"`
+	Rollout      *rollout.Stats         `json:"rollout,omitempty"`
+	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
+	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
+	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
 }
 
 type debugDryRun struct {
@@ -54,6 +56,10 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		if b.shadow != nil {
 			s := b.shadow.Stats()
 			answer.Shadow = &s
+		}
+		if b.refusals != nil {
+			s := b.refusals.Stats()
+			answer.RefusalCache = &s
 		}
 		for name, counts := range dry.counts {
 			answer.DryRuns[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/open-feature/go-sdk/openfeature"
-	"github.com/twmb/murmur3"
 )
 
 // rule is a compiled JsonLogic expression. Its value is a string, a bool, a
@@ -295,7 +294,7 @@ func compileFractional(arguments []any, at string, variants map[string]any) (rul
 		if !ok || err != nil {
 			return nil, err
 		}
-		place := uint64(murmur3.StringSum32(key)) * total >> 32
+		place := uint64(murmur3(key)) * total >> 32
 		for _, share := range shares {
 			if place < share.weight {
 				return share.variant, nil
