@@ -7,12 +7,12 @@ func FuzzItem(f *testing.F) {
 	f.Add([]byte("\x01 a draw."))
 	f.Add([]byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		it, err := newItem(value, 5000)
+		it, err := newItem("", value, 5000, spillAt)
 		if err != nil || value == nil {
 			return
 		}
 		written, _ := it.encode()
-		again, err := newItem(written, 5000)
+		again, err := newItem("", written, 5000, spillAt)
 		if err != nil || len(again.counts) != len(it.counts) {
 			t.Errorf("%x, of %d counts, is written as %x, which is read as %+v, %v", value, len(it.counts), written, again, err)
 		}
@@ -21,7 +21,7 @@ func FuzzItem(f *testing.F) {
 
 // TestFuzzSeedIsAnItem keeps the fuzzer's seed from becoming noise.
 func TestFuzzSeedIsAnItem(t *testing.T) {
-	it, err := newItem([]byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"), 5000)
+	it, err := newItem("", []byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"), 5000, spillAt)
 	if err != nil || len(it.counts) != 1 || it.counts[0].name != "core" {
 		t.Errorf("got %+v, %v", it, err)
 	}

@@ -156,8 +156,8 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
-		d, changed, err = it.take(r, p)
+	err := b.decide(ctx, r.Charges, func(it *item, names []name) (changed bool, err error) {
+		d, changed, err = it.take(r, names, p)
 		return changed, err
 	})
 	if err != nil {
@@ -169,8 +169,8 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item) (_ bool, err error) {
-		d, err = it.peek(r, p)
+	err := b.decide(ctx, r.Charges, func(it *item, names []name) (_ bool, err error) {
+		d, err = it.peek(r, names, p)
 		return false, err
 	})
 	if err != nil {
@@ -182,8 +182,8 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, s.Charged.Charges, func(it *item) (changed bool, err error) {
-		d, changed, err = it.settle(s, p)
+	err := b.decide(ctx, s.Charged.Charges, func(it *item, names []name) (changed bool, err error) {
+		d, changed, err = it.settle(s, names, p)
 		return changed, err
 	})
 	if err != nil {
@@ -195,9 +195,9 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var all []handoff.Released
-	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
-		all, changed = it.release(r)
-		return changed, nil
+	err := b.decide(ctx, r.Charges, func(it *item, names []name) (changed bool, err error) {
+		all, changed, err = it.release(r, names)
+		return changed, err
 	})
 	if err != nil {
 		return nil, err
@@ -213,19 +213,25 @@ func (b *Backend) Shard(partition string) string {
 // decide has change made to the item of charges, and waits for it or for ctx.
 // If change is made on an item that another process then changes first, it is
 // made again, on what that process left.
-func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item) (bool, error)) error {
+func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item, []name) (bool, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	key, server := b.place(charges[0].Partition)
-	j := &job{ctx: ctx, change: change, done: make(chan error, 1)}
+	names := namesOf(key, charges)
+	j := &job{
+		ctx: ctx, names: names, done: make(chan error, 1),
+		change: func(it *item) (bool, error) { return change(it, names) },
+	}
 	server.queue(key, j)
 	select {
 	case err := <-j.done:
 		return err
 	case <-ctx.Done():
-		// The job may be on its way: its outcome is not known.
-		return server.unavailable(ctx.Err())
+		if server.leave(key, j) {
+			return ctx.Err()
+		}
+		return server.unavailable(ctx.Err()) // the job is on its way
 	}
 }
 

@@ -17,6 +17,10 @@ import (
 func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
 func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
 
+// Where the suite has several counts in a partition, they are spilled all the time.
+func TestBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
+func TestHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, spilling(opener(t, 1))) }
+
 func TestHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
 func TestHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
 
@@ -36,6 +40,14 @@ func opener(t testing.TB, n int) func(*testing.T) throttler.Backend {
 	return func(*testing.T) throttler.Backend {
 		opened++
 		return newBackend(t, servers, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":"})
+	}
+}
+
+func spilling(open func(*testing.T) throttler.Backend) func(*testing.T) throttler.Backend {
+	return func(t *testing.T) throttler.Backend {
+		b := open(t)
+		b.(*memcachedbackend.Backend).SpillAt(1)
+		return b
 	}
 }
 

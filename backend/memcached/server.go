@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ type server struct {
 	client       *memcache.Client
 	margin       int64 // ms
 	maxItemBytes int
+	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
 
 	mu      sync.Mutex
@@ -32,14 +34,16 @@ type server struct {
 // job is one decision that waits for an item.
 type job struct {
 	ctx    context.Context
+	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // told once, never waited for
+	done   chan error // sent once, never waited for
 }
 
 func newServer(s Server, o *Options) *server {
 	return &server{
-		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(), maxItemBytes: o.MaxItemBytes,
+		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(),
+		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
 		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
 	}
 }
@@ -54,6 +58,19 @@ func (s *server) queue(key string, j *job) {
 	if !served {
 		go s.serve(key)
 	}
+}
+
+// leave takes j back, and reports whether it was still waiting: then nothing of
+// it was sent.
+func (s *server) leave(key string, j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.waiting[key], j)
+	if i < 0 {
+		return false
+	}
+	s.waiting[key] = slices.Delete(s.waiting[key], i, i+1)
+	return true
 }
 
 func (s *server) serve(key string) {
@@ -85,30 +102,43 @@ func (s *server) waitingFor(key string) []*job {
 	return jobs
 }
 
-// decide does jobs together: the item is read and written once, unless another
-// process writes it in between.
+// decide does jobs, as many together as it can, and after them those that come
+// in the meantime if the item has become long.
 func (s *server) decide(key string, jobs []*job) {
-	for conflicts := 0; ; conflicts++ {
-		if jobs = stillWanted(jobs); len(jobs) == 0 {
+	for conflicts := 0; ; {
+		jobs = stillWanted(jobs)
+		if len(jobs) == 0 {
 			return
 		}
-		written, err := s.tryDecide(key, jobs)
-		if err != nil {
-			err = s.unavailable(err)
-		}
-		if err != nil || written {
-			for _, j := range jobs {
-				if err == nil {
-					j.done <- j.err
-				} else {
-					j.done <- err
-				}
+		it, n, err := s.tryDecide(key, jobs)
+		if errors.Is(err, errTooLarge) {
+			if removal := s.spill(it); removal != nil {
+				jobs = slices.Insert(jobs, 0, removal)
+				continue
 			}
-			return
 		}
-		// Each conflict is another process' success. Waits that differ let
-		// them take turns.
-		time.Sleep(rand.N(min(time.Duration(conflicts+1)*100*time.Microsecond, 2*time.Millisecond)))
+		for _, j := range jobs[:n] {
+			if err != nil {
+				j.done <- s.unavailable(err)
+			} else {
+				j.done <- j.err
+			}
+		}
+		jobs = jobs[n:]
+		switch {
+		case n == 0:
+			// Each conflict is another process' success. Waits that differ let
+			// them take turns.
+			conflicts++
+			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
+		case err == nil && it.isLong():
+			if removal := s.spill(it); removal != nil {
+				jobs = slices.Concat([]*job{removal}, jobs, s.waitingFor(key))
+			}
+			fallthrough
+		default:
+			conflicts = 0
+		}
 	}
 }
 
@@ -126,35 +156,72 @@ func stillWanted(jobs []*job) []*job {
 	return wanted
 }
 
-// tryDecide reads the item, has the jobs change it, and writes it if one did.
-// It returns false if the item was written by another process in between.
-func (s *server) tryDecide(key string, jobs []*job) (bool, error) {
-	old, err := s.read(key)
+// Bounds of what is decided together: by one gets of that many items, and until
+// the partition's item has grown by that many times spillAt.
+const (
+	maxTogether  = 256
+	growTogether = 2
+)
+
+// tryDecide reads the item, has the first n jobs change it, and writes it if one
+// did. n is 0 if another process wrote the item in between. An error is that of
+// the n jobs.
+func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error) {
+	keys := []string{key}
+	for n < len(jobs) && len(keys) < maxTogether {
+		for _, name := range jobs[n].names {
+			if name.ownKey != "" {
+				keys = append(keys, name.ownKey)
+			}
+		}
+		n++
+	}
+	// Memcached looks keys up in their order. The partition's item must be the
+	// first: as long as it does not change after that, no count comes to its own
+	// item, or leaves it.
+	items, err := s.read(keys...)
 	if err != nil {
-		return false, err
+		return nil, n, err
 	}
-	var value []byte
-	if old != nil {
-		value = old.Value
+	old := items[key]
+	if it, err = newItem(key, valueOf(old), s.margin, s.spillAt); err != nil {
+		return nil, n, err
 	}
-	it, err := newItem(value, s.margin)
-	if err != nil {
-		return false, err
-	}
+	it.own = items
 	changed := false
-	for _, j := range jobs {
+	for i, j := range jobs[:n] {
 		var c bool
 		c, j.err = j.change(it)
 		changed = changed || c
+		if it.bytes-it.wasBytes > growTogether*s.spillAt {
+			n = i + 1
+			break
+		}
 	}
 	if !changed {
-		return true, nil
+		return it, n, nil
 	}
 	value, life := it.encode()
 	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
-		return false, fmt.Errorf("the counts of one partition need an item of %d bytes, and may have %d: spread its keys over partitions, or raise memcached's -I and MaxItemBytes", size, s.maxItemBytes)
+		if n > 1 {
+			return s.tryDecide(key, jobs[:n/2])
+		}
+		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	return s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
+	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
+	if err == nil && !written {
+		return it, 0, nil
+	}
+	return it, n, err
+}
+
+var errTooLarge = errors.New("the counts of the partition's own key, or those of one decision, are too large")
+
+func valueOf(item *memcache.Item) []byte {
+	if item == nil {
+		return nil
+	}
+	return item.Value
 }
 
 // itemOverhead is more than Memcached adds to key and value.
@@ -179,21 +246,16 @@ func expiration(life, now int64) int32 {
 	return int32(date)
 }
 
-// read returns the item, nil if there is none. Connections that broke while
-// they were idle are passed over: reading twice does no harm.
-func (s *server) read(key string) (*memcache.Item, error) {
-	var item *memcache.Item
-	var err error
+// read returns those of the items that exist, by their keys. Connections that
+// broke while they were idle are passed over: reading twice does no harm.
+func (s *server) read(keys ...string) (items map[string]*memcache.Item, err error) {
 	for range cap(s.connections) + 1 {
-		item, err = s.client.Get(key)
-		if errors.Is(err, memcache.ErrCacheMiss) {
-			return nil, nil
-		}
+		items, err = s.client.GetMulti(keys)
 		if !broken(err) {
 			break
 		}
 	}
-	return item, err
+	return items, err
 }
 
 // broken reports whether a connection ended without an answer.
@@ -223,7 +285,8 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 			return false, err
 		}
 		lost = true
-		present, readErr := s.read(item.Key)
+		items, readErr := s.read(item.Key)
+		present := items[item.Key]
 		switch {
 		case readErr != nil:
 			return false, fmt.Errorf("%w; then, looking whether it was written: %w", err, readErr)
@@ -232,7 +295,7 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 		case present == nil || old != nil && present.CasID == old.CasID:
 			continue
 		}
-		if it, err := newItem(present.Value, s.margin); err == nil && it.draw == draw {
+		if drawOf(present.Value) == draw {
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)

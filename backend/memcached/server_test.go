@@ -230,16 +230,19 @@ func TestHangingServer(t *testing.T) {
 		}
 	}
 	servers[0].Pause()
-	for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": th.Take, "peek": th.Peek} {
+	for i, call := range []struct {
+		name string
+		do   func(context.Context, ...throttler.Charge) (throttler.Decision, error)
+	}{{"take", th.Take}, {"peek that waits for it", th.Peek}, {"take that waits for it", th.Take}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		began := time.Now()
-		_, err := do(ctx, policy.Charge(keyOn["a"]))
+		_, err := call.do(ctx, policy.Charge(keyOn["a"]))
 		cancel()
-		if !errors.Is(err, throttler.ErrUnavailable) {
-			t.Errorf("%s of a server that hangs: %v, want ErrUnavailable", call, err)
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, throttler.ErrUnavailable) != (i == 0) {
+			t.Errorf("%s of a server that hangs: %v, want context.DeadlineExceeded, and ErrUnavailable only of the first, which was sent", call.name, err)
 		}
 		if took := time.Since(began); took > 900*time.Millisecond { // the client's own timeout is 1 s
-			t.Errorf("%s returned after %v, its deadline was 30 ms", call, took)
+			t.Errorf("%s returned after %v, its deadline was 30 ms", call.name, took)
 		}
 	}
 	if d, err := th.Take(t.Context(), policy.Charge(keyOn["b"])); err != nil || d.Limits[0].Used != 2 {
@@ -336,22 +339,22 @@ func TestEviction(t *testing.T) {
 }
 
 func TestItemThatWouldBeTooLarge(t *testing.T) {
-	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{MaxItemBytes: 1024}, testserver.Memcached(t).Addr)
-	policy := perHour(100)
-	var failed error
-	taken := 0
-	for ; taken < 100 && failed == nil; taken++ {
-		c := policy.Charge(fmt.Sprint("member", taken))
-		c.Partition = "acme"
-		_, failed = th.Take(t.Context(), c)
-	}
-	if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: spread its keys over partitions") {
-		t.Errorf("take %d: %v", taken, failed)
-	}
-	c := policy.Charge("member0")
-	c.Partition = "acme"
-	if d, err := th.Peek(t.Context(), c); err != nil || d.Limits[0].Used != 1 {
-		t.Errorf("what was there before: %v, want used 1", err)
+	clk := clock.NewManual(t0)
+	th := process(t, clk, &memcachedbackend.Options{MaxItemBytes: 1024}, testserver.Memcached(t).Addr)
+	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
+	for _, c := range []throttler.Charge{{Policy: log, Key: "acme"}, {Policy: log, Key: "member", Partition: "other"}} {
+		var failed error
+		taken := int64(0)
+		for ; taken < 100 && failed == nil; taken++ {
+			clk.Advance(time.Millisecond)
+			_, failed = th.Take(t.Context(), c)
+		}
+		if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: raise memcached's -I and MaxItemBytes") {
+			t.Errorf("take %d: %v", taken, failed)
+		}
+		if d, err := th.Peek(t.Context(), c); err != nil || d.Limits[0].Used != taken-1 {
+			t.Errorf("what was there before: used %d, %v; want %d", d.Limits[0].Used, err, taken-1)
+		}
 	}
 }
 
