@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -402,4 +403,27 @@ func TestClockThatStandsStill(t *testing.T) {
 			t.Fatalf("a window of 20 ms has lasted 10 s, and used %d", last)
 		}
 	}
+}
+
+// statOf returns a number of what "stats" says.
+func statOf(t *testing.T, addr, name string) int64 {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprint(conn, "stats\r\nquit\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`STAT ` + name + ` (\d+)\r\n`).FindSubmatch(all)
+	if m == nil {
+		t.Fatalf("stats say nothing of %s: %s", name, all)
+	}
+	n, _ := strconv.ParseInt(string(m[1]), 10, 64)
+	return n
 }
