@@ -16,12 +16,6 @@ type counts struct {
 	was    []before
 }
 
-// name is what a count is found by.
-type name struct {
-	inPartition string // in the partition's item
-	ownKey      string // of the item of its own, if it can have one
-}
-
 // before is what a count was before the decision.
 type before struct {
 	life  int64 // ms

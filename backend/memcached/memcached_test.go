@@ -1,6 +1,7 @@
 package memcachedbackend_test
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,7 +87,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024"},
 	} {
 		_, err := memcachedbackend.New(test.servers, &test.options)
-		if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("got %v, want %s", err, test.want)
 		}
 	}

@@ -39,29 +39,34 @@ func hashOf(s string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:hashBytes])
 }
 
+// name is what a count is found by.
+type name struct {
+	inPartition string // in its partition's item
+	ownKey      string // Memcached's, of the item of its own; empty if it never has one
+}
+
 func namesOf(key string, charges []throttler.Charge) []name {
 	names := make([]name, len(charges))
 	for i := range charges {
-		names[i].inPartition = nameOf(&charges[i])
-		if canHaveOwnItem(names[i].inPartition) {
-			names[i].ownKey = ownKey(key, names[i].inPartition)
-		}
+		names[i] = nameOf(key, &charges[i])
 	}
 	return names
 }
 
-// nameOf names the count of c within its partition's item: the policy's name
-// and, if c's key is not the partition, a NUL and a hash of the key. A policy's
-// name has no NUL.
-func nameOf(c *throttler.Charge) string {
+// nameOf names the count of c in the partition whose item's key is that. In the
+// item, it has the policy's name and, if c's key is not the partition, a NUL and a
+// hash of the key. A policy's name has no NUL.
+//
+// Counts of the partition's key, one for each policy, stay in the partition's item,
+// so that a client that is a partition by itself costs no second look-up.
+func nameOf(key string, c *throttler.Charge) name {
+	n := c.Policy.Name
 	if c.Key == c.Partition {
-		return c.Policy.Name
+		return name{inPartition: n}
 	}
 	sum := sha256.Sum256([]byte(c.Key))
-	return c.Policy.Name + "\x00" + string(sum[:hashBytes])
+	n += "\x00" + string(sum[:hashBytes])
+	return name{n, ownKey(key, n)}
 }
 
-// canHaveOwnItem reports whether the count of that name may be in an item of its
-// own. Those of the partition's key, one for each policy, never are, so that a
-// client that is a partition by itself costs no second look-up.
 func canHaveOwnItem(name string) bool { return strings.IndexByte(name, 0) >= 0 }

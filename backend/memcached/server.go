@@ -15,6 +15,7 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -118,11 +119,7 @@ func (s *server) decide(key string, jobs []*job) {
 			}
 		}
 		for _, j := range jobs[:n] {
-			if err != nil {
-				j.done <- s.unavailable(err)
-			} else {
-				j.done <- j.err
-			}
+			j.done <- s.outcome(j, err)
 		}
 		jobs = jobs[n:]
 		switch {
@@ -140,6 +137,19 @@ func (s *server) decide(key string, jobs []*job) {
 			conflicts = 0
 		}
 	}
+}
+
+// outcome returns the error of j, which was decided; err is that of all that were
+// decided with it.
+func (s *server) outcome(j *job, err error) error {
+	elsewhere := (*handoff.ElsewhereError)(nil)
+	switch {
+	case err == nil && (j.err == nil || errors.As(j.err, &elsewhere)):
+		return j.err
+	case err == nil:
+		err = j.err
+	}
+	return s.unavailable(err)
 }
 
 // stillWanted ends the jobs whose contexts are done: nothing was written for

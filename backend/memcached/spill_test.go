@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
@@ -18,14 +21,7 @@ import (
 
 // member returns a charge of 1 to one of the keys of the partition acme.
 func member(policy *throttler.Policy, i int) throttler.Charge {
-	return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Partition: "acme"}
-}
-
-// spillingProcess is process, whose backend spills all counts but one at once.
-func spillingProcess(t testing.TB, clk clock.Clock, addr string) *throttler.Throttler {
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, addr)}}, nil)
-	b.SpillAt(1)
-	return throttler.New(b, &throttler.Options{Clock: clk})
+	return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Cost: 1, Partition: "acme"}
 }
 
 // A take costs the server as many bytes with 30,000 counts in the partition as with
@@ -155,5 +151,184 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 				t.Errorf("%d decisions are open", orgOpen.Load())
 			}
 		})
+	}
+}
+
+// sequence has each charge taken, one after another, and returns when what they
+// spill is spilled.
+func sequence(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge) (last throttler.Decision) {
+	t.Helper()
+	for _, c := range charges {
+		var err error
+		if last, err = th.Take(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A decision about the same partition waits for a spill.
+	if _, err := th.Peek(t.Context(), charges[0]); err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+// The partition's item outlives the counts in items of their own, which are void
+// without it.
+func TestPartitionOutlivesSpilledCounts(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	day := &throttler.Policy{Name: "day", Limits: []throttler.Limit{{Quota: 10, Window: 24 * time.Hour}}}
+	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}}}
+	sequence(t, th, member(day, 0), member(short, 1), member(short, 2), member(short, 3))
+	at := b.Locate(member(day, 0))
+	if at.OwnKey == "" || at.Key != b.Locate(short.Charge("acme")).Key || b.Locate(short.Charge("acme")).OwnKey != "" {
+		t.Fatalf("located at %+v", at)
+	}
+	own, partition := timeToLive(t, server.Addr, at.OwnKey), timeToLive(t, server.Addr, at.Key)
+	if own < 24*time.Hour || partition < own {
+		t.Errorf("the count's item goes in %v, the partition's in %v", own, partition)
+	}
+	if d := sequence(t, th, member(day, 0)); d.Limits[0].Used != 2 {
+		t.Errorf("used %d, want 2", d.Limits[0].Used)
+	}
+}
+
+// Without the partition's item, items of single counts are what was true once:
+// counts begin again, and none of them comes back later.
+func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	const members = 8
+	for round := int64(1); round <= 3; round++ {
+		for range 2 {
+			for i := range members {
+				sequence(t, th, member(policy, i))
+			}
+		}
+		for i := range members {
+			d, err := th.Peek(t.Context(), member(policy, i))
+			if err != nil || d.Limits[0].Used != 2 {
+				t.Errorf("round %d: member %d has used %d, %v; want 2", round, i, d.Limits[0].Used, err)
+			}
+		}
+		at := b.Locate(member(policy, 0))
+		if _, err := client.Get(at.OwnKey); err != nil {
+			t.Fatalf("nothing was spilled: %v", err)
+		}
+		if err := client.Delete(at.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A count that is lost by itself begins again, and the others go on.
+func TestLostCount(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	sequence(t, th, policy.Charge("acme"), member(policy, 0), member(policy, 1), member(policy, 2))
+	if err := client.Delete(b.Locate(member(policy, 1)).OwnKey); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[int]int64{0: 2, 1: 1, 2: 2} {
+		if d := sequence(t, th, member(policy, c)); d.Limits[0].Used != want {
+			t.Errorf("member %d: used %d, want %d", c, d.Limits[0].Used, want)
+		}
+	}
+}
+
+// A foreign item in the place of a count is not taken for it, nor overwritten, and
+// spoils no other count.
+func TestForeignItemOfACount(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	foreign := newItem(b.Locate(member(policy, 0)).OwnKey, "7")
+	if err := client.Set(foreign); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := th.Take(t.Context(), member(policy, 0)); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else wrote it") {
+		t.Errorf("got %v", err)
+	}
+	for range 3 {
+		sequence(t, th, member(policy, 1), member(policy, 2))
+	}
+	if got, err := client.Get(foreign.Key); err != nil || string(got.Value) != "7" {
+		t.Errorf("it became %q, %v", got.Value, err)
+	}
+}
+
+// A spilled count leaves for another backend with what it has used, and stays away
+// when the claim that says so is spilled.
+func TestSpilledCountsMove(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	sequence(t, th, member(policy, 0), member(policy, 0), member(policy, 1), member(policy, 2))
+	request := handoff.ReleaseRequest{
+		Now: t0, Charges: []throttler.Charge{member(policy, 0), member(policy, 3)},
+		To: handoff.IDOf("there"), Version: 10, Keep: time.Minute,
+	}
+	released, err := b.Release(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := memorybackend.New(nil)
+	there := &handoff.Placement{Backend: handoff.IDOf("there"), Version: 10, Keep: time.Minute, Arrivals: []handoff.Arrival{
+		{Due: true, State: released[0].State, ReleaseVersion: released[0].ReleaseVersion},
+	}}
+	d, err := memory.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: request.Charges[:1]}, there)
+	if err != nil || d.Limits[0].Used != 3 {
+		t.Errorf("there: %v, %v; want used 3", d.Limits, err)
+	}
+	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // push the claims out
+	here := &handoff.Placement{Backend: handoff.IDOf("here")}
+	_, err = b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: request.Charges}, here)
+	elsewhere := (*handoff.ElsewhereError)(nil)
+	if !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != handoff.IDOf("there") || elsewhere.Counts[1].Owner != handoff.IDOf("there") {
+		t.Errorf("here: %v, want an error that says where both counts are", err)
+	}
+}
+
+// One process' batch of large counts does not fit into an item, and is decided in
+// parts.
+func TestLargeCountsOfManyKeys(t *testing.T) {
+	server := testserver.Memcached(t)
+	clk := clock.NewManual(t0)
+	th := process(t, clk, &memcachedbackend.Options{MaxItemBytes: 4 << 10}, server.Addr)
+	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
+	const members, charges = 40, 100 // 1 kB each
+	for range charges {
+		clk.Advance(time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range members {
+			wg.Go(func() {
+				if _, err := th.Take(t.Context(), member(log, i)); err != nil && !t.Failed() {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+	for i := range members {
+		if d, err := th.Peek(t.Context(), member(log, i)); err != nil || d.Limits[0].Used != charges {
+			t.Errorf("member %d: used %d, %v; want %d", i, d.Limits[0].Used, err, charges)
+		}
 	}
 }
