@@ -305,6 +305,12 @@ func timeToLive(t *testing.T, addr, key string) time.Duration {
 // Under memory pressure counts are lost, each as a whole: an answer has the
 // reset-at of the window before, or that of a window that begins now.
 func TestEviction(t *testing.T) {
+	for name, partition := range map[string]string{"partitions": "", "counts of one partition": "acme"} {
+		t.Run(name, func(t *testing.T) { evict(t, partition) })
+	}
+}
+
+func evict(t *testing.T, partition string) {
 	clk := clock.NewManual(t0)
 	th := process(t, clk, nil, testserver.Memcached(t, "-m", "1", "-I", "512k").Addr)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
@@ -317,7 +323,7 @@ func TestEviction(t *testing.T) {
 	for i := range 2 * keys {
 		clk.Advance(time.Millisecond)
 		key := fmt.Sprint("key", rng.IntN(keys))
-		d, err := th.Take(t.Context(), policy.Charge(key))
+		d, err := th.Take(t.Context(), throttler.Charge{Policy: policy, Key: key, Partition: partition})
 		if err != nil {
 			t.Fatalf("take %d: %v", i, err)
 		}
