@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler"
 )
 
 // item is the item of a partition. Its stored form is
@@ -50,10 +51,11 @@ type item struct {
 
 	bytes    int // that the counts take that can be spilled, roughly
 	wasBytes int // the same as it was read
+	length   int // of the value that was read
 }
 
 type count struct {
-	name    string
+	name    []byte
 	draw    uint64
 	expiry  int64           // Unix ms
 	raw     []byte          // as read
@@ -74,7 +76,7 @@ var errForeign = errors.New("the item is not in weir's form: something else wrot
 // newItem returns the item that is stored as value, without what has expired;
 // an empty one if value is nil.
 func newItem(key string, value []byte, margin int64, spillAt int) (*item, error) {
-	it := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt}
+	it := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt, length: len(value)}
 	if value == nil {
 		return it, nil
 	}
@@ -89,16 +91,21 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	default:
 		return nil, errForeign
 	}
+	all := make([]count, 0, len(value)/40) // a hundred are read for one that is charged
 	for len(r.rest) > 0 && !r.failed {
-		c := &count{name: string(r.field())}
+		c := count{name: r.field()}
 		if form == spreadForm {
 			c.draw = r.uint64()
 		}
 		c.expiry, c.raw = r.uint48(), r.field()
 		if c.expiry > it.now {
-			it.counts = append(it.counts, c)
-			it.measure(c, len(c.raw))
+			all = append(all, c)
 		}
+	}
+	it.counts = make([]*count, len(all), len(all)+throttler.MaxCharges)
+	for i := range all {
+		it.counts[i] = &all[i]
+		it.measure(&all[i], len(all[i].raw))
 	}
 	if r.failed {
 		return nil, errForeign
@@ -160,7 +167,7 @@ func (it *item) encode() (value []byte, life int64) {
 	case it.until <= it.now && it.bytes <= it.spillAt:
 		it.epoch = 0 // all that was in items of their own has expired
 	}
-	value = append(make([]byte, 0, 64+2*it.bytes), plainForm)
+	value = append(make([]byte, 0, it.length+it.bytes-it.wasBytes+256), plainForm)
 	value = binary.BigEndian.AppendUint64(value, it.draw)
 	if it.epoch != 0 {
 		value[0] = spreadForm
@@ -205,7 +212,7 @@ func (it *item) inOrder() []*count {
 // nil if there is none.
 func (it *item) count(name string) *count {
 	for _, c := range it.counts {
-		if c.name == name {
+		if string(c.name) == name {
 			return c
 		}
 	}
@@ -240,7 +247,7 @@ func (it *item) newCount(name string, value []byte) (*count, error) {
 	case epoch != it.epoch || expiry <= it.now:
 		return nil, nil
 	}
-	return &count{name: name, expiry: expiry, raw: r.rest, apart: true}, nil
+	return &count{name: []byte(name), expiry: expiry, raw: r.rest, apart: true}, nil
 }
 
 // encodeOwn returns the stored form of c in an item of its own.
@@ -259,7 +266,7 @@ func (it *item) isLong() bool { return it.bytes/it.spillAt > it.wasBytes/it.spil
 func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
 	c := it.count(name)
 	if c == nil {
-		c = &count{name: name}
+		c = &count{name: []byte(name)}
 		it.counts = append(it.counts, c)
 	}
 	c.stored, c.expiry, c.changed = stored, max(c.expiry, expiry), true

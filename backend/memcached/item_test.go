@@ -22,7 +22,7 @@ func FuzzItem(f *testing.F) {
 // TestFuzzSeedIsAnItem keeps the fuzzer's seed from becoming noise.
 func TestFuzzSeedIsAnItem(t *testing.T) {
 	it, err := newItem("", []byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"), 5000, spillAt)
-	if err != nil || len(it.counts) != 1 || it.counts[0].name != "core" {
+	if err != nil || len(it.counts) != 1 || string(it.counts[0].name) != "core" {
 		t.Errorf("got %+v, %v", it, err)
 	}
 }

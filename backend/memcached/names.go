@@ -1,9 +1,9 @@
 package memcachedbackend
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"strings"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -69,4 +69,4 @@ func nameOf(key string, c *throttler.Charge) name {
 	return name{n, ownKey(key, n)}
 }
 
-func canHaveOwnItem(name string) bool { return strings.IndexByte(name, 0) >= 0 }
+func canHaveOwnItem(name []byte) bool { return bytes.IndexByte(name, 0) >= 0 }

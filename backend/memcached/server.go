@@ -260,12 +260,27 @@ func expiration(life, now int64) int32 {
 // broke while they were idle are passed over: reading twice does no harm.
 func (s *server) read(keys ...string) (items map[string]*memcache.Item, err error) {
 	for range cap(s.connections) + 1 {
-		items, err = s.client.GetMulti(keys)
+		items, err = s.get(keys)
 		if !broken(err) {
 			break
 		}
 	}
 	return items, err
+}
+
+func (s *server) get(keys []string) (map[string]*memcache.Item, error) {
+	if len(keys) > 1 {
+		return s.client.GetMulti(keys)
+	}
+	// GetMulti starts a goroutine.
+	item, err := s.client.Get(keys[0])
+	switch {
+	case errors.Is(err, memcache.ErrCacheMiss):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return map[string]*memcache.Item{keys[0]: item}, nil
 }
 
 // broken reports whether a connection ended without an answer.

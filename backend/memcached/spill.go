@@ -1,6 +1,7 @@
 package memcachedbackend
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -34,7 +35,7 @@ import (
 // spillAt is how many bytes the counts in a partition's item may take before they
 // are spilled, down to half of it. A shorter item is read and written in less
 // time; a longer one keeps more of the counts that are charged again soon.
-const spillAt = 4 << 10
+const spillAt = 8 << 10
 
 // spillers is how many items a spill writes at once, if there are connections.
 const spillers = 16
@@ -103,14 +104,14 @@ func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) bo
 // those that were charged least recently, and never the last.
 func (it *item) leastRecent() []string {
 	var names []string
-	bytes := it.bytes
+	left := it.bytes
 	for _, c := range it.inOrder() {
-		if bytes <= it.spillAt/2 || bytes == c.bytes {
+		if left <= it.spillAt/2 || left == c.bytes {
 			break
 		}
 		if canHaveOwnItem(c.name) {
-			names = append(names, c.name)
-			bytes -= c.bytes
+			names = append(names, string(c.name))
+			left -= c.bytes
 		}
 	}
 	return names
@@ -124,7 +125,7 @@ func (it *item) remove(spilled []*count, epoch uint64) bool {
 	}
 	removed := false
 	for _, was := range spilled {
-		i := slices.IndexFunc(it.counts, func(c *count) bool { return c.name == was.name })
+		i := slices.IndexFunc(it.counts, func(c *count) bool { return bytes.Equal(c.name, was.name) })
 		if i < 0 {
 			continue
 		}
