@@ -3,7 +3,9 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -50,13 +52,13 @@ func newShard(s Shard) *shard {
 // with its text.
 func runScript[C redis.Cmder](ctx context.Context, s *shard, script *redis.Script, source string, keys []string, packed [][]byte, newCmd func(context.Context, ...any) C) (C, error) {
 	cmd := newCmd(ctx, scriptArgs("evalsha", script.Hash(), keys, packed)...)
+	if err := ctx.Err(); err != nil {
+		return cmd, err
+	}
 	err := s.primary.process(ctx, onceCmd{cmd})
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = newCmd(ctx, scriptArgs("eval", source, keys, packed)...)
 		err = s.primary.process(ctx, onceCmd{cmd})
-	}
-	if err != nil && strings.Contains(err.Error(), "WRONGTYPE") {
-		err = errForeign
 	}
 	if err != nil {
 		return cmd, s.unavailable(err)
@@ -178,6 +180,13 @@ func (s *shard) load(ctx context.Context) error {
 	return nil
 }
 
+// unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
+	switch {
+	case strings.Contains(err.Error(), "WRONGTYPE"):
+		err = errForeign
+	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
+	}
 	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }
