@@ -302,7 +302,7 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 		if err == nil {
 			return true, nil
 		}
-		conflict := errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCacheMiss)
+		conflict := isConflict(err)
 		if conflict && !lost {
 			return false, nil
 		}
@@ -328,6 +328,12 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 	return false, errors.New("every connection broke")
 }
 
+// isConflict reports whether swap failed because the item is not old any more.
+func isConflict(err error) bool {
+	return errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCacheMiss)
+}
+
+// swap writes item in the place of old, or of none.
 func (s *server) swap(old, item *memcache.Item) error {
 	if old == nil {
 		return s.client.Add(item)

@@ -19,7 +19,8 @@ import (
 // A decision is one cas of that item, whatever its charges, and so all or nothing.
 // It reads that item first and the counts' own after it: if its cas succeeds, no
 // count came or went in between. What it charges is in the partition's item then,
-// and what is left in the own item is void.
+// and what is left in the own item is void. A peek and a refusal have no cas: what
+// they say of several counts was true in one round trip, not at one instant.
 //
 // A spill writes the count's own item first, and then removes the count from the
 // partition's item unless it was charged meanwhile, which gives it another draw.
@@ -65,8 +66,14 @@ func (s *server) spill(it *item) *job {
 	write := func() {
 		for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
 			c := it.count(names[i])
-			if c != nil && s.writeOwn(items[keys[i]], keys[i], it, c) {
+			if c == nil {
+				continue
+			}
+			switch err := s.writeOwn(items[keys[i]], keys[i], it, c); {
+			case err == nil:
 				spilled[i] = c
+			case !isConflict(err):
+				next.Store(int64(len(names))) // the server may hang: do not wait for each
 			}
 		}
 	}
@@ -95,9 +102,10 @@ func (s *server) spill(it *item) *job {
 
 // writeOwn writes c, a count of it, to its own item, in the place of old or of
 // none. It does so even if old has the same value: only then does a late cas of
-// another spill fail. An outcome that is not known counts as false.
-func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) bool {
-	return s.swap(old, &memcache.Item{Key: key, Value: it.encodeOwn(c), Expiration: expiration(c.expiry-it.now, it.now)}) == nil
+// another spill fail. After an error, the count stays where it is; should it have
+// been written all the same, no harm is done.
+func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) error {
+	return s.swap(old, &memcache.Item{Key: key, Value: it.encodeOwn(c), Expiration: expiration(c.expiry-it.now, it.now)})
 }
 
 // leastRecent returns the names of counts to spill from an item that was written:
