@@ -240,7 +240,7 @@ func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change
 		return err
 	case <-ctx.Done():
 		if server.leave(key, j) {
-			return ctx.Err()
+			return server.unsent(ctx.Err())
 		}
 		return server.unavailable(ctx.Err()) // the job is on its way
 	}

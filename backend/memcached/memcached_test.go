@@ -88,6 +88,7 @@ func (e eitherOf) Settle(ctx context.Context, s throttler.Settlement) (throttler
 
 func newClient(t testing.TB, addr string) *memcache.Client {
 	c := memcachedbackend.NewClient(addr)
+	c.Timeout = 20 * time.Second // a busy machine is no hanging server
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -3,6 +3,7 @@ package memcachedbackend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -102,7 +103,7 @@ func (s *server) waitingFor(key string) []*job {
 // in the meantime if the item has become long.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
-		jobs = stillWanted(jobs)
+		jobs = s.stillWanted(jobs)
 		if len(jobs) == 0 {
 			return
 		}
@@ -149,16 +150,21 @@ func (s *server) outcome(j *job, err error) error {
 
 // stillWanted ends the jobs whose contexts are done: nothing was written for
 // them.
-func stillWanted(jobs []*job) []*job {
+func (s *server) stillWanted(jobs []*job) []*job {
 	wanted := jobs[:0]
 	for _, j := range jobs {
 		if err := j.ctx.Err(); err != nil {
-			j.done <- err
+			j.done <- s.unsent(err)
 		} else {
 			wanted = append(wanted, j)
 		}
 	}
 	return wanted
+}
+
+// unsent returns the error of a decision whose context ended before it was sent.
+func (s *server) unsent(err error) error {
+	return fmt.Errorf("memcachedbackend: shard %q: %w", s.name, err)
 }
 
 func (s *server) unavailable(err error) error {
