@@ -167,7 +167,7 @@ func (it *item) encode() (value []byte, life int64) {
 	case it.until <= it.now && it.bytes <= it.spillAt:
 		it.epoch = 0 // all that was in items of their own has expired
 	}
-	value = append(make([]byte, 0, it.length+it.bytes-it.wasBytes+256), plainForm)
+	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
 	value = binary.BigEndian.AppendUint64(value, it.draw)
 	if it.epoch != 0 {
 		value[0] = spreadForm
