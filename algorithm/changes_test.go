@@ -19,8 +19,8 @@ type changed struct {
 	charged [2]bool // the form was; else it counts what it adopts
 }
 
-func (c *changed) look(form int, cost, now int64) (bool, []algorithm.Result) {
-	results := make([]algorithm.Result, len(c.forms[form]))
+func (c *changed) look(form int, cost, now int64) (bool, []throttler.Result) {
+	results := make([]throttler.Result, len(c.forms[form]))
 	fits := c.state.Look(c.forms[form], cost, now, results)
 	return fits, results
 }
@@ -31,7 +31,7 @@ func (c *changed) used(form int, now int64) int64 {
 }
 
 // take is a take as a store makes it: what is kept goes through its stored form.
-func (c *changed) take(form int, cost, now int64) (bool, []algorithm.Result) {
+func (c *changed) take(form int, cost, now int64) (bool, []throttler.Result) {
 	allowed, r := take(&c.state, c.forms[form], cost, now)
 	state, err := algorithm.Parse(c.state.Append(nil))
 	if err != nil {
@@ -42,12 +42,12 @@ func (c *changed) take(form int, cost, now int64) (bool, []algorithm.Result) {
 	return allowed, r
 }
 
-func (c *changed) refund(form int, cost, takenAt, now int64, r []algorithm.Result) {
+func (c *changed) refund(form int, cost, takenAt, now int64, r []throttler.Result) {
 	marks := make([]throttler.Mark, len(r))
 	for i := range r {
 		marks[i] = r[i].Mark
 	}
-	results := make([]algorithm.Result, len(r))
+	results := make([]throttler.Result, len(r))
 	c.state.Settle(c.forms[form], algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: cost}, now, results)
 }
 
@@ -108,7 +108,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 		type charge struct {
 			form     int
 			cost, at int64
-			results  []algorithm.Result
+			results  []throttler.Result
 		}
 		var charges []charge
 		for range 30 {
@@ -169,7 +169,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 	}
 }
 
-func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r algorithm.Result) {
+func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r throttler.Result) {
 	c.t.Helper()
 	if r.RetryAt <= now || r.RetryAt-now > bound {
 		c.t.Fatalf("%v at %d: form %d is to retry at %d, later than either window", forms, now, form, r.RetryAt)
@@ -187,8 +187,9 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 }
 
 // No time as long as the shorter window holds more than the looser of both forms
-// allows: a log its quota, fixed windows twice, across an edge, buckets what is
-// saved up and drains meanwhile; of edges and of bursts the change is one more.
+// allows: a log its quota; fixed windows twice, across an edge, and the edges of
+// both forms need not be the same; buckets what is saved up and drains meanwhile,
+// and one burst more, by either form.
 // Sliding windows are an estimate.
 func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := newRand(t)
@@ -201,12 +202,12 @@ func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 			most := max(l.Quota, n.Quota)
 			switch a {
 			case throttler.FixedWindow:
-				most = 2*most + l.Quota
+				most = 2 * (l.Quota + n.Quota)
 			case throttler.SlidingLog: // exact
 			case throttler.SlidingWindow, throttler.LeakyBucket: // not tried
 			case throttler.TokenBucket:
 				rate := max(float64(l.Quota)/float64(l.Window), float64(n.Quota)/float64(n.Window))
-				most += l.Quota + int64(rate*float64(short)*float64(time.Millisecond)) + 1
+				most = 2*most + int64(rate*float64(short)*float64(time.Millisecond)) + 1
 			}
 			now, kinds := int64(day), 1 // first only the old form runs
 			type unit struct{ at, cost int64 }

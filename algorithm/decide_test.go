@@ -12,18 +12,18 @@ import (
 func chain() (throttler.Request, []*algorithm.State) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}, {Quota: 9, Window: time.Hour, Algorithm: throttler.TokenBucket}}}
 	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute, Algorithm: throttler.SlidingWindow}, {Quota: 2, Window: time.Second, Algorithm: throttler.SlidingLog}}}
-	return throttler.Request{Now: time.UnixMilli(day).UTC(), Charges: []throttler.Charge{org.Charge("acme"), user.Charge("alice")}},
+	return throttler.NewRequest(time.UnixMilli(day).UTC().UnixMilli(), org.Charge("acme"), user.Charge("alice")),
 		[]*algorithm.State{new(algorithm.State), new(algorithm.State)}
 }
 
 func wantUsed(t *testing.T, d throttler.Decision, allowed bool, used ...int64) {
 	t.Helper()
-	if d.Allowed != allowed || len(d.Limits) != len(used) {
+	if d.Allowed != allowed || d.NumLimits() != len(used) {
 		t.Fatalf("%+v; want allowed %v and %d limits", d, allowed, len(used))
 	}
 	for i := range used {
-		if d.Limits[i].Used != used[i] {
-			t.Errorf("limit %d: used %d, want %d", i, d.Limits[i].Used, used[i])
+		if d.Limit(i).Used != used[i] {
+			t.Errorf("limit %d: used %d, want %d", i, d.Limit(i).Used, used[i])
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestDecisionsAreAllOrNothing(t *testing.T) {
 	wantUsed(t, algorithm.Take(r, states), true, 2, 2, 2, 2)
 	refused := algorithm.Take(r, states)
 	wantUsed(t, refused, false, 2, 2, 2, 2)
-	if s := algorithm.StatusesOf(&refused, 1); len(s) != 2 || s[0].Refused || !s[1].Refused || s[1].Key != "alice" {
+	if s := refused.ResultsOf(1); len(s) != 2 || s[0].RetryAt != 0 || s[1].RetryAt == 0 || refused.Limit(3).Key != "alice" {
 		t.Errorf("alice's limits: %+v; want her second one to refuse", s)
 	}
 	settled := algorithm.Settle(throttler.Settlement{Now: r.Now, Charged: first, Costs: []int64{0, 4}}, states)
@@ -46,10 +46,10 @@ func TestDecisionsAreAllOrNothing(t *testing.T) {
 // A decision allocates its statuses, and nothing else.
 func TestDecisionAllocatesItsStatuses(t *testing.T) {
 	r, states := chain()
-	for i := range r.Charges {
-		p := *r.Charges[i].Policy
+	for i := range r.Charges() {
+		p := *r.Charges()[i].Policy
 		p.Limits = []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}, {Quota: 1 << 40, Window: time.Hour, Algorithm: throttler.TokenBucket}}
-		r.Charges[i].Policy = &p
+		r.Charges()[i].Policy = &p
 	}
 	algorithm.Take(r, states)
 	if n := testing.AllocsPerRun(100, func() {

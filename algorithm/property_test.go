@@ -60,13 +60,13 @@ func TestClosedForms(t *testing.T) {
 		capacity := limits[0].Capacity()
 		var s algorithm.State
 		now := int64(day) + rng.Int64N(1e9)
-		at := func(now int64) algorithm.Result {
-			var r [1]algorithm.Result
+		at := func(now int64) throttler.Result {
+			var r [1]throttler.Result
 			s.Look(limits, 0, now, r[:])
 			return r[0]
 		}
 		fits := func(cost, now int64) bool {
-			var r [1]algorithm.Result
+			var r [1]throttler.Result
 			return s.Look(limits, cost, now, r[:])
 		}
 		for range 6 {
@@ -177,7 +177,7 @@ func TestRefundUndoesACharge(t *testing.T) {
 			take(&s, limits, 1+rng.Int64N(limits[0].Capacity()), now)
 			now += rng.Int64N(limits[0].Window.Milliseconds() + 1)
 		}
-		var before, after [1]algorithm.Result
+		var before, after [1]throttler.Result
 		s.Look(limits, 0, now, before[:])
 		cost := 1 + rng.Int64N(limits[0].Capacity())
 		allowed, r := take(&s, limits, cost, now)
@@ -213,7 +213,7 @@ func TestStoredForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, got := make([]algorithm.Result, len(limits)), make([]algorithm.Result, len(limits))
+		want, got := make([]throttler.Result, len(limits)), make([]throttler.Result, len(limits))
 		s.Look(limits, 1, now, want)
 		parsed.Look(limits, 1, now, got)
 		for i := range want {
@@ -248,7 +248,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		results := make([]algorithm.Result, len(limits))
+		results := make([]throttler.Result, len(limits))
 		s.Look(limits, 1, day, results)
 		s.Charge(limits, 1, day, results)
 		if _, err := algorithm.Parse(s.Append(nil)); err != nil {

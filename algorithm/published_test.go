@@ -11,8 +11,8 @@ import (
 const day = 1_900_000_800_000 // ms, a multiple of a day
 
 // take looks and, if it fits, charges.
-func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []algorithm.Result) {
-	results := make([]algorithm.Result, len(limits))
+func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []throttler.Result) {
+	results := make([]throttler.Result, len(limits))
 	if !s.Look(limits, cost, now, results) {
 		return false, results
 	}

@@ -20,8 +20,6 @@ const (
 	maxRecords = 2 * throttler.MaxLimits // of a state: the limits of one policy, and as many left over
 )
 
-const never = -1 // a Result's RetryAt
-
 // record is what one limit keeps. It is named by kind and window, not by its
 // place, so that the limits of a policy can change and keep their counts.
 type record struct {

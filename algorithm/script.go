@@ -23,16 +23,16 @@ func AppendLimit(b []byte, l *throttler.Limit) []byte {
 // CutResult returns what a script's reply begins with, the result for l of a
 // decision at now about cost, and the rest of the reply. It fails if no script
 // replies this: a proxy, or a script that is not ours, may answer anything.
-func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (Result, []int64, error) {
+func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (throttler.Result, []int64, error) {
 	k := kindOf(l)
 	size := 6
 	if kinds[k].markIsResetAt {
 		size = 3
 	}
 	if len(reply) < size {
-		return Result{}, nil, errors.New("the reply is too short")
+		return throttler.Result{}, nil, errors.New("the reply is too short")
 	}
-	r := Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
+	r := throttler.Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
 	if size == 3 {
 		r.Mark.At = r.ResetAt
 	} else {
@@ -42,15 +42,15 @@ func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (Result, []in
 	isInstant := func(at int64) bool { return at >= now && at <= max(now, maxInstant)+maxWindow }
 	switch {
 	case r.Used < 0 || r.Used > maxCount:
-		return Result{}, nil, fmt.Errorf("used is %d", r.Used)
+		return throttler.Result{}, nil, fmt.Errorf("used is %d", r.Used)
 	case !isInstant(r.ResetAt):
-		return Result{}, nil, fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
-	case r.RetryAt != 0 && (r.RetryAt == never) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < never:
-		return Result{}, nil, fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
+		return throttler.Result{}, nil, fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
+	case r.RetryAt != 0 && (r.RetryAt == throttler.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < throttler.NeverFits:
+		return throttler.Result{}, nil, fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
 	case r.StartAt != 0 && (!kinds[k].queue || !isInstant(r.StartAt)):
-		return Result{}, nil, fmt.Errorf("start at is %d, at %d", r.StartAt, now)
+		return throttler.Result{}, nil, fmt.Errorf("start at is %d, at %d", r.StartAt, now)
 	case r.Mark.At < 0 || r.Mark.At > max(now, maxInstant)+maxWindow || r.Mark.Fraction < 0 || r.Mark.Fraction > maxCount:
-		return Result{}, nil, fmt.Errorf("the mark is %v", r.Mark)
+		return throttler.Result{}, nil, fmt.Errorf("the mark is %v", r.Mark)
 	}
 	return r, reply[size:], nil
 }

@@ -21,7 +21,7 @@ func TestLoadReusesMemory(t *testing.T) {
 			limits[i] = randomLimit(rng, algorithms[rng.IntN(len(algorithms))])
 		}
 		now := 1 + rng.Int64N(1<<40)
-		results := make([]algorithm.Result, len(limits))
+		results := make([]throttler.Result, len(limits))
 		for range rng.IntN(5) {
 			s.Charge(limits, 1+rng.Int64N(3), now, results)
 			now += rng.Int64N(10)
@@ -50,7 +50,7 @@ func TestCoarsen(t *testing.T) {
 		quota := 40 + rng.Int64N(200)
 		limits := []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.SlidingLog}}
 		var exact, coarse algorithm.State
-		var want, got [1]algorithm.Result
+		var want, got [1]throttler.Result
 		now := int64(1e12)
 		for range 400 {
 			now += rng.Int64N(20)

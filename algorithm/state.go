@@ -11,29 +11,20 @@ import (
 // place by Charge and Settle and must not be copied across them.
 type State struct{ records []record }
 
-// Result is the answer about one limit. Instants are ms since the epoch.
-type Result struct {
-	Used    int64
-	ResetAt int64
-	RetryAt int64 // 0 if the cost fits, -1 if it never can
-	StartAt int64 // of a leaky bucket that was charged, else 0
-	Mark    throttler.Mark
-}
-
 // Look writes a result for each of limits, charging nothing, and reports
 // whether cost fits them all. results must be as long as limits.
-func (s *State) Look(limits []throttler.Limit, cost, now int64, results []Result) bool {
+func (s *State) Look(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
 	fits := true
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := s.under(l)
-		results[i] = Result{ResetAt: now}
+		results[i] = throttler.Result{ResetAt: now}
 		if r != nil {
 			results[i] = resultOf(r, l, now)
 		}
 		if cost > l.capacity-results[i].Used {
 			fits = false
-			results[i].RetryAt = never
+			results[i].RetryAt = throttler.NeverFits
 			if cost <= l.capacity {
 				results[i].RetryAt = l.kind.counter().retryAt(r, l, cost, now)
 			}
@@ -42,14 +33,14 @@ func (s *State) Look(limits []throttler.Limit, cost, now int64, results []Result
 	return fits
 }
 
-func resultOf(r *record, l limit, now int64) Result {
+func resultOf(r *record, l limit, now int64) throttler.Result {
 	counter := l.kind.counter()
-	return Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
+	return throttler.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
 }
 
 // Charge adds cost to every limit, room or no room: Look first. Records of other
 // policies that live are charged as well. A cost of 0 changes nothing.
-func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []Result) {
+func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []throttler.Result) {
 	if cost == 0 {
 		s.Look(limits, 0, now, results)
 		return
@@ -83,7 +74,7 @@ type Settlement struct {
 
 // Settle replaces the cost that was charged by the real one: less returns to what
 // the marks name, as far as it still counts; more is charged now, room or no room.
-func (s *State) Settle(limits []throttler.Limit, st Settlement, now int64, results []Result) {
+func (s *State) Settle(limits []throttler.Limit, st Settlement, now int64, results []throttler.Result) {
 	if st.Cost > st.Charged {
 		s.Charge(limits, st.Cost-st.Charged, now, results)
 		return

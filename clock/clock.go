@@ -36,12 +36,6 @@ func AfterFunc(c Clock, d time.Duration, f func()) (stop func() bool) {
 	return time.AfterFunc(d, f).Stop
 }
 
-// System is the wall clock of this process.
-type System struct{}
-
-// Now returns [time.Now].
-func (System) Now() time.Time { return time.Now() }
-
 // Manual is a Timer that moves only by Set and Advance, forward or back. It is
 // for tests. The zero value is at the Unix epoch.
 type Manual struct {

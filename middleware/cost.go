@@ -136,9 +136,9 @@ func (e *entry) costs(why settlement) []int64 {
 	if why == beforeHandler || why == afterHandler && !e.keeps() {
 		return nil
 	}
-	costs := make([]int64, len(e.d.Charges))
+	costs := make([]int64, len(e.d.Charges()))
 	for i := range costs {
-		costs[i] = e.costOf(&e.d.Charges[i], why)
+		costs[i] = e.costOf(&e.d.Charges()[i], why)
 	}
 	return costs
 }

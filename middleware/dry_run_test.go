@@ -34,8 +34,8 @@ func TestDryRun(t *testing.T) {
 		t.Helper()
 		expect(t, w, code, "X-RateLimit-Used", used, "X-RateLimit-Resource", "core", "RateLimit", "")
 		d := told[len(told)-1]
-		if d.Allowed != wantAllowed || d.Limits[0].Used != wantUsed || d.Limits[0].Policy != strict {
-			t.Errorf("%s: told allowed %v, used %d; want %v, %d", what, d.Allowed, d.Limits[0].Used, wantAllowed, wantUsed)
+		if d.Allowed != wantAllowed || d.Limit(0).Used != wantUsed || d.Limit(0).Policy != strict {
+			t.Errorf("%s: told allowed %v, used %d; want %v, %d", what, d.Allowed, d.Limit(0).Used, wantAllowed, wantUsed)
 		}
 	}
 	want("first", get(h), 200, "1", true, 1)
@@ -59,7 +59,7 @@ func TestDryRunSettlesCosts(t *testing.T) {
 	})))
 	expect(t, get(h), 200, "X-RateLimit-Used", "4", "X-Cost", "")
 	d, err := th.Peek(t.Context(), tried.Charge("everyone"))
-	if err != nil || d.Limits[0].Used != 4 {
+	if err != nil || d.Limit(0).Used != 4 {
 		t.Errorf("used %d in the dry run, %v; want 4", d.Binding().Used, err)
 	}
 }

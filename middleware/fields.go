@@ -20,12 +20,11 @@ func writeFields(h http.Header, decisions []*throttler.Decision) {
 	policies, limits := make([]byte, 0, 96), make([]byte, 0, 96)
 	for _, d := range decisions {
 		now := d.StartAt() // a request that waited has its answer now
-		for i := range d.Limits {
-			s := &d.Limits[i]
+		for _, s := range d.Limits() {
 			if len(policies) > 0 {
 				policies, limits = append(policies, ", "...), append(limits, ", "...)
 			}
-			name := fieldName(s)
+			name := fieldName(&s)
 			policies = append(strconv.AppendQuote(policies, name), ";q="...)
 			policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
 			if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional

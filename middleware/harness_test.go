@@ -26,7 +26,7 @@ func used(t testing.TB, th *throttler.Throttler, p *throttler.Policy, key string
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Limits[0].Used
+	return d.Limit(0).Used
 }
 
 // expectUsed checks what "everyone" has used of p.

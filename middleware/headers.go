@@ -89,7 +89,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 			continue
 		}
 		enforced = append(enforced, e)
-		unknown = unknown || len(e.d.Limits) == 0
+		unknown = unknown || e.d.NumLimits() == 0
 		fields = fields || e.m.RateLimitFields
 		expose = expose || e.m.ExposeHeaders
 	}
@@ -137,14 +137,13 @@ func writeHeaders(h http.Header, fields, expose bool, decisions ...*throttler.De
 
 // binding returns the status that binds among all decisions.
 func binding(decisions []*throttler.Decision) throttler.Status {
-	if len(decisions) == 1 {
-		return decisions[0].Binding()
+	binding := decisions[0].Binding()
+	for _, d := range decisions[1:] {
+		if s := d.Binding(); s.BindsBefore(&binding) {
+			binding = s
+		}
 	}
-	var all throttler.Decision
-	for _, d := range decisions {
-		all.Limits = append(all.Limits, d.Limits...)
-	}
-	return all.Binding()
+	return binding
 }
 
 // epochSeconds rounds up: at that second, the window is over.

@@ -281,7 +281,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 func (t *throttle) settle(r *http.Request, d throttler.Decision, costs []int64) throttler.Decision {
 	ctx, cancel := t.callContext(r)
 	defer cancel()
-	f := failure{charges: d.Charges, outcome: notSettled}
+	f := failure{charges: d.Charges(), outcome: notSettled}
 	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded

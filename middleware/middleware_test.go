@@ -231,8 +231,8 @@ func TestClientThatHasLeftIsRefunded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
-	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); called || d.Limits[0].Used != 0 {
-		t.Errorf("handler called: %v, used %d; want no and 0", called, d.Limits[0].Used)
+	if d, _ := th.Peek(t.Context(), p.Charge("everyone")); called || d.Limit(0).Used != 0 {
+		t.Errorf("handler called: %v, used %d; want no and 0", called, d.Limit(0).Used)
 	}
 }
 
@@ -346,7 +346,7 @@ func TestSettle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Limits[0].Used
+		return d.Limit(0).Used
 	}
 	serve := func(handler http.HandlerFunc) *httptest.ResponseRecorder {
 		return get(must(newMiddleware(th, classify, options))(handler))

@@ -29,7 +29,7 @@ type flaky struct {
 }
 
 func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	shard := r.Charges[0].Key[:1]
+	shard := r.Charges()[0].Key[:1]
 	if err := f.fail(shard); err != nil {
 		return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: shard, Err: err}
 	}

@@ -17,7 +17,7 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	h := w.Header()
 	// A charge that can never fit has no time to come back at.
 	if retryAt := e.d.RetryAt(); !retryAt.Equal(throttler.Never) {
-		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(e.d.At)), 1), 10))
+		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(e.d.At())), 1), 10))
 	}
 	if t.Refuse != nil {
 		t.Refuse(w, e.received, e.d)
@@ -28,9 +28,9 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 		Title:  "Quota exceeded",
 		Detail: refusalText(e.d),
 	}
-	for i := range e.d.Limits {
-		name := e.d.Limits[i].Policy.Name
-		if e.d.Limits[i].Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
+	for i := range e.d.Limits() {
+		name := e.d.Limit(i).Policy.Name
+		if e.d.Limit(i).Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
 			p.Violated = append(p.Violated, name)
 		}
 	}
@@ -78,7 +78,7 @@ func refusalText(d throttler.Decision) string {
 		return fmt.Sprintf("API rate limit exceeded: this request costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
 	}
 	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %s. Try again in %d s.",
-		s.Policy.Name, s.Limit.Quota, formatDuration(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At)), 1))
+		s.Policy.Name, s.Limit.Quota, formatDuration(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At())), 1))
 }
 
 // problem is the body of a response that the middleware makes, as RFC 9457 has

@@ -130,11 +130,14 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	return groups
 }
 
+// addResources adds what binds of each policy of d.
 func addResources(resources map[string]resource, d throttler.Decision) {
-	for len(d.Limits) > 0 {
-		n := len(d.Limits[0].Policy.Limits)
-		s := throttler.Decision{Limits: d.Limits[:n]}.Binding()
-		d.Limits = d.Limits[n:]
-		resources[s.Policy.Name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.ResetAt)}
+	bindings := make(map[string]throttler.Status)
+	for _, s := range d.Limits() {
+		name := s.Policy.Name
+		if binding, ok := bindings[name]; !ok || s.BindsBefore(&binding) {
+			bindings[name] = s
+			resources[name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.ResetAt)}
+		}
 	}
 }

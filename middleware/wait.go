@@ -52,7 +52,7 @@ var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.Wr
 // cannot be served then, e is refunded, and the reason is returned.
 func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	start := e.d.StartAt()
-	if !start.After(e.d.At) || t.DryRun != nil {
+	if !start.After(e.d.At()) || t.DryRun != nil {
 		return ""
 	}
 	p := t.waiters.places.enter(start, serverOf(e.received))
@@ -71,7 +71,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 // throttler's clock. It returns why the request cannot be served, or "". A client
 // that leaves ends the request's context.
 func (t *throttle) waitForStart(e *entry) (reason string) {
-	wait := e.d.StartAt().Sub(e.d.At)
+	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
 		t.fail(e.received, failure{err: errTooLate, charges: e.charges, outcome: answered503})

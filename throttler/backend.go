@@ -1,9 +1,6 @@
 package throttler
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 // Backend keeps counts. Users hold a [Throttler]; only those who write a
 // backend, or wrap one, implement this. Package backendtest checks the contract.
@@ -35,8 +32,7 @@ import (
 //     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
 //     given back.
 //
-// Requests reach a backend validated, with every Partition filled in and Now
-// in whole milliseconds. A Backend must be safe for concurrent use and must
+// Requests reach a backend validated, with every Cost and Partition filled in. A Backend must be safe for concurrent use and must
 // return when ctx is done.
 type Backend interface {
 	// Take decides and, if all limits have room, charges.
@@ -53,18 +49,113 @@ type Backend interface {
 	Settle(ctx context.Context, s Settlement) (Decision, error)
 }
 
-// Request is one decision to make.
+// Request is one decision to make: see [NewRequest]. It is passed by value, and
+// one charge needs no memory of its own.
 //
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
-	Now     time.Time // whole milliseconds
-	Charges []Charge  // at least one, all of one partition, no two for one count
+	Now int64 // ms since the epoch
+
+	one  [1]Charge // the charge, if many is nil
+	many []Charge
+}
+
+// NewRequest returns the request for a decision at now, in ms since the epoch,
+// about charges: all with a Partition, and the same one, no two for one count. It
+// keeps the slice if there are several. A backend that decides without counts
+// answers about no charges.
+func NewRequest(now int64, charges ...Charge) Request {
+	if len(charges) == 1 {
+		return Request{Now: now, one: [1]Charge{charges[0]}}
+	}
+	return Request{Now: now, many: charges}
+}
+
+// Charges returns the charges. They are not to be changed.
+func (r *Request) Charges() []Charge {
+	if r.many == nil && r.one[0].Policy != nil {
+		return r.one[:]
+	}
+	return r.many
 }
 
 // Settlement corrects the costs of an allowed decision.
 type Settlement struct {
-	Now     time.Time // whole milliseconds
-	Charged Decision  // as the same backend returned it
-	Costs   []int64   // real costs, one for each of Charged.Charges
+	Now     int64    // ms since the epoch
+	Charged Decision // as the same backend returned it
+	Costs   []int64  // real costs, one for each of Charged.Charges
+}
+
+// Result is a backend's answer about one limit. Users read it as a [Status].
+// Instants are ms since the epoch.
+type Result struct {
+	Used    int64
+	ResetAt int64
+	RetryAt int64 // 0 if the charge fits, NeverFits if it never can
+	StartAt int64 // of a LeakyBucket that was charged, else 0
+	Mark    Mark
+}
+
+// NeverFits is the RetryAt of a Result whose charge exceeds the capacity.
+const NeverFits = -1
+
+// Remaining returns what is left of l, which r reports on.
+func (r *Result) Remaining(l *Limit) int64 { return max(l.Capacity()-r.Used, 0) }
+
+// Mark names the window, or the point of a bucket, that a charge went to, for
+// Refund and Settle.
+type Mark struct {
+	At       int64 // ms since the epoch
+	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
+	Shared   bool  // the charge went to a count that several keys share
+}
+
+// NewDecision returns the decision about r that a backend is about to make: not
+// allowed, and with a zero Result for each limit.
+func NewDecision(r Request) (d Decision) {
+	d.Begin(&r)
+	return d
+}
+
+// Begin makes d, a zero Decision, the one that [NewDecision] returns.
+func (d *Decision) Begin(r *Request) {
+	d.request = *r
+	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
+		return
+	}
+	limits, charges := 0, r.Charges()
+	for i := range charges {
+		limits += len(charges[i].Policy.Limits)
+	}
+	if limits > 1 {
+		d.many = make([]Result, limits)
+	}
+}
+
+// Request returns what was decided about.
+func (d *Decision) Request() Request { return d.request }
+
+// About returns d as the decision about r, a request of the same costs and limits.
+// The two share their results.
+func (d *Decision) About(r Request) Decision {
+	return Decision{Allowed: d.Allowed, request: r, one: d.one, many: d.many}
+}
+
+// Results returns the results of the limits of all charges, in their order, for
+// a backend to fill in.
+func (d *Decision) Results() []Result {
+	if d.many == nil && d.request.one[0].Policy != nil {
+		return d.one[:]
+	}
+	return d.many
+}
+
+// ResultsOf returns those of charge i's limits.
+func (d *Decision) ResultsOf(i int) []Result {
+	first, charges := 0, d.Charges()
+	for c := range charges[:i] {
+		first += len(charges[c].Policy.Limits)
+	}
+	return d.Results()[first : first+len(charges[i].Policy.Limits)]
 }

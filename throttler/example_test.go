@@ -29,9 +29,9 @@ func ExampleThrottler_Take() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(d.Allowed, d.Limits[0].Remaining, d.Limits[1].Remaining)
+		fmt.Println(d.Allowed, d.Limit(0).Remaining, d.Limit(1).Remaining)
 		if !d.Allowed {
-			fmt.Println("again in", d.RetryAt().Sub(d.At))
+			fmt.Println("again in", d.RetryAt().Sub(d.At()))
 		}
 	}
 	// Output:
@@ -57,7 +57,7 @@ func ExampleThrottler_Take_chain() {
 			fmt.Println(err)
 			return
 		}
-		for _, s := range d.Limits {
+		for _, s := range d.Limits() {
 			fmt.Println(s.Policy.Name, s.Used, s.Refused)
 		}
 	}
@@ -78,10 +78,10 @@ func ExampleThrottler_Settle() {
 	}}
 	d, _ := t.Take(context.Background(), throttler.Charge{Policy: rows, Key: "alice", Cost: 10}) // an estimate
 	d, _ = t.Settle(context.Background(), d, 130)
-	fmt.Println("used", d.Limits[0].Used, "remaining", d.Limits[0].Remaining)
+	fmt.Println("used", d.Limit(0).Used, "remaining", d.Limit(0).Remaining)
 
 	d, _ = t.Take(context.Background(), rows.Charge("alice"))
-	fmt.Println("allowed", d.Allowed, "again in", d.RetryAt().Sub(d.At))
+	fmt.Println("allowed", d.Allowed, "again in", d.RetryAt().Sub(d.At()))
 
 	c.Set(d.RetryAt())
 	d, _ = t.Take(context.Background(), rows.Charge("alice"))

@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"time"
 
 	"github.com/weir-go/weir/clock"
 )
@@ -40,13 +39,13 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // room, charges them all; else none. Charges to one count, of one key under one
 // policy, add up: the decision has one charge of their sum. Errors wrap
 // [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
-func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, error) {
-	r, err := t.request(charges)
-	if err != nil {
-		return Decision{}, err
+func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	var r Request
+	if err = resolve(&r, charges); err != nil {
+		return d, err
 	}
-	d, err := t.backend.Take(ctx, r)
-	if err != nil {
+	r.Now = t.now()
+	if d, err = t.backend.Take(ctx, r); err != nil {
 		return Decision{}, err
 	}
 	if d.Allowed {
@@ -57,13 +56,13 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (Decision, erro
 
 // Peek reports what Take would answer, charging nothing. A replica may serve
 // it, and lag a little behind.
-func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
-	r, err := t.request(charges)
-	if err != nil {
-		return Decision{}, err
+func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	var r Request
+	if err = resolve(&r, charges); err != nil {
+		return d, err
 	}
-	d, err := t.backend.Peek(ctx, r)
-	if err != nil {
+	r.Now = t.now()
+	if d, err = t.backend.Peek(ctx, r); err != nil {
 		return Decision{}, err
 	}
 	d.receipt = tookNothing
@@ -78,7 +77,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 // same counts: an allowed decision that went through JSON or was put together by
 // hand is an error that wraps [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
-	return t.settle(ctx, d, make([]int64, len(d.Charges)))
+	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
 // Settle replaces the costs that d charged, one for each of d.Charges, by the
@@ -89,12 +88,12 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 // once; after that, and if d took nothing, it is returned as it is. Decisions of
 // other processes are errors, as for Refund.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
-	if len(costs) != len(d.Charges) {
-		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges))
+	if len(costs) != len(d.Charges()) {
+		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges()))
 	}
 	for i, cost := range costs {
 		if cost < 0 || cost > MaxQuota {
-			return Decision{}, invalid("charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges[i].Policy.Name, cost, int64(MaxQuota))
+			return Decision{}, invalid("charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges()[i].Policy.Name, cost, int64(MaxQuota))
 		}
 	}
 	return t.settle(ctx, d, costs)
@@ -110,7 +109,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err // nothing was sent: the receipt stays good
 	}
-	if d.receipt.done.Swap(true) || costsAs(d.Charges, costs) {
+	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {
 		return d, nil
 	}
 	after, err := t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
@@ -131,18 +130,17 @@ func costsAs(charges []Charge, costs []int64) bool {
 	return true
 }
 
-func (t *Throttler) request(charges []Charge) (Request, error) {
-	all, err := resolve(charges)
-	if err != nil {
-		return Request{}, err
+// now returns the clock's instant in ms since the epoch. A clock that shows a
+// time outside the years 1970 to 9999 is read as their nearest end: instants are
+// stored in six bytes.
+func (t *Throttler) now() int64 {
+	ms := int64(0)
+	if system, ok := t.clock.(clock.System); ok {
+		ms = system.UnixMilli()
+	} else {
+		ms = t.clock.Now().UnixMilli()
 	}
-	return Request{Now: t.now(), Charges: all}, nil
+	return min(max(ms, 0), maxInstant)
 }
 
-// now returns the clock's instant in whole milliseconds. A clock that stands
-// outside the years 1970 to 9999 is read as their nearest end: instants are
-// stored in six bytes.
-func (t *Throttler) now() time.Time {
-	ms := t.clock.Now().UnixMilli()
-	return time.UnixMilli(min(max(ms, 0), Never.UnixMilli())).UTC()
-}
+var maxInstant = Never.UnixMilli()

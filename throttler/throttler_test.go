@@ -129,8 +129,8 @@ func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
 		t.Errorf("15 of 20 and 0 of 5 left: the limit of %d binds, want that of 5", got)
 	}
 	d, _ = th.Take(t.Context(), p.Charge("k"))
-	if d.Allowed || d.Binding().Limit.Quota != 5 || !d.RetryAt().Equal(t0.Add(3*time.Second)) || d.Limits[0].Used != 5 || d.Limits[0].Refused {
-		t.Errorf("the sixth call: %+v, retry at %v", d.Limits, d.RetryAt())
+	if d.Allowed || d.Binding().Limit.Quota != 5 || !d.RetryAt().Equal(t0.Add(3*time.Second)) || d.Limit(0).Used != 5 || d.Limit(0).Refused {
+		t.Errorf("the sixth call: %+v, retry at %v", d, d.RetryAt())
 	}
 	for range 3 {
 		c.Advance(3 * time.Second)
@@ -151,10 +151,10 @@ func TestAChargeWithoutACostCosts1(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("p", per(1, time.Minute))
 	zero := throttler.Charge{Policy: p, Key: "k"}
-	if d, err := th.Peek(t.Context(), zero); err != nil || !d.Allowed || d.Charges[0].Cost != 1 {
+	if d, err := th.Peek(t.Context(), zero); err != nil || !d.Allowed || d.Charges()[0].Cost != 1 {
 		t.Errorf("peek: %+v, error %v; want a peek at cost 1", d, err)
 	}
-	if d, err := th.Take(t.Context(), zero); err != nil || !d.Allowed || d.Limits[0].Used != 1 || d.Charges[0].Cost != 1 {
+	if d, err := th.Take(t.Context(), zero); err != nil || !d.Allowed || d.Limit(0).Used != 1 || d.Charges()[0].Cost != 1 {
 		t.Errorf("take: %+v, error %v; want used 1", d, err)
 	}
 	if d, _ := th.Take(t.Context(), zero); d.Allowed {
@@ -170,10 +170,10 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 	p := policy("p", per(5, time.Minute))
 	again := policy("p", per(5, time.Minute)) // the same limits, loaded twice
 	d, err := th.Take(t.Context(), p.Charge("k"), p.Charge("other"), throttler.Charge{Policy: again, Key: "k", Cost: 2})
-	if err != nil || len(d.Charges) != 2 || d.Charges[0].Cost != 3 || d.Limits[0].Used != 3 || d.Limits[1].Used != 1 {
+	if err != nil || len(d.Charges()) != 2 || d.Charges()[0].Cost != 3 || d.Limit(0).Used != 3 || d.Limit(1).Used != 1 {
 		t.Fatalf("%+v, error %v; want 3 for k and 1 for other", d, err)
 	}
-	if after, err := th.Settle(t.Context(), d, 1, 1); err != nil || after.Limits[0].Used != 1 {
+	if after, err := th.Settle(t.Context(), d, 1, 1); err != nil || after.Limit(0).Used != 1 {
 		t.Errorf("settled to 1: %+v, error %v", after, err)
 	}
 	if d, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 3}, throttler.Charge{Policy: p, Key: "k", Cost: 3}); d.Allowed {
@@ -209,7 +209,7 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 		t.Errorf("refund of a refusal: %v; it took nothing, so there is nothing to lose", err)
 	}
 	after, err := th.Refund(t.Context(), taken)
-	if err != nil || after.Limits[0].Used != 0 {
+	if err != nil || after.Limit(0).Used != 0 {
 		t.Errorf("refund of the decision itself: %+v, %v", after, err)
 	}
 	if _, err := th.Refund(t.Context(), after); err != nil {
@@ -234,7 +234,7 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Limits[0].Used
+		return d.Limit(0).Used
 	}
 	_, _ = th.Take(t.Context(), p.Charge("k"))
 	d, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 4})
@@ -245,8 +245,8 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 	}
 	copied := d
 	after, err := th.Refund(t.Context(), d)
-	if err != nil || after.Limits[0].Used != 1 || used() != 1 {
-		t.Errorf("refund: used %d, then %d, error %v; want 1", after.Limits[0].Used, used(), err)
+	if err != nil || after.Limit(0).Used != 1 || used() != 1 {
+		t.Errorf("refund: used %d, then %d, error %v; want 1", after.Limit(0).Used, used(), err)
 	}
 	if _, err := th.Refund(t.Context(), copied); err != nil || used() != 1 {
 		t.Errorf("a second refund, of a copy: used %d, error %v; want 1", used(), err)
@@ -278,8 +278,8 @@ func TestTakeLeavesTheCallersChargesAlone(t *testing.T) {
 	if err != nil || !slices.Equal(charges, before) {
 		t.Errorf("charges are now %+v, error %v", charges, err)
 	}
-	if d.Charges[1].Partition != "acme" {
-		t.Errorf("alice's partition is %q, want the outermost key", d.Charges[1].Partition)
+	if d.Charges()[1].Partition != "acme" {
+		t.Errorf("alice's partition is %q, want the outermost key", d.Charges()[1].Partition)
 	}
 }
 

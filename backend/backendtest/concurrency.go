@@ -72,9 +72,9 @@ func rush(ctx context.Context, backend throttler.Backend, l throttler.Limit) err
 				return err
 			}
 			if d.Allowed {
-				allowed[g] = append(allowed[g], d.Limits[0])
-			} else if d.Limits[0].Used != rushQuota {
-				return fmt.Errorf("refused at used %d of %d", d.Limits[0].Used, rushQuota)
+				allowed[g] = append(allowed[g], d.Limit(0))
+			} else if d.Limit(0).Used != rushQuota {
+				return fmt.Errorf("refused at used %d of %d", d.Limit(0).Used, rushQuota)
 			}
 		}
 		return nil
@@ -150,7 +150,7 @@ func contend(ctx context.Context, backend throttler.Backend) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range d.Limits {
+	for _, s := range d.Limits() {
 		if s.Used != want[s.Policy] || s.Used > s.Limit.Quota {
 			return fmt.Errorf("used of %q, %v, is %d of %d; the takes that were allowed charged it %d", s.Policy.Name, s.Limit, s.Used, s.Limit.Quota, want[s.Policy])
 		}
@@ -171,7 +171,7 @@ func takeAndRefund(ctx context.Context, backend throttler.Backend) error {
 			if d, err = t.Refund(ctx, d); err != nil {
 				return err
 			}
-			for _, s := range d.Limits {
+			for _, s := range d.Limits() {
 				if s.Used < 0 || s.Used > s.Limit.Quota || s.Remaining > s.Limit.Capacity() {
 					return fmt.Errorf("%v: used %d, remaining %d after a refund", s.Limit, s.Used, s.Remaining)
 				}
@@ -186,7 +186,7 @@ func takeAndRefund(ctx context.Context, backend throttler.Backend) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range d.Limits {
+	for _, s := range d.Limits() {
 		if s.Used != 0 && s.Limit.Algorithm != throttler.LeakyBucket { // a queue keeps what could not be given back
 			return fmt.Errorf("%v: used is %d after everything was refunded, want 0", s.Limit, s.Used)
 		}

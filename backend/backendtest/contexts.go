@@ -50,7 +50,7 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 			"peek": func() (throttler.Decision, error) { return t.Peek(done, core(1)...) },
 			// A Throttler looks at the context itself before it settles.
 			"settle": func() (throttler.Decision, error) {
-				return backend.Settle(done, throttler.Settlement{Now: t0, Charged: taken, Costs: []int64{1}})
+				return backend.Settle(done, throttler.Settlement{Now: t0.UnixMilli(), Charged: taken, Costs: []int64{1}})
 			},
 		}
 		for name, call := range calls {
@@ -67,7 +67,7 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 	if err != nil {
 		return err
 	}
-	if got, want := after.Limits[0].Used, before.Limits[0].Used; got != want || want != 3 {
+	if got, want := after.Limit(0).Used, before.Limit(0).Used; got != want || want != 3 {
 		return fmt.Errorf("used is %d after calls with contexts that were done, want %d as before, and 3", got, want)
 	}
 	return nil
@@ -120,7 +120,7 @@ func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
 	if err != nil {
 		return err
 	}
-	if used := d.Limits[0].Used; used < least.Load() || used > most.Load() {
+	if used := d.Limit(0).Used; used < least.Load() || used > most.Load() {
 		return fmt.Errorf("used is %d; the answers, and the errors that wrap ErrUnavailable, allow %d to %d", used, least.Load(), most.Load())
 	}
 	return nil

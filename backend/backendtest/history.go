@@ -148,19 +148,19 @@ func (h *history) refund(ctx context.Context) error {
 	d := h.taken[h.rng.IntN(len(h.taken))]
 	want, errWant := h.model.Refund(ctx, d.model)
 	got, errGot := h.other.Refund(ctx, d.other)
-	h.note("refund of %v %v: %v", d.other.At.UnixMilli(), d.other.Charges, got)
+	h.note("refund of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
 	return h.compare("refund", got, want, errGot, errWant)
 }
 
 func (h *history) settle(ctx context.Context) error {
 	d := h.taken[h.rng.IntN(len(h.taken))]
-	costs := make([]int64, len(d.model.Charges))
-	for i, c := range d.model.Charges {
+	costs := make([]int64, len(d.model.Charges()))
+	for i, c := range d.model.Charges() {
 		costs[i] = h.cost(c.Policy)
 	}
 	want, errWant := h.model.Settle(ctx, d.model, costs...)
 	got, errGot := h.other.Settle(ctx, d.other, costs...)
-	h.note("settle of %v %v to %v: %v", d.other.At.UnixMilli(), d.other.Charges, costs, got)
+	h.note("settle of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
 	return h.compare("settle", got, want, errGot, errWant)
 }
 
@@ -168,15 +168,15 @@ func (h *history) settle(ctx context.Context) error {
 // process that lost its memory, or has a fault, may do so twice.
 func (h *history) settleAgain(ctx context.Context) error {
 	d := h.taken[h.rng.IntN(len(h.taken))]
-	costs := make([]int64, len(d.model.Charges))
-	for i, c := range d.model.Charges {
+	costs := make([]int64, len(d.model.Charges()))
+	for i, c := range d.model.Charges() {
 		if h.rng.IntN(2) == 0 {
 			costs[i] = h.cost(c.Policy)
 		}
 	}
-	want, errWant := h.backends[0].Settle(ctx, throttler.Settlement{Now: h.clock.Now(), Charged: d.model, Costs: costs})
-	got, errGot := h.backends[1].Settle(ctx, throttler.Settlement{Now: h.clock.Now(), Charged: d.other, Costs: costs})
-	h.note("settle again of %v %v to %v: %v", d.other.At.UnixMilli(), d.other.Charges, costs, got)
+	want, errWant := h.backends[0].Settle(ctx, throttler.Settlement{Now: h.clock.Now().UnixMilli(), Charged: d.model, Costs: costs})
+	got, errGot := h.backends[1].Settle(ctx, throttler.Settlement{Now: h.clock.Now().UnixMilli(), Charged: d.other, Costs: costs})
+	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
 	return h.compare("settle again", got, want, errGot, errWant)
 }
 
@@ -280,11 +280,11 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	if (errGot == nil) != (errWant == nil) {
 		return fmt.Errorf("%s: error %w, the model's %w", step, errGot, errWant)
 	}
-	if got.Allowed != want.Allowed || len(got.Limits) != len(want.Limits) {
+	if got.Allowed != want.Allowed || got.NumLimits() != want.NumLimits() {
 		return fmt.Errorf("%s: got  %s\nthe model says %s", step, line(got), line(want))
 	}
-	for i := range want.Limits {
-		g, w := got.Limits[i], want.Limits[i]
+	for i := range want.Limits() {
+		g, w := got.Limit(i), want.Limit(i)
 		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
 			!g.RetryAt.Equal(w.RetryAt) || !g.StartAt.Equal(w.StartAt) {
 			return fmt.Errorf("%s: limit %d, %v: got  %s\nthe model says %s", step, i, w.Limit, line(got), line(want))
@@ -319,9 +319,9 @@ func (h *history) note(format string, args ...any) {
 func line(d throttler.Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "allowed=%v", d.Allowed)
-	for _, s := range d.Limits {
+	for i, s := range d.Limits() {
 		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, start %d, mark %v]",
-			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), s.Mark)
+			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), d.Results()[i].Mark)
 	}
 	return b.String()
 }
@@ -347,13 +347,13 @@ func (m model) states(charges []throttler.Charge) []*algorithm.State {
 }
 
 func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	return algorithm.Look(r, m.states(r.Charges)), nil
+	return algorithm.Look(r, m.states(r.Charges())), nil
 }
 
 func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	return algorithm.Take(r, m.states(r.Charges)), nil
+	return algorithm.Take(r, m.states(r.Charges())), nil
 }
 
 func (m model) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return algorithm.Settle(s, m.states(s.Charged.Charges)), nil
+	return algorithm.Settle(s, m.states(s.Charged.Charges())), nil
 }

@@ -133,10 +133,10 @@ func countsApart(ctx context.Context, backend throttler.Backend, ids []identity)
 }
 
 func usedBy(d throttler.Decision, id identity, used int) error {
-	if len(d.Limits) != 1 || !d.Allowed {
-		return fmt.Errorf("%v: got allowed %v with %d limits, want true with 1", id, d.Allowed, len(d.Limits))
+	if d.NumLimits() != 1 || !d.Allowed {
+		return fmt.Errorf("%v: got allowed %v with %d limits, want true with 1", id, d.Allowed, d.NumLimits())
 	}
-	if s := &d.Limits[0]; s.Used != int64(used) || s.Key != id.key {
+	if s := d.Limit(0); s.Used != int64(used) || s.Key != id.key {
 		return fmt.Errorf("%v: got used %d, key %.40q; want used %d: it shares a count with another name", id, s.Used, s.Key, used)
 	}
 	return nil

@@ -108,6 +108,7 @@ type player struct {
 func (p *player) step(ctx context.Context, s *step) error {
 	p.clocks[s.process].Set(t0.Add(s.at))
 	t := p.processes[s.process]
+	taken := p.taken[cmp.Or(s.refund, s.settle)]
 	var d throttler.Decision
 	var err error
 	charges := s.take
@@ -124,18 +125,18 @@ func (p *player) step(ctx context.Context, s *step) error {
 	case s.peek != nil:
 		charges = s.peek
 		d, err = t.Peek(ctx, s.peek...)
-	case s.refund != "" && asksNothing(p.taken[s.refund].Charges):
-		charges = p.taken[s.refund].Charges
-		d, err = p.backend.Settle(ctx, p.settlement(s, p.taken[s.refund], make([]int64, len(charges))))
-	case s.settle != "" && asksNothing(p.taken[s.settle].Charges):
-		charges = p.taken[s.settle].Charges
-		d, err = p.backend.Settle(ctx, p.settlement(s, p.taken[s.settle], s.costs))
+	case s.refund != "" && asksNothing(taken.Charges()):
+		charges = taken.Charges()
+		d, err = p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(charges))))
+	case s.settle != "" && asksNothing(taken.Charges()):
+		charges = taken.Charges()
+		d, err = p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
 	case s.refund != "":
-		charges = p.taken[s.refund].Charges
-		d, err = t.Refund(ctx, p.taken[s.refund])
+		charges = taken.Charges()
+		d, err = t.Refund(ctx, taken)
 	case s.settle != "":
-		charges = p.taken[s.settle].Charges
-		d, err = t.Settle(ctx, p.taken[s.settle], s.costs...)
+		charges = taken.Charges()
+		d, err = t.Settle(ctx, taken, s.costs...)
 	}
 	if err != nil {
 		return err
@@ -162,32 +163,32 @@ func (p *player) request(s *step, charges []throttler.Charge) throttler.Request 
 			charges[i].Partition = cmp.Or(charges[0].Partition, charges[0].Key)
 		}
 	}
-	return throttler.Request{Now: p.now(s), Charges: charges}
+	return throttler.NewRequest(p.now(s), charges...)
 }
 
 func (p *player) settlement(s *step, charged throttler.Decision, costs []int64) throttler.Settlement {
 	return throttler.Settlement{Now: p.now(s), Charged: charged, Costs: costs}
 }
 
-func (p *player) now(s *step) time.Time {
-	return p.clocks[s.process].Now().Truncate(time.Millisecond)
+func (p *player) now(s *step) int64 {
+	return p.clocks[s.process].Now().UnixMilli()
 }
 
 func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
-	if now := t0.Add(s.at).Truncate(time.Millisecond); !d.At.Equal(now) {
-		return fmt.Errorf("the decision's At is %s, want %s", after(d.At), after(now))
+	if now := t0.Add(s.at).Truncate(time.Millisecond); !d.At().Equal(now) {
+		return fmt.Errorf("the decision's At is %s, want %s", after(d.At()), after(now))
 	}
 	if err := reportsAll(d, charges); err != nil {
 		return err
 	}
-	if len(d.Limits) != len(s.want) {
-		return fmt.Errorf("%d limits are reported, want %d", len(d.Limits), len(s.want))
+	if d.NumLimits() != len(s.want) {
+		return fmt.Errorf("%d limits are reported, want %d", d.NumLimits(), len(s.want))
 	}
 	allowed := true
 	for i := range s.want {
 		allowed = allowed && !s.want[i].refused
-		if err := s.want[i].compare(&d.Limits[i]); err != nil {
-			return fmt.Errorf("limit %d, %v, of policy %q: %w", i, d.Limits[i].Limit, d.Limits[i].Policy.Name, err)
+		if err := s.want[i].compare(d.Limit(i)); err != nil {
+			return fmt.Errorf("limit %d, %v, of policy %q: %w", i, d.Limit(i).Limit, d.Limit(i).Policy.Name, err)
 		}
 	}
 	if d.Allowed != allowed {
@@ -198,19 +199,19 @@ func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
 
 // reportsAll checks that d speaks of charges and all of their limits, in order.
 func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
-	if len(d.Charges) != len(charges) {
-		return fmt.Errorf("the decision is about %d charges, want %d", len(d.Charges), len(charges))
+	if len(d.Charges()) != len(charges) {
+		return fmt.Errorf("the decision is about %d charges, want %d", len(d.Charges()), len(charges))
 	}
 	place := 0
 	for i, c := range charges {
-		if g := d.Charges[i]; g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost {
+		if g := d.Charges()[i]; g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost {
 			return fmt.Errorf("charge %d is %d of %s/%.40q, want %d of %s/%.40q", i, g.Cost, g.Policy.Name, g.Key, c.Cost, c.Policy.Name, c.Key)
 		}
 		for j, l := range c.Policy.Limits {
-			if place == len(d.Limits) {
+			if place == d.NumLimits() {
 				return fmt.Errorf("%d limits are reported; charge %d, limit %d is missing", place, i, j)
 			}
-			g := &d.Limits[place]
+			g := d.Limit(place)
 			if g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost || g.Limit != l {
 				return fmt.Errorf("status %d is about cost %d of %v for %.40q, want charge %d, limit %d: cost %d of %v for %.40q",
 					place, g.Cost, g.Limit, g.Key, i, j, c.Cost, l, c.Key)
@@ -221,7 +222,7 @@ func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
 	return nil
 }
 
-func (w *status) compare(g *throttler.Status) error {
+func (w *status) compare(g throttler.Status) error {
 	retryAt, startAt := time.Time{}, time.Time{}
 	switch {
 	case w.refused && w.retryAt == forever:

@@ -91,22 +91,14 @@ func renamed(rename func(c *throttler.Charge)) broken {
 		return charges
 	}
 	restored := func(d throttler.Decision, charges []throttler.Charge) throttler.Decision {
-		d.Charges = charges
-		place := 0
-		for _, c := range charges {
-			for range c.Policy.Limits {
-				d.Limits[place].Policy, d.Limits[place].Key = c.Policy, c.Key
-				place++
-			}
-		}
-		return d
+		return d.About(throttler.NewRequest(d.At().UnixMilli(), charges...))
 	}
 	ask := func(call func(context.Context, throttler.Request) (throttler.Decision, error), ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-		d, err := call(ctx, throttler.Request{Now: r.Now, Charges: each(r.Charges)})
+		d, err := call(ctx, throttler.NewRequest(r.Now, each(r.Charges())...))
 		if err != nil {
 			return d, err
 		}
-		return restored(d, r.Charges), nil
+		return restored(d, r.Charges()), nil
 	}
 	return broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
@@ -116,8 +108,8 @@ func renamed(rename func(c *throttler.Charge)) broken {
 			return ask(b.Peek, ctx, r)
 		},
 		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-			charges := s.Charged.Charges
-			s.Charged.Charges = each(charges)
+			charges := s.Charged.Charges()
+			s.Charged = s.Charged.About(throttler.NewRequest(s.Charged.At().UnixMilli(), each(charges)...))
 			d, err := b.Settle(ctx, s)
 			if err != nil {
 				return d, err
@@ -136,14 +128,15 @@ var mutants = []struct {
 }{
 	{"charges one charge after the other", allOrNothing, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-			all := throttler.Decision{Allowed: true, At: r.Now, Charges: r.Charges}
-			for _, c := range r.Charges {
-				d, err := b.Take(ctx, throttler.Request{Now: r.Now, Charges: []throttler.Charge{c}})
+			all := throttler.NewDecision(r)
+			all.Allowed = true
+			for i, c := range r.Charges() {
+				d, err := b.Take(ctx, throttler.NewRequest(r.Now, c))
 				if err != nil {
 					return d, err
 				}
 				all.Allowed = all.Allowed && d.Allowed
-				all.Limits = append(all.Limits, d.Limits...)
+				copy(all.ResultsOf(i), d.Results())
 			}
 			return all, nil
 		}}},
@@ -159,26 +152,23 @@ var mutants = []struct {
 	{"reports the limit that refused only", wholeAnswer, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits {
-				if d.Limits[i].Refused {
-					d.Limits = d.Limits[:i+1]
-					break
-				}
+			if err == nil && !d.Allowed {
+				d = cut(d)
 			}
 			return d, err
 		},
 		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Peek(ctx, r)
-			if len(d.Limits) > 1 {
-				d.Limits = d.Limits[:1]
+			if err == nil {
+				d = cut(d)
 			}
 			return d, err
 		}}},
 	{"recomputes reset at", resetStored, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits {
-				d.Limits[i].ResetAt = r.Now.Add(d.Limits[i].Limit.Window)
+			for i := range d.Limits() {
+				d.Results()[i].ResetAt = r.Now + d.Limit(i).Limit.Window.Milliseconds()
 			}
 			return d, err
 		}}},
@@ -186,11 +176,11 @@ var mutants = []struct {
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			now := r.Now
 			d, err := b.Peek(ctx, r)
-			if err == nil && d.Limits[0].Used == 0 {
-				r.Now = now.Add(-1e6)
+			if err == nil && d.Limit(0).Used == 0 {
+				r.Now = now - 1
 				if late, err := b.Peek(ctx, r); err == nil && !late.Allowed {
-					late.At = now
-					return late, nil
+					r.Now = now
+					return late.About(r), nil
 				}
 				r.Now = now
 			}
@@ -215,15 +205,14 @@ var mutants = []struct {
 		}}},
 	{"refunds to the window of the moment", refundNames, broken{
 		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-			for i, c := range s.Charged.Charges {
+			for i, c := range s.Charged.Charges() {
 				c.Cost = 0
-				d, err := b.Peek(ctx, throttler.Request{Now: s.Now, Charges: []throttler.Charge{c}})
+				d, err := b.Peek(ctx, throttler.NewRequest(s.Now, c))
 				if err != nil {
 					return d, err
 				}
-				if len(s.Charged.Limits) == 1 && i == 0 && c.Policy.Limits[0].Algorithm == throttler.FixedWindow {
-					s.Charged.Limits = append([]throttler.Status(nil), s.Charged.Limits...)
-					s.Charged.Limits[0].Mark.At = d.Limits[0].ResetAt.UnixMilli()
+				if s.Charged.NumLimits() == 1 && i == 0 && c.Policy.Limits[0].Algorithm == throttler.FixedWindow {
+					s.Charged.Results()[0].Mark.At = d.Results()[0].ResetAt
 				}
 			}
 			return b.Settle(ctx, s)
@@ -236,9 +225,9 @@ var mutants = []struct {
 		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 			costs := append([]int64(nil), s.Costs...)
 			place := 0
-			for i, c := range s.Charged.Charges {
+			for i, c := range s.Charged.Charges() {
 				for range c.Policy.Limits {
-					status := &s.Charged.Limits[place]
+					status := s.Charged.Limit(place)
 					costs[i] = min(costs[i], c.Cost+status.Remaining)
 					place++
 				}
@@ -249,7 +238,7 @@ var mutants = []struct {
 	{"refuses costs of zero where nothing is left", costZero, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Peek(ctx, r)
-			if err == nil && d.Limits[0].Remaining == 0 {
+			if err == nil && d.Limit(0).Remaining == 0 {
 				d.Allowed = false
 				return d, nil
 			}
@@ -258,9 +247,9 @@ var mutants = []struct {
 	{"names a time for what can never fit", costTooHigh, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits {
-				if d.Limits[i].RetryAt.Equal(throttler.Never) {
-					d.Limits[i].RetryAt = d.Limits[i].ResetAt
+			for i := range d.Limits() {
+				if result := &d.Results()[i]; result.RetryAt == throttler.NeverFits {
+					result.RetryAt = result.ResetAt
 				}
 			}
 			return d, err
@@ -268,9 +257,9 @@ var mutants = []struct {
 	{"retries at reset at", retryEarliest, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits {
-				if s := &d.Limits[i]; s.Refused && !s.RetryAt.Equal(throttler.Never) {
-					s.RetryAt = s.ResetAt
+			for i := range d.Limits() {
+				if result := &d.Results()[i]; result.RetryAt > 0 {
+					result.RetryAt = result.ResetAt
 				}
 			}
 			return d, err
@@ -278,9 +267,9 @@ var mutants = []struct {
 	{"starts all of a queue at once", leakyCounts, broken{
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits {
-				if s := &d.Limits[i]; !s.StartAt.IsZero() {
-					s.StartAt = r.Now
+			for i := range d.Limits() {
+				if result := &d.Results()[i]; result.StartAt != 0 {
+					result.StartAt = r.Now
 				}
 			}
 			return d, err
@@ -288,8 +277,8 @@ var mutants = []struct {
 	{"counts in single precision", exactCounts, broken{
 		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			d, err := b.Peek(ctx, r)
-			for i := range d.Limits {
-				d.Limits[i].Used = int64(float32(d.Limits[i].Used))
+			for i := range d.Limits() {
+				d.Results()[i].Used = int64(float32(d.Results()[i].Used))
 			}
 			return d, err
 		}}},
@@ -339,10 +328,22 @@ var mutants = []struct {
 	})},
 }
 
+// cut returns d without all that follows the first limit of its first charge.
+func cut(d throttler.Decision) throttler.Decision {
+	c := d.Charges()[0]
+	p := *c.Policy
+	p.Limits = p.Limits[:1]
+	c.Policy = &p
+	r := throttler.NewDecision(throttler.NewRequest(d.At().UnixMilli(), c))
+	r.Allowed = d.Allowed
+	r.Results()[0] = d.Results()[0]
+	return r
+}
+
 func costsOf(d throttler.Decision) []int64 {
-	costs := make([]int64, len(d.Charges))
+	costs := make([]int64, len(d.Charges()))
 	for i := range costs {
-		costs[i] = d.Charges[i].Cost
+		costs[i] = d.Charges()[i].Cost
 	}
 	return costs
 }
@@ -351,23 +352,15 @@ func costsOf(d throttler.Decision) []int64 {
 // take that cost nothing.
 func charge(b throttler.Backend, ctx context.Context, r throttler.Request, d throttler.Decision) (throttler.Decision, error) {
 	costs := costsOf(d)
-	d.Charges = append([]throttler.Charge(nil), d.Charges...)
-	for i := range d.Charges {
-		d.Charges[i].Cost = 0
+	free := append([]throttler.Charge(nil), d.Charges()...)
+	for i := range free {
+		free[i].Cost = 0
 	}
-	d, err := b.Settle(ctx, throttler.Settlement{Now: r.Now, Charged: d, Costs: costs})
+	d, err := b.Settle(ctx, throttler.Settlement{Now: r.Now, Charged: d.About(throttler.NewRequest(r.Now, free...)), Costs: costs})
 	if err != nil {
 		return d, err
 	}
-	d.Charges = r.Charges
-	place := 0
-	for _, c := range r.Charges {
-		for range c.Policy.Limits {
-			d.Limits[place].Cost = c.Cost
-			place++
-		}
-	}
-	return d, err
+	return d.About(r), nil
 }
 
 // Each mutant fails, in a case that names the sentence which it breaks.

@@ -110,7 +110,7 @@ type Arrival struct {
 
 // ReleaseRequest asks a backend to release counts.
 type ReleaseRequest struct {
-	Now     time.Time          // whole milliseconds
+	Now     int64              // ms since the epoch
 	Charges []throttler.Charge // of one partition; their costs are ignored
 
 	// To is the backend that receives the counts.

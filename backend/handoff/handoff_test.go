@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
@@ -20,19 +19,19 @@ func used(t *testing.T, s *handoff.Stored) int64 {
 	if s == nil {
 		return -1
 	}
-	var results [1]algorithm.Result
+	var results [1]throttler.Result
 	s.State.Look(perMinute, 0, now, results[:])
 	return results[0].Used
 }
 
 func charged(s *handoff.Stored, cost int64) *handoff.Stored {
-	var results [1]algorithm.Result
+	var results [1]throttler.Result
 	s.State.Charge(perMinute, cost, now, results[:])
 	return s
 }
 
 func release(s *handoff.Stored, to handoff.BackendID, version, clock int64) (handoff.Released, *handoff.Stored) {
-	return handoff.Release(&handoff.ReleaseRequest{To: to, Version: version, Keep: time.Minute, Now: time.UnixMilli(now)}, s, clock)
+	return handoff.Release(&handoff.ReleaseRequest{To: to, Version: version, Keep: time.Minute, Now: now}, s, clock)
 }
 
 // TestSlowMover has one process release a count, another overtake it and bring
@@ -113,7 +112,7 @@ func TestDeadCounts(t *testing.T) {
 	if count, _, _, _ := handoff.Find(dead, nil, 0, later, 0); count != dead {
 		t.Error("a dead count is not continued where counts do not move")
 	}
-	if r, _ := handoff.Release(&handoff.ReleaseRequest{To: there, Version: 5, Now: time.UnixMilli(later)}, dead, 0); r.State != nil || r.ReleaseVersion != 0 {
+	if r, _ := handoff.Release(&handoff.ReleaseRequest{To: there, Version: 5, Now: later}, dead, 0); r.State != nil || r.ReleaseVersion != 0 {
 		t.Errorf("a dead count without a claim was released: %+v", r)
 	}
 	arrival := &handoff.Placement{Backend: here, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}}}

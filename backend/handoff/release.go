@@ -7,8 +7,7 @@ package handoff
 func Release(r *ReleaseRequest, stored *Stored, clock int64) (released Released, left *Stored) {
 	life := r.Keep.Milliseconds()
 	left = &Stored{Claim: &Claim{Version: r.Version, LeftFor: r.To}}
-	now := r.Now.UnixMilli()
-	if stored = stored.present(now, clock); stored != nil {
+	if stored = stored.present(r.Now, clock); stored != nil {
 		var claim Claim
 		if stored.Claim != nil {
 			claim = *stored.Claim
@@ -17,7 +16,7 @@ func Release(r *ReleaseRequest, stored *Stored, clock int64) (released Released,
 			return Released{Superseded: true, Owner: claim.LeftFor, Version: claim.Version}, nil
 		}
 		left.State = stored.State.Clone()
-		life = max(life, stored.Life(now, clock))
+		life = max(life, stored.Life(r.Now, clock))
 		left.Claim.ReleaseVersion = r.Version
 		if claim.LeftFor != 0 {
 			left.Claim.ReleaseVersion = claim.ReleaseVersion

@@ -1,8 +1,6 @@
 package memcachedbackend
 
 import (
-	"time"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
@@ -23,19 +21,19 @@ type before struct {
 }
 
 // locate returns the counts of charges under p, nil if counts do not move.
-func (it *item) locate(names []name, p *handoff.Placement, now time.Time) (counts, error) {
+func (it *item) locate(names []name, p *handoff.Placement, now int64) (counts, error) {
 	stored, err := it.stored(names)
 	if err != nil {
 		return counts{}, err
 	}
-	found, err := handoff.FindAll(stored, p, now.UnixMilli(), it.now)
+	found, err := handoff.FindAll(stored, p, now, it.now)
 	if err != nil {
 		return counts{}, err
 	}
 	c := counts{names, found, make([]*algorithm.State, len(names)), make([]before, len(names))}
 	for i := range names {
 		c.states[i] = &found[i].State
-		c.was[i] = before{found[i].Life(now.UnixMilli(), it.now), stored[i] != nil}
+		c.was[i] = before{found[i].Life(now, it.now), stored[i] != nil}
 	}
 	return c, nil
 }
@@ -55,9 +53,9 @@ func (it *item) stored(names []name) ([]*handoff.Stored, error) {
 }
 
 // keep puts count i of c, as the decision left it, into the item.
-func (it *item) keep(c counts, i int, now time.Time) {
+func (it *item) keep(c counts, i int, now int64) {
 	expiry := int64(0) // it stays
-	if life := c.found[i].Life(now.UnixMilli(), it.now); !c.was[i].found || c.found[i].Arrived || life > c.was[i].life {
+	if life := c.found[i].Life(now, it.now); !c.was[i].found || c.found[i].Arrived || life > c.was[i].life {
 		expiry = it.now + life + it.margin
 	}
 	it.put(c.names[i].inPartition, c.found[i].Stored, expiry)
@@ -69,8 +67,8 @@ func (it *item) take(r throttler.Request, names []name, p *handoff.Placement) (d
 		return d, false, err
 	}
 	d = algorithm.Take(r, counts.states)
-	for i := range r.Charges {
-		if d.Allowed && r.Charges[i].Cost > 0 || counts.found[i].Arrived {
+	for i := range r.Charges() {
+		if d.Allowed && r.Charges()[i].Cost > 0 || counts.found[i].Arrived {
 			it.keep(counts, i, r.Now)
 			changed = true
 		}
@@ -87,7 +85,7 @@ func (it *item) peek(r throttler.Request, names []name, p *handoff.Placement) (t
 }
 
 func (it *item) settle(s throttler.Settlement, names []name, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
-	charges := s.Charged.Charges
+	charges := s.Charged.Charges()
 	counts, err := it.locate(names, p, s.Now)
 	if err != nil {
 		return d, false, err

@@ -167,7 +167,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item, names []name) (changed bool, err error) {
+	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (changed bool, err error) {
 		d, changed, err = it.take(r, names, p)
 		return changed, err
 	})
@@ -180,7 +180,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges, func(it *item, names []name) (_ bool, err error) {
+	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (_ bool, err error) {
 		d, err = it.peek(r, names, p)
 		return false, err
 	})
@@ -193,7 +193,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, s.Charged.Charges, func(it *item, names []name) (changed bool, err error) {
+	err := b.decide(ctx, s.Charged.Charges(), func(it *item, names []name) (changed bool, err error) {
 		d, changed, err = it.settle(s, names, p)
 		return changed, err
 	})

@@ -89,7 +89,7 @@ func TestHotKeyOfFourProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range d.Limits {
+	for _, s := range d.Limits() {
 		if s.Used != hotQuota {
 			t.Errorf("%v: used %d, want %d", s.Limit, s.Used, hotQuota)
 		}
@@ -155,7 +155,7 @@ func TestLostAnswersChargeOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		used, least, most := d.Limits[0].Used, charged.Load(), charged.Load()+unknown.Load()
+		used, least, most := d.Limit(0).Used, charged.Load(), charged.Load()+unknown.Load()
 		if used < least || used > most || processes == 1 && unknown.Load() > 0 {
 			t.Errorf("%d processes: used %d, with %d takes answered and %d left open", processes, used, least, unknown.Load())
 		}
@@ -182,7 +182,7 @@ func TestRestart(t *testing.T) {
 				}
 				for {
 					m := most.Load()
-					if d.Limits[0].Used <= m || most.CompareAndSwap(m, d.Limits[0].Used) {
+					if d.Limit(0).Used <= m || most.CompareAndSwap(m, d.Limit(0).Used) {
 						return
 					}
 				}
@@ -246,7 +246,7 @@ func TestHangingServer(t *testing.T) {
 			t.Errorf("%s returned after %v, its deadline was 30 ms", call.name, took)
 		}
 	}
-	if d, err := th.Take(t.Context(), policy.Charge(keyOn["b"])); err != nil || d.Limits[0].Used != 2 {
+	if d, err := th.Take(t.Context(), policy.Charge(keyOn["b"])); err != nil || d.Limit(0).Used != 2 {
 		t.Errorf("on the other server: %v, want used 2", err)
 	}
 	servers[0].Resume()
@@ -267,8 +267,8 @@ func TestWindowsBeyond30Days(t *testing.T) {
 		}
 		clk.Advance(24 * time.Hour)
 		d, err := th.Take(t.Context(), policy.Charge("alice"))
-		if err != nil || d.Limits[0].Used != 2 || !d.Limits[0].ResetAt.Equal(first.Limits[0].ResetAt) {
-			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limits[0].Used, d.Limits[0].ResetAt, err, first.Limits[0].ResetAt)
+		if err != nil || d.Limit(0).Used != 2 || !d.Limit(0).ResetAt.Equal(first.Limit(0).ResetAt) {
+			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limit(0).Used, d.Limit(0).ResetAt, err, first.Limit(0).ResetAt)
 		}
 	}
 	for _, days := range []time.Duration{29, 31, 365} { // and they go when nobody needs them any more
@@ -327,13 +327,13 @@ func evict(t *testing.T, partition string) {
 		if err != nil {
 			t.Fatalf("take %d: %v", i, err)
 		}
-		hour, twoHours := d.Limits[0].ResetAt.UnixMilli(), d.Limits[1].ResetAt.UnixMilli()
-		if hour+3_600_000 != twoHours || d.Limits[0].Used != d.Limits[1].Used {
-			t.Fatalf("the limits of one key tell different stories: %v", d.Limits)
+		hour, twoHours := d.Limit(0).ResetAt.UnixMilli(), d.Limit(1).ResetAt.UnixMilli()
+		if hour+3_600_000 != twoHours || d.Limit(0).Used != d.Limit(1).Used {
+			t.Fatalf("the limits of one key tell different stories: %v", d)
 		}
 		if before, ok := known[key]; ok && before != hour {
 			lost++
-			if hour != clk.Now().UnixMilli()+3_600_000 || d.Limits[0].Used != 1 {
+			if hour != clk.Now().UnixMilli()+3_600_000 || d.Limit(0).Used != 1 {
 				t.Fatalf("reset-at moved to %d, which is not that of a window that begins now, %d", hour, clk.Now().UnixMilli())
 			}
 		}
@@ -359,8 +359,8 @@ func TestItemThatWouldBeTooLarge(t *testing.T) {
 		if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: raise memcached's -I and MaxItemBytes") {
 			t.Errorf("take %d: %v", taken, failed)
 		}
-		if d, err := th.Peek(t.Context(), c); err != nil || d.Limits[0].Used != taken-1 {
-			t.Errorf("what was there before: used %d, %v; want %d", d.Limits[0].Used, err, taken-1)
+		if d, err := th.Peek(t.Context(), c); err != nil || d.Limit(0).Used != taken-1 {
+			t.Errorf("what was there before: used %d, %v; want %d", d.Limit(0).Used, err, taken-1)
 		}
 	}
 }
@@ -397,10 +397,10 @@ func TestClockThatStandsStill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if used := d.Limits[1].Used; used != takes {
+		if used := d.Limit(1).Used; used != takes {
 			t.Fatalf("of the hour %d are used, want %d", used, takes)
 		}
-		used := d.Limits[0].Used
+		used := d.Limit(0).Used
 		if used <= last {
 			return // the window was over, by the host's clock
 		}

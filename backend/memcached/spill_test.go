@@ -35,8 +35,8 @@ func TestManyCountsInAPartition(t *testing.T) {
 		before := bytesOf(t, server.Addr)
 		for i := from; i < to; i++ {
 			d, err := th.Take(t.Context(), policy.Charge("acme"), member(policy, i))
-			if err != nil || d.Limits[1].Used != 1 {
-				t.Fatalf("member %d: %v, %v; want used 1", i, d.Limits, err)
+			if err != nil || d.Limit(1).Used != 1 {
+				t.Fatalf("member %d: %v, %v; want used 1", i, d, err)
 			}
 			if _, err := th.Refund(t.Context(), d); err != nil {
 				t.Fatal(err)
@@ -55,8 +55,8 @@ func TestManyCountsInAPartition(t *testing.T) {
 	other := process(t, clock.NewManual(t0), nil, server.Addr)
 	for i := 300; i < 300+members; i += 7 {
 		d, err := other.Take(t.Context(), member(policy, i))
-		if err != nil || d.Limits[0].Used != 2 {
-			t.Fatalf("member %d: %v, %v; want used 2", i, d.Limits, err)
+		if err != nil || d.Limit(0).Used != 2 {
+			t.Fatalf("member %d: %v, %v; want used 2", i, d, err)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, s := range d.Limits {
+				for _, s := range d.Limits() {
 					// A take left open may have charged, a refund left open may not have given back.
 					if s.Used < want-open || s.Used > want+open {
 						t.Errorf("%s, %v: used %d; the decisions say %d, and %d are open", name, s.Limit, s.Used, want, open)
@@ -187,8 +187,8 @@ func TestPartitionOutlivesSpilledCounts(t *testing.T) {
 	if own < 24*time.Hour || partition < own {
 		t.Errorf("the count's item goes in %v, the partition's in %v", own, partition)
 	}
-	if d := sequence(t, th, member(day, 0)); d.Limits[0].Used != 2 {
-		t.Errorf("used %d, want 2", d.Limits[0].Used)
+	if d := sequence(t, th, member(day, 0)); d.Limit(0).Used != 2 {
+		t.Errorf("used %d, want 2", d.Limit(0).Used)
 	}
 }
 
@@ -210,8 +210,8 @@ func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
 		}
 		for i := range members {
 			d, err := th.Peek(t.Context(), member(policy, i))
-			if err != nil || d.Limits[0].Used != 2 {
-				t.Errorf("round %d: member %d has used %d, %v; want 2", round, i, d.Limits[0].Used, err)
+			if err != nil || d.Limit(0).Used != 2 {
+				t.Errorf("round %d: member %d has used %d, %v; want 2", round, i, d.Limit(0).Used, err)
 			}
 		}
 		at := b.Locate(member(policy, 0))
@@ -237,8 +237,8 @@ func TestLostCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	for c, want := range map[int]int64{0: 2, 1: 1, 2: 2} {
-		if d := sequence(t, th, member(policy, c)); d.Limits[0].Used != want {
-			t.Errorf("member %d: used %d, want %d", c, d.Limits[0].Used, want)
+		if d := sequence(t, th, member(policy, c)); d.Limit(0).Used != want {
+			t.Errorf("member %d: used %d, want %d", c, d.Limit(0).Used, want)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func TestSpilledCountsMove(t *testing.T) {
 	policy := perHour(100)
 	sequence(t, th, member(policy, 0), member(policy, 0), member(policy, 1), member(policy, 2))
 	request := handoff.ReleaseRequest{
-		Now: t0, Charges: []throttler.Charge{member(policy, 0), member(policy, 3)},
+		Now: t0.UnixMilli(), Charges: []throttler.Charge{member(policy, 0), member(policy, 3)},
 		To: handoff.IDOf("there"), Version: 10, Keep: time.Minute,
 	}
 	released, err := b.Release(t.Context(), request)
@@ -288,13 +288,13 @@ func TestSpilledCountsMove(t *testing.T) {
 	there := &handoff.Placement{Backend: handoff.IDOf("there"), Version: 10, Keep: time.Minute, Arrivals: []handoff.Arrival{
 		{Due: true, State: released[0].State, ReleaseVersion: released[0].ReleaseVersion},
 	}}
-	d, err := memory.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: request.Charges[:1]}, there)
-	if err != nil || d.Limits[0].Used != 3 {
-		t.Errorf("there: %v, %v; want used 3", d.Limits, err)
+	d, err := memory.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges[0]), there)
+	if err != nil || d.Limit(0).Used != 3 {
+		t.Errorf("there: %v, %v; want used 3", d, err)
 	}
 	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // push the claims out
 	here := &handoff.Placement{Backend: handoff.IDOf("here")}
-	_, err = b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: request.Charges}, here)
+	_, err = b.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges...), here)
 	elsewhere := (*handoff.ElsewhereError)(nil)
 	if !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != handoff.IDOf("there") || elsewhere.Counts[1].Owner != handoff.IDOf("there") {
 		t.Errorf("here: %v, want an error that says where both counts are", err)
@@ -325,8 +325,8 @@ func TestLargeCountsOfManyKeys(t *testing.T) {
 		}
 	}
 	for i := range members {
-		if d, err := th.Peek(t.Context(), member(log, i)); err != nil || d.Limits[0].Used != charges {
-			t.Errorf("member %d: used %d, %v; want %d", i, d.Limits[0].Used, err, charges)
+		if d, err := th.Peek(t.Context(), member(log, i)); err != nil || d.Limit(0).Used != charges {
+			t.Errorf("member %d: used %d, %v; want %d", i, d.Limit(0).Used, err, charges)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func BenchmarkTake(b *testing.B) {
 			backend := memorybackend.New(nil)
 			now := time.Now().Truncate(time.Millisecond)
 			run(b, charges, func(i int) error {
-				_, err := backend.Take(context.Background(), throttler.Request{Now: now, Charges: charges[i : i+1]})
+				_, err := backend.Take(context.Background(), throttler.NewRequest(now.UnixMilli(), charges[i:i+1]...))
 				return err
 			})
 		})

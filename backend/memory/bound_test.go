@@ -182,8 +182,8 @@ func TestFullOfOneExhaustedKey(t *testing.T) {
 	}
 	c.Advance(time.Hour)
 	d, err := th.Take(t.Context(), p.Charge("b"))
-	if err != nil || !d.Allowed || d.Limits[0].Mark.Shared {
-		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, d.Limits[0].Mark.Shared, err)
+	if err != nil || !d.Allowed || d.Results()[0].Mark.Shared {
+		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, d.Results()[0].Mark.Shared, err)
 	}
 }
 
@@ -205,8 +205,8 @@ func TestChainOfNewKeysWhenFull(t *testing.T) {
 		used    int64 // of charge 3
 	}{{true, 4}, {false, 4}, {false, 4}} {
 		d, err := th.Take(t.Context(), charges...)
-		if err != nil || d.Allowed != want.allowed || d.Limits[3].Used != want.used || d.Limits[0].Used != 6 {
-			t.Fatalf("take %d: allowed %v, used %d and %d, error %v; want %+v", n, d.Allowed, d.Limits[3].Used, d.Limits[0].Used, err, want)
+		if err != nil || d.Allowed != want.allowed || d.Limit(3).Used != want.used || d.Limit(0).Used != 6 {
+			t.Fatalf("take %d: allowed %v, used %d and %d, error %v; want %+v", n, d.Allowed, d.Limit(3).Used, d.Limit(0).Used, err, want)
 		}
 	}
 }
@@ -222,15 +222,15 @@ func TestRefundOfPooledTake(t *testing.T) {
 			take := func(p *throttler.Policy, key string, used int64) throttler.Decision {
 				t.Helper()
 				d, err := th.Take(t.Context(), p.Charge(key))
-				if err != nil || !d.Allowed || d.Limits[0].Used != used {
-					t.Fatalf("%+v, %v; want used %d", d.Limits, err, used)
+				if err != nil || !d.Allowed || d.Limit(0).Used != used {
+					t.Fatalf("%+v, %v; want used %d", d, err, used)
 				}
 				return d
 			}
 			take(full, "a", 1)
 			first, second := take(p, "b", 1), take(p, "b", 2)
-			if after, err := th.Refund(t.Context(), second); err != nil || after.Limits[0].Used != 1 {
-				t.Fatalf("%+v, %v; want used 1", after.Limits, err)
+			if after, err := th.Refund(t.Context(), second); err != nil || after.Limit(0).Used != 1 {
+				t.Fatalf("%+v, %v; want used 1", after, err)
 			}
 			c.Advance(time.Minute)
 			take(p, "b", 1)
@@ -264,14 +264,14 @@ func TestRandomTakesOnFewPlaces(t *testing.T) {
 				t.Fatal(err)
 			}
 			who := id{p.Name, charge.Key}
-			if d.At.After(latest) {
-				latest = d.At
+			if d.At().After(latest) {
+				latest = d.At()
 			}
-			if d.Allowed && latest.Before(until[who]) && !d.Limits[0].Mark.Shared {
-				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", who, d.At, until[who])
+			if d.Allowed && latest.Before(until[who]) && !d.Results()[0].Mark.Shared {
+				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", who, d.At(), until[who])
 			}
-			if d.Allowed && !d.Limits[0].Mark.Shared {
-				for _, l := range d.Limits {
+			if d.Allowed && !d.Results()[0].Mark.Shared {
+				for _, l := range d.Limits() {
 					if l.Remaining == 0 && l.ResetAt.After(until[who]) {
 						until[who] = l.ResetAt
 					}
@@ -380,8 +380,8 @@ func TestLogsThatShrink(t *testing.T) {
 	full := heap() - before
 	c.Advance(time.Minute)
 	for i := range keys {
-		if d, err := th.Take(t.Context(), p.Charge(strconv.Itoa(i))); err != nil || d.Limits[0].Used != 1 {
-			t.Fatalf("%+v, %v", d.Limits, err)
+		if d, err := th.Take(t.Context(), p.Charge(strconv.Itoa(i))); err != nil || d.Limit(0).Used != 1 {
+			t.Fatalf("%+v, %v", d, err)
 		}
 	}
 	if used := heap() - before; used > full/10 {

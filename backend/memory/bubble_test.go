@@ -20,7 +20,7 @@ func TestClaimsExpireInABubble(t *testing.T) {
 		take := func(arrivals ...handoff.Arrival) error {
 			c := p.Charge("alice")
 			c.Partition = c.Key
-			_, err := b.TakeAt(t.Context(), throttler.Request{Now: time.Now(), Charges: []throttler.Charge{c}},
+			_, err := b.TakeAt(t.Context(), throttler.NewRequest(time.Now().UnixMilli(), c),
 				&handoff.Placement{Backend: here, Version: 1, Keep: time.Minute, Arrivals: arrivals})
 			return err
 		}

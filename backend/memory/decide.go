@@ -20,11 +20,11 @@ const (
 func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, found, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.locate(r.Charges, p, long, at)
+	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
 		return throttler.Decision{}, noNewKeys, err
 	}
-	found := s.admitTake(r.Charges, at)
+	found := s.admitTake(r.Charges(), at)
 	if found == newKeysPooled {
 		s.pooled++
 		s.hand += uint32(s.looked) // the next new key looks elsewhere
@@ -46,18 +46,18 @@ func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, 
 func (s *shard) peek(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.locate(r.Charges, p, long, at)
+	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	s.admitTake(r.Charges, at)
+	s.admitTake(r.Charges(), at)
 	return algorithm.Look(*r, s.statesOf()), nil
 }
 
 // settle settles what was charged. What was charged too little is charged even
 // if the count was lost or has expired since.
 func (s *shard) settle(st *throttler.Settlement, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
-	charges := st.Charged.Charges
+	charges := st.Charged.Charges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.locate(charges, p, long, at)
@@ -67,7 +67,7 @@ func (s *shard) settle(st *throttler.Settlement, p *handoff.Placement, long [][]
 	for i := range s.all {
 		c := &s.all[i]
 		switch {
-		case algorithm.StatusesOf(&st.Charged, i)[0].Mark.Shared:
+		case st.Charged.ResultsOf(i)[0].Mark.Shared:
 			s.share(c, &charges[i], i, at)
 			c.isNew = c.isNew && st.Costs[i] > charges[i].Cost
 		case c.place == nowhere:
@@ -97,14 +97,14 @@ func (s *shard) admitTake(charges []throttler.Charge, at *moment) found {
 func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
 	for i := range s.all {
 		c := &s.all[i]
-		statuses := algorithm.StatusesOf(d, i)
+		results := d.ResultsOf(i)
 		if c.place != nowhere {
-			s.entries.at(c.place).used = usedPart(statuses)
+			s.entries.at(c.place).used = usedPart(d.Charges()[i].Policy, results)
 			s.save(c, at)
 		}
 		if c.shared {
-			for j := range statuses {
-				statuses[j].Mark.Shared = true
+			for j := range results {
+				results[j].Mark.Shared = true
 			}
 		}
 	}
@@ -112,13 +112,12 @@ func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
 }
 
 // usedPart returns the largest used / capacity, 1 if a limit has no more room.
-func usedPart(statuses []throttler.Status) float32 {
+func usedPart(p *throttler.Policy, results []throttler.Result) float32 {
 	var part float32
-	for i := range statuses {
-		used, left := statuses[i].Used, statuses[i].Remaining
-		part = max(part, float32(used)/float32(used+left))
+	for i := range results {
+		part = max(part, float32(results[i].Used)/float32(p.Limits[i].Capacity()))
 	}
-	return part
+	return min(part, 1)
 }
 
 // keepRefused notes which counts refused d, a take: a flood of keys must not free
@@ -136,14 +135,14 @@ func (s *shard) keepRefused(d *throttler.Decision, at *moment) {
 	}
 	for i := range s.all {
 		c := &s.all[i]
-		statuses := algorithm.StatusesOf(d, i)
+		results := d.ResultsOf(i)
 		if c.arrived && !c.shared {
 			s.begin(c)
-			s.entries.at(c.place).used = usedPart(statuses)
+			s.entries.at(c.place).used = usedPart(d.Charges()[i].Policy, results)
 			s.save(c, at)
 		}
-		for j := range statuses {
-			if c.place != nowhere && statuses[j].Refused && !statuses[j].RetryAt.Equal(throttler.Never) {
+		for j := range results {
+			if c.place != nowhere && results[j].RetryAt > 0 {
 				s.entries.at(c.place).used = 1
 			}
 		}

@@ -45,7 +45,7 @@ func TestArrivalsWhenFull(t *testing.T) {
 	released := release(t, other, p.Charge("alice"))
 	served := 0
 	for range 100 {
-		d, err := b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: []throttler.Charge{inPartition(p.Charge("alice"))}}, &handoff.Placement{
+		d, err := b.TakeAt(t.Context(), throttler.NewRequest(t0.UnixMilli(), inPartition(p.Charge("alice"))), &handoff.Placement{
 			Backend: handoff.IDOf("here"), Version: 2, Keep: time.Minute,
 			Arrivals: []handoff.Arrival{{Due: true, State: released.State, ReleaseVersion: released.ReleaseVersion}},
 		})
@@ -70,7 +70,7 @@ func TestArrivalsWhenFull(t *testing.T) {
 func release(t *testing.T, b *memorybackend.Backend, c throttler.Charge) handoff.Released {
 	t.Helper()
 	released, err := b.Release(t.Context(), handoff.ReleaseRequest{
-		Now: t0, Charges: []throttler.Charge{inPartition(c)}, To: handoff.IDOf("elsewhere"), Version: 1, Keep: time.Minute,
+		Now: t0.UnixMilli(), Charges: []throttler.Charge{inPartition(c)}, To: handoff.IDOf("elsewhere"), Version: 1, Keep: time.Minute,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestWhatLeftIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	release := func(key string) error {
-		_, err := b.Release(t.Context(), handoff.ReleaseRequest{Now: t0, Charges: charge(key), To: 2, Version: 1, Keep: time.Hour})
+		_, err := b.Release(t.Context(), handoff.ReleaseRequest{Now: t0.UnixMilli(), Charges: charge(key), To: 2, Version: 1, Keep: time.Hour})
 		return err
 	}
 	for i := range 100 * maxKeys {
@@ -107,7 +107,7 @@ func TestWhatLeftIsBounded(t *testing.T) {
 	}
 	remembered := 0
 	for i := range 100 * maxKeys {
-		_, err := b.TakeAt(t.Context(), throttler.Request{Now: t0, Charges: charge(fmt.Sprint("client", i))}, &handoff.Placement{Backend: 1})
+		_, err := b.TakeAt(t.Context(), throttler.NewRequest(t0.UnixMilli(), charge(fmt.Sprint("client", i))...), &handoff.Placement{Backend: 1})
 		var away *handoff.ElsewhereError
 		if errors.As(err, &away) && away.Counts[0].Owner == 2 {
 			remembered++

@@ -100,7 +100,7 @@ func New(options *Options) *Backend {
 	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), report: reporter{log: o.Log}}
 	for i := range b.shards {
 		b.shards[i] = shard{
-			entries:  table{seed: b.seed},
+			seed:     b.seed,
 			maxKeys:  o.MaxKeys / locks,
 			maxBytes: o.MaxBytes / int64(locks),
 			shares:   uint32(max(sharedCounts/locks, 1)),
@@ -116,11 +116,21 @@ const (
 )
 
 func (b *Backend) shardOf(charges []throttler.Charge) *shard {
-	return &b.shards[maphash.String(b.seed, charges[0].Partition)&uint64(len(b.shards)-1)]
+	return b.shardAt(partitionHash(b.seed, &charges[0]))
+}
+
+func (b *Backend) shardAt(partition uint64) *shard {
+	return &b.shards[partition&uint64(len(b.shards)-1)]
 }
 
 // Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+	if err := ctx.Err(); err != nil {
+		return d, err
+	}
+	if b.takeWindow(&r, &d) {
+		return d, nil
+	}
 	return b.TakeAt(ctx, r, nil)
 }
 
@@ -139,8 +149,8 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	at := moment{now: r.Now.UnixMilli()}
-	d, found, err := b.shardOf(r.Charges).take(&r, p, longNames(r.Charges), &at)
+	at := moment{now: r.Now}
+	d, found, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
 	b.report.note(b, found, &at)
 	return d, outside(err)
 }
@@ -150,7 +160,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	d, err := b.shardOf(r.Charges).peek(&r, p, longNames(r.Charges), &moment{now: r.Now.UnixMilli()})
+	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
 
@@ -159,8 +169,8 @@ func (b *Backend) SettleAt(ctx context.Context, st throttler.Settlement, p *hand
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	charges := st.Charged.Charges
-	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now.UnixMilli()})
+	charges := st.Charged.Charges()
+	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
 	return d, outside(err)
 }
 
@@ -171,7 +181,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now.UnixMilli()}), nil
+	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
 }
 
 // Shard implements handoff.Store. There is one.

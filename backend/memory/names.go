@@ -3,6 +3,8 @@ package memorybackend
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash/maphash"
+	"math/bits"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -37,6 +39,26 @@ func appendName(b []byte, c *throttler.Charge) []byte {
 		b = append(b, c.Partition...)
 	}
 	return append(b, c.Key...)
+}
+
+// nameHash returns the hash of the name of c's count. The seed is the process's own,
+// so that clients cannot choose keys that meet.
+func nameHash(seed maphash.Seed, c *throttler.Charge, partition uint64) uint32 {
+	h := partition
+	if c.Key != c.Partition {
+		h = bits.RotateLeft64(h, 29) ^ maphash.String(seed, c.Key)
+	}
+	// Policies are few, and not the clients' choice: the end of their names will do.
+	name := uint64(len(c.Policy.Name))
+	for i := max(len(c.Policy.Name)-7, 0); i < len(c.Policy.Name); i++ {
+		name = name<<8 | uint64(c.Policy.Name[i])
+	}
+	return uint32(((h ^ name) * 0x9e3779b97f4a7c15) >> 32)
+}
+
+// partitionHash returns the hash of c's partition, which chooses the shard.
+func partitionHash(seed maphash.Seed, c *throttler.Charge) uint64 {
+	return maphash.String(seed, c.Partition)
 }
 
 // isLong reports whether c's name is hashed. Lengths take one byte in the names

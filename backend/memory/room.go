@@ -107,7 +107,7 @@ func (s *shard) inUse(place uint32) bool {
 }
 
 // expired reports whether e counts for nothing by the decision's clock.
-func (e *entry) expired(at *moment) bool {
+func (e entry) expired(at *moment) bool {
 	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
 }
 

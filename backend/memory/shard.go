@@ -1,6 +1,7 @@
 package memorybackend
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 type shard struct {
 	mu       sync.Mutex
 	entries  table
+	seed     maphash.Seed
 	larges   larges
 	maxKeys  int
 	maxBytes int64
@@ -89,6 +91,7 @@ func (s *shard) open(charges []throttler.Charge, long [][]byte, at *moment) {
 		} else {
 			c.name = appendName(c.nameBuf[:0], &charges[i])
 		}
+		c.hash = nameHash(s.seed, &charges[i], partitionHash(s.seed, &charges[i]))
 		c.arrived, c.shared, c.isNew = false, false, false
 		s.find(c, at)
 	}
@@ -98,7 +101,6 @@ func (s *shard) open(charges []throttler.Charge, long [][]byte, at *moment) {
 // alive is dropped: by the process' own clock its time was long over.
 func (s *shard) find(c *count, at *moment) {
 	c.stored, c.large = nil, nil
-	c.hash = s.entries.hash(c.name)
 	c.place = s.entries.find(c.name, c.hash)
 	if c.place == nowhere {
 		return
@@ -115,13 +117,19 @@ func (s *shard) find(c *count, at *moment) {
 		c.stored = &c.large.Stored
 	case e.flags&isClaimed != 0:
 		var err error
-		if c.packed, err = handoff.Parse(e.state[:e.stateLen]); err != nil {
+		var form [maxPacked]byte
+		if c.packed, err = handoff.Parse(e.appendState(form[:0])); err != nil {
 			panic(err) // this shard has written it
 		}
 		c.stored = &c.packed
+	case e.flags&isWindow != 0:
+		c.packed.Claim = nil
+		c.packed.State.SetWindow(e.window())
+		c.stored = &c.packed
 	default:
 		c.packed.Claim = nil
-		if err := c.packed.State.Load(e.state[:e.stateLen]); err != nil {
+		var form [maxPacked]byte
+		if err := c.packed.State.Load(e.appendState(form[:0])); err != nil {
 			panic(err) // this shard has written it
 		}
 		c.stored = &c.packed
@@ -166,13 +174,13 @@ func (s *shard) save(c *count, at *moment) {
 	if c.shared {
 		c.stored.State.Coarsen(sharedLog)
 	}
-	s.pack(c, e)
 	resetAt := c.stored.State.ResetAt(at.now)
 	claimed := c.stored.Claim != nil
 	if resetAt > e.endsAt || claimed {
 		e.openedAt, e.until = at.now, at.clock()+c.stored.Life(at.now, at.clock())
 	}
 	e.endsAt = resetAt
+	s.pack(c, e)
 	e.flags &^= isClaimed
 	if claimed {
 		e.flags |= isClaimed
@@ -180,11 +188,17 @@ func (s *shard) save(c *count, at *moment) {
 }
 
 // pack stores c's count in e, its entry.
-func (s *shard) pack(c *count, e *entry) {
+func (s *shard) pack(c *count, e entry) {
+	e.flags &^= isWindow
+	if w, ok := c.stored.State.Window(); ok && c.large == nil && c.stored.Claim == nil {
+		e.setWindow(&w)
+		e.flags |= isWindow
+		return
+	}
 	if c.large == nil {
-		form := c.stored.Append(e.state[:0])
-		if len(form) <= maxPacked {
-			e.stateLen = uint8(len(form))
+		var buf [maxPacked]byte
+		if form := c.stored.Append(buf[:0]); len(form) <= maxPacked {
+			e.setState(form)
 			return
 		}
 		c.large = s.larges.add(e, *c.stored)

@@ -1,6 +1,10 @@
 package memorybackend
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"hash/maphash"
+
+	"github.com/weir-go/weir/throttler"
+)
 
 // Counts that new keys share while there is no room for counts of their own.
 const (
@@ -37,6 +41,6 @@ func (s *shard) findShared(c *count, policy string, i int, number byte, at *mome
 	if name = append(name, tagShared, byte(i), number); len(name) > maxName {
 		name = hashed(name)
 	}
-	c.name = name
+	c.name, c.hash = name, uint32(maphash.Bytes(s.seed, name))
 	s.find(c, at)
 }

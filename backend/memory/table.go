@@ -1,6 +1,10 @@
 package memorybackend
 
-import "hash/maphash"
+import (
+	"encoding/binary"
+
+	"github.com/weir-go/weir/algorithm"
+)
 
 // How counts lie in memory.
 //
@@ -17,15 +21,14 @@ import "hash/maphash"
 // name, or its SHA-256 if it is long, so two keys never share a count.
 //
 //	cells    [ 0 | h,2 | h,1 | 0 | 0 | h,3 | ... ]    at most 3/4 taken
-//	chunks   [ entry 0 ... entry 63 ] [ entry 64 ... ] ...
+//	chunks   [ hot halves of entries 0 ... 63, cold ones ] [ 64 ... ] ...
 //
-// An entry's state is in the stored form that Redis and Memcached keep, too. One
-// that is longer than 48 bytes (more than two limits, a log of more than three
-// charges) is a Go object outside of the table; see large.go.
+// An entry's state is one window, or in the stored form that Redis and Memcached
+// keep, too. One that is longer than 44 bytes (more than two limits, a log of more
+// than two charges) is a Go object outside of the table; see large.go.
 type table struct {
-	seed   maphash.Seed
 	cells  []uint64
-	chunks []*[chunkLen]entry
+	chunks []*chunk
 	n      int // entries
 }
 
@@ -35,15 +38,28 @@ const (
 	cellSize  = 8
 	minCells  = 16
 	maxName   = 48
-	maxPacked = 48
+	nameHead  = 24
+	maxPacked = 44
+	stateHead = 16
 )
 
-// entry is what the table keeps of one count.
+// entry is what the table keeps of one count, in two halves of 64 bytes, a line of
+// the processor's cache. A take that finds its count as one window needs the hot
+// half alone, if the name is not longer than nameHead; those of a chunk are next to
+// each other, because of many keys each page of memory that is touched costs, too.
 type entry struct {
-	// When the reset time last moved forward: the decision's now, the reset time
-	// it moved to, and what the process' own clock will show when all is over, the
-	// claim included. In ms.
-	openedAt, endsAt, until int64
+	*hot
+	*cold
+}
+
+type hot struct {
+	// When the reset time last moved forward: the decision's now, and the reset
+	// time it moved to. In ms.
+	openedAt, endsAt int64
+
+	// The state: one window's used and shape; or the first bytes of the stored form;
+	// or the place of a large one.
+	state [stateHead]byte
 
 	// used is the largest used / capacity of the limits when last charged, 1 if a
 	// charge was refused since.
@@ -52,8 +68,70 @@ type entry struct {
 	nameLen, stateLen uint8
 	flags             uint8
 
-	name  [maxName]byte
-	state [maxPacked]byte // its stored form, or the place of a large one
+	name [nameHead]byte
+}
+
+type cold struct {
+	// until is what the process' own clock will show, in ms, when all is over, the
+	// claim included.
+	until int64
+
+	hash  uint32 // of the name
+	name  [maxName - nameHead]byte
+	state [maxPacked - stateHead]byte
+}
+
+type chunk struct {
+	hot  [chunkLen]hot
+	cold [chunkLen]cold
+}
+
+// hasName reports whether name is e's.
+func (e entry) hasName(name []byte) bool {
+	n := min(len(name), nameHead)
+	return int(e.nameLen) == len(name) && string(e.hot.name[:n]) == string(name[:n]) &&
+		string(e.cold.name[:len(name)-n]) == string(name[n:])
+}
+
+// setName makes name e's.
+func (e entry) setName(name []byte) {
+	e.nameLen = uint8(len(name))
+	n := copy(e.hot.name[:], name)
+	copy(e.cold.name[:], name[n:])
+}
+
+// window returns the state of an entry that is one window, which ends at endsAt.
+func (h *hot) window() algorithm.Window {
+	shape := binary.LittleEndian.Uint64(h.state[8:])
+	return algorithm.Window{
+		Length: int64(shape >> 1), Aligned: shape&1 != 0,
+		ResetAt: h.endsAt, Used: int64(binary.LittleEndian.Uint64(h.state[:])),
+	}
+}
+
+// setWindow makes w the state of h's entry.
+func (h *hot) setWindow(w *algorithm.Window) {
+	shape := uint64(w.Length) << 1
+	if w.Aligned {
+		shape |= 1
+	}
+	binary.LittleEndian.PutUint64(h.state[:], uint64(w.Used))
+	binary.LittleEndian.PutUint64(h.state[8:], shape)
+	h.endsAt = w.ResetAt
+}
+
+// appendState appends the stored form of e's state to b.
+func (e entry) appendState(b []byte) []byte {
+	n := int(e.stateLen)
+	b = append(b, e.hot.state[:min(n, stateHead)]...)
+	return append(b, e.cold.state[:max(n-stateHead, 0)]...)
+}
+
+// setState makes form, of at most maxPacked bytes, the state of e.
+func (e entry) setState(form []byte) {
+	e.stateLen = uint8(len(form))
+	n := copy(e.hot.state[:], form)
+	copy(e.cold.state[:], form[n:])
 }
 
 // Flags of an entry.
@@ -61,14 +139,16 @@ const (
 	isLarge   = 1 << iota // the state is a large one
 	isClaimed             // the count has moved
 	isShared              // new keys are counted here together
+	isWindow              // the state is one window
 )
 
 const nowhere = ^uint32(0)
 
 // at returns the entry in that place, for as long as no entry is removed.
-func (t *table) at(place uint32) *entry { return &t.chunks[place/chunkLen][place%chunkLen] }
-
-func (t *table) hash(name []byte) uint32 { return uint32(maphash.Bytes(t.seed, name)) }
+func (t *table) at(place uint32) entry {
+	c := t.chunks[place/chunkLen]
+	return entry{&c.hot[place%chunkLen], &c.cold[place%chunkLen]}
+}
 
 // find returns the place of the entry of that name, or nowhere.
 func (t *table) find(name []byte, hash uint32) uint32 {
@@ -82,7 +162,7 @@ func (t *table) find(name []byte, hash uint32) uint32 {
 			return nowhere
 		}
 		if uint32(cell>>32) == hash {
-			if e := t.at(uint32(cell) - 1); string(e.name[:e.nameLen]) == string(name) {
+			if t.at(uint32(cell) - 1).hasName(name) {
 				return uint32(cell) - 1
 			}
 		}
@@ -102,12 +182,12 @@ func (t *table) add(name []byte, hash uint32) uint32 {
 	}
 	place := uint32(t.n)
 	if t.n == len(t.chunks)*chunkLen {
-		t.chunks = append(t.chunks, new([chunkLen]entry))
+		t.chunks = append(t.chunks, new(chunk))
 	}
 	t.n++
 	e := t.at(place)
-	*e = entry{nameLen: uint8(len(name))}
-	copy(e.name[:], name)
+	*e.hot, *e.cold = hot{}, cold{hash: hash}
+	e.setName(name)
 	t.put(uint64(hash)<<32 | uint64(place+1))
 	return place
 }
@@ -138,7 +218,8 @@ func (t *table) remove(place uint32) {
 	if place != last {
 		i := t.cellOf(last)
 		t.cells[i] = t.cells[i]>>32<<32 | uint64(place+1)
-		*t.at(place) = *t.at(last)
+		to, from := t.at(place), t.at(last)
+		*to.hot, *to.cold = *from.hot, *from.cold
 	}
 	t.n--
 	// One chunk is kept in reserve, for a table that grows and shrinks by one.
@@ -150,9 +231,8 @@ func (t *table) remove(place uint32) {
 
 // cellOf returns which cell points to place.
 func (t *table) cellOf(place uint32) uint32 {
-	e := t.at(place)
 	mask := uint32(len(t.cells) - 1)
-	i := t.hash(e.name[:e.nameLen]) & mask
+	i := t.at(place).hash & mask
 	for uint32(t.cells[i]) != place+1 {
 		i = (i + 1) & mask
 	}

@@ -17,11 +17,11 @@ func TestTable(t *testing.T) {
 	}
 	t.Logf("-seed=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	table := table{seed: maphash.MakeSeed()}
+	table, names := table{}, maphash.MakeSeed()
 	want := make(map[string]int64)
 	for range 200_000 {
 		name := strconv.Itoa(rng.IntN(2000))
-		hash := table.hash([]byte(name))
+		hash := uint32(maphash.String(names, name))
 		place := table.find([]byte(name), hash)
 		marked, ok := want[name]
 		if ok != (place != nowhere) {

@@ -269,8 +269,8 @@ func (s *aclServer) moves() error {
 		}
 		th := throttler.New(r, nil)
 		d, err := th.Take(ctx, aclPolicy.Charge(s.key))
-		if err == nil && d.Limits[0].Used != int64(i+1) {
-			err = fmt.Errorf("on %s: used %d, want %d", place, d.Limits[0].Used, i+1)
+		if err == nil && d.Limit(0).Used != int64(i+1) {
+			err = fmt.Errorf("on %s: used %d, want %d", place, d.Limit(0).Used, i+1)
 		}
 		if err == nil {
 			_, err = th.Settle(ctx, d, 1)

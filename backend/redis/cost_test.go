@@ -227,7 +227,7 @@ func BenchmarkMovedCost(b *testing.B) {
 	now := time.UnixMilli(1_900_000_000_000)
 	take := func(i int, placement *handoff.Placement) {
 		key := "key" + strconv.Itoa(i%costKeys)
-		r := throttler.Request{Now: now, Charges: []throttler.Charge{{Policy: p, Key: key, Partition: key, Cost: 1}}}
+		r := throttler.NewRequest(now.UnixMilli(), throttler.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
 		if _, err := backend.TakeAt(context.Background(), r, placement); err != nil {
 			b.Fatal(err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,7 +18,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if p == nil {
 		return b.Take(ctx, r)
 	}
-	return b.decideAt(ctx, r.Now, r.Charges, false, packTake(r, b.margin), p)
+	return b.decideAt(ctx, r, false, packTake(r, b.margin), p)
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
@@ -27,10 +26,11 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
-	return b.decideAt(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin), p)
+	return b.decideAt(ctx, settled(s), true, packSettle(s, b.margin), p)
 }
 
-func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) decideAt(ctx context.Context, r throttler.Request, settles bool, packed []byte, p *handoff.Placement) (throttler.Decision, error) {
+	charges := r.Charges()
 	shard := b.shardOf(charges)
 	args := [][]byte{packed}
 	if len(p.Arrivals) > 0 {
@@ -47,7 +47,7 @@ func (b *Backend) decideAt(ctx context.Context, now time.Time, charges []throttl
 		}
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	return shard.decision(r, settles, cmd.Val())
 }
 
 // Shard implements handoff.Store.
@@ -60,8 +60,8 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
-	shard := b.shardOf(r.Charges)
-	values, err := shard.read(ctx, b.keysOf(r.Charges), b.replicaTimeout)
+	shard := b.shardOf(r.Charges())
+	values, err := shard.read(ctx, b.keysOf(r.Charges()), b.replicaTimeout)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -69,7 +69,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err != nil {
 		return throttler.Decision{}, shard.unavailable(err)
 	}
-	counts, err := handoff.FindAll(stored, p, r.Now.UnixMilli(), serversClock)
+	counts, err := handoff.FindAll(stored, p, r.Now, serversClock)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -181,7 +181,7 @@ func unpackElsewhere(charges int, reply []int64) error {
 }
 
 func packRelease(r handoff.ReleaseRequest, margin int64) []byte {
-	b := algorithm.AppendUint(make([]byte, 0, 26), 6, r.Now.UnixMilli())
+	b := algorithm.AppendUint(make([]byte, 0, 26), 6, r.Now)
 	b = algorithm.AppendUint(b, 4, margin)
 	b = algorithm.AppendUint(b, 4, r.Keep.Milliseconds())
 	b = algorithm.AppendUint(b, 6, r.Version)

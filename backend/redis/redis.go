@@ -129,21 +129,29 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 
 // Take implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, r.Now, r.Charges, false, packTake(r, b.margin))
+	return b.decide(ctx, r, false, packTake(r, b.margin))
 }
 
 // Settle implements throttler.Backend: one EVALSHA on the primary.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, s.Now, s.Charged.Charges, true, packSettle(s, b.margin))
+	return b.decide(ctx, settled(s), true, packSettle(s, b.margin))
 }
 
-func (b *Backend) decide(ctx context.Context, now time.Time, charges []throttler.Charge, settles bool, packed []byte) (throttler.Decision, error) {
+func (b *Backend) decide(ctx context.Context, r throttler.Request, settles bool, packed []byte) (throttler.Decision, error) {
+	charges := r.Charges()
 	shard := b.shardOf(charges)
 	cmd, err := runScript(ctx, shard, decideScript, lua.Decide, b.keysOf(charges), [][]byte{packed}, redis.NewIntSliceCmd)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return shard.decision(now, charges, settles, cmd.Val())
+	return shard.decision(r, settles, cmd.Val())
+}
+
+// settled returns the request of which s is the settlement, at its instant.
+func settled(s throttler.Settlement) throttler.Request {
+	r := s.Charged.Request()
+	r.Now = s.Now
+	return r
 }
 
 // Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.

@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
@@ -20,9 +19,10 @@ const (
 
 // packTake returns the packed form of a take.
 func packTake(r throttler.Request, margin int64) []byte {
-	b := packHead(r.Now, margin, opTake, len(r.Charges))
-	for i := range r.Charges {
-		c := &r.Charges[i]
+	charges := r.Charges()
+	b := packHead(r.Now, margin, opTake, len(charges))
+	for i := range charges {
+		c := &charges[i]
 		b = algorithm.AppendUint(b, 7, c.Cost)
 		b = append(b, byte(len(c.Policy.Limits)))
 		for j := range c.Policy.Limits {
@@ -34,26 +34,28 @@ func packTake(r throttler.Request, margin int64) []byte {
 
 // packSettle returns the packed form of a settlement.
 func packSettle(s throttler.Settlement, margin int64) []byte {
-	b := packHead(s.Now, margin, opSettle, len(s.Charged.Charges))
-	for i := range s.Charged.Charges {
-		c := &s.Charged.Charges[i]
+	charged := s.Charged.Request()
+	charges, results := charged.Charges(), s.Charged.Results()
+	b := packHead(s.Now, margin, opSettle, len(charges))
+	for i := range charges {
+		c := &charges[i]
 		b = algorithm.AppendUint(b, 7, c.Cost)
 		b = algorithm.AppendUint(b, 7, s.Costs[i])
-		b = algorithm.AppendUint(b, 6, s.Charged.At.UnixMilli())
+		b = algorithm.AppendUint(b, 6, charged.Now)
 		b = append(b, byte(len(c.Policy.Limits)))
-		charged := algorithm.StatusesOf(&s.Charged, i)
 		for j := range c.Policy.Limits {
 			b = algorithm.AppendLimit(b, &c.Policy.Limits[j])
-			b = algorithm.AppendUint(b, 6, charged[j].Mark.At)
-			b = algorithm.AppendUint(b, 7, charged[j].Mark.Fraction)
+			b = algorithm.AppendUint(b, 6, results[j].Mark.At)
+			b = algorithm.AppendUint(b, 7, results[j].Mark.Fraction)
 		}
+		results = results[len(c.Policy.Limits):]
 	}
 	return b
 }
 
-func packHead(now time.Time, margin int64, op byte, charges int) []byte {
+func packHead(now, margin int64, op byte, charges int) []byte {
 	b := make([]byte, 0, 64)
-	b = algorithm.AppendUint(b, 6, now.UnixMilli())
+	b = algorithm.AppendUint(b, 6, now)
 	b = algorithm.AppendUint(b, 4, margin)
 	return append(b, op, byte(charges))
 }
@@ -64,33 +66,29 @@ const notACount = 3
 // errForeign says that a key holds what no weir wrote, or a newer one.
 var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
 
-// unpackDecision reads the reply to a decision about charges, a settlement if
-// settles. It fails if the reply is not one that the script can give.
-func unpackDecision(now time.Time, charges []throttler.Charge, settles bool, reply []int64) (throttler.Decision, error) {
+// unpackDecision reads the reply to a decision about r, a settlement if settles.
+// It fails if the reply is not one that the script can give.
+func unpackDecision(r throttler.Request, settles bool, reply []int64) (throttler.Decision, error) {
 	if len(reply) == 1 && reply[0] == notACount {
 		return throttler.Decision{}, errForeign
 	}
 	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
 		return throttler.Decision{}, fmt.Errorf("the script's reply does not begin with a decision: %d", reply)
 	}
-	limits := 0
-	for i := range charges {
-		limits += len(charges[i].Policy.Limits)
-	}
-	d := throttler.Decision{Allowed: reply[0] == 1, At: now, Charges: charges, Limits: make([]throttler.Status, 0, limits)}
+	d := throttler.NewDecision(r)
+	d.Allowed = reply[0] == 1
+	charges, results := r.Charges(), d.Results()
 	rest, refused := reply[1:], false
 	for i := range charges {
 		c := &charges[i]
-		var buf [throttler.MaxLimits]algorithm.Result
-		results := buf[:len(c.Policy.Limits)]
-		for j := range results {
+		for j := range c.Policy.Limits {
 			var err error
-			if results[j], rest, err = algorithm.CutResult(&c.Policy.Limits[j], c.Cost, now.UnixMilli(), rest); err != nil {
+			if results[j], rest, err = algorithm.CutResult(&c.Policy.Limits[j], c.Cost, r.Now, rest); err != nil {
 				return throttler.Decision{}, fmt.Errorf("the script's reply about limit %d of charge %d: %w: %d", j, i, err, reply)
 			}
 			refused = refused || results[j].RetryAt != 0
 		}
-		d.Limits = algorithm.Statuses(d.Limits, c, results)
+		results = results[len(c.Policy.Limits):]
 	}
 	switch {
 	case len(rest) > 0:

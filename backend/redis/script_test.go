@@ -10,20 +10,20 @@ import (
 
 var (
 	now     = time.UnixMilli(1_900_000_000_000).UTC()
-	replied = []throttler.Charge{
+	replied = throttler.NewRequest(at, []throttler.Charge{
 		{Policy: &throttler.Policy{Name: "fixed", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}, Key: "k", Cost: 1},
 		{Policy: &throttler.Policy{Name: "two", Limits: []throttler.Limit{
 			{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
 			{Quota: 10, Window: time.Second, Algorithm: throttler.SlidingLog},
 		}}, Key: "k", Cost: 2},
-	}
+	}...)
 )
 
 const at = 1_900_000_000_000
 
 func TestRepliesThatNoScriptSends(t *testing.T) {
 	good := []int64{1, 1, at + 1, 0, 2, at + 200, 0, at, at + 200, 0, 2, at + 1000, 0, 0, at, 0}
-	if d, err := unpackDecision(now, replied, false, good); err != nil || !d.Allowed {
+	if d, err := unpackDecision(replied, false, good); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
 	for _, test := range []struct {
@@ -48,16 +48,16 @@ func TestRepliesThatNoScriptSends(t *testing.T) {
 	} {
 		reply := append([]int64(nil), good...)
 		reply[test.place] = test.value
-		if d, err := unpackDecision(now, replied, false, reply); err == nil {
+		if d, err := unpackDecision(replied, false, reply); err == nil {
 			t.Errorf("%s: number %d as %d is accepted: %+v", test.why, test.place, test.value, d)
 		}
 	}
 	for n := range len(good) {
-		if _, err := unpackDecision(now, replied, false, good[:n]); err == nil {
+		if _, err := unpackDecision(replied, false, good[:n]); err == nil {
 			t.Errorf("%d numbers of %d are accepted", n, len(good))
 		}
 	}
-	if _, err := unpackDecision(now, replied, false, append(good, 0)); err == nil {
+	if _, err := unpackDecision(replied, false, append(good, 0)); err == nil {
 		t.Error("a number too many is accepted")
 	}
 }
@@ -70,12 +70,12 @@ func FuzzReply(f *testing.F) {
 		for ; len(b) >= 8; b = b[8:] {
 			reply = append(reply, int64(binary.BigEndian.Uint64(b)))
 		}
-		d, err := unpackDecision(now, replied, settles, reply)
+		d, err := unpackDecision(replied, settles, reply)
 		if err != nil {
 			return
 		}
 		refused := false
-		for _, s := range d.Limits {
+		for _, s := range d.Limits() {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.Before(now) || s.Refused && s.RetryAt.Before(now) {
 				t.Errorf("%d was accepted: %+v", reply, s)

@@ -43,8 +43,8 @@ func TestSentinelShard(t *testing.T) {
 			t.Fatal("the replica never got the key")
 		}
 	}
-	if d, err := th.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limits[0].Used != 1 {
-		t.Errorf("peek: %+v, error %v", d.Limits, err)
+	if d, err := th.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 1 {
+		t.Errorf("peek: %+v, error %v", d, err)
 	}
 	if stats := commandStats(t, newClient(t, primary.Addr)); stats["evalsha"].calls+stats["eval"].calls == 0 {
 		t.Error("the primary ran no script")

@@ -112,7 +112,7 @@ func TestForgottenScriptIsSentAgainInTheSameCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		d, err := b.Take(t.Context(), p.Charge("alice"))
-		if err != nil || d.Limits[0].Used != want {
+		if err != nil || d.Limit(0).Used != want {
 			t.Fatalf("after SCRIPT FLUSH: used %d, error %v; want %d, none", d.Binding().Used, err, want)
 		}
 	}
@@ -137,8 +137,8 @@ func TestLostReplyIsNotSentAgain(t *testing.T) {
 		t.Errorf("lost reply: error %v, want one that wraps ErrUnavailable", err)
 	}
 	d, err := direct.Peek(t.Context(), p.Charge("alice"))
-	if err != nil || d.Limits[0].Used != 2 {
-		t.Errorf("used %d, error %v; want 2: one take answered, one lost", d.Limits[0].Used, err)
+	if err != nil || d.Limit(0).Used != 2 {
+		t.Errorf("used %d, error %v; want 2: one take answered, one lost", d.Limit(0).Used, err)
 	}
 }
 
@@ -215,11 +215,11 @@ func TestPeekAsksAReplicaAndNeverLies(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if s := d.Limits[0]; s.Used != want || !s.ResetAt.Equal(wantReset) {
+		if s := d.Limit(0); s.Used != want || !s.ResetAt.Equal(wantReset) {
 			t.Errorf("%s: used %d, reset at %v; want %d, %v", what, s.Used, s.ResetAt, want, wantReset)
 		}
 	}
-	reset := taken.Limits[0].ResetAt
+	reset := taken.Limit(0).ResetAt
 	peek(1, reset, "on a replica")
 	if stats := commandStats(t, b.client); stats["get"].calls != 1 { // the script's own
 		t.Errorf("the primary served %d peeks while a replica was up", stats["get"].calls-1)
@@ -251,7 +251,7 @@ func TestClocksThatDiffer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Limits[0]
+		return d.Limit(0)
 	}
 	expiry := func() time.Duration {
 		t.Helper()
@@ -318,8 +318,8 @@ func TestChainOnRedisCluster(t *testing.T) {
 		}
 	}
 	d, err := th.Peek(t.Context(), org.Charge("acme"), team.Charge("}{blue"), user.Charge("alice"))
-	if err != nil || d.Limits[0].Used != 2 || d.Limits[2].Used != 2 {
-		t.Errorf("peek: %+v, error %v", d.Limits, err)
+	if err != nil || d.Limit(0).Used != 2 || d.Limit(2).Used != 2 {
+		t.Errorf("peek: %+v, error %v", d, err)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestForeignValue(t *testing.T) {
 	c := p.Charge("alice")
 	c.Partition = c.Key
 	for _, readOnly := range []bool{true, false} {
-		r := handoff.ReleaseRequest{Now: t0, Charges: []throttler.Charge{c}, To: handoff.IDOf("b"), Version: 1, ReadOnly: readOnly}
+		r := handoff.ReleaseRequest{Now: t0.UnixMilli(), Charges: []throttler.Charge{c}, To: handoff.IDOf("b"), Version: 1, ReadOnly: readOnly}
 		if _, err := b.backend.Release(t.Context(), r); !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("Release: %v, want ErrUnavailable", err)
 		}

@@ -84,8 +84,8 @@ type onceCmd struct{ redis.Cmder }
 
 func (onceCmd) NoRetry() bool { return true }
 
-func (s *shard) decision(now time.Time, charges []throttler.Charge, settles bool, reply []int64) (throttler.Decision, error) {
-	d, err := unpackDecision(now, charges, settles, reply)
+func (s *shard) decision(r throttler.Request, settles bool, reply []int64) (throttler.Decision, error) {
+	d, err := unpackDecision(r, settles, reply)
 	if err != nil {
 		return throttler.Decision{}, s.unavailable(err)
 	}

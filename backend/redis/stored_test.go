@@ -39,12 +39,12 @@ func TestStoredBytes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours := algorithm.Take(throttler.Request{Now: d.At, Charges: []throttler.Charge{c}}, []*algorithm.State{state})
+			ours := algorithm.Take(throttler.NewRequest(d.At().UnixMilli(), c), []*algorithm.State{state})
 			if step == 3 {
 				if _, err := b.Settle(t.Context(), d, 1); err != nil {
 					t.Fatal(err)
 				}
-				algorithm.Settle(throttler.Settlement{Now: d.At, Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
+				algorithm.Settle(throttler.Settlement{Now: d.At().UnixMilli(), Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
 			}
 			if got, want := b.client.Get(t.Context(), key).Val(), string(state.Append(nil)); got != want {
 				t.Fatalf("policy %s, step %d: stored %x, want %x", p.Name, step, got, want)
@@ -59,12 +59,12 @@ func TestUnknownKinds(t *testing.T) {
 	c := policy("core", perHour(10)).Charge("alice")
 	c.Partition = c.Key
 	key := b.backend.Locate(c).Key
-	r := throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
+	r := throttler.NewRequest(t0.UnixMilli(), c)
 	taken, err := b.Take(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	settlement := throttler.Settlement{Now: t0, Charged: taken, Costs: []int64{0}}
+	settlement := throttler.Settlement{Now: t0.UnixMilli(), Charged: taken, Costs: []int64{0}}
 	placements := map[string]*handoff.Placement{
 		"settled": {Backend: 1, Version: 1},
 	}
@@ -103,7 +103,7 @@ func TestUnknownKinds(t *testing.T) {
 // checkForeign sees that every call about c fails, and says why.
 func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, settlement throttler.Settlement, placements map[string]*handoff.Placement) {
 	t.Helper()
-	r := throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
+	r := throttler.NewRequest(t0.UnixMilli(), c)
 	check := func(call string, err error) {
 		t.Helper()
 		if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "newer version") {
@@ -122,7 +122,7 @@ func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, sett
 		_, err = b.backend.SettleAt(t.Context(), settlement, p)
 		check("SettleAt, "+kind, err)
 	}
-	_, err = b.backend.Release(t.Context(), handoff.ReleaseRequest{Now: t0, Charges: r.Charges, To: 2, Version: 1 << 47})
+	_, err = b.backend.Release(t.Context(), handoff.ReleaseRequest{Now: t0.UnixMilli(), Charges: r.Charges(), To: 2, Version: 1 << 47})
 	check("Release", err) // also where a newer version has placed the count
 }
 
@@ -155,7 +155,7 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 	for _, p := range []*throttler.Policy{core, mixed} {
 		c := p.Charge("alice")
 		c.Partition = c.Key
-		r := throttler.Request{Now: b.clock.Now(), Charges: []throttler.Charge{c}}
+		r := throttler.NewRequest(b.clock.Now().UnixMilli(), c)
 		key := b.backend.Locate(c).Key
 		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Hour, Arrivals: []handoff.Arrival{{Due: true}}}
 		if _, err := b.backend.TakeAt(t.Context(), r, arrive); err != nil {
@@ -167,8 +167,8 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 		if p == core {
 			want = 1
 		}
-		if d, err := b.Take(t.Context(), c); err != nil || d.Limits[0].Used != want {
-			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limits[0].Used, err, want)
+		if d, err := b.Take(t.Context(), c); err != nil || d.Limit(0).Used != want {
+			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limit(0).Used, err, want)
 		}
 		if value := b.client.Get(t.Context(), key).Val(); value[0] != 8 {
 			t.Errorf("policy %s: the claim is gone: %x", p.Name, value)
@@ -176,7 +176,7 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 		if got := b.client.PTTL(t.Context(), key).Val(); got < ttl-time.Minute {
 			t.Errorf("policy %s: the key has %v to live, less than its claim's %v", p.Name, got, ttl)
 		}
-		release := handoff.ReleaseRequest{Now: b.clock.Now(), Charges: r.Charges, To: 2, Version: 6, Keep: time.Hour}
+		release := handoff.ReleaseRequest{Now: b.clock.Now().UnixMilli(), Charges: r.Charges(), To: 2, Version: 6, Keep: time.Hour}
 		if _, err := b.backend.Release(t.Context(), release); err != nil {
 			t.Fatal(err)
 		}
@@ -184,8 +184,8 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 		if _, err := b.backend.TakeAt(t.Context(), r, &handoff.Placement{Backend: 1, Version: 5}); !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != 2 {
 			t.Errorf("policy %s: %v, want a count elsewhere", p.Name, err)
 		}
-		if d, err := b.Take(t.Context(), c); err != nil || d.Limits[0].Used != want+1 {
-			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limits[0].Used, err, want+1)
+		if d, err := b.Take(t.Context(), c); err != nil || d.Limit(0).Used != want+1 {
+			t.Errorf("policy %s: used %d, %v; want %d", p.Name, d.Limit(0).Used, err, want+1)
 		}
 	}
 }

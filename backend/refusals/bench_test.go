@@ -21,15 +21,10 @@ func Benchmark(b *testing.B) {
 type refusing struct{ throttler.Backend }
 
 func (refusing) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.Decision{At: r.Now, Charges: r.Charges}
-	for _, c := range r.Charges {
-		for _, l := range c.Policy.Limits {
-			end := r.Now.Add(time.Minute)
-			d.Limits = append(d.Limits, throttler.Status{
-				Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: l,
-				Used: l.Quota, ResetAt: end, Refused: true, RetryAt: end,
-			})
-		}
+	d := throttler.NewDecision(r)
+	for i := range d.Results() {
+		end := r.Now + time.Minute.Milliseconds()
+		d.Results()[i] = throttler.Result{Used: d.Limit(i).Limit.Quota, ResetAt: end, RetryAt: end}
 	}
 	return d, nil
 }
@@ -39,11 +34,11 @@ func BenchmarkAnswer(b *testing.B) {
 	one := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	two := &throttler.Policy{Name: "search", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}, {Quota: 5, Window: time.Second}}}
 	request := func(key string, policies ...*throttler.Policy) throttler.Request {
-		r := throttler.Request{Now: time.UnixMilli(1_900_000_000_000).UTC()}
+		var charges []throttler.Charge
 		for _, p := range policies {
-			r.Charges = append(r.Charges, throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
+			charges = append(charges, throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
 		}
-		return r
+		return throttler.NewRequest(1_900_000_000_000, charges...)
 	}
 	for _, bench := range []struct {
 		name     string

@@ -14,7 +14,7 @@ import (
 
 func take(t testing.TB, b throttler.Backend, p *throttler.Policy, key string) {
 	t.Helper()
-	r := throttler.Request{Now: t0, Charges: []throttler.Charge{{Policy: p, Key: key, Cost: 1, Partition: key}}}
+	r := throttler.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
 	if d, err := b.Take(t.Context(), r); err != nil || d.Allowed {
 		t.Fatalf("allowed %v, error %v; want a refusal", d.Allowed, err)
 	}
@@ -77,8 +77,8 @@ type ending struct{ refusing }
 
 func (e ending) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	d, err := e.refusing.Take(ctx, r)
-	if r.Charges[0].Key == "ending" {
-		d.Limits[0].RetryAt = r.Now
+	if r.Charges()[0].Key == "ending" {
+		d.Results()[0].RetryAt = r.Now
 	}
 	return d, err
 }
@@ -152,7 +152,7 @@ func heap() int64 {
 
 func TestAllocations(t *testing.T) {
 	b := open(t, refusing{}, &refusals.Options{MaxAge: time.Hour})
-	r := throttler.Request{Now: t0, Charges: []throttler.Charge{{Policy: core, Key: "alice", Cost: 1, Partition: "alice"}}}
+	r := throttler.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: core, Key: "alice", Cost: 1, Partition: "alice"})
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(1000, func() {
 		if d, err := b.Take(ctx, r); err != nil || d.Allowed {

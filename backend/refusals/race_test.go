@@ -102,17 +102,19 @@ func (n *numbered) Take(ctx context.Context, r throttler.Request) (throttler.Dec
 	made := n.made.Load()
 	yield()
 	d, err := n.refusing.Take(ctx, r)
-	for i := range d.Limits {
-		d.Limits[i].Used = made
+	for i := range d.Results() {
+		d.Results()[i].Used = made
 	}
 	return d, err
 }
 
-func (n *numbered) Settle(context.Context, throttler.Settlement) (throttler.Decision, error) {
+func (n *numbered) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	yield()
 	made := n.made.Add(1)
 	yield()
-	return throttler.Decision{Limits: []throttler.Status{{Used: made}}}, nil
+	d := throttler.NewDecision(s.Charged.Request())
+	d.Results()[0].Used = made
+	return d, nil
 }
 
 func yield() {
@@ -127,19 +129,18 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 	backend := &numbered{}
 	b := open(t, backend, nil)
 	b.SetElapsed(func() time.Duration { return 0 })
-	r := throttler.Request{Now: t0, Charges: []throttler.Charge{
-		{Policy: core, Key: "acme", Cost: 1, Partition: "acme"},
-		{Policy: core, Key: "alice", Cost: 1, Partition: "acme"},
-	}}
-	charged := throttler.Decision{Charges: r.Charges[1:]}
+	r := throttler.NewRequest(t0.UnixMilli(),
+		throttler.Charge{Policy: core, Key: "acme", Cost: 1, Partition: "acme"},
+		throttler.Charge{Policy: core, Key: "alice", Cost: 1, Partition: "acme"})
+	charged := throttler.NewDecision(throttler.NewRequest(t0.UnixMilli(), r.Charges()[1]))
 	var ended atomic.Int64 // settlements
 	var running sync.WaitGroup
 	for range 8 {
 		running.Go(func() {
 			for range 5000 {
 				if rand.IntN(8) == 0 {
-					d, _ := b.Settle(t.Context(), throttler.Settlement{Now: t0, Charged: charged, Costs: []int64{0}})
-					for made, before := d.Limits[0].Used, ended.Load(); made > before; before = ended.Load() {
+					d, _ := b.Settle(t.Context(), throttler.Settlement{Now: t0.UnixMilli(), Charged: charged, Costs: []int64{0}})
+					for made, before := d.Limit(0).Used, ended.Load(); made > before; before = ended.Load() {
 						if ended.CompareAndSwap(before, made) {
 							break
 						}
@@ -148,7 +149,7 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 				}
 				want := ended.Load()
 				d, _ := b.Take(t.Context(), r)
-				if got := d.Limits[0].Used; got < want {
+				if got := d.Limit(0).Used; got < want {
 					t.Errorf("a take saw %d settlements, but %d had ended when it began", got, want)
 					return
 				}
@@ -195,7 +196,7 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 		}
 		if rng.IntN(10) == 0 && len(taken) > 0 {
 			d := taken[rng.IntN(len(taken))]
-			costs := []int64{rng.Int64N(4), rng.Int64N(4)}[:len(d[0].Charges)]
+			costs := []int64{rng.Int64N(4), rng.Int64N(4)}[:len(d[0].Charges())]
 			for i, th := range []*throttler.Throttler{f.front, reference} {
 				if _, err := th.Settle(t.Context(), d[i], costs...); err != nil {
 					t.Fatal(err)
@@ -206,20 +207,20 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 		charges := []throttler.Charge{charge(policies[0], "acme", 1), charge(policies[1], users[rng.IntN(len(users))], 1+rng.Int64N(3))}
 		charges = charges[:1+rng.IntN(2)]
 		got, want := f.take(f.front, charges...), f.take(reference, charges...)
-		if got.Allowed != want.Allowed || !got.At.Equal(want.At) {
+		if got.Allowed != want.Allowed || !got.At().Equal(want.At()) {
 			t.Fatalf("seed %d: step %d: got  %+v\nwant %+v", seed, step, got, want)
 		}
 		if want.Allowed {
 			taken = append(taken, [2]throttler.Decision{got, want})
 		}
-		for i := range want.Limits {
-			g, w := got.Limits[i], want.Limits[i]
+		for i := range want.Limits() {
+			g, w := got.Limit(i), want.Limit(i)
 			same := w.Refused == g.Refused && (!w.Refused || g.RetryAt.Equal(w.RetryAt) && g.ResetAt.Equal(w.ResetAt))
 			if !same && !stepsBack {
 				t.Fatalf("seed %d: step %d: limit %d: got  %+v\nwant %+v", seed, step, i, g, w)
 			}
-			if g.ResetAt.Before(got.At) {
-				t.Fatalf("seed %d: step %d: limit %d was reset at %v, before the take at %v", seed, step, i, g.ResetAt, got.At)
+			if g.ResetAt.Before(got.At()) {
+				t.Fatalf("seed %d: step %d: limit %d was reset at %v, before the take at %v", seed, step, i, g.ResetAt, got.At())
 			}
 		}
 	}

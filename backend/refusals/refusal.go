@@ -1,13 +1,13 @@
 package refusals
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -20,8 +20,8 @@ const MaxBytes = 4096
 type refusal struct {
 	id     uint64 // the hash of its charges
 	asked  time.Duration
-	until  time.Time // the first time that it names
-	idle   bool      // a limit of it had nothing to count: its ResetAt is the time of the take
+	until  int64 // the first time that it names, in ms
+	idle   bool  // a limit of it had nothing to count: its ResetAt is the time of the take
 	d      throttler.Decision
 	counts []count // of each charge
 
@@ -41,40 +41,41 @@ func newRefusal(id uint64, d *throttler.Decision, asked time.Duration, before *s
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
-	f := &refusal{id: id, asked: asked, until: throttler.Never, d: *d}
 	// Copies, in which keys are alone: the caller's may be parts of long strings.
-	f.d.Charges = slices.Clip(slices.Clone(d.Charges))
-	f.d.Limits = slices.Clip(slices.Clone(d.Limits))
-	f.counts = make([]count, len(d.Charges))
-	for i := range f.d.Charges {
-		c := &f.d.Charges[i]
+	charges := slices.Clone(d.Charges())
+	for i := range charges {
+		c := &charges[i]
 		samePartition := c.Partition == c.Key
 		c.Key = strings.Clone(c.Key)
-		if c.Partition = c.Key; !samePartition {
-			c.Partition = strings.Clone(d.Charges[i].Partition)
+		if samePartition {
+			c.Partition = c.Key
+		} else {
+			c.Partition = strings.Clone(c.Partition)
 		}
+	}
+	r := d.Request()
+	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: throttler.NewDecision(throttler.NewRequest(r.Now, charges...))}
+	copy(f.d.Results(), d.Results())
+	f.counts = make([]count, len(charges))
+	for i := range charges {
 		f.counts[i] = count{at: before[i].at, as: before[i].as}
-		statuses := algorithm.StatusesOf(&f.d, i)
-		for j := range statuses {
-			s := &statuses[j]
-			s.Key = c.Key
-			f.counts[i].refused = f.counts[i].refused || s.Refused
-			f.note(s)
+		for _, result := range f.d.ResultsOf(i) {
+			f.counts[i].refused = f.counts[i].refused || result.RetryAt != 0
+			f.note(&result, r.Now)
 		}
 	}
 	return f
 }
 
-// note notes the times that s names.
-func (f *refusal) note(s *throttler.Status) {
-	if s.Refused && s.RetryAt.Before(f.until) {
-		f.until = s.RetryAt
+// note notes the times that result, of a decision at now, names.
+func (f *refusal) note(result *throttler.Result, now int64) {
+	if result.RetryAt > 0 {
+		f.until = min(f.until, result.RetryAt)
 	}
-	switch {
-	case !s.ResetAt.After(f.d.At):
+	if result.ResetAt <= now {
 		f.idle = true
-	case s.ResetAt.Before(f.until):
-		f.until = s.ResetAt
+	} else {
+		f.until = min(f.until, result.ResetAt)
 	}
 }
 
@@ -82,19 +83,20 @@ func (f *refusal) note(s *throttler.Status) {
 // keeps alive.
 func bytesOf(d *throttler.Decision) int {
 	n := int(unsafe.Sizeof(refusal{}))
-	for i := range d.Charges {
-		c := &d.Charges[i]
+	charges := d.Charges()
+	for i := range charges {
+		c := &charges[i]
 		n += int(unsafe.Sizeof(*c)+unsafe.Sizeof(count{})+unsafe.Sizeof(*c.Policy)) + len(c.Policy.Name) + len(c.Key)
 		if c.Partition != c.Key {
 			n += len(c.Partition)
 		}
 	}
-	return n + len(d.Limits)*int(unsafe.Sizeof(throttler.Status{})+unsafe.Sizeof(throttler.Limit{}))
+	return n + d.NumLimits()*int(unsafe.Sizeof(throttler.Result{})+unsafe.Sizeof(throttler.Limit{}))
 }
 
 // isOf reports whether f is a refusal of exactly these charges.
 func (f *refusal) isOf(charges []throttler.Charge) bool {
-	return slices.EqualFunc(f.d.Charges, charges, func(a, b throttler.Charge) bool {
+	return slices.EqualFunc(f.d.Charges(), charges, func(a, b throttler.Charge) bool {
 		return a.Key == b.Key && a.Cost == b.Cost && a.Partition == b.Partition && samePolicy(a.Policy, b.Policy)
 	})
 }
@@ -108,7 +110,12 @@ func samePolicy(a, b *throttler.Policy) bool {
 // holds reports whether the backend would refuse r, of the same charges, for all
 // that b knows.
 func (f *refusal) holds(r *throttler.Request, b *Backend) bool {
-	return !r.Now.Before(f.d.At) && r.Now.Before(f.until) && b.elapsed()-f.asked < b.maxAge && !f.overtaken()
+	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < b.maxAge && !f.overtaken()
+}
+
+func (f *refusal) madeAt() int64 {
+	r := f.d.Request()
+	return r.Now
 }
 
 // overtaken reports whether a count has changed in a way that ends f. Not every
@@ -124,27 +131,19 @@ func (f *refusal) overtaken() bool {
 	return false
 }
 
-// answer returns f as the decision about r. Its Limits are shared, as those of
-// all copies of a decision are.
+// answer returns f as the decision about r. Several results are shared, as those
+// of all copies of a decision are.
 func (f *refusal) answer(r *throttler.Request) throttler.Decision {
-	d := f.d
-	d.At, d.Charges = r.Now, r.Charges
-	moved := f.idle && !r.Now.Equal(f.d.At)
-	for i := range r.Charges {
-		moved = moved || r.Charges[i].Policy != f.d.Charges[i].Policy
+	madeAt := f.madeAt()
+	if !f.idle || r.Now == madeAt {
+		return f.d.About(*r)
 	}
-	if !moved {
-		return d
-	}
-	d.Limits = slices.Clip(slices.Clone(f.d.Limits))
-	for i := range d.Charges {
-		statuses := algorithm.StatusesOf(&d, i)
-		for j := range statuses {
-			s := &statuses[j]
-			s.Policy = d.Charges[i].Policy
-			if !s.ResetAt.After(f.d.At) {
-				s.ResetAt = r.Now
-			}
+	d := throttler.NewDecision(*r)
+	results := d.Results()
+	copy(results, f.d.Results())
+	for i := range results {
+		if results[i].ResetAt <= madeAt {
+			results[i].ResetAt = r.Now
 		}
 	}
 	return d

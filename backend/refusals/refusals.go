@@ -147,7 +147,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 		return throttler.Decision{}, err
 	}
 	var counts hashes
-	id := b.hash(r.Charges, &counts)
+	id := b.hash(r.Charges(), &counts)
 	if known := b.table.find(id, &r, b); known != nil {
 		b.tallies.mine().answered.Add(1)
 		return known.answer(&r), nil
@@ -161,7 +161,7 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 	// end a refusal that may have been decided before the change.
 	asked := b.elapsed()
 	var before snapshot
-	b.versions.ask(r.Charges, counts, &before)
+	b.versions.ask(r.Charges(), counts, &before)
 
 	tally := b.tallies.mine()
 	tally.asked.Add(1)
@@ -170,9 +170,9 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 	case err != nil:
 		return d, err // if it charged all the same, that is as unseen as another process's take
 	case d.Allowed:
-		b.versions.take(r.Charges, counts, &d)
+		b.versions.take(r.Charges(), counts, &d)
 		return d, nil
-	case !isWhole(&d, r.Charges) || b.optsOut(r.Charges):
+	case !isWhole(&d, r.Charges()) || b.optsOut(r.Charges()):
 		return d, nil
 	}
 	known := newRefusal(id, &d, asked, &before)
@@ -194,7 +194,7 @@ func isWhole(d *throttler.Decision, charges []throttler.Charge) bool {
 	for i := range charges {
 		limits += len(charges[i].Policy.Limits)
 	}
-	return len(d.Charges) == len(charges) && len(d.Limits) == limits
+	return len(d.Charges()) == len(charges) && d.NumLimits() == limits
 }
 
 func (b *Backend) optsOut(charges []throttler.Charge) bool {
@@ -211,7 +211,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 // Settle implements throttler.Backend. When it returns, refusals that share a
 // count with what was settled are forgotten, those too that are being decided.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	charges := s.Charged.Charges
+	charges := s.Charged.Charges()
 	var counts hashes
 	b.hash(charges, &counts)
 	// After the backend, not before: a refusal decided in between would be

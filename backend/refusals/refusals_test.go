@@ -78,7 +78,7 @@ func (f *fixture) allowed(charges ...throttler.Charge) throttler.Decision {
 	f.Helper()
 	d := f.take(f.front, charges...)
 	if !d.Allowed {
-		f.Fatalf("refused: %+v", d.Limits)
+		f.Fatalf("refused: %v", d)
 	}
 	return d
 }
@@ -95,8 +95,8 @@ func (f *fixture) refused(fromMemory bool, charges ...throttler.Charge) throttle
 	if asked := f.counting.takes.Load() > before; asked == fromMemory {
 		f.Fatalf("the backend was asked: %v, want %v", asked, !fromMemory)
 	}
-	if !d.At.Equal(f.clock.Now()) {
-		f.Fatalf("At is %v, want the take's time, %v", d.At, f.clock.Now())
+	if !d.At().Equal(f.clock.Now()) {
+		f.Fatalf("At is %v, want the take's time, %v", d.At(), f.clock.Now())
 	}
 	return d
 }
@@ -156,11 +156,11 @@ func TestRefusedUntilRetryAt(t *testing.T) {
 			}
 			first := f.refused(false, c)
 			again := f.refused(true, c)
-			if again.RetryAt() != first.RetryAt() || again.Limits[0] != first.Limits[0] {
+			if again.RetryAt() != first.RetryAt() || again.Limit(0) != first.Limit(0) {
 				t.Errorf("got %+v, want %+v", again, first)
 			}
 			f.clock.Set(first.RetryAt().Add(-time.Millisecond))
-			if d := f.refused(true, c); d.RetryAt() != first.RetryAt() || d.Limits[0].Remaining != 0 {
+			if d := f.refused(true, c); d.RetryAt() != first.RetryAt() || d.Limit(0).Remaining != 0 {
 				t.Errorf("a millisecond before it ends: got %+v, want %+v", d, first)
 			}
 			f.clock.Set(first.RetryAt())
@@ -174,7 +174,7 @@ func TestNeverIsRemembered(t *testing.T) {
 	f.refused(false, charge(core, "alice", 6))
 	f.clock.Advance(time.Hour)
 	d := f.refused(true, charge(core, "alice", 6))
-	if s := d.Limits[0]; d.RetryAt() != throttler.Never || s.ResetAt != f.clock.Now() || s.Used != 0 {
+	if s := d.Limit(0); d.RetryAt() != throttler.Never || s.ResetAt != f.clock.Now() || s.Used != 0 {
 		t.Errorf("got %+v; want RetryAt Never and, as nothing is used, a ResetAt of now", s)
 	}
 }
@@ -226,10 +226,10 @@ func TestEqualPolicies(t *testing.T) {
 	f.refused(false, charge(core, "alice", 6))
 	equal := policy("core", fivePerMinute)
 	d := f.refused(true, charge(equal, "alice", 6))
-	if d.Charges[0].Policy != equal || d.Limits[0].Policy != equal {
+	if d.Charges()[0].Policy != equal || d.Limit(0).Policy != equal {
 		t.Error("the answer's policy is not the take's")
 	}
-	if d := f.refused(true, charge(core, "alice", 6)); d.Limits[0].Policy != core {
+	if d := f.refused(true, charge(core, "alice", 6)); d.Limit(0).Policy != core {
 		t.Error("the answer's policy is that of another take")
 	}
 }
@@ -244,12 +244,12 @@ func TestEndsAtTheFirstReset(t *testing.T) {
 	f.refused(false, c)
 	f.refused(true, c)
 	f.clock.Advance(time.Millisecond)
-	if d := f.refused(false, c); d.Limits[0].Used != 0 || !d.Limits[1].Refused {
-		t.Errorf("got %+v", d.Limits)
+	if d := f.refused(false, c); d.Limit(0).Used != 0 || !d.Limit(1).Refused {
+		t.Errorf("got %v", d)
 	}
 	f.clock.Advance(time.Second)
-	if d := f.refused(true, c); d.Limits[0].ResetAt != f.clock.Now() {
-		t.Errorf("the reset of a limit that counts nothing is %v, want now, %v", d.Limits[0].ResetAt, f.clock.Now())
+	if d := f.refused(true, c); d.Limit(0).ResetAt != f.clock.Now() {
+		t.Errorf("the reset of a limit that counts nothing is %v, want now, %v", d.Limit(0).ResetAt, f.clock.Now())
 	}
 }
 
@@ -267,8 +267,8 @@ func TestSettlementsTakeEffectAtOnce(t *testing.T) {
 	if _, err := f.front.Settle(f.Context(), bob, 10, 1); err != nil {
 		t.Fatal(err)
 	}
-	if d := f.refused(false, both...); d.Limits[0].Used != 11 {
-		t.Errorf("the organization has used %d, want 11", d.Limits[0].Used)
+	if d := f.refused(false, both...); d.Limit(0).Used != 11 {
+		t.Errorf("the organization has used %d, want 11", d.Limit(0).Used)
 	}
 	f.refused(true, both...)
 	f.refund(f.front, taken)
@@ -280,8 +280,8 @@ func TestAllowedTakesTakeEffectAtOnce(t *testing.T) {
 	f.allowed(charge(core, "alice", 3))
 	f.refused(false, charge(core, "alice", 3))
 	f.allowed(charge(core, "alice", 1))
-	if d := f.refused(false, charge(core, "alice", 3)); d.Limits[0].Used != 4 {
-		t.Errorf("used %d, want 4", d.Limits[0].Used)
+	if d := f.refused(false, charge(core, "alice", 3)); d.Limit(0).Used != 4 {
+		t.Errorf("used %d, want 4", d.Limit(0).Used)
 	}
 	f.allowed(charge(core, "bob", 1))
 	f.refused(true, charge(core, "alice", 3))
@@ -382,7 +382,9 @@ type bare struct {
 }
 
 func (b bare) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	return throttler.Decision{Allowed: b.allowed, At: r.Now, Charges: r.Charges}, nil
+	d := throttler.NewDecision(throttler.NewRequest(r.Now))
+	d.Allowed = b.allowed
+	return d, nil
 }
 
 // A backend that guards another may answer without counts.

@@ -48,7 +48,7 @@ func (t *table) find(id uint64, r *throttler.Request, b *Backend) *refusal {
 			continue
 		}
 		f := group[i].refusal.Load()
-		if f == nil || !f.isOf(r.Charges) || !f.holds(r, b) {
+		if f == nil || !f.isOf(r.Charges()) || !f.holds(r, b) {
 			continue
 		}
 		if !f.used.Load() { // seldom written, so that readers share its cache line
@@ -97,7 +97,7 @@ func (s *slot) worth(f *refusal, r *throttler.Request, b *Backend) worth {
 	switch {
 	case old == nil:
 		return worth{rank: vacant}
-	case old.isOf(f.d.Charges):
+	case old.isOf(f.d.Charges()):
 		return worth{rank: same}
 	case !old.holds(r, b):
 		return worth{rank: vacant}

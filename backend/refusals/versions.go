@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -84,8 +83,9 @@ func (v versions) take(charges []throttler.Charge, counts *hashes, d *throttler.
 // leastRemaining returns the least Remaining of the limits of charge i.
 func leastRemaining(d *throttler.Decision, i int) int64 {
 	least := int64(math.MaxInt64)
-	for _, s := range algorithm.StatusesOf(d, i) {
-		least = min(least, s.Remaining)
+	limits := d.Charges()[i].Policy.Limits
+	for j, result := range d.ResultsOf(i) {
+		least = min(least, result.Remaining(&limits[j]))
 	}
 	return least
 }

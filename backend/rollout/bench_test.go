@@ -27,7 +27,7 @@ func BenchmarkOverhead(b *testing.B) {
 		for i := range all {
 			c := core.Charge(fmt.Sprint("client number ", i))
 			c.Partition = c.Key
-			all[i] = throttler.Request{Now: t0, Charges: []throttler.Charge{c}}
+			all[i] = throttler.NewRequest(t0.UnixMilli(), c)
 		}
 		return all
 	}

@@ -13,7 +13,7 @@ import (
 
 // decision is one that is being made.
 type decision struct {
-	now       time.Time
+	now       int64
 	charges   []throttler.Charge
 	partition string // of the charges
 	look      bool   // it changes nothing

@@ -49,7 +49,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println("used", d.Limits[0].Used, "until", d.Limits[0].ResetAt.Format(time.TimeOnly))
+		fmt.Println("used", d.Limit(0).Used, "until", d.Limit(0).ResetAt.Format(time.TimeOnly))
 	}
 	take()
 	flags.UpdateFlags(flag("new"))

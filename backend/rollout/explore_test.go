@@ -557,11 +557,11 @@ func (s *site) Settle(ctx context.Context, st throttler.Settlement) (throttler.D
 }
 
 func (s *site) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, r.Charges, true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		d, err := b.TakeAt(ctx, r, p)
 		if err == nil {
-			for i := range d.Limits {
-				s.w.took(s, &r.Charges[i], r.Now, d.Allowed, &d.Limits[i])
+			for i := range d.Limits() {
+				s.w.took(s, &r.Charges()[i], r.Now, d.Allowed, d.Limit(i))
 			}
 		}
 		return d, err
@@ -569,17 +569,17 @@ func (s *site) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Place
 }
 
 func (s *site) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, r.Charges, false, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+	return callSite(ctx, s, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		return b.PeekAt(ctx, r, p)
 	})
 }
 
 func (s *site) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, st.Charged.Charges, true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		d, err := b.SettleAt(ctx, st, p)
 		if err == nil {
-			for i := range d.Limits {
-				s.w.returned(s, &st.Charged.Charges[i], st.Now, &st.Charged.Limits[i], &d.Limits[i])
+			for i := range d.Limits() {
+				s.w.returned(s, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, d.Limit(i))
 			}
 		}
 		return d, err
@@ -589,7 +589,7 @@ func (s *site) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff
 func (s *site) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	return callSite(ctx, s, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
 		for i := range r.Charges {
-			s.w.count(&r.Charges[i]).saw(r.Now)
+			s.w.count(&r.Charges[i]).saw(time.UnixMilli(r.Now))
 		}
 		return b.Release(ctx, r)
 	})
@@ -630,7 +630,8 @@ func (k *counted) saw(now time.Time) {
 }
 
 // took checks a take that happened, allowed or not.
-func (w *world) took(s *site, c *throttler.Charge, now time.Time, allowed bool, got *throttler.Status) {
+func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got throttler.Status) {
+	now := time.UnixMilli(ms)
 	k := w.count(c)
 	live := now.Before(k.reset)
 	// A decision that has seen the window's end may have forgotten it, before one
@@ -661,10 +662,11 @@ func (w *world) took(s *site, c *throttler.Charge, now time.Time, allowed bool, 
 }
 
 // returned checks a refund that happened.
-func (w *world) returned(s *site, c *throttler.Charge, now time.Time, charged, got *throttler.Status) {
+func (w *world) returned(s *site, c *throttler.Charge, ms int64, charged throttler.Mark, got throttler.Status) {
+	now := time.UnixMilli(ms)
 	k := w.count(c)
 	k.saw(now)
-	if charged.Mark.At == k.reset.UnixMilli() {
+	if charged.At == k.reset.UnixMilli() {
 		k.used = max(k.used-c.Cost, 0)
 	}
 	if !w.exact(c.Partition) {

@@ -116,7 +116,7 @@ func (m *mortal) err(ctx context.Context, charges []throttler.Charge) error {
 }
 
 func (m *mortal) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	if err := m.err(ctx, r.Charges); err != nil {
+	if err := m.err(ctx, r.Charges()); err != nil {
 		return throttler.Decision{}, err
 	}
 	return m.Store.TakeAt(ctx, r, p)
@@ -208,8 +208,8 @@ func TestSeveralCountsDoNotAlternate(t *testing.T) {
 			}
 			a, b = b, a
 		}
-		if d, _ := a.Peek(t.Context(), x, y); d.Limits[0].Used != 4 || d.Limits[1].Used != 4 {
-			t.Errorf("used %d and %d, want 4 and 4", d.Limits[0].Used, d.Limits[1].Used)
+		if d, _ := a.Peek(t.Context(), x, y); d.Limit(0).Used != 4 || d.Limit(1).Used != 4 {
+			t.Errorf("used %d and %d, want 4 and 4", d.Limit(0).Used, d.Limit(1).Used)
 		}
 	})
 }
@@ -221,11 +221,11 @@ func TestArrivalThatWasNotStored(t *testing.T) {
 	now := t0.Truncate(time.Millisecond)
 	x, y := hourly.Charge("x"), hourly.Charge("y")
 	x.Partition, y.Partition, x.Cost, y.Cost = "p", "p", 1, 1
-	_, err := backend.Release(t.Context(), handoff.ReleaseRequest{Now: now, Charges: []throttler.Charge{y}, To: 7, Version: 9, Keep: time.Minute})
+	_, err := backend.Release(t.Context(), handoff.ReleaseRequest{Now: now.UnixMilli(), Charges: []throttler.Charge{y}, To: 7, Version: 9, Keep: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = backend.TakeAt(t.Context(), throttler.Request{Now: now, Charges: []throttler.Charge{x, y}}, &handoff.Placement{
+	_, err = backend.TakeAt(t.Context(), throttler.NewRequest(now.UnixMilli(), x, y), &handoff.Placement{
 		Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}, {Due: true}},
 	})
 	var away *handoff.ElsewhereError

@@ -101,7 +101,7 @@ func (b *Backend) probe(m *member, shard, partition string, since time.Time) {
 			}
 			ctx, cancel := context.WithTimeout(b.closed, probeEvery)
 			_, err := m.backend.Release(ctx, handoff.ReleaseRequest{
-				Now:     time.Now().Truncate(time.Millisecond),
+				Now:     time.Now().UnixMilli(),
 				Charges: []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}},
 				To:      m.id, Version: 1, Keep: probeEvery,
 			})

@@ -221,7 +221,7 @@ func (b *Backend) Close() {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.TakeAt(ctx, r, p)
 	})
 }
@@ -229,7 +229,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 // Peek implements throttler.Backend. It moves no count: one that is to move is
 // read where it is.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges, look: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), look: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.PeekAt(ctx, r, p)
 	})
 }
@@ -237,7 +237,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 // Settle implements throttler.Backend. What it settles has moved with the
 // count.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.SettleAt(ctx, s, p)
 	})
 }

@@ -127,7 +127,7 @@ func (q *process) take(t *testing.T, wantUsed int64, wantReset time.Time) thrott
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Limits[0]; s.Used != wantUsed || !s.ResetAt.Equal(wantReset) {
+	if s := d.Limit(0); s.Used != wantUsed || !s.ResetAt.Equal(wantReset) {
 		t.Errorf("used %d, reset %v; want %d, %v", s.Used, s.ResetAt, wantUsed, wantReset)
 	}
 	return d
@@ -167,7 +167,7 @@ func TestMove(t *testing.T) {
 	second.take(t, 7, reset)
 	p.wantCalls(t, "and remembers", 0, 1)
 	d, err := second.Refund(t.Context(), taken)
-	if err != nil || d.Limits[0].Used != 6 {
+	if err != nil || d.Limit(0).Used != 6 {
 		t.Errorf("refund of what was charged before the flip: used %d, %v; want 6", d.Binding().Used, err)
 	}
 	p.wantCalls(t, "a refund", 0, 0) // it is neither a Take nor a Release
@@ -180,7 +180,7 @@ func TestMove(t *testing.T) {
 	p.wantCalls(t, "back again", 2, 1)
 	first.take(t, 9, reset)
 	p.wantCalls(t, "the other follows", 1, 1)
-	if d, err := first.Peek(t.Context(), core.Charge("alice")); err != nil || d.Limits[0].Used != 9 {
+	if d, err := first.Peek(t.Context(), core.Charge("alice")); err != nil || d.Limit(0).Used != 9 {
 		t.Errorf("peek: used %d, %v; want 9", d.Binding().Used, err)
 	}
 
@@ -227,7 +227,7 @@ func TestFlipWithoutAnEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		d, err := q.Take(t.Context(), core.Charge("alice"))
-		if err != nil || !d.Limits[0].ResetAt.Equal(reset) {
+		if err != nil || !d.Limit(0).ResetAt.Equal(reset) {
 			t.Fatalf("%v, reset %v, want %v", err, d.Binding().ResetAt, reset)
 		}
 	}
@@ -322,8 +322,8 @@ func TestAbandonedBackend(t *testing.T) {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		d, err := q.Take(t.Context(), core.Charge("alice"))
 		if err == nil {
-			if d.Limits[0].Used != 1 || !d.Limits[0].ResetAt.Equal(reset.Add(time.Second)) {
-				t.Errorf("used %d, reset %v; want a new window", d.Limits[0].Used, d.Limits[0].ResetAt)
+			if d.Limit(0).Used != 1 || !d.Limit(0).ResetAt.Equal(reset.Add(time.Second)) {
+				t.Errorf("used %d, reset %v; want a new window", d.Limit(0).Used, d.Limit(0).ResetAt)
 			}
 			break
 		}
@@ -354,7 +354,7 @@ func TestWithoutTheRollout(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for backend, want := range map[*watched]int64{p.new: 3, p.old: 2} { // the old one remembers the count as it was
 		d, err := throttler.New(backend, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
-		if err != nil || d.Limits[0].Used != want || !d.Limits[0].ResetAt.Equal(reset) {
+		if err != nil || d.Limit(0).Used != want || !d.Limit(0).ResetAt.Equal(reset) {
 			t.Errorf("used %d, reset %v, %v; want %d, %v", d.Binding().Used, d.Binding().ResetAt, err, want, reset)
 		}
 	}
@@ -383,8 +383,8 @@ func TestNobodyGainsByMoving(t *testing.T) {
 					if d.Allowed {
 						allowed[c].Add(1)
 					}
-					if !d.Limits[0].ResetAt.Equal(t0.Add(10 * time.Second)) {
-						t.Errorf("reset %v", d.Limits[0].ResetAt)
+					if !d.Limit(0).ResetAt.Equal(t0.Add(10 * time.Second)) {
+						t.Errorf("reset %v", d.Limit(0).ResetAt)
 					}
 				}
 			}
@@ -478,7 +478,7 @@ func TestCountWentToAnUnknownBackend(t *testing.T) {
 			Client: clientOf(t, inMemory(rollout.DefaultFlag, wish)),
 		})
 		d, err := throttler.New(b, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
-		if err != nil || d.Limits[0].Used < 2 || !d.Limits[0].ResetAt.Equal(reset) {
+		if err != nil || d.Limit(0).Used < 2 || !d.Limit(0).ResetAt.Equal(reset) {
 			t.Errorf("%s: used %d, reset %v, %v; want the window that was released", wish, d.Binding().Used, d.Binding().ResetAt, err)
 		}
 	}

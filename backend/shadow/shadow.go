@@ -109,7 +109,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	d, err := b.serving.Take(ctx, r)
 	if err == nil {
 		b.counts.serving.note(time.Since(began))
-		b.show(r.Charges, shown{request: r, decision: d})
+		b.show(r.Charges(), shown{request: r, decision: d})
 	}
 	return d, err
 }
@@ -123,7 +123,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	d, err := b.serving.Settle(ctx, s)
 	if err == nil {
-		b.show(s.Charged.Charges, shown{settlement: &s, decision: d})
+		b.show(s.Charged.Charges(), shown{settlement: &s, decision: d})
 	}
 	return d, err
 }

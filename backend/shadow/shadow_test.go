@@ -76,7 +76,7 @@ func TestAgreement(t *testing.T) {
 	if _, err := th.Refund(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
-	if d := take(t, th, last.Charges[0].Key); !d.Allowed {
+	if d := take(t, th, last.Charges()[0].Key); !d.Allowed {
 		t.Error("refused after a refund")
 	}
 	s := shown(t, b, 71)
@@ -157,11 +157,11 @@ func TestRefund(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d.Limits[0].Used == 1 && b.Stats().Compared == 1 {
+		if d.Limit(0).Used == 1 && b.Stats().Compared == 1 {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the candidate has used %d, want 1: two were charged, one refunded", d.Limits[0].Used)
+			t.Fatalf("the candidate has used %d, want 1: two were charged, one refunded", d.Limit(0).Used)
 		}
 	}
 	if s := b.Stats(); s.Unsettled != 0 {

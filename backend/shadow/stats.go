@@ -63,8 +63,8 @@ type counts struct {
 // compare counts, and reports whether the two decisions differ.
 func (c *counts) compare(serving, candidate throttler.Decision) bool {
 	remaining, reset := false, false
-	for i := range serving.Limits {
-		s, o := &serving.Limits[i], &candidate.Limits[i]
+	for i := range serving.Limits() {
+		s, o := serving.Limit(i), candidate.Limit(i)
 		remaining = remaining || s.Remaining != o.Remaining
 		reset = reset || !s.ResetAt.Equal(o.ResetAt)
 	}

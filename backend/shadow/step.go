@@ -28,11 +28,12 @@ func idOf(c *throttler.Charge) countID { return countID{c.Policy.Name, c.Key, c.
 func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rest := d.Limits
 	for i := range charges {
-		n := len(charges[i].Policy.Limits)
-		s.extend(idOf(&charges[i]), d.At, later(latestReset(rest[:n]), outlived(charges[i].Policy, d.At)))
-		rest = rest[n:]
+		latest := int64(0)
+		for _, result := range d.ResultsOf(i) {
+			latest = max(latest, result.ResetAt)
+		}
+		s.extend(idOf(&charges[i]), d.At(), later(time.UnixMilli(latest), outlived(charges[i].Policy, d.At())))
 	}
 }
 
@@ -73,7 +74,7 @@ func (s *steps) extend(id countID, now, until time.Time) {
 func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler.Decision) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := !serving.At.Before(s.all)
+	in := !serving.At().Before(s.all)
 	first := 0
 	for i := range charges {
 		limits := charges[i].Policy.Limits
@@ -81,27 +82,19 @@ func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler
 		until, missing := s.until[id]
 		switch {
 		case !missing:
-		case !serving.At.Before(until):
+		case !serving.At().Before(until):
 			delete(s.until, id)
 		default:
 			in = false
 			for j := first; j < last; j++ {
 				if limits[j-first].Algorithm != throttler.FixedWindow {
-					s.until[id] = later(s.until[id], later(serving.Limits[j].ResetAt, candidate.Limits[j].ResetAt))
+					s.until[id] = later(s.until[id], later(serving.Limit(j).ResetAt, candidate.Limit(j).ResetAt))
 				}
 			}
 		}
 		first = last
 	}
 	return in
-}
-
-func latestReset(limits []throttler.Status) time.Time {
-	var at time.Time
-	for i := range limits {
-		at = later(at, limits[i].ResetAt)
-	}
-	return at
 }
 
 func later(a, b time.Time) time.Time {

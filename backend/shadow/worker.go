@@ -23,11 +23,10 @@ type worker struct {
 	queue chan shown
 	steps steps
 
-	// taken are the candidate's decisions, by the serving backend's, for their
-	// settlement: windows may have opened at other instants. Copies of a
-	// decision share its Limits, so the place of these names it.
-	taken  map[*throttler.Status]throttler.Decision
-	oldest []*throttler.Status // a ring, as long as taken may be
+	// taken are the candidate's decisions, by what the serving backend took, for
+	// their settlement: windows may have opened at other instants.
+	taken  map[takeID]throttler.Decision
+	oldest []takeID // a ring, as long as taken may be
 	next   int
 }
 
@@ -35,7 +34,7 @@ func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
 		steps: steps{until: make(map[countID]time.Time), bound: max(64*size, 1024)},
-		taken: make(map[*throttler.Status]throttler.Decision), oldest: make([]*throttler.Status, size),
+		taken: make(map[takeID]throttler.Decision), oldest: make([]takeID, size),
 	}
 }
 
@@ -69,18 +68,18 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	case err != nil:
 		w.b.counts.failed.Add(1)
-		w.missed(s.request.Charges, &s)
+		w.missed(s.request.Charges(), &s)
 		return
 	}
 	w.b.counts.candidate.note(time.Since(began))
 	switch {
-	case !w.steps.inStep(s.request.Charges, &s.decision, &d):
+	case !w.steps.inStep(s.request.Charges(), &s.decision, &d):
 		w.b.counts.notInStep.Add(1)
 	case w.b.counts.compare(s.decision, d) && w.b.differ != nil:
 		w.b.differ(s.decision, d)
 	}
 	if d.Allowed && s.decision.Allowed {
-		w.remember(&s.decision.Limits[0], d)
+		w.remember(&s.decision, d)
 	}
 }
 
@@ -90,20 +89,57 @@ var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 // opens reports whether a count may begin with decision d: there is no fixed
 // window in it that was open before.
 func opens(d throttler.Decision) bool {
-	for i := range d.Limits {
-		s := &d.Limits[i]
+	for _, s := range d.Limits() {
 		opensWhenCharged := s.Limit.Algorithm == throttler.FixedWindow && !s.Limit.Aligned
-		if opensWhenCharged && !s.ResetAt.Equal(d.At.Add(s.Limit.Window)) {
+		if opensWhenCharged && !s.ResetAt.Equal(d.At().Add(s.Limit.Window)) {
 			return false
 		}
 	}
 	return true
 }
 
-func (w *worker) remember(name *throttler.Status, d throttler.Decision) {
+// takeID names a take that was allowed. Takes of one millisecond that charge the
+// same are told apart by nth: which of them is settled is the same to both
+// backends.
+type takeID struct {
+	count countID // of the first charge
+	at    int64
+	cost  int64
+	mark  throttler.Mark
+	nth   int
+}
+
+func takeIDOf(d *throttler.Decision) takeID {
+	r, first := d.Request(), &d.Charges()[0]
+	return takeID{count: idOf(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
+}
+
+// remember remembers d, the candidate's decision about a take of the serving
+// backend.
+func (w *worker) remember(serving *throttler.Decision, d throttler.Decision) {
+	id := takeIDOf(serving)
+	for w.taken[id].Allowed {
+		id.nth++
+	}
 	delete(w.taken, w.oldest[w.next])
-	w.taken[name], w.oldest[w.next] = d, name
+	w.taken[id], w.oldest[w.next] = d, id
 	w.next = (w.next + 1) % len(w.oldest)
+}
+
+// recall returns what was remembered of a take, once.
+func (w *worker) recall(serving *throttler.Decision) (d throttler.Decision, ok bool) {
+	id := takeIDOf(serving)
+	for {
+		next := id
+		next.nth++
+		if _, more := w.taken[next]; !more {
+			break
+		}
+		id = next
+	}
+	d, ok = w.taken[id]
+	delete(w.taken, id)
+	return d, ok
 }
 
 // missed notes that the candidate did not see s, or may not have. A refusal
@@ -117,16 +153,14 @@ func (w *worker) missed(charges []throttler.Charge, s *shown) {
 // settle settles what the candidate took, if it took it, and that is known.
 func (w *worker) settle(ctx context.Context, shown *shown) {
 	s := shown.settlement
-	name := &s.Charged.Limits[0]
-	d, ok := w.taken[name]
+	d, ok := w.recall(&s.Charged)
 	if !ok {
 		w.b.counts.unsettled.Add(1)
-		w.missed(s.Charged.Charges, shown)
+		w.missed(s.Charged.Charges(), shown)
 		return
 	}
-	delete(w.taken, name)
 	if _, err := w.b.candidate.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
 		w.b.counts.failed.Add(1)
-		w.missed(s.Charged.Charges, shown)
+		w.missed(s.Charged.Charges(), shown)
 	}
 }

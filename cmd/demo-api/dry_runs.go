@@ -48,8 +48,7 @@ func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 // count counts a decision for each policy that is tried in it.
 func (d *dryRuns) count(_ *http.Request, decision throttler.Decision) {
 	refused := make(map[string]bool)
-	for i := range decision.Limits {
-		s := &decision.Limits[i]
+	for _, s := range decision.Limits() {
 		refused[s.Policy.Name] = refused[s.Policy.Name] || s.Refused
 	}
 	for name, counts := range d.counts {

@@ -94,7 +94,7 @@ func measureEstimate(t traffic) figures {
 	var f figures
 	for range clients {
 		var s algorithm.State
-		var results [1]algorithm.Result
+		var results [1]throttler.Result
 		var admitted []int64 // in the last window
 		now := int64(1_900_000_800_000) + rng.Int64N(measuredWindow)
 		for range perClient {
@@ -127,7 +127,7 @@ func measureEstimate(t traffic) figures {
 func worstWindow(a throttler.Algorithm) (most int) {
 	limits := []throttler.Limit{{Quota: measuredQuota, Window: measuredWindow * time.Millisecond, Algorithm: a}}
 	var s algorithm.State
-	var results [1]algorithm.Result
+	var results [1]throttler.Result
 	var admitted []int64
 	take := func(now int64) {
 		for len(admitted) > 0 && admitted[0]+measuredWindow <= now {

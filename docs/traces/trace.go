@@ -64,7 +64,7 @@ func play(a throttler.Algorithm) (outcomes []outcome, curve []sample, resets []t
 				panic(err) // the memory backend is not full
 			}
 			outcomes = append(outcomes, outcome{next[0], d.StartAt().Sub(began), d.Allowed})
-			if reset := d.Limits[0].ResetAt.Sub(began); len(resets) == 0 || resets[len(resets)-1] != reset {
+			if reset := d.Limit(0).ResetAt.Sub(began); len(resets) == 0 || resets[len(resets)-1] != reset {
 				resets = append(resets, reset)
 			}
 			next = next[1:]
@@ -74,7 +74,7 @@ func play(a throttler.Algorithm) (outcomes []outcome, curve []sample, resets []t
 		if err != nil {
 			panic(err)
 		}
-		curve = append(curve, sample{at, d.Limits[0].Used})
+		curve = append(curve, sample{at, d.Limit(0).Used})
 	}
 	return outcomes, curve, resets
 }

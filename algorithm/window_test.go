@@ -1,0 +1,60 @@
+package algorithm_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// A window decides as the executor does, answer by answer, also where the clock
+// steps and the quota changes.
+func TestWindowsDecideAsStatesDo(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	const maxInstant = 253402300799000
+	for range 2000 {
+		limit := throttler.Limit{Quota: 1 + rng.Int64N(20), Window: time.Duration(1+rng.IntN(50)) * time.Millisecond, Aligned: rng.IntN(2) == 0}
+		if rng.IntN(10) == 0 {
+			limit.Quota = throttler.MaxQuota - rng.Int64N(5)
+		}
+		p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
+		now := []int64{0, 1_900_000_000_000, maxInstant - 60}[rng.IntN(3)]
+		var want algorithm.State
+		var got algorithm.Window
+		for step := range 30 {
+			now = min(max(now+rng.Int64N(30)-5, 0), maxInstant)
+			if rng.IntN(10) == 0 {
+				p.Limits[0].Quota = 1 + rng.Int64N(20)
+			}
+			cost := 1 + rng.Int64N(5)
+			if rng.IntN(10) == 0 {
+				cost = p.Limits[0].Quota + rng.Int64N(2)
+			}
+			d := algorithm.Take(throttler.NewRequest(now, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}), []*algorithm.State{&want})
+			if w, ok := want.Window(); step == 0 && ok {
+				got = w // the first take opened it
+				continue
+			} else if !ok {
+				break // the first take was refused: there is no window yet
+			}
+			if !got.IsOf(&p.Limits[0]) {
+				t.Fatalf("%+v is not of %v", got, p.Limits[0])
+			}
+			result := got.Take(p.Limits[0].Quota, cost, now)
+			if result != d.Results()[0] || (result.RetryAt == 0) != d.Allowed {
+				t.Fatalf("step %d: cost %d of %v at %d: got %+v, want %+v", step, cost, p.Limits[0], now, result, d.Results()[0])
+			}
+			if w, _ := want.Window(); w != got {
+				t.Fatalf("step %d: the window is %+v, want %+v", step, got, w)
+			}
+			var back algorithm.State
+			if back.SetWindow(got); rng.IntN(4) == 0 {
+				want = back
+			}
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package throttler
+
+import "time"
+
+// Status is what a decision says of one limit.
+type Status struct {
+	Policy *Policy // as charged
+	Key    string  // as charged
+	Cost   int64   // units this charge asked for
+	Limit  Limit   // the limit reported on
+
+	// Used is what counts against the quota after this decision. It exceeds
+	// the quota after a Settle beyond it, or when the quota was lowered.
+	Used int64
+
+	// Remaining is what is left, never negative: capacity - Used. For example,
+	// if 60 per hour are allowed and 6 were charged in this hour, 54.
+	Remaining int64
+
+	// ResetAt is the instant from which, with no further charge, the whole
+	// quota is free. It is stored, and the same in every answer about one
+	// window. Where nothing counts, it is the decision's instant, but for a
+	// FixedWindow that is open: one whose charges were all refunded stays open.
+	ResetAt time.Time
+
+	// Refused says that this limit had no room.
+	Refused bool
+
+	// RetryAt is, if Refused, the earliest instant at which this limit would
+	// have room for the same charge, or [Never]. Zero if not refused.
+	RetryAt time.Time
+
+	// StartAt is, for a LeakyBucket that was charged, the instant at which the
+	// charge has reached the head of the queue. Zero for other algorithms. A
+	// start that was returned is returned to no other charge, unless its own
+	// was refunded before it came.
+	StartAt time.Time
+}
+
+// statusOf returns what r says of l, a limit of c's policy.
+func statusOf(c *Charge, l *Limit, r *Result) Status {
+	s := Status{
+		Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: *l,
+		Used: r.Used, Remaining: r.Remaining(l), ResetAt: instant(r.ResetAt), Refused: r.RetryAt != 0,
+	}
+	switch r.RetryAt {
+	case 0:
+	case NeverFits:
+		s.RetryAt = Never
+	default:
+		s.RetryAt = instant(r.RetryAt)
+	}
+	if r.StartAt != 0 {
+		s.StartAt = instant(r.StartAt)
+	}
+	return s
+}
+
+// BindsBefore reports whether s is to be reported, and not o, where there is room
+// for one only: see [Decision.Binding].
+func (s *Status) BindsBefore(o *Status) bool {
+	if s.Refused != o.Refused {
+		return s.Refused
+	}
+	if s.Refused {
+		return s.RetryAt.After(o.RetryAt)
+	}
+	left, otherLeft := s.Remaining/max(s.Cost, 1), o.Remaining/max(o.Cost, 1)
+	return left < otherLeft || left == otherLeft && s.ResetAt.After(o.ResetAt)
+}
+
+func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
