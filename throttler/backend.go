@@ -28,6 +28,9 @@ import "context"
 //  11. Keys are opaque. Two different keys, or the same key under two policies
 //     or in two partitions, never share a count.
 //  12. Bad arguments fail before anything is charged.
+//  13. A done context ends the call. The error wraps ctx.Err() and, if anything
+//     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
+//     given back.
 //
 // Requests reach a backend validated, with every Cost and Partition filled in. A Backend must be safe for concurrent use and must
 // return when ctx is done.

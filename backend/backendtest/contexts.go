@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -21,7 +23,11 @@ func contextCases() []testCase {
 			},
 		})
 	}
-	return cases
+	return append(cases, testCase{
+		name:        "what is done on the way is charged once, or not at all",
+		explanation: doneOnTheWay,
+		run:         endOnTheWay,
+	})
 }
 
 func heedsContext(ctx context.Context, backend throttler.Backend, core func(int64) []throttler.Charge) error {
@@ -50,10 +56,10 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 		for name, call := range calls {
 			_, err := call()
 			if err == nil {
-				return fmt.Errorf("%s with a context that is done: got no error, want the context's or one that wraps ErrUnavailable", name)
+				return fmt.Errorf("%s with a context that is done: got no error, want one that wraps %w", name, done.Err())
 			}
-			if !errors.Is(err, done.Err()) && !errors.Is(err, throttler.ErrUnavailable) {
-				return fmt.Errorf("%s with a context that is done: got an error that wraps neither the context's nor ErrUnavailable: %w", name, err)
+			if !errors.Is(err, done.Err()) || errors.Is(err, throttler.ErrUnavailable) {
+				return fmt.Errorf("%s with a context that is done: got %w; want an error that wraps %w, and not ErrUnavailable, for nothing was sent", name, err, done.Err())
 			}
 		}
 	}
@@ -65,4 +71,70 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 		return fmt.Errorf("used is %d after calls with contexts that were done, want %d as before, and 3", got, want)
 	}
 	return nil
+}
+
+// endOnTheWay takes and refunds under contexts that end at any time. Whatever the
+// time, the errors say what may have been charged.
+func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
+	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
+	l := tenPer10s[0]
+	l.Quota, l.Window = throttler.MaxQuota, time.Hour
+	core := on(l)
+	var least, most atomic.Int64 // what is used in the end
+	err := together(func(int) error {
+		for i := range takesEach {
+			ending, end, why := endsSoon(ctx, i)
+			d, err := t.Take(ending, core(1)...)
+			end()
+			switch {
+			case err == nil:
+				least.Add(1)
+				most.Add(1)
+			case !errors.Is(err, why):
+				return fmt.Errorf("a take whose context ended: got %w; want an error that wraps %w", err, why)
+			case errors.Is(err, throttler.ErrUnavailable):
+				most.Add(1)
+			}
+			if err != nil {
+				continue
+			}
+			ending, end, why = endsSoon(ctx, i)
+			_, err = t.Refund(ending, d)
+			end()
+			switch {
+			case err == nil:
+				least.Add(-1)
+				most.Add(-1)
+			case !errors.Is(err, why):
+				return fmt.Errorf("a refund whose context ended: got %w; want an error that wraps %w", err, why)
+			case errors.Is(err, throttler.ErrUnavailable):
+				least.Add(-1)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d, err := t.Peek(ctx, core(0)...)
+	if err != nil {
+		return err
+	}
+	if used := d.Limit(0).Used; used < least.Load() || used > most.Load() {
+		return fmt.Errorf("used is %d; the answers, and the errors that wrap ErrUnavailable, allow %d to %d", used, least.Load(), most.Load())
+	}
+	return nil
+}
+
+// endsSoon returns a context that ends within two milliseconds, by a deadline or
+// by being canceled, and the error that it ends with.
+func endsSoon(ctx context.Context, i int) (context.Context, context.CancelFunc, error) {
+	after := rand.N(2 * time.Millisecond)
+	if i%2 == 0 {
+		ctx, cancel := context.WithTimeout(ctx, after)
+		return ctx, cancel, context.DeadlineExceeded
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(after, cancel)
+	return ctx, func() { timer.Stop(); cancel() }, context.Canceled
 }

@@ -119,6 +119,7 @@ const (
 	peekReads    = "8. A peek writes nothing, and may be served by a replica that lags. A dead window reads as no window."
 	opaqueKeys   = "11. Keys are opaque. Two different keys, or the same key under two policies or in two partitions, never share a count."
 	badArguments = "12. Bad arguments fail before anything is charged."
+	doneOnTheWay = "13. A done context ends the call. The error wraps ctx.Err() and, if anything may have been sent, [ErrUnavailable]. Without that, nothing was charged or given back."
 	returnsDone  = "A Backend must be safe for concurrent use and must return when ctx is done."
 
 	fixedCounts   = "FixedWindow counts in windows that open at a key's first charge, or on multiples of the window since the epoch if the limit is Aligned."

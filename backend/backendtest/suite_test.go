@@ -286,6 +286,24 @@ var mutants = []struct {
 		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 			return b.Take(context.WithoutCancel(ctx), r)
 		}}},
+	{"charges, and says that it was not asked", doneOnTheWay, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			if _, ok := ctx.Deadline(); ok && err == nil {
+				<-ctx.Done()
+				return d, ctx.Err()
+			}
+			return d, err
+		}}},
+	{"hides that its context ended", doneOnTheWay, broken{
+		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+			d, err := b.Take(ctx, r)
+			if _, ok := ctx.Deadline(); ok {
+				<-ctx.Done()
+				return d, throttler.ErrUnavailable
+			}
+			return d, err
+		}}},
 	{"ignores partitions", onePartition, renamed(func(c *throttler.Charge) { c.Partition = "" })},
 	{"ignores the policy's name", opaqueKeys, renamed(func(c *throttler.Charge) {
 		p := *c.Policy
@@ -339,7 +357,10 @@ func charge(b throttler.Backend, ctx context.Context, r throttler.Request, d thr
 		free[i].Cost = 0
 	}
 	d, err := b.Settle(ctx, throttler.Settlement{Now: r.Now, Charged: d.About(throttler.NewRequest(r.Now, free...)), Costs: costs})
-	return d.About(r), err
+	if err != nil {
+		return d, err
+	}
+	return d.About(r), nil
 }
 
 // Each mutant fails, in a case that names the sentence which it breaks.

@@ -6,213 +6,298 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/bradfitz/gomemcache/memcache"
+
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
-// item is what one partition keeps. Its stored form is
+// item is the item of a partition. Its stored form is
 //
-//	1  the form's version, 1
-//	8  a number drawn for this writing: by it, whoever lost the server's answer
-//	   finds out whether the item is as they wrote it
-//	for each count, with lengths as uvarints:
-//	   length, name; 6 expiry; length, claim and state as package algorithm
-//	   stores them
+//	1  the form's version: 2 if counts may be in items of their own, else 1
+//	8  draw, a random number of this writing: by it, a writer whose answer was
+//	   lost finds out whether the item is as it wrote it
+//	8  epoch; in version 2
+//	6  the last expiry of a count that is in an item of its own; in version 2
+//	for each count, those that changed last at the end, with lengths as uvarints:
+//	   length, name
+//	   8 draw of the writing that changed it last; in version 2
+//	   6 expiry
+//	   length, claim and state as package handoff stores them
+//
+// and that of a count that is in an item of its own
+//
+//	1  the form's version, 3
+//	8  epoch of the partition's item; with another one, it is no longer a count
+//	6  expiry
+//	   claim and state
 //
 // A count's expiry is what a key's is in Redis: it is set when the reset-at
-// moves forward, and only then, and only takes out what is dead. It goes by the
-// hosts' clocks, for a decision's now may step back, or stand still.
+// moves forward, and only then, and only takes out what is dead. It never moves
+// back, so that what is left of a count in its own item expires no later. It
+// goes by the hosts' clocks, for a decision's now may step back, or stand still.
 type item struct {
+	key     string // Memcached's
+	now     int64  // Unix ms, of this host
+	margin  int64  // ms
+	spillAt int    // bytes
+
 	draw   uint64
-	now    int64 // Unix ms, of this host
-	margin int64 // ms
-	counts []count
+	epoch  uint64 // 0 if no count is in an item of its own
+	until  int64  // the last expiry of such a count, Unix ms
+	counts []*count
+	own    map[string]*memcache.Item // counts' own items that were read, by key
+
+	bytes    int // that the counts take that can be spilled, roughly
+	wasBytes int // the same as it was read
+	length   int // of the value that was read
 }
 
 type count struct {
-	name   string
-	expiry int64 // Unix ms
-	stored handoff.Stored
+	name    []byte
+	draw    uint64
+	expiry  int64           // Unix ms
+	raw     []byte          // as read
+	stored  *handoff.Stored // raw parsed, when it is asked for, or what takes its place
+	apart   bool            // it was read from an item of its own
+	changed bool
+	bytes   int // of item.bytes
 }
 
-const itemVersion = 1
+const (
+	plainForm  = 1
+	spreadForm = 2
+	ownForm    = 3
+)
 
 var errForeign = errors.New("the item is not in weir's form: something else wrote it")
 
 // newItem returns the item that is stored as value, without what has expired;
 // an empty one if value is nil.
-func newItem(value []byte, margin int64) (*item, error) {
-	it := &item{now: time.Now().UnixMilli(), margin: margin}
+func newItem(key string, value []byte, margin int64, spillAt int) (*item, error) {
+	it := &item{key: key, now: time.Now().UnixMilli(), margin: margin, spillAt: spillAt, length: len(value)}
 	if value == nil {
 		return it, nil
 	}
-	if len(value) < 9 || value[0] != itemVersion {
+	r := reader{rest: value}
+	form := r.byte()
+	it.draw = r.uint64()
+	switch form {
+	case plainForm:
+	case spreadForm:
+		it.epoch, it.until = r.uint64(), r.uint48()
+		r.failed = r.failed || it.epoch == 0
+	default:
 		return nil, errForeign
 	}
-	it.draw = binary.BigEndian.Uint64(value[1:])
-	for rest := value[9:]; len(rest) > 0; {
-		name, rest1, ok1 := cutField(rest)
-		if !ok1 || len(rest1) < 6 {
-			return nil, errForeign
+	all := make([]count, 0, len(value)/40) // a hundred are read for one that is charged
+	for len(r.rest) > 0 && !r.failed {
+		c := count{name: r.field()}
+		if form == spreadForm {
+			c.draw = r.uint64()
 		}
-		expiry := int64(binary.BigEndian.Uint64(append([]byte{0, 0}, rest1[:6]...)))
-		stored, rest2, ok2 := cutField(rest1[6:])
-		if !ok2 {
-			return nil, errForeign
+		c.expiry, c.raw = r.uint48(), r.field()
+		if c.expiry > it.now {
+			all = append(all, c)
 		}
-		rest = rest2
-		if expiry <= it.now {
-			continue
-		}
-		s, err := handoff.Parse(stored)
-		if err != nil {
-			return nil, err
-		}
-		it.counts = append(it.counts, count{string(name), expiry, s})
 	}
+	it.counts = make([]*count, len(all), len(all)+throttler.MaxCharges)
+	for i := range all {
+		it.counts[i] = &all[i]
+		it.measure(&all[i], len(all[i].raw))
+	}
+	if r.failed {
+		return nil, errForeign
+	}
+	it.wasBytes = it.bytes
 	return it, nil
 }
 
-func cutField(b []byte) (field, rest []byte, ok bool) {
-	n, size := binary.Uvarint(b)
-	if size <= 0 || n > uint64(len(b)-size) {
-		return nil, nil, false
+// drawOf returns the draw of the item of a partition that is stored as value.
+func drawOf(value []byte) uint64 {
+	r := reader{rest: value}
+	r.byte()
+	return r.uint64()
+}
+
+// reader cuts an item's value into its fields. Once one is missing, it has
+// failed and returns zeros.
+type reader struct {
+	rest   []byte
+	failed bool
+}
+
+func (r *reader) cut(n uint64) []byte {
+	if r.failed || n > uint64(len(r.rest)) {
+		r.failed = true
+		return make([]byte, 8)
 	}
-	return b[size : size+int(n)], b[size+int(n):], true
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) byte() byte     { return r.cut(1)[0] }
+func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.cut(8)) }
+
+func (r *reader) uint48() int64 {
+	b := r.cut(6)
+	return int64(binary.BigEndian.Uint16(b))<<32 | int64(binary.BigEndian.Uint32(b[2:]))
+}
+
+// field returns what follows its own length.
+func (r *reader) field() []byte {
+	n, size := binary.Uvarint(r.rest)
+	if size <= 0 {
+		r.failed = true
+		return nil
+	}
+	r.cut(uint64(size))
+	return r.cut(n)
 }
 
 // encode returns the stored form, with a new draw, and for how many ms it is
 // needed.
 func (it *item) encode() (value []byte, life int64) {
 	it.draw = rand.Uint64()
-	value = binary.BigEndian.AppendUint64(append(make([]byte, 0, 64), itemVersion), it.draw)
+	switch {
+	case it.epoch == 0 && it.bytes > it.spillAt:
+		it.epoch = rand.Uint64() | 1
+	case it.until <= it.now && it.bytes <= it.spillAt:
+		it.epoch = 0 // all that was in items of their own has expired
+	}
+	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
+	value = binary.BigEndian.AppendUint64(value, it.draw)
+	if it.epoch != 0 {
+		value[0] = spreadForm
+		value = algorithm.AppendUint(binary.BigEndian.AppendUint64(value, it.epoch), 6, it.until)
+		life = max(0, it.until-it.now)
+	}
 	var state []byte
-	for i := range it.counts {
-		c := &it.counts[i]
+	for _, c := range it.inOrder() {
+		if c.changed || c.draw == 0 {
+			c.draw = it.draw
+		}
 		life = max(life, c.expiry-it.now)
-		state = c.stored.Append(state[:0])
+		state = c.append(state[:0])
 		value = append(binary.AppendUvarint(value, uint64(len(c.name))), c.name...)
+		if it.epoch != 0 {
+			value = binary.BigEndian.AppendUint64(value, c.draw)
+		}
 		value = algorithm.AppendUint(value, 6, c.expiry)
 		value = append(binary.AppendUvarint(value, uint64(len(state))), state...)
 	}
 	return value, life
 }
 
-// found are the counts of a decision's charges, in their order.
-type found struct {
-	counts []handoff.Found
-	states []*algorithm.State
-	was    []before
-}
-
-// before is what a count was before the decision.
-type before struct {
-	life  int64 // ms
-	found bool  // it is in the item
-}
-
-// find returns the counts of charges under p, nil if counts do not move.
-func (it *item) find(charges []throttler.Charge, p *handoff.Placement, now int64) (found, error) {
-	stored := it.stored(charges)
-	counts, err := handoff.FindAll(stored, p, now, it.now)
-	if err != nil {
-		return found{}, err
+// inOrder returns the counts that the item is written with, those that changed
+// last at the end.
+func (it *item) inOrder() []*count {
+	all := make([]*count, 0, len(it.counts))
+	for _, c := range it.counts {
+		if !c.changed && !c.apart {
+			all = append(all, c)
+		}
 	}
-	f := found{counts, make([]*algorithm.State, len(charges)), make([]before, len(charges))}
-	for i := range charges {
-		f.states[i] = &counts[i].State
-		f.was[i] = before{counts[i].Life(now, it.now), stored[i] != nil}
-	}
-	return f, nil
-}
-
-func (it *item) stored(charges []throttler.Charge) []*handoff.Stored {
-	all := make([]*handoff.Stored, len(charges))
-	for i := range charges {
-		name := nameOf(&charges[i])
-		for j := range it.counts {
-			if it.counts[j].name == name {
-				all[i] = &it.counts[j].stored
-			}
+	for _, c := range it.counts {
+		if c.changed {
+			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// put makes the count of f at i, as the decision left it, the count of c.
-func (it *item) put(c *throttler.Charge, f found, i int, now int64) {
-	expiry := int64(0) // it stays
-	if life := f.counts[i].Life(now, it.now); !f.was[i].found || f.counts[i].Arrived || life > f.was[i].life {
-		expiry = it.now + life + it.margin
-	}
-	it.putStored(c, f.counts[i].Stored, expiry)
-}
-
-// putStored makes stored the count of c. An expiry of 0 is that which it has.
-func (it *item) putStored(c *throttler.Charge, stored *handoff.Stored, expiry int64) {
-	name := nameOf(c)
-	for j := range it.counts {
-		if it.counts[j].name == name {
-			it.counts[j].stored = *stored
-			if expiry != 0 {
-				it.counts[j].expiry = expiry
-			}
-			return
+// count returns the count of that name that is in the item or was found apart,
+// nil if there is none.
+func (it *item) count(name string) *count {
+	for _, c := range it.counts {
+		if string(c.name) == name {
+			return c
 		}
 	}
-	it.counts = append(it.counts, count{name, expiry, *stored})
+	return nil
 }
 
-func (it *item) take(r throttler.Request, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
-	found, err := it.find(r.Charges(), p, r.Now)
-	if err != nil {
-		return d, false, err
+// find returns the count of that name, nil if there is none.
+func (it *item) find(n name) (*count, error) {
+	if c := it.count(n.inPartition); c != nil {
+		return c, c.parse()
 	}
-	d = algorithm.Take(r, found.states)
-	for i := range r.Charges() {
-		if c := &r.Charges()[i]; d.Allowed && c.Cost > 0 || found.counts[i].Arrived {
-			it.put(c, found, i, r.Now)
-			changed = true
-		}
+	own := it.own[n.ownKey]
+	if n.ownKey == "" || own == nil {
+		return nil, nil
 	}
-	return d, changed, nil
+	c, err := it.newCount(n.inPartition, own.Value)
+	if c == nil || err != nil {
+		return nil, err
+	}
+	it.counts = append(it.counts, c)
+	return c, c.parse()
 }
 
-func (it *item) peek(r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	found, err := it.find(r.Charges(), p, r.Now)
-	if err != nil {
-		return throttler.Decision{}, err
+// newCount returns the count that is stored as value in an item of its own, nil
+// if it has expired, or was written next to another item of the partition.
+func (it *item) newCount(name string, value []byte) (*count, error) {
+	r := reader{rest: value}
+	form, epoch, expiry := r.byte(), r.uint64(), r.uint48()
+	switch {
+	case r.failed || form != ownForm:
+		return nil, errForeign
+	case epoch != it.epoch || expiry <= it.now:
+		return nil, nil
 	}
-	return algorithm.Look(r, found.states), nil
+	return &count{name: []byte(name), expiry: expiry, raw: r.rest, apart: true}, nil
 }
 
-func (it *item) settle(s throttler.Settlement, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
-	charges := s.Charged.Charges()
-	found, err := it.find(charges, p, s.Now)
-	if err != nil {
-		return d, false, err
-	}
-	d = algorithm.Settle(s, found.states)
-	for i := range charges {
-		c := &charges[i]
-		if found.was[i].found || found.counts[i].Arrived || s.Costs[i] > c.Cost {
-			it.put(c, found, i, s.Now)
-			changed = true
-		}
-	}
-	return d, changed, nil
+// encodeOwn returns the stored form of c in an item of its own.
+func (it *item) encodeOwn(c *count) []byte {
+	value := binary.BigEndian.AppendUint64([]byte{ownForm}, it.epoch)
+	return c.append(algorithm.AppendUint(value, 6, c.expiry))
 }
 
-func (it *item) release(r handoff.ReleaseRequest) (all []handoff.Released, changed bool) {
-	all = make([]handoff.Released, len(r.Charges))
-	for i, stored := range it.stored(r.Charges) {
-		released, left := handoff.Release(&r, stored, it.now)
-		all[i] = released
-		if left != nil {
-			it.putStored(&r.Charges[i], left, left.Claim.ExpiresAt+it.margin)
-			changed = true
-		}
+// isLong reports whether the counts of the item have grown past spillAt, or past
+// a multiple of it, should the process that took it past the one before have died.
+// So among processes that charge the same partition, one spills at a time.
+func (it *item) isLong() bool { return it.bytes/it.spillAt > it.wasBytes/it.spillAt }
+
+// put makes stored the count of that name. An expiry of 0, or one that is before
+// that which it has, leaves it.
+func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
+	c := it.count(name)
+	if c == nil {
+		c = &count{name: []byte(name)}
+		it.counts = append(it.counts, c)
 	}
-	return all, changed
+	c.stored, c.expiry, c.changed = stored, max(c.expiry, expiry), true
+	it.measure(c, stored.State.Size())
+}
+
+// measure keeps it.bytes right when c is added, or changes.
+func (it *item) measure(c *count, stored int) {
+	if !canHaveOwnItem(c.name) {
+		return
+	}
+	const lengthsDrawAndExpiry = 16
+	it.bytes -= c.bytes
+	c.bytes = lengthsDrawAndExpiry + len(c.name) + stored
+	it.bytes += c.bytes
+}
+
+func (c *count) parse() error {
+	if c.stored != nil {
+		return nil
+	}
+	stored, err := handoff.Parse(c.raw)
+	if err == nil {
+		c.stored = &stored
+	}
+	return err
+}
+
+func (c *count) append(b []byte) []byte {
+	if c.changed {
+		return c.stored.Append(b)
+	}
+	return append(b, c.raw...)
 }

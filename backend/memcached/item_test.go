@@ -1,29 +1,81 @@
 package memcachedbackend
 
-import "testing"
+import (
+	"bytes"
+	"testing"
+)
+
+const (
+	plainSeed  = "\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"
+	spreadSeed = "\x02 a draw.an epoch\xff\xff\xff\xff\xff\xff\x11core\x00twelve bytesan older\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"
+	ownSeed    = "\x03an epoch\xff\xff\xff\xff\xff\xff\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"
+)
 
 func FuzzItem(f *testing.F) {
-	f.Add([]byte{})
-	f.Add([]byte("\x01 a draw."))
-	f.Add([]byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"))
-	f.Fuzz(func(t *testing.T, value []byte) {
-		it, err := newItem(value, 5000)
+	f.Add([]byte{}, 100)
+	f.Add([]byte("\x01 a draw."), 100)
+	f.Add([]byte(plainSeed), 100)
+	f.Add([]byte(spreadSeed), 100)
+	f.Add([]byte(spreadSeed), 1)
+	f.Fuzz(func(t *testing.T, value []byte, spillAt int) {
+		spillAt = max(spillAt, 1)
+		it, err := newItem("", value, 5000, spillAt)
 		if err != nil || value == nil {
 			return
 		}
 		written, _ := it.encode()
-		again, err := newItem(written, 5000)
-		if err != nil || len(again.counts) != len(it.counts) {
+		again, err := newItem("", written, 5000, spillAt)
+		if err != nil || len(again.counts) != len(it.counts) || again.epoch != it.epoch || again.bytes != it.bytes || drawOf(written) != it.draw {
 			t.Errorf("%x, of %d counts, is written as %x, which is read as %+v, %v", value, len(it.counts), written, again, err)
 		}
 	})
 }
 
-// TestFuzzSeedIsAnItem keeps the fuzzer's seed from becoming noise.
-func TestFuzzSeedIsAnItem(t *testing.T) {
-	it, err := newItem([]byte("\x01 a draw.\x04core\xff\xff\xff\xff\xff\xff\x0c\x10\x00\xea\x60\x01\xba\x00\x00\x00\x00\x00\x03"), 5000)
-	if err != nil || len(it.counts) != 1 || it.counts[0].name != "core" {
-		t.Errorf("got %+v, %v", it, err)
+func FuzzOwnItem(f *testing.F) {
+	f.Add([]byte(ownSeed))
+	it, err := newItem("", []byte(spreadSeed), 5000, 100)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		c, err := it.newCount("core", value)
+		if err != nil || c == nil {
+			return
+		}
+		if written := it.encodeOwn(c); !bytes.Equal(written, value) {
+			t.Errorf("%x is written as %x", value, written)
+		}
+	})
+}
+
+// TestFuzzSeedsAreItems keeps the fuzzers' seeds from becoming noise.
+func TestFuzzSeedsAreItems(t *testing.T) {
+	for _, seed := range []string{plainSeed, spreadSeed} {
+		it, err := newItem("", []byte(seed), 5000, spillAt)
+		if err != nil || len(it.counts) != 1 || string(it.counts[0].name[:4]) != "core" {
+			t.Fatalf("%q: got %+v, %v", seed, it, err)
+		}
+		if it.epoch == 0 {
+			continue
+		}
+		if c, err := it.newCount("core", []byte(ownSeed)); err != nil || c == nil || c.parse() != nil {
+			t.Errorf("got %+v, %v", c, err)
+		}
+	}
+}
+
+// An item goes back to the short form when all that was spilled has expired.
+func TestSpreadItemBecomesPlain(t *testing.T) {
+	it, err := newItem("", []byte(spreadSeed), 5000, spillAt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if value, _ := it.encode(); value[0] != spreadForm {
+		t.Error("it became plain while counts may be in items of their own")
+	}
+	it.until = it.now
+	if value, _ := it.encode(); value[0] != plainForm || it.epoch != 0 {
+		t.Error("it did not become plain")
 	}
 }
 

@@ -1,11 +1,18 @@
 // Package memcachedbackend keeps counts in Memcached 1.6.
 //
-// Memcached decides nothing: an item is read (gets), the algorithms run here,
-// and the item is written if nobody wrote it in between (cas). All counts of a
-// partition share one item, so that charges of one take are made together, and
-// an eviction loses all of it or nothing. Decisions that this process makes at
-// once about one item share its reading and writing, so that only processes
-// contend, not goroutines; who loses reads again, until its context is done.
+// Memcached decides nothing: a partition's item is read (gets), the algorithms run
+// here, and the item is written unless another process wrote it in between (cas).
+// All counts that a decision charges are written with that one item, so they are
+// charged together or not at all. Counts that were not charged for a while move
+// from a long item to items of their own, which the same gets reads, so that a
+// decision costs the same whatever the number of counts in the partition.
+//
+// Decisions that this process makes at once about one partition share a gets and a
+// cas, so only processes contend, never goroutines of one process. A process that
+// loses the race reads again, until the decision's context is done.
+//
+// An eviction of a partition's item loses the partition's counts, and an eviction
+// of a count's own item that count.
 //
 // Keys find their server by its name, as in package redisbackend. A dead
 // server's keys are not moved to another.
@@ -13,7 +20,6 @@ package memcachedbackend
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -37,7 +43,7 @@ type Server struct {
 	Client *memcache.Client
 }
 
-// Options are what a Backend can be told. The zero value, and nil, are fine.
+// Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Prefix begins every Memcached key: at most 200 printable ASCII
 	// characters without spaces. If empty, "weir:".
@@ -57,7 +63,8 @@ type Options struct {
 	MaxConnections int
 
 	// MaxItemBytes is the largest item that is written, as memcached's -I sets
-	// it. If zero, 1 MiB, which is memcached's own default.
+	// it: room for the counts of one decision and of a partition's own key, such
+	// as sliding logs. If zero, 1 MiB, which is memcached's own default.
 	MaxItemBytes int
 }
 
@@ -87,7 +94,7 @@ var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over servers. It dials nothing: a server that is down
 // fails its own decisions, until it is up. The error says which server or
-// option is wrong.
+// option is wrong, and wraps throttler.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
 	o := Options{}
 	if options != nil {
@@ -107,28 +114,28 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	}
 	switch {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, fmt.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
+		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, fmt.Errorf("memcachedbackend: Margin is %v; it must be at least 1ms", o.Margin)
+		return nil, invalid("Margin is %v; it must be at least 1ms", o.Margin)
 	case o.MaxConnections < 0:
-		return nil, fmt.Errorf("memcachedbackend: MaxConnections is %d; it must not be negative", o.MaxConnections)
+		return nil, invalid("MaxConnections is %d; it must not be negative", o.MaxConnections)
 	case o.MaxItemBytes < 1024:
-		return nil, fmt.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024", o.MaxItemBytes)
+		return nil, invalid("MaxItemBytes is %d; it must be at least 1024", o.MaxItemBytes)
 	case len(servers) == 0:
-		return nil, errors.New("memcachedbackend: no servers; at least one is needed")
+		return nil, invalid("no servers; at least one is needed")
 	}
 	b := &Backend{prefix: o.Prefix}
 	names := make([]string, len(servers))
 	for i, s := range servers {
 		if s.Name == "" {
-			return nil, fmt.Errorf("memcachedbackend: server %d has no name; its name decides which keys live on it", i)
+			return nil, invalid("server %d has no name; its name decides which keys live on it", i)
 		}
 		if s.Client == nil {
-			return nil, fmt.Errorf("memcachedbackend: server %q has no client", s.Name)
+			return nil, invalid("server %q has no client", s.Name)
 		}
 		for j := range i {
 			if names[j] == s.Name {
-				return nil, fmt.Errorf("memcachedbackend: servers %d and %d are both named %q; names must differ", j, i, s.Name)
+				return nil, invalid("servers %d and %d are both named %q; names must differ", j, i, s.Name)
 			}
 		}
 		names[i] = s.Name
@@ -136,6 +143,10 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	}
 	b.ring = rendezvous.New(o.Seed, names)
 	return b, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("memcachedbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
 // Take implements throttler.Backend.
@@ -156,8 +167,8 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges(), func(it *item) (changed bool, err error) {
-		d, changed, err = it.take(r, p)
+	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (changed bool, err error) {
+		d, changed, err = it.take(r, names, p)
 		return changed, err
 	})
 	if err != nil {
@@ -169,8 +180,8 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, r.Charges(), func(it *item) (_ bool, err error) {
-		d, err = it.peek(r, p)
+	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (_ bool, err error) {
+		d, err = it.peek(r, names, p)
 		return false, err
 	})
 	if err != nil {
@@ -182,8 +193,8 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	var d throttler.Decision
-	err := b.decide(ctx, s.Charged.Charges(), func(it *item) (changed bool, err error) {
-		d, changed, err = it.settle(s, p)
+	err := b.decide(ctx, s.Charged.Charges(), func(it *item, names []name) (changed bool, err error) {
+		d, changed, err = it.settle(s, names, p)
 		return changed, err
 	})
 	if err != nil {
@@ -195,9 +206,9 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var all []handoff.Released
-	err := b.decide(ctx, r.Charges, func(it *item) (changed bool, err error) {
-		all, changed = it.release(r)
-		return changed, nil
+	err := b.decide(ctx, r.Charges, func(it *item, names []name) (changed bool, err error) {
+		all, changed, err = it.release(r, names)
+		return changed, err
 	})
 	if err != nil {
 		return nil, err
@@ -213,26 +224,37 @@ func (b *Backend) Shard(partition string) string {
 // decide has change made to the item of charges, and waits for it or for ctx.
 // If change is made on an item that another process then changes first, it is
 // made again, on what that process left.
-func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item) (bool, error)) error {
+func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item, []name) (bool, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	key, server := b.place(charges[0].Partition)
-	j := &job{ctx: ctx, change: change, done: make(chan error, 1)}
+	names := namesOf(key, charges)
+	j := &job{
+		ctx: ctx, names: names, done: make(chan error, 1),
+		change: func(it *item) (bool, error) { return change(it, names) },
+	}
 	server.queue(key, j)
 	select {
 	case err := <-j.done:
 		return err
 	case <-ctx.Done():
-		// The job may be on its way: its outcome is not known.
-		return server.unavailable(ctx.Err())
+		if server.leave(key, j) {
+			return server.unsent(ctx.Err())
+		}
+		return server.unavailable(ctx.Err()) // the job is on its way
 	}
 }
 
 // Location is where a count lives.
 type Location struct {
 	Server string // its name
-	Key    string // the Memcached key, of all counts of the partition
+	Key    string // the Memcached key of the partition's item, which has the counts charged last
+
+	// OwnKey is the Memcached key of the count's own item, where it is if the
+	// partition has many counts and others were charged since. It is empty for
+	// counts of the partition's own key, which are in the partition's item always.
+	OwnKey string
 }
 
 // Locate says where the count of c lives: for an operator who wonders which
@@ -242,5 +264,5 @@ func (b *Backend) Locate(c throttler.Charge) Location {
 		c.Partition = c.Key
 	}
 	key, server := b.place(c.Partition)
-	return Location{Server: server.name, Key: key}
+	return Location{Server: server.name, Key: key, OwnKey: nameOf(key, &c).ownKey}
 }

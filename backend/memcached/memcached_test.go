@@ -1,6 +1,9 @@
 package memcachedbackend_test
 
 import (
+	"context"
+	"errors"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +19,10 @@ import (
 
 func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
 func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
+
+// Where the suite has several counts in a partition, they are spilled all the time.
+func TestBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
+func TestHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
 
 func TestHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
 func TestHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
@@ -39,8 +46,49 @@ func opener(t testing.TB, n int) func(*testing.T) throttler.Backend {
 	}
 }
 
+func spilling(open func(*testing.T) throttler.Backend) func(*testing.T) throttler.Backend {
+	return func(t *testing.T) throttler.Backend {
+		b := open(t)
+		b.(*memcachedbackend.Backend).SpillAt(1)
+		return b
+	}
+}
+
+// either returns a function that makes two backends over the same empty counts, as
+// two processes have, and a backend that asks one of them at a time. Each spills
+// while the other decides.
+func either(t *testing.T) func(*testing.T) throttler.Backend {
+	addr := testserver.Memcached(t).Addr
+	clients := []*memcache.Client{newClient(t, addr), newClient(t, addr)}
+	opened := 0
+	return func(t *testing.T) throttler.Backend {
+		opened++
+		var e eitherOf
+		for i, client := range clients {
+			e[i] = newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":"})
+			e[i].SpillAt(1 + 200*i)
+		}
+		return e
+	}
+}
+
+type eitherOf [2]*memcachedbackend.Backend
+
+func (e eitherOf) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return e[rand.IntN(2)].Take(ctx, r)
+}
+
+func (e eitherOf) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return e[rand.IntN(2)].Peek(ctx, r)
+}
+
+func (e eitherOf) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	return e[rand.IntN(2)].Settle(ctx, s)
+}
+
 func newClient(t testing.TB, addr string) *memcache.Client {
 	c := memcachedbackend.NewClient(addr)
+	c.Timeout = 20 * time.Second // a busy machine is no hanging server
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -74,7 +122,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024"},
 	} {
 		_, err := memcachedbackend.New(test.servers, &test.options)
-		if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("got %v, want %s", err, test.want)
 		}
 	}

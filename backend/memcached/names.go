@@ -1,6 +1,7 @@
 package memcachedbackend
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 
@@ -13,22 +14,59 @@ import (
 //
 // where the 16 characters are the first 96 bits of a SHA-256, so that keys may
 // have any bytes and any length, and none of them is shown. Memcached's own
-// keys end at 250 bytes and at the first space.
-const hashBytes = 12
+// keys end at 250 bytes and at the first space. The item of one of its counts has
+// a dot at the end, which no hash has: whatever a client's key is, the two never
+// meet.
+const (
+	hashBytes = 12
+	hashChars = 16
+	ownMark   = "."
+)
 
 func (b *Backend) place(partition string) (string, *server) {
-	sum := sha256.Sum256([]byte(partition))
-	key := base64.RawURLEncoding.AppendEncode([]byte(b.prefix), sum[:hashBytes])
-	return string(key), b.servers[b.ring.Choose(partition)]
+	return b.prefix + hashOf(partition), b.servers[b.ring.Choose(partition)]
 }
 
-// nameOf names the count of c within its partition's item: the policy's name
-// and, if c's key is not the partition, a NUL and a hash of the key. A policy's
-// name has no NUL.
-func nameOf(c *throttler.Charge) string {
+// ownKey returns the key of the item of a count of the partition whose item's
+// key is that.
+func ownKey(key, name string) string {
+	prefix := key[:len(key)-hashChars]
+	return prefix + hashOf(key[len(prefix):]+name) + ownMark
+}
+
+func hashOf(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.EncodeToString(sum[:hashBytes])
+}
+
+// name is what a count is found by.
+type name struct {
+	inPartition string // in its partition's item
+	ownKey      string // Memcached's, of the item of its own; empty if it never has one
+}
+
+func namesOf(key string, charges []throttler.Charge) []name {
+	names := make([]name, len(charges))
+	for i := range charges {
+		names[i] = nameOf(key, &charges[i])
+	}
+	return names
+}
+
+// nameOf names the count of c in the partition whose item's key is that. In the
+// item, it has the policy's name and, if c's key is not the partition, a NUL and a
+// hash of the key. A policy's name has no NUL.
+//
+// Counts of the partition's key, one for each policy, stay in the partition's item,
+// so that a client that is a partition by itself costs no second look-up.
+func nameOf(key string, c *throttler.Charge) name {
+	n := c.Policy.Name
 	if c.Key == c.Partition {
-		return c.Policy.Name
+		return name{inPartition: n}
 	}
 	sum := sha256.Sum256([]byte(c.Key))
-	return c.Policy.Name + "\x00" + string(sum[:hashBytes])
+	n += "\x00" + string(sum[:hashBytes])
+	return name{n, ownKey(key, n)}
 }
+
+func canHaveOwnItem(name []byte) bool { return bytes.IndexByte(name, 0) >= 0 }

@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"math/rand/v2"
-	"net"
+	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -23,6 +21,7 @@ type server struct {
 	client       *memcache.Client
 	margin       int64 // ms
 	maxItemBytes int
+	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
 
 	mu      sync.Mutex
@@ -32,14 +31,16 @@ type server struct {
 // job is one decision that waits for an item.
 type job struct {
 	ctx    context.Context
+	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // told once, never waited for
+	done   chan error // sent once, never waited for
 }
 
 func newServer(s Server, o *Options) *server {
 	return &server{
-		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(), maxItemBytes: o.MaxItemBytes,
+		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(),
+		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
 		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
 	}
 }
@@ -54,6 +55,19 @@ func (s *server) queue(key string, j *job) {
 	if !served {
 		go s.serve(key)
 	}
+}
+
+// leave takes j back, and reports whether it was still waiting: then nothing of
+// it was sent.
+func (s *server) leave(key string, j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.waiting[key], j)
+	if i < 0 {
+		return false
+	}
+	s.waiting[key] = slices.Delete(s.waiting[key], i, i+1)
+	return true
 }
 
 func (s *server) serve(key string) {
@@ -85,40 +99,62 @@ func (s *server) waitingFor(key string) []*job {
 	return jobs
 }
 
-// decide does jobs together: the item is read and written once, unless another
-// process writes it in between.
+// decide does jobs, as many together as it can, and after them those that come
+// in the meantime if the item has become long.
 func (s *server) decide(key string, jobs []*job) {
-	for conflicts := 0; ; conflicts++ {
-		if jobs = stillWanted(jobs); len(jobs) == 0 {
+	for conflicts := 0; ; {
+		jobs = s.stillWanted(jobs)
+		if len(jobs) == 0 {
 			return
 		}
-		written, err := s.tryDecide(key, jobs)
-		if err != nil {
-			err = s.unavailable(err)
-		}
-		if err != nil || written {
-			for _, j := range jobs {
-				if err == nil {
-					j.done <- j.err
-				} else {
-					j.done <- err
-				}
+		it, n, err := s.tryDecide(key, jobs)
+		if errors.Is(err, errTooLarge) {
+			if removal := s.spill(it); removal != nil {
+				jobs = slices.Insert(jobs, 0, removal)
+				continue
 			}
-			return
 		}
-		// Each conflict is another process' success. Waits that differ let
-		// them take turns.
-		time.Sleep(rand.N(min(time.Duration(conflicts+1)*100*time.Microsecond, 2*time.Millisecond)))
+		for _, j := range jobs[:n] {
+			j.done <- s.outcome(j, err)
+		}
+		jobs = jobs[n:]
+		switch {
+		case n == 0:
+			// Each conflict is another process' success. Waits that differ let
+			// them take turns.
+			conflicts++
+			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
+		case err == nil && it.isLong():
+			if removal := s.spill(it); removal != nil {
+				jobs = slices.Concat([]*job{removal}, jobs, s.waitingFor(key))
+			}
+			fallthrough
+		default:
+			conflicts = 0
+		}
 	}
+}
+
+// outcome returns the error of j, which was decided; err is that of all that were
+// decided with it.
+func (s *server) outcome(j *job, err error) error {
+	elsewhere := (*handoff.ElsewhereError)(nil)
+	switch {
+	case err == nil && (j.err == nil || errors.As(j.err, &elsewhere)):
+		return j.err
+	case err == nil:
+		err = j.err
+	}
+	return s.unavailable(err)
 }
 
 // stillWanted ends the jobs whose contexts are done: nothing was written for
 // them.
-func stillWanted(jobs []*job) []*job {
+func (s *server) stillWanted(jobs []*job) []*job {
 	wanted := jobs[:0]
 	for _, j := range jobs {
 		if err := j.ctx.Err(); err != nil {
-			j.done <- err
+			j.done <- s.unsent(err)
 		} else {
 			wanted = append(wanted, j)
 		}
@@ -126,126 +162,9 @@ func stillWanted(jobs []*job) []*job {
 	return wanted
 }
 
-// tryDecide reads the item, has the jobs change it, and writes it if one did.
-// It returns false if the item was written by another process in between.
-func (s *server) tryDecide(key string, jobs []*job) (bool, error) {
-	old, err := s.read(key)
-	if err != nil {
-		return false, err
-	}
-	var value []byte
-	if old != nil {
-		value = old.Value
-	}
-	it, err := newItem(value, s.margin)
-	if err != nil {
-		return false, err
-	}
-	changed := false
-	for _, j := range jobs {
-		var c bool
-		c, j.err = j.change(it)
-		changed = changed || c
-	}
-	if !changed {
-		return true, nil
-	}
-	value, life := it.encode()
-	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
-		return false, fmt.Errorf("the counts of one partition need an item of %d bytes, and may have %d: spread its keys over partitions, or raise memcached's -I and MaxItemBytes", size, s.maxItemBytes)
-	}
-	return s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
-}
-
-// itemOverhead is more than Memcached adds to key and value.
-const itemOverhead = 128
-
-// expiration returns how long an item is kept that is needed for life ms from
-// now on, a Unix ms: in seconds or, above 30 days, as a date. Memcached takes
-// larger numbers for dates, by its own clock, which may be a day ahead of ours;
-// it knows none beyond 2038, and keeps what is needed for longer until it is
-// evicted. Its clock ticks once a second and may be another second behind, so that a
-// key can go nearly two seconds early: one set for 2 s was gone after 337 ms.
-func expiration(life, now int64) int32 {
-	const day = 24 * 60 * 60
-	seconds := (life+999)/1000 + 2
-	if seconds <= 30*day {
-		return int32(seconds)
-	}
-	date := now/1000 + seconds + day
-	if date > math.MaxInt32 {
-		return 0
-	}
-	return int32(date)
-}
-
-// read returns the item, nil if there is none. Connections that broke while
-// they were idle are passed over: reading twice does no harm.
-func (s *server) read(key string) (*memcache.Item, error) {
-	var item *memcache.Item
-	var err error
-	for range cap(s.connections) + 1 {
-		item, err = s.client.Get(key)
-		if errors.Is(err, memcache.ErrCacheMiss) {
-			return nil, nil
-		}
-		if !broken(err) {
-			break
-		}
-	}
-	return item, err
-}
-
-// broken reports whether a connection ended without an answer.
-func broken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
-}
-
-// write puts item in the place of old, or of no item. It returns false if
-// another process did so first.
-//
-// If the answer is lost, it looks whether the item is the one with this draw.
-// If it is old still, the same is sent again: of two writings in the place of
-// one old item, Memcached lets one happen.
-func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
-	lost := false
-	for range cap(s.connections) + 1 {
-		err := s.swap(old, item)
-		if err == nil {
-			return true, nil
-		}
-		conflict := errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCacheMiss)
-		if conflict && !lost {
-			return false, nil
-		}
-		if !conflict && !broken(err) {
-			return false, err
-		}
-		lost = true
-		present, readErr := s.read(item.Key)
-		switch {
-		case readErr != nil:
-			return false, fmt.Errorf("%w; then, looking whether it was written: %w", err, readErr)
-		case present == nil && old != nil:
-			return false, nil // evicted, or the server was started anew
-		case present == nil || old != nil && present.CasID == old.CasID:
-			continue
-		}
-		if it, err := newItem(present.Value, s.margin); err == nil && it.draw == draw {
-			return true, nil
-		}
-		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)
-	}
-	return false, errors.New("every connection broke")
-}
-
-func (s *server) swap(old, item *memcache.Item) error {
-	if old == nil {
-		return s.client.Add(item)
-	}
-	item.CasID = old.CasID
-	return s.client.CompareAndSwap(item)
+// unsent returns the error of a decision whose context ended before it was sent.
+func (s *server) unsent(err error) error {
+	return fmt.Errorf("memcachedbackend: shard %q: %w", s.name, err)
 }
 
 func (s *server) unavailable(err error) error {

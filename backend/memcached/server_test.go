@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -230,16 +231,19 @@ func TestHangingServer(t *testing.T) {
 		}
 	}
 	servers[0].Pause()
-	for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": th.Take, "peek": th.Peek} {
+	for i, call := range []struct {
+		name string
+		do   func(context.Context, ...throttler.Charge) (throttler.Decision, error)
+	}{{"take", th.Take}, {"peek that waits for it", th.Peek}, {"take that waits for it", th.Take}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 		began := time.Now()
-		_, err := do(ctx, policy.Charge(keyOn["a"]))
+		_, err := call.do(ctx, policy.Charge(keyOn["a"]))
 		cancel()
-		if !errors.Is(err, throttler.ErrUnavailable) {
-			t.Errorf("%s of a server that hangs: %v, want ErrUnavailable", call, err)
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, throttler.ErrUnavailable) != (i == 0) {
+			t.Errorf("%s of a server that hangs: %v, want context.DeadlineExceeded, and ErrUnavailable only of the first, which was sent", call.name, err)
 		}
-		if took := time.Since(began); took > 900*time.Millisecond { // the client's own timeout is 1 s
-			t.Errorf("%s returned after %v, its deadline was 30 ms", call, took)
+		if took := time.Since(began); took > 900*time.Millisecond { // its client's own timeout is 20 s
+			t.Errorf("%s returned after %v, its deadline was 30 ms", call.name, took)
 		}
 	}
 	if d, err := th.Take(t.Context(), policy.Charge(keyOn["b"])); err != nil || d.Limit(0).Used != 2 {
@@ -301,6 +305,12 @@ func timeToLive(t *testing.T, addr, key string) time.Duration {
 // Under memory pressure counts are lost, each as a whole: an answer has the
 // reset-at of the window before, or that of a window that begins now.
 func TestEviction(t *testing.T) {
+	for name, partition := range map[string]string{"partitions": "", "counts of one partition": "acme"} {
+		t.Run(name, func(t *testing.T) { evict(t, partition) })
+	}
+}
+
+func evict(t *testing.T, partition string) {
 	clk := clock.NewManual(t0)
 	th := process(t, clk, nil, testserver.Memcached(t, "-m", "1", "-I", "512k").Addr)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
@@ -313,7 +323,7 @@ func TestEviction(t *testing.T) {
 	for i := range 2 * keys {
 		clk.Advance(time.Millisecond)
 		key := fmt.Sprint("key", rng.IntN(keys))
-		d, err := th.Take(t.Context(), policy.Charge(key))
+		d, err := th.Take(t.Context(), throttler.Charge{Policy: policy, Key: key, Partition: partition})
 		if err != nil {
 			t.Fatalf("take %d: %v", i, err)
 		}
@@ -336,22 +346,22 @@ func TestEviction(t *testing.T) {
 }
 
 func TestItemThatWouldBeTooLarge(t *testing.T) {
-	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{MaxItemBytes: 1024}, testserver.Memcached(t).Addr)
-	policy := perHour(100)
-	var failed error
-	taken := 0
-	for ; taken < 100 && failed == nil; taken++ {
-		c := policy.Charge(fmt.Sprint("member", taken))
-		c.Partition = "acme"
-		_, failed = th.Take(t.Context(), c)
-	}
-	if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: spread its keys over partitions") {
-		t.Errorf("take %d: %v", taken, failed)
-	}
-	c := policy.Charge("member0")
-	c.Partition = "acme"
-	if d, err := th.Peek(t.Context(), c); err != nil || d.Limit(0).Used != 1 {
-		t.Errorf("what was there before: %v, want used 1", err)
+	clk := clock.NewManual(t0)
+	th := process(t, clk, &memcachedbackend.Options{MaxItemBytes: 1024}, testserver.Memcached(t).Addr)
+	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
+	for _, c := range []throttler.Charge{{Policy: log, Key: "acme"}, {Policy: log, Key: "member", Partition: "other"}} {
+		var failed error
+		taken := int64(0)
+		for ; taken < 100 && failed == nil; taken++ {
+			clk.Advance(time.Millisecond)
+			_, failed = th.Take(t.Context(), c)
+		}
+		if !errors.Is(failed, throttler.ErrUnavailable) || !strings.Contains(failed.Error(), "and may have 1024: raise memcached's -I and MaxItemBytes") {
+			t.Errorf("take %d: %v", taken, failed)
+		}
+		if d, err := th.Peek(t.Context(), c); err != nil || d.Limit(0).Used != taken-1 {
+			t.Errorf("what was there before: used %d, %v; want %d", d.Limit(0).Used, err, taken-1)
+		}
 	}
 }
 
@@ -399,4 +409,27 @@ func TestClockThatStandsStill(t *testing.T) {
 			t.Fatalf("a window of 20 ms has lasted 10 s, and used %d", last)
 		}
 	}
+}
+
+// statOf returns a number of what "stats" says.
+func statOf(t *testing.T, addr, name string) int64 {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprint(conn, "stats\r\nquit\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`STAT ` + name + ` (\d+)\r\n`).FindSubmatch(all)
+	if m == nil {
+		t.Fatalf("stats say nothing of %s: %s", name, all)
+	}
+	n, _ := strconv.ParseInt(string(m[1]), 10, 64)
+	return n
 }

@@ -63,6 +63,9 @@ func (b *Backend) Shard(partition string) string {
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
 	shard := b.shardOf(r.Charges())
 	values, err := shard.read(ctx, b.keysOf(r.Charges()), b.replicaTimeout)
 	if err != nil {

@@ -1,0 +1,148 @@
+package memcachedbackend
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bradfitz/gomemcache/memcache"
+)
+
+// A partition's item is read and written whole, so counts that were not charged
+// for a while are spilled from a long one: each to an item of its own. The rule is
+//
+//	A count is in its partition's item or, if it is not there, in its own.
+//	Decisions write the partition's item alone.
+//
+// A decision is one cas of that item, whatever its charges, and so all or nothing.
+// It reads that item first and the counts' own after it: if its cas succeeds, no
+// count came or went in between. What it charges is in the partition's item then,
+// and what is left in the own item is void. A peek and a refusal have no cas: what
+// they say of several counts was true in one round trip, not at one instant.
+//
+// A spill writes the count's own item first, and then removes the count from the
+// partition's item unless it was charged meanwhile, which gives it another draw.
+// It reads the own item first and the partition's after it: whoever writes a later
+// state to the own item does so after it was read, and then the cas of this spill
+// fails, however late it arrives.
+//
+// When the partition's item is evicted, its epoch goes with it, and the counts'
+// own items are void: else they would bring back what was true once. So an
+// eviction of that item loses the partition's counts, and that of a count's own
+// item the count.
+
+// spillAt is how many bytes the counts in a partition's item may take before they
+// are spilled, down to half of it. A shorter item is read and written in less
+// time; a longer one keeps more of the counts that are charged again soon.
+const spillAt = 8 << 10
+
+// spillers is how many items a spill writes at once, if there are connections.
+const spillers = 16
+
+// spill writes counts that it has not seen charged lately to items of their own.
+// It returns a job that removes them from the partition's item, nil if there is
+// nothing to remove. The caller is using a connection.
+func (s *server) spill(it *item) *job {
+	names := it.leastRecent()
+	if len(names) == 0 {
+		return nil
+	}
+	keys := make([]string, len(names))
+	for i, name := range names {
+		keys[i] = ownKey(it.key, name)
+	}
+	items, err := s.read(append(keys, it.key)...) // the partition's item last, see above
+	if err != nil {
+		return nil
+	}
+	it, err = newItem(it.key, valueOf(items[it.key]), s.margin, s.spillAt)
+	if err != nil || it.epoch == 0 {
+		return nil
+	}
+	spilled := make([]*count, len(names))
+	var next atomic.Int64
+	write := func() {
+		for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
+			c := it.count(names[i])
+			if c == nil {
+				continue
+			}
+			switch err := s.writeOwn(items[keys[i]], keys[i], it, c); {
+			case err == nil:
+				spilled[i] = c
+			case !isConflict(err):
+				next.Store(int64(len(names))) // the server may hang: do not wait for each
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(len(names), spillers) - 1 {
+		select {
+		case s.connections <- struct{}{}:
+			wg.Go(func() {
+				write()
+				<-s.connections
+			})
+		default:
+		}
+	}
+	write()
+	wg.Wait()
+	spilled = slices.DeleteFunc(spilled, func(c *count) bool { return c == nil })
+	if len(spilled) == 0 {
+		return nil
+	}
+	return &job{
+		ctx: context.Background(), done: make(chan error, 1),
+		change: func(now *item) (bool, error) { return now.remove(spilled, it.epoch), nil },
+	}
+}
+
+// writeOwn writes c, a count of it, to its own item, in the place of old or of
+// none. It does so even if old has the same value: only then does a late cas of
+// another spill fail. After an error, the count stays where it is; should it have
+// been written all the same, no harm is done.
+func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) error {
+	return s.swap(old, &memcache.Item{Key: key, Value: it.encodeOwn(c), Expiration: expiration(c.expiry-it.now, it.now)})
+}
+
+// leastRecent returns the names of counts to spill from an item that was written:
+// those that were charged least recently, and never the last.
+func (it *item) leastRecent() []string {
+	var names []string
+	left := it.bytes
+	for _, c := range it.inOrder() {
+		if left <= it.spillAt/2 || left == c.bytes {
+			break
+		}
+		if canHaveOwnItem(c.name) {
+			names = append(names, string(c.name))
+			left -= c.bytes
+		}
+	}
+	return names
+}
+
+// remove removes those of the counts that were not charged since they were
+// spilled. It reports whether it removed one.
+func (it *item) remove(spilled []*count, epoch uint64) bool {
+	if it.epoch != epoch {
+		return false
+	}
+	removed := false
+	for _, was := range spilled {
+		i := slices.IndexFunc(it.counts, func(c *count) bool { return bytes.Equal(c.name, was.name) })
+		if i < 0 {
+			continue
+		}
+		if c := it.counts[i]; !c.apart && !c.changed && c.draw == was.draw {
+			it.counts = slices.Delete(it.counts, i, i+1)
+			it.bytes -= c.bytes
+			it.until = max(it.until, c.expiry)
+			removed = true
+		}
+	}
+	return removed
+}

@@ -1,0 +1,332 @@
+package memcachedbackend_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// member returns a charge of 1 to one of the keys of the partition acme.
+func member(policy *throttler.Policy, i int) throttler.Charge {
+	return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Cost: 1, Partition: "acme"}
+}
+
+// A take costs the server as many bytes with 30,000 counts in the partition as with
+// a few hundred, and all of them are found.
+func TestManyCountsInAPartition(t *testing.T) {
+	const members = 30_000 // some 1.8 MB
+	server := testserver.Memcached(t)
+	th := process(t, clock.NewManual(t0), nil, server.Addr)
+	policy := perHour(100)
+	traffic := func(from, to int) int64 {
+		before := bytesOf(t, server.Addr)
+		for i := from; i < to; i++ {
+			d, err := th.Take(t.Context(), policy.Charge("acme"), member(policy, i))
+			if err != nil || d.Limit(1).Used != 1 {
+				t.Fatalf("member %d: %v, %v; want used 1", i, d, err)
+			}
+			if _, err := th.Refund(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return (bytesOf(t, server.Addr) - before) / int64(to-from) / 2
+	}
+	few := traffic(0, 300)
+	fill(t, th, members, func(i int) throttler.Charge { return member(policy, i+300) })
+	const another = 300 + members
+	many := traffic(another, another+300)
+	t.Logf("bytes a decision: %d with few counts, %d with %d", few, many, members)
+	if many > 2*few+1000 {
+		t.Errorf("a decision is %d bytes with %d counts, and %d with few", many, members, few)
+	}
+	other := process(t, clock.NewManual(t0), nil, server.Addr)
+	for i := 300; i < 300+members; i += 7 {
+		d, err := other.Take(t.Context(), member(policy, i))
+		if err != nil || d.Limit(0).Used != 2 {
+			t.Fatalf("member %d: %v, %v; want used 2", i, d, err)
+		}
+	}
+}
+
+// bytesOf returns what the server has read and written.
+func bytesOf(t *testing.T, addr string) int64 {
+	t.Helper()
+	return statOf(t, addr, "bytes_read") + statOf(t, addr, "bytes_written")
+}
+
+// Processes take, refund and settle for chains of charges, as their counts are
+// spilled and come back, and every answer of a server is late or lost. In the end
+// every count is what the decisions say, but for those that were left open.
+func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		spillAt int
+		loses   bool
+	}{{"one at a time", 1, false}, {"some", 400, false}, {"answers are lost", 1, true}, {"some, answers are lost", 400, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			const processes, goroutines, each, members = 4, 6, 60, 12
+			server := testserver.Memcached(t)
+			addr := testserver.Relay(t, server.Addr, func(answer []byte) bool {
+				if rand.IntN(4) == 0 {
+					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+				}
+				return test.loses && !bytes.HasPrefix(answer, []byte("VALUE")) && rand.IntN(8) == 0
+			})
+			policies := [2]*throttler.Policy{perHour(1_000_000), {Name: "log", Limits: []throttler.Limit{
+				{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingLog}, {Quota: 1_000_000, Window: time.Hour},
+			}}}
+			var org, orgOpen atomic.Int64
+			var used, open [2][members]atomic.Int64
+			var wg sync.WaitGroup
+			for range processes {
+				b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, addr)}}, nil)
+				b.SpillAt(test.spillAt)
+				th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+				for range goroutines {
+					wg.Go(func() {
+						for range each {
+							p, m := rand.IntN(2), rand.IntN(members)
+							chain := []throttler.Charge{perHour(1_000_000).Charge("acme"), member(policies[p], m)}
+							if rand.IntN(3) == 0 {
+								chain = chain[1:]
+							}
+							note := func(err error, cost int64) bool {
+								member, all := &used[p][m], &org
+								if err != nil {
+									if !errors.Is(err, throttler.ErrUnavailable) {
+										t.Error(err)
+									}
+									member, all, cost = &open[p][m], &orgOpen, 1
+								}
+								member.Add(cost)
+								if len(chain) == 2 {
+									all.Add(cost)
+								}
+								return err == nil
+							}
+							d, err := th.Take(t.Context(), chain...)
+							if note(err, 1) && rand.IntN(3) == 0 {
+								_, err = th.Refund(t.Context(), d)
+								note(err, -1)
+							}
+						}
+					})
+				}
+			}
+			wg.Wait()
+			th := process(t, clock.NewManual(t0), nil, server.Addr)
+			check := func(name string, c throttler.Charge, want, open int64) {
+				d, err := th.Peek(t.Context(), c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range d.Limits() {
+					// A take left open may have charged, a refund left open may not have given back.
+					if s.Used < want-open || s.Used > want+open {
+						t.Errorf("%s, %v: used %d; the decisions say %d, and %d are open", name, s.Limit, s.Used, want, open)
+					}
+				}
+			}
+			acme := perHour(1_000_000).Charge("acme")
+			check("acme", acme, org.Load(), orgOpen.Load())
+			for p := range policies {
+				for m := range members {
+					check(fmt.Sprint("member ", m), member(policies[p], m), used[p][m].Load(), open[p][m].Load())
+				}
+			}
+			t.Logf("acme: the decisions say %d, and %d are open", org.Load(), orgOpen.Load())
+		})
+	}
+}
+
+// sequence has each charge taken, one after another, and returns when what they
+// spill is spilled.
+func sequence(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge) (last throttler.Decision) {
+	t.Helper()
+	for _, c := range charges {
+		var err error
+		if last, err = th.Take(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A decision about the same partition waits for a spill.
+	if _, err := th.Peek(t.Context(), charges[0]); err != nil {
+		t.Fatal(err)
+	}
+	return last
+}
+
+// The partition's item outlives the counts in items of their own, which are void
+// without it.
+func TestPartitionOutlivesSpilledCounts(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	day := &throttler.Policy{Name: "day", Limits: []throttler.Limit{{Quota: 10, Window: 24 * time.Hour}}}
+	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}}}
+	sequence(t, th, member(day, 0), member(short, 1), member(short, 2), member(short, 3))
+	at := b.Locate(member(day, 0))
+	if at.OwnKey == "" || at.Key != b.Locate(short.Charge("acme")).Key || b.Locate(short.Charge("acme")).OwnKey != "" {
+		t.Fatalf("located at %+v", at)
+	}
+	own, partition := timeToLive(t, server.Addr, at.OwnKey), timeToLive(t, server.Addr, at.Key)
+	if own < 24*time.Hour || partition < own {
+		t.Errorf("the count's item goes in %v, the partition's in %v", own, partition)
+	}
+	if d := sequence(t, th, member(day, 0)); d.Limit(0).Used != 2 {
+		t.Errorf("used %d, want 2", d.Limit(0).Used)
+	}
+}
+
+// Without the partition's item, items of single counts are what was true once:
+// counts begin again, and none of them comes back later.
+func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	const members = 8
+	for round := int64(1); round <= 3; round++ {
+		for range 2 {
+			for i := range members {
+				sequence(t, th, member(policy, i))
+			}
+		}
+		for i := range members {
+			d, err := th.Peek(t.Context(), member(policy, i))
+			if err != nil || d.Limit(0).Used != 2 {
+				t.Errorf("round %d: member %d has used %d, %v; want 2", round, i, d.Limit(0).Used, err)
+			}
+		}
+		at := b.Locate(member(policy, 0))
+		if _, err := client.Get(at.OwnKey); err != nil {
+			t.Fatalf("nothing was spilled: %v", err)
+		}
+		if err := client.Delete(at.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A count that is lost by itself begins again, and the others go on.
+func TestLostCount(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	sequence(t, th, policy.Charge("acme"), member(policy, 0), member(policy, 1), member(policy, 2))
+	if err := client.Delete(b.Locate(member(policy, 1)).OwnKey); err != nil {
+		t.Fatal(err)
+	}
+	for c, want := range map[int]int64{0: 2, 1: 1, 2: 2} {
+		if d := sequence(t, th, member(policy, c)); d.Limit(0).Used != want {
+			t.Errorf("member %d: used %d, want %d", c, d.Limit(0).Used, want)
+		}
+	}
+}
+
+// A foreign item in the place of a count is not taken for it, nor overwritten, and
+// spoils no other count.
+func TestForeignItemOfACount(t *testing.T) {
+	server := testserver.Memcached(t)
+	client := newClient(t, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	foreign := newItem(b.Locate(member(policy, 0)).OwnKey, "7")
+	if err := client.Set(foreign); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := th.Take(t.Context(), member(policy, 0)); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else wrote it") {
+		t.Errorf("got %v", err)
+	}
+	for range 3 {
+		sequence(t, th, member(policy, 1), member(policy, 2))
+	}
+	if got, err := client.Get(foreign.Key); err != nil || string(got.Value) != "7" {
+		t.Errorf("it became %q, %v", got.Value, err)
+	}
+}
+
+// A spilled count leaves for another backend with what it has used, and stays away
+// when the claim that says so is spilled.
+func TestSpilledCountsMove(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	b.SpillAt(1)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	policy := perHour(100)
+	sequence(t, th, member(policy, 0), member(policy, 0), member(policy, 1), member(policy, 2))
+	request := handoff.ReleaseRequest{
+		Now: t0.UnixMilli(), Charges: []throttler.Charge{member(policy, 0), member(policy, 3)},
+		To: handoff.IDOf("there"), Version: 10, Keep: time.Minute,
+	}
+	released, err := b.Release(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := memorybackend.New(nil)
+	there := &handoff.Placement{Backend: handoff.IDOf("there"), Version: 10, Keep: time.Minute, Arrivals: []handoff.Arrival{
+		{Due: true, State: released[0].State, ReleaseVersion: released[0].ReleaseVersion},
+	}}
+	d, err := memory.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges[0]), there)
+	if err != nil || d.Limit(0).Used != 3 {
+		t.Errorf("there: %v, %v; want used 3", d, err)
+	}
+	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // push the claims out
+	here := &handoff.Placement{Backend: handoff.IDOf("here")}
+	_, err = b.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges...), here)
+	elsewhere := (*handoff.ElsewhereError)(nil)
+	if !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != handoff.IDOf("there") || elsewhere.Counts[1].Owner != handoff.IDOf("there") {
+		t.Errorf("here: %v, want an error that says where both counts are", err)
+	}
+}
+
+// One process' batch of large counts does not fit into an item, and is decided in
+// parts.
+func TestLargeCountsOfManyKeys(t *testing.T) {
+	server := testserver.Memcached(t)
+	clk := clock.NewManual(t0)
+	th := process(t, clk, &memcachedbackend.Options{MaxItemBytes: 4 << 10}, server.Addr)
+	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
+	const members, charges = 40, 100 // 1 kB each
+	for range charges {
+		clk.Advance(time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range members {
+			wg.Go(func() {
+				if _, err := th.Take(t.Context(), member(log, i)); err != nil && !t.Failed() {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+	for i := range members {
+		if d, err := th.Peek(t.Context(), member(log, i)); err != nil || d.Limit(0).Used != charges {
+			t.Errorf("member %d: used %d, %v; want %d", i, d.Limit(0).Used, err, charges)
+		}
+	}
+}
