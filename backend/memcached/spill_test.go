@@ -24,10 +24,10 @@ func member(policy *throttler.Policy, i int) throttler.Charge {
 	return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Cost: 1, Partition: "acme"}
 }
 
-// A take costs the server as many bytes with 30,000 counts in the partition as with
+// A take costs the server as many bytes with 20,000 counts in the partition as with
 // a few hundred, and all of them are found.
 func TestManyCountsInAPartition(t *testing.T) {
-	const members = 30_000 // some 1.8 MB
+	const members = 20_000 // some 1.2 MB
 	server := testserver.Memcached(t)
 	th := process(t, clock.NewManual(t0), nil, server.Addr)
 	policy := perHour(100)
