@@ -9,8 +9,8 @@ import "context"
 //
 //  1. All or nothing. A take charges every limit of every charge or, if one
 //     lacks room, none of them. A refused request drains nothing.
-//  2. One round trip. One decision is one command to one server, whatever the
-//     number of limits and whether allowed or refused.
+//  2. One round trip. One decision is one command to one server, or a share of
+//     one, whatever the number of limits and whether allowed or refused.
 //  3. The answer is whole: every limit is reported, none needs a second call.
 //  4. Time is the application's. A decision uses Request.Now; a server's clock
 //     is used only to expire stale data.
@@ -32,8 +32,8 @@ import "context"
 //     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
 //     given back.
 //
-// Requests reach a backend validated, with every Cost and Partition filled in. A Backend must be safe for concurrent use and must
-// return when ctx is done.
+// Requests reach a backend validated, with every Cost and Partition filled in. A
+// Backend must be safe for concurrent use and must return when ctx is done.
 type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)

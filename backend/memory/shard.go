@@ -32,6 +32,7 @@ type shard struct {
 	all    []count
 	counts [throttler.MaxCharges]count
 	states [throttler.MaxCharges]*algorithm.State
+	form   [maxPacked]byte // a state on its way to or from an entry
 
 	_ [64]byte // keeps the next lock off this one's cache line
 }
@@ -117,8 +118,7 @@ func (s *shard) find(c *count, at *moment) {
 		c.stored = &c.large.Stored
 	case e.flags&isClaimed != 0:
 		var err error
-		var form [maxPacked]byte
-		if c.packed, err = handoff.Parse(e.appendState(form[:0])); err != nil {
+		if c.packed, err = handoff.Parse(e.appendState(s.form[:0])); err != nil {
 			panic(err) // this shard has written it
 		}
 		c.stored = &c.packed
@@ -128,8 +128,7 @@ func (s *shard) find(c *count, at *moment) {
 		c.stored = &c.packed
 	default:
 		c.packed.Claim = nil
-		var form [maxPacked]byte
-		if err := c.packed.State.Load(e.appendState(form[:0])); err != nil {
+		if err := c.packed.State.Load(e.appendState(s.form[:0])); err != nil {
 			panic(err) // this shard has written it
 		}
 		c.stored = &c.packed
@@ -196,8 +195,7 @@ func (s *shard) pack(c *count, e entry) {
 		return
 	}
 	if c.large == nil {
-		var buf [maxPacked]byte
-		if form := c.stored.Append(buf[:0]); len(form) <= maxPacked {
+		if form := c.stored.Append(s.form[:0]); len(form) <= maxPacked {
 			e.setState(form)
 			return
 		}

@@ -72,5 +72,5 @@ func (c client) within(ctx context.Context, run func() error) error {
 // deadline, or, if nothing ever ends ctx, with the client's own timeouts.
 func (c client) ends(ctx context.Context) bool {
 	_, bounded := ctx.Deadline()
-	return ctx.Done() == nil || bounded && c.keepsDeadlines
+	return bounded && c.keepsDeadlines || ctx.Done() == nil
 }

@@ -96,7 +96,7 @@ func TestOneScriptCallADecision(t *testing.T) {
 						t.Errorf("%d EVALSHA for %d decisions", stat.calls, calls)
 					}
 				case "get", "set", "incrby", "getrange": // by the script
-				case "config|resetstat", "info", "hello", "client|setinfo":
+				case "config", "config|resetstat", "info", "hello", "client|setinfo":
 				default:
 					t.Errorf("%d calls of %s beside the script", stat.calls, command)
 				}
