@@ -204,9 +204,10 @@ func (bucket) append(b []byte, r *record) []byte {
 
 func (bucket) size(*record) int { return 2*instantBytes + 2*countBytes }
 
-func (bucket) parse(p *parser, r *record) {
+func (bucket) parse(p parser, r *record) parser {
 	r.at, r.fraction, r.quota, r.chargedAt = p.instant(), p.count(), p.count(), p.instant()
 	p.failed = p.failed || r.fraction >= r.quota
+	return p
 }
 
 // lifetime is the time that a full bucket needs to drain.

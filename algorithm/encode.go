@@ -159,7 +159,7 @@ func (s *State) Load(b []byte) error {
 		}
 		s.records = append(s.records, r)
 		parsed := &s.records[len(s.records)-1]
-		r.kind.counter().parse(&p, parsed)
+		p = r.kind.counter().parse(p, parsed)
 		if first&endsFlag != 0 {
 			parsed.endsAt = p.instant()
 		}

@@ -70,6 +70,9 @@ func (fixedWindow) append(b []byte, r *record) []byte {
 
 func (fixedWindow) size(*record) int { return instantBytes + countBytes }
 
-func (fixedWindow) parse(p *parser, r *record) { r.at, r.count = p.instant(), p.count() }
+func (fixedWindow) parse(p parser, r *record) parser {
+	r.at, r.count = p.instant(), p.count()
+	return p
+}
 
 func (fixedWindow) lifetime(l limit) float64 { return float64(l.window) }

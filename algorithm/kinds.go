@@ -80,8 +80,9 @@ type counter interface {
 	// size returns the length of that form.
 	size(r *record) int
 
-	// parse reads that form into r. The parser fails if it is not one.
-	parse(p *parser, r *record)
+	// parse reads that form into r, and returns p behind it; p has failed if it is
+	// none. It is passed by value because a pointer to it would be on the heap.
+	parse(p parser, r *record) parser
 
 	// lifetime returns for how many ms a charge counts at most, if no limit is in
 	// debt.

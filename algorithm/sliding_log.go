@@ -118,7 +118,7 @@ func (slidingLog) size(r *record) int {
 	return entriesBytes + countBytes + len(r.log)*entryBytes
 }
 
-func (slidingLog) parse(p *parser, r *record) {
+func (slidingLog) parse(p parser, r *record) parser {
 	n := p.uint(entriesBytes)
 	r.count = p.count()
 	first, slots, from := int64(0), n, &p.rest
@@ -127,7 +127,7 @@ func (slidingLog) parse(p *parser, r *record) {
 	}
 	if n > slots || first >= max(slots, 1) || slots > int64(len(*from)/entryBytes) {
 		p.failed = true
-		return
+		return p
 	}
 	ring := (*from)[:slots*entryBytes]
 	*from = (*from)[slots*entryBytes:]
@@ -139,6 +139,7 @@ func (slidingLog) parse(p *parser, r *record) {
 		}
 		r.log[i] = entry{at: entries.instant(), cost: entries.uint(costBytes)}
 	}
+	return p
 }
 
 func (slidingLog) lifetime(l limit) float64 { return float64(l.window) }
