@@ -351,6 +351,7 @@ func TestLeaving(t *testing.T) {
 // its own, of a server that hangs, until no more flights may be made.
 func (b *bench) fillFlights(t *testing.T, ctx context.Context, p *throttler.Policy) <-chan error {
 	t.Helper()
+	eventually(t, "the flights of before to end", b.idle) // they would take these along
 	errs := make(chan error, redisbackend.MaxWithLate)
 	for i := range redisbackend.MaxWithLate {
 		if i >= redisbackend.MaxFlights {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -54,8 +55,16 @@ func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend
 	return b
 }
 
+// patient returns the recommended settings, but for timeouts that a busy machine
+// does not reach.
+func patient(addr string) *redis.Options {
+	o := redisbackend.ClientOptions(addr)
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second
+	return o
+}
+
 func newClient(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	c := redis.NewClient(patient(addr))
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

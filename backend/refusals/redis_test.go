@@ -26,7 +26,9 @@ func redisOn(t testing.TB, client redis.UniversalClient, prefix string) throttle
 }
 
 func newClient(t testing.TB) *redis.Client {
-	c := redis.NewClient(redisbackend.ClientOptions(testserver.Redis(t).Addr))
+	o := redisbackend.ClientOptions(testserver.Redis(t).Addr)
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second // a busy machine is no failure
+	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

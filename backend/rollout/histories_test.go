@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/open-feature/go-sdk/openfeature"
@@ -141,7 +142,9 @@ func TestHistoriesWhileCountsMove(t *testing.T) {
 }
 
 func redisClient(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	o := redisbackend.ClientOptions(addr)
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second // a busy machine is no failure
+	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
