@@ -29,8 +29,12 @@ type Charge struct {
 // changed nor kept. The error says which argument is wrong.
 func resolve(r *Request, charges []Charge) error {
 	if len(charges) == 1 {
-		r.one[0] = charges[0]
-		return r.one[0].complete(0, &r.one[0])
+		c := &r.one[0]
+		*c = charges[0]
+		if c.Partition == "" {
+			c.Partition = c.Key
+		}
+		return c.check(0)
 	}
 	if len(charges) == 0 {
 		return invalid("no charges; a decision needs from 1 to %d", MaxCharges)
@@ -38,11 +42,21 @@ func resolve(r *Request, charges []Charge) error {
 	if len(charges) > MaxCharges {
 		return invalid("%d charges; a decision can have at most %d", len(charges), MaxCharges)
 	}
+	partition := charges[0].Partition
+	if partition == "" {
+		partition = charges[0].Key
+	}
 	all := make([]Charge, 0, len(charges))
 	work := 0
 	for i, c := range charges {
-		if err := c.complete(i, &charges[0]); err != nil {
+		if err := c.check(i); err != nil {
 			return err
+		}
+		if c.Partition == "" {
+			c.Partition = partition
+		}
+		if c.Partition != partition {
+			return invalid("charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
 		}
 		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
 		if same < 0 {
@@ -67,9 +81,9 @@ func resolve(r *Request, charges []Charge) error {
 	return nil
 }
 
-// complete fills in the Cost and Partition of c, charge i of a decision whose
-// first charge is given.
-func (c *Charge) complete(i int, first *Charge) error {
+// check returns what is wrong with c, charge i of a decision, and sets a Cost that
+// is not set.
+func (c *Charge) check(i int) error {
 	if err := c.Policy.Validate(); err != nil {
 		return err
 	}
@@ -78,16 +92,6 @@ func (c *Charge) complete(i int, first *Charge) error {
 	}
 	if c.Cost == 0 {
 		c.Cost = 1
-	}
-	partition := first.Partition
-	if partition == "" {
-		partition = first.Key
-	}
-	if c.Partition == "" {
-		c.Partition = partition
-	}
-	if c.Partition != partition {
-		return invalid("charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
 	}
 	return nil
 }
