@@ -34,7 +34,7 @@ func BenchmarkOverhead(b *testing.B) {
 	for _, keys := range []int{1, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			backends := map[string]handoff.Store{"old": instant{}, "new": instant{}}
-			r := newRollout(b, rollout.Options{Backends: backends, Default: "old", Client: clientOf(b, inMemory(rollout.DefaultFlag, "new")), Events: true})
+			r := newRollout(b, backends, "old", clientOf(b, inMemory(rollout.DefaultFlag, "new")), &rollout.Options{Events: true})
 			all := requests(keys)
 			for i := range all {
 				if _, err := r.Take(b.Context(), all[i]); err != nil {

@@ -362,7 +362,7 @@ func (w *world) newProcess() *explorer {
 	for name, s := range w.sites {
 		backends[name] = s
 	}
-	p.rollout = newRollout(w.t, rollout.Options{Backends: backends, Default: "a", Client: p, Events: !w.silent})
+	p.rollout = newRollout(w.t, backends, "a", p, &rollout.Options{Events: !w.silent})
 	p.Throttler = throttler.New(p.rollout, nil)
 	return p
 }

@@ -25,10 +25,12 @@ func TestShares(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b := newRollout(t, rollout.Options{
-			Backends: map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}, Default: "memcached",
-			Client: clientOf(t, flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})),
-		})
+		flags, err := flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backends := map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}
+		b := newRollout(t, backends, "memcached", clientOf(t, flags), nil)
 		chosen := make(map[string]bool)
 		for i := range clients {
 			if key := fmt.Sprint("client", i); wanted(t, b, key) == "redis" {

@@ -83,10 +83,14 @@ func (b *backends) openServing(ctx context.Context) error {
 	// An API of its own, and not the global one: tests run several demos.
 	api := isolated.NewAPI()
 	b.closers = append(b.closers, func() { _ = api.Shutdown(context.Background()) })
-	if err := api.SetProviderAndWait(ctx, flagfile.New(c.flags, &flagfile.Options{Log: b.log})); err != nil {
+	flags, err := flagfile.New(c.flags, &flagfile.Options{Log: b.log})
+	if err != nil {
+		return err
+	}
+	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
 	}
-	r, err := rollout.New(rollout.Options{Backends: all, Default: c.serving, Client: api.NewClient(), Events: true})
+	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true})
 	if err != nil {
 		return err
 	}
@@ -104,7 +108,7 @@ func (b *backends) openShadow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := shadow.New(shadow.Options{Serving: b.serving, Candidate: candidate, Deadline: b.config.deadline})
+	s, err := shadow.New(b.serving, candidate, &shadow.Options{Deadline: b.config.deadline})
 	if err != nil {
 		return err
 	}

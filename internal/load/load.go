@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Options say who asks for what.
-type Options struct {
+// Config describes a load run. All fields but Prefix are required.
+type Config struct {
 	URLs    []string      // of the processes; each request goes to any of them
 	Path    string        // of the resource, limited by one fixed window for each token
 	Clients int           // each sends one request at a time, with a token of its own
@@ -28,15 +28,15 @@ type Options struct {
 
 // Run sends requests until ctx is done, and reports to each, if it is not nil,
 // about every second that passed.
-func Run(ctx context.Context, o Options, each func(Report)) Report {
-	l := &load{Options: o, client: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients},
+func Run(ctx context.Context, c Config, each func(Report)) Report {
+	l := &load{Config: c, client: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients},
 		Timeout:   30 * time.Second,
 	}}
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
-	for i := range o.Clients {
-		wg.Go(func() { l.be(ctx, fmt.Sprint(o.Prefix, i)) })
+	for i := range c.Clients {
+		wg.Go(func() { l.be(ctx, fmt.Sprint(c.Prefix, i)) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -90,7 +90,7 @@ func (r *Report) add(o Report) {
 }
 
 type load struct {
-	Options
+	Config
 	client *http.Client
 
 	mu     sync.Mutex

@@ -37,15 +37,20 @@ import (
 	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
+
+	"github.com/weir-go/weir/throttler"
 )
 
-// Options are what a Provider can be told. The zero value, and nil, are fine.
+// DefaultPoll is the time between two reads of the file if Options sets none.
+const DefaultPoll = 200 * time.Millisecond
+
+// Options configures a Provider. Nil and the zero value select the defaults.
 type Options struct {
-	// Poll is how often the file is read. If zero, 200 ms.
+	// Poll is the time between two reads of the file. If zero, DefaultPoll.
 	Poll time.Duration
 
-	// Log is told of new states and of what is wrong with the file, with its
-	// place in it. If nil, slog.Default.
+	// Log receives a line when the flags change, and one when the file is wrong,
+	// which says what is wrong and in which line. If nil, slog.Default().
 	Log *slog.Logger
 }
 
@@ -73,17 +78,31 @@ var (
 	_ openfeature.EventHandler    = (*Provider)(nil)
 )
 
-// New returns a Provider of the file of that name, to be given to
-// openfeature.SetProviderAndWait or its like.
-func New(name string, options *Options) *Provider {
-	p := &Provider{name: name, poll: 200 * time.Millisecond, log: slog.Default(), events: make(chan openfeature.Event, 16)}
-	if options != nil && options.Poll > 0 {
-		p.poll = options.Poll
+// New returns a Provider of the flags in the named file, for
+// openfeature.SetProviderAndWait and the like. It does not read the file: Init
+// does. Errors are about the name and options, and wrap throttler.ErrInvalid.
+func New(name string, options *Options) (*Provider, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
 	}
-	if options != nil && options.Log != nil {
-		p.log = options.Log
+	switch {
+	case name == "":
+		return nil, invalid("name is %q; it must be the name of a file in flagd's form", name)
+	case o.Poll < 0:
+		return nil, invalid("Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
 	}
-	return p
+	if o.Poll == 0 {
+		o.Poll = DefaultPoll
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Provider{name: name, poll: o.Poll, log: o.Log, events: make(chan openfeature.Event, 16)}, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("flagfile: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
 // Check returns what is wrong with the file of that name, or nil.

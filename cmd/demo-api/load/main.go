@@ -49,7 +49,7 @@ func main() {
 			fmt.Println("  wrong:", w)
 		}
 	}
-	total := load.Run(ctx, load.Options{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *every, Prefix: *prefix}, print)
+	total := load.Run(ctx, load.Config{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *every, Prefix: *prefix}, print)
 	fmt.Print("in all:  ")
 	print(total)
 	if total.WrongCount > 0 {
