@@ -21,7 +21,7 @@ type changed struct {
 
 func (c *changed) look(form int, cost, now int64) (bool, []throttler.Result) {
 	results := make([]throttler.Result, len(c.forms[form]))
-	fits := c.state.Look(c.forms[form], cost, now, results)
+	fits := c.state.Evaluate(c.forms[form], cost, now, results)
 	return fits, results
 }
 

@@ -347,7 +347,7 @@ func (m model) states(charges []throttler.Charge) []*algorithm.State {
 }
 
 func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	return algorithm.Look(r, m.states(r.Charges())), nil
+	return algorithm.Evaluate(r, m.states(r.Charges())), nil
 }
 
 func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {

@@ -63,7 +63,7 @@ func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error)
 		}
 		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
+	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.writeID)
 	if err == nil && !written {
 		return it, 0, nil
 	}
@@ -137,10 +137,10 @@ func broken(err error) bool {
 // write puts item in the place of old, or of no item. It returns false if
 // another process did so first.
 //
-// If the answer is lost, it looks whether the item is the one with this draw.
+// If the reply is lost, it reads the item and compares its write ID.
 // If it is old still, the same is sent again: of two writings in the place of
 // one old item, Memcached lets one happen.
-func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
+func (s *server) write(old, item *memcache.Item, writeID uint64) (bool, error) {
 	lost := false
 	for range cap(s.connections) + 1 {
 		err := s.swap(old, item)
@@ -165,7 +165,7 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 		case present == nil || old != nil && present.CasID == old.CasID:
 			continue
 		}
-		if drawOf(present.Value) == draw {
+		if writeIDOf(present.Value) == writeID {
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)

@@ -71,16 +71,16 @@ func (s *server) leave(key string, j *job) bool {
 }
 
 func (s *server) serve(key string) {
-	for s.isWaitedFor(key) {
+	for s.hasPending(key) {
 		s.connections <- struct{}{}
-		s.decide(key, s.waitingFor(key))
+		s.decide(key, s.takePending(key))
 		<-s.connections
 	}
 }
 
-// isWaitedFor reports whether jobs wait for the item. If none does, it is not
+// hasPending reports whether jobs wait for the item. If none does, it is not
 // being served any more.
-func (s *server) isWaitedFor(key string) bool {
+func (s *server) hasPending(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.waiting[key]) > 0 {
@@ -90,8 +90,8 @@ func (s *server) isWaitedFor(key string) bool {
 	return false
 }
 
-// waitingFor takes the jobs that wait for the item.
-func (s *server) waitingFor(key string) []*job {
+// takePending takes the jobs that wait for the item.
+func (s *server) takePending(key string) []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.waiting[key]
@@ -103,7 +103,7 @@ func (s *server) waitingFor(key string) []*job {
 // in the meantime if the item has become long.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
-		jobs = s.stillWanted(jobs)
+		jobs = s.dropCanceled(jobs)
 		if len(jobs) == 0 {
 			return
 		}
@@ -126,7 +126,7 @@ func (s *server) decide(key string, jobs []*job) {
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		case err == nil && it.isLong():
 			if removal := s.spill(it); removal != nil {
-				jobs = slices.Concat([]*job{removal}, jobs, s.waitingFor(key))
+				jobs = slices.Concat([]*job{removal}, jobs, s.takePending(key))
 			}
 			fallthrough
 		default:
@@ -148,9 +148,9 @@ func (s *server) outcome(j *job, err error) error {
 	return s.unavailable(err)
 }
 
-// stillWanted ends the jobs whose contexts are done: nothing was written for
+// dropCanceled ends the jobs whose contexts are done: nothing was written for
 // them.
-func (s *server) stillWanted(jobs []*job) []*job {
+func (s *server) dropCanceled(jobs []*job) []*job {
 	wanted := jobs[:0]
 	for _, j := range jobs {
 		if err := j.ctx.Err(); err != nil {

@@ -23,7 +23,7 @@ import (
 // they say of several counts was true in one round trip, not at one instant.
 //
 // A spill writes the count's own item first, and then removes the count from the
-// partition's item unless it was charged meanwhile, which gives it another draw.
+// partition's item unless it was charged meanwhile, which gives it another write ID.
 // It reads the own item first and the partition's after it: whoever writes a later
 // state to the own item does so after it was read, and then the cas of this spill
 // fails, however late it arrives.
@@ -137,7 +137,7 @@ func (it *item) remove(spilled []*count, epoch uint64) bool {
 		if i < 0 {
 			continue
 		}
-		if c := it.counts[i]; !c.apart && !c.changed && c.draw == was.draw {
+		if c := it.counts[i]; !c.apart && !c.changed && c.writeID == was.writeID {
 			it.counts = slices.Delete(it.counts, i, i+1)
 			it.bytes -= c.bytes
 			it.until = max(it.until, c.expiry)

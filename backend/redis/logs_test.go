@@ -69,7 +69,7 @@ func TestLongLogs(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got, want := algorithm.Look(r, []*algorithm.State{&stored}), algorithm.Look(r, []*algorithm.State{state})
+					got, want := algorithm.Evaluate(r, []*algorithm.State{&stored}), algorithm.Evaluate(r, []*algorithm.State{state})
 					compareDecisions(t, step, got, want)
 				}
 			}

@@ -86,12 +86,12 @@ type Backend struct {
 	fallback *member
 
 	view   atomic.Pointer[view]
-	seen   atomic.Int64 // the latest version that another process was seen to have
+	seen   atomic.Int64 // the latest version observed of another process
 	routes routes
 	turns  [64]chan struct{} // one decision at a time fetches counts of a partition
 
-	mayEvaluate chan struct{} // one element for each evaluation more that may be on its way
-	stuckUntil  atomic.Int64  // until when nobody waits for one, Unix ns
+	evaluationSlots chan struct{} // one element for each free slot
+	stuckUntil      atomic.Int64  // until then callers do not wait for a slot, Unix ns
 
 	stats   counters
 	onEvent openfeature.EventCallback
@@ -112,8 +112,8 @@ type member struct {
 	placement *handoff.Placement // of decisions about counts that are known to be here
 	served    atomic.Int64
 
-	// named reports that the flag, another process or a count that was there has
-	// named this member, as far as this process knows: it may hold counts.
+	// named reports that this process has seen the flag, another process or a count
+	// name this member, so it may hold counts.
 	named  atomic.Bool
 	health health
 }
@@ -148,15 +148,15 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 		return nil, err
 	}
 	b := &Backend{
-		client:      client,
-		flag:        o.Flag,
-		events:      o.Events,
-		refresh:     o.Refresh,
-		keep:        o.Keep,
-		abandon:     o.Abandon,
-		byName:      make(map[string]*member),
-		byID:        make(map[handoff.BackendID]*member),
-		mayEvaluate: make(chan struct{}, evaluationsAtOnce),
+		client:          client,
+		flag:            o.Flag,
+		events:          o.Events,
+		refresh:         o.Refresh,
+		keep:            o.Keep,
+		abandon:         o.Abandon,
+		byName:          make(map[string]*member),
+		byID:            make(map[handoff.BackendID]*member),
+		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
 	}
 	if b.flag == "" {
 		b.flag = DefaultFlag
@@ -189,10 +189,10 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 		b.turns[i] = make(chan struct{}, 1)
 	}
 	for range evaluationsAtOnce {
-		b.mayEvaluate <- struct{}{}
+		b.evaluationSlots <- struct{}{}
 	}
 	b.view.Store(&view{at: time.Now().UnixMilli()})
-	changed := func(openfeature.EventDetails) { b.learn(true) }
+	changed := func(openfeature.EventDetails) { b.advance(true) }
 	b.onEvent = &changed
 	for _, event := range events {
 		b.client.AddHandler(event, b.onEvent)
@@ -242,8 +242,8 @@ var events = []openfeature.EventType{
 	openfeature.ProviderConfigChange, openfeature.ProviderReady, openfeature.ProviderError, openfeature.ProviderStale,
 }
 
-// Close ends listening to the provider's events, and asking shards that fail
-// whether they answer again. The backends stay open.
+// Close stops listening to the provider's events and probing shards that fail. It
+// does not close the backends.
 func (b *Backend) Close() {
 	b.close()
 	b.probes.Wait()
@@ -259,16 +259,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	})
 }
 
-// Peek implements throttler.Backend. It moves no count: one that is to move is
-// read where it is.
+// Peek implements throttler.Backend. It moves no count: a count that is about to
+// move is read where it is.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), look: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.PeekAt(ctx, r, p)
 	})
 }
 
-// Settle implements throttler.Backend. What it settles has moved with the
-// count.
+// Settle implements throttler.Backend. It follows a count that has moved since it
+// was charged.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.SettleAt(ctx, s, p)

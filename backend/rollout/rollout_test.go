@@ -299,7 +299,7 @@ func TestProviderIsReplaced(t *testing.T) {
 	}
 	set("old")
 	b := newRollout(t, p.both(), "old", api.NewClient(), &rollout.Options{Events: true, Refresh: time.Hour})
-	if got := b.Wanted(t.Context(), "alice"); got != "old" {
+	if got := b.BackendFor(t.Context(), "alice"); got != "old" {
 		t.Errorf("wanted on %s, want old", got)
 	}
 	th := throttler.New(b, &throttler.Options{Clock: p.clock})

@@ -62,7 +62,7 @@ func TestShares(t *testing.T) {
 func wanted(t *testing.T, b *rollout.Backend, key string) string {
 	for {
 		hung := b.Stats().Defaulted["hangs"]
-		name := b.Wanted(t.Context(), key)
+		name := b.BackendFor(t.Context(), key)
 		if b.Stats().Defaulted["hangs"] == hung {
 			return name
 		}

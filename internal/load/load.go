@@ -36,7 +36,7 @@ func Run(ctx context.Context, c Config, each func(Report)) Report {
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for i := range c.Clients {
-		wg.Go(func() { l.be(ctx, fmt.Sprint(c.Prefix, i)) })
+		wg.Go(func() { l.runClient(ctx, fmt.Sprint(c.Prefix, i)) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -105,8 +105,8 @@ func (l *load) take() Report {
 	return r
 }
 
-// be is one client, until ctx is done.
-func (l *load) be(ctx context.Context, token string) {
+// runClient is one client, until ctx is done.
+func (l *load) runClient(ctx context.Context, token string) {
 	var w window
 	for {
 		select {

@@ -161,7 +161,7 @@ func (p *Provider) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.look(ctx)
+			p.readAgain(ctx)
 		}
 	}
 }
@@ -182,10 +182,10 @@ func read(name string) ([]byte, error) {
 	return text, err
 }
 
-// look reads the file and takes its state over, if it has changed and is good.
+// readAgain reads the file and takes its state over, if it has changed and is good.
 // What is wrong is told when it was so twice: a file that is being written is
 // wrong for a moment.
-func (p *Provider) look(ctx context.Context) {
+func (p *Provider) readAgain(ctx context.Context) {
 	text, err := read(p.name)
 	same := err == nil && p.problem == nil && bytes.Equal(text, p.text)
 	if same {
