@@ -262,7 +262,7 @@ func TestBothKindsOfProcessesAgree(t *testing.T) {
 	}
 }
 
-// What an operator does who lowers or raises a window while clients are at work.
+// An operator lowers or raises a window while clients are at work.
 func TestChangedWindowExamples(t *testing.T) {
 	limit := func(quota int64, window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: window}

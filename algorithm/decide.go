@@ -3,7 +3,7 @@ package algorithm
 import "github.com/weir-go/weir/throttler"
 
 // The executor: decisions about several charges, by the states of their counts.
-// states[i] belongs to charge i. Whoever holds the states holds their lock.
+// states[i] belongs to charge i. The caller holds whatever locks guard the states.
 
 // Evaluate returns the decision about r, and charges nothing. A nil state is a count
 // that was never charged.

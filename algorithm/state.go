@@ -145,8 +145,8 @@ func (s *State) own(l limit) *record {
 	return nil
 }
 
-// under returns what counts under l, nil if nothing does: its own record; or, if
-// there is none, what it adopts from that of its algorithm whose window is nearest.
+// under returns the record that counts under l, or nil: l's own record or, if there
+// is none, what it adopts from the record of its algorithm with the nearest window.
 func (s *State) under(l limit) *record {
 	r := s.own(l)
 	if r != nil && r.countsFor(l) {

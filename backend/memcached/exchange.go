@@ -19,8 +19,8 @@ const (
 )
 
 // tryDecide reads the item, has the first n jobs change it, and writes it if one
-// did. n is 0 if another process wrote the item in between. An error is that of
-// the n jobs.
+// did. n is 0 if another process wrote the item in between. The error is the error
+// of the n jobs.
 func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
 	for n < len(jobs) && len(keys) < maxTogether {
@@ -101,8 +101,8 @@ func expiration(life, now int64) int32 {
 	return int32(date)
 }
 
-// read returns those of the items that exist, by their keys. Connections that
-// broke while they were idle are passed over: reading twice does no harm.
+// read returns the items that exist, by their keys. It retries on connections that
+// broke while they were idle: reading twice does no harm.
 func (s *server) read(keys ...string) (items map[string]*memcache.Item, err error) {
 	for range cap(s.connections) + 1 {
 		items, err = s.get(keys)
@@ -159,9 +159,9 @@ func (s *server) write(old, item *memcache.Item, writeID uint64) (bool, error) {
 		present := items[item.Key]
 		switch {
 		case readErr != nil:
-			return false, fmt.Errorf("%w; then, looking whether it was written: %w", err, readErr)
+			return false, fmt.Errorf("%w; then, reading whether it was written: %w", err, readErr)
 		case present == nil && old != nil:
-			return false, nil // evicted, or the server was started anew
+			return false, nil // evicted, or the server restarted
 		case present == nil || old != nil && present.CasID == old.CasID:
 			continue
 		}

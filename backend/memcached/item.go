@@ -26,17 +26,17 @@ import (
 //	   6 expiry
 //	   length, claim and state as package handoff stores them
 //
-// and that of a count that is in an item of its own
+// A count in an item of its own is stored as
 //
 //	1  the form's version, 3
 //	8  epoch of the partition's item; with another one, it is no longer a count
 //	6  expiry
 //	   claim and state
 //
-// A count's expiry is what a key's is in Redis: it is set when the reset-at
-// moves forward, and only then, and only takes out what is dead. It never moves
-// back, so that what is left of a count in its own item expires no later. It
-// goes by the hosts' clocks, for a decision's now may step back, or stand still.
+// A count's expiry is what a key's is in Redis: it is set when the reset-at moves
+// forward, and only then, and only removes expired counts. It never moves back, so
+// that what is left of a count in its own item expires no later. It follows the
+// hosts' clocks, because a decision's now may step back or stop.
 type item struct {
 	key     string // Memcached's
 	now     int64  // Unix ms, of this host

@@ -83,7 +83,7 @@ func NewClient(addr string) *memcache.Client {
 }
 
 // Backend keeps counts in Memcached. It is safe for concurrent use and needs
-// no closing; the clients are closed by whoever made them.
+// no closing; the caller closes the clients.
 type Backend struct {
 	ring    *rendezvous.Ring
 	servers []*server
@@ -221,9 +221,8 @@ func (b *Backend) Shard(partition string) string {
 	return b.servers[b.ring.Choose(partition)].name
 }
 
-// decide has change made to the item of charges, and waits for it or for ctx.
-// If change is made on an item that another process then changes first, it is
-// made again, on what that process left.
+// decide applies change to the item of charges, and waits for it or for ctx. If
+// another process writes the item first, change is applied again to the new value.
 func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item, []name) (bool, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -257,8 +256,8 @@ type Location struct {
 	OwnKey string
 }
 
-// Locate says where the count of c lives: for an operator who wonders which
-// clients a server's trouble hits.
+// Locate returns where the count of c lives, for an operator to find the clients
+// that a server's outage affects.
 func (b *Backend) Locate(c throttler.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key

@@ -34,7 +34,7 @@ type job struct {
 	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // sent once, never waited for
+	done   chan error // buffered; receives exactly one value
 }
 
 func newServer(s Server, o *Options) *server {
@@ -45,8 +45,8 @@ func newServer(s Server, o *Options) *server {
 	}
 }
 
-// queue has j done. For each item there is one goroutine at a time, as long as
-// jobs for it wait.
+// queue adds j to the jobs of the item. An item has one goroutine, as long as jobs
+// wait for it.
 func (s *server) queue(key string, j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +57,8 @@ func (s *server) queue(key string, j *job) {
 	}
 }
 
-// leave takes j back, and reports whether it was still waiting: then nothing of
-// it was sent.
+// leave removes j from the queue, and reports whether it was still there: nothing
+// of it was sent then.
 func (s *server) leave(key string, j *job) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +78,8 @@ func (s *server) serve(key string) {
 	}
 }
 
-// hasPending reports whether jobs wait for the item. If none does, it is not
-// being served any more.
+// hasPending reports whether jobs wait for the item. If none does, its goroutine
+// ends.
 func (s *server) hasPending(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +135,8 @@ func (s *server) decide(key string, jobs []*job) {
 	}
 }
 
-// outcome returns the error of j, which was decided; err is that of all that were
-// decided with it.
+// outcome returns the error of j, which was decided; err is the error of the
+// exchange, which j shares with other jobs.
 func (s *server) outcome(j *job, err error) error {
 	elsewhere := (*handoff.ElsewhereError)(nil)
 	switch {
@@ -148,8 +148,8 @@ func (s *server) outcome(j *job, err error) error {
 	return s.unavailable(err)
 }
 
-// dropCanceled ends the jobs whose contexts are done: nothing was written for
-// them.
+// dropCanceled ends the jobs whose contexts are done and returns the others.
+// Nothing was written for the jobs that it ends.
 func (s *server) dropCanceled(jobs []*job) []*job {
 	wanted := jobs[:0]
 	for _, j := range jobs {

@@ -173,7 +173,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return b.decide(j, settled(s), true)
 }
 
-// settled returns the request of which s is the settlement, at its instant.
+// settled returns the request that s settles, at the time of s.
 func settled(s throttler.Settlement) throttler.Request {
 	r := s.Charged.Request()
 	r.Now = s.Now
@@ -200,9 +200,9 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 }
 
 // Load loads the scripts on every primary, so that the first decision need not.
-// It returns the errors of those that did not answer, joined; each names its
-// shard and wraps throttler.ErrUnavailable. A server that forgets the script,
-// or that Load never reached, is sent it again with the decision.
+// It returns the joined errors of the primaries that did not answer; each names its
+// shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
+// script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
 	errs := make(chan error, len(b.shards))
 	for _, s := range b.shards {
@@ -221,8 +221,8 @@ type Location struct {
 	Key   string // the Redis key
 }
 
-// Locate says where the count of c lives: for an operator who wants to look at
-// it, or wonders which clients a shard's trouble hits.
+// Locate returns where the count of c lives, for an operator to read it, or to find
+// the clients that a shard's outage affects.
 func (b *Backend) Locate(c throttler.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key

@@ -273,7 +273,7 @@ func TestClocksThatDiffer(t *testing.T) {
 		}
 	}
 
-	// A clock that stands still must not renew the expiry: the window would
+	// A clock that has stopped must not renew the expiry: the window would
 	// never end.
 	key := b.backend.Locate(p.Charge("alice")).Key
 	if err := b.client.PExpire(t.Context(), key, 900*time.Millisecond).Err(); err != nil {
@@ -297,7 +297,7 @@ func TestClocksThatDiffer(t *testing.T) {
 }
 
 // An expiry is set when a reset time moves forward, and only then: renewed under a
-// clock that stands still, it would keep a window open for ever.
+// clock that has stopped, it would keep a window open forever.
 func TestExpiryFollowsTheResetTime(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	day := throttler.Limit{Quota: 10, Window: 24 * time.Hour}

@@ -19,8 +19,8 @@ func (instant) TakeAt(context.Context, throttler.Request, *handoff.Placement) (t
 	return throttler.Decision{Allowed: true}, nil
 }
 
-// BenchmarkOverhead is what a decision costs beside the backend's own cost, in
-// the steady state; and what evaluating the flag for each would.
+// BenchmarkOverhead measures what a rollout adds to a decision in the steady state,
+// and what evaluating the flag for each decision would add.
 func BenchmarkOverhead(b *testing.B) {
 	requests := func(n int) []throttler.Request {
 		all := make([]throttler.Request, n)

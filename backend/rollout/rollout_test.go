@@ -25,7 +25,7 @@ var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
 var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 20, Window: 10 * time.Second}}}
 
-// watched counts the calls of a backend, and fails them if told to.
+// watched counts the calls of a backend, and fails them on request.
 type watched struct {
 	handoff.Store
 	calls, releases atomic.Int64
@@ -100,8 +100,8 @@ func (p *pair) process(wish string, o rollout.Options) *process {
 	return q
 }
 
-// see has the process learn of a new value by an event, and returns when it
-// has.
+// see sends the process an event with a new value, and returns when the process has
+// handled it.
 func (q *process) see(t *testing.T, wish string) {
 	t.Helper()
 	for begun := time.Now().UnixMilli() + 1; time.Now().UnixMilli() <= begun; { // later than other processes began
@@ -317,8 +317,8 @@ func TestProviderIsReplaced(t *testing.T) {
 	}
 }
 
-// A backend that is to be left and does not answer: its clients' decisions
-// fail for a while, then their windows begin anew. Others do not notice.
+// A backend that clients are to leave does not answer: their decisions fail for a
+// while, then their windows restart. Other clients do not notice.
 func TestAbandonedBackend(t *testing.T) {
 	p := newPair(t)
 	q := p.process("old", rollout.Options{Events: true, Abandon: 100 * time.Millisecond})

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 )
 
-// TestShares draws 10,000 clients for a backend: as many as the flag says, the
-// same in every process, and with a larger share those of the smaller are among
-// them.
+// TestShares selects from 10,000 clients for a backend: as many as the flag says, the
+// same ones in every process. A larger share includes the clients of a smaller
+// one.
 func TestShares(t *testing.T) {
 	const clients = 10_000
 	on := func(percent int) map[string]bool {
@@ -57,8 +57,8 @@ func TestShares(t *testing.T) {
 	t.Logf("at 30 percent %d of %d, at 50 percent %d", len(thirty), clients, len(fifty))
 }
 
-// wanted asks again if it took so long, on a busy machine, that the default
-// stood in.
+// wanted asks again if the evaluation timed out, on a busy machine, and the default
+// was used.
 func wanted(t *testing.T, b *rollout.Backend, key string) string {
 	for {
 		hung := b.Stats().Defaulted["hangs"]

@@ -49,8 +49,8 @@ type Options struct {
 	OnDifference func(serving, candidate throttler.Decision)
 }
 
-// Backend is a throttler.Backend that serves and shows. It is safe for
-// concurrent use.
+// Backend is a throttler.Backend that answers from one backend and compares another
+// with it. It is safe for concurrent use.
 type Backend struct {
 	serving   throttler.Backend
 	candidate handoff.Store
@@ -119,8 +119,8 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("shadow: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
-// Close ends showing, and returns when the candidate is not called any more.
-// The Backend goes on serving. The two backends stay open.
+// Close stops the comparison, and returns when the last call of the candidate has
+// returned. The Backend continues to serve. Close does not close the two backends.
 func (b *Backend) Close() {
 	b.stop()
 	b.running.Wait()
@@ -137,7 +137,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, err
 }
 
-// Peek implements throttler.Backend. The candidate is not shown peeks.
+// Peek implements throttler.Backend. The candidate does not receive peeks.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	return b.serving.Peek(ctx, r)
 }
@@ -151,7 +151,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return d, err
 }
 
-// show queues what the candidate is to see, or drops it.
+// show queues s for the candidate, or drops it if the queue is full.
 func (b *Backend) show(charges []throttler.Charge, s shown) {
 	w := b.workers[maphash.String(b.seed, charges[0].Partition)%uint64(len(b.workers))]
 	select {

@@ -1,6 +1,6 @@
-// Package load is many HTTP clients behind rate limits, who check what they
-// are told: that nobody gets more than the quota in a window, that reset-at
-// stands still inside one, and that nothing fails.
+// Package load runs many HTTP clients against rate limits and checks the answers:
+// no client gets more than its quota in a window, the reset time does not change
+// inside one, and no request fails.
 package load
 
 import (
@@ -26,8 +26,8 @@ type Config struct {
 	Prefix  string        // of the clients' tokens
 }
 
-// Run sends requests until ctx is done, and reports to each, if it is not nil,
-// about every second that passed.
+// Run sends requests until ctx is done, and returns a report of all of them. If each
+// is not nil, Run calls it every second with a report of that second.
 func Run(ctx context.Context, c Config, each func(Report)) Report {
 	l := &load{Config: c, client: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients},
@@ -161,7 +161,7 @@ func (l *load) get(token string) (int, http.Header, error) {
 		if err == nil {
 			break
 		}
-		// A process that is being started anew: a balancer would go to the next.
+		// The process is restarting: a balancer would go to the next.
 		if !errors.Is(err, syscall.ECONNREFUSED) || i == len(l.URLs)-1 {
 			return 0, nil, err
 		}

@@ -30,7 +30,7 @@ func withTargeting(targeting string) string {
   "targeting": ` + targeting + `}}}`
 }
 
-// log is what a Provider told.
+// log collects a Provider's log.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -360,7 +360,7 @@ func TestStartWithoutAFile(t *testing.T) {
 	f.waitFor("redis")
 }
 
-// Whatever stands in a file: an error, or flags that can be evaluated.
+// Any file is an error, or has flags that can be evaluated.
 func FuzzFile(f *testing.F) {
 	for _, targeting := range []string{
 		`{"fractional": [["redis", 30], ["memcached", 70]]}`, `{"fractional": [{"cat": [{"var": "x"}]}, ["redis"], [null, 3]]}`,

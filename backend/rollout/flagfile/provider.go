@@ -66,10 +66,10 @@ type Provider struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	// of the goroutine alone:
-	text    []byte // the file as last read
-	problem error  // what is wrong with it
-	again   bool   // that was so twice, and told
+	// Owned by the goroutine.
+	text     []byte // the file as last read
+	problem  error  // what is wrong with it
+	reported bool   // problem was seen twice, and logged
 }
 
 var (
@@ -105,7 +105,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("flagfile: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
-// Check returns what is wrong with the file of that name, or nil.
+// Check returns an error that says what is wrong with the named file, or nil.
 func Check(name string) error {
 	text, err := read(name)
 	if err == nil {
@@ -117,16 +117,16 @@ func Check(name string) error {
 	return nil
 }
 
-// Init reads the file, and begins to watch it. If it is missing or wrong, it
-// returns an error and watches all the same: flags have no values until it is
-// right.
+// Init reads the file and starts to watch it. If the file is missing or wrong, Init
+// returns an error and watches it all the same: flags have no values until the file
+// is right.
 func (p *Provider) Init(openfeature.EvaluationContext) error {
 	p.text, p.problem = read(p.name)
 	if p.problem == nil {
 		p.problem = p.load()
 	}
 	if p.problem != nil {
-		p.again = true
+		p.reported = true
 		p.problem = fmt.Errorf("%s: %w", p.name, p.problem)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -136,7 +136,7 @@ func (p *Provider) Init(openfeature.EvaluationContext) error {
 	return err
 }
 
-// Shutdown ends watching.
+// Shutdown stops watching the file.
 func (p *Provider) Shutdown() {
 	if p.stop != nil {
 		p.stop()
@@ -144,10 +144,10 @@ func (p *Provider) Shutdown() {
 	}
 }
 
-// EventChannel tells the SDK of changes.
+// EventChannel returns the channel of the provider's events.
 func (p *Provider) EventChannel() <-chan openfeature.Event { return p.events }
 
-// Metadata names the provider.
+// Metadata returns the provider's name, flagfile.
 func (p *Provider) Metadata() openfeature.Metadata { return openfeature.Metadata{Name: "flagfile"} }
 
 // Hooks returns none.
@@ -172,7 +172,7 @@ const maxBytes = 4 << 20
 func read(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the name, which stands in front
+		return nil, errors.Unwrap(err) // without the name, which callers add
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
@@ -182,8 +182,8 @@ func read(name string) ([]byte, error) {
 	return text, err
 }
 
-// readAgain reads the file and takes its state over, if it has changed and is good.
-// What is wrong is told when it was so twice: a file that is being written is
+// readAgain reads the file and loads its flags if it has changed and is good. A
+// problem is logged when it is seen twice in a row: a file that is being written is
 // wrong for a moment.
 func (p *Provider) readAgain(ctx context.Context) {
 	text, err := read(p.name)
@@ -197,8 +197,8 @@ func (p *Provider) readAgain(ctx context.Context) {
 		err = p.load()
 	}
 	if err == nil {
-		p.problem, p.again = nil, false
-		p.log.Info("flags were read", "file", p.name)
+		p.problem, p.reported = nil, false
+		p.log.Info("read the flags", "file", p.name)
 		if !wasGood {
 			p.emit(ctx, openfeature.ProviderReady, "the file is right again")
 		}
@@ -207,17 +207,17 @@ func (p *Provider) readAgain(ctx context.Context) {
 	}
 	p.problem = fmt.Errorf("%s: %w", p.name, err)
 	if wasGood || before.Error() != p.problem.Error() {
-		p.again = false
+		p.reported = false
 		return
 	}
-	if !p.again {
-		p.again = true
-		p.log.Warn("the flags' file is wrong, their last good state holds", "error", p.problem)
+	if !p.reported {
+		p.reported = true
+		p.log.Warn("the flags' file is wrong; its last good state stays in use", "error", p.problem)
 		p.emit(ctx, openfeature.ProviderStale, p.problem.Error())
 	}
 }
 
-// load takes over the state that p.text has.
+// load parses p.text and makes its flags the current ones.
 func (p *Provider) load() error {
 	flags, err := parse(p.text)
 	if err == nil {
