@@ -101,8 +101,8 @@ func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
 }
 
 // refill is giveBack of a token bucket. Units drain in the order in which they were
-// charged, those of the charge that moved the instant to its mark last before it.
-// What is still to drain between now and the mark comes back.
+// charged, so the units of a charge are the last before its mark. What is still to
+// drain between now and the mark comes back.
 func (r *record) refill(c settled, now int64) {
 	back, rest := mulDiv(c.charged-c.cost, r.window, r.quota)
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
@@ -115,9 +115,9 @@ func (r *record) refill(c settled, now int64) {
 }
 
 // leave is giveBack of a leaky bucket. Only the last of a queue can give its place
-// back: those behind it have been given their starts, and the place between is too
-// late to give. A charge whose start has come keeps the place of its first unit, or
-// the next one would start right behind it.
+// back: the charges behind it have been given their starts, and the place between is
+// too late to give. A charge whose start has come keeps the place of its first unit,
+// or the next one would start right behind it.
 func (r *record) leave(l limit, c settled, now int64) bool {
 	if c.mark.At != r.at || c.mark.Fraction != r.fraction || r.quota != l.quota {
 		return false

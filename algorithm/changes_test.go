@@ -21,7 +21,7 @@ type changed struct {
 
 func (c *changed) look(form int, cost, now int64) (bool, []throttler.Result) {
 	results := make([]throttler.Result, len(c.forms[form]))
-	fits := c.state.Look(c.forms[form], cost, now, results)
+	fits := c.state.Evaluate(c.forms[form], cost, now, results)
 	return fits, results
 }
 
@@ -262,7 +262,7 @@ func TestBothKindsOfProcessesAgree(t *testing.T) {
 	}
 }
 
-// What an operator does who lowers or raises a window while clients are at work.
+// An operator lowers or raises a window while clients are at work.
 func TestChangedWindowExamples(t *testing.T) {
 	limit := func(quota int64, window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: window}

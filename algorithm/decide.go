@@ -3,11 +3,11 @@ package algorithm
 import "github.com/weir-go/weir/throttler"
 
 // The executor: decisions about several charges, by the states of their counts.
-// states[i] belongs to charge i. Whoever holds the states holds their lock.
+// states[i] belongs to charge i. The caller holds whatever locks guard the states.
 
-// Look returns the decision about r, and charges nothing. A nil state is a count
+// Evaluate returns the decision about r, and charges nothing. A nil state is a count
 // that was never charged.
-func Look(r throttler.Request, states []*State) throttler.Decision {
+func Evaluate(r throttler.Request, states []*State) throttler.Decision {
 	d := throttler.NewDecision(r)
 	d.Allowed = true
 	var none State
@@ -18,15 +18,15 @@ func Look(r throttler.Request, states []*State) throttler.Decision {
 			s = &none
 		}
 		n := len(c.Policy.Limits)
-		d.Allowed = s.Look(c.Policy.Limits, c.Cost, r.Now, results[:n]) && d.Allowed
+		d.Allowed = s.Evaluate(c.Policy.Limits, c.Cost, r.Now, results[:n]) && d.Allowed
 		results = results[n:]
 	}
 	return d
 }
 
-// Charge carries out d, an allowed decision that Look returned: it charges the
+// Charge carries out d, an allowed decision that Evaluate returned: it charges the
 // states, none of which may be nil, and makes d report them as they are then. It
-// is apart from Look so that a store can make room between the two.
+// is separate from Evaluate so that a store can make room between the two.
 func Charge(d *throttler.Decision, states []*State) {
 	r := d.Request()
 	charges, results := r.Charges(), d.Results()
@@ -41,7 +41,7 @@ func Charge(d *throttler.Decision, states []*State) {
 // Take returns the decision about r and, if it is allowed, charges the states,
 // none of which may be nil.
 func Take(r throttler.Request, states []*State) throttler.Decision {
-	d := Look(r, states)
+	d := Evaluate(r, states)
 	if d.Allowed {
 		Charge(&d, states)
 	}

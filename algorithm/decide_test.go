@@ -30,7 +30,7 @@ func wantUsed(t *testing.T, d throttler.Decision, allowed bool, used ...int64) {
 
 func TestDecisionsAreAllOrNothing(t *testing.T) {
 	r, states := chain()
-	wantUsed(t, algorithm.Look(r, make([]*algorithm.State, 2)), true, 0, 0, 0, 0)
+	wantUsed(t, algorithm.Evaluate(r, make([]*algorithm.State, 2)), true, 0, 0, 0, 0)
 	first := algorithm.Take(r, states)
 	wantUsed(t, first, true, 1, 1, 1, 1)
 	wantUsed(t, algorithm.Take(r, states), true, 2, 2, 2, 2)

@@ -62,12 +62,12 @@ func TestClosedForms(t *testing.T) {
 		now := int64(day) + rng.Int64N(1e9)
 		at := func(now int64) throttler.Result {
 			var r [1]throttler.Result
-			s.Look(limits, 0, now, r[:])
+			s.Evaluate(limits, 0, now, r[:])
 			return r[0]
 		}
 		fits := func(cost, now int64) bool {
 			var r [1]throttler.Result
-			return s.Look(limits, cost, now, r[:])
+			return s.Evaluate(limits, cost, now, r[:])
 		}
 		for range 6 {
 			cost := 1 + rng.Int64N(capacity)
@@ -178,7 +178,7 @@ func TestRefundUndoesACharge(t *testing.T) {
 			now += rng.Int64N(limits[0].Window.Milliseconds() + 1)
 		}
 		var before, after [1]throttler.Result
-		s.Look(limits, 0, now, before[:])
+		s.Evaluate(limits, 0, now, before[:])
 		cost := 1 + rng.Int64N(limits[0].Capacity())
 		allowed, r := take(&s, limits, cost, now)
 		if !allowed {
@@ -214,8 +214,8 @@ func TestStoredForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		want, got := make([]throttler.Result, len(limits)), make([]throttler.Result, len(limits))
-		s.Look(limits, 1, now, want)
-		parsed.Look(limits, 1, now, got)
+		s.Evaluate(limits, 1, now, want)
+		parsed.Evaluate(limits, 1, now, got)
 		for i := range want {
 			if got[i] != want[i] {
 				t.Fatalf("%v: %+v, read back %+v", limits[i], want[i], got[i])
@@ -252,7 +252,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		results := make([]throttler.Result, len(limits))
-		s.Look(limits, 1, day, results)
+		s.Evaluate(limits, 1, day, results)
 		s.Charge(limits, 1, day, results)
 		if _, err := algorithm.Parse(s.Append(nil)); err != nil {
 			t.Errorf("a state that was charged can not be read back: %v", err)

@@ -13,7 +13,7 @@ const day = 1_900_000_800_000 // ms, a multiple of a day
 // take looks and, if it fits, charges.
 func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []throttler.Result) {
 	results := make([]throttler.Result, len(limits))
-	if !s.Look(limits, cost, now, results) {
+	if !s.Evaluate(limits, cost, now, results) {
 		return false, results
 	}
 	s.Charge(limits, cost, now, results)

@@ -49,7 +49,7 @@ type record struct {
 
 	// endsAt is when the record is given up, because its policy does not charge
 	// it any more and others do: the reset time that it had when its own policy
-	// last charged it. 0 if nobody else has since.
+	// last charged it. 0 if no other policy has charged it since.
 	endsAt int64
 }
 
@@ -71,8 +71,8 @@ func (r *record) countsFor(l limit) bool {
 }
 
 // adoptedBy returns what r, of another window or quota, counts under l: a copy
-// that shares nothing with r. It never counts more than r, at no instant, and
-// depends on nothing but r, so that everyone who looks sees the same.
+// that shares nothing with r. It never counts more than r, at any instant, and
+// depends on nothing but r, so that every process computes the same.
 func (r *record) adoptedBy(l limit) *record {
 	adopted := *r
 	adopted.log = slices.Clone(r.log)

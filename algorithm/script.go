@@ -38,7 +38,7 @@ func ReadStored(b []byte, limits []throttler.Limit, cost, now int64, charged boo
 		}
 		fits = true
 	} else {
-		fits = s.Look(limits, cost, now, results)
+		fits = s.Evaluate(limits, cost, now, results)
 	}
 	for i := range results {
 		if err := plausible(&limits[i], cost, now, &results[i]); err != nil {

@@ -55,8 +55,8 @@ func TestCoarsen(t *testing.T) {
 		for range 400 {
 			now += rng.Int64N(20)
 			cost := 1 + rng.Int64N(4)
-			fits := exact.Look(limits, cost, now, want[:])
-			coarseFits := coarse.Look(limits, cost, now, got[:])
+			fits := exact.Evaluate(limits, cost, now, want[:])
+			coarseFits := coarse.Evaluate(limits, cost, now, got[:])
 			if got[0].Used < want[0].Used || got[0].ResetAt != want[0].ResetAt || coarseFits && !fits || coarseFits == fits && got[0].RetryAt < want[0].RetryAt {
 				t.Fatalf("the coarse log says %+v, the exact one %+v", got[0], want[0])
 			}
@@ -67,7 +67,7 @@ func TestCoarsen(t *testing.T) {
 			coarse.Charge(limits, cost, now, got[:])
 			before := got
 			coarse.Coarsen(16)
-			coarse.Look(limits, 0, now, got[:])
+			coarse.Evaluate(limits, 0, now, got[:])
 			if got[0].Used != before[0].Used || got[0].ResetAt != before[0].ResetAt || coarse.Size() > 18+10*16 {
 				t.Fatalf("%+v became %+v, of size %d", before[0], got[0], coarse.Size())
 			}

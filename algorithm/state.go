@@ -11,9 +11,9 @@ import (
 // place by Charge and Settle and must not be copied across them.
 type State struct{ records []record }
 
-// Look writes a result for each of limits, charging nothing, and reports
+// Evaluate writes a result for each of limits, charging nothing, and reports
 // whether cost fits them all. results must be as long as limits.
-func (s *State) Look(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
+func (s *State) Evaluate(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
 	fits := true
 	for i := range limits {
 		l := limitOf(&limits[i])
@@ -38,11 +38,11 @@ func resultOf(r *record, l limit, now int64) throttler.Result {
 	return throttler.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
 }
 
-// Charge adds cost to every limit, room or no room: Look first. Records of other
+// Charge adds cost to every limit, room or no room: Evaluate first. Records of other
 // policies that live are charged as well. A cost of 0 changes nothing.
 func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []throttler.Result) {
 	if cost == 0 {
-		s.Look(limits, 0, now, results)
+		s.Evaluate(limits, 0, now, results)
 		return
 	}
 	s.arrange(limits, now)
@@ -109,7 +109,7 @@ func (s *State) Settle(limits []throttler.Limit, st Settlement, now int64, resul
 		}
 		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)
 	}
-	s.Look(limits, 0, now, results)
+	s.Evaluate(limits, 0, now, results)
 	for i := range results {
 		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
 	}
@@ -145,8 +145,8 @@ func (s *State) own(l limit) *record {
 	return nil
 }
 
-// under returns what counts under l, nil if nothing does: its own record; or, if
-// there is none, what it adopts from that of its algorithm whose window is nearest.
+// under returns the record that counts under l, or nil: l's own record or, if there
+// is none, what it adopts from the record of its algorithm with the nearest window.
 func (s *State) under(l limit) *record {
 	r := s.own(l)
 	if r != nil && r.countsFor(l) {

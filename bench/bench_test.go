@@ -118,8 +118,8 @@ func checkXML(t *testing.T, name string, data []byte) {
 	}
 }
 
-// The figures and tables of the documentation are those of the results that
-// are kept with them.
+// The figures and tables of the documentation are drawn from the results that are
+// stored with them.
 func TestDocumentationIsOfItsResults(t *testing.T) {
 	const root = ".."
 	set, err := result.Read(filepath.Join(root, report.ResultsFile))

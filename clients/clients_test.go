@@ -87,7 +87,7 @@ func TestGoGitHub(t *testing.T) {
 			t.Errorf("the fourth: error %v, %d requests served", err, a.served.Load())
 		}
 
-		// Another client has not; it is refused by the server, and told.
+		// Another client does not know; the server refuses it.
 		_, res, err := newClient().Repositories.Get(t.Context(), "acme", "rockets")
 		if !errors.As(err, &limited) || res.StatusCode != status || limited.Rate.Reset.Unix() != reset || !strings.Contains(limited.Message, "core allows 3 per 1m") {
 			t.Errorf("refused with %d: error %v", status, err)

@@ -40,7 +40,7 @@ func AfterFunc(c Clock, d time.Duration, f func()) (stop func() bool) {
 // for tests. The zero value is at the Unix epoch.
 type Manual struct {
 	mu      sync.Mutex
-	at      time.Time // the zero Time stands for the Unix epoch
+	at      time.Time // the zero Time means the Unix epoch
 	pending map[*call]struct{}
 	added   *sync.Cond // of mu; nil until BlockUntil needs it
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// In a bubble and after it, the time is that of the clock in it.
+// In a bubble and after it, Now returns the time of the clock in it.
 func TestSystemInABubble(t *testing.T) {
 	check := func(t *testing.T) {
 		t.Helper()

@@ -1,8 +1,8 @@
 -- arranged.lua: what take.lua and settle.lua share. They make the decisions about
--- states whose records are those of the policy's limits, in their order, and where no
+-- states whose records match the policy's limits, in their order, and where no
 -- product is too large for a double: the common case by far, in one pass over packed
--- bytes, without a table for a record or a limit. What they do not do, general.lua
--- does; they have done nothing then.
+-- bytes, without a table for a record or a limit. They leave any other decision to
+-- general.lua, with nothing done.
 --
 -- Provides states, writes, drain_time, SHAPE_WINDOW, HEAD_BYTES, and the formats and
 -- sizes of limits and records: LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES,

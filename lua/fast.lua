@@ -53,8 +53,8 @@ for i = 1, #ARGV <= #KEYS and #ARGV or 0 do
       break
     elseif cost > 0 then
       state = pack(SHORT_FORM, shape, reset_at, used + cost)
-      -- The expiry was set when the window opened: renewed by a process
-      -- whose clock stands still, it would make the window immortal.
+      -- The expiry was set when the window opened: renewed by a process whose clock
+      -- has stopped, it would keep the window forever.
       if in_digits and used + cost < DIGITS_COUNT then
         local sum = redis.pcall('INCRBY', KEYS[i], cost == 1 and '1' or cost) -- a number costs half as much again
         if type(sum) == 'table' then break end -- almost digits

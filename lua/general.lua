@@ -18,7 +18,7 @@ local function put(c, records, reset_at, d)
   store(c, c.claim, records, max(life, 1))
 end
 
--- Takes the states of d's charges; those of logs, which may be long, are not yet read.
+-- Reads the states of d's charges, but for logs, which may be long.
 -- Returns false if a key holds no string.
 local function get(d)
   for i = 1, #d.charges do

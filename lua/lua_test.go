@@ -53,8 +53,8 @@ func TestEachPartSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// A part's header names the locals of other parts that it uses, and those that other
-// parts use of it; those of prelude.lua need not be named.
+// A part's header names the locals of other parts that it uses, and its own locals
+// that other parts use; locals of prelude.lua need not be named.
 func TestHeadersNameWhatPartsShare(t *testing.T) {
 	names, _ := fs.Glob(os.DirFS("."), "*.lua")
 	more, _ := fs.Glob(os.DirFS("."), "algorithms/*.lua")

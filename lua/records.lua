@@ -90,9 +90,9 @@ local function nearest_limit(r, limits)
   return false, nearest
 end
 
--- The limits' records, in their order, and new ones where there are none; and behind
--- them those of no limit while they live: another process may still run the policy
--- that they belong to. One that this policy keeps alive ends where its own left it.
+-- The limits' records, in their order, new ones where there are none; and behind them
+-- the live records that match no limit: another process may still run the policy that
+-- they belong to. A record that this policy keeps alive ends where its own left it.
 local function arrange(records, limits, now)
   local same = #records == #limits
   for i = 1, same and #limits or 0 do

@@ -20,9 +20,9 @@ local function read_front(key)
   return stored, true
 end
 
--- The rows of records, if they are those that were read, and their rings are still in the
--- key, where these rows belong; else nil. A ring that is three quarters empty is to be
--- stored anew.
+-- The rows of records, if they are the records that were read, and their rings are
+-- still in the key, where these rows belong; else nil. A ring that is three quarters
+-- empty makes the caller rewrite the state.
 local function rows_in_place(records, read)
   if #records ~= #read then return nil end
   for i = 1, #records do

@@ -226,7 +226,7 @@ func leavers(ctx context.Context, backend throttler.Backend) error {
 				stay = append(stay, c)
 				continue
 			}
-			clk.Set(c.leavesAt) // the clock of whoever lets it go is behind ours
+			clk.Set(c.leavesAt) // the refunding clock is behind ours
 			if _, err := t.Refund(ctx, c.d); err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ func clockCases() []testCase {
 				{at: 14750 * time.Millisecond, take: sliding(1), want: room(4, 6, 29750*time.Millisecond)},
 				{at: 5 * s, peek: sliding(0), want: room(7, 3, 29750*time.Millisecond)},
 				{at: 5 * s, take: sliding(2), want: room(9, 1, 29750*time.Millisecond)},
-				// Room for two beside three: 6 * (10 s - x) / 10 s <= 5 from 1667 ms.
+				// Room for two after three: 6 * (10 s - x) / 10 s <= 5 from 1667 ms.
 				{at: 5 * s, take: sliding(2), want: full(9, 1, 29750*time.Millisecond, 11417*time.Millisecond)},
 				{at: 14750 * time.Millisecond, peek: sliding(0), want: room(6, 4, 29750*time.Millisecond)},
 				{at: 19750 * time.Millisecond, peek: sliding(0), want: room(3, 7, 29750*time.Millisecond)},

@@ -106,7 +106,7 @@ func (h *history) step(ctx context.Context) error {
 
 func (h *history) moveClock() {
 	switch n := h.rng.IntN(20); {
-	case n < 8: // stands
+	case n < 8: // stays
 	case n < 12:
 		h.clock.Advance(time.Duration(h.rng.IntN(10)) * time.Millisecond)
 	case n < 15:
@@ -164,8 +164,8 @@ func (h *history) settle(ctx context.Context) error {
 	return h.compare("settle", got, want, errGot, errWant)
 }
 
-// settleAgain settles a take past its throttler, which lets it happen only once: a
-// process that lost its memory, or has a fault, may do so twice.
+// settleAgain settles a take a second time, past its throttler, which allows only
+// one: a process that restarted, or that has a bug, may do so.
 func (h *history) settleAgain(ctx context.Context) error {
 	d := h.taken[h.rng.IntN(len(h.taken))]
 	costs := make([]int64, len(d.model.Charges()))
@@ -347,7 +347,7 @@ func (m model) states(charges []throttler.Charge) []*algorithm.State {
 }
 
 func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	return algorithm.Look(r, m.states(r.Charges())), nil
+	return algorithm.Evaluate(r, m.states(r.Charges())), nil
 }
 
 func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {

@@ -91,7 +91,7 @@ func severalLimitsCases() []testCase {
 func allAlgorithms() []step {
 	const s = time.Second
 	mixed := append([]throttler.Limit(nil), tenPer10s...)
-	mixed[0].Window = 11 * s // beside aligned ones of 10 s
+	mixed[0].Window = 11 * s // next to aligned ones of 10 s
 	mixed = append(mixed, throttler.Limit{Quota: 4, Window: 5 * s})
 	core := on(mixed...)
 	return []step{

@@ -12,7 +12,7 @@ func slidingWindowCases() []testCase {
 	core := on(throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.SlidingWindow})
 	cloudflare := on(throttler.Limit{Quota: 50, Window: time.Minute, Algorithm: throttler.SlidingWindow})
 	const (
-		next  = 9750 * time.Millisecond // start of the window after that of t0
+		next  = 9750 * time.Millisecond // start of the window after t0's
 		third = next + 10*time.Second
 	)
 	return []testCase{
@@ -75,7 +75,7 @@ func slidingWindowCases() []testCase {
 			steps: []step{
 				{at: 0, take: core(7), want: room(7, 3, third)},
 				{at: next, take: core(3), want: room(10, 0, third+10*time.Second)},
-				// Room for two beside three: 7 * (10 s - x) / 10 s <= 5 from 2858 ms.
+				// Room for two after three: 7 * (10 s - x) / 10 s <= 5 from 2858 ms.
 				{at: next, take: core(2), want: full(10, 0, third+10*time.Second, next+2858*time.Millisecond)},
 				{at: next + 2857*time.Millisecond, peek: core(2), want: full(9, 1, third+10*time.Second, next+2858*time.Millisecond)},
 				{at: next + 2858*time.Millisecond, take: core(2), want: room(10, 0, third+10*time.Second)},

@@ -15,13 +15,13 @@ import (
 )
 
 // t0 is the instant that timelines count from. It is no multiple of a second,
-// so that whoever rounds to one is seen.
+// so that a backend that rounds to one fails.
 var t0 = time.Date(2030, time.January, 1, 0, 0, 0, 250e6, time.UTC)
 
 // step is one line of a timeline. It does one of take, peek, refund and settle.
 type step struct {
 	at      time.Duration      // what the clock shows, after t0
-	process int                // who asks: 0 or 1, each with its own throttler and clock
+	process int                // 0 or 1, each with its own throttler and clock
 	take    []throttler.Charge // charges to take
 	as      string             // names the take for a refund or a settlement
 	peek    []throttler.Charge // charges to peek at

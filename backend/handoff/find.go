@@ -65,7 +65,7 @@ func Find(stored *Stored, p *Placement, i int, now, clock int64) (count *Stored,
 	}
 	due := i < len(p.Arrivals) && p.Arrivals[i].Due
 	switch {
-	case stored != nil && (!due || !stored.Claim.yieldsTo(p.Version, p.Backend)):
+	case stored != nil && (!due || !stored.Claim.mayMoveTo(p.Version, p.Backend)):
 		return nil, false, stored.Claim.location(), nil
 	case !due:
 		return nil, false, Location{Missing: true}, nil

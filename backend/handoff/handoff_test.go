@@ -20,7 +20,7 @@ func used(t *testing.T, s *handoff.Stored) int64 {
 		return -1
 	}
 	var results [1]throttler.Result
-	s.State.Look(perMinute, 0, now, results[:])
+	s.State.Evaluate(perMinute, 0, now, results[:])
 	return results[0].Used
 }
 

@@ -133,8 +133,8 @@ func (s *Stored) present(now, clock int64) *Stored {
 
 func (c *Claim) location() Location { return Location{Owner: c.LeftFor, Version: c.Version} }
 
-// yieldsTo reports whether a count that has left may arrive at backend by a
+// mayMoveTo reports whether a count that has left may arrive at backend by a
 // move of that version.
-func (c *Claim) yieldsTo(version int64, backend BackendID) bool {
+func (c *Claim) mayMoveTo(version int64, backend BackendID) bool {
 	return c.Version < version || c.Version == version && c.LeftFor == backend
 }

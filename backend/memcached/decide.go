@@ -81,7 +81,7 @@ func (it *item) peek(r throttler.Request, names []name, p *handoff.Placement) (t
 	if err != nil {
 		return throttler.Decision{}, err
 	}
-	return algorithm.Look(r, counts.states), nil
+	return algorithm.Evaluate(r, counts.states), nil
 }
 
 func (it *item) settle(s throttler.Settlement, names []name, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {

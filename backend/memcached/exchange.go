@@ -19,8 +19,8 @@ const (
 )
 
 // tryDecide reads the item, has the first n jobs change it, and writes it if one
-// did. n is 0 if another process wrote the item in between. An error is that of
-// the n jobs.
+// did. n is 0 if another process wrote the item in between. The error is the error
+// of the n jobs.
 func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
 	for n < len(jobs) && len(keys) < maxTogether {
@@ -63,7 +63,7 @@ func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error)
 		}
 		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.draw)
+	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.writeID)
 	if err == nil && !written {
 		return it, 0, nil
 	}
@@ -101,8 +101,8 @@ func expiration(life, now int64) int32 {
 	return int32(date)
 }
 
-// read returns those of the items that exist, by their keys. Connections that
-// broke while they were idle are passed over: reading twice does no harm.
+// read returns the items that exist, by their keys. It retries on connections that
+// broke while they were idle: reading twice does no harm.
 func (s *server) read(keys ...string) (items map[string]*memcache.Item, err error) {
 	for range cap(s.connections) + 1 {
 		items, err = s.get(keys)
@@ -137,10 +137,10 @@ func broken(err error) bool {
 // write puts item in the place of old, or of no item. It returns false if
 // another process did so first.
 //
-// If the answer is lost, it looks whether the item is the one with this draw.
+// If the reply is lost, it reads the item and compares its write ID.
 // If it is old still, the same is sent again: of two writings in the place of
 // one old item, Memcached lets one happen.
-func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
+func (s *server) write(old, item *memcache.Item, writeID uint64) (bool, error) {
 	lost := false
 	for range cap(s.connections) + 1 {
 		err := s.swap(old, item)
@@ -159,13 +159,13 @@ func (s *server) write(old, item *memcache.Item, draw uint64) (bool, error) {
 		present := items[item.Key]
 		switch {
 		case readErr != nil:
-			return false, fmt.Errorf("%w; then, looking whether it was written: %w", err, readErr)
+			return false, fmt.Errorf("%w; then, reading whether it was written: %w", err, readErr)
 		case present == nil && old != nil:
-			return false, nil // evicted, or the server was started anew
+			return false, nil // evicted, or the server restarted
 		case present == nil || old != nil && present.CasID == old.CasID:
 			continue
 		}
-		if drawOf(present.Value) == draw {
+		if writeIDOf(present.Value) == writeID {
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)

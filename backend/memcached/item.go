@@ -16,38 +16,38 @@ import (
 // item is the item of a partition. Its stored form is
 //
 //	1  the form's version: 2 if counts may be in items of their own, else 1
-//	8  draw, a random number of this writing: by it, a writer whose answer was
-//	   lost finds out whether the item is as it wrote it
+//	8  write ID, random: a writer whose reply was lost reads the item again and
+//	   compares this to learn whether its write was applied
 //	8  epoch; in version 2
 //	6  the last expiry of a count that is in an item of its own; in version 2
 //	for each count, those that changed last at the end, with lengths as uvarints:
 //	   length, name
-//	   8 draw of the writing that changed it last; in version 2
+//	   8 ID of the write that changed it last; in version 2
 //	   6 expiry
 //	   length, claim and state as package handoff stores them
 //
-// and that of a count that is in an item of its own
+// A count in an item of its own is stored as
 //
 //	1  the form's version, 3
 //	8  epoch of the partition's item; with another one, it is no longer a count
 //	6  expiry
 //	   claim and state
 //
-// A count's expiry is what a key's is in Redis: it is set when the reset-at
-// moves forward, and only then, and only takes out what is dead. It never moves
-// back, so that what is left of a count in its own item expires no later. It
-// goes by the hosts' clocks, for a decision's now may step back, or stand still.
+// A count's expiry is what a key's is in Redis: it is set when the reset-at moves
+// forward, and only then, and only removes expired counts. It never moves back, so
+// that what is left of a count in its own item expires no later. It follows the
+// hosts' clocks, because a decision's now may step back or stop.
 type item struct {
 	key     string // Memcached's
 	now     int64  // Unix ms, of this host
 	margin  int64  // ms
 	spillAt int    // bytes
 
-	draw   uint64
-	epoch  uint64 // 0 if no count is in an item of its own
-	until  int64  // the last expiry of such a count, Unix ms
-	counts []*count
-	own    map[string]*memcache.Item // counts' own items that were read, by key
+	writeID uint64
+	epoch   uint64 // 0 if no count is in an item of its own
+	until   int64  // the last expiry of such a count, Unix ms
+	counts  []*count
+	own     map[string]*memcache.Item // counts' own items that were read, by key
 
 	bytes    int // that the counts take that can be spilled, roughly
 	wasBytes int // the same as it was read
@@ -56,7 +56,7 @@ type item struct {
 
 type count struct {
 	name    []byte
-	draw    uint64
+	writeID uint64
 	expiry  int64           // Unix ms
 	raw     []byte          // as read
 	stored  *handoff.Stored // raw parsed, when it is asked for, or what takes its place
@@ -82,7 +82,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	}
 	r := reader{rest: value}
 	form := r.byte()
-	it.draw = r.uint64()
+	it.writeID = r.uint64()
 	switch form {
 	case plainForm:
 	case spreadForm:
@@ -95,7 +95,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	for len(r.rest) > 0 && !r.failed {
 		c := count{name: r.field()}
 		if form == spreadForm {
-			c.draw = r.uint64()
+			c.writeID = r.uint64()
 		}
 		c.expiry, c.raw = r.uint48(), r.field()
 		if c.expiry > it.now {
@@ -114,8 +114,8 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	return it, nil
 }
 
-// drawOf returns the draw of the item of a partition that is stored as value.
-func drawOf(value []byte) uint64 {
+// writeIDOf returns the write ID of a partition's item that is stored as value.
+func writeIDOf(value []byte) uint64 {
 	r := reader{rest: value}
 	r.byte()
 	return r.uint64()
@@ -157,10 +157,10 @@ func (r *reader) field() []byte {
 	return r.cut(n)
 }
 
-// encode returns the stored form, with a new draw, and for how many ms it is
+// encode returns the stored form, with a new write ID, and for how many ms it is
 // needed.
 func (it *item) encode() (value []byte, life int64) {
-	it.draw = rand.Uint64()
+	it.writeID = rand.Uint64()
 	switch {
 	case it.epoch == 0 && it.bytes > it.spillAt:
 		it.epoch = rand.Uint64() | 1
@@ -168,7 +168,7 @@ func (it *item) encode() (value []byte, life int64) {
 		it.epoch = 0 // all that was in items of their own has expired
 	}
 	value = append(make([]byte, 0, max(it.length+it.bytes-it.wasBytes, 0)+256), plainForm)
-	value = binary.BigEndian.AppendUint64(value, it.draw)
+	value = binary.BigEndian.AppendUint64(value, it.writeID)
 	if it.epoch != 0 {
 		value[0] = spreadForm
 		value = algorithm.AppendUint(binary.BigEndian.AppendUint64(value, it.epoch), 6, it.until)
@@ -176,14 +176,14 @@ func (it *item) encode() (value []byte, life int64) {
 	}
 	var state []byte
 	for _, c := range it.inOrder() {
-		if c.changed || c.draw == 0 {
-			c.draw = it.draw
+		if c.changed || c.writeID == 0 {
+			c.writeID = it.writeID
 		}
 		life = max(life, c.expiry-it.now)
 		state = c.append(state[:0])
 		value = append(binary.AppendUvarint(value, uint64(len(c.name))), c.name...)
 		if it.epoch != 0 {
-			value = binary.BigEndian.AppendUint64(value, c.draw)
+			value = binary.BigEndian.AppendUint64(value, c.writeID)
 		}
 		value = algorithm.AppendUint(value, 6, c.expiry)
 		value = append(binary.AppendUvarint(value, uint64(len(state))), state...)
@@ -278,9 +278,9 @@ func (it *item) measure(c *count, stored int) {
 	if !canHaveOwnItem(c.name) {
 		return
 	}
-	const lengthsDrawAndExpiry = 16
+	const lengthsIDAndExpiry = 16
 	it.bytes -= c.bytes
-	c.bytes = lengthsDrawAndExpiry + len(c.name) + stored
+	c.bytes = lengthsIDAndExpiry + len(c.name) + stored
 	it.bytes += c.bytes
 }
 

@@ -25,7 +25,7 @@ func FuzzItem(f *testing.F) {
 		}
 		written, _ := it.encode()
 		again, err := newItem("", written, 5000, spillAt)
-		if err != nil || len(again.counts) != len(it.counts) || again.epoch != it.epoch || again.bytes != it.bytes || drawOf(written) != it.draw {
+		if err != nil || len(again.counts) != len(it.counts) || again.epoch != it.epoch || again.bytes != it.bytes || writeIDOf(written) != it.writeID {
 			t.Errorf("%x, of %d counts, is written as %x, which is read as %+v, %v", value, len(it.counts), written, again, err)
 		}
 	})

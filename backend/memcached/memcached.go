@@ -83,7 +83,7 @@ func NewClient(addr string) *memcache.Client {
 }
 
 // Backend keeps counts in Memcached. It is safe for concurrent use and needs
-// no closing; the clients are closed by whoever made them.
+// no closing; the caller closes the clients.
 type Backend struct {
 	ring    *rendezvous.Ring
 	servers []*server
@@ -93,8 +93,8 @@ type Backend struct {
 var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over servers. It dials nothing: a server that is down
-// fails its own decisions, until it is up. The error says which server or
-// option is wrong, and wraps throttler.ErrInvalid.
+// fails its own decisions, until it is up. Errors say which server or option is
+// wrong, and wrap throttler.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
 	o := Options{}
 	if options != nil {
@@ -116,26 +116,26 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, invalid("Margin is %v; it must be at least 1ms", o.Margin)
+		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 5s", o.Margin)
 	case o.MaxConnections < 0:
-		return nil, invalid("MaxConnections is %d; it must not be negative", o.MaxConnections)
+		return nil, invalid("MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
 	case o.MaxItemBytes < 1024:
-		return nil, invalid("MaxItemBytes is %d; it must be at least 1024", o.MaxItemBytes)
+		return nil, invalid("MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
 	case len(servers) == 0:
-		return nil, invalid("no servers; at least one is needed")
+		return nil, invalid("servers is empty; it must have at least one")
 	}
 	b := &Backend{prefix: o.Prefix}
 	names := make([]string, len(servers))
 	for i, s := range servers {
 		if s.Name == "" {
-			return nil, invalid("server %d has no name; its name decides which keys live on it", i)
+			return nil, invalid("servers[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
 		}
 		if s.Client == nil {
-			return nil, invalid("server %q has no client", s.Name)
+			return nil, invalid("servers[%d].Client is nil; it must be a client of %q", i, s.Name)
 		}
 		for j := range i {
 			if names[j] == s.Name {
-				return nil, invalid("servers %d and %d are both named %q; names must differ", j, i, s.Name)
+				return nil, invalid("servers[%d].Name is %q, as servers[%d].Name is; names must differ", i, s.Name, j)
 			}
 		}
 		names[i] = s.Name
@@ -221,9 +221,8 @@ func (b *Backend) Shard(partition string) string {
 	return b.servers[b.ring.Choose(partition)].name
 }
 
-// decide has change made to the item of charges, and waits for it or for ctx.
-// If change is made on an item that another process then changes first, it is
-// made again, on what that process left.
+// decide applies change to the item of charges, and waits for it or for ctx. If
+// another process writes the item first, change is applied again to the new value.
 func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item, []name) (bool, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -257,8 +256,8 @@ type Location struct {
 	OwnKey string
 }
 
-// Locate says where the count of c lives: for an operator who wonders which
-// clients a server's trouble hits.
+// Locate returns where the count of c lives, for an operator to find the clients
+// that a server's outage affects.
 func (b *Backend) Locate(c throttler.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key

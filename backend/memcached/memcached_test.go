@@ -110,16 +110,16 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		options memcachedbackend.Options
 		want    string
 	}{
-		{nil, memcachedbackend.Options{}, "memcachedbackend: no servers; at least one is needed"},
-		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: server 0 has no name; its name decides which keys live on it"},
-		{[]memcachedbackend.Server{{Name: "a"}}, memcachedbackend.Options{}, `memcachedbackend: server "a" has no client`},
-		{append(good, good...), memcachedbackend.Options{}, `memcachedbackend: servers 0 and 1 are both named "a"; names must differ`},
+		{nil, memcachedbackend.Options{}, "memcachedbackend: servers is empty; it must have at least one: invalid argument"},
+		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: servers[0].Name is empty; it must be a name of its own, for it decides which keys live there"},
+		{[]memcachedbackend.Server{{Name: "a"}}, memcachedbackend.Options{}, `memcachedbackend: servers[0].Client is nil; it must be a client of "a"`},
+		{append(good, good...), memcachedbackend.Options{}, `memcachedbackend: servers[1].Name is "a", as servers[0].Name is; names must differ`},
 		{good, memcachedbackend.Options{Prefix: "a b"}, `memcachedbackend: Prefix is "a b"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: "é"}, `memcachedbackend: Prefix is "é"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: strings.Repeat("p", 201)}, "memcachedbackend: Prefix is \"ppp"},
-		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms"},
-		{good, memcachedbackend.Options{MaxConnections: -1}, "memcachedbackend: MaxConnections is -1; it must not be negative"},
-		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024"},
+		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms, or 0 for 5s"},
+		{good, memcachedbackend.Options{MaxConnections: -1}, "memcachedbackend: MaxConnections is -1; it must be positive, or 0 for 64"},
+		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024, or 0 for 1 MiB"},
 	} {
 		_, err := memcachedbackend.New(test.servers, &test.options)
 		if !errors.Is(err, throttler.ErrInvalid) || !strings.HasPrefix(err.Error(), test.want) {

@@ -34,7 +34,7 @@ type job struct {
 	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // sent once, never waited for
+	done   chan error // buffered; receives exactly one value
 }
 
 func newServer(s Server, o *Options) *server {
@@ -45,8 +45,8 @@ func newServer(s Server, o *Options) *server {
 	}
 }
 
-// queue has j done. For each item there is one goroutine at a time, as long as
-// jobs for it wait.
+// queue adds j to the jobs of the item. An item has one goroutine, as long as jobs
+// wait for it.
 func (s *server) queue(key string, j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +57,8 @@ func (s *server) queue(key string, j *job) {
 	}
 }
 
-// leave takes j back, and reports whether it was still waiting: then nothing of
-// it was sent.
+// leave removes j from the queue, and reports whether it was still there: nothing
+// of it was sent then.
 func (s *server) leave(key string, j *job) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,16 +71,16 @@ func (s *server) leave(key string, j *job) bool {
 }
 
 func (s *server) serve(key string) {
-	for s.isWaitedFor(key) {
+	for s.hasPending(key) {
 		s.connections <- struct{}{}
-		s.decide(key, s.waitingFor(key))
+		s.decide(key, s.takePending(key))
 		<-s.connections
 	}
 }
 
-// isWaitedFor reports whether jobs wait for the item. If none does, it is not
-// being served any more.
-func (s *server) isWaitedFor(key string) bool {
+// hasPending reports whether jobs wait for the item. If none does, its goroutine
+// ends.
+func (s *server) hasPending(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.waiting[key]) > 0 {
@@ -90,8 +90,8 @@ func (s *server) isWaitedFor(key string) bool {
 	return false
 }
 
-// waitingFor takes the jobs that wait for the item.
-func (s *server) waitingFor(key string) []*job {
+// takePending takes the jobs that wait for the item.
+func (s *server) takePending(key string) []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	jobs := s.waiting[key]
@@ -103,7 +103,7 @@ func (s *server) waitingFor(key string) []*job {
 // in the meantime if the item has become long.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
-		jobs = s.stillWanted(jobs)
+		jobs = s.dropCanceled(jobs)
 		if len(jobs) == 0 {
 			return
 		}
@@ -126,7 +126,7 @@ func (s *server) decide(key string, jobs []*job) {
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		case err == nil && it.isLong():
 			if removal := s.spill(it); removal != nil {
-				jobs = slices.Concat([]*job{removal}, jobs, s.waitingFor(key))
+				jobs = slices.Concat([]*job{removal}, jobs, s.takePending(key))
 			}
 			fallthrough
 		default:
@@ -135,8 +135,8 @@ func (s *server) decide(key string, jobs []*job) {
 	}
 }
 
-// outcome returns the error of j, which was decided; err is that of all that were
-// decided with it.
+// outcome returns the error of j, which was decided; err is the error of the
+// exchange, which j shares with other jobs.
 func (s *server) outcome(j *job, err error) error {
 	elsewhere := (*handoff.ElsewhereError)(nil)
 	switch {
@@ -148,9 +148,9 @@ func (s *server) outcome(j *job, err error) error {
 	return s.unavailable(err)
 }
 
-// stillWanted ends the jobs whose contexts are done: nothing was written for
-// them.
-func (s *server) stillWanted(jobs []*job) []*job {
+// dropCanceled ends the jobs whose contexts are done and returns the others.
+// Nothing was written for the jobs that it ends.
+func (s *server) dropCanceled(jobs []*job) []*job {
 	wanted := jobs[:0]
 	for _, j := range jobs {
 		if err := j.ctx.Err(); err != nil {

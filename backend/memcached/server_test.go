@@ -163,8 +163,8 @@ func TestLostAnswersChargeOnce(t *testing.T) {
 	}
 }
 
-// A server that was started anew is empty. Connections to the old one are no
-// reason for an error.
+// A server that restarted is empty. Connections to the old process cause no
+// error.
 func TestRestart(t *testing.T) {
 	server := testserver.Memcached(t)
 	th := process(t, clock.NewManual(t0), nil, server.Addr)
@@ -303,7 +303,7 @@ func timeToLive(t *testing.T, addr, key string) time.Duration {
 }
 
 // Under memory pressure counts are lost, each as a whole: an answer has the
-// reset-at of the window before, or that of a window that begins now.
+// reset-at of the window before, or of a window that begins now.
 func TestEviction(t *testing.T) {
 	for name, partition := range map[string]string{"partitions": "", "counts of one partition": "acme"} {
 		t.Run(name, func(t *testing.T) { evict(t, partition) })
@@ -386,8 +386,8 @@ func TestForeignItem(t *testing.T) {
 	}
 }
 
-// An expiry is not renewed by a process whose clock stands still: its windows
-// would be immortal. Nor is it by another count of the same item.
+// A process whose clock has stopped does not renew an expiry: its windows would
+// never end. Nor is it by another count of the same item.
 func TestClockThatStandsStill(t *testing.T) {
 	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{Margin: time.Millisecond}, testserver.Memcached(t).Addr)
 	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}

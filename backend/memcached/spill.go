@@ -23,15 +23,15 @@ import (
 // they say of several counts was true in one round trip, not at one instant.
 //
 // A spill writes the count's own item first, and then removes the count from the
-// partition's item unless it was charged meanwhile, which gives it another draw.
-// It reads the own item first and the partition's after it: whoever writes a later
-// state to the own item does so after it was read, and then the cas of this spill
+// partition's item unless it was charged meanwhile, which gives it another write ID.
+// It reads the own item first and the partition's after it. A process that writes a
+// later state to the own item does so after it was read, so the cas of this spill
 // fails, however late it arrives.
 //
 // When the partition's item is evicted, its epoch goes with it, and the counts'
-// own items are void: else they would bring back what was true once. So an
-// eviction of that item loses the partition's counts, and that of a count's own
-// item the count.
+// own items are void, or they would bring back old states. So an eviction of that
+// item loses the partition's counts, and an eviction of a count's own item loses the
+// count.
 
 // spillAt is how many bytes the counts in a partition's item may take before they
 // are spilled, down to half of it. A shorter item is read and written in less
@@ -125,8 +125,8 @@ func (it *item) leastRecent() []string {
 	return names
 }
 
-// remove removes those of the counts that were not charged since they were
-// spilled. It reports whether it removed one.
+// remove removes the counts that were not charged since they were spilled. It
+// reports whether it removed one.
 func (it *item) remove(spilled []*count, epoch uint64) bool {
 	if it.epoch != epoch {
 		return false
@@ -137,7 +137,7 @@ func (it *item) remove(spilled []*count, epoch uint64) bool {
 		if i < 0 {
 			continue
 		}
-		if c := it.counts[i]; !c.apart && !c.changed && c.draw == was.draw {
+		if c := it.counts[i]; !c.apart && !c.changed && c.writeID == was.writeID {
 			it.counts = slices.Delete(it.counts, i, i+1)
 			it.bytes -= c.bytes
 			it.until = max(it.until, c.expiry)

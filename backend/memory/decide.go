@@ -29,7 +29,7 @@ func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, 
 		s.pooled++
 		s.hand += uint32(s.looked) // the next new key looks elsewhere
 	}
-	d := algorithm.Look(*r, s.statesOf())
+	d := algorithm.Evaluate(*r, s.statesOf())
 	if !d.Allowed {
 		s.keepRefused(&d, at)
 		return d, found, nil
@@ -51,7 +51,7 @@ func (s *shard) peek(r *throttler.Request, p *handoff.Placement, long [][]byte, 
 		return throttler.Decision{}, err
 	}
 	s.admitTake(r.Charges(), at)
-	return algorithm.Look(*r, s.statesOf()), nil
+	return algorithm.Evaluate(*r, s.statesOf()), nil
 }
 
 // settle settles what was charged. What was charged too little is charged even

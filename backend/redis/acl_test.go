@@ -276,9 +276,7 @@ func (s *aclServer) moves() error {
 		})); err != nil {
 			return err
 		}
-		r, err := rollout.New(rollout.Options{
-			Backends: map[string]handoff.Store{"memory": memory, "redis": inRedis}, Default: "redis", Client: api.NewClient(),
-		})
+		r, err := rollout.New(map[string]handoff.Store{"memory": memory, "redis": inRedis}, "redis", api.NewClient(), nil)
 		if err != nil {
 			return err
 		}

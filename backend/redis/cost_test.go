@@ -55,7 +55,7 @@ return {1, cost, reset_at}
 `
 
 // BenchmarkScriptCost reads from the server what a script call takes, weir's for
-// one fixed window beside a hand-written minimal one, and reports the ratio: a
+// one fixed window next to a hand-written minimal one, and reports the ratio: a
 // median over neighbouring runs, so that a slow moment of the machine strikes
 // both. It is not to exceed 1.25.
 func BenchmarkScriptCost(b *testing.B) {

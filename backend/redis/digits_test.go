@@ -62,7 +62,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 					t.Fatal(err)
 				}
 				again := throttler.NewRequest(test.now.UnixMilli(), c)
-				compareDecisions(t, 0, algorithm.Look(again, []*algorithm.State{&stored}), algorithm.Look(again, []*algorithm.State{state}))
+				compareDecisions(t, 0, algorithm.Evaluate(again, []*algorithm.State{&stored}), algorithm.Evaluate(again, []*algorithm.State{state}))
 				code := test.code
 				if aligned && code != "" {
 					code = string(code[0]+4) + code[1:]

@@ -30,8 +30,8 @@ type call struct {
 
 var flightPool = sync.Pool{New: func() any { return new(flight) }}
 
-// run sends the decisions of f and gives each its outcome. A call that the server
-// is sure not to have run is sent again, with the script's text; nothing else is.
+// run sends the decisions of f and gives each its outcome. It resends a call, with
+// the script's text, only if the server is sure not to have run it.
 func (f *flight) run(l *line) {
 	ctx, cancel := f.context()
 	defer cancel()
@@ -127,8 +127,8 @@ func (f *flight) argsOf(jobs []*job, command string) []any {
 	return f.args[start:len(f.args):len(f.args)]
 }
 
-// deliver gives f's decisions their outcomes. If again, those of calls that did
-// not run are left in f instead; deliver reports whether there are any.
+// deliver gives f's decisions their outcomes. If again, it leaves the decisions of
+// calls that did not run in f instead, and reports whether there are any.
 func (f *flight) deliver(l *line, again bool) bool {
 	f.jobs = f.jobs[:0] // the calls have them, in the same array and order
 	for i := range f.calls {
@@ -165,8 +165,8 @@ func (l *line) didNotRun(c *call, err error) bool {
 	return false
 }
 
-// deliver cuts the reply to c into those to its decisions. If it is none that
-// the script can give, no part of it is to be trusted.
+// deliver cuts the reply to c into the replies to its decisions. If the script cannot
+// have given it, no part of it is trusted.
 func (c *call) deliver() {
 	if cmd, ok := c.cmd.(*redis.IntSliceCmd); ok { // its only decision's
 		c.jobs[0].numbers = cmd.Val()

@@ -115,9 +115,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// Allocations do not drift with the machine. Those of a decision that travels alone
-// are the throttler's, three, and the client's; those of a full flight are divided by
-// 256.
+// Allocations do not drift with the machine. A decision that travels alone has the
+// throttler's three and the client's; a full flight divides the client's by 256.
 func TestAllocations(t *testing.T) {
 	c := redis.NewClient(ClientOptions(testserver.Redis(t).Addr))
 	t.Cleanup(func() { _ = c.Close() })

@@ -75,7 +75,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err != nil {
 		return throttler.Decision{}, shard.unavailable(err)
 	}
-	counts, err := handoff.FindAll(stored, p, r.Now, serversClock)
+	counts, err := handoff.FindAll(stored, p, r.Now, unknownTime)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -83,7 +83,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	for i := range counts {
 		states[i] = &counts[i].State
 	}
-	return algorithm.Look(r, states), nil
+	return algorithm.Evaluate(r, states), nil
 }
 
 // Release implements handoff.Store: one EVALSHA on the primary, or, to read only,
@@ -117,14 +117,14 @@ func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest, keys
 	}
 	all := make([]handoff.Released, len(keys))
 	for i := range all {
-		all[i], _ = handoff.Release(&r, stored[i], serversClock)
+		all[i], _ = handoff.Release(&r, stored[i], unknownTime)
 	}
 	return all, nil
 }
 
-// serversClock is passed where the server's time is unknown. Expired claims then
+// unknownTime is passed where the server's time is unknown. Expired claims then
 // still look valid, which costs the caller at most one extra round trip.
-const serversClock = 0
+const unknownTime = 0
 
 // parseStored parses what GETs returned; nil where there is nothing.
 func parseStored(values []string) ([]*handoff.Stored, error) {

@@ -12,8 +12,8 @@ import (
 //	weir:{Xr5rGRGJS5oQyXcP}/core                   key "alice", policy core
 //	weir:{Xr5rGRGJS5oQyXcP}bQ9vzW1kqLZrNn3f/user   another key of alice's partition
 //
-// In braces stands a hash of the partition, so that a cluster keeps a
-// partition in one slot; after them, if it is another, a hash of the key.
+// The braces hold a hash of the partition, so that a cluster keeps a partition in
+// one slot. A hash of the key follows if the key is not the partition.
 // Hashes are the first 96 bits of SHA-256: no client can find a second key for
 // another's hash, whatever bytes it sends, and none of its bytes is shown.
 // Sixteen characters, and not more, keep the whole within 32 bytes of memory.

@@ -23,13 +23,13 @@ const (
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-// A line sends decisions to one primary. Those of many goroutines share round
-// trips, by group commit: while maxFlights are on their way, decisions wait, in
-// order, and the next flight takes all that wait. Nobody waits for a timer.
+// A line sends decisions to one primary. Goroutines share round trips by group
+// commit: while maxFlights are in flight, decisions wait, in order, and the next
+// flight takes all that wait. No decision waits for a timer.
 //
 // Few flights make large ones, which cost both sides less for each decision. One
 // that is late, because its connection is dead or the server far away, does not
-// count: those who wait leave with the next decision that comes.
+// count: waiting decisions leave with the next one that comes.
 type line struct {
 	client client
 
@@ -142,7 +142,7 @@ func (l *line) leave(j *job) error {
 func (l *line) fly(f *flight) {
 	for l.board(f) {
 		f.run(l)
-		runtime.Gosched() // those that have their answers may ask again, and go with the next
+		runtime.Gosched() // callers that have their answers may ask again, and join the next
 	}
 	flightPool.Put(f)
 }
@@ -172,7 +172,7 @@ func (l *line) end(f *flight) {
 	l.flights = slices.Delete(l.flights, i, i+1)
 }
 
-// board fills f with those that wait. If there are none, f ends.
+// board fills f with waiting decisions. If there are none, f ends.
 func (l *line) board(f *flight) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,7 +221,7 @@ type job struct {
 	abandoned bool // by its caller, while a flight holds it
 }
 
-// kind says which decisions share a call: those of one kind.
+// kind is a class of decisions. Decisions of one kind may share a call.
 type kind int
 
 const (

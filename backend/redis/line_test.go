@@ -22,7 +22,7 @@ import (
 // tally counts what happened to the takes of one unit of some keys.
 type tally struct {
 	mu      sync.Mutex
-	used    map[string]map[int64]bool // by key, what the takes that were allowed were told
+	used    map[string]map[int64]bool // by key, the used that allowed takes reported
 	unknown map[string]int64          // takes whose outcome is unknown
 	unsent  int64
 	refused int64
@@ -58,7 +58,7 @@ func (y *tally) add(t *testing.T, key string, d throttler.Decision, err error) {
 	}
 }
 
-// check compares what callers were told with what the server counts: each take that
+// check compares what callers received with what the server counts: each take that
 // was answered is charged once, and each of unknown outcome at most once.
 func (y *tally) check(t *testing.T, th *throttler.Throttler, p *throttler.Policy) {
 	t.Helper()

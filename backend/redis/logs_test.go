@@ -28,7 +28,7 @@ func TestLongLogs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(len(name))))
 			b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-			// A key outlives a test that is slow: the manual clock stands still then.
+			// A key outlives a slow test, during which the manual clock does not move.
 			b.backend = newBackend(t, []redisbackend.Shard{{Name: "a", Primary: b.client}}, &redisbackend.Options{Margin: time.Hour})
 			c := policy("core", limits...).Charge("alice")
 			c.Partition = c.Key
@@ -69,7 +69,7 @@ func TestLongLogs(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got, want := algorithm.Look(r, []*algorithm.State{&stored}), algorithm.Look(r, []*algorithm.State{state})
+					got, want := algorithm.Evaluate(r, []*algorithm.State{&stored}), algorithm.Evaluate(r, []*algorithm.State{state})
 					compareDecisions(t, step, got, want)
 				}
 			}

@@ -105,8 +105,8 @@ type Backend struct {
 var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over shards. It dials nothing: a shard that is down
-// fails its own decisions, until it is up. The error says which shard or
-// option is wrong.
+// fails its own decisions, until it is up. Errors say which shard or option is
+// wrong, and wrap throttler.ErrInvalid.
 func New(shards []Shard, options *Options) (*Backend, error) {
 	if options == nil {
 		options = new(Options)
@@ -119,7 +119,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	if b.prefix == "" {
 		b.prefix = "weir:"
 	}
-	if b.margin == 0 {
+	if options.Margin == 0 {
 		b.margin = algorithm.Margin.Milliseconds()
 	}
 	if b.replicaTimeout == 0 {
@@ -127,25 +127,25 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	}
 	switch {
 	case strings.ContainsAny(b.prefix, "{}"):
-		return nil, fmt.Errorf("redisbackend: Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
-	case b.margin < 0 || b.margin > 1<<32-1:
-		return nil, fmt.Errorf("redisbackend: Margin is %v; it must be from 1ms to 49 days", options.Margin)
+		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
+	case b.margin < 1 || b.margin > 1<<32-1:
+		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 5s", options.Margin)
 	case b.replicaTimeout < 0:
-		return nil, fmt.Errorf("redisbackend: ReplicaTimeout is %v; it must not be negative", b.replicaTimeout)
+		return nil, invalid("ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
 	case len(shards) == 0:
-		return nil, errors.New("redisbackend: no shards; at least one is needed")
+		return nil, invalid("shards is empty; it must have at least one")
 	}
 	names := make([]string, len(shards))
 	for i, s := range shards {
 		if s.Name == "" {
-			return nil, fmt.Errorf("redisbackend: shard %d has no name; its name decides which keys live on it", i)
+			return nil, invalid("shards[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
 		}
 		if s.Primary == nil {
-			return nil, fmt.Errorf("redisbackend: shard %q has no primary", s.Name)
+			return nil, invalid("shards[%d].Primary is nil; it must be a client of the primary of %q", i, s.Name)
 		}
 		for j := range i {
 			if names[j] == s.Name {
-				return nil, fmt.Errorf("redisbackend: shards %d and %d are both named %q; names must differ", j, i, s.Name)
+				return nil, invalid("shards[%d].Name is %q, as shards[%d].Name is; names must differ", i, s.Name, j)
 			}
 		}
 		names[i] = s.Name
@@ -153,6 +153,10 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	}
 	b.ring = rendezvous.New(options.Seed, names)
 	return b, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("redisbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
 // Take implements throttler.Backend: one decision of an EVALSHA on the primary.
@@ -169,7 +173,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return b.decide(j, settled(s), true)
 }
 
-// settled returns the request of which s is the settlement, at its instant.
+// settled returns the request that s settles, at the time of s.
 func settled(s throttler.Settlement) throttler.Request {
 	r := s.Charged.Request()
 	r.Now = s.Now
@@ -196,9 +200,9 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 }
 
 // Load loads the scripts on every primary, so that the first decision need not.
-// It returns the errors of those that did not answer, joined; each names its
-// shard and wraps throttler.ErrUnavailable. A server that forgets the script,
-// or that Load never reached, is sent it again with the decision.
+// It returns the joined errors of the primaries that did not answer; each names its
+// shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
+// script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
 	errs := make(chan error, len(b.shards))
 	for _, s := range b.shards {
@@ -217,8 +221,8 @@ type Location struct {
 	Key   string // the Redis key
 }
 
-// Locate says where the count of c lives: for an operator who wants to look at
-// it, or wonders which clients a shard's trouble hits.
+// Locate returns where the count of c lives, for an operator to read it, or to find
+// the clients that a shard's outage affects.
 func (b *Backend) Locate(c throttler.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key

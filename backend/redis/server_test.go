@@ -273,7 +273,7 @@ func TestClocksThatDiffer(t *testing.T) {
 		}
 	}
 
-	// A clock that stands still must not renew the expiry: the window would
+	// A clock that has stopped must not renew the expiry: the window would
 	// never end.
 	key := b.backend.Locate(p.Charge("alice")).Key
 	if err := b.client.PExpire(t.Context(), key, 900*time.Millisecond).Err(); err != nil {
@@ -297,7 +297,7 @@ func TestClocksThatDiffer(t *testing.T) {
 }
 
 // An expiry is set when a reset time moves forward, and only then: renewed under a
-// clock that stands still, it would keep a window open for ever.
+// clock that has stopped, it would keep a window open forever.
 func TestExpiryFollowsTheResetTime(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	day := throttler.Limit{Quota: 10, Window: 24 * time.Hour}
@@ -392,16 +392,18 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		options *redisbackend.Options
 		want    string
 	}{
-		{nil, nil, "no shards"},
-		{[]redisbackend.Shard{{Primary: c}}, nil, "shard 0 has no name"},
-		{[]redisbackend.Shard{{Name: "a"}}, nil, `shard "a" has no primary`},
-		{append(good, good...), nil, `shards 0 and 1 are both named "a"`},
-		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"`},
-		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s"},
-		{good, &redisbackend.Options{ReplicaTimeout: -time.Second}, "ReplicaTimeout is -1s"},
+		{nil, nil, "shards is empty; it must have at least one"},
+		{[]redisbackend.Shard{{Primary: c}}, nil, "shards[0].Name is empty; it must be a name of its own, for it decides which keys live there"},
+		{[]redisbackend.Shard{{Name: "a"}}, nil, `shards[0].Primary is nil; it must be a client of the primary of "a"`},
+		{append(good, good...), nil, `shards[1].Name is "a", as shards[0].Name is; names must differ`},
+		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"; it must not have braces, which choose a cluster's slot`},
+		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s; it must be from 1ms to 49 days, or 0 for 5s"},
+		{good, &redisbackend.Options{Margin: time.Microsecond}, "Margin is 1µs; it must be from 1ms to 49 days, or 0 for 5s"},
+		{good, &redisbackend.Options{ReplicaTimeout: -time.Second}, "ReplicaTimeout is -1s; it must be positive, or 0 for 20ms"},
 	} {
-		if _, err := redisbackend.New(test.shards, test.options); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("New(%v, %+v): %v, want an error with %q", test.shards, test.options, err, test.want)
+		_, err := redisbackend.New(test.shards, test.options)
+		if want := "redisbackend: " + test.want + ": invalid argument"; err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("New(%v, %+v): %v, want %s", test.shards, test.options, err, want)
 		}
 	}
 }

@@ -19,8 +19,8 @@ func (instant) TakeAt(context.Context, throttler.Request, *handoff.Placement) (t
 	return throttler.Decision{Allowed: true}, nil
 }
 
-// BenchmarkOverhead is what a decision costs beside the backend's own cost, in
-// the steady state; and what evaluating the flag for each would.
+// BenchmarkOverhead measures what a rollout adds to a decision in the steady state,
+// and what evaluating the flag for each decision would add.
 func BenchmarkOverhead(b *testing.B) {
 	requests := func(n int) []throttler.Request {
 		all := make([]throttler.Request, n)
@@ -34,7 +34,7 @@ func BenchmarkOverhead(b *testing.B) {
 	for _, keys := range []int{1, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			backends := map[string]handoff.Store{"old": instant{}, "new": instant{}}
-			r := newRollout(b, rollout.Options{Backends: backends, Default: "old", Client: clientOf(b, inMemory(rollout.DefaultFlag, "new")), Events: true})
+			r := newRollout(b, backends, "old", clientOf(b, inMemory(rollout.DefaultFlag, "new")), &rollout.Options{Events: true})
 			all := requests(keys)
 			for i := range all {
 				if _, err := r.Take(b.Context(), all[i]); err != nil {

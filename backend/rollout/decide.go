@@ -11,26 +11,25 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// decision is one that is being made.
+// decision is a decision in progress.
 type decision struct {
 	now       int64
 	charges   []throttler.Charge
 	partition string // of the charges
-	look      bool   // it changes nothing
+	readOnly  bool   // a peek
 	wanted    *member
-	turn      chan struct{}     // nil until it is this decision's
+	turn      chan struct{}     // nil until this decision holds it
 	arrivals  []handoff.Arrival // of the next call
 }
 
-// maxHops bounds the calls that one decision makes of the members that are to
-// make it. One is usual, and two when the counts move. Each one more needs
-// another process that moved them by a later view in the meantime: a hop goes
-// either to the stop of a later version, or stays, and then what was missing
-// arrives with it.
+// maxHops bounds the calls that one decision makes to the members. One is usual, and
+// two when the counts move. Each further call needs another process that moved them
+// with a newer version in the meantime: a call goes to the target of a newer
+// version, or to the same target with the missing counts as arrivals.
 const maxHops = 16
 
-// decide makes a decision where the counts are, after bringing them to where
-// they belong.
+// decide moves the counts to where they belong, if they are not there, and makes
+// the decision.
 func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (throttler.Decision, error)) (throttler.Decision, error) {
 	d.partition = d.charges[0].Partition
 	r := b.routeOf(ctx, d.partition)
@@ -45,13 +44,13 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		answer, err := call(at.member, placement)
 		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
-			if !d.look {
+			if !d.readOnly {
 				b.note(ctx, at.member, d.partition, err)
 			}
-			if err == nil && !d.look {
+			if err == nil && !d.readOnly {
 				at.member.served.Add(1)
 				if at != r.at {
-					b.found(d.partition, at)
+					b.remember(d.partition, at)
 				}
 			}
 			return answer, err
@@ -75,7 +74,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 }
 
 // waitTurn waits until no other decision of this process fetches counts of the
-// partition. So only processes contend for them, not goroutines.
+// partition, so that only processes contend for them, never goroutines.
 func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 	if d.turn != nil {
 		return nil
@@ -96,11 +95,11 @@ func (d *decision) endTurn() {
 	}
 }
 
-// fetch has the counts that are not at a stop, as where says, released to it by
-// the other members: then it returns the same stop, and they are d's arrivals. If
-// a later view has placed one of them elsewhere, it returns the stop of that
-// view. A decision that only looks has nothing released, and is given copies.
-func (b *Backend) fetch(ctx context.Context, d *decision, at stop, where []handoff.Location) (stop, error) {
+// fetch asks the other members to release to at the counts that it lacks, as listed
+// in where, and returns at; they are d's arrivals then. If a newer version has placed
+// one of them elsewhere, fetch returns the target of that version. For a read-only
+// decision nothing is released, and the arrivals are copies.
+func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []handoff.Location) (target, error) {
 	next := at
 	for _, w := range where {
 		if owner := b.byID[w.Owner]; owner != nil {
@@ -120,19 +119,18 @@ func (b *Backend) fetch(ctx context.Context, d *decision, at stop, where []hando
 		}
 		released, err := b.release(ctx, other, release)
 		if err != nil {
-			return stop{}, err
+			return target{}, err
 		}
 		next = b.arrive(d, next, other, released)
 	}
 	return next, nil
 }
 
-// release returns the request to release to a stop the counts that are not there.
-// It makes these d's arrivals, as counts that are new until a member releases
-// them.
-func (d *decision) release(to stop, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
+// release returns the request to release to a target the counts that are not there.
+// It makes them d's arrivals, as new counts until a member releases them.
+func (d *decision) release(to target, keep time.Duration, where []handoff.Location) handoff.ReleaseRequest {
 	d.arrivals = make([]handoff.Arrival, len(where))
-	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.look}
+	r := handoff.ReleaseRequest{Now: d.now, To: to.member.id, Version: to.version, Keep: keep, ReadOnly: d.readOnly}
 	for i, w := range where {
 		if w != (handoff.Location{}) {
 			d.arrivals[i].Due = true
@@ -142,9 +140,9 @@ func (d *decision) release(to stop, keep time.Duration, where []handoff.Location
 	return r
 }
 
-// arrive makes what a member has released d's arrivals, and returns the stop of
-// the latest view that is known then.
-func (b *Backend) arrive(d *decision, next stop, from *member, released []handoff.Released) stop {
+// arrive adds what a member has released to d's arrivals, and returns the target of
+// the newest version known by then.
+func (b *Backend) arrive(d *decision, next target, from *member, released []handoff.Released) target {
 	for i := range d.arrivals {
 		a := &d.arrivals[i]
 		if !a.Due || len(released) == 0 {
@@ -164,7 +162,7 @@ func (b *Backend) arrive(d *decision, next stop, from *member, released []handof
 		case r.ReleaseVersion > a.ReleaseVersion: // the newest of several copies
 			*a = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
 			from.named.Store(true)
-			if !r.AlreadyReleased && !d.look {
+			if !r.AlreadyReleased && !d.readOnly {
 				b.stats.moved.Add(1)
 			}
 		}
@@ -172,22 +170,22 @@ func (b *Backend) arrive(d *decision, next stop, from *member, released []handof
 	return next
 }
 
-// follow returns the stop where a view of that version has placed counts. A
-// member that is not one of ours, or that is lost and not where the flag wants
-// them, is not followed to: they come to the wanted one by a later version.
-func (b *Backend) follow(d *decision, chosen *member, version int64) stop {
-	b.met(version)
+// follow returns the target where that version has placed counts. A chosen member
+// that is not configured in this process, or that is lost and not the wanted one,
+// cannot be followed: the wanted one takes over under a newer version.
+func (b *Backend) follow(d *decision, chosen *member, version int64) target {
+	b.observe(version)
 	if chosen != nil {
 		chosen.named.Store(true)
 		if chosen == d.wanted || !b.lost(chosen, d.partition) {
-			return stop{chosen, version}
+			return target{chosen, version}
 		}
 	}
-	return stop{d.wanted, d.wanted.version(version>>indexBits + 1)}
+	return target{d.wanted, d.wanted.version(version>>indexBits + 1)}
 }
 
-// release asks a member to release counts. One that is lost is not asked: its
-// counts begin anew.
+// release asks a member to release counts. A lost member is not asked: its counts
+// restart.
 func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	partition := r.Charges[0].Partition
 	if b.lost(m, partition) {
@@ -207,15 +205,15 @@ func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseReque
 		b.countLost(m, r)
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("rollout: counts that are to leave %q: %w", m.name, err)
+		return nil, fmt.Errorf("rollout: releasing counts from %q: %w", m.name, err)
 	}
 	return released, nil
 }
 
-// askUnnamed asks a member that nothing has named to this process. It may have
-// counts all the same, from before the process began; so it is asked, and again
-// where a reply may have been lost, for a release does no harm twice. But there
-// is no waiting for it: it gets half of the time that is left.
+// askUnnamed asks a member that nothing has named to this process. It may still have
+// counts, from before the process started, so it is asked, and again where a reply
+// may have been lost: a second release does no harm. It gets half of the time that
+// is left, so that a member that hangs does not fail the decision.
 func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

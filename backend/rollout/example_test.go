@@ -30,12 +30,10 @@ func Example() {
 		}
 	}
 	setFlag("old")
-	backend, err := rollout.New(rollout.Options{
-		Backends: map[string]handoff.Store{"old": memorybackend.New(nil), "new": memorybackend.New(nil)},
-		Default:  "old",
-		Client:   openfeature.NewClient("throttler"),
-		Events:   true,
-	})
+	backend, err := rollout.New(map[string]handoff.Store{
+		"old": memorybackend.New(nil),
+		"new": memorybackend.New(nil),
+	}, "old", openfeature.NewClient("throttler"), &rollout.Options{Events: true})
 	if err != nil {
 		log.Fatal(err)
 	}

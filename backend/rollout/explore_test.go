@@ -362,7 +362,7 @@ func (w *world) newProcess() *explorer {
 	for name, s := range w.sites {
 		backends[name] = s
 	}
-	p.rollout = newRollout(w.t, rollout.Options{Backends: backends, Default: "a", Client: p, Events: !w.silent})
+	p.rollout = newRollout(w.t, backends, "a", p, &rollout.Options{Events: !w.silent})
 	p.Throttler = throttler.New(p.rollout, nil)
 	return p
 }
@@ -597,7 +597,7 @@ func (s *site) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff
 
 // exact reports whether the counts of a partition are in one place. They may not
 // be if the shard that a backend has for it is dead, or was not long ago: then
-// they may have begun anew, and what is there may have been counted too.
+// they may have restarted, and what is there may have been counted too.
 func (w *world) exact(partition string) bool {
 	for _, p := range w.processes {
 		w.passedOver = w.passedOver || p.rollout.Stats().PassedOver > 0

@@ -34,8 +34,7 @@ type flagged struct {
 func newFlagged(t *testing.T, value string, backends map[string]handoff.Store, o rollout.Options) *flagged {
 	f := &flagged{}
 	f.value.Store(value)
-	o.Backends, o.Default, o.Client = backends, "old", f
-	f.rollout = newRollout(t, o)
+	f.rollout = newRollout(t, backends, "old", f, &o)
 	f.Throttler = throttler.New(f.rollout, nil)
 	return f
 }

@@ -18,18 +18,19 @@ func TargetingKey(partition string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// Wanted returns the name of the backend that the flag has for a partition
-// now, or that of the default.
-func (b *Backend) Wanted(ctx context.Context, partition string) string {
+// BackendFor evaluates the flag and returns the name of the backend that it
+// selects for a partition, or the default's name.
+func (b *Backend) BackendFor(ctx context.Context, partition string) string {
 	m, _ := b.evaluate(ctx, partition)
 	return m.name
 }
 
-// unset is the value that the SDK returns if there is no provider, or the flag
-// is disabled. No backend has this name.
+// unset is the value that the SDK returns if there is no provider or the flag is
+// disabled. No backend has this name.
 const unset = ""
 
-// evaluate asks the flag. If there is a problem, the member is the default.
+// evaluate returns the member that the flag selects for a partition. If problem is
+// not empty, it is the default.
 func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, problem string) {
 	b.stats.evaluations.Add(1)
 	name, problem := b.ask(ctx, TargetingKey(partition))
@@ -48,18 +49,18 @@ func (b *Backend) evaluate(ctx context.Context, partition string) (m *member, pr
 	return b.fallback, problem
 }
 
-// hangs is the problem of an evaluation that does not end.
-const hangs = "hangs"
+// problemTimeout is the problem of an evaluation that does not return in time.
+const problemTimeout = "hangs"
 
-// evaluationsAtOnce bounds the goroutines that a hanging provider keeps.
+// evaluationsAtOnce bounds the goroutines that a provider that hangs can block.
 const evaluationsAtOnce = 64
 
 // ask evaluates the flag in a goroutine of its own: a provider may hang.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
-	p := newPatience(ctx)
-	defer p.timer.Stop()
-	if !b.mayAsk(&p) {
-		return "", hangs
+	t := newTimeout(ctx)
+	defer t.timer.Stop()
+	if !b.acquire(&t) {
+		return "", problemTimeout
 	}
 	type answer struct{ value, problem string }
 	answered := make(chan answer, 1)
@@ -69,7 +70,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			if p := recover(); p != nil {
 				a = answer{"", "panic"}
 			}
-			b.mayEvaluate <- struct{}{}
+			b.evaluationSlots <- struct{}{}
 			answered <- a
 		}()
 		details, err := b.client.StringValueDetails(ctx, b.flag, unset, openfeature.NewEvaluationContext(targetingKey, nil))
@@ -81,18 +82,19 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			}
 		}
 	}()
-	a, ok := receive(answered, &p)
+	a, ok := receive(answered, &t)
 	if !ok {
-		return "", hangs
+		return "", problemTimeout
 	}
 	return a.value, a.problem
 }
 
-// mayAsk waits until one evaluation more may be on its way. If that has been in
-// vain, all are stuck, and for a second nobody waits.
-func (b *Backend) mayAsk(p *patience) bool {
+// acquire takes a slot for one more evaluation. If none becomes free in time, all
+// evaluations are presumed stuck, and for the next second callers fail without
+// waiting.
+func (b *Backend) acquire(t *timeout) bool {
 	select {
-	case <-b.mayEvaluate:
+	case <-b.evaluationSlots:
 		return true
 	default:
 	}
@@ -100,43 +102,42 @@ func (b *Backend) mayAsk(p *patience) bool {
 	if now < b.stuckUntil.Load() {
 		return false
 	}
-	_, ok := receive(b.mayEvaluate, p)
+	_, ok := receive(b.evaluationSlots, t)
 	if !ok {
 		b.stuckUntil.Store(now + int64(time.Second))
 	}
 	return ok
 }
 
-// patience bounds the wait for an evaluation. It is used up in steps: a pause of
-// the whole process, after which every timer has run out and nothing else has
-// gone on, takes one of them.
-type patience struct {
+// timeout bounds the wait for an evaluation. It is counted in several short steps,
+// so that a pause of the whole process, after which every timer fires at once, uses
+// up only one step.
+type timeout struct {
 	timer *time.Timer
 	step  time.Duration
 	steps int
 }
 
-// newPatience returns a patience of 100 ms, and never more than half of what is
-// left of a decision's time. Providers for servers evaluate in memory: a
-// microsecond is usual.
-func newPatience(ctx context.Context) patience {
+// newTimeout returns a timeout of 100 ms, but at most half of the time until ctx's
+// deadline. Server-side providers evaluate in memory, in about a microsecond.
+func newTimeout(ctx context.Context) timeout {
 	const steps = 4
 	wait := 100 * time.Millisecond
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)/2)
 	}
-	return patience{time.NewTimer(wait / steps), wait / steps, steps}
+	return timeout{time.NewTimer(wait / steps), wait / steps, steps}
 }
 
-// receive waits for a value while the patience lasts.
-func receive[T any](from <-chan T, p *patience) (value T, ok bool) {
-	for p.steps > 0 {
+// receive returns a value from a channel; ok is false if the timeout ends first.
+func receive[T any](from <-chan T, t *timeout) (value T, ok bool) {
+	for t.steps > 0 {
 		select {
 		case value = <-from:
 			return value, true
-		case <-p.timer.C:
-			p.steps--
-			p.timer.Reset(p.step)
+		case <-t.timer.C:
+			t.steps--
+			t.timer.Reset(t.step)
 		}
 	}
 	return value, false

@@ -11,21 +11,20 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// probeEvery is how often a shard that fails is asked whether it answers again.
-// So the time since its first failure is a time in which it did not answer, and
-// not one in which nobody asked.
+// probeEvery is the time between two probes of a shard that fails. Probes make the
+// time since its first failure a time in which it was asked and did not answer.
 const probeEvery = time.Second
 
-// health is what is known of the shards of a member.
+// health records which shards of a member fail.
 type health struct {
-	failing atomic.Int64 // shards that fail: none, nearly always
+	failing atomic.Int64 // number of shards that fail, nearly always 0
 
 	mu    sync.Mutex
-	since map[string]time.Time // by the shard's name, its first failure since it last answered
+	since map[string]time.Time // by shard name: the first failure since it last answered
 }
 
-// fails returns for how long a shard has not answered; false if it answers, as
-// far as is known.
+// fails returns how long a shard has not answered. It returns false if the shard is
+// not known to fail.
 func (h *health) fails(shard string) (time.Duration, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -33,7 +32,7 @@ func (h *health) fails(shard string) (time.Duration, bool) {
 	return time.Since(since), failing
 }
 
-// answered notes that a shard answers.
+// answered records that a shard answers.
 func (h *health) answered(shard string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -43,8 +42,8 @@ func (h *health) answered(shard string) {
 	}
 }
 
-// failed notes that a shard did not answer. It returns since when it fails, and
-// whether that is now.
+// failed records that a shard did not answer. It returns the time of the first
+// failure, and whether this is the first.
 func (h *health) failed(shard string) (since time.Time, begins bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -67,8 +66,8 @@ func (h *health) failsSince(shard string, since time.Time) bool {
 	return failing && current.Equal(since)
 }
 
-// note notes how a call that writes to m's shard of partition has ended. A caller
-// that went away says nothing about the shard, and neither does a bad argument.
+// note records the outcome of a call that writes to m's shard of partition. A
+// canceled call and a bad argument say nothing about the shard.
 func (b *Backend) note(ctx context.Context, m *member, partition string, err error) {
 	switch {
 	case err == nil && m.health.failing.Load() == 0: // the common case
@@ -83,9 +82,10 @@ func (b *Backend) note(ctx context.Context, m *member, partition string, err err
 	}
 }
 
-// probe asks a shard that fails since then whether it answers, until it does, or
-// the Backend is closed. A probe is a release, for a shard may answer reads and
-// refuse to write; of a count that nobody has, in a partition of the shard.
+// probe asks a shard that has failed since then whether it answers, until it does or
+// the Backend is closed. A probe is a release, because a shard may answer reads and
+// refuse writes. It releases a count that does not exist, in a partition of the
+// shard.
 func (b *Backend) probe(m *member, shard, partition string, since time.Time) {
 	b.probes.Go(func() {
 		tick := time.NewTicker(probeEvery)
@@ -115,9 +115,9 @@ func (b *Backend) probe(m *member, shard, partition string, since time.Time) {
 
 var probePolicy = &throttler.Policy{Name: "rollout/probe", Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
 
-// lost reports whether the counts that m may have in its shard of partition are
-// to be left behind: the shard has not answered for Abandon or, if nothing has
-// ever named the member, for a second.
+// lost reports whether to give up the counts that m may have in its shard of
+// partition: the shard has not answered for Abandon or, if nothing has ever named
+// the member, for a second.
 func (b *Backend) lost(m *member, partition string) bool {
 	if m.health.failing.Load() == 0 {
 		return false

@@ -57,9 +57,9 @@ func clientOf(t testing.TB, p openfeature.FeatureProvider) openfeature.IClient {
 	return api.NewClient()
 }
 
-func newRollout(t testing.TB, o rollout.Options) *rollout.Backend {
+func newRollout(t testing.TB, backends map[string]handoff.Store, defaultName string, c openfeature.IClient, options *rollout.Options) *rollout.Backend {
 	t.Helper()
-	b, err := rollout.New(o)
+	b, err := rollout.New(backends, defaultName, c, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,7 @@ func newRestless(t *testing.T, intN func(int) int, backends map[string]handoff.S
 	r := &restless{intN: intN}
 	for range 3 {
 		fickle := func(context.Context, string) openfeature.StringResolutionDetail { return says(names[intN(len(names))]) }
-		r.processes = append(r.processes, newRollout(t, rollout.Options{
-			Backends: backends, Default: names[0], Client: clientOf(t, &provider{value: fickle}),
+		r.processes = append(r.processes, newRollout(t, backends, names[0], clientOf(t, &provider{value: fickle}), &rollout.Options{
 			Refresh: 1, // each decision asks
 		}))
 	}

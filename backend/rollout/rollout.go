@@ -14,7 +14,6 @@ package rollout
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,58 +31,45 @@ import (
 // DefaultFlag is the key of the flag if Options sets none.
 const DefaultFlag = "throttler-backend"
 
-// Options say between what counts move, and by what.
+// Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// Backends are those that counts may live on, by the names that the flag's
-	// values have. Every process needs the same names for the same backends.
-	// From 1 to 64.
-	Backends map[string]handoff.Store
-
-	// Default is the name of the backend that serves a client if the flag does
-	// not say: there is no provider, the flag is missing or disabled, its value
-	// is no string or no backend's name, the provider fails, panics or hangs.
-	// Required.
-	Default string
-
-	// Client evaluates the flag. Its targeting key is that which
-	// [TargetingKey] makes of the partition, which for one charge is its key.
-	// Required.
-	Client openfeature.IClient
-
 	// Flag is the flag's key. If empty, DefaultFlag.
 	Flag string
 
-	// Events says that the provider tells of each change by an event, as flagd
-	// and the SDK's in-memory provider do. A change then takes effect at once
-	// for all clients, and Refresh may be long.
+	// Events reports that the provider sends an event on each change, as flagd and
+	// the SDK's in-memory provider do. A change then takes effect at once for all
+	// clients, and Refresh may be long.
 	Events bool
 
-	// Refresh is for how long a client's value is taken to be right without an
-	// event. If zero, 1 s, and with Events 1 minute.
+	// Refresh is how long a client's flag value is cached when no event arrives.
+	// If zero, 1 s, and with Events 1 minute.
 	Refresh time.Duration
 
-	// Keep is how long the processes may differ about the flag: so long at
-	// least a backend remembers where a count went, and so long a process leaves
-	// counts where others have brought them, against its own flag. If zero, 1
-	// minute.
+	// Keep is the longest time processes may disagree about the flag. A backend
+	// remembers where a count went for at least this long, and a process leaves
+	// counts where others have brought them for this long, against its own flag.
+	// If zero, 1 minute.
 	Keep time.Duration
 
-	// Abandon is for how long a shard of a backend must have failed to answer
-	// before its counts are left behind, and begin anew where the flag has them.
-	// Until then decisions about clients that are to leave it fail. If zero, 5 s.
+	// Abandon is how long a shard must have been failing before its counts are
+	// given up and restarted in the backend that the flag selects. Until then
+	// decisions about clients that are to leave it fail. If zero, 5 s.
 	//
 	// A backend that neither the flag nor a count has ever named to this process
 	// is asked for counts too, but no decision fails because it does not answer.
 	Abandon time.Duration
 
-	// MaxKeys bounds the partitions whose place is remembered here, at some 250
-	// bytes each. Of others the flag is asked each time. If zero,
+	// MaxKeys bounds the partitions whose backend is remembered here, at some 250
+	// bytes each. For others the flag is evaluated each time. If zero,
 	// DefaultMaxKeys.
 	MaxKeys int
 }
 
 // DefaultMaxKeys is the bound if Options sets none.
 const DefaultMaxKeys = 1 << 18
+
+// MaxBackends is the most backends that New accepts.
+const MaxBackends = 1 << indexBits
 
 // Backend is a throttler.Backend over others. It is safe for concurrent use.
 type Backend struct {
@@ -100,12 +86,12 @@ type Backend struct {
 	fallback *member
 
 	view   atomic.Pointer[view]
-	seen   atomic.Int64 // the latest version that another process was seen to have
+	seen   atomic.Int64 // the latest version observed of another process
 	routes routes
 	turns  [64]chan struct{} // one decision at a time fetches counts of a partition
 
-	mayEvaluate chan struct{} // one element for each evaluation more that may be on its way
-	stuckUntil  atomic.Int64  // until when nobody waits for one, Unix ns
+	evaluationSlots chan struct{} // one element for each free slot
+	stuckUntil      atomic.Int64  // until then callers do not wait for a slot, Unix ns
 
 	stats   counters
 	onEvent openfeature.EventCallback
@@ -126,38 +112,51 @@ type member struct {
 	placement *handoff.Placement // of decisions about counts that are known to be here
 	served    atomic.Int64
 
-	// named reports that the flag, another process or a count that was there has
-	// named this member, as far as this process knows: it may hold counts.
+	// named reports that this process has seen the flag, another process or a count
+	// name this member, so it may hold counts.
 	named  atomic.Bool
 	health health
 }
 
-// New returns a Backend. The error says which option is wrong. Close it when
-// it is not needed any more.
-func New(o Options) (*Backend, error) {
-	names := slices.Sorted(maps.Keys(o.Backends))
-	switch {
-	case len(names) == 0:
-		return nil, errors.New("rollout: Backends is empty; at least one is needed")
-	case len(names) > 1<<indexBits:
-		return nil, fmt.Errorf("rollout: Backends has %d; at most %d are possible", len(names), 1<<indexBits)
-	case o.Client == nil:
-		return nil, errors.New("rollout: Client is nil; it must be an OpenFeature client")
-	case o.Backends[o.Default] == nil:
-		return nil, fmt.Errorf("rollout: Default is %q; it must be the name of one of Backends: %s", o.Default, strings.Join(names, ", "))
-	case o.Refresh < 0 || o.Keep < 0 || o.Abandon < 0 || o.MaxKeys < 0:
-		return nil, fmt.Errorf("rollout: Refresh is %v, Keep %v, Abandon %v, MaxKeys %d; none may be negative", o.Refresh, o.Keep, o.Abandon, o.MaxKeys)
+// New returns a Backend that moves counts between backends, as the flag that
+// client evaluates selects. Close it when it is no longer needed.
+//
+// Backends has from 1 to MaxBackends backends under the names that are the flag's
+// values. Every process needs the same names for the same backends.
+//
+// DefaultName names the backend that serves a client if the flag selects none:
+// there is no provider, the flag is missing or disabled, its value is not a string
+// or not a backend's name, the provider fails, panics or hangs.
+//
+// Client evaluates the flag. The targeting key is [TargetingKey] of the partition.
+// For a single charge the partition defaults to its key.
+//
+// Errors wrap throttler.ErrInvalid. New panics if client is nil.
+func New(backends map[string]handoff.Store, defaultName string, client openfeature.IClient, options *Options) (*Backend, error) {
+	if client == nil {
+		panic("rollout: New: client is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	names := slices.Sorted(maps.Keys(backends))
+	if err := validateBackends(backends, names, defaultName); err != nil {
+		return nil, err
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	b := &Backend{
-		client:      o.Client,
-		flag:        o.Flag,
-		events:      o.Events,
-		refresh:     o.Refresh,
-		keep:        o.Keep,
-		abandon:     o.Abandon,
-		byName:      make(map[string]*member),
-		byID:        make(map[handoff.BackendID]*member),
-		mayEvaluate: make(chan struct{}, evaluationsAtOnce),
+		client:          client,
+		flag:            o.Flag,
+		events:          o.Events,
+		refresh:         o.Refresh,
+		keep:            o.Keep,
+		abandon:         o.Abandon,
+		byName:          make(map[string]*member),
+		byID:            make(map[handoff.BackendID]*member),
+		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
 	}
 	if b.flag == "" {
 		b.flag = DefaultFlag
@@ -177,15 +176,12 @@ func New(o Options) (*Backend, error) {
 		o.MaxKeys = DefaultMaxKeys
 	}
 	for _, name := range names {
-		if name == "" || o.Backends[name] == nil {
-			return nil, fmt.Errorf("rollout: backend %q has no name or is nil", name)
-		}
-		m := &member{name: name, index: int64(len(b.members)), id: handoff.IDOf(name), backend: o.Backends[name]}
+		m := &member{name: name, index: int64(len(b.members)), id: handoff.IDOf(name), backend: backends[name]}
 		m.placement = &handoff.Placement{Backend: m.id, Keep: b.keep}
 		b.members = append(b.members, m)
 		b.byName[name], b.byID[m.id] = m, m
 	}
-	b.fallback = b.byName[o.Default]
+	b.fallback = b.byName[defaultName]
 	b.fallback.named.Store(true)
 	b.closed, b.close = context.WithCancel(context.Background())
 	b.routes.init(o.MaxKeys)
@@ -193,10 +189,10 @@ func New(o Options) (*Backend, error) {
 		b.turns[i] = make(chan struct{}, 1)
 	}
 	for range evaluationsAtOnce {
-		b.mayEvaluate <- struct{}{}
+		b.evaluationSlots <- struct{}{}
 	}
 	b.view.Store(&view{at: time.Now().UnixMilli()})
-	changed := func(openfeature.EventDetails) { b.learn(true) }
+	changed := func(openfeature.EventDetails) { b.advance(true) }
 	b.onEvent = &changed
 	for _, event := range events {
 		b.client.AddHandler(event, b.onEvent)
@@ -204,13 +200,50 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// events are those after which the flag may say something else.
+// validateBackends checks New's backends, whose sorted names are names.
+func validateBackends(backends map[string]handoff.Store, names []string, defaultName string) error {
+	if n := len(names); n == 0 || n > MaxBackends {
+		return invalid("backends has %d entries; it must have from 1 to %d", n, MaxBackends)
+	}
+	for _, name := range names {
+		switch {
+		case name == "":
+			return invalid("backends has the name %q; a name must be a value of the flag, such as %q", name, "redis")
+		case backends[name] == nil:
+			return invalid("backends[%q] is nil; it must be a backend", name)
+		}
+	}
+	if backends[defaultName] == nil {
+		return invalid("defaultName is %q; it must be one of the names in backends: %s", defaultName, strings.Join(names, ", "))
+	}
+	return nil
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.Refresh < 0:
+		return invalid("Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)
+	case o.Keep < 0:
+		return invalid("Keep is %v; it must be positive, or 0 for 1m", o.Keep)
+	case o.Abandon < 0:
+		return invalid("Abandon is %v; it must be positive, or 0 for 5s", o.Abandon)
+	case o.MaxKeys < 0:
+		return invalid("MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("rollout: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// events are the events after which the flag may have another value.
 var events = []openfeature.EventType{
 	openfeature.ProviderConfigChange, openfeature.ProviderReady, openfeature.ProviderError, openfeature.ProviderStale,
 }
 
-// Close ends listening to the provider's events, and asking shards that fail
-// whether they answer again. The backends stay open.
+// Close stops listening to the provider's events and probing shards that fail. It
+// does not close the backends.
 func (b *Backend) Close() {
 	b.close()
 	b.probes.Wait()
@@ -226,16 +259,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	})
 }
 
-// Peek implements throttler.Backend. It moves no count: one that is to move is
-// read where it is.
+// Peek implements throttler.Backend. It moves no count: a count that is about to
+// move is read where it is.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), look: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.PeekAt(ctx, r, p)
 	})
 }
 
-// Settle implements throttler.Backend. What it settles has moved with the
-// count.
+// Settle implements throttler.Backend. It follows a count that has moved since it
+// was charged.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
 		return m.backend.SettleAt(ctx, s, p)

@@ -25,7 +25,7 @@ var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
 var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 20, Window: 10 * time.Second}}}
 
-// watched counts the calls of a backend, and fails them if told to.
+// watched counts the calls of a backend, and fails them on request.
 type watched struct {
 	handoff.Store
 	calls, releases atomic.Int64
@@ -64,6 +64,10 @@ func newPair(t *testing.T) *pair {
 	return &pair{t, &watched{Store: memorybackend.New(nil)}, &watched{Store: memorybackend.New(nil)}, clock.NewManual(t0)}
 }
 
+func (p *pair) both() map[string]handoff.Store {
+	return map[string]handoff.Store{"old": p.old, "new": p.new}
+}
+
 // newPairAfterMove returns a pair of which a process has moved alice from old to
 // new, one take before it and one after, and the reset-at of her window.
 func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
@@ -91,16 +95,13 @@ func (p *pair) process(wish string, o rollout.Options) *process {
 		value:  func(context.Context, string) openfeature.StringResolutionDetail { return says(q.wish.Load().(string)) },
 		events: make(chan openfeature.Event),
 	}
-	o.Backends = map[string]handoff.Store{"old": p.old, "new": p.new}
-	o.Default = "old"
-	o.Client = clientOf(p.t, q.flag)
-	q.rollout = newRollout(p.t, o)
+	q.rollout = newRollout(p.t, p.both(), "old", clientOf(p.t, q.flag), &o)
 	q.Throttler = throttler.New(q.rollout, &throttler.Options{Clock: p.clock})
 	return q
 }
 
-// see has the process learn of a new value by an event, and returns when it
-// has.
+// see sends the process an event with a new value, and returns when the process has
+// handled it.
 func (q *process) see(t *testing.T, wish string) {
 	t.Helper()
 	for begun := time.Now().UnixMilli() + 1; time.Now().UnixMilli() <= begun; { // later than other processes began
@@ -260,7 +261,7 @@ func TestFlagProblems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t)
-			b := newRollout(t, rollout.Options{Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old", Client: clientOf(t, test.provider)})
+			b := newRollout(t, p.both(), "old", clientOf(t, test.provider), nil)
 			th := throttler.New(b, &throttler.Options{Clock: p.clock})
 			for range 3 {
 				if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
@@ -297,11 +298,8 @@ func TestProviderIsReplaced(t *testing.T) {
 		}
 	}
 	set("old")
-	b := newRollout(t, rollout.Options{
-		Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old",
-		Client: api.NewClient(), Events: true, Refresh: time.Hour,
-	})
-	if got := b.Wanted(t.Context(), "alice"); got != "old" {
+	b := newRollout(t, p.both(), "old", api.NewClient(), &rollout.Options{Events: true, Refresh: time.Hour})
+	if got := b.BackendFor(t.Context(), "alice"); got != "old" {
 		t.Errorf("wanted on %s, want old", got)
 	}
 	th := throttler.New(b, &throttler.Options{Clock: p.clock})
@@ -319,8 +317,8 @@ func TestProviderIsReplaced(t *testing.T) {
 	}
 }
 
-// A backend that is to be left and does not answer: its clients' decisions
-// fail for a while, then their windows begin anew. Others do not notice.
+// A backend that clients are to leave does not answer: their decisions fail for a
+// while, then their windows restart. Other clients do not notice.
 func TestAbandonedBackend(t *testing.T) {
 	p := newPair(t)
 	q := p.process("old", rollout.Options{Events: true, Abandon: 100 * time.Millisecond})
@@ -417,23 +415,38 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.New(nil)
 	one := map[string]handoff.Store{"a": m}
 	many := map[string]handoff.Store{}
-	for i := range 65 {
+	for i := range rollout.MaxBackends + 1 {
 		many[fmt.Sprint("b", i)] = m
 	}
 	c := clientOf(t, nil)
-	for want, o := range map[string]rollout.Options{
-		"rollout: Backends is empty; at least one is needed":                            {Client: c},
-		"rollout: Backends has 65; at most 64 are possible":                             {Backends: many, Client: c},
-		"rollout: Client is nil; it must be an OpenFeature client":                      {Backends: one, Default: "a"},
-		`rollout: Default is ""; it must be the name of one of Backends: a`:             {Backends: one, Client: c},
-		`rollout: Default is "b"; it must be the name of one of Backends: a`:            {Backends: one, Client: c, Default: "b"},
-		`rollout: backend "" has no name or is nil`:                                     {Backends: map[string]handoff.Store{"a": m, "": m}, Client: c, Default: "a"},
-		`rollout: Refresh is -1s, Keep 0s, Abandon 0s, MaxKeys 0; none may be negative`: {Backends: one, Client: c, Default: "a", Refresh: -time.Second},
+	for _, test := range []struct {
+		backends    map[string]handoff.Store
+		defaultName string
+		options     *rollout.Options
+		want        string
+	}{
+		{nil, "a", nil, "backends has 0 entries; it must have from 1 to 64"},
+		{many, "b1", nil, "backends has 65 entries; it must have from 1 to 64"},
+		{map[string]handoff.Store{"a": m, "": m}, "a", nil, `backends has the name ""; a name must be a value of the flag, such as "redis"`},
+		{map[string]handoff.Store{"a": m, "b": nil}, "a", nil, `backends["b"] is nil; it must be a backend`},
+		{one, "", nil, `defaultName is ""; it must be one of the names in backends: a`},
+		{one, "b", nil, `defaultName is "b"; it must be one of the names in backends: a`},
+		{one, "a", &rollout.Options{Refresh: -time.Second}, "Refresh is -1s; it must be positive, or 0 for 1s, with Events 1m"},
+		{one, "a", &rollout.Options{Keep: -1}, "Keep is -1ns; it must be positive, or 0 for 1m"},
+		{one, "a", &rollout.Options{Abandon: -1}, "Abandon is -1ns; it must be positive, or 0 for 5s"},
+		{one, "a", &rollout.Options{MaxKeys: -1}, "MaxKeys is -1; it must be positive, or 0 for 262144"},
 	} {
-		if _, err := rollout.New(o); err == nil || err.Error() != want {
+		_, err := rollout.New(test.backends, test.defaultName, c, test.options)
+		if want := "rollout: " + test.want + ": invalid argument"; err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
+	defer func() {
+		if recover() == nil {
+			t.Error("New did not panic without a client")
+		}
+	}()
+	_, _ = rollout.New(one, "a", nil, nil)
 }
 
 // Many clients at once are more than are asked about at once; and if the
@@ -443,15 +456,12 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 	var hang atomic.Bool
 	hung := make(chan struct{})
 	t.Cleanup(func() { close(hung) })
-	b := newRollout(t, rollout.Options{
-		Backends: map[string]handoff.Store{"old": p.old, "new": p.new}, Default: "old",
-		Client: clientOf(t, &provider{value: func(context.Context, string) openfeature.StringResolutionDetail {
-			if hang.Load() {
-				<-hung
-			}
-			return says("new")
-		}}),
-	})
+	b := newRollout(t, p.both(), "old", clientOf(t, &provider{value: func(context.Context, string) openfeature.StringResolutionDetail {
+		if hang.Load() {
+			<-hung
+		}
+		return says("new")
+	}}), nil)
 	th := throttler.New(b, &throttler.Options{Clock: p.clock})
 	crowd := func(prefix string) {
 		var wg sync.WaitGroup
@@ -483,10 +493,8 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 func TestCountWentToAnUnknownBackend(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for _, wish := range []string{"old", "third"} {
-		b := newRollout(t, rollout.Options{
-			Backends: map[string]handoff.Store{"old": p.old, "third": memorybackend.New(nil)}, Default: "old",
-			Client: clientOf(t, inMemory(rollout.DefaultFlag, wish)),
-		})
+		known := map[string]handoff.Store{"old": p.old, "third": memorybackend.New(nil)}
+		b := newRollout(t, known, "old", clientOf(t, inMemory(rollout.DefaultFlag, wish)), nil)
 		d, err := throttler.New(b, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
 		if err != nil || d.Limit(0).Used < 2 || !d.Limit(0).ResetAt.Equal(reset) {
 			t.Errorf("%s: used %d, reset %v, %v; want the window that was released", wish, d.Binding().Used, d.Binding().ResetAt, err)

@@ -10,20 +10,20 @@ import (
 // view is a state of the flag, as far as this process knows.
 type view struct {
 	number int64 // rises with each event
-	at     int64 // when it was learned, Unix ms
+	at     int64 // when this process first saw it, Unix ms
 }
 
-// version returns the version of a move to m by a view that was learned at that
-// instant. Views of two processes may be of one instant: the member decides
-// between them.
+// version returns the version of a move to m by a view of that time. Two processes
+// may have views of the same millisecond; the member's index orders them.
 func (m *member) version(at int64) int64 { return at<<indexBits | m.index }
 
 const indexBits = 6
 
-// learn begins a new view: after an event, which makes every value questionable,
-// or because a value was seen to have changed. Versions rise within a process,
-// and beyond those of others that it has met: hosts' clocks differ.
-func (b *Backend) learn(event bool) *view {
+// advance starts a new view, either because an event invalidated every cached value
+// or because one client's value was seen to change. Its versions are newer than
+// every version of this process and every one that it observed, because hosts'
+// clocks differ.
+func (b *Backend) advance(event bool) *view {
 	for {
 		old := b.view.Load()
 		next := &view{number: old.number, at: max(time.Now().UnixMilli(), old.at+1, b.seen.Load()>>indexBits+1)}
@@ -36,8 +36,8 @@ func (b *Backend) learn(event bool) *view {
 	}
 }
 
-// met notes the version of another process.
-func (b *Backend) met(version int64) {
+// observe records the version of another process.
+func (b *Backend) observe(version int64) {
 	for {
 		seen := b.seen.Load()
 		if version <= seen || b.seen.CompareAndSwap(seen, version) {
@@ -46,22 +46,25 @@ func (b *Backend) met(version int64) {
 	}
 }
 
-// stop is a place for counts, and the version by which they are there, or are to
-// be.
-type stop struct {
+// target is the member where counts are, or are to be, and the version that placed
+// them there.
+type target struct {
 	member  *member
 	version int64
 }
 
-// route says where to look for the counts of a partition first. It is a hint: a
-// backend that does not have them says so.
+// route is the target to try first for the counts of a partition. It is a hint: a
+// backend that does not have them returns an ElsewhereError.
 type route struct {
-	wanted *member // what the flag says
-	at     stop    // there, or where another process has brought them
-	view   int64   // number of the view in which the flag was asked
+	wanted *member // the flag's value
+	at     target  // the wanted member, or where another process moved the counts
+	view   int64   // number of the view in which the flag was evaluated
 
-	askAt      time.Time // when to ask it again
-	strayUntil time.Time // until when counts are followed to where the flag does not have them: others have seen a change that this process will see soon
+	askAt time.Time // when to evaluate the flag again
+
+	// Until overrideUntil, at is used although the flag says wanted: another process
+	// moved the counts, and this one has not seen the change yet.
+	overrideUntil time.Time
 }
 
 // routes remembers routes by partition, up to a bound.
@@ -117,10 +120,10 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 		return old
 	}
 	wanted, problem := b.evaluate(ctx, partition)
-	if old != nil && problem == hangs {
-		wanted = old.wanted // it did not say that it changed
+	if old != nil && problem == problemTimeout {
+		wanted = old.wanted // nothing says that it changed
 	}
-	r := b.renew(old, v, wanted, now)
+	r := b.nextRoute(old, v, wanted, now)
 	r.askAt = now.Add(b.refresh)
 	if problem != "" {
 		r.askAt = now.Add(min(b.refresh, time.Second))
@@ -129,35 +132,35 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 	return r
 }
 
-// renew returns the route that follows old, or nil, now that the flag wants the
-// counts on a member.
-func (b *Backend) renew(old *route, v *view, wanted *member, now time.Time) *route {
-	r := &route{wanted: wanted, at: stop{wanted, wanted.version(v.at)}, view: v.number}
+// nextRoute returns an updated route. old is the previous one, or nil, and wanted the
+// flag's current value.
+func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) *route {
+	r := &route{wanted: wanted, at: target{wanted, wanted.version(v.at)}, view: v.number}
 	switch {
 	case old == nil:
 	case old.at.member == wanted:
 		r.at.version = max(r.at.version, old.at.version)
 	case old.at.version < r.at.version:
-	case old.wanted == wanted && now.Before(old.strayUntil):
-		r.at, r.strayUntil = old.at, old.strayUntil // others have a later view
+	case old.wanted == wanted && now.Before(old.overrideUntil):
+		r.at, r.overrideUntil = old.at, old.overrideUntil // others have a later view
 	default:
-		// No event told of the change; or the others, with whom this process
-		// still disagrees, had theirs long ago.
-		r.at.version = wanted.version(b.learn(false).at)
+		// The flag changed without an event, or this process has disagreed with the
+		// others for longer than Keep.
+		r.at.version = wanted.version(b.advance(false).at)
 	}
 	return r
 }
 
-// found notes that the counts of a partition are at a stop.
-func (b *Backend) found(partition string, at stop) {
+// remember records that the counts of a partition are at a target.
+func (b *Backend) remember(partition string, at target) {
 	old := b.routes.get(partition)
 	if old == nil || old.at == at {
 		return
 	}
 	r, now := *old, time.Now()
 	r.at = at
-	if at.member != r.wanted && !now.Before(r.strayUntil) {
-		r.strayUntil = now.Add(b.keep)
+	if at.member != r.wanted && !now.Before(r.overrideUntil) {
+		r.overrideUntil = now.Add(b.keep)
 	}
 	b.routes.put(partition, &r)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 )
 
-// TestShares draws 10,000 clients for a backend: as many as the flag says, the
-// same in every process, and with a larger share those of the smaller are among
-// them.
+// TestShares selects from 10,000 clients for a backend: as many as the flag says, the
+// same ones in every process. A larger share includes the clients of a smaller
+// one.
 func TestShares(t *testing.T) {
 	const clients = 10_000
 	on := func(percent int) map[string]bool {
@@ -25,10 +25,12 @@ func TestShares(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b := newRollout(t, rollout.Options{
-			Backends: map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}, Default: "memcached",
-			Client: clientOf(t, flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})),
-		})
+		flags, err := flagfile.New(name, &flagfile.Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backends := map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}
+		b := newRollout(t, backends, "memcached", clientOf(t, flags), nil)
 		chosen := make(map[string]bool)
 		for i := range clients {
 			if key := fmt.Sprint("client", i); wanted(t, b, key) == "redis" {
@@ -55,12 +57,12 @@ func TestShares(t *testing.T) {
 	t.Logf("at 30 percent %d of %d, at 50 percent %d", len(thirty), clients, len(fifty))
 }
 
-// wanted asks again if it took so long, on a busy machine, that the default
-// stood in.
+// wanted asks again if the evaluation timed out, on a busy machine, and the default
+// was used.
 func wanted(t *testing.T, b *rollout.Backend, key string) string {
 	for {
 		hung := b.Stats().Defaulted["hangs"]
-		name := b.Wanted(t.Context(), key)
+		name := b.BackendFor(t.Context(), key)
 		if b.Stats().Defaulted["hangs"] == hung {
 			return name
 		}

@@ -6,33 +6,32 @@ import (
 	"sync/atomic"
 )
 
-// Stats count what has happened since New.
+// Stats has counts since New.
 type Stats struct {
-	// Served are decisions but peeks, by the name of the backend that made
-	// them.
+	// Served counts decisions other than peeks, by the name of the backend that
+	// made them.
 	Served map[string]int64 `json:"served"`
 
-	// Evaluations is how often the flag was asked.
+	// Evaluations counts evaluations of the flag.
 	Evaluations int64 `json:"evaluations"`
 
-	// Defaulted is how often the default stood in for the flag's value, by the
+	// Defaulted counts uses of the default in place of the flag's value, by the
 	// reason: "no value", "unknown backend", "panic", "hangs", or an error code
 	// of OpenFeature, such as FLAG_NOT_FOUND.
 	Defaulted map[string]int64 `json:"defaulted"`
 
-	// Moved are counts that this process brought to another backend.
+	// Moved counts the counts that this process moved to another backend.
 	Moved int64 `json:"moved"`
 
-	// Followed is how often a decision followed a count to where another
-	// process had brought it.
+	// Followed counts the times that a decision followed a count to where another
+	// process had moved it.
 	Followed int64 `json:"followed"`
 
-	// Lost is how often a count may have begun anew because the backend that
-	// may have had it did not answer.
+	// Lost counts restarts of counts whose previous backend did not answer.
 	Lost int64 `json:"lost"`
 
-	// PassedOver is how often a count may have begun although a backend that
-	// nothing has named to this process, and that did not answer, may have had it.
+	// PassedOver counts the counts that were created although a backend that
+	// nothing has named to this process did not answer, and may have had them.
 	PassedOver int64 `json:"passed_over"`
 }
 
@@ -52,7 +51,7 @@ func (c *counters) defaulted(reason string) {
 	c.defaults[reason]++
 }
 
-// Stats returns what has been counted so far.
+// Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	s := Stats{
 		Served:      make(map[string]int64),

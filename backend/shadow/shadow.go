@@ -15,7 +15,6 @@ package shadow
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -25,32 +24,33 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Options say who serves and who is looked at.
+// Defaults of Options.
+const (
+	DefaultQueue    = 1024
+	DefaultWorkers  = 8
+	DefaultDeadline = 50 * time.Millisecond
+)
+
+// Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
-	// Serving answers. Required.
-	Serving throttler.Backend
-
-	// Candidate is looked at. Required.
-	Candidate handoff.Store
-
-	// Queue is how many decisions wait for the candidate at most, and how many
-	// are remembered in case they are settled later. If zero, 1024.
+	// Queue is the most decisions that wait for the candidate, and the most that
+	// are remembered in case they are settled later. If zero, DefaultQueue.
 	Queue int
 
-	// Workers is how many decisions are shown to the candidate at once; those
-	// of one partition always one after another. If zero, 8.
+	// Workers is how many decisions the candidate makes at once. Decisions of one
+	// partition are made one after another. If zero, DefaultWorkers.
 	Workers int
 
-	// Deadline bounds a decision of the candidate. If zero, 50 ms.
+	// Deadline bounds a decision of the candidate. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnDifference is told of each decision that the candidate made
-	// differently, by one goroutine at a time for each worker. May be nil.
+	// OnDifference, if not nil, receives each decision that the candidate made
+	// differently. Workers call it concurrently, each one call at a time.
 	OnDifference func(serving, candidate throttler.Decision)
 }
 
-// Backend is a throttler.Backend that serves and shows. It is safe for
-// concurrent use.
+// Backend is a throttler.Backend that answers from one backend and compares another
+// with it. It is safe for concurrent use.
 type Backend struct {
 	serving   throttler.Backend
 	candidate handoff.Store
@@ -66,26 +66,33 @@ type Backend struct {
 
 var _ throttler.Backend = (*Backend)(nil)
 
-// New returns a Backend, whose goroutines Close ends.
-func New(o Options) (*Backend, error) {
+// New returns a Backend that answers as serving does, and compares candidate with
+// it. Close ends its goroutines. Errors are about options and wrap
+// throttler.ErrInvalid. New panics if serving or candidate is nil.
+func New(serving throttler.Backend, candidate handoff.Store, options *Options) (*Backend, error) {
 	switch {
-	case o.Serving == nil:
-		return nil, errors.New("shadow: Serving is nil; it must be the backend that answers")
-	case o.Candidate == nil:
-		return nil, errors.New("shadow: Candidate is nil; it must be the backend to look at")
-	case o.Queue < 0 || o.Workers < 0 || o.Deadline < 0:
-		return nil, fmt.Errorf("shadow: Queue is %d, Workers %d, Deadline %v; none may be negative", o.Queue, o.Workers, o.Deadline)
+	case serving == nil:
+		panic("shadow: New: serving is nil")
+	case candidate == nil:
+		panic("shadow: New: candidate is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	if o.Queue == 0 {
-		o.Queue = 1024
+		o.Queue = DefaultQueue
 	}
 	if o.Workers == 0 {
-		o.Workers = 8
+		o.Workers = DefaultWorkers
 	}
 	if o.Deadline == 0 {
-		o.Deadline = 50 * time.Millisecond
+		o.Deadline = DefaultDeadline
 	}
-	b := &Backend{serving: o.Serving, candidate: o.Candidate, deadline: o.Deadline, differ: o.OnDifference, seed: maphash.MakeSeed()}
+	b := &Backend{serving: serving, candidate: candidate, deadline: o.Deadline, differ: o.OnDifference, seed: maphash.MakeSeed()}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	for range o.Workers {
@@ -96,8 +103,24 @@ func New(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// Close ends showing, and returns when the candidate is not called any more.
-// The Backend goes on serving. The two backends stay open.
+func (o *Options) validate() error {
+	switch {
+	case o.Queue < 0:
+		return invalid("Queue is %d; it must be positive, or 0 for %d", o.Queue, DefaultQueue)
+	case o.Workers < 0:
+		return invalid("Workers is %d; it must be positive, or 0 for %d", o.Workers, DefaultWorkers)
+	case o.Deadline < 0:
+		return invalid("Deadline is %v; it must be positive, or 0 for %v", o.Deadline, DefaultDeadline)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("shadow: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// Close stops the comparison, and returns when the last call of the candidate has
+// returned. The Backend continues to serve. Close does not close the two backends.
 func (b *Backend) Close() {
 	b.stop()
 	b.running.Wait()
@@ -114,7 +137,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, err
 }
 
-// Peek implements throttler.Backend. The candidate is not shown peeks.
+// Peek implements throttler.Backend. The candidate does not receive peeks.
 func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	return b.serving.Peek(ctx, r)
 }
@@ -128,7 +151,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return d, err
 }
 
-// show queues what the candidate is to see, or drops it.
+// show queues s for the candidate, or drops it if the queue is full.
 func (b *Backend) show(charges []throttler.Charge, s shown) {
 	w := b.workers[maphash.String(b.seed, charges[0].Partition)%uint64(len(b.workers))]
 	select {

@@ -20,9 +20,9 @@ var (
 	core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute}}}
 )
 
-func newShadow(t testing.TB, o shadow.Options) *shadow.Backend {
+func newShadow(t testing.TB, serving throttler.Backend, candidate handoff.Store, options *shadow.Options) *shadow.Backend {
 	t.Helper()
-	b, err := shadow.New(o)
+	b, err := shadow.New(serving, candidate, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,13 +55,12 @@ func take(t *testing.T, th *throttler.Throttler, key string) throttler.Decision 
 
 func TestContract(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T) throttler.Backend {
-		return newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: memorybackend.New(nil)})
+		return newShadow(t, memorybackend.New(nil), memorybackend.New(nil), nil)
 	})
 }
 
 func TestAgreement(t *testing.T) {
-	b := newShadow(t, shadow.Options{
-		Serving: memorybackend.New(nil), Candidate: memorybackend.New(nil),
+	b := newShadow(t, memorybackend.New(nil), memorybackend.New(nil), &shadow.Options{
 		OnDifference: func(serving, candidate throttler.Decision) { t.Errorf("%v, %v", serving, candidate) },
 	})
 	clk := clock.NewManual(t0)
@@ -95,7 +94,7 @@ func TestBeginning(t *testing.T) {
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
 	take(t, throttler.New(serving, options), "alice")
-	b := newShadow(t, shadow.Options{Serving: serving, Candidate: candidate})
+	b := newShadow(t, serving, candidate, nil)
 	th := throttler.New(b, options)
 	for i := range int64(50) { // some windows, each too full
 		clk.Advance(10 * time.Second)
@@ -113,7 +112,7 @@ func TestDifference(t *testing.T) {
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
 	var told [][2]throttler.Decision
-	b := newShadow(t, shadow.Options{Serving: serving, Candidate: candidate, Workers: 1, OnDifference: func(s, c throttler.Decision) {
+	b := newShadow(t, serving, candidate, &shadow.Options{Workers: 1, OnDifference: func(s, c throttler.Decision) {
 		told = append(told, [2]throttler.Decision{s, c})
 	}})
 	th := throttler.New(b, options)
@@ -146,7 +145,7 @@ func TestRefund(t *testing.T) {
 	options := &throttler.Options{Clock: clk}
 	take(t, throttler.New(candidate, options), "alice") // its window began earlier
 	clk.Advance(time.Second)
-	b := newShadow(t, shadow.Options{Serving: serving, Candidate: candidate})
+	b := newShadow(t, serving, candidate, nil)
 	th := throttler.New(b, options)
 	d := take(t, th, "alice")
 	if _, err := th.Refund(t.Context(), d); err != nil {
@@ -178,7 +177,7 @@ func (hanging) TakeAt(ctx context.Context, _ throttler.Request, _ *handoff.Place
 }
 
 func TestHangingCandidate(t *testing.T) {
-	b := newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: hanging{}, Queue: 16, Workers: 2, Deadline: time.Hour})
+	b := newShadow(t, memorybackend.New(nil), hanging{}, &shadow.Options{Queue: 16, Workers: 2, Deadline: time.Hour})
 	th := throttler.New(b, nil)
 	for i := range 1000 {
 		take(t, th, fmt.Sprint("client", i))
@@ -192,7 +191,7 @@ func TestHangingCandidate(t *testing.T) {
 }
 
 func TestFailingCandidate(t *testing.T) {
-	b := newShadow(t, shadow.Options{Serving: memorybackend.New(nil), Candidate: hanging{}, Deadline: time.Nanosecond})
+	b := newShadow(t, memorybackend.New(nil), hanging{}, &shadow.Options{Deadline: time.Nanosecond})
 	take(t, throttler.New(b, nil), "alice")
 	if s := shown(t, b, 1); s.Failed != 1 {
 		t.Errorf("got %+v, want 1 failed", s)
@@ -209,7 +208,7 @@ func (failing) Take(context.Context, throttler.Request) (throttler.Decision, err
 }
 
 func TestWhatWasNotServedIsNotShown(t *testing.T) {
-	b := newShadow(t, shadow.Options{Serving: failing{}, Candidate: memorybackend.New(nil)})
+	b := newShadow(t, failing{}, memorybackend.New(nil), nil)
 	if _, err := throttler.New(b, nil).Take(t.Context(), core.Charge("alice")); !errors.Is(err, errFailing) {
 		t.Errorf("got %v, want the serving backend's error", err)
 	}
@@ -222,13 +221,25 @@ func TestWhatWasNotServedIsNotShown(t *testing.T) {
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.New(nil)
 	for want, o := range map[string]shadow.Options{
-		"shadow: Serving is nil; it must be the backend that answers":        {Candidate: m},
-		"shadow: Candidate is nil; it must be the backend to look at":        {Serving: m},
-		"shadow: Queue is -1, Workers 0, Deadline 0s; none may be negative":  {Serving: m, Candidate: m, Queue: -1},
-		"shadow: Queue is 0, Workers 0, Deadline -1ns; none may be negative": {Serving: m, Candidate: m, Deadline: -1},
+		"shadow: Queue is -1; it must be positive, or 0 for 1024: invalid argument":      {Queue: -1},
+		"shadow: Workers is -1; it must be positive, or 0 for 8: invalid argument":       {Workers: -1},
+		"shadow: Deadline is -1ns; it must be positive, or 0 for 50ms: invalid argument": {Deadline: -1},
 	} {
-		if _, err := shadow.New(o); err == nil || err.Error() != want {
+		if _, err := shadow.New(m, m, &o); err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+	for what, panics := range map[string]func(){
+		"a serving backend": func() { _, _ = shadow.New(nil, m, nil) },
+		"a candidate":       func() { _, _ = shadow.New(m, nil, nil) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("New did not panic without %s", what)
+				}
+			}()
+			panics()
+		}()
 	}
 }

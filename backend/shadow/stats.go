@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Stats count what has happened since New.
+// Stats has counts since New.
 type Stats struct {
 	Compared int64 `json:"compared"` // takes that both decided
 	Agreed   int64 `json:"agreed"`   // in everything below
@@ -18,16 +18,16 @@ type Stats struct {
 	RemainingDiffers     int64 `json:"remaining_differs"` // of one limit or more
 	ResetDiffers         int64 `json:"reset_differs"`     // of one limit or more
 
-	NotInStep int64 `json:"not_in_step"` // takes in a window that the candidate has not seen whole
+	NotInStep int64 `json:"not_in_step"` // takes in a window of which the candidate missed a part
 	Failed    int64 `json:"failed"`      // the candidate returned an error
-	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate was not shown it
-	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate did not make, or so long ago
+	Dropped   int64 `json:"dropped"`     // the queue was full: the candidate did not receive it
+	Unsettled int64 `json:"unsettled"`   // settlements of takes that the candidate never made, or has already forgotten
 
 	Serving   Latency `json:"serving"`
 	Candidate Latency `json:"candidate"`
 }
 
-// Latency is how long takes took, each quantile rounded up by at most a
+// Latency is the duration of takes. Each quantile is rounded up by at most a
 // quarter.
 type Latency struct {
 	P50 time.Duration `json:"p50_ns"`
@@ -35,7 +35,7 @@ type Latency struct {
 	Max time.Duration `json:"max_ns"`
 }
 
-// Stats returns what has been counted so far.
+// Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	c := &b.counts
 	return Stats{

@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// steps knows which counts of the candidate miss a charge or a settlement that the
-// serving backend made, and until when that shows. A fixed window is in step
-// again with the next one; any other count when nothing counts any more, on
-// either side.
+// steps records which counts of the candidate miss a charge or a settlement that the
+// serving backend made, and until when they differ. A fixed window is in step again
+// when the next one opens; any other count when nothing counts any more in either
+// backend.
 type steps struct {
 	mu    sync.Mutex
 	until map[countID]time.Time
-	all   time.Time // until then no count is taken to be in step: there were too many to know them
+	all   time.Time // until then no count is considered in step: there were too many to record
 	bound int
 }
 
@@ -23,8 +23,8 @@ type countID struct{ policy, key, partition string }
 
 func idOf(c *throttler.Charge) countID { return countID{c.Policy.Name, c.Key, c.Partition} }
 
-// missed notes that the candidate does not have what the serving backend did to
-// charges, of which d is the decision.
+// missed records that the candidate lacks what the serving backend did to charges. d
+// is the decision about them.
 func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,10 +37,10 @@ func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 	}
 }
 
-// outlived returns when everything that may count at an instant under p has ended,
-// whatever the candidate has: it may have missed other charges before, or made
-// this one and failed to say so. A fixed window needs no such time, for the
-// candidate's ends with the serving one's.
+// outlived returns the time by which everything that may count at that time under p
+// has ended, whatever the candidate has stored: it may have missed earlier charges,
+// or made this one and lost the reply. A fixed window needs no such time, because
+// the candidate's ends with the serving one's.
 func outlived(p *throttler.Policy, at time.Time) time.Time {
 	end := at
 	for _, l := range p.Limits {
@@ -70,7 +70,8 @@ func (s *steps) extend(id countID, now, until time.Time) {
 }
 
 // inStep reports whether the counts of both decisions about charges were in step
-// when they were made. Where one was not, what they leave is not either.
+// when they were made. A count that was not stays out of step until both have
+// reset.
 func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler.Decision) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

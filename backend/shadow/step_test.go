@@ -44,8 +44,8 @@ func TestOutOfStepIsKnown(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
 		candidate := &faulty{Store: memorybackend.New(nil)}
 		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }
-		b := newShadow(t, shadow.Options{
-			Serving: memorybackend.New(nil), Candidate: candidate, Workers: 1, Queue: 4096,
+		b := newShadow(t, memorybackend.New(nil), candidate, &shadow.Options{
+			Workers: 1, Queue: 4096,
 			OnDifference: func(serving, candidate throttler.Decision) {
 				t.Errorf("%v: serving %+v, candidate %+v", algorithm, serving, candidate)
 			},

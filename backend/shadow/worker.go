@@ -9,24 +9,24 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// shown is what the candidate sees: a request or a settlement, and what became
-// of it.
+// shown is one item of the candidate's queue: a request or a settlement, and the
+// serving backend's decision.
 type shown struct {
 	request    throttler.Request
 	decision   throttler.Decision
 	settlement *throttler.Settlement
 }
 
-// worker shows the candidate the decisions of some partitions.
+// worker sends the candidate the decisions of some partitions.
 type worker struct {
 	b     *Backend
 	queue chan shown
 	steps steps
 
-	// taken are the candidate's decisions, by what the serving backend took, for
-	// their settlement: windows may have opened at other instants.
+	// taken has the candidate's decisions by the serving backend's takes. Settlements
+	// need them, because the candidate's windows may have opened at other times.
 	taken  map[takeID]throttler.Decision
-	oldest []takeID // a ring, as long as taken may be
+	oldest []takeID // a ring that bounds taken
 	next   int
 }
 
@@ -83,11 +83,11 @@ func (w *worker) show(ctx context.Context, s shown) {
 	}
 }
 
-// inStep has the candidate decide about a count that it has, and begin none.
+// inStep makes the candidate decide only about counts that it has, and create none.
 var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 
-// opens reports whether a count may begin with decision d: there is no fixed
-// window in it that was open before.
+// opens reports whether the candidate may create counts for decision d: no fixed
+// window in it was open before.
 func opens(d throttler.Decision) bool {
 	for _, s := range d.Limits() {
 		opensWhenCharged := s.Limit.Algorithm == throttler.FixedWindow && !s.Limit.Aligned
@@ -98,9 +98,9 @@ func opens(d throttler.Decision) bool {
 	return true
 }
 
-// takeID names a take that was allowed. Takes of one millisecond that charge the
-// same are told apart by nth: which of them is settled is the same to both
-// backends.
+// takeID names a take that was allowed. nth distinguishes takes of one millisecond
+// that charge the same; which of them is settled makes no difference to either
+// backend.
 type takeID struct {
 	count countID // of the first charge
 	at    int64
@@ -114,8 +114,7 @@ func takeIDOf(d *throttler.Decision) takeID {
 	return takeID{count: idOf(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
 }
 
-// remember remembers d, the candidate's decision about a take of the serving
-// backend.
+// remember stores d, the candidate's decision about a take of the serving backend.
 func (w *worker) remember(serving *throttler.Decision, d throttler.Decision) {
 	id := takeIDOf(serving)
 	for w.taken[id].Allowed {
@@ -126,7 +125,7 @@ func (w *worker) remember(serving *throttler.Decision, d throttler.Decision) {
 	w.next = (w.next + 1) % len(w.oldest)
 }
 
-// recall returns what was remembered of a take, once.
+// recall returns the decision that was stored for a take, and removes it.
 func (w *worker) recall(serving *throttler.Decision) (d throttler.Decision, ok bool) {
 	id := takeIDOf(serving)
 	for {
@@ -142,7 +141,7 @@ func (w *worker) recall(serving *throttler.Decision) (d throttler.Decision, ok b
 	return d, ok
 }
 
-// missed notes that the candidate did not see s, or may not have. A refusal
+// missed records that the candidate did not process s, or may not have. A refusal
 // changed nothing.
 func (w *worker) missed(charges []throttler.Charge, s *shown) {
 	if s.decision.Allowed {
@@ -150,7 +149,7 @@ func (w *worker) missed(charges []throttler.Charge, s *shown) {
 	}
 }
 
-// settle settles what the candidate took, if it took it, and that is known.
+// settle settles the candidate's own take, if one is stored.
 func (w *worker) settle(ctx context.Context, shown *shown) {
 	s := shown.settlement
 	d, ok := w.recall(&s.Charged)

@@ -20,8 +20,8 @@ import (
 // startTimeout bounds how long servers that do not answer delay the start.
 const startTimeout = time.Second
 
-// backends are those that are open: the one that serves, which may stand in
-// front of others, and what ends them all.
+// backends are the open backends: the serving one, which may wrap others, and what
+// closes them all.
 type backends struct {
 	config   *config
 	log      *slog.Logger
@@ -33,9 +33,8 @@ type backends struct {
 	closers  []func()
 }
 
-// open opens the configured backends. A server that does not answer is worth a
-// warning, no more: on_failure says what becomes of its callers, and it may
-// come back.
+// open opens the configured backends. A server that does not answer is only worth a
+// warning: on_failure decides what its callers get, and it may come back.
 func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -54,7 +53,7 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 	return b, nil
 }
 
-// close ends what was opened, the last first.
+// close closes what was opened, in reverse order.
 func (b *backends) close() {
 	for i := len(b.closers) - 1; i >= 0; i-- {
 		b.closers[i]()
@@ -83,10 +82,14 @@ func (b *backends) openServing(ctx context.Context) error {
 	// An API of its own, and not the global one: tests run several demos.
 	api := isolated.NewAPI()
 	b.closers = append(b.closers, func() { _ = api.Shutdown(context.Background()) })
-	if err := api.SetProviderAndWait(ctx, flagfile.New(c.flags, &flagfile.Options{Log: b.log})); err != nil {
+	flags, err := flagfile.New(c.flags, &flagfile.Options{Log: b.log})
+	if err != nil {
+		return err
+	}
+	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
 	}
-	r, err := rollout.New(rollout.Options{Backends: all, Default: c.serving, Client: api.NewClient(), Events: true})
+	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true})
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func (b *backends) openServing(ctx context.Context) error {
 	return nil
 }
 
-// shadowPrefix begins the candidate's keys, which must not be those of a
+// shadowPrefix begins the candidate's keys, which must differ from the keys of every
 // backend that serves.
 const shadowPrefix = "weir-shadow:"
 
@@ -104,7 +107,7 @@ func (b *backends) openShadow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := shadow.New(shadow.Options{Serving: b.serving, Candidate: candidate, Deadline: b.config.deadline})
+	s, err := shadow.New(b.serving, candidate, &shadow.Options{Deadline: b.config.deadline})
 	if err != nil {
 		return err
 	}
@@ -113,8 +116,8 @@ func (b *backends) openShadow(ctx context.Context) error {
 	return nil
 }
 
-// openRefusals puts the refusal cache in front of all: the backends inside a
-// rollout or a shadow must be able to hand counts over, and a cache is not.
+// openRefusals wraps the refusal cache around all others: the backends inside a
+// rollout or a shadow must be able to hand counts over, and a cache cannot.
 func (b *backends) openRefusals() error {
 	r, err := refusals.New(b.serving, &refusals.Options{Except: b.config.backends.refusals.except})
 	if err != nil {

@@ -95,8 +95,8 @@ func (c *config) readDebugListen(v value) {
 	c.debugListen = v.address(hostNeeded)
 }
 
-// A decision within less is a matter of luck, and one that takes longer comes
-// when the client has given up.
+// A shorter deadline ends most decisions, and a longer one outlasts the client's
+// own.
 const (
 	minDeadline = time.Millisecond
 	maxDeadline = 30 * time.Second
@@ -109,10 +109,9 @@ func (c *config) readDeadline(v value) {
 	}
 }
 
-// The shortest prefixes that a proxy's network may have: those of the networks
-// 10.0.0.0/8 and fc00::/7, the largest that are private. A shorter one has
-// public addresses, and any client that is there could choose the address that
-// it is counted by.
+// The shortest prefixes that a proxy's network may have, as the largest private
+// networks have them: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public
+// addresses, and a client at one could choose the address that it is counted by.
 const (
 	minPrefix4 = 8
 	minPrefix6 = 7

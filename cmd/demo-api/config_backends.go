@@ -17,7 +17,7 @@ const (
 
 // backendsConfig is where counts live.
 type backendsConfig struct {
-	serving   string // its name, or, with flags, that of the flag's default
+	serving   string // its name; with flags, the name of the flag's default
 	shards    []shardConfig
 	resharded []shardConfig
 	servers   []serverConfig

@@ -331,7 +331,7 @@ func manyPolicies(n int) string {
 	return text.String()
 }
 
-// TestConfigTimeIsLinear compares the times of small and large files. That of n
+// TestConfigTimeIsLinear compares the times of small and large files. The time for n
 // policies once grew with n², because each value was looked for from the top of
 // the file: 20,000 took 18.5 s.
 func TestConfigTimeIsLinear(t *testing.T) {

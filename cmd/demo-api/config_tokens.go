@@ -14,7 +14,7 @@ type tokensConfig struct {
 	madeUp   bool              // the tokens are no secret: they are the demo's own
 }
 
-// defaultTokens returns those of a demo without tokens in its configuration.
+// defaultTokens returns the tokens of a demo that configures none.
 func defaultTokens() tokensConfig {
 	return tokensConfig{madeUp: true, subjects: map[string]string{"demo-alice": "alice", "demo-bob": "bob"}}
 }

@@ -66,7 +66,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	share(t, flags, 0)
 	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: %v}]}\n", *rolloutQuota, *rolloutWindow)
 	var demos []*demo
-	o := load.Options{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client"}
+	o := load.Config{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client"}
 	for range 3 {
 		d := startDemo(t, config)
 		demos = append(demos, d)
@@ -123,7 +123,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 	if err := os.WriteFile(flags, []byte("{\n  \"flags\": {\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.stderr.find(t, `(the flags' file is wrong, their last good state holds" error=\S*flags.json: line 3: the JSON ends too early)`, d.ended)
+	d.stderr.find(t, `(the flags' file is wrong; its last good state stays in use" error=\S*flags.json: line 3: the JSON ends too early)`, d.ended)
 	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "3/60 core" {
 		t.Errorf("got %v, want 200 3/60", r)
 	}
@@ -139,7 +139,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 		t.Errorf("got log %q", log)
 	}
 	share(t, flags, 100)
-	late.stderr.find(t, `(flags were read)`, late.ended)
+	late.stderr.find(t, `(read the flags)`, late.ended)
 	if r := late.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "5/60 core" {
 		t.Errorf("got %v, want 200 5/60", r)
 	}
@@ -236,7 +236,7 @@ func TestResharding(t *testing.T) {
 	}
 	all(1)
 	say("redis-resharded")
-	d.stderr.find(t, `(flags were read)`, d.ended)
+	d.stderr.find(t, `(read the flags)`, d.ended)
 	all(2)
 	all(3)
 	if s := d.backend().Rollout; s.Moved == 0 || s.Moved == clients || s.Served["redis-resharded"] == 0 {

@@ -281,8 +281,8 @@ func TestDebugIsForTheOperator(t *testing.T) {
 	}
 }
 
-// TestChain charges members and their organisation together: who has used up
-// its own quota costs the organisation nothing.
+// TestChain charges members and their organisation together: a member that has used
+// up its own quota costs the organisation nothing.
 func TestChain(t *testing.T) {
 	d := startDemo(t, "tokens: {one: {}, two: {}}\npolicies:\n  org: {limits: [{quota: 5, window: 1h}]}\n  org.member: {limits: [{quota: 3, window: 1h}]}\n")
 	for _, test := range []struct{ org, member, want string }{

@@ -103,7 +103,7 @@ func measureEstimate(t traffic) figures {
 				admitted = admitted[1:]
 			}
 			really := int64(len(admitted))
-			fits := s.Look(limits, 1, now, results[:])
+			fits := s.Evaluate(limits, 1, now, results[:])
 			f.decisions++
 			f.errorSum += math.Abs(float64(results[0].Used - really))
 			switch {
@@ -133,7 +133,7 @@ func worstWindow(a throttler.Algorithm) (most int) {
 		for len(admitted) > 0 && admitted[0]+measuredWindow <= now {
 			admitted = admitted[1:]
 		}
-		if s.Look(limits, 1, now, results[:]) {
+		if s.Evaluate(limits, 1, now, results[:]) {
 			s.Charge(limits, 1, now, results[:])
 			admitted = append(admitted, now)
 			most = max(most, len(admitted))

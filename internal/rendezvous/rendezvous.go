@@ -13,10 +13,10 @@ type Ring struct {
 	members []uint64 // hashes of their names
 }
 
-// New returns a ring of the members so named. Every process that shares counts
-// needs the same names and seed; the order of names does not matter to which
-// name is chosen. A secret seed keeps whoever picks keys from piling them up
-// on one member.
+// New returns a Ring of the named members. Every process that shares counts needs
+// the same names and seed; the order of names does not affect which name is chosen.
+// A secret seed keeps clients that choose their own keys from piling them up on one
+// member.
 func New(seed uint64, names []string) *Ring {
 	r := &Ring{seed: seed, members: make([]uint64, len(names))}
 	for i, name := range names {

@@ -24,13 +24,13 @@ func Memcached(t testing.TB, extraArgs ...string) *MemcachedServer {
 	return s
 }
 
-// StartMemcached is Memcached without a test: whoever calls it calls Stop. The
-// server ends with the program at the latest.
+// StartMemcached is like Memcached, for use outside tests. The caller must call
+// Stop. The server ends with the program at the latest.
 func StartMemcached(extraArgs ...string) (*MemcachedServer, error) {
 	command := func(port, _ string) *exec.Cmd {
 		args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
 		if os.Getuid() == 0 {
-			args = append(args, "-u", "root") // it refuses to run as root unless told to
+			args = append(args, "-u", "root") // without it, memcached refuses to run as root
 		}
 		return exec.Command("memcached", append(args, extraArgs...)...)
 	}

@@ -42,8 +42,8 @@ func ended(t testing.TB, s *RedisServer, err error) *RedisServer {
 	return s
 }
 
-// StartRedis is Redis without a test: whoever calls it calls Stop. The server
-// ends with the program at the latest.
+// StartRedis is like Redis, for use outside tests. The caller must call Stop. The
+// server ends with the program at the latest.
 func StartRedis(extraArgs ...string) (*RedisServer, error) {
 	command := func(port, dir string) *exec.Cmd {
 		args := []string{
@@ -60,8 +60,8 @@ func StartRedis(extraArgs ...string) (*RedisServer, error) {
 	return &RedisServer{Server: s}, nil
 }
 
-// StartRedisReplica is RedisReplica without a test: whoever calls it calls
-// Stop.
+// StartRedisReplica is like RedisReplica, for use outside tests. The caller must
+// call Stop.
 func StartRedisReplica(primary *RedisServer, extraArgs ...string) (*RedisServer, error) {
 	s, err := StartRedis(extraArgs...)
 	if err != nil {

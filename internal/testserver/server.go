@@ -37,7 +37,7 @@ type Server struct {
 	Addr string
 
 	command func(port, dir string) *exec.Cmd
-	// answers asks the server at addr who it is: nil if it is process pid.
+	// answers returns nil if the server at addr is process pid.
 	// Free ports are found by closing them, so another may have come first.
 	answers func(addr string, pid int) error
 
@@ -122,7 +122,7 @@ func (s *Server) Stop() {
 }
 
 // Pause freezes the process: it takes connections and does not answer, like a
-// host that hangs. It returns when every thread of it stands still.
+// host that hangs. It returns when all of its threads have stopped.
 func (s *Server) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *Server) Resume() {
 	}
 }
 
-// restart kills the server if it runs and starts it anew at the same address.
+// restart kills the server if it runs, and starts it at the same address.
 func (s *Server) restart() error {
 	s.mu.Lock()
 	s.kill()

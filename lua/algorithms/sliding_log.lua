@@ -4,9 +4,9 @@
 -- being the offset of its slots, of which first holds the oldest entry.
 --
 -- A charge writes one slot, and trimming moves first on, so that what a take costs
--- does not grow with the log. When a ring is full the state is stored anew, each ring
+-- does not grow with the log. When a ring is full the state is rewritten, each ring
 -- with room for half as many more; when three quarters are free, too. Between two
--- such writings lie charges in proportion to the entries, so each charge pays for a
+-- rewrites lie charges in proportion to the entries, so each charge pays for a
 -- constant part.
 --
 -- Provides sliding_log. Uses MAX_LOG_COST of numbers.lua.
@@ -41,7 +41,7 @@ local function sliding_log()
     if #bytes > straight then redis.call('SETRANGE', r.key, r.base, string.sub(bytes, straight + 1)) end
   end
 
-  -- Takes the log out of the key: the state is stored anew.
+  -- Reads the log out of the key, to rewrite the state.
   local function load(r) r.log = get(r, 0, r.entries) end
 
   -- The instant and the cost of the newest entry.

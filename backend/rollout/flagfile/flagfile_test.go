@@ -3,6 +3,7 @@ package flagfile_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
 	"github.com/weir-go/weir/backend/rollout/flagfile"
+	"github.com/weir-go/weir/throttler"
 )
 
 const flagKey = "throttler-backend"
@@ -28,7 +30,7 @@ func withTargeting(targeting string) string {
   "targeting": ` + targeting + `}}}`
 }
 
-// log is what a Provider told.
+// log collects a Provider's log.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -62,12 +64,37 @@ func newFile(t *testing.T, text string) *file {
 		f.write(text)
 	}
 	api := isolated.NewAPI()
-	f.err = api.SetProviderAndWait(t.Context(), flagfile.New(f.name, &flagfile.Options{
+	f.err = api.SetProviderAndWait(t.Context(), newProvider(t, f.name, &flagfile.Options{
 		Poll: time.Millisecond, Log: slog.New(slog.NewTextHandler(f.log, nil)),
 	}))
 	t.Cleanup(func() { _ = api.Shutdown(context.Background()) })
 	f.client = api.NewClient()
 	return f
+}
+
+func newProvider(t testing.TB, name string, options *flagfile.Options) *flagfile.Provider {
+	t.Helper()
+	p, err := flagfile.New(name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestNewSaysWhatIsWrong(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options flagfile.Options
+		want    string
+	}{
+		{"", flagfile.Options{}, `flagfile: name is ""; it must be the name of a file in flagd's form: invalid argument`},
+		{"flags.json", flagfile.Options{Poll: -time.Second}, "flagfile: Poll is -1s; it must be positive, or 0 for 200ms: invalid argument"},
+	} {
+		_, err := flagfile.New(test.name, &test.options)
+		if err == nil || err.Error() != test.want || !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+	}
 }
 
 func (f *file) write(text string) {
@@ -333,7 +360,7 @@ func TestStartWithoutAFile(t *testing.T) {
 	f.waitFor("redis")
 }
 
-// Whatever stands in a file: an error, or flags that can be evaluated.
+// Any file is an error, or has flags that can be evaluated.
 func FuzzFile(f *testing.F) {
 	for _, targeting := range []string{
 		`{"fractional": [["redis", 30], ["memcached", 70]]}`, `{"fractional": [{"cat": [{"var": "x"}]}, ["redis"], [null, 3]]}`,
@@ -346,7 +373,7 @@ func FuzzFile(f *testing.F) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p := flagfile.New(name, &flagfile.Options{Poll: time.Hour})
+		p := newProvider(t, name, &flagfile.Options{Poll: time.Hour})
 		if err := p.Init(openfeature.EvaluationContext{}); err == nil {
 			p.StringEvaluation(t.Context(), flagKey, "unset", openfeature.FlattenedContext{openfeature.TargetingKey: "alice", "x": 1.5})
 		}
@@ -360,7 +387,7 @@ func BenchmarkEvaluation(b *testing.B) {
 		b.Fatal(err)
 	}
 	api := isolated.NewAPI()
-	if err := api.SetProviderAndWait(b.Context(), flagfile.New(name, nil)); err != nil {
+	if err := api.SetProviderAndWait(b.Context(), newProvider(b, name, nil)); err != nil {
 		b.Fatal(err)
 	}
 	defer func() { _ = api.Shutdown(context.Background()) }()

@@ -2,8 +2,8 @@ package flagfile
 
 import "testing"
 
-// The values are those of Austin Appleby's MurmurHash3_x86_32, for each length of
-// what is left behind whole blocks.
+// The values come from Austin Appleby's MurmurHash3_x86_32, one for each length of
+// the tail after whole blocks.
 func TestMurmur3(t *testing.T) {
 	for text, want := range map[string]uint32{
 		"":                 0,

@@ -37,15 +37,20 @@ import (
 	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
+
+	"github.com/weir-go/weir/throttler"
 )
 
-// Options are what a Provider can be told. The zero value, and nil, are fine.
+// DefaultPoll is the time between two reads of the file if Options sets none.
+const DefaultPoll = 200 * time.Millisecond
+
+// Options configures a Provider. Nil and the zero value select the defaults.
 type Options struct {
-	// Poll is how often the file is read. If zero, 200 ms.
+	// Poll is the time between two reads of the file. If zero, DefaultPoll.
 	Poll time.Duration
 
-	// Log is told of new states and of what is wrong with the file, with its
-	// place in it. If nil, slog.Default.
+	// Log receives a line when the flags change, and one when the file is wrong,
+	// which says what is wrong and in which line. If nil, slog.Default().
 	Log *slog.Logger
 }
 
@@ -61,10 +66,10 @@ type Provider struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	// of the goroutine alone:
-	text    []byte // the file as last read
-	problem error  // what is wrong with it
-	again   bool   // that was so twice, and told
+	// Owned by the goroutine.
+	text     []byte // the file as last read
+	problem  error  // what is wrong with it
+	reported bool   // problem was seen twice, and logged
 }
 
 var (
@@ -73,20 +78,34 @@ var (
 	_ openfeature.EventHandler    = (*Provider)(nil)
 )
 
-// New returns a Provider of the file of that name, to be given to
-// openfeature.SetProviderAndWait or its like.
-func New(name string, options *Options) *Provider {
-	p := &Provider{name: name, poll: 200 * time.Millisecond, log: slog.Default(), events: make(chan openfeature.Event, 16)}
-	if options != nil && options.Poll > 0 {
-		p.poll = options.Poll
+// New returns a Provider of the flags in the named file, for
+// openfeature.SetProviderAndWait and the like. It does not read the file: Init
+// does. Errors are about the name and options, and wrap throttler.ErrInvalid.
+func New(name string, options *Options) (*Provider, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
 	}
-	if options != nil && options.Log != nil {
-		p.log = options.Log
+	switch {
+	case name == "":
+		return nil, invalid("name is %q; it must be the name of a file in flagd's form", name)
+	case o.Poll < 0:
+		return nil, invalid("Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
 	}
-	return p
+	if o.Poll == 0 {
+		o.Poll = DefaultPoll
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Provider{name: name, poll: o.Poll, log: o.Log, events: make(chan openfeature.Event, 16)}, nil
 }
 
-// Check returns what is wrong with the file of that name, or nil.
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("flagfile: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// Check returns an error that says what is wrong with the named file, or nil.
 func Check(name string) error {
 	text, err := read(name)
 	if err == nil {
@@ -98,16 +117,16 @@ func Check(name string) error {
 	return nil
 }
 
-// Init reads the file, and begins to watch it. If it is missing or wrong, it
-// returns an error and watches all the same: flags have no values until it is
-// right.
+// Init reads the file and starts to watch it. If the file is missing or wrong, Init
+// returns an error and watches it all the same: flags have no values until the file
+// is right.
 func (p *Provider) Init(openfeature.EvaluationContext) error {
 	p.text, p.problem = read(p.name)
 	if p.problem == nil {
 		p.problem = p.load()
 	}
 	if p.problem != nil {
-		p.again = true
+		p.reported = true
 		p.problem = fmt.Errorf("%s: %w", p.name, p.problem)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -117,7 +136,7 @@ func (p *Provider) Init(openfeature.EvaluationContext) error {
 	return err
 }
 
-// Shutdown ends watching.
+// Shutdown stops watching the file.
 func (p *Provider) Shutdown() {
 	if p.stop != nil {
 		p.stop()
@@ -125,10 +144,10 @@ func (p *Provider) Shutdown() {
 	}
 }
 
-// EventChannel tells the SDK of changes.
+// EventChannel returns the channel of the provider's events.
 func (p *Provider) EventChannel() <-chan openfeature.Event { return p.events }
 
-// Metadata names the provider.
+// Metadata returns the provider's name, flagfile.
 func (p *Provider) Metadata() openfeature.Metadata { return openfeature.Metadata{Name: "flagfile"} }
 
 // Hooks returns none.
@@ -142,7 +161,7 @@ func (p *Provider) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.look(ctx)
+			p.readAgain(ctx)
 		}
 	}
 }
@@ -153,7 +172,7 @@ const maxBytes = 4 << 20
 func read(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the name, which stands in front
+		return nil, errors.Unwrap(err) // without the name, which callers add
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
@@ -163,10 +182,10 @@ func read(name string) ([]byte, error) {
 	return text, err
 }
 
-// look reads the file and takes its state over, if it has changed and is good.
-// What is wrong is told when it was so twice: a file that is being written is
+// readAgain reads the file and loads its flags if it has changed and is good. A
+// problem is logged when it is seen twice in a row: a file that is being written is
 // wrong for a moment.
-func (p *Provider) look(ctx context.Context) {
+func (p *Provider) readAgain(ctx context.Context) {
 	text, err := read(p.name)
 	same := err == nil && p.problem == nil && bytes.Equal(text, p.text)
 	if same {
@@ -178,8 +197,8 @@ func (p *Provider) look(ctx context.Context) {
 		err = p.load()
 	}
 	if err == nil {
-		p.problem, p.again = nil, false
-		p.log.Info("flags were read", "file", p.name)
+		p.problem, p.reported = nil, false
+		p.log.Info("read the flags", "file", p.name)
 		if !wasGood {
 			p.emit(ctx, openfeature.ProviderReady, "the file is right again")
 		}
@@ -188,17 +207,17 @@ func (p *Provider) look(ctx context.Context) {
 	}
 	p.problem = fmt.Errorf("%s: %w", p.name, err)
 	if wasGood || before.Error() != p.problem.Error() {
-		p.again = false
+		p.reported = false
 		return
 	}
-	if !p.again {
-		p.again = true
-		p.log.Warn("the flags' file is wrong, their last good state holds", "error", p.problem)
+	if !p.reported {
+		p.reported = true
+		p.log.Warn("the flags' file is wrong; its last good state stays in use", "error", p.problem)
 		p.emit(ctx, openfeature.ProviderStale, p.problem.Error())
 	}
 }
 
-// load takes over the state that p.text has.
+// load parses p.text and makes its flags the current ones.
 func (p *Provider) load() error {
 	flags, err := parse(p.text)
 	if err == nil {

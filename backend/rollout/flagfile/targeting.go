@@ -92,8 +92,8 @@ func evaluate(rules []rule, s scope) ([]any, error) {
 	return values, nil
 }
 
-// operators are those of JsonLogic that rollouts need beside fractional: to
-// have some clients on a side by name.
+// operators are the JsonLogic operators that rollouts need in addition to
+// fractional, to put some clients on a side by name.
 var operators = map[string]func([]rule) (rule, error){
 	"if":  compileIf,
 	"==":  compileEqual,

@@ -100,7 +100,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	fmt.Fprintln(stdout, "Ctrl-C ends them all")
 	err = cmd.Run()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
-		return nil // we were told to end, and the demo ended well
+		return nil // ctx ended, and the demo exited cleanly
 	}
 	if err != nil {
 		return fmt.Errorf("the demo: %w", err)

@@ -8,7 +8,7 @@ import (
 // A process that was paused finds its timer run out, and goes on waiting.
 func TestPauseIsNoHang(t *testing.T) {
 	for range 100 {
-		p := patience{timer: time.NewTimer(0), step: time.Hour, steps: 2}
+		p := timeout{timer: time.NewTimer(0), step: time.Hour, steps: 2}
 		answered := make(chan int)
 		go func() { answered <- 7 }()
 		if value, ok := receive(answered, &p); value != 7 || !ok {
@@ -18,7 +18,7 @@ func TestPauseIsNoHang(t *testing.T) {
 }
 
 func TestPatienceEnds(t *testing.T) {
-	p := patience{timer: time.NewTimer(0), step: 1, steps: 4}
+	p := timeout{timer: time.NewTimer(0), step: 1, steps: 4}
 	if _, ok := receive(make(chan int), &p); ok || p.steps != 0 {
 		t.Errorf("got %t with %d steps left, want false with none", ok, p.steps)
 	}
