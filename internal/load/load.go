@@ -1,6 +1,6 @@
-// Package load is many HTTP clients behind rate limits, who check what they
-// are told: that nobody gets more than the quota in a window, that reset-at
-// stands still inside one, and that nothing fails.
+// Package load runs many HTTP clients against a rate limited server and checks
+// every response: that no client gets more than the quota in a window, that the
+// reset time does not change within one, and that nothing fails.
 package load
 
 import (

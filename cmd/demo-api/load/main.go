@@ -3,11 +3,11 @@
 //
 //	go run ./cmd/demo-api/load -clients 1000 -every 400ms -for 60s http://127.0.0.1:8080
 //
-// Its clients are told apart by tokens that they invent: the demo's configuration
-// needs "tokens: any", as that of make stack has.
+// Each client has a token that it makes up: the demo's configuration needs
+// "tokens: any", as make stack writes it.
 //
-// Each second it prints what was served and refused, latencies, and what broke
-// a promise. It ends with status 1 if anything did.
+// Each second it prints what was served and refused, latencies, and wrong
+// responses. It exits with status 1 if there were any.
 package main
 
 import (
