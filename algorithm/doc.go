@@ -1,15 +1,14 @@
-// Package algorithm is the five algorithms in pure Go: state, limits, cost and
-// now in; state and answer out. No clock, no locks, no I/O.
+// Package algorithm is the five algorithms in pure Go: a function of state, limits,
+// cost and time, without clock, locks or I/O.
 //
-// The memory and Memcached backends run it, and it is the model that the Redis
-// scripts are held against: they keep the same bytes (see [State.Append]) and
-// must give the same answers.
+// It is for those who write a backend; programs that use one need package
+// throttler only. The memory and Memcached backends run it. The Redis scripts keep
+// the same bytes (see [State.Append]), and tests hold them to the same answers.
 //
-// Instants and windows are int64 milliseconds here, instants since the Unix
-// epoch. All arithmetic is exact for counts up to 2^53 and windows up to a
-// year: products go through 128 bits, and what would pass the largest count or
-// instant stays there.
+// Times and windows are int64 milliseconds, times since the Unix epoch. All
+// arithmetic is exact for counts up to 2^53 and windows up to a year: products are
+// computed in 128 bits, and results saturate at the largest count or time.
 //
-// One rule decides for all five. Each says how much is used, as an integer
-// rounded up, and a charge fits while used + cost <= capacity.
+// One rule decides for all five. Each algorithm returns how much is used, as an
+// integer rounded up, and a charge fits while used + cost <= capacity.
 package algorithm

@@ -1,9 +1,8 @@
 // Package clock provides the time to the rest of weir.
 //
-// Every decision is made at a time that the application chooses: no server's
-// clock and no TTL takes part in it. That lets a test travel in time against a
-// real Redis, and lets many processes agree on one window without comparing
-// their clocks with a server's.
+// Every decision is made at a time that the application chooses; no server's clock
+// and no TTL affects it. So a test can move the time against a real Redis, and
+// processes agree on one window without comparing their clocks with a server's.
 package clock
 
 import (

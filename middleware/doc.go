@@ -1,4 +1,4 @@
-// Package middleware puts a throttler in front of an http.Handler.
+// Package middleware limits the requests to an http.Handler.
 //
 // A [Classifier] determines the charges of each request. They are taken before
 // the handler runs, so that requests in flight count. The response reports the
@@ -17,33 +17,34 @@
 // and [Options.OnFailure] is [Open]. A policy or cost that is not valid is an error
 // of [New], or a 500 if it comes with the request. A panic is refunded only while
 // nothing of the response was sent. A client that hangs up once its handler runs,
-// or breaks off its request, is charged. [Options.Log] receives everything that goes
-// wrong.
+// or breaks off its request, is charged. [Options.Log] receives what goes wrong.
+//
+// The package does not authenticate, and does not limit requests in flight.
 //
 // # Several limits
 //
-// Limits on one caller belong into one decision: [All] takes all of them or none.
-// Here 304s are free of the first and count against the second, as at GitHub:
+// Limits on one caller belong in one decision: [All] charges all of them or none.
+// Here 304s are free under the first and count under the second, as at GitHub:
 //
-//	middleware.All(middleware.Limit(core, who), middleware.Limit(secondary, who).NoRefund())
+//	middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
 //
-// A limit on all callers together goes in front of one on each as a middleware of
-// its own:
+// A limit on all callers together is a middleware of its own, in front of the one on
+// each caller:
 //
 //	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
 //	if err != nil {
 //		log.Fatal(err)
 //	}
-//	each, err := middleware.New(t, middleware.Limit(core, who), nil)
+//	each, err := middleware.New(t, middleware.Limit(core, caller), nil)
 //	if err != nil {
 //		log.Fatal(err)
 //	}
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
 //
-// Middlewares in a row share an account of the request. What one refuses costs
-// nothing in those in front of it, unless another call of theirs ran a handler, or
-// something else than the refusal is sent. The headers report the limit that binds among all, and
-// the RateLimit fields list all.
+// Nested middlewares share an account of the request. A request that one refuses is
+// refunded in the outer ones, unless another call of theirs ran a handler, or another
+// response than the refusal is sent. The headers report the limit that binds among
+// all, and the RateLimit fields list all.
 //
 // # Handlers
 //

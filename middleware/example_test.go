@@ -4,70 +4,206 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"net/http/httptest"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
-// A whole main: 60 requests per hour to each user with a valid token, and to
-// each address for requests without one.
-func Example() {
-	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+var helloHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 
-	users := map[string]string{"demo-token": "alice"} // stands for your own check of tokens
-	verify := func(_ *http.Request, token string) (user string, ok bool) {
-		user, ok = users[token]
-		return user, ok
-	}
-
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	who := middleware.FirstOf(middleware.BearerToken(verify), middleware.ClientIP(nil))
-	perCaller := middleware.Limit(core, who)
-
-	t := throttler.New(memorybackend.New(nil), nil)
-	limit, err := middleware.New(t, perCaller, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	status, err := middleware.Status(t, perCaller, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	http.Handle("GET /hello", limit(handler))
-	http.Handle("GET /rate_limit", status)
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", nil))
+// stillThrottler returns a throttler whose clock stands still, so that the
+// examples print the same each time.
+func stillThrottler() *throttler.Throttler {
+	clk := clock.NewManual(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
+	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clk})
 }
 
-// The package comment's first program.
-func ExampleNew() {
-	handler := http.NotFoundHandler()
+// printGet asks h for path, and prints the status and some of the headers.
+func printGet(h http.Handler, path, authorization string) {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	header := w.Result().Header
+	fmt.Println(w.Code, header.Get("X-RateLimit-Resource"), "used", header.Get("X-RateLimit-Used"), "of", header.Get("X-RateLimit-Limit"))
+	if after := header.Get("Retry-After"); after != "" {
+		fmt.Println("retry after", after, "s")
+	}
+}
 
-	t := throttler.New(memorybackend.New(nil), nil)
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+// Each client address gets two requests an hour.
+func Example() {
+	t := stillThrottler()
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
 	limit, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
+	h := limit(helloHandler)
+	printGet(h, "/hello", "")
+	printGet(h, "/hello", "")
+	printGet(h, "/hello", "")
+	// Output:
+	// 200 core used 1 of 2
+	// 200 core used 2 of 2
+	// 429 core used 2 of 2
+	// retry after 3600 s
 }
 
-// A limit on all callers together, in front of one on each.
-func ExampleNew_stacked() {
-	handler := http.NotFoundHandler()
-	t := throttler.New(memorybackend.New(nil), nil)
-	global := &throttler.Policy{Name: "global", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second}}}
+// Requests with a valid token count for its user; all others count for the
+// client's address, so an invented token does not get a fresh quota.
+func ExampleFirstOf() {
+	t := stillThrottler()
+	users := map[string]string{"demo-token": "alice"} // in place of your own check of tokens
+	verify := func(_ *http.Request, token string) (user string, ok bool) {
+		user, ok = users[token]
+		return user, ok
+	}
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	who := middleware.ClientIP(nil)
+	caller := middleware.FirstOf(middleware.BearerToken(verify), middleware.ClientIP(nil))
+	limit, err := middleware.New(t, middleware.Limit(core, caller), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limit(helloHandler)
+	printGet(h, "/hello", "Bearer demo-token")
+	printGet(h, "/hello", "")
+	printGet(h, "/hello", "Bearer invented")
+	// Output:
+	// 200 core used 1 of 60
+	// 200 core used 1 of 60
+	// 200 core used 2 of 60
+}
+
+// Two limits on one caller are one decision. A 304 is free of the first and
+// counts against the second.
+func ExampleAll() {
+	t := stillThrottler()
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	secondary := &throttler.Policy{Name: "secondary", Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}}}
+	caller := middleware.ClientIP(nil)
+	both := middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
+
+	limit, err := middleware.New(t, both, &middleware.Options{RateLimitFields: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	notModified := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
+	for _, h := range []http.Handler{helloHandler, notModified} {
+		w := httptest.NewRecorder()
+		limit(h).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/hello", nil))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "core";r=59;t=3600, "secondary";r=899;t=60
+	// 304 "core";r=59;t=3600, "secondary";r=898;t=60
+}
+
+// A limit on all callers together runs before the one on each. What the inner
+// one refuses costs nothing in the outer one.
+func ExampleNew_stacked() {
+	t := stillThrottler()
+	global := &throttler.Policy{Name: "global", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second}}}
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 
 	together, err := middleware.New(t, middleware.Limit(global, middleware.Everyone()), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	each, err := middleware.New(t, middleware.Limit(core, who), nil)
+	each, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", together(each(handler))))
+	h := together(each(helloHandler))
+	printGet(h, "/hello", "")
+	printGet(h, "/hello", "")
+	// Output:
+	// 200 core used 1 of 1
+	// 429 core used 1 of 1
+	// retry after 3600 s
+}
+
+// A client reads its limits without being charged.
+func ExampleStatus() {
+	t := stillThrottler()
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	perClient := middleware.Limit(core, middleware.ClientIP(nil))
+	limit, err := middleware.New(t, perClient, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	status, err := middleware.Status(t, perClient, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /hello", limit(helloHandler))
+	mux.Handle("GET /rate_limit", status)
+
+	printGet(mux, "/hello", "")
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/rate_limit", nil))
+	fmt.Println(w.Body)
+	// Output:
+	// 200 core used 1 of 60
+	// {"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893502800}}}
+}
+
+// The handler knows what a request cost when the work is done. Called before the
+// response begins, SetCost also corrects the headers.
+func ExampleSetCost() {
+	t := stillThrottler()
+	rows := &throttler.Policy{Name: "rows", Limits: []throttler.Limit{{Quota: 1000, Window: time.Minute}}}
+	perClient := middleware.Limit(rows, middleware.ClientIP(nil)).CostReported()
+	limit, err := middleware.New(t, perClient, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	query := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		const found = 42 // rows that the query returned
+		if err := middleware.SetCost(r, found); err != nil {
+			log.Print(err)
+		}
+		fmt.Fprintln(w, found, "rows")
+	})
+	printGet(limit(query), "/query", "")
+	// Output: 200 rows used 42 of 1000
+}
+
+// A stricter policy is tried out: it is evaluated and reported, not enforced.
+func ExampleOptions_dryRun() {
+	t := stillThrottler()
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	stricter := &throttler.Policy{Name: "core-dry-run", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	caller := middleware.ClientIP(nil)
+
+	refused := 0
+	try, err := middleware.New(t, middleware.Limit(stricter, caller), &middleware.Options{
+		DryRun: func(_ *http.Request, d throttler.Decision) {
+			if !d.Allowed {
+				refused++ // in a server: an atomic counter, or a metric
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := middleware.New(t, middleware.Limit(core, caller), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := try(limit(helloHandler))
+	printGet(h, "/hello", "")
+	printGet(h, "/hello", "")
+	fmt.Println("the stricter policy would have refused", refused)
+	// Output:
+	// 200 core used 1 of 60
+	// 200 core used 2 of 60
+	// the stricter policy would have refused 1
 }

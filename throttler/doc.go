@@ -1,49 +1,55 @@
-// Package throttler is the front door of weir: it decides whether a client
-// may do what it asks for, and says what is left to it.
-//
-// # The model
-//
-// A [Policy] is a named list of limits, such as "core" or "search". A [Limit]
-// allows a quota of units per window, counted by one of five algorithms. A
-// [Charge] asks for some units, its cost, from everything a policy allows to
-// one key: a user, a token, an address. [Throttler.Take] decides about one
-// charge or several and, if all of their limits have room, charges them all;
-// if one has not, it charges none. The [Decision] reports every limit: used,
-// remaining, the instant at which the whole quota is free again, and, after a
-// refusal, the earliest instant at which the same charge would fit.
+// Package throttler decides whether to allow a request, and reports how much
+// quota is left and when to retry.
 //
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 //	t := throttler.New(memorybackend.New(nil), nil)
 //	d, err := t.Take(ctx, core.Charge("alice"))
 //
-// A refusal is a Decision that is not Allowed, never an error. An error means
-// a bad argument ([ErrInvalid]) or a backend that did not answer
-// ([ErrUnavailable]).
+// A refusal is a [Decision] that is not Allowed, never an error. An error means a
+// bad argument ([ErrInvalid]) or a backend that did not answer ([ErrUnavailable]).
 //
-// [Throttler.Peek] reads without charging. [Throttler.Refund] gives back what
-// a decision took, to the window that was charged and to no other.
-// [Throttler.Settle] corrects a cost that was only an estimate.
+// For HTTP servers, package middleware does all of this. The package does not
+// limit requests in flight, and does not wait: a caller decides what to do with a
+// refusal.
 //
-// # Counts and where they live
+// # Words
 //
-// Counts live in a [Backend]: in this process, in sharded Redis, in Memcached.
-// All of them keep one contract, which is written down at [Backend], and give
-// the same answers.
+//   - A [Limit] is a quota of units per window, counted by an [Algorithm].
+//   - A [Policy] is a named list of limits, such as "core" or "search".
+//   - A key is the client that is charged: a user, a token, an address.
+//   - A [Charge] asks for some units, its cost, under a policy for a key.
+//   - A count is what a backend keeps for a policy, a key and a partition.
+//   - A window is live while now is before its reset time, and has expired at
+//     that time.
+//   - Used is what counts now, and remaining what is left of the quota, never
+//     below zero.
+//   - The reset time is when the whole quota is free again, if nothing more is
+//     charged.
+//   - The retry time is the first time at which the same charge would fit.
+//   - A [Backend] keeps counts, in this process, in Redis or in Memcached. A shard
+//     is one server of a backend, with its replicas.
 //
-// A count belongs to a policy's name, a key, and a partition. All charges of
-// one take live in one partition, and so on one server: the key of the first
-// charge, unless the charges name another. Put the outermost first:
+// [Throttler.Take] decides about one charge or several. If all of their limits
+// have room, it charges them all; otherwise none. [Throttler.Peek] reads without
+// charging. [Throttler.Refund] returns what a decision took, to the window that
+// was charged and to no other. [Throttler.Settle] corrects a cost that was an
+// estimate.
+//
+// # Partitions
+//
+// The charges of one take share a partition, which selects the server that
+// decides: the key of the first charge, unless the charges name another. Put the
+// broadest charge first:
 //
 //	t.Take(ctx, orgs.Charge("acme"), teams.Charge("blue"), users.Charge("alice"))
 //
-// The count of alice inside acme is another one than that of alice alone; to
-// read it alone, name its partition: Charge{Policy: users, Key: "alice",
-// Partition: "acme"}.
+// The partition is part of a count's identity. The count of alice inside acme is
+// not the count of alice alone; to read it, name its partition:
+// Charge{Policy: users, Key: "alice", Partition: "acme"}.
 //
 // # Time
 //
-// Every decision is made at the instant that the throttler's clock shows,
-// counted in whole milliseconds. A window is live while now is before its
-// reset-at; at that instant exactly it is over. Reset-at is stored beside the
-// count, so that every process tells the same one.
+// A decision is made at the time of the throttler's clock, in whole milliseconds.
+// The reset time of a window is stored with the count, so every process reports
+// the same one.
 package throttler

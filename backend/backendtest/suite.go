@@ -6,8 +6,8 @@
 //		backendtest.Run(t, func(t *testing.T) throttler.Backend { return memorybackend.New(nil) })
 //	}
 //
-// What only some backends can do wrong, such as to read from a replica that
-// lags, is left to their own tests.
+// It does not test what can go wrong in some backends only, such as reads from a
+// replica that lags.
 package backendtest
 
 import (

@@ -1,21 +1,23 @@
-// Package memcachedbackend keeps counts in Memcached 1.6.
+// Package memcachedbackend keeps counts in Memcached 1.6, for many processes that
+// have Memcached. If you can choose, package redisbackend is the better store: it
+// decides on the server, and does not evict unless configured to.
 //
-// Memcached decides nothing: a partition's item is read (gets), the algorithms run
-// here, and the item is written unless another process wrote it in between (cas).
-// All counts that a decision charges are written with that one item, so they are
+// Memcached makes no decisions. The backend reads a partition's item (gets), runs
+// the algorithms here, and writes the item unless another process has written it
+// since (cas). One item holds all counts that a decision charges, so they are
 // charged together or not at all. Counts that were not charged for a while move
 // from a long item to items of their own, which the same gets reads, so that a
 // decision costs the same whatever the number of counts in the partition.
 //
-// Decisions that this process makes at once about one partition share a gets and a
-// cas, so only processes contend, never goroutines of one process. A process that
-// loses the race reads again, until the decision's context is done.
+// Concurrent decisions of this process about one partition share a gets and a cas,
+// so only processes contend, never goroutines of one process. A process that loses
+// the race re-reads the item and retries until the decision's context is done.
 //
-// An eviction of a partition's item loses the partition's counts, and an eviction
-// of a count's own item that count.
+// The eviction of a partition's item loses the partition's counts, and the
+// eviction of a count's own item loses that count.
 //
-// Keys find their server by its name, as in package redisbackend. A dead
-// server's keys are not moved to another.
+// Keys find their server by its name, as in package redisbackend. A dead server's
+// keys are not moved to another.
 package memcachedbackend
 
 import (

@@ -1,13 +1,12 @@
-// Package memorybackend keeps counts in this process: the embedded default,
-// for programs of one process and for tests. It starts no goroutine and needs
-// no closing.
+// Package memorybackend keeps counts in this process. It is for programs of one
+// process and for tests: several processes would each allow the whole quota. It
+// starts no goroutine and needs no closing.
 //
-// Its memory is bounded, in keys and in bytes. When it is full, a new key takes
-// the place of a count that has expired or, of a few others, of the one that has
-// used the smallest part of its quota; the count of a key that is refused is
-// never dropped. Where all have used up their quotas, new keys are counted
-// together: they share a fixed number of counts for each policy until there is
-// room again.
+// Its memory is bounded, in keys and in bytes. When it is full, a new key replaces
+// a count that has expired or, of a few others, the one that has used the smallest
+// part of its quota; the count of a key that is refused is never dropped. If all
+// have used up their quotas, new keys are counted together: they share a fixed
+// number of counts for each policy until there is room again.
 package memorybackend
 
 import (

@@ -1,36 +1,37 @@
-// Package redisbackend keeps counts in Redis, or what speaks its protocol:
-// Redis 6.2 and later, Valkey.
+// Package redisbackend keeps counts in Redis 6.2 or later, or in Valkey. It is for
+// counts that many processes share.
 //
-// Keys are sharded by the client over named shards, each a primary with any
-// number of replicas. Takes and settlements go to the primary. Peeks go to a
-// replica, with the primary as the next choice, and run no script.
+// Keys are sharded by the client over named shards, each a primary with any number
+// of replicas. Takes and settlements go to the primary. Peeks go to a replica,
+// then to the primary if the replica does not answer, and run no script.
 //
 // # Shared round trips
 //
-// A decision is a part of one EVALSHA, for any number of limits and charges.
-// Decisions of many goroutines share round trips to a primary: while two are on
-// their way, decisions wait, in order, and the next takes up to 256 of them, as
-// calls of up to 16. Nobody waits for a timer, and a decision that finds the way
-// free goes at once, in its caller's goroutine. At most 10,000 decisions wait for
-// a primary; one more is an error that wraps throttler.ErrUnavailable.
+// A decision is part of one EVALSHA, for any number of limits and charges.
+// Decisions of many goroutines share round trips to a primary: while two are in
+// flight, decisions wait, in order, and the next round trip takes up to 256 of
+// them, as calls of up to 16. There is no timer, and a decision that finds no queue
+// is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
+// primary; one more is an error that wraps throttler.ErrUnavailable.
 //
 // Each decision has its own deadline, and its own error:
 //
-//   - A caller whose context ends before its decision was sent returns at once. It
-//     is never sent, and the error wraps the context's, not
+//   - If a context ends before its decision was sent, the caller returns at once.
+//     The decision is never sent, and the error wraps the context's, not
 //     throttler.ErrUnavailable.
-//   - A caller whose context ends later returns at once, with an error that wraps
-//     both: whether the decision was made is unknown. One that is sent in its
-//     caller's goroutine and is canceled returns with the reply, or at the deadline.
-//   - A round trip ends with the last deadline of its decisions. Where one has no
+//   - If a context ends later, the caller returns at once, with an error that
+//     wraps both: whether the decision was made is unknown. A decision that is
+//     sent in its caller's goroutine and is canceled returns with the reply, or at
+//     the deadline.
+//   - A round trip ends with the last deadline of its decisions. If one has no
 //     deadline, the client's ReadTimeout ends it. A timeout of a connection wraps
 //     context.DeadlineExceeded.
-//   - An error reply, such as OOM, is one of the decisions in its call. A key that
-//     holds something else is an error of its own decisions only.
+//   - An error reply, such as OOM, fails one of the decisions in its call. A key
+//     that holds another type fails its own decisions only.
 //
-// A dead shard's keys are not moved to another: that would hand out fresh
-// windows each time a server stumbles. Its decisions fail with an error that
-// wraps throttler.ErrUnavailable, and other shards do not notice.
+// The keys of a dead shard are not moved to another shard: each outage would hand
+// out fresh windows. Its decisions fail with an error that wraps
+// throttler.ErrUnavailable, and other shards are not affected.
 package redisbackend
 
 import (

@@ -1,16 +1,16 @@
-// Package refusals remembers refusals. A key that another backend refused until
-// some time is refused from memory until then, in this process, without asking
-// that backend: a client that hammers costs some 100 ns a request, not a round
-// trip.
+// Package refusals remembers refusals of another backend and repeats them from
+// memory until they end. A client that keeps coming after a refusal then costs this
+// process some 100 ns a request, and the other backend nothing. It does not predict
+// refusals, and it allows nothing by itself.
 //
 // # What is remembered
 //
 // A take is refused from memory only if exactly the same charges, of the same
 // keys, costs and limits in the same order, were refused less than
-// [Options.MaxAge] ago by a clock that is never set, and the take's time is not
-// before the refusal's and before every time that the refusal names: the RetryAt
+// [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
+// refusal's, and must be before every time that the refusal names: the RetryAt
 // of a limit that refused, the ResetAt of any limit. A smaller cost, a clock that
-// steps back and the end of a window all ask the backend.
+// steps back and the end of a window all go to the backend.
 //
 // What this process does takes effect at once. A settlement or a refund made
 // through this Backend ends the refusals that share a count with it, including
@@ -20,16 +20,16 @@
 //
 // # What the answer says
 //
-// The answer is the refusal, at the time of the take. Which limits refused, their
-// RetryAt and their ResetAt are exact, but for what other processes did and clocks
-// that stepped back in the meantime. Used and Remaining are the refusal's: a
-// SlidingWindow, a SlidingLog or a bucket may have let go of some units since,
-// though of too few for the charge, and a count that had room may have been
-// charged by other takes, and its ResetAt have moved.
+// The answer is the refusal, at the time of the take. The limits that refused, their
+// RetryAt and their ResetAt are exact, except for what other processes did and
+// clocks that stepped back in the meantime. Used and Remaining are the refusal's.
+// Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
+// though too few for the charge, and other takes may have charged a count that had
+// room, and moved its ResetAt.
 //
 // # Where it belongs
 //
-// In front of a backend that is asked over a network, and in front of
+// Put it in front of a backend that is reached over a network, and in front of
 // backend/rollout and backend/shadow: the backends inside those must be able to
 // hand counts over. Peeks, and takes that are not refused from memory, go through
 // unchanged.

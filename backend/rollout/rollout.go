@@ -1,15 +1,15 @@
-// Package rollout moves clients from one backend to another while they are
-// being served: an OpenFeature flag says which of several named backends a
-// client's counts live on, and may change its mind, also halfway through a
-// window. Counts move with what was used and with their reset-at.
+// Package rollout moves clients from one backend to another while they are being
+// served. An OpenFeature flag selects the backend of each client, and may change at
+// any time, also halfway through a window. Usage and reset time move with the
+// count. Two backends over two lists of shards make it a way to reshard.
 //
-// A client whose flag has changed is moved with its next decision. That one
-// costs more round trips; others cost what the backend costs. Until all
-// processes have seen the change, those that have not are told by the backend
-// where the count went, and follow it there, so that at each instant there is
-// one count, in one place.
+// A client whose flag has changed is moved by its next decision, which costs more
+// round trips; other decisions cost what the backend costs. Processes that have
+// not seen the change learn from the backend where the count went, and follow it,
+// so that there is one count, in one backend, at any time.
 //
-// The same goes for resharding: two backends over two lists of shards.
+// It is not a fallback for a backend that fails, nor a way to keep one count in two
+// backends. All processes must run it before the flag changes.
 package rollout
 
 import (

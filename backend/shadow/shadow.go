@@ -1,16 +1,16 @@
-// Package shadow shows a candidate backend what a serving one decides, and
-// counts where the two differ: a look before a leap.
+// Package shadow mirrors decisions of a serving backend to a candidate, and counts
+// mismatches. It is for trying a backend with real traffic before a rollout.
 //
-// Answers are the serving backend's, and nothing waits for the candidate: it
-// gets the same charges afterwards, in their order, from goroutines that are
-// few and a queue that is short. If it is slow or dead, what does not fit the
-// queue is dropped, and counted.
+// Answers are the serving backend's, and no request waits for the candidate. A few
+// goroutines send it the same charges afterwards, in their order, from a short
+// queue. If the candidate is slow or dead, what does not fit the queue is dropped,
+// and counted.
 //
-// The candidate must keep its counts apart from those of any backend that
-// serves, by a prefix of its own if the servers are the same. It is shown a
-// client with fixed windows from the first on that opens: one that it opened
-// in the middle of another would never come into step. A client of which a take or
-// a settlement was dropped, or failed, is not compared until its windows are over.
+// The candidate must keep its counts apart from those of any backend that serves,
+// under another prefix if the servers are the same. A client with fixed windows is
+// mirrored from the start of its next window; a window opened midway would never
+// line up with the serving backend's. A client whose take or settlement was
+// dropped, or failed, is not compared until its windows have expired.
 package shadow
 
 import (

@@ -1,6 +1,6 @@
 // Command demo-api is a small HTTP API that shows what weir does: limits per
-// caller on a few made-up routes, GitHub's headers on every response, refunds
-// for what turned out to be free.
+// caller on a few made-up routes, GitHub's headers on every response, and refunds
+// of free responses.
 //
 // With nothing but Go installed,
 //

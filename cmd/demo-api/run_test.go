@@ -73,15 +73,15 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestReadmeIsRight reads the configuration that the README shows.
-func TestReadmeIsRight(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+// TestConfigurationPageIsRight reads the file that docs/configuration.md shows.
+func TestConfigurationPageIsRight(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, block, _ := strings.Cut(string(text), "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	c, err := parse("README.md", block)
+	c, err := parse("configuration.md", block)
 	if err != nil || len(c.backends.shards) != 2 {
 		t.Errorf("got %+v, error %v", c, err)
 	}

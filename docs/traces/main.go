@@ -1,4 +1,4 @@
-// Command traces draws one and the same traffic through the five algorithms,
+// Command traces draws the same traffic through the five algorithms,
 // and measures how far two of them are off.
 //
 //	go run ./docs/traces            writes docs/traces/*.svg

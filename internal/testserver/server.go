@@ -1,11 +1,11 @@
 // Package testserver starts private Redis and Memcached servers: on loopback,
-// on free ports, with nothing on disk but a temporary directory, and ended
-// with the program that started them. The programs are the first redis-server and
+// on free ports, with nothing on disk but a temporary directory. They end with the
+// program that started them. The programs are the first redis-server and
 // memcached on the PATH; to test another server, put it there under that name.
 //
 // Tests call [Redis], [RedisReplica] and [Memcached], which clean up after
-// themselves and fail the test if a server is not installed. Where there is no
-// test, as in a TestMain, call [StartRedis] and its like, and Stop.
+// themselves and fail the test if a server is not installed. Without a test,
+// as in a TestMain, call [StartRedis], [StartRedisReplica] or [StartMemcached], and Stop.
 package testserver
 
 import (

@@ -1,6 +1,6 @@
 // Command joinlua prints a Redis script as servers get it, its parts joined in
-// their order and its constants folded: decide, decide-at or release. A linter finds the locals of one
-// part unused, and those of another undefined, until they are joined.
+// their order and its constants folded: decide, decide-at or release.
+// Until the parts are joined, a linter reports locals that only other parts use.
 package main
 
 import (

@@ -12,16 +12,16 @@
 //	  }
 //	}
 //
-// Variants are drawn as flagd draws them, so that flagd can serve the same file
-// later and no client changes sides. Of flagd's targeting it knows fractional,
-// if, ==, in, cat and var; of a file with more it says so. Weights below 0, or
-// that add up to 0, are an error here; flagd takes the first for 0 and then
-// draws nothing. So is a comparison or a join of values of different types, which
+// Variants are assigned as flagd assigns them, so that flagd can serve the same
+// file later and no client moves. Of flagd's targeting it implements fractional,
+// if, ==, in, cat and var; another operator is an error. So is a weight below 0,
+// which flagd treats as 0, and so are weights that add up to 0, with which flagd
+// assigns nothing, and a comparison or join of values of different types, which
 // flagd would convert.
 //
-// The file is read again and again, a few times a second: however it is
-// changed, by an editor, a rename or a mount, is seen. While it is gone or
-// wrong, its last good state holds.
+// The file is polled a few times a second, so a change is seen however it is made:
+// by an editor, a rename or a mount. While the file is missing or wrong, its last
+// good state applies.
 package flagfile
 
 import (

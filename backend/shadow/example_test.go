@@ -1,0 +1,41 @@
+package shadow_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"runtime"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/throttler"
+)
+
+// A candidate receives what the serving backend decides, and the statistics say
+// whether the two agree.
+func Example() {
+	backend, err := shadow.New(shadow.Options{
+		Serving:   memorybackend.New(nil), // in a server: Memcached, say
+		Candidate: memorybackend.New(nil), // and Redis
+		Deadline:  time.Minute,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+
+	t := throttler.New(backend, nil)
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
+	for range 3 {
+		if _, err := t.Take(context.Background(), core.Charge("alice")); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for backend.Stats().Compared < 3 {
+		runtime.Gosched() // the candidate decides in the background
+	}
+	s := backend.Stats()
+	fmt.Println("compared", s.Compared, "agreed", s.Agreed)
+	// Output: compared 3 agreed 3
+}
