@@ -62,7 +62,7 @@ func costsInMemory() []cost {
 		{name: "two middlewares", handler: all(hello, limit(th, core, nil), byIP), allocations: 8},
 		{name: "cost reported", handler: costly(report), allocations: 8},
 		{name: "refunded", handler: limit(th, core, nil)(free), allocations: 7},
-		{name: "refused", handler: refusing, allocations: 20},
+		{name: "refused", handler: refusing, allocations: 7},
 	}
 }
 

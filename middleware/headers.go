@@ -126,11 +126,12 @@ type headerValues struct{ all [5]string }
 // write writes the headers of decisions, and nothing else. All numbers share one
 // string: this runs on every response.
 func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
-	s := binding(decisions)
+	s := binding(decisions...)
+	capacity := s.limit.Capacity()
 	var buf [96]byte
 	var ends [4]int
 	b := buf[:0]
-	for i, n := range [...]int64{s.Limit.Capacity(), s.Remaining, s.Used, epochSeconds(s.ResetAt)} {
+	for i, n := range [...]int64{capacity, max(capacity-s.result.Used, 0), s.result.Used, epochSeconds(s.result.ResetAt)} {
 		b = strconv.AppendInt(b, n, 10)
 		ends[i] = len(b)
 	}
@@ -138,7 +139,7 @@ func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*t
 		v = new(headerValues)
 	}
 	numbers, values := string(b), &v.all
-	*values = [...]string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.Policy.Name}
+	*values = [...]string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.charge.Policy.Name}
 	h[headerLimit] = values[0:1:1]
 	h[headerRemaining] = values[1:2:2]
 	h[headerUsed] = values[2:3:3]
@@ -152,24 +153,43 @@ func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*t
 	}
 }
 
-// binding returns the status that binds among all decisions.
-func binding(decisions []*throttler.Decision) throttler.Status {
-	if len(decisions) == 1 && decisions[0].NumLimits() == 1 {
-		return decisions[0].Limit(0)
-	}
-	binding := decisions[0].Binding()
-	for _, d := range decisions[1:] {
-		if s := d.Binding(); s.BindsBefore(&binding) {
-			binding = s
-		}
-	}
-	return binding
+// reading is where a decision speaks of one limit. A throttler.Status says the same
+// in copies and times of day, which every response would pay for.
+type reading struct {
+	charge *throttler.Charge
+	limit  *throttler.Limit
+	result *throttler.Result
 }
 
-// epochSeconds rounds up: at that second, the window is over.
-func epochSeconds(t time.Time) int64 {
-	return ceilDiv(t.UnixMilli(), 1000)
+// binding returns the limit that binds among all decisions.
+func binding(decisions ...*throttler.Decision) reading {
+	of, at := decisions[0], 0
+	if len(decisions) > 1 || of.NumLimits() > 1 {
+		var binding throttler.Status
+		for _, d := range decisions {
+			for i, s := range d.Limits() {
+				if binding.Policy == nil || s.BindsBefore(&binding) {
+					of, at, binding = d, i, s
+				}
+			}
+		}
+	}
+	return readingAt(of, at)
 }
+
+// readingAt returns limit i of d, in the order of d.Limits.
+func readingAt(d *throttler.Decision, i int) reading {
+	result, charges := &d.Results()[i], d.Charges()
+	for i >= len(charges[0].Policy.Limits) {
+		i -= len(charges[0].Policy.Limits)
+		charges = charges[1:]
+	}
+	return reading{&charges[0], &charges[0].Policy.Limits[i], result}
+}
+
+// epochSeconds returns ms in whole seconds, rounded up: at that second, the window is
+// over.
+func epochSeconds(ms int64) int64 { return ceilDiv(ms, 1000) }
 
 // seconds returns d in whole seconds, rounded up.
 func seconds(d time.Duration) int64 { return ceilDiv(d.Milliseconds(), 1000) }

@@ -109,6 +109,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.RefundIf == nil {
 		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
+	if m.DocumentationURL != "" {
+		m.documentation = encodeString(m.DocumentationURL)
+	}
 	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
@@ -122,6 +125,7 @@ type throttle struct {
 	only      *rule // of classify, if it is one Limit
 	mayWait   bool  // some policy may have a leaky bucket
 	Options
+	documentation string // DocumentationURL in JSON
 	reporter      *reporter
 	waiters       waiters
 	unknownLogged atomic.Bool

@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"encoding/json"
-	"fmt"
 	"mime"
 	"net/http"
 	"strconv"
@@ -13,112 +12,155 @@ import (
 
 // refuse answers a request that had no room.
 func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
-	e.answerInPlace(w)
-	h := w.Header()
+	d := &e.d
+	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no time to come back at.
-	if retryAt := e.d.RetryAt(); !retryAt.Equal(throttler.Never) {
-		h.Set("Retry-After", strconv.FormatInt(max(seconds(retryAt.Sub(e.d.At())), 1), 10))
+	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {
+		wait = max(seconds(retryAt.Sub(d.At())), 1)
+		retryAfter = strconv.FormatInt(wait, 10)
 	}
+	e.answerInPlace(w, retryAfter)
 	if t.Refuse != nil {
-		t.Refuse(w, e.received, e.d)
+		t.Refuse(w, e.received, *d)
 		return
 	}
-	p := problem{
-		Type:   "https://iana.org/assignments/http-problem-types#quota-exceeded",
-		Title:  "Quota exceeded",
-		Detail: refusalText(e.d),
-	}
-	for i := range e.d.Limits() {
-		name := e.d.Limit(i).Policy.Name
-		if e.d.Limit(i).Refused && (len(p.Violated) == 0 || p.Violated[len(p.Violated)-1] != name) {
-			p.Violated = append(p.Violated, name)
-		}
-	}
-	t.writeProblem(w, e.received, t.RefusalStatus, p)
+	var detail [256]byte
+	t.writeProblem(w, e.received, t.RefusalStatus, problem{
+		kind:    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		title:   "Quota exceeded",
+		detail:  appendRefusal(detail[:0], d, wait),
+		refused: d,
+	})
 }
 
 // answerUnavailable answers 503 in place of the handler. If e has a decision, its
 // charge was given back.
 func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string) {
-	e.answerInPlace(w)
-	w.Header().Set("Retry-After", "1")
+	e.answerInPlace(w, "1")
 	t.writeProblem(w, e.received, http.StatusServiceUnavailable, problem{
-		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-		Title:  "Temporarily reduced capacity",
-		Detail: detail,
+		kind:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+		title:  "Temporarily reduced capacity",
+		detail: []byte(detail),
 	})
 }
 
 // answerInvalid answers 500: the server's policies or costs are wrong.
 func (t *throttle) answerInvalid(w http.ResponseWriter, e *entry) {
-	e.answerInPlace(w)
+	e.answerInPlace(w, "")
 	t.writeProblem(w, e.received, http.StatusInternalServerError, problem{
-		Type:   "about:blank",
-		Title:  http.StatusText(http.StatusInternalServerError),
-		Detail: "The rate limit of this request is not configured correctly.",
+		kind:   "about:blank",
+		title:  http.StatusText(http.StatusInternalServerError),
+		detail: []byte("The rate limit of this request is not configured correctly."),
 	})
 }
 
 // answerInPlace accounts for a request whose handler does not run. Others are
 // refunded when that response begins, and only if it does: a handler between may
-// send something else.
-func (e *entry) answerInPlace(w http.ResponseWriter) {
+// send something else. Without a retryAfter, there is no such header.
+func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 	e.answered = true
 	e.add()
-	e.l.writeHeaders(w.Header())
-	w.Header().Set("Cache-Control", "no-store")
-}
-
-// refusalText says which limit refused and when it frees. It begins as
-// GitHub's does and must not speak of a secondary rate limit: clients look for
-// those words.
-func refusalText(d throttler.Decision) string {
-	s := d.Binding()
-	if s.RetryAt.Equal(throttler.Never) {
-		return fmt.Sprintf("API rate limit exceeded: this request costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
+	h := w.Header()
+	e.l.writeHeaders(h)
+	values := &[...]string{"no-store", retryAfter}
+	h["Cache-Control"] = values[0:1:1]
+	if retryAfter != "" {
+		h["Retry-After"] = values[1:2:2]
 	}
-	return fmt.Sprintf("API rate limit exceeded: %s allows %d per %s. Try again in %d s.",
-		s.Policy.Name, s.Limit.Quota, formatDuration(s.Limit.Window), max(seconds(s.RetryAt.Sub(d.At())), 1))
 }
 
-// problem is the body of a response that the middleware makes, as RFC 9457 has
-// it. In GitHub's shape, Detail is the message.
+// appendRefusal appends which limit refused and when it frees: in wait seconds, or
+// never if wait is 0. It begins as GitHub's text does and must not speak of a
+// secondary rate limit: clients look for those words.
+func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
+	s := binding(d)
+	b = append(b, "API rate limit exceeded: "...)
+	if wait == 0 {
+		b = strconv.AppendInt(append(b, "this request costs "...), s.charge.Cost, 10)
+		b = append(append(append(b, ", and "...), s.charge.Policy.Name...), " allows no more than "...)
+		return append(strconv.AppendInt(b, s.limit.Capacity(), 10), " at once."...)
+	}
+	b = strconv.AppendInt(append(append(b, s.charge.Policy.Name...), " allows "...), s.limit.Quota, 10)
+	b = append(append(append(b, " per "...), formatDuration(s.limit.Window)...), ". Try again in "...)
+	return append(strconv.AppendInt(b, wait, 10), " s."...)
+}
+
+// problem is the body of a response that the middleware makes. Its texts need no
+// escapes in JSON: they are of this package, but for the names of policies, which
+// have none of the characters that do.
 type problem struct {
-	Type     string   `json:"type"`
-	Title    string   `json:"title"`
-	Status   int      `json:"status"`
-	Detail   string   `json:"detail"`
-	Violated []string `json:"violated-policies,omitempty"`
+	kind    string // a URI, the "type" of RFC 9457
+	title   string
+	detail  []byte
+	refused *throttler.Decision // whose policies were violated, if any were
 }
 
 func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
-	p.Status = status
-	contentType := "application/json; charset=utf-8"
-	var body any = struct {
-		Message          string `json:"message"`
-		DocumentationURL string `json:"documentation_url,omitempty"`
-	}{p.Detail, t.DocumentationURL}
-	if prefersProblem(r.Header.Values("Accept")) {
-		contentType, body = "application/problem+json", p
+	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 256)
+	if prefersProblem(r.Header["Accept"]) {
+		contentType, body = "application/problem+json", p.appendProblem(body, status)
+	} else {
+		body = p.appendMessage(body, t.documentation)
 	}
-	encoded, err := json.Marshal(body)
-	if err != nil { // strings and a number: it cannot fail
-		panic(err)
+	h := w.Header()
+	h["Content-Type"] = []string{contentType}
+	// net/http knows the length of so short a body, and a header less is one of eight,
+	// which fit into a map before it grows.
+	delete(h, "Content-Length")
+	if r.Method == http.MethodHead {
+		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	encoded = append(encoded, '\n')
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(encoded)))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(encoded) // the client may have left
+		_, _ = w.Write(body) // the client may have left
 	}
+}
+
+// appendMessage appends p in GitHub's shape.
+func (p *problem) appendMessage(b []byte, documentation string) []byte {
+	b = append(append(append(b, `{"message":"`...), p.detail...), '"')
+	if documentation != "" {
+		b = append(append(b, `,"documentation_url":`...), documentation...)
+	}
+	return append(b, "}\n"...)
+}
+
+// appendProblem appends p as RFC 9457 has it.
+func (p *problem) appendProblem(b []byte, status int) []byte {
+	b = append(append(append(b, `{"type":"`...), p.kind...), `","title":"`...)
+	b = strconv.AppendInt(append(append(b, p.title...), `","status":`...), int64(status), 10)
+	b = append(append(append(b, `,"detail":"`...), p.detail...), '"')
+	if p.refused != nil {
+		b = append(appendViolated(append(b, `,"violated-policies":[`...), p.refused), ']')
+	}
+	return append(b, "}\n"...)
+}
+
+// appendViolated appends the names of the policies that refused, each once.
+func appendViolated(b []byte, d *throttler.Decision) []byte {
+	last := ""
+	for _, s := range d.Limits() {
+		if !s.Refused || s.Policy.Name == last {
+			continue
+		}
+		if last != "" {
+			b = append(b, ',')
+		}
+		last = s.Policy.Name
+		b = append(append(append(b, '"'), last...), '"')
+	}
+	return b
 }
 
 // prefersProblem reports whether Accept names application/problem+json, and
 // application/json not before it.
 func prefersProblem(accept []string) bool {
+	all := strings.Join(accept, ",")
+	if !strings.Contains(strings.ToLower(all), "application/problem+json") {
+		return false // most, at a glance
+	}
 	asked := map[string]float64{}
-	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+	for part := range strings.SplitSeq(all, ",") {
 		mediaType, params, err := mime.ParseMediaType(part)
 		if err != nil {
 			continue
@@ -130,4 +172,13 @@ func prefersProblem(accept []string) bool {
 	}
 	q := asked["application/problem+json"]
 	return q > 0 && q >= asked["application/json"]
+}
+
+// encodeString returns s in JSON.
+func encodeString(s string) string {
+	encoded, err := json.Marshal(s)
+	if err != nil { // a string: it cannot fail
+		panic(err)
+	}
+	return string(encoded)
 }

@@ -1,0 +1,98 @@
+package middleware_test
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Bodies are put together by hand: they must be what encoding/json would write.
+func TestTheTextOfRefusals(t *testing.T) {
+	const url = `https://api.example.org/limits?a="b"&c=\d`
+	const message = `API rate limit exceeded: a:b/c-d_1.2 allows 2 per 1m30s. Try again in 90 s.`
+	const never = `API rate limit exceeded: this request costs 6, and few allows no more than 5 at once.`
+	const head = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"detail":"`
+	some, few := policy("a:b/c-d_1.2", per(2, 90*time.Second), per(100, time.Hour)), policy("few", per(5, time.Minute))
+	both := []throttler.Charge{{Policy: some, Key: "k", Cost: 3}, {Policy: few, Key: "k", Cost: 6}}
+	for _, test := range []struct {
+		charges          []throttler.Charge
+		url              string
+		accept           string
+		served           int
+		contentType      string
+		retryAfter, want string
+	}{
+		{[]throttler.Charge{some.Charge("k")}, "", "", 2, "application/json; charset=utf-8", "90", `{"message":"` + message + `"}`},
+		{[]throttler.Charge{some.Charge("k")}, url, "*/*", 2, "application/json; charset=utf-8", "90",
+			`{"message":"` + message + `","documentation_url":"https://api.example.org/limits?a=\"b\"\u0026c=\\d"}`},
+		{[]throttler.Charge{some.Charge("k")}, url, "application/problem+json", 2, "application/problem+json", "90", head + message + `","violated-policies":["a:b/c-d_1.2"]}`},
+		{both[1:], "", "", 0, "application/json; charset=utf-8", "", `{"message":"` + never + `"}`},
+		{both, "", "Application/Problem+JSON", 0, "application/problem+json", "",
+			head + `API rate limit exceeded: this request costs 3, and a:b/c-d_1.2 allows no more than 2 at once.","violated-policies":["a:b/c-d_1.2","few"]}`},
+	} {
+		th, _ := newThrottler()
+		h := must(newMiddleware(th, charging(test.charges...), &middleware.Options{DocumentationURL: test.url}))(status(200))
+		for range test.served {
+			expect(t, get(h), 200)
+		}
+		w := get(h, "Accept", test.accept)
+		expect(t, w, 429, "Content-Type", test.contentType, "Retry-After", test.retryAfter, "Cache-Control", "no-store")
+		if got := w.Body.String(); got != test.want+"\n" {
+			t.Errorf("the body is %s, want %s", got, test.want)
+		}
+	}
+}
+
+// On the wire a refusal has its length, also where something in front has set
+// another, and the same for HEAD.
+func TestRefusalsHaveTheirLength(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		th, _ := newThrottler()
+		inner := limit(th, policy("inner", per(1, time.Minute)), nil)(status(200))
+		outer := limit(th, policy("outer", per(100, time.Minute)), nil)(inner)
+		s := start(t, http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "9999")
+			if r.URL.Path == "/stacked" {
+				outer.ServeHTTP(w, r)
+				return
+			}
+			inner.ServeHTTP(w, r)
+		}), nil)
+		get(inner)
+		for _, path := range []string{"/", "/stacked"} {
+			res, body := s.get(t, path)
+			if res.StatusCode != 429 || res.ContentLength != int64(len(body)) || len(body) == 0 {
+				t.Errorf("GET %s: status %d, Content-Length %d, want that of the body, %d", path, res.StatusCode, res.ContentLength, len(body))
+			}
+			head, _ := s.do(t, must(http.NewRequestWithContext(t.Context(), "HEAD", s.URL+path, http.NoBody)))
+			if head.StatusCode != 429 || head.ContentLength != res.ContentLength {
+				t.Errorf("HEAD %s: status %d, Content-Length %d, want GET's, %d", path, head.StatusCode, head.ContentLength, res.ContentLength)
+			}
+		}
+	})
+}
+
+// A header's values are the response's own: what changes them changes no other's.
+func TestResponsesShareNoValues(t *testing.T) {
+	th, _ := newThrottler()
+	h := limit(th, policy("core", per(1, time.Minute)), nil)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	for range 3 {
+		w := get(h)
+		for name, values := range w.Header() {
+			if values[0] == "spoiled" {
+				t.Errorf("%s has the value that another response was given", name)
+			}
+			values[0] = "spoiled"
+			_ = append(values, "spoiled")
+		}
+		for name, values := range w.Header() {
+			if len(values) != 1 || values[0] != "spoiled" {
+				t.Errorf("%s is %q", name, values)
+			}
+		}
+	}
+}
