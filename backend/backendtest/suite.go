@@ -139,5 +139,5 @@ const (
 	refundStands  = "It returns the limits as they are after it."
 	countsFound   = "Counts are found by name, key, algorithm and window, so they go on under the new one."
 	countsAtMost  = "it continues from the record of its algorithm whose window is nearest, and what that counts ends when it was to end, or earlier: when the new window would have ended it."
-	onePartition  = "The count of alice inside acme is another one than that of alice alone"
+	onePartition  = "The count of alice inside acme is not the count of alice alone"
 )

@@ -15,11 +15,8 @@ import (
 // A candidate receives what the serving backend decides, and the statistics say
 // whether the two agree.
 func Example() {
-	backend, err := shadow.New(shadow.Options{
-		Serving:   memorybackend.New(nil), // in a server: Memcached, say
-		Candidate: memorybackend.New(nil), // and Redis
-		Deadline:  time.Minute,
-	})
+	serving, candidate := memorybackend.New(nil), memorybackend.New(nil) // in a server: Memcached, say, and Redis
+	backend, err := shadow.New(serving, candidate, &shadow.Options{Deadline: time.Minute})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package load runs many HTTP clients against a rate limited server and checks
-// every response: that no client gets more than the quota in a window, that the
-// reset time does not change within one, and that nothing fails.
+// Package load runs many HTTP clients against rate limits and checks the answers:
+// no client gets more than its quota in a window, the reset time does not change
+// inside one, and no request fails.
 package load
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Options say who asks for what.
-type Options struct {
+// Config describes a load run. All fields but Prefix are required.
+type Config struct {
 	URLs    []string      // of the processes; each request goes to any of them
 	Path    string        // of the resource, limited by one fixed window for each token
 	Clients int           // each sends one request at a time, with a token of its own
@@ -26,17 +26,17 @@ type Options struct {
 	Prefix  string        // of the clients' tokens
 }
 
-// Run sends requests until ctx is done, and reports to each, if it is not nil,
-// about every second that passed.
-func Run(ctx context.Context, o Options, each func(Report)) Report {
-	l := &load{Options: o, client: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients},
+// Run sends requests until ctx is done, and returns a report of all of them. If each
+// is not nil, Run calls it every second with a report of that second.
+func Run(ctx context.Context, c Config, each func(Report)) Report {
+	l := &load{Config: c, client: &http.Client{
+		Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients},
 		Timeout:   30 * time.Second,
 	}}
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
-	for i := range o.Clients {
-		wg.Go(func() { l.be(ctx, fmt.Sprint(o.Prefix, i)) })
+	for i := range c.Clients {
+		wg.Go(func() { l.runClient(ctx, fmt.Sprint(c.Prefix, i)) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -90,7 +90,7 @@ func (r *Report) add(o Report) {
 }
 
 type load struct {
-	Options
+	Config
 	client *http.Client
 
 	mu     sync.Mutex
@@ -105,8 +105,8 @@ func (l *load) take() Report {
 	return r
 }
 
-// be is one client, until ctx is done.
-func (l *load) be(ctx context.Context, token string) {
+// runClient is one client, until ctx is done.
+func (l *load) runClient(ctx context.Context, token string) {
 	var w window
 	for {
 		select {
@@ -161,7 +161,7 @@ func (l *load) get(token string) (int, http.Header, error) {
 		if err == nil {
 			break
 		}
-		// A process that is being started anew: a balancer would go to the next.
+		// The process is restarting: a balancer would go to the next.
 		if !errors.Is(err, syscall.ECONNREFUSED) || i == len(l.URLs)-1 {
 			return 0, nil, err
 		}

@@ -36,7 +36,11 @@ func Example() {
 		stdlog.Fatal(err)
 	}
 
-	if err := openfeature.SetNamedProviderAndWait("throttler", flagfile.New(name, nil)); err != nil {
+	provider, err := flagfile.New(name, nil)
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	if err := openfeature.SetNamedProviderAndWait("throttler", provider); err != nil {
 		stdlog.Fatal(err)
 	}
 	defer openfeature.Shutdown()

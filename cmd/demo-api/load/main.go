@@ -3,11 +3,11 @@
 //
 //	go run ./cmd/demo-api/load -clients 1000 -every 400ms -for 60s http://127.0.0.1:8080
 //
-// Each client has a token that it makes up: the demo's configuration needs
-// "tokens: any", as make stack writes it.
+// Each client invents a token of its own, so the demo's configuration needs
+// "tokens: any", which make stack sets.
 //
-// Each second it prints what was served and refused, latencies, and wrong
-// responses. It exits with status 1 if there were any.
+// Each second it prints what was served and refused, latencies, and what broke
+// a promise. It ends with status 1 if anything did.
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 			fmt.Println("  wrong:", w)
 		}
 	}
-	total := load.Run(ctx, load.Options{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *every, Prefix: *prefix}, print)
+	total := load.Run(ctx, load.Config{URLs: flag.Args(), Path: *path, Clients: *clients, Every: *every, Prefix: *prefix}, print)
 	fmt.Print("in all:  ")
 	print(total)
 	if total.WrongCount > 0 {
