@@ -103,7 +103,7 @@ var nameBytes = func() (all [256]bool) {
 // what its author meant. Call it where policies are loaded, and print.
 //
 // Of two limits, the longer window must allow more units in all and fewer per
-// second: beside 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
+// second: next to 10 per 10 s, neither 600 per 600 s nor 20 per 1 s ever
 // refuses. A LeakyBucket is never warned about: it spaces what it does not
 // refuse.
 func (p *Policy) Warnings() []string {

@@ -13,7 +13,7 @@ type Throttler struct {
 	clock   clock.Clock
 }
 
-// Options are what a Throttler can be told. The zero value, and nil, are fine.
+// Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
 	// Clock says what time it is. If nil, clock.System.
 	Clock clock.Clock
