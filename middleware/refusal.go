@@ -96,11 +96,11 @@ type problem struct {
 }
 
 func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status int, p problem) {
-	contentType, body := "application/json; charset=utf-8", make([]byte, 0, 256)
+	contentType, body := "application/json; charset=utf-8", []byte(nil)
 	if prefersProblem(r.Header["Accept"]) {
-		contentType, body = "application/problem+json", p.appendProblem(body, status)
+		contentType, body = "application/problem+json", p.appendProblem(make([]byte, 0, 512), status)
 	} else {
-		body = p.appendMessage(body, t.documentation)
+		body = p.appendMessage(make([]byte, 0, len(p.detail)+len(t.documentation)+48), t.documentation)
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
