@@ -86,10 +86,10 @@ func longest(l throttler.Limit) int64 {
 	panic("an algorithm that the test does not know")
 }
 
-// Whatever both kinds of processes take and refund: a retry time that one was given
-// is kept for both unless quotas were lowered, as long as nobody charges; reset
-// times stay; nobody is refused for longer than both windows; a refund gives no
-// more than was charged, in the eyes of either.
+// Whatever both kinds of processes take and refund: a retry time that one received
+// holds for both unless quotas were lowered, until the next charge; reset times stay;
+// no client is refused for longer than both windows; a refund gives back no more than
+// was charged, under either policy.
 func TestStatedTimesOutliveChanges(t *testing.T) {
 	rng := newRand(t)
 	for range 20_000 {
@@ -238,7 +238,7 @@ func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 	}
 }
 
-// Processes of both kinds, at 60 % of the rate that both allow, refuse nobody.
+// Processes of both kinds, at 60 % of the rate that both allow, refuse no request.
 func TestBothKindsOfProcessesAgree(t *testing.T) {
 	for _, a := range algorithms {
 		for _, n := range []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute, 7 * time.Minute} {
@@ -285,14 +285,14 @@ func TestChangedWindowExamples(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the limit with the nearest window goes on, the other locks nobody out", func(t *testing.T) {
+	t.Run("the limit with the nearest window continues, the other refuses no client", func(t *testing.T) {
 		for _, a := range algorithms {
 			limits := []throttler.Limit{limit(1000, time.Hour), limit(60, time.Minute), limit(2000, 2*time.Hour)}
 			for i := range limits {
 				limits[i].Algorithm = a
 			}
 			c := &changed{t: t, forms: [2][]throttler.Limit{limits[:1], limits[1:]}}
-			const now = day + 20*60*1000 // aligned windows too have begun a while ago
+			const now = day + 20*60*1000 // aligned windows, too, opened a while ago
 			c.take(0, 1, day)
 			c.take(0, 99, now)
 			_, r := c.look(1, 1, now+1000)

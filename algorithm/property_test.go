@@ -255,7 +255,7 @@ func FuzzParse(f *testing.F) {
 		s.Evaluate(limits, 1, day, results)
 		s.Charge(limits, 1, day, results)
 		if _, err := algorithm.Parse(s.Append(nil)); err != nil {
-			t.Errorf("a state that was charged can not be read back: %v", err)
+			t.Errorf("a state that was charged cannot be read back: %v", err)
 		}
 	})
 }

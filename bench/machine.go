@@ -11,7 +11,7 @@ import (
 )
 
 // cpuName returns the processor's name, or its architecture if the system does
-// not tell.
+// not report it.
 func cpuName() string {
 	file, err := os.Open("/proc/cpuinfo")
 	if err != nil {
@@ -27,7 +27,7 @@ func cpuName() string {
 }
 
 // loadAverage returns the load of the last minute, or "" if the system does not
-// tell.
+// report it.
 func loadAverage() string {
 	data, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -122,8 +122,8 @@ func showProgress(w io.Writer, pass, passes int, name string, begin time.Time, d
 	_, _ = fmt.Fprintf(w, "pass %d/%d  %3d%%  %-28s %v%s\n", pass+1, passes, 100*done/cells, name, time.Since(begin).Round(time.Second), left)
 }
 
-// failures returns an error that names the peers that failed in every pass. It
-// mentions those that failed in some on w.
+// failures returns an error that names the peers that failed in every pass. It writes
+// the ones that failed in some passes to w.
 func failures(w io.Writer, results []result.Result) error {
 	var all []error
 	for _, r := range results {

@@ -1,5 +1,5 @@
-// Package clients_test holds weir against clients that nobody wrote for it:
-// they behave as against GitHub, unmodified. It is a module of its own, so that
+// Package clients_test tests weir with unmodified clients of GitHub's API: they
+// behave as they do with GitHub. It is a module of its own, so that
 // they are not in the product's.
 package clients_test
 

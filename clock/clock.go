@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Clock tells the time. Implementations must be safe for concurrent use.
+// Clock returns the current time. Implementations must be safe for concurrent use.
 type Clock interface {
 	// Now returns the current time.
 	Now() time.Time

@@ -22,7 +22,7 @@ func TestManual(t *testing.T) {
 	}
 	var zero clock.Manual
 	if !zero.Now().Equal(time.Unix(0, 0)) {
-		t.Errorf("zero value stands at %v", zero.Now())
+		t.Errorf("zero value is at %v", zero.Now())
 	}
 }
 

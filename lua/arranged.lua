@@ -36,7 +36,7 @@ local function drain_time(units, window, quota)
   return (product - rest) / quota, rest
 end
 
--- The code by which a window alone is digits, nil if it has none.
+-- The code of a window that alone can be stored as digits, nil if it has none.
 local function lone_code_of(kind, window)
   local code = window_code(window)
   return code and kind == ALIGNED_WINDOW and code + ALIGNED_CODE or code

@@ -32,9 +32,9 @@ local function read_claim(stored)
   return c, state
 end
 
--- The same, and nothing for a dead state without a claim: where counts move, it
--- says nothing, for the count may have begun again elsewhere.
--- key is given if stored is only the front of what it has.
+-- The same, but nothing for an expired state without a claim: where counts move, the
+-- count may have started again elsewhere. key is given if stored is only the front of
+-- its value.
 local function read_present(stored, now, key)
   local claim, state = read_claim(stored)
   if claim or not state then return claim, state end

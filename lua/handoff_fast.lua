@@ -1,7 +1,7 @@
 -- handoff_fast.lua: the head of the script that decides under a placement, as
 -- fast.lua is of the other: one take of one charge under one fixed window, whose
--- count is live, with a claim or without. No clock is asked: a claim matters only
--- when the count is dead, and whether it moves was asked when it was made.
+-- count is live, with a claim or without. It reads no clock: a claim matters only when
+-- the count has expired, because a live count was placed when it was created.
 --
 -- It returns from the script, or falls through to the parts that follow. Uses
 -- window_code, read_digits of digits.lua.

@@ -2,7 +2,7 @@
 //
 // Each script is joined from parts, so that what several scripts need is written
 // once; a part's header says what it provides and what it uses. One script
-// decides, so that one EVALSHA does whatever is to be done. Names in capitals are
+// decides, so that one EVALSHA does all that is asked. Names in capitals are
 // constants, and servers get their values: scripts/joinlua prints what they get.
 package lua
 
@@ -68,7 +68,7 @@ var (
 	// constants is a line that names constants: local A, B = 1, 'x' -- why
 	constants = regexp.MustCompile(`(?m)^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ((?:\d+|'[^'\n]*')(?:, (?:\d+|'[^'\n]*'))*)(?: *--.*)?\n`)
 
-	// tokens are comments and strings, in which names mean nothing, and names.
+	// tokens are comments and strings, which hide names, and names.
 	tokens = regexp.MustCompile(`--[^\n]*|'[^'\n]*'|\b[A-Z][A-Z_]*\b`)
 )
 

@@ -4,8 +4,8 @@
 -- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, RINGS,
 -- RINGS_FORM. Uses algorithm_of of kinds.lua.
 
--- The most records of one state; and what is added to the kind of one that ends in
--- an instant, the one at which it is given up.
+-- The most records of one state; and the flag in the kind of a record that ends with
+-- the time at which it is given up.
 local MAX_RECORDS, ENDS_FLAG = 32, 16
 
 

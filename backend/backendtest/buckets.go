@@ -176,17 +176,16 @@ func leakyBucketCases() []testCase {
 			},
 		},
 		{
-			name:        "whoever leaves, and when, no two start within 100 ms",
+			name:        "whichever clients leave, and when, no two start within 100 ms",
 			explanation: startsOnce,
 			run:         leavers,
 		},
 	}
 }
 
-// leavers has clients wait in a queue of 10 per second and leave at random: at
-// once, while they wait, at the instant of their start, later. Those that were
-// there when their start came start 100 ms apart, so never more than 10 in a
-// second.
+// leavers makes clients wait in a queue of 10 per second and leave at random: at
+// once, while they wait, at the time of their start, later. Clients that are still
+// there at their start start 100 ms apart, so never more than 10 in a second.
 func leavers(ctx context.Context, backend throttler.Backend) error {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -246,9 +245,8 @@ func leavers(ctx context.Context, backend throttler.Backend) error {
 	return nil
 }
 
-// fiftyAtOnce takes 50 at t0 from a queue of 10 per second in which nobody
-// waits longer than 5 s. The 51st waits just that long, the 52nd would wait
-// longer.
+// fiftyAtOnce takes 50 at t0 from a queue of 10 per second with a MaxWait of 5 s.
+// The 51st waits just that long, the 52nd would wait longer.
 func fiftyAtOnce(queue func(cost int64) []throttler.Charge) []step {
 	var steps []step
 	for i := range int64(51) {

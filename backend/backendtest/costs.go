@@ -20,7 +20,7 @@ var tenPer10s = []throttler.Limit{
 	{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket},
 }
 
-// nameOf tells the limits above apart.
+// nameOf names each of the limits above.
 func nameOf(l throttler.Limit) string {
 	if l.Aligned {
 		return "aligned " + l.Algorithm.String()

@@ -40,8 +40,8 @@ func Histories(t *testing.T, open func(t *testing.T) throttler.Backend) {
 	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, throttler.Algorithms()) })
 }
 
-// A history is short, so that no server throws out in real time what the
-// manual clock still keeps alive.
+// A history is short, so that no server expires in real time what the manual clock
+// still keeps live.
 const stepsInHistory = 250
 
 func histories(t *testing.T, open func(t *testing.T) throttler.Backend, seed uint64, algorithms []throttler.Algorithm) {

@@ -92,7 +92,7 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "a window that began long ago is over when it is made shorter",
+			name:        "a window that began long ago ends when it is made shorter",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: fixed(10), want: room(10, 0, 60*s)},
@@ -132,7 +132,7 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "a sliding window made longer is over no later than before",
+			name:        "a sliding window made longer ends no later than before",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: sliding(10, 10*s)(6), want: room(6, 4, 19750*time.Millisecond)},
@@ -186,7 +186,7 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "of two new limits the one with the nearer window goes on, the other locks nobody out",
+			name:        "of two new limits the one with the nearer window continues, the other refuses no client",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: on(limit(throttler.FixedWindow, 1000, time.Hour))(100), want: room(100, 900, time.Hour)},
@@ -203,7 +203,7 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "a limit added beside the old one counts the window that is open, and resets nothing",
+			name:        "a limit added to the old one counts the window that is open, and resets nothing",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: fixed(2), want: room(2, 8, 60*s)},

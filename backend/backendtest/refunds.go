@@ -165,7 +165,7 @@ func refundCases() []testCase {
 			},
 		},
 		testCase{
-			name:        "token bucket: of a charge that has begun to drain the rest comes back",
+			name:        "token bucket: a refund of a charge that drains gives back the rest",
 			explanation: refundNames,
 			steps: []step{
 				{at: 0, take: thirds(2), want: room(2, 1, 667*time.Millisecond)},

@@ -31,8 +31,8 @@ type step struct {
 	want    statuses           // all limits afterwards; nil only if a refund or settlement is the second
 }
 
-// statuses is what a decision has to say of its limits. It is allowed if none
-// of them refused.
+// statuses is what a decision must report about its limits. It is allowed if none of
+// them refused.
 type statuses []status
 
 type status struct {
@@ -150,8 +150,8 @@ func (p *player) step(ctx context.Context, s *step) error {
 	return s.compare(d, charges)
 }
 
-// asksNothing reports whether a cost is 0. A throttler takes that for 1, so such
-// charges go to the backend itself.
+// asksNothing reports whether a cost is 0. A Throttler reads 0 as 1, so such charges
+// go to the backend directly.
 func asksNothing(charges []throttler.Charge) bool {
 	return slices.ContainsFunc(charges, func(c throttler.Charge) bool { return c.Cost == 0 })
 }
@@ -197,7 +197,7 @@ func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
 	return nil
 }
 
-// reportsAll checks that d speaks of charges and all of their limits, in order.
+// reportsAll checks that d reports charges and all of their limits, in order.
 func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
 	if len(d.Charges()) != len(charges) {
 		return fmt.Errorf("the decision is about %d charges, want %d", len(d.Charges()), len(charges))

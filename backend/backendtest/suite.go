@@ -86,7 +86,7 @@ func groups() []group {
 }
 
 // testCase checks one sentence on an empty backend: by a timeline of steps, or
-// by code where a timeline can not say it.
+// by code where a timeline cannot express it.
 type testCase struct {
 	name        string
 	explanation string // the sentence of the contract

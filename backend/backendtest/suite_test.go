@@ -119,8 +119,8 @@ func renamed(rename func(c *throttler.Charge)) broken {
 	}
 }
 
-// mutants are backends that break the contract, each with the sentence that
-// has to be found broken.
+// mutants are backends that break the contract, each with the sentence that the
+// suite must report.
 var mutants = []struct {
 	name     string
 	sentence string
@@ -323,7 +323,7 @@ var mutants = []struct {
 	{"cuts keys at NUL", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key, _, _ = strings.Cut(c.Key, "\x00") })},
 	{"trims keys", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = strings.TrimSpace(c.Key) })},
 	{"mends UTF-8", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = strings.ToValidUTF8(c.Key, "\ufffd") })},
-	{"counts anew when the quota changes", countsFound, renamed(func(c *throttler.Charge) {
+	{"restarts counts when the quota changes", countsFound, renamed(func(c *throttler.Charge) {
 		c.Key += c.Policy.Limits[0].String()
 	})},
 }
@@ -390,8 +390,7 @@ func TestMutantsFail(t *testing.T) {
 	}
 }
 
-// The sentences that failures quote are those that package throttler's
-// documentation has now.
+// Failures quote sentences that are in package throttler's documentation.
 func TestExplanationsAreTheContract(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "throttler", "*.go"))
 	if err != nil || len(files) == 0 {

@@ -33,7 +33,7 @@ func fixedWindowCases() []testCase {
 			},
 		},
 		{
-			name:        "is over at reset at, not before",
+			name:        "ends at reset at, not before",
 			explanation: liveBefore,
 			steps: []step{
 				{at: 0, take: core(10), want: room(10, 0, time.Minute)},

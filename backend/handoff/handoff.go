@@ -54,13 +54,13 @@ type Store interface {
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
 
 	// Shard returns the name of the shard or server that holds the counts of a
-	// partition: those that are reachable, or not, together. It is "" if there
-	// is only one.
+	// partition. The counts of a shard are reachable, or not, together. It is ""
+	// if there is only one.
 	Shard(partition string) string
 }
 
-// BackendID identifies a Store among those that counts move between. The zero
-// value is none of them.
+// BackendID identifies one of the Stores that counts move between. The zero value
+// identifies none.
 type BackendID uint64 // 48 bits: Redis' Lua has doubles for numbers
 
 // IDOf returns the ID of the backend with that name. It is never 0.
@@ -86,7 +86,7 @@ type Placement struct {
 	// wins.
 	Arrivals []Arrival
 
-	// Version is the version of the move by which Arrivals came.
+	// Version is the version of the move that brought Arrivals.
 	Version int64
 
 	// Keep is how long the backend remembers an arrival's Version.

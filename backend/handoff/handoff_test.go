@@ -59,7 +59,7 @@ func TestSlowMover(t *testing.T) {
 	if used(t, left2) != 4 {
 		t.Fatalf("left with %d used, want 4", used(t, left2))
 	}
-	// View 20 can not bring it here, where view 30 has been: it follows that.
+	// View 20 cannot bring it here, where view 30 has been: it follows that.
 	if _, where := arrive(left1b, here, 20, released2); where.Owner != there || where.Version != 30 {
 		t.Errorf("by view 20: where is %+v, want there by 30", where)
 	}
@@ -86,7 +86,7 @@ func TestClaims(t *testing.T) {
 		want      handoff.Location
 		used      int64
 	}{
-		{"who knows nothing of moves goes on", nil, 5000, handoff.Location{}, 3},
+		{"without a placement the count continues", nil, 5000, handoff.Location{}, 3},
 		{"it has left", &handoff.Placement{Backend: here}, 5000, handoff.Location{Owner: there, Version: 10}, -1},
 		{"its claim has expired", &handoff.Placement{Backend: here}, 5000 + 60_000, handoff.Location{Missing: true}, -1},
 		{"its claim has expired, and counts move no more", nil, 5000 + 60_000, handoff.Location{}, -1},
@@ -99,11 +99,11 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// What a count leaves behind when it is over says nothing without a claim: it
-// may have begun again elsewhere. With a claim it has not.
+// An expired count without a claim says nothing: it may have started again
+// elsewhere. With a claim it has not.
 func TestDeadCounts(t *testing.T) {
 	const here, there = 1, 2
-	const later = now + 60_000 // the window is over
+	const later = now + 60_000 // the window has ended
 	p := &handoff.Placement{Backend: here}
 	dead := charged(new(handoff.Stored), 3)
 	if _, _, where, _ := handoff.Find(dead, p, 0, later, 0); !where.Missing {

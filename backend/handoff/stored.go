@@ -107,8 +107,8 @@ func (s *Stored) Life(now, clock int64) int64 {
 
 func (s *Stored) hasLeft() bool { return s.Claim != nil && s.Claim.LeftFor != 0 }
 
-// valid returns s without its claim if that has expired, or nil if the count
-// left and the claim that says so has expired.
+// valid returns s without its claim if the claim has expired, or nil if the expired
+// claim says that the count left.
 func (s *Stored) valid(clock int64) *Stored {
 	if s == nil || s.Claim == nil || s.Claim.ExpiresAt > clock {
 		return s
@@ -120,9 +120,8 @@ func (s *Stored) valid(clock int64) *Stored {
 	return s
 }
 
-// present returns s as backends that share its count judge it: nil if it is dead
-// and no claim is left, too. Where counts move, such a state says nothing: the
-// count may have begun again elsewhere.
+// present returns s as backends among which counts move read it: nil also if it is
+// expired and has no claim, because the count may have started again elsewhere.
 func (s *Stored) present(now, clock int64) *Stored {
 	s = s.valid(clock)
 	if s != nil && s.Claim == nil && s.State.ResetAt(now) <= now {
@@ -133,8 +132,8 @@ func (s *Stored) present(now, clock int64) *Stored {
 
 func (c *Claim) location() Location { return Location{Owner: c.LeftFor, Version: c.Version} }
 
-// mayMoveTo reports whether a count that has left may arrive at backend by a
-// move of that version.
+// mayMoveTo reports whether a count that has left may arrive at backend in a move of
+// that version.
 func (c *Claim) mayMoveTo(version int64, backend BackendID) bool {
 	return c.Version < version || c.Version == version && c.LeftFor == backend
 }

@@ -70,7 +70,7 @@ func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error)
 	return it, n, err
 }
 
-var errTooLarge = errors.New("the counts of the partition's own key, or those of one decision, are too large")
+var errTooLarge = errors.New("the counts of the partition's own key, or of one decision, are too large")
 
 func valueOf(item *memcache.Item) []byte {
 	if item == nil {

@@ -20,7 +20,7 @@ import (
 //	   compares this to learn whether its write was applied
 //	8  epoch; in version 2
 //	6  the last expiry of a count that is in an item of its own; in version 2
-//	for each count, those that changed last at the end, with lengths as uvarints:
+//	for each count, the last changed at the end, with lengths as uvarints:
 //	   length, name
 //	   8 ID of the write that changed it last; in version 2
 //	   6 expiry
@@ -91,7 +91,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	default:
 		return nil, errForeign
 	}
-	all := make([]count, 0, len(value)/40) // a hundred are read for one that is charged
+	all := make([]count, 0, len(value)/40) // a hundred are read for each one charged
 	for len(r.rest) > 0 && !r.failed {
 		c := count{name: r.field()}
 		if form == spreadForm {
@@ -191,8 +191,8 @@ func (it *item) encode() (value []byte, life int64) {
 	return value, life
 }
 
-// inOrder returns the counts that the item is written with, those that changed
-// last at the end.
+// inOrder returns the counts that the item is written with, the last changed at the
+// end.
 func (it *item) inOrder() []*count {
 	all := make([]*count, 0, len(it.counts))
 	for _, c := range it.counts {
@@ -261,8 +261,8 @@ func (it *item) encodeOwn(c *count) []byte {
 // So among processes that charge the same partition, one spills at a time.
 func (it *item) isLong() bool { return it.bytes/it.spillAt > it.wasBytes/it.spillAt }
 
-// put makes stored the count of that name. An expiry of 0, or one that is before
-// that which it has, leaves it.
+// put makes stored the count of that name. An expiry that is before the count's own,
+// or 0, is ignored.
 func (it *item) put(name string, stored *handoff.Stored, expiry int64) {
 	c := it.count(name)
 	if c == nil {

@@ -25,7 +25,7 @@ type server struct {
 	connections  chan struct{} // one element for each that is in use
 
 	mu      sync.Mutex
-	waiting map[string][]*job // by the item's key; an entry, if empty, says that the item is being served
+	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine
 }
 
 // job is one decision that waits for an item.
@@ -99,8 +99,8 @@ func (s *server) takePending(key string) []*job {
 	return jobs
 }
 
-// decide does jobs, as many together as it can, and after them those that come
-// in the meantime if the item has become long.
+// decide does jobs, as many together as it can. If the item has become long, it also
+// does the jobs that arrive meanwhile.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
 		jobs = s.dropCanceled(jobs)

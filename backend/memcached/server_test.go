@@ -53,7 +53,7 @@ var hot = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 	{Quota: hotQuota + 1, Window: time.Minute, Algorithm: throttler.TokenBucket},
 }}
 
-// hotAddr tells a process that is not the test's own where to take from.
+// hotAddr is the server's address for a process that the test starts.
 const hotAddr = "WEIR_TEST_HOT_KEY"
 
 func TestHotKeyOfFourProcesses(t *testing.T) {
@@ -271,7 +271,7 @@ func TestWindowsBeyond30Days(t *testing.T) {
 			t.Errorf("%d days: used %d, reset %v, %v; want 2, %v", days, d.Limit(0).Used, d.Limit(0).ResetAt, err, first.Limit(0).ResetAt)
 		}
 	}
-	for _, days := range []time.Duration{29, 31, 365} { // and they go when nobody needs them any more
+	for _, days := range []time.Duration{29, 31, 365} { // and they expire when they are no longer needed
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: days * day}}}
 		key := fmt.Sprint("client", days)
 		if _, err := th.Take(t.Context(), policy.Charge(key)); err != nil {
@@ -334,7 +334,7 @@ func evict(t *testing.T, partition string) {
 		if before, ok := known[key]; ok && before != hour {
 			lost++
 			if hour != clk.Now().UnixMilli()+3_600_000 || d.Limit(0).Used != 1 {
-				t.Fatalf("reset-at moved to %d, which is not that of a window that begins now, %d", hour, clk.Now().UnixMilli())
+				t.Fatalf("reset-at moved to %d, want the reset-at of a window that begins now, %d", hour, clk.Now().UnixMilli())
 			}
 		}
 		known[key] = hour

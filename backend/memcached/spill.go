@@ -41,7 +41,7 @@ const spillAt = 8 << 10
 // spillers is how many items a spill writes at once, if there are connections.
 const spillers = 16
 
-// spill writes counts that it has not seen charged lately to items of their own.
+// spill writes counts that were not charged lately to items of their own.
 // It returns a job that removes them from the partition's item, nil if there is
 // nothing to remove. The caller is using a connection.
 func (s *server) spill(it *item) *job {
@@ -102,14 +102,14 @@ func (s *server) spill(it *item) *job {
 
 // writeOwn writes c, a count of it, to its own item, in the place of old or of
 // none. It does so even if old has the same value: only then does a late cas of
-// another spill fail. After an error, the count stays where it is; should it have
-// been written all the same, no harm is done.
+// another spill fail. After an error the count stays where it is. If the write was
+// applied after all, no harm is done.
 func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) error {
 	return s.swap(old, &memcache.Item{Key: key, Value: it.encodeOwn(c), Expiration: expiration(c.expiry-it.now, it.now)})
 }
 
-// leastRecent returns the names of counts to spill from an item that was written:
-// those that were charged least recently, and never the last.
+// leastRecent returns the names of the counts to spill from an item that was written:
+// the least recently charged ones, but never the last.
 func (it *item) leastRecent() []string {
 	var names []string
 	left := it.bytes

@@ -69,7 +69,7 @@ func bytesOf(t *testing.T, addr string) int64 {
 
 // Processes take, refund and settle for chains of charges, as their counts are
 // spilled and come back, and every answer of a server is late or lost. In the end
-// every count is what the decisions say, but for those that were left open.
+// every count is what the decisions say, except for decisions of unknown outcome.
 func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 	for _, test := range []struct {
 		name    string

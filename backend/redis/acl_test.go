@@ -24,8 +24,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// aclRules returns the rules that docs/operations.md lists for each use, and those
-// of the user that has all but a cluster's.
+// aclRules returns the rules that docs/operations.md lists for each use, and the
+// rules of the user that has all but a cluster's.
 func aclRules(t *testing.T) (uses []string, rules map[string][]string, together []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")

@@ -34,8 +34,8 @@ func packedTakes(now int64, charges ...[]throttler.Limit) []byte {
 // notDecided is the reply to a decision that cannot be made: one number, 3.
 const notDecided = "\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03"
 
-// The script makes several decisions in a call: those that are simple, those that
-// are not, and, as their own replies, those that cannot be made.
+// The script makes several decisions in a call: simple ones, others, and ones that
+// cannot be made, which have replies of their own.
 func TestSeveralDecisionsInACall(t *testing.T) {
 	client := newClient(t, testserver.Redis(t).Addr)
 	now := t0.UnixMilli()
@@ -70,7 +70,7 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 
 // BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
 // make so many: about a lone fixed window, and about two policies of three mixed
-// limits; and, for those, how many times a lone window's that is.
+// limits; and, for the latter, how many times a lone window's that is.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
 	script := redis.NewScript(lua.Decide)

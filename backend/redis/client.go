@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings for a client of one server at addr that suit
-// a throttler, to be changed as needed: calls end with their context, nothing
-// is sent twice, a dead server is noticed at once.
+// ClientOptions returns settings for a client of one server at addr that suit a
+// throttler: calls end with their context, nothing is sent twice, and a dead server
+// is noticed at once. The caller may change them.
 func ClientOptions(addr string) *redis.Options {
 	return &redis.Options{
 		Addr:                  addr,
@@ -30,7 +30,7 @@ func ClientOptions(addr string) *redis.Options {
 // client is a Redis client whose calls end when their context does.
 type client struct {
 	redis.UniversalClient
-	// keepsDeadlines says that the client does so itself: go-redis by default
+	// keepsDeadlines reports that the client does so itself. By default go-redis
 	// lets a context's deadline pass while it waits for a reply.
 	keepsDeadlines bool
 }
@@ -68,8 +68,8 @@ func (c client) within(ctx context.Context, run func() error) error {
 	}
 }
 
-// ends reports whether a call under ctx ends by itself when it has to: at ctx's
-// deadline, or, if nothing ever ends ctx, with the client's own timeouts.
+// ends reports whether a call under ctx ends in time by itself: at ctx's deadline
+// or, if nothing ever ends ctx, with the client's own timeouts.
 func (c client) ends(ctx context.Context) bool {
 	_, bounded := ctx.Deadline()
 	return bounded && c.keepsDeadlines || ctx.Done() == nil

@@ -101,7 +101,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 	}
 }
 
-// A window that an earlier version has stored goes on.
+// A window that an earlier version has stored continues.
 func TestWindowsInBytesGoOn(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	c := policy("core", perHour(10)).Charge("alice")

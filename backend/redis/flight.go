@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A flight is one round trip: calls of scripts, written at once, for many
-// decisions. Its memory is used again for the next.
+// A flight is one round trip: calls of scripts, written at once, for many decisions.
+// The next flight reuses its memory.
 type flight struct {
 	departed time.Time // guarded by the line's mutex
 
@@ -41,9 +41,9 @@ func (f *flight) run(l *line) {
 	}
 }
 
-// context returns a context that ends with the last deadline of f's decisions,
-// so that none is cut short by another's. It has no deadline if one of them has
-// none: then the client's own timeouts end the flight.
+// context returns a context that ends with the last deadline of f's decisions, so
+// that no decision is cut short by another's deadline. It has no deadline if one of
+// them has none: the client's own timeouts end the flight then.
 func (f *flight) context() (context.Context, context.CancelFunc) {
 	if len(f.jobs) == 1 {
 		return f.jobs[0].ctx, func() {}
@@ -61,7 +61,7 @@ func (f *flight) context() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), last)
 }
 
-// send sends f's decisions, in as few calls as can be, and returns when these
+// send sends f's decisions in as few calls as possible, and returns when the calls
 // have their replies or errors.
 func (f *flight) send(ctx context.Context, l *line, command string) {
 	f.plan(l.splits.Load())
@@ -152,14 +152,14 @@ func (f *flight) deliver(l *line, again bool) bool {
 	return len(f.jobs) > 0
 }
 
-// didNotRun reports whether err says that the server did not begin c, for a reason
-// that is gone when it is sent again with the script's text.
+// didNotRun reports whether err means that the server did not start c, for a reason
+// that resending it with the script's text removes.
 func (l *line) didNotRun(c *call, err error) bool {
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return true
 	case redis.HasErrorPrefix(err, "CROSSSLOT") && len(c.jobs) > 1:
-		l.splits.Store(true) // behind the one address are several servers
+		l.splits.Store(true) // the one address hides several servers
 		return true
 	}
 	return false

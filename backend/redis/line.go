@@ -33,8 +33,8 @@ const (
 type line struct {
 	client client
 
-	// splits says that the client finds a command's server by its first key, so
-	// that decisions share a call only within a partition.
+	// splits reports that the client finds a command's server by its first key, so
+	// that only decisions of one partition share a call.
 	splits atomic.Bool
 
 	mu      sync.Mutex
@@ -49,8 +49,8 @@ func newLine(c client, splits bool) *line {
 	return l
 }
 
-// unsentError is the error of a caller that left before its decision was sent.
-// It does not wrap throttler.ErrUnavailable: the outcome is known.
+// unsentError is the error of a caller that left before its decision was sent. It
+// does not wrap throttler.ErrUnavailable, because the outcome is known.
 type unsentError struct{ err error }
 
 func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
@@ -147,8 +147,8 @@ func (l *line) fly(f *flight) {
 	flightPool.Put(f)
 }
 
-// flyAlone makes one flight in the goroutine of the only caller that it carries. If
-// decisions wait then, another goroutine goes on.
+// flyAlone makes one flight in the goroutine of its only caller. If decisions wait
+// afterwards, another goroutine continues.
 func (l *line) flyAlone(f *flight) {
 	defer func() { // also if a hook of the client panics: the caller may recover
 		l.mu.Lock()
@@ -199,7 +199,7 @@ type job struct {
 
 	script    *script
 	kind      kind
-	partition []byte // the part of its keys by which a cluster chooses their slot
+	partition []byte // the part of its keys that selects a cluster's slot
 	keys      []arg  // of its charges
 	packed    arg
 	more      arg // a second argument, or nil

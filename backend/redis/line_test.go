@@ -51,7 +51,7 @@ func (y *tally) add(t *testing.T, key string, d throttler.Decision, err error) {
 			y.used[key] = make(map[int64]bool)
 		}
 		if used := d.Limit(0).Used; y.used[key][used] {
-			t.Errorf("key %s: two takes were told that %d are used", key, used)
+			t.Errorf("key %s: two takes report %d used", key, used)
 		} else {
 			y.used[key][used] = true
 		}
@@ -366,8 +366,8 @@ func (b *bench) fillFlights(t *testing.T, ctx context.Context, p *throttler.Poli
 	return errs
 }
 
-// Whatever the server does and whenever others leave, nobody waits beyond its
-// deadline, and each error says so.
+// Whatever the server does and whenever other callers leave, no caller waits beyond
+// its deadline, and each error says so.
 func TestHungServer(t *testing.T) {
 	for _, name := range []string{"recommended", "plain"} {
 		t.Run(name, func(t *testing.T) {
@@ -463,11 +463,11 @@ func TestFullQueue(t *testing.T) {
 		}
 	}
 	if d, err := b.Peek(t.Context(), p.Charge("crowded")); err != nil || d.Limit(0).Used != 0 {
-		t.Errorf("those that found no room: used %d, %v; want 0", d.Limit(0).Used, err)
+		t.Errorf("takes that found no room: used %d, %v; want 0", d.Limit(0).Used, err)
 	}
 }
 
-// A key that holds something else is an error of its own decisions, not of those in
+// A key that holds something else is an error of its own decisions, not of others in
 // the same call.
 func TestHostileNeighbour(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

@@ -61,7 +61,7 @@ type Shard struct {
 	// Primary takes writes. Required.
 	Primary redis.UniversalClient
 
-	// Proxy says that Primary is a proxy to several servers, such as Envoy, which
+	// Proxy reports that Primary is a proxy to several servers, such as Envoy, which
 	// finds a command's server by its first key. Decisions of different partitions
 	// then share no script call. A [redis.ClusterClient] or [redis.Ring] does not
 	// need it.

@@ -10,7 +10,7 @@ import (
 )
 
 // What the scripts reply. lua/plain.lua describes the replies of the script that makes
-// decisions about counts that do not move, and lua/decide.lua those in numbers.
+// decisions about counts that do not move, and lua/decide.lua the replies in numbers.
 
 // How the reply to a decision begins.
 const (
@@ -22,14 +22,14 @@ const (
 // notACount is the first number of a reply about a key that holds something else.
 const notACount = 3
 
-// errForeign says that a key holds what no weir wrote, or a newer one.
+// errForeign reports that a key holds what no version of weir wrote, or a newer one.
 var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
 
-// errReply says that a reply is not one that a script can give.
+// errReply reports a reply that no script can give.
 var errReply = errors.New("the script's reply has an unknown form")
 
 // cutReply returns the reply to the first decision, which is about so many charges,
-// and the rest: one call's reply is those to its decisions, one after the other.
+// and the rest. A call's reply is the concatenation of its decisions' replies.
 func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply

@@ -98,7 +98,7 @@ func TestOneScriptCallADecision(t *testing.T) {
 				case "get", "set", "incrby", "getrange": // by the script
 				case "config", "config|resetstat", "info", "hello", "client|setinfo":
 				default:
-					t.Errorf("%d calls of %s beside the script", stat.calls, command)
+					t.Errorf("%d calls of %s in addition to the script", stat.calls, command)
 				}
 			}
 		})
@@ -226,7 +226,7 @@ func TestPeekAsksAReplicaAndNeverLies(t *testing.T) {
 		t.Errorf("the primary served %d peeks while a replica was up", stats["get"].calls-1)
 	}
 
-	// The replica still holds the window that is over by the caller's clock.
+	// The replica still holds the window that has ended by the caller's clock.
 	b.clock.Set(reset)
 	peek(0, reset, "at reset-at, with the dead window on the replica")
 	b.clock.Set(t0)
@@ -281,7 +281,7 @@ func TestClocksThatDiffer(t *testing.T) {
 	}
 	take(b, 0)
 	if left := expiry(); left > 900*time.Millisecond {
-		t.Errorf("a charge under a clock that stands still renewed the expiry to %v", left)
+		t.Errorf("a charge under a clock that has stopped renewed the expiry to %v", left)
 	}
 
 	ahead := take(other, 10*time.Minute)

@@ -43,8 +43,8 @@ type shard struct {
 	primary  client
 	replicas []*replica
 
-	// line leads to the primary. To a Redis Cluster there are as many as it has
-	// nodes, so that one which hangs does not hold up the decisions of others.
+	// line leads to the primary. A Redis Cluster has one line for each node, so that
+	// a node that hangs does not hold up the decisions of others.
 	line    *line
 	cluster *redis.ClusterClient // nil if the primary is none
 	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
@@ -72,8 +72,8 @@ func newShard(s Shard) *shard {
 	return sh
 }
 
-// do sends j with others. A caller that left before it was sent gets its context's
-// error, and one about which it is unknown what happened a throttler.UnavailableError.
+// do sends j with others. It returns the context's error if j was not sent, and a
+// throttler.UnavailableError if its outcome is unknown.
 func (s *shard) do(j *job) error {
 	err := s.lineOf(j).do(j)
 	if err == nil {
@@ -85,8 +85,9 @@ func (s *shard) do(j *job) error {
 	return s.unavailable(err)
 }
 
-// lineOf returns the line by which j is sent. Which node of a cluster it leads to
-// is the client's guess, which may be out of date: it sends j to where it belongs.
+// lineOf returns the line that sends j. In a cluster it chooses the line by the
+// client's map of nodes, which may be out of date; the client then follows the
+// redirection.
 func (s *shard) lineOf(j *job) *line {
 	if s.cluster == nil {
 		return s.line
@@ -103,15 +104,15 @@ func (s *shard) lineOf(j *job) *line {
 	return l.(*line)
 }
 
-// doNotAsk is a context under which a client only says what it knows.
+// doNotAsk is a canceled context: under it, a client answers only from its cache.
 var doNotAsk = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// release runs the script that releases counts: in a round trip of its own, and
-// again only if the server did not know it.
+// release runs the script that releases counts, in a round trip of its own. It is
+// resent, as EVAL, only after NOSCRIPT, which means that it did not run.
 func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
 	run := func(command, source string) (*redis.SliceCmd, error) {
 		args := append(make([]any, 0, 4+len(keys)), command, source, len(keys))
@@ -131,13 +132,13 @@ func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]an
 	return cmd.Val(), nil
 }
 
-// onceCmd is never sent twice, whatever the client's MaxRetries: go-redis
-// would send it again after a lost reply, and charge twice.
+// onceCmd is never sent twice, whatever the client's MaxRetries: go-redis would resend
+// it after a lost reply, and charge twice.
 type onceCmd struct{ redis.Cmder }
 
 func (onceCmd) NoRetry() bool { return true }
 
-// read returns the stored bytes of keys, "" where there are none.
+// read returns the stored bytes of keys, "" for a missing key.
 func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Duration) ([]string, error) {
 	if r := s.pickReplica(); r != nil {
 		if deadline, ok := ctx.Deadline(); ok {
@@ -178,8 +179,8 @@ func (s *shard) pickReplica() *replica {
 	return nil
 }
 
-// get reads keys in one round trip. It is GET for each, not MGET, to which a key that
-// holds something else than a string looks like one that is missing.
+// get reads keys in one round trip. It uses GET for each, not MGET, which returns nil
+// for a key that holds something other than a string.
 func get(ctx context.Context, c client, keys []string) ([]string, error) {
 	cmds := make([]*redis.StringCmd, len(keys))
 	for i, key := range keys {
@@ -199,7 +200,7 @@ func get(ctx context.Context, c client, keys []string) ([]string, error) {
 		})
 	}
 	if err != nil && ctx.Err() != nil {
-		return nil, err // commands may be on their way: nobody looks at them
+		return nil, err // commands may be on their way: do not read them
 	}
 	states := make([]string, len(keys))
 	for i, cmd := range cmds {

@@ -184,7 +184,7 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 			t.Fatal(err)
 		}
 		ttl := b.client.PTTL(t.Context(), key).Val()
-		b.clock.Advance(2 * time.Minute) // core's window is over, and the claim is not
+		b.clock.Advance(2 * time.Minute) // core's window has ended, and the claim has not
 		want := int64(2)
 		if p == core {
 			want = 1

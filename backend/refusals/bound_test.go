@@ -68,7 +68,7 @@ func TestWhichIsPushedOut(t *testing.T) {
 	fill("g") // for c
 	remembered(3, "d", "e", "f", "g")
 	elapsed += time.Minute
-	fill("h", "i", "j", "k") // for those that have ended
+	fill("h", "i", "j", "k") // for the ended ones
 	remembered(3, "h", "i", "j", "k")
 }
 

@@ -131,8 +131,8 @@ func (f *refusal) overtaken() bool {
 	return false
 }
 
-// answer returns f as the decision about r. Several results are shared, as those
-// of all copies of a decision are.
+// answer returns f as the decision about r. Several results are shared, as they are
+// between copies of a decision.
 func (f *refusal) answer(r *throttler.Request) throttler.Decision {
 	madeAt := f.madeAt()
 	if !f.idle || r.Now == madeAt {

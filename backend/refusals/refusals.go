@@ -168,7 +168,7 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 	d, err := b.wrapped.Take(ctx, r)
 	switch {
 	case err != nil:
-		return d, err // if it charged all the same, that is as unseen as another process's take
+		return d, err // if it charged nevertheless, that is as unseen as another process's take
 	case d.Allowed:
 		b.versions.take(r.Charges(), counts, &d)
 		return d, nil
@@ -208,8 +208,8 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return b.wrapped.Peek(ctx, r)
 }
 
-// Settle implements throttler.Backend. When it returns, refusals that share a
-// count with what was settled are forgotten, those too that are being decided.
+// Settle implements throttler.Backend. When it returns, refusals that share a count
+// with the settlement are forgotten, also ones that are still being decided.
 func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
 	charges := s.Charged.Charges()
 	var counts hashes
@@ -220,7 +220,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return b.wrapped.Settle(ctx, s)
 }
 
-// hashes has a hash of the count of each charge.
+// hashes has the hash of each charge's count.
 type hashes [throttler.MaxCharges]uint64
 
 // hash fills counts and returns the hash of the charges. The seed is the

@@ -230,7 +230,7 @@ func TestEqualPolicies(t *testing.T) {
 		t.Error("the answer's policy is not the take's")
 	}
 	if d := f.refused(true, charge(core, "alice", 6)); d.Limit(0).Policy != core {
-		t.Error("the answer's policy is that of another take")
+		t.Error("the answer has another take's policy")
 	}
 }
 

@@ -30,7 +30,7 @@ import (
 
 var (
 	exploreDecisions = flag.Int("explore-decisions", 20_000, "decisions of TestExplore")
-	exploreWorld     = flag.Uint64("explore-world", 0, "world that TestExplore begins with: each draws from the seed anew")
+	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has a random source of its own")
 	exploreSeed      = flag.Uint64("explore-seed", 0, "seed of TestExplore; 0 draws one")
 )
 
@@ -109,7 +109,7 @@ type world struct {
 	counts    map[string]*counted
 	taken     []taken
 
-	// passedOver says that a process has given up asking a backend that nothing
+	// passedOver reports that a process has given up asking a backend that nothing
 	// had named to it. Counts may be in two places from then on; docs/migrating.md
 	// has that in its table.
 	passedOver bool

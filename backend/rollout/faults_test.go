@@ -283,7 +283,7 @@ func TestDeadLeftover(t *testing.T) {
 		want(t, "before there was a rollout", throttlerAllowed(t, throttler.New(old.Store, nil), alice), 5)
 		time.Sleep(time.Hour - time.Millisecond)
 		a := newFlagged(t, "new", both, rollout.Options{})
-		time.Sleep(time.Millisecond) // the window is over, and old has not forgotten it
+		time.Sleep(time.Millisecond) // the window has ended, and old still has it
 		want(t, "on new", a.allowed(t, alice), 5)
 		time.Sleep(2 * time.Minute) // old has forgotten that the count went to new
 		a.flip("old")
@@ -297,8 +297,8 @@ func throttlerAllowed(t *testing.T, th *throttler.Throttler, c throttler.Charge)
 	return f.allowed(t, c)
 }
 
-// A backend that is to be left is abandoned 5 s after it fell silent, however
-// seldom somebody comes; and what is on its other shard is not lost.
+// A backend that clients are to leave is abandoned 5 s after it stopped answering,
+// however rare requests are. Counts on its other shard are not lost.
 func TestAbandonedByTheClock(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, old, _ *mortal, both map[string]handoff.Store) {
@@ -319,7 +319,7 @@ func TestAbandonedByTheClock(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			}
 			if failed > 2 {
-				t.Errorf("hangs %t: %d of 100 failed in 300 s, want those of the first 5 s", hangs, failed)
+				t.Errorf("hangs %t: %d of 100 failed in 300 s, want only failures of the first 5 s", hangs, failed)
 			}
 			want(t, "on the shard that lives", a.allowed(t, kept), 0)
 			if s := a.rollout.Stats(); s.Lost != 1 {
@@ -355,7 +355,7 @@ func TestRollbackFromADeadBackend(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 		if failed > 2 {
-			t.Errorf("%d of 700 failed over 58 minutes, want those of the first 5 s", failed)
+			t.Errorf("%d of 700 failed over 58 minutes, want only failures of the first 5 s", failed)
 		}
 	})
 }

@@ -68,8 +68,8 @@ func (p *pair) both() map[string]handoff.Store {
 	return map[string]handoff.Store{"old": p.old, "new": p.new}
 }
 
-// newPairAfterMove returns a pair of which a process has moved alice from old to
-// new, one take before it and one after, and the reset-at of her window.
+// newPairAfterMove returns a pair in which a process has moved alice from old to new,
+// with one take before the move and one after it, and the reset-at of her window.
 func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
 	p, reset = newPair(t), t0.Add(10*time.Second)
 	q := p.process("old", rollout.Options{Events: true})
@@ -356,8 +356,8 @@ func TestAbandonedBackend(t *testing.T) {
 	}
 }
 
-// Once the flag is gone, the backend alone goes on from what it has, also of a
-// count that is on its way.
+// Without the flag, the backend alone continues from what it has, also for a count
+// that is about to move.
 func TestWithoutTheRollout(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for backend, want := range map[*watched]int64{p.new: 3, p.old: 2} { // the old one remembers the count as it was
@@ -368,8 +368,8 @@ func TestWithoutTheRollout(t *testing.T) {
 	}
 }
 
-// Many clients under load, while the flag of three processes changes its mind:
-// nobody gets more than the quota, and no reset-at moves.
+// Many clients under load, while the flag of three processes keeps changing: no
+// client gets more than the quota, and no reset-at moves.
 func TestNobodyGainsByMoving(t *testing.T) {
 	const clients, rounds = 50, 40
 	p := newPair(t)
@@ -449,8 +449,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	_, _ = rollout.New(one, "a", nil, nil)
 }
 
-// Many clients at once are more than are asked about at once; and if the
-// provider hangs, all are served all the same.
+// More clients at once than evaluations at once; and if the provider hangs, all
+// clients are still served.
 func TestManyEvaluationsAtOnce(t *testing.T) {
 	p := newPair(t)
 	var hang atomic.Bool
@@ -488,8 +488,8 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 	}
 }
 
-// A process that does not know the backend that a count went to goes on from
-// what the one that it knows has kept.
+// A process that does not know the backend that a count went to continues from the
+// copy in the backend that it knows.
 func TestCountWentToAnUnknownBackend(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for _, wish := range []string{"old", "third"} {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A process that was paused finds its timer run out, and goes on waiting.
+// A process that was paused finds its timer expired, and continues to wait.
 func TestPauseIsNoHang(t *testing.T) {
 	for range 100 {
 		p := timeout{timer: time.NewTimer(0), step: time.Hour, steps: 2}

@@ -111,9 +111,9 @@ func TestDifference(t *testing.T) {
 	serving, candidate := memorybackend.New(nil), memorybackend.New(nil)
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
-	var told [][2]throttler.Decision
+	var different [][2]throttler.Decision
 	b := newShadow(t, serving, candidate, &shadow.Options{Workers: 1, OnDifference: func(s, c throttler.Decision) {
-		told = append(told, [2]throttler.Decision{s, c})
+		different = append(different, [2]throttler.Decision{s, c})
 	}})
 	th := throttler.New(b, options)
 	take(t, th, "alice")
@@ -133,8 +133,8 @@ func TestDifference(t *testing.T) {
 	if s.Agreed != 1 || s.OnlyServingAllowed != 1 || s.OnlyCandidateAllowed != 0 || s.RemainingDiffers != 3 || s.ResetDiffers != 1 {
 		t.Errorf("got %+v", s)
 	}
-	if len(told) != 3 || !told[1][0].Allowed || told[1][1].Allowed {
-		t.Errorf("told of %v", told)
+	if len(different) != 3 || !different[1][0].Allowed || different[1][1].Allowed {
+		t.Errorf("OnDifference received %v", different)
 	}
 }
 

@@ -50,7 +50,7 @@ type Limiter struct {
 	Close func()
 }
 
-// KeyHeader is the request header by which middlewares tell clients apart: the
+// KeyHeader is the request header that identifies a client to the middlewares: the
 // one header that all of them can be set to read.
 const KeyHeader = "X-Real-IP"
 

@@ -37,7 +37,7 @@ func TestPeersLimit(t *testing.T) {
 	}
 }
 
-// A quota that nobody reaches is not reached, also by a hundred goroutines.
+// A quota above the number of requests refuses none, also from a hundred goroutines.
 func TestPeersAllowALot(t *testing.T) {
 	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {
 		for _, p := range all {
@@ -59,8 +59,8 @@ func TestPeersAllowALot(t *testing.T) {
 	}
 }
 
-// Each middleware tells clients apart by KeyHeader, serves the first and
-// refuses the second request under a quota of 1.
+// Each middleware identifies clients by KeyHeader, serves the first and refuses the
+// second request under a quota of 1.
 func TestMiddlewares(t *testing.T) {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
 	for store, all := range map[string][]Peer{"redis": Redis(), "memory": Memory()} {

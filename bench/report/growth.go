@@ -35,7 +35,7 @@ func series(s *result.Set, prefix, metric string) (x, y []float64) {
 	return x, y
 }
 
-// growth says by which law each cost grows.
+// growth states the law that each cost grows by.
 func growth(s *result.Set) string {
 	var b strings.Builder
 	for _, g := range growthRows {

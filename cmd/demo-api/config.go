@@ -18,7 +18,7 @@ type config struct {
 	debugListen    string // "" if debugging is off
 	backends       backendsConfig
 	policies       map[string]*throttler.Policy
-	dryRuns        map[string]*throttler.Policy // by the policies next to which they are tried
+	dryRuns        map[string]*throttler.Policy // by the enforced policy that each is tried next to
 	tokens         tokensConfig
 	trustedProxies []netip.Prefix
 	deadline       time.Duration

@@ -19,7 +19,7 @@ const (
 	secondaryPolicy   = "secondary"  // all requests of a caller, whatever they cost elsewhere
 )
 
-// routePolicies are those names.
+// routePolicies has these names.
 var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPolicy, memberPolicy, secondaryPolicy}
 
 // dryRunSuffix ends the names of policies that are run dry: their counts are

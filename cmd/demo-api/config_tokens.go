@@ -6,11 +6,11 @@ import (
 	"regexp"
 )
 
-// tokensConfig says which bearer tokens the demo knows. A caller without one is
+// tokensConfig is the bearer tokens that the demo knows. A caller without one is
 // counted by address.
 type tokensConfig struct {
 	any      bool              // every token is a caller of its own
-	subjects map[string]string // whose each token is
+	subjects map[string]string // of each token
 	madeUp   bool              // the tokens are no secret: they are the demo's own
 }
 
@@ -19,7 +19,7 @@ func defaultTokens() tokensConfig {
 	return tokensConfig{madeUp: true, subjects: map[string]string{"demo-alice": "alice", "demo-bob": "bob"}}
 }
 
-// subject returns whose token it is.
+// subject returns the subject of a token.
 func (c *tokensConfig) subject(token string) (subject string, ok bool) {
 	if c.any {
 		sum := sha256.Sum256([]byte(token)) // as long as its sender likes, and secret

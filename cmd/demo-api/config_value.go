@@ -105,7 +105,7 @@ func (v value) entries(mustBe string) []entry {
 	return all
 }
 
-// fields returns the values of a mapping with these keys; those that the file
+// fields returns the values of a mapping with these keys; the values that the file
 // leaves out are missing. Any other key is a problem.
 func (v value) fields(names ...string) map[string]value {
 	all := map[string]value{}

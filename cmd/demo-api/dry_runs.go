@@ -8,11 +8,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// dryRuns tries policies out next to those that are enforced, and counts what
-// they would do.
+// dryRuns evaluates policies next to the enforced ones, and counts what they would
+// do.
 type dryRuns struct {
 	config *config
-	counts map[string]*dryRunCounts // by the policy next to which one is tried
+	counts map[string]*dryRunCounts // by the enforced policy
 }
 
 type dryRunCounts struct{ allowed, refused atomic.Int64 }
@@ -25,9 +25,8 @@ func newDryRuns(c *config) *dryRuns {
 	return d
 }
 
-// classifiers returns what is tried next to these charges, or nil. They are
-// decided together, so those for which there is nothing to try are tried as they
-// are.
+// classifiers returns what is tried next to these charges, or nil. All of them are
+// decided together, so a charge without a dry run is tried under its own policy.
 func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 	var all []middleware.Classifier
 	found := false

@@ -86,7 +86,7 @@ func TestOutageIsLoggedOnceASecond(t *testing.T) {
 	lines := strings.Count(d.stderr.String(), "\n")
 	t.Logf("%d lines in %d s:\n%s", lines, seconds, d.stderr)
 	// A connection that breaks and one that is refused are two causes, and each
-	// has a line when it is over.
+	// has a line when it ends.
 	if most := 2*seconds + 2; lines > most {
 		t.Errorf("%d lines for %d requests, want at most %d:\n%s", lines, requests, most, d.stderr)
 	}

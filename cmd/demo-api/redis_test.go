@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/weir/internal/testserver"
 )
 
-// deadShards names servers that nobody can be: port 0 cannot be listened on.
+// deadShards names servers that cannot exist: port 0 cannot be listened on.
 const deadShards = `
 backend: redis
 redis:

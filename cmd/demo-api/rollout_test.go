@@ -240,6 +240,6 @@ func TestResharding(t *testing.T) {
 	all(2)
 	all(3)
 	if s := d.backend().Rollout; s.Moved == 0 || s.Moved == clients || s.Served["redis-resharded"] == 0 {
-		t.Errorf("%+v; want some counts moved, and those of the shard that both lists have not", s)
+		t.Errorf("%+v; want some counts moved, and none of the shard that both lists have", s)
 	}
 }

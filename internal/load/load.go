@@ -180,7 +180,7 @@ type window struct {
 	undecided int // served without a decision in time; it may have been charged
 }
 
-// note checks an answer against those before, and says what is wrong with it.
+// note checks an answer against earlier ones, and returns what is wrong with it.
 func (w *window) note(header http.Header, served bool) string {
 	number := func(name string) int64 {
 		n, err := strconv.ParseInt(header.Get(name), 10, 64)

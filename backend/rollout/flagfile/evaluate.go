@@ -26,14 +26,14 @@ func resolve[T any](p *Provider, key string, fallback T, flat openfeature.Flatte
 	variant, reason := f.defaultVariant, openfeature.StaticReason
 	if f.targeting != nil {
 		reason = openfeature.DefaultReason
-		drawn, err := f.targeting(scope{flag: key, context: flat})
+		selected, err := f.targeting(scope{flag: key, context: flat})
 		if err != nil {
 			return fail(openfeature.NewGeneralResolutionError(fmt.Sprintf("flag %q: %v", key, err)))
 		}
-		if drawn != nil {
-			name, isName := nameOf(drawn)
+		if selected != nil {
+			name, isName := nameOf(selected)
 			if _, known := f.variants[name]; !isName || !known {
-				return fail(openfeature.NewGeneralResolutionError(fmt.Sprintf("flag %q: targeting chose %v, which is no variant", key, drawn)))
+				return fail(openfeature.NewGeneralResolutionError(fmt.Sprintf("flag %q: targeting chose %v, which is no variant", key, selected)))
 			}
 			variant, reason = name, openfeature.TargetingMatchReason
 		}

@@ -279,7 +279,7 @@ func TestWrongFilesSayWhere(t *testing.T) {
 		{withTargeting(`{"fractional": [["redis", 1.5]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1.5; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 30; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redsi", 30], ["memcached", 70]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for redsi; it must be one of the variants: memcached, memory, redis`},
-		{`{"flags": {"f": {"state": "ENABLED", "variants": {"a\u2028b": 1}, "targeting": {"if": [true, "a"]}}}}`, `line 1: flag "f": variants has "a\u2028b", which targeting can not choose; a name must have no character that JSON escapes, and no space around it`},
+		{`{"flags": {"f": {"state": "ENABLED", "variants": {"a\u2028b": 1}, "targeting": {"if": [true, "a"]}}}}`, `line 1: flag "f": variants has "a\u2028b", which targeting cannot choose; a name must have no character that JSON escapes, and no space around it`},
 		{withTargeting(`{"fractional": ["x", "redis"]}`), `line 1: flag "throttler-backend": targeting.fractional[1] is redis; it must be a variant and its weight, such as ["redis", 30]`},
 	} {
 		name := filepath.Join(t.TempDir(), "flags.json")
@@ -344,7 +344,7 @@ func TestLastGoodStateHolds(t *testing.T) {
 		t.Errorf("the provider's state is %s, want READY: what is right again is", s)
 	}
 	if n := strings.Count(f.log.String(), "the JSON ends too early"); n != 1 {
-		t.Errorf("told %d times of one problem, want once", n)
+		t.Errorf("logged one problem %d times, want once", n)
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// murmur3 returns the 32-bit MurmurHash3 of text, with seed 0: the hash by which
-// flagd draws variants.
+// murmur3 returns the 32-bit MurmurHash3 of text, with seed 0: the hash that flagd
+// selects variants by.
 func murmur3(text string) uint32 {
 	const c1, c2 = 0xcc9e2d51, 0x1b873593
 	mix := func(block uint32) uint32 { return bits.RotateLeft32(block*c1, 15) * c2 }

@@ -19,8 +19,8 @@ type flag struct {
 	targeting      rule   // nil if there is none
 }
 
-// parse returns the flags of a file. The error says what is wrong, and where:
-// in which line, or at which flag and key.
+// parse returns the flags of a file. The error says what is wrong and where: the
+// line, or the flag and key.
 func parse(text []byte) (map[string]*flag, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("the file is empty")
@@ -90,7 +90,7 @@ func parseFlag(text json.RawMessage) (*flag, error) {
 	for name := range f.variants {
 		// flagd finds a variant by its name in JSON, without the quotes.
 		if text, err := json.Marshal(name); err != nil || string(text) != `"`+name+`"` || strings.TrimSpace(name) != name {
-			return nil, fmt.Errorf("variants has %q, which targeting can not choose; a name must have no character that JSON escapes, and no space around it", name)
+			return nil, fmt.Errorf("variants has %q, which targeting cannot choose; a name must have no character that JSON escapes, and no space around it", name)
 		}
 	}
 	var err error
@@ -98,7 +98,7 @@ func parseFlag(text json.RawMessage) (*flag, error) {
 	return f, err
 }
 
-// located adds to an error of encoding/json the line that it speaks of.
+// located adds the line to an error of encoding/json.
 func located(text []byte, err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

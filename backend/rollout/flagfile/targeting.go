@@ -152,7 +152,7 @@ func compileEqual(arguments []rule) (rule, error) {
 }
 
 // equal compares scalars of one type, or with null. JsonLogic converts others, by
-// rules of which evaluators have several readings.
+// rules that evaluators read differently.
 func equal(a, b any) (bool, error) {
 	_, aList := a.([]any)
 	_, bList := b.([]any)
@@ -262,7 +262,7 @@ type share struct {
 // variant's share. So does flagd, from version 0.16 of its core on.
 //
 // What is hashed is the first argument, if that is no share; else the flag's
-// key and the targeting key. Without a targeting key, nothing is drawn.
+// key and the targeting key. Without a targeting key, no variant is selected.
 func compileFractional(arguments []any, at string, variants map[string]any) (rule, error) {
 	var bucketBy rule
 	if len(arguments) > 0 {
