@@ -1,6 +1,6 @@
-// Package load runs many HTTP clients against a rate limited server and checks
-// every response: that no client gets more than the quota in a window, that the
-// reset time does not change within one, and that nothing fails.
+// Package load runs many HTTP clients against rate limits and checks the answers:
+// no client gets more than its quota in a window, the reset time does not change
+// inside one, and no request fails.
 package load
 
 import (

@@ -3,8 +3,8 @@
 //
 //	go run ./cmd/demo-api/load -clients 1000 -every 400ms -for 60s http://127.0.0.1:8080
 //
-// Each client has a token that it makes up: the demo's configuration needs
-// "tokens: any", as make stack writes it.
+// Each client invents a token of its own, so the demo's configuration needs
+// "tokens: any", which make stack sets.
 //
 // Each second it prints what was served and refused, latencies, and wrong
 // responses. It exits with status 1 if there were any.
