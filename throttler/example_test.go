@@ -16,7 +16,42 @@ func example() (*throttler.Throttler, *clock.Manual) {
 	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
 }
 
-// Two limits hold together: what one refuses costs the other nothing.
+// A take charges, a peek reads, and a refund returns what a take charged.
+func Example() {
+	ctx := context.Background()
+	t, _ := example()
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
+
+	var last throttler.Decision
+	for range 3 {
+		d, err := t.Take(ctx, core.Charge("alice"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("allowed", d.Allowed, "remaining", d.Limit(0).Remaining)
+		if d.Allowed {
+			last = d
+		}
+	}
+	if _, err := t.Refund(ctx, last); err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := t.Peek(ctx, core.Charge("alice"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("used", d.Limit(0).Used, "until", d.Limit(0).ResetAt.Format(time.TimeOnly))
+	// Output:
+	// allowed true remaining 1
+	// allowed true remaining 0
+	// allowed false remaining 0
+	// used 1 until 04:04:05
+}
+
+// A charge fits all limits of its policy, or none is charged.
 func ExampleThrottler_Take() {
 	t, _ := example()
 	createToken := &throttler.Policy{Name: "auth.createToken", Limits: []throttler.Limit{
@@ -44,7 +79,7 @@ func ExampleThrottler_Take() {
 	// again in 3s
 }
 
-// A user within a team within an organisation: one decision, all or nothing.
+// A user within a team within an organization is one decision, all or nothing.
 func ExampleThrottler_Take_chain() {
 	t, _ := example()
 	orgs := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
@@ -70,7 +105,8 @@ func ExampleThrottler_Take_chain() {
 	// user 1 true
 }
 
-// The cost of a report is known when it is done.
+// A cost that was an estimate is replaced by the real one. It may exceed the quota:
+// the client then waits until the debt is gone.
 func ExampleThrottler_Settle() {
 	t, c := example()
 	rows := &throttler.Policy{Name: "rows", Limits: []throttler.Limit{

@@ -12,7 +12,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A client that hammers is refused from memory; a refund ends that at once.
+// Repeated requests of a refused client are refused from memory. A refund ends
+// that at once.
 func Example() {
 	ctx := context.Background()
 	counts := memorybackend.New(nil) // in a program of several processes, Redis or Memcached
