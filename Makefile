@@ -1,7 +1,7 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The product, and the modules beside it that drag dependencies of their own.
+# The product, and the modules with dependencies of their own.
 MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod)))
 EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
@@ -13,7 +13,7 @@ FUZZTIME = 30s # for each fuzz test
 test: lint luacheck test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
-# MODULES=. leaves the modules beside the product out.
+# MODULES=. leaves all modules but the product out.
 test-go: servers
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go

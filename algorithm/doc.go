@@ -1,7 +1,7 @@
 // Package algorithm is the five algorithms in pure Go: a function of state, limits,
 // cost and time, without clock, locks or I/O.
 //
-// It is for those who write a backend; programs that use one need package
+// It is for authors of backends; programs that use one need package
 // throttler only. The memory and Memcached backends run it. The Redis scripts keep
 // the same bytes (see [State.Append]), and tests hold them to the same answers.
 //

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A waiting request's body is read ahead up to readAhead bytes, and those of all
+// A waiting request's body is read ahead up to readAhead bytes, and the bodies of all
 // waiting requests of a middleware up to allReadAhead.
 const (
 	readAhead    = 256 << 10
@@ -35,7 +35,7 @@ type aheadBody struct {
 	reading bool   // the goroutine of fill is at work
 }
 
-// readAhead begins to read body, that of r, ahead. It returns nil if there is no
+// readAhead begins to read body, r's body, ahead. It returns nil if there is no
 // need, or no memory, or the client waits for a 100 Continue, or a read could not be
 // broken off by w, the server's writer.
 func (s *waiters) readAhead(w http.ResponseWriter, r *http.Request, body io.ReadCloser) *aheadBody {

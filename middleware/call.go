@@ -10,12 +10,12 @@ import (
 // not when the client disconnects, so that the outcome of a charge is known and
 // the charge can be refunded.
 //
-// It stands for a context.WithTimeout, which is made when it is needed: a backend
+// It takes the place of a context.WithTimeout, made when it is needed: a backend
 // that does not wait needs no timer. Nor can its answer come too late because the
 // machine was busy.
 type call struct {
 	e     *entry
-	made  atomic.Pointer[timed] // what this stands for, if it was needed
+	made  atomic.Pointer[timed] // the context that this takes the place of, if it was needed
 	asked atomic.Uint32         // how often Err was called
 	over  atomic.Bool           // end was called
 }
@@ -38,7 +38,7 @@ func (c *call) end() {
 	}
 }
 
-// make returns what c stands for. Its time runs from the first call.
+// make returns the context that c takes the place of. Its time runs from the first call.
 func (c *call) make() context.Context {
 	if m := c.made.Load(); m != nil {
 		return m

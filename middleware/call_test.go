@@ -26,7 +26,7 @@ func newCall(t *testing.T) (c *call, leave context.CancelCauseFunc) {
 	return &call{e: &entry{m: m, received: r}}, leave
 }
 
-// A call that nobody waits for is a context all the same.
+// A call without a waiter is a context all the same.
 func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leave := newCall(t)

@@ -20,7 +20,7 @@ type rule struct {
 	policy *throttler.Policy // what Limit charges one unit of
 	key    Key               // and to which key
 
-	others   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends those of other rules
+	others   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends the charges of other rules
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	mark     mark

@@ -22,7 +22,7 @@ type IPOptions struct {
 
 	// IPv6Prefix is the length of the prefix that counts as one IPv6 client, 1
 	// to 128. If zero, 64: a provider assigns at least a /64 to each customer,
-	// who can send from all of its addresses. IPv6Chain does not use it.
+	// and the customer can send from all of its addresses. IPv6Chain does not use it.
 	IPv6Prefix int
 }
 
@@ -36,7 +36,7 @@ const (
 // address in IPv6 form is the IPv4 address.
 //
 // The address is the one that a ClientIPFrom… middleware of chi has found, if
-// one ran in front. Else it is that of the connection; or, if that belongs to a
+// one ran in front. Else it is the connection's; or, if that belongs to a
 // trusted proxy, the rightmost address of X-Forwarded-For that does not. Where
 // that header ends, or has an entry that is not an address, the last trusted
 // proxy counts as the client: what lies further left may be made up. Entries may

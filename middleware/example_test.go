@@ -15,7 +15,7 @@ import (
 
 var helloHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 
-// stillThrottler returns a throttler whose clock stands still, so that the
+// stillThrottler returns a throttler whose clock does not move, so that the
 // examples print the same each time.
 func stillThrottler() *throttler.Throttler {
 	clk := clock.NewManual(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))

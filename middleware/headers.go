@@ -85,8 +85,8 @@ func withdrawTrailers(h http.Header, remove func(name string) bool) {
 	h["Trailer"] = []string{strings.Join(kept, ", ")}
 }
 
-// writeHeaders makes h say where the client stands with all that is enforced: in
-// the headers the limit that binds, in the fields all of them. Of several entries
+// writeHeaders makes h report what is left of all that is enforced: in the
+// headers the limit that binds, in the fields all of them. Of several entries
 // of one middleware, the last one counts. If something is enforced but undecided,
 // there are none: any would be a lie.
 func (l *ledger) writeHeaders(h http.Header) {

@@ -49,7 +49,7 @@ func (k Key) validate() error {
 	return k.err
 }
 
-// keyOfAll returns a Key that of computes from keys.
+// keyOfAll returns a Key that combines keys; of computes it.
 func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
 	if len(keys) == 0 {
 		return Key{err: invalid("FirstOf and Join need keys; without any, all requests would share one count")}

@@ -208,7 +208,7 @@ func TestClientIPWithoutAnyOtherMiddleware(t *testing.T) {
 		{direct, "[fe80::1%eth0]:99", nil, "ip:fe80::/64"},
 		{direct, "[::ffff:203.0.113.7]:99", nil, "ip:203.0.113.7"},
 		{direct, "203.0.113.7", nil, "ip:203.0.113.7"},
-		{direct, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:10.0.0.1"}, // nobody is trusted
+		{direct, "10.0.0.1:99", []string{"203.0.113.7"}, "ip:10.0.0.1"}, // no proxy is trusted
 		{direct, "@", nil, ""},
 		{direct, "", []string{"203.0.113.7"}, ""},
 

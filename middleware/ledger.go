@@ -53,7 +53,7 @@ type entry struct {
 	passed   *http.Request // what the next handler gets
 	ahead    *aheadBody    // its body, if the request waited
 
-	charges []throttler.Charge         // as classified, if not those of d
+	charges []throttler.Charge         // as classified, if they differ from d's
 	marks   [throttler.MaxCharges]mark // of charges
 	call    call                       // that took them
 
@@ -86,8 +86,8 @@ const (
 	settled // refunded or settled: once
 )
 
-// passedContext is the context of the request that a middleware passes on: that of
-// the request it received, with its entry.
+// passedContext is the context of the request that a middleware passes on: the
+// received request's, with its entry.
 type passedContext entry
 
 type entryKey struct{}

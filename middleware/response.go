@@ -34,7 +34,7 @@ func (l *ledger) writeHeader(status int) {
 func (l *ledger) complain(what string) {
 	server := serverOf(l.first.received)
 	if server == nil || l.first.received.ProtoMajor != 1 {
-		return // net/http's HTTP/2 says nothing, and who knows about others
+		return // net/http's HTTP/2 says nothing, and others are unknown
 	}
 	logf := log.Printf
 	if server.ErrorLog != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// serve starts a server of real connections, HTTP/1.1 or HTTP/2, in front of
-// which one policy of 100 per minute stands.
+// serve starts a server of real connections, HTTP/1.1 or HTTP/2, behind one policy
+// of 100 per minute.
 func serve(t *testing.T, http2 bool, handler http.HandlerFunc) *httptest.Server {
 	th, _ := newThrottler()
 	s := httptest.NewUnstartedServer(must(newMiddleware(th, everyone(policy("core", per(100, time.Minute))), nil))(handler))

@@ -2,8 +2,8 @@ package throttler
 
 import "context"
 
-// Backend keeps counts. Users hold a [Throttler]; only those who write a
-// backend, or wrap one, implement this. Package backendtest checks the contract.
+// Backend keeps counts. Programs hold a [Throttler]; only a package that
+// provides a backend, or wraps one, implements this. Package backendtest checks the contract.
 //
 // What every backend promises:
 //
@@ -151,7 +151,7 @@ func (d *Decision) Results() []Result {
 	return d.many
 }
 
-// ResultsOf returns those of charge i's limits.
+// ResultsOf returns the results of charge i's limits.
 func (d *Decision) ResultsOf(i int) []Result {
 	first, charges := 0, d.Charges()
 	for c := range charges[:i] {

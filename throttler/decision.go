@@ -57,7 +57,7 @@ func (d Decision) String() string {
 // filled in, and charges to one count added up. They are not to be changed.
 func (d *Decision) Charges() []Charge { return d.request.Charges() }
 
-// NumLimits returns the number of limits decided about: those of all charges.
+// NumLimits returns the number of limits decided about, over all charges.
 func (d *Decision) NumLimits() int { return len(d.Results()) }
 
 // Limit returns what the decision says of limit i, in the order of the charges
@@ -101,7 +101,7 @@ func (d *Decision) Binding() Status {
 }
 
 // RetryAt returns the earliest instant at which the same charges would fit,
-// provided that nobody charges the same keys before: the latest RetryAt of the
+// provided that the same keys are not charged before: the latest RetryAt of the
 // limits that refused. It is zero if the decision is Allowed, and [Never] if
 // the charges can never fit.
 func (d *Decision) RetryAt() time.Time {

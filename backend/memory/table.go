@@ -45,8 +45,8 @@ const (
 
 // entry is what the table keeps of one count, in two halves of 64 bytes, a line of
 // the processor's cache. A take that finds its count as one window needs the hot
-// half alone, if the name is not longer than nameHead; those of a chunk are next to
-// each other, because of many keys each page of memory that is touched costs, too.
+// half alone, if the name is not longer than nameHead. The hot halves of a chunk are
+// next to each other: with many keys, each page of memory that is touched costs, too.
 type entry struct {
 	*hot
 	*cold

@@ -6,7 +6,7 @@
 // queue. If the candidate is slow or dead, what does not fit the queue is dropped,
 // and counted.
 //
-// The candidate must keep its counts apart from those of any backend that serves,
+// The candidate must keep its counts apart from the counts of backends that serve,
 // under another prefix if the servers are the same. A client with fixed windows is
 // mirrored from the start of its next window; a window opened midway would never
 // line up with the serving backend's. A client whose take or settlement was

@@ -51,8 +51,8 @@ var traffics = []traffic{
 	}},
 }
 
-// printFigures runs each traffic through the sliding window and, beside it,
-// through a log of what the sliding window admitted: what was really used in
+// printFigures runs each traffic through the sliding window and, at the same
+// time, through a log of what the sliding window admitted: what was really used in
 // the last window when it estimated.
 func printFigures(w io.Writer) {
 	fmt.Fprintf(w, "%d per %d s, %d requests of %d clients each, seed 1\n\n", measuredQuota, measuredWindow/1000, clients*perClient, clients)

@@ -47,7 +47,7 @@ type sample struct {
 }
 
 // play runs the arrivals through one algorithm. It also returns what counted
-// at each step of the way, and the ends of the windows that were told.
+// at each step of the way, and the ends of the windows that were reported.
 func play(a throttler.Algorithm) (outcomes []outcome, curve []sample, resets []time.Duration) {
 	const step = 50 * time.Millisecond
 	began := time.UnixMilli(1_900_000_800_000) // a multiple of the window
