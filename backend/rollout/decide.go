@@ -25,8 +25,9 @@ type decision struct {
 // maxHops bounds the calls that one decision makes to the members. One is usual, and
 // two when the counts move. Each further call needs another process that moved them
 // with a newer version in the meantime: a call goes to the target of a newer
-// version, or to the same target with the missing counts as arrivals.
-const maxHops = 16
+// version, or to the same target with the missing counts as arrivals. The context is
+// what ends a decision under a flag that never rests; 16 calls were too few for one.
+const maxHops = 256
 
 // decide moves the counts to where they belong, if they are not there, and makes
 // the decision.
