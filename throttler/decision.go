@@ -19,6 +19,11 @@ type Decision struct {
 	// a Take of the same charges would have been allowed.
 	Allowed bool
 
+	// Degraded says that the shared counts could not be reached: the decision was
+	// made by what this process, or a replica that may lag behind, knows. Its used
+	// and remaining units are then not the client's.
+	Degraded bool
+
 	request Request
 
 	// What is said of the limits of all charges, in their order: of one limit in
@@ -91,10 +96,18 @@ func (d *Decision) Limits() iter.Seq2[int, Status] {
 // limits that refused, the one that frees last; if none did, the one that this
 // same charge, repeated, would exhaust first.
 func (d *Decision) Binding() Status {
-	var binding Status
+	if d.NumLimits() == 0 {
+		return Status{}
+	}
+	return d.Limit(d.binding())
+}
+
+// binding returns the index of the limit that Binding reports.
+func (d *Decision) binding() int {
+	binding, status := 0, Status{}
 	for i, s := range d.Limits() {
-		if i == 0 || s.BindsBefore(&binding) {
-			binding = s
+		if i == 0 || s.BindsBefore(&status) {
+			binding, status = i, s
 		}
 	}
 	return binding

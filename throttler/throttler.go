@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"time"
 
 	"github.com/weir-go/weir/clock"
 )
@@ -9,14 +10,18 @@ import (
 // Throttler decides about charges. It is safe for concurrent use, holds no
 // counts itself, and needs no closing.
 type Throttler struct {
-	backend Backend
-	clock   clock.Clock
+	backend  Backend
+	clock    clock.Clock
+	observer Observer // or nil
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
 	// Clock says what time it is. If nil, clock.System.
 	Clock clock.Clock
+
+	// Observer receives each decision. May be nil.
+	Observer Observer
 }
 
 // New returns a Throttler whose counts live in backend. It panics if backend
@@ -26,9 +31,13 @@ func New(backend Backend, options *Options) *Throttler {
 		panic("throttler: New: backend is nil")
 	}
 	t := &Throttler{backend: backend, clock: clock.System{}}
-	if options != nil && options.Clock != nil {
+	if options == nil {
+		return t
+	}
+	if options.Clock != nil {
 		t.clock = options.Clock
 	}
+	t.observer = options.Observer
 	return t
 }
 
@@ -40,6 +49,9 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // policy, add up: the decision has one charge of their sum. Errors wrap
 // [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	if t.observer != nil {
+		defer func(start time.Time) { t.observe(ctx, OpTake, charges, start, &d, err) }(time.Now())
+	}
 	var r Request
 	if err = resolve(&r, charges); err != nil {
 		return d, err
@@ -57,6 +69,9 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 // Peek reports what Take would answer, charging nothing. A replica may serve
 // it, and lag a little behind.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	if t.observer != nil {
+		defer func(start time.Time) { t.observe(ctx, OpPeek, charges, start, &d, err) }(time.Now())
+	}
 	var r Request
 	if err = resolve(&r, charges); err != nil {
 		return d, err
@@ -112,7 +127,11 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {
 		return d, nil
 	}
+	start := time.Now()
 	after, err := t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
+	if t.observer != nil {
+		t.observe(ctx, OpSettle, d.Charges(), start, &after, err)
+	}
 	if err != nil {
 		return Decision{}, err
 	}

@@ -1,0 +1,133 @@
+// Package breaker guards calls to one server. While the server does not answer, calls
+// fail at once, and one probe at a time asks, in the background, whether it is back.
+package breaker
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+// ErrOpen is the error of a call that was not made, because the breaker is open.
+var ErrOpen = errors.New("circuit breaker is open: the server did not answer, and nothing was sent")
+
+// When a breaker opens. Both rules are about shares and times: a count of failures
+// would, at enough calls a second, open it for any small share of errors.
+const (
+	window    = time.Second            // of the calls that count
+	step      = 100 * time.Millisecond // in which the window moves
+	minCalls  = 20                     // in the window, of which half failed; or
+	hangCalls = 3                      // failed in a row,
+	hangTime  = 100 * time.Millisecond // and none succeeded for as long
+)
+
+// Probes.
+const (
+	probeEvery   = 100 * time.Millisecond
+	probeTimeout = 250 * time.Millisecond
+)
+
+// Breaker is a circuit breaker. It is safe for concurrent use.
+type Breaker struct {
+	probe    func(context.Context) error
+	onChange func(open bool, cause error)
+
+	circuit atomic.Pointer[circuit] // counts since the breaker last closed
+	open    atomic.Bool
+	success atomic.Int64 // when a call last succeeded, since started
+
+	started time.Time
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	probes  sync.WaitGroup
+}
+
+// circuit counts calls and opens once. Its own half-open state, in which a request of
+// a user would be the probe, is not used.
+type circuit = gobreaker.CircuitBreaker[struct{}]
+
+func (b *Breaker) newCircuit() *circuit {
+	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Interval: window, BucketPeriod: step, ReadyToTrip: b.failing, Timeout: math.MaxInt64,
+	})
+}
+
+// New returns a closed Breaker. While it is open, it calls probe every 100 ms, one at
+// a time, and closes when probe returns nil. It calls onChange, which may be nil,
+// after each change: with the last error, if it opened.
+func New(probe func(context.Context) error, onChange func(open bool, cause error)) *Breaker {
+	b := &Breaker{probe: probe, onChange: onChange, started: time.Now()}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.circuit.Store(b.newCircuit())
+	return b
+}
+
+// Close ends the probes, and waits for the one that is being made.
+func (b *Breaker) Close() {
+	b.cancel()
+	b.probes.Wait()
+}
+
+// Open reports whether to make no call.
+func (b *Breaker) Open() bool { return b.open.Load() }
+
+// Record records the outcome of a call, nil for a success. What says nothing about
+// the server, such as a canceled call, is not to be recorded.
+func (b *Breaker) Record(err error) {
+	if err == nil {
+		b.success.Store(int64(time.Since(b.started)))
+	}
+	if b.open.Load() {
+		return // a late reply: the probes decide
+	}
+	c := b.circuit.Load()
+	_, _ = c.Execute(func() (struct{}, error) { return struct{}{}, err })
+	if c.State() == gobreaker.StateClosed || c != b.circuit.Load() || b.ctx.Err() != nil {
+		return
+	}
+	if b.open.CompareAndSwap(false, true) {
+		b.changed(true, err)
+		b.probes.Go(b.probeUntilClosed)
+	}
+}
+
+// failing reports whether to open, after a call that failed.
+func (b *Breaker) failing(c gobreaker.Counts) bool {
+	if c.Requests >= minCalls && 2*c.TotalFailures >= c.Requests {
+		return true
+	}
+	return c.ConsecutiveFailures >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
+}
+
+func (b *Breaker) probeUntilClosed() {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
+		err := b.probe(ctx)
+		cancel()
+		if err == nil {
+			b.success.Store(int64(time.Since(b.started)))
+			b.circuit.Store(b.newCircuit())
+			b.open.Store(false)
+			b.changed(false, nil)
+			return
+		}
+	}
+}
+
+func (b *Breaker) changed(open bool, cause error) {
+	if b.onChange != nil {
+		b.onChange(open, cause)
+	}
+}

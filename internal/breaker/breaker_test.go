@@ -1,0 +1,126 @@
+package breaker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errDown = errors.New("down")
+
+// down is a probe of a server that does not answer.
+func down(context.Context) error { return errDown }
+
+func TestOpensAfterAHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(down, nil)
+		defer b.Close()
+		b.Record(nil)
+		calls := 0
+		for start := time.Now(); !b.Open(); calls++ {
+			time.Sleep(50 * time.Millisecond) // the deadline of a lone caller
+			b.Record(errDown)
+			if time.Since(start) > 150*time.Millisecond {
+				t.Fatal("a lone caller's third failure did not open the breaker")
+			}
+		}
+		if calls != 3 {
+			t.Errorf("%d failures opened the breaker; want 3", calls)
+		}
+	})
+}
+
+func TestOpensWhenHalfOfTwentyCallsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(down, nil)
+		defer b.Close()
+		for i := range 20 {
+			if b.Open() {
+				t.Fatalf("%d calls, half of which failed, opened the breaker; want 20", i)
+			}
+			if i%2 == 0 {
+				b.Record(nil)
+			} else {
+				b.Record(errDown)
+			}
+		}
+		if !b.Open() {
+			t.Error("20 calls, half of which failed, did not open the breaker")
+		}
+	})
+}
+
+// One percent of errors, alone or in bursts, is no reason to open at any rate.
+func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
+	for _, burst := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			seed := rand.Uint64()
+			r := rand.New(rand.NewPCG(seed, 0))
+			b := New(down, nil)
+			defer b.Close()
+			for range 600 * 1000 / burst {
+				var err error
+				if r.IntN(100) == 0 {
+					err = errDown
+				}
+				for range burst {
+					b.Record(err)
+					time.Sleep(time.Millisecond)
+				}
+				if b.Open() {
+					t.Fatalf("seed %d, bursts of %d: one percent of errors opened the breaker", seed, burst)
+				}
+			}
+		})
+	}
+}
+
+func TestClosesWhenTheServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		var changes []bool
+		b := New(func(ctx context.Context) error {
+			if up.Load() {
+				return nil
+			}
+			<-ctx.Done() // a server that hangs
+			return ctx.Err()
+		}, func(open bool, cause error) {
+			if open != errors.Is(cause, errDown) {
+				t.Errorf("open %v, with the cause %v", open, cause)
+			}
+			changes = append(changes, open)
+		})
+		defer b.Close()
+		time.Sleep(time.Second)
+		for range 3 {
+			b.Record(errDown)
+		}
+		time.Sleep(time.Minute)
+		b.Record(nil) // a late reply
+		if !b.Open() {
+			t.Fatal("the breaker closed while its server hung")
+		}
+		up.Store(true)
+		time.Sleep(probeTimeout + probeEvery)
+		synctest.Wait()
+		if b.Open() {
+			t.Error("the breaker did not close with the first probe that succeeded")
+		}
+		b.Record(errDown)
+		if b.Open() {
+			t.Error("one failure opened a breaker that had just closed")
+		}
+		if len(changes) != 2 || !changes[0] || changes[1] {
+			t.Errorf("the breaker reported the changes %v; want open, closed", changes)
+		}
+	})
+}
