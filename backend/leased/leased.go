@@ -1,0 +1,357 @@
+// Package leased spends leases of another backend's counts in this process. A key that
+// is busy costs the other backend one call for many decisions, and nobody ever gets
+// more than the quota: not by one, whatever fails.
+//
+// A lease is some units, taken by an ordinary take of the other backend. They count
+// there as used from then on, so that no other process can spend them. This process
+// spends them without a call, until the window ends. It gives back what it does not
+// spend: when the key falls silent, and when it is closed. A process that is killed
+// takes its leases with it until their windows end.
+//
+// # What is leased
+//
+// Fixed windows, because a unit of a window may be spent at any time until its end.
+// A unit of a log or a bucket counts from the instant at which it was taken, and to
+// spend it later would exceed the limit. So takes with a limit of another algorithm,
+// or with charges of different costs, go to the other backend one by one. So do takes
+// of a key that asks for less than [Options.Busy] units a second.
+//
+// A lease is as large as what the key is expected to ask for within [Options.Ahead] or
+// what is left of its window, and not larger than an eighth of what nobody holds. So leases shrink as the quota runs out, and little of it is stranded.
+//
+// # What the answer says
+//
+// An answer that asked the other backend is exact at that instant: what other processes
+// hold counts as used. An answer from a lease reports as remaining what is left of the
+// lease, which this client can get from this process in any case, and all else as
+// used. It is therefore never more than what the client can really still get, and it is
+// 0 only if nobody has units to lease: the take that spends the last unit of a lease
+// takes the next one first. The reset time is the window's, and exact.
+//
+// A refusal is repeated from memory for [Options.Again], and longer if the same follows,
+// up to ten times as long or the end of a window. By then, other processes may have given
+// units back. It reports limits that did not refuse as they were.
+package leased
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Defaults of Options.
+const (
+	DefaultAhead   = time.Second
+	DefaultAgain   = 100 * time.Millisecond
+	DefaultBusy    = 10
+	DefaultMaxKeys = 1 << 16
+)
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// Ahead is the time that a lease is meant to last. A key that asks for nothing
+	// for a quarter of it gives its lease back. Whole milliseconds, from 10 ms to a
+	// minute. If zero, DefaultAhead.
+	Ahead time.Duration
+
+	// Again is how long a refusal is repeated from memory before the other backend
+	// is asked again. It doubles with each refusal, up to ten times. Whole
+	// milliseconds. If zero, DefaultAgain.
+	Again time.Duration
+
+	// Busy is how many units a key must ask for within a second before it is
+	// leased any. If zero, DefaultBusy.
+	Busy int64
+
+	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 150
+	// bytes, and 500 more while it holds a lease. A new key takes the place of the
+	// one that has been silent for longest. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// Clock is the clock of the throttler in front: silence is measured by it. If
+	// nil, clock.System.
+	Clock clock.Clock
+}
+
+// Backend is a throttler.Backend that leases units of another one. It is safe for
+// concurrent use. Close it to give back what it holds.
+type Backend struct {
+	wrapped throttler.Backend
+	ahead   int64 // ms
+	again   int64 // ms
+	busy    int64
+	clock   clock.Clock
+
+	seed   maphash.Seed
+	shards [64]shard
+	stats  counters
+
+	closed   context.Context
+	cancel   context.CancelFunc
+	sweeping sync.WaitGroup
+	renewals sync.RWMutex // read-locked while a lease is taken
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend that leases units of backend, which must be the same counts
+// for all processes. Errors are about options and wrap throttler.ErrInvalid. New
+// panics if backend is nil.
+func New(backend throttler.Backend, options *Options) (*Backend, error) {
+	if backend == nil {
+		panic("leased: New: backend is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		wrapped: backend, clock: o.Clock, seed: maphash.MakeSeed(),
+		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy,
+	}
+	for i := range b.shards {
+		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1))
+	}
+	b.closed, b.cancel = context.WithCancel(context.Background())
+	b.sweeping.Go(b.sweepUntilClosed)
+	return b, nil
+}
+
+// complete fills in the defaults, and returns what is wrong with o.
+func (o *Options) complete() error {
+	if o.Ahead == 0 {
+		o.Ahead = DefaultAhead
+	}
+	if o.Again == 0 {
+		o.Again = DefaultAgain
+	}
+	if o.Busy == 0 {
+		o.Busy = DefaultBusy
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	switch {
+	case o.Ahead < 10*time.Millisecond || o.Ahead > time.Minute || o.Ahead%time.Millisecond != 0:
+		return invalid("Ahead is %v; it must be whole milliseconds from 10ms to 1m, or 0 for %v", o.Ahead, DefaultAhead)
+	case o.Again < time.Millisecond || o.Again > time.Minute || o.Again%time.Millisecond != 0:
+		return invalid("Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
+	case o.Busy < 1:
+		return invalid("Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
+	case o.MaxKeys < len(Backend{}.shards):
+		return invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("leased: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// Close gives back all leases. After it, takes go to the other backend one by one. The
+// error is of a lease that could not be given back: its units count as used until their
+// windows end.
+func (b *Backend) Close(ctx context.Context) error {
+	b.cancel()
+	b.sweeping.Wait()
+	b.renewals.Lock() // those that are being made may lease more than they spend
+	defer b.renewals.Unlock()
+	return b.giveBackAll(ctx)
+}
+
+// Take implements throttler.Backend.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	cost := leasable(r.Charges())
+	if cost == 0 || b.closed.Err() != nil {
+		return b.ask(ctx, r)
+	}
+	n := nameOf(r.Charges())
+	s := b.shardOf(&n)
+	s.mu.Lock()
+	l := s.get(&n)
+	if !l.isOf(r.Charges()) { // the policy has changed
+		b.expire(s, l)
+		l.policy = r.Charges()[0].Policy
+	}
+	l.demand.add(cost, r.Now)
+	s.touch(l, r.Now)
+	if l.until > 0 && r.Now >= l.until {
+		b.expire(s, l)
+		l.free = capacity(r.Charges())
+	}
+	for {
+		switch {
+		case l.canSpend(&r, cost):
+			d := l.spend(&r, cost)
+			s.noteHolding(l)
+			s.mu.Unlock()
+			b.stats.local.Add(1)
+			return d, nil
+		case l.refuses(&r, cost):
+			d := l.refuseAgain(&r)
+			s.mu.Unlock()
+			b.stats.local.Add(1)
+			return d, nil
+		case l.renewal != nil:
+			renewal := l.renewal
+			s.mu.Unlock()
+			select {
+			case <-renewal.done:
+			case <-ctx.Done():
+				return throttler.Decision{}, ctx.Err()
+			}
+			if renewal.failed() {
+				return throttler.Decision{}, renewal.err
+			}
+			s.mu.Lock()
+		case l.held < cost && l.demand.perSecond(r.Now) < b.busy:
+			s.mu.Unlock()
+			return b.ask(ctx, r)
+		default:
+			return b.renew(ctx, s, l, r, cost)
+		}
+	}
+}
+
+func (b *Backend) ask(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	b.stats.asked.Add(1)
+	return b.wrapped.Take(ctx, r)
+}
+
+// renew takes a lease for l, and answers r from it. It is called with the shard's lock
+// held, and releases it. Other takes of the key wait meanwhile.
+func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r throttler.Request, cost int64) (throttler.Decision, error) {
+	b.renewals.RLock() // Close waits for it
+	defer b.renewals.RUnlock()
+	renewal := &renewal{done: make(chan struct{})}
+	l.renewal = renewal
+	units := b.size(l, r.Now, cost)
+	s.mu.Unlock()
+
+	d, err := b.lease(ctx, &r, units, cost)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.renewal, renewal.err = nil, err
+	close(renewal.done)
+	switch {
+	case err == nil && d.Allowed:
+		b.stats.leases.Add(1)
+		if l.held > 0 && !sameWindows(&l.d, &d) {
+			b.expire(s, l)
+		}
+		l.grant(&d)
+		answer := l.answer(&r, &d, cost)
+		s.noteHolding(l)
+		return answer, nil
+	case err == nil:
+		l.refuse(&d, cost, b.again)
+	}
+	if l.held >= cost && r.Now < l.until { // it held enough for r
+		answer := l.spend(&r, cost)
+		s.noteHolding(l)
+		return answer, nil
+	}
+	return d, err
+}
+
+// lease takes units, or what there is, but at least cost. A decision that is not
+// allowed is about cost.
+func (b *Backend) lease(ctx context.Context, r *throttler.Request, units, cost int64) (throttler.Decision, error) {
+	for {
+		d, err := b.ask(ctx, withCost(r, units))
+		if err != nil || d.Allowed || units == cost {
+			return d, err
+		}
+		units = max(min(free(&d), units/2), cost)
+	}
+}
+
+// size returns how many units to lease.
+func (b *Backend) size(l *lease, now, cost int64) int64 {
+	if b.closed.Err() != nil {
+		return cost
+	}
+	ahead := b.ahead
+	if l.until > now {
+		ahead = min(ahead, l.until-now)
+	}
+	return max(min(l.demand.perSecond(now)*ahead/1000, l.free/maxShare), cost)
+}
+
+// maxShare is the part of the free units that a lease leaves to others: all but an
+// eighth. Eight processes that all hold a lease of a nearly empty quota hold single
+// units of it.
+const maxShare = 8
+
+// Peek implements throttler.Backend. It asks the other backend. What this process
+// holds of the counts is reported as not used.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	d, err := b.wrapped.Peek(ctx, r)
+	if err != nil || leasable(r.Charges()) == 0 {
+		return d, err
+	}
+	s, l := b.find(r.Charges())
+	if l == nil {
+		return d, nil
+	}
+	defer s.mu.Unlock()
+	if l.held > 0 && r.Now < l.until {
+		addHeld(&d, &l.d, l.held)
+	}
+	return d, nil
+}
+
+// Settle implements throttler.Backend. Units return to the lease, or come from it, if
+// the process still has one of the same windows.
+func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	more, even := extra(&st)
+	if s, l := b.find(st.Charged.Charges()); l != nil {
+		if even && l.held > 0 && l.held >= more && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
+			defer s.mu.Unlock()
+			r := st.Charged.Request()
+			r.Now = st.Now
+			return l.spend(&r, more), nil
+		}
+		s.mu.Unlock()
+	}
+	return b.wrapped.Settle(ctx, st)
+}
+
+// find returns the lease of charges, with its shard's lock held, or nil and no lock.
+func (b *Backend) find(charges []throttler.Charge) (*shard, *lease) {
+	if leasable(charges) == 0 {
+		return nil, nil
+	}
+	n := nameOf(charges)
+	s := b.shardOf(&n)
+	s.mu.Lock()
+	if l := s.leases[n]; l != nil && l.isOf(charges) {
+		return s, l
+	}
+	s.mu.Unlock()
+	return nil, nil
+}
+
+// shardOf returns the shard of n. The seed is the process' own, so that no client can
+// choose keys that meet.
+func (b *Backend) shardOf(n *name) *shard {
+	return &b.shards[maphash.String(b.seed, n.key)%uint64(len(b.shards))]
+}

@@ -1,0 +1,108 @@
+package leased
+
+import "sync"
+
+// shard is a part of the table of leases.
+type shard struct {
+	mu     sync.Mutex
+	leases map[name]*lease
+	most   int
+	all    list // the one that asked last first
+	held   list // of those that hold units, in the same order
+	lost   []*lease
+}
+
+func (s *shard) init(most int) {
+	s.leases, s.most = make(map[name]*lease), most
+	s.all.of = func(l *lease) *links { return &l.inAll }
+	s.held.of = func(l *lease) *links { return &l.inHeld }
+}
+
+// get returns the lease of that name, a new one if there was none. If there is no room,
+// the one that has been silent for longest goes, and holds nothing any more: its units
+// are given back by the next sweep.
+func (s *shard) get(n *name) *lease {
+	if l := s.leases[*n]; l != nil {
+		return l
+	}
+	if len(s.leases) >= s.most {
+		s.remove(s.all.last)
+	}
+	l := &lease{name: n.clone()}
+	s.leases[l.name] = l
+	return l
+}
+
+// remove takes l out of the table. What it holds is given back by the next sweep.
+func (s *shard) remove(l *lease) {
+	delete(s.leases, l.name)
+	s.all.remove(l)
+	s.held.remove(l)
+	if l.held > 0 {
+		s.lost = append(s.lost, l)
+	}
+}
+
+// touch notes that l was asked now.
+func (s *shard) touch(l *lease, now int64) {
+	l.lastAsk = now
+	s.all.moveToFront(l)
+	if l.inHeld.in {
+		s.held.moveToFront(l)
+	}
+}
+
+// noteHolding keeps l in the list of those that hold units, or takes it out.
+func (s *shard) noteHolding(l *lease) {
+	if l.held > 0 != l.inHeld.in {
+		if l.held > 0 {
+			s.held.moveToFront(l)
+		} else {
+			s.held.remove(l)
+		}
+	}
+}
+
+// list is a doubly linked list of leases.
+type list struct {
+	first, last *lease
+	of          func(*lease) *links
+}
+
+type links struct {
+	next, previous *lease
+	in             bool
+}
+
+func (q *list) moveToFront(l *lease) {
+	if q.first == l {
+		return
+	}
+	q.remove(l)
+	n := q.of(l)
+	n.in, n.next = true, q.first
+	if q.first != nil {
+		q.of(q.first).previous = l
+	} else {
+		q.last = l
+	}
+	q.first = l
+}
+
+func (q *list) remove(l *lease) {
+	n := q.of(l)
+	if !n.in {
+		return
+	}
+	if n.previous != nil {
+		q.of(n.previous).next = n.next
+	} else {
+		q.first = n.next
+	}
+	if n.next != nil {
+		q.of(n.next).previous = n.previous
+	} else {
+		q.last = n.previous
+	}
+	*n = links{}
+}
