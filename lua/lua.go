@@ -28,6 +28,9 @@ var (
 
 	// Release releases counts to another backend. It ends in release.lua.
 	Release = fold(release)
+
+	// Sync is a root of backend/synced. It is sync.lua alone.
+	Sync = fold(join("sync.lua"))
 )
 
 var (

@@ -1,0 +1,121 @@
+package synced
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"sync"
+)
+
+// modelRoot does what sync.lua does.
+type modelRoot struct {
+	mu        sync.Mutex
+	root      string
+	processes map[string]float64
+	counters  map[string][2]float64
+	quotas    []byte
+	down      bool // it answers nothing, and does nothing
+	deaf      bool // it does all, and its replies are lost
+	entries   int  // that it was sent
+}
+
+func newModelRoot(name string) *modelRoot {
+	m := &modelRoot{root: name}
+	m.flush()
+	return m
+}
+
+func (m *modelRoot) flush() {
+	m.processes, m.counters, m.quotas = map[string]float64{}, map[string][2]float64{}, nil
+}
+
+// modelServer is m, as one process reaches it.
+type modelServer struct {
+	*modelRoot
+	process string
+}
+
+func (m *modelServer) name() string { return m.root }
+
+var errDown = errors.New("the root does not answer")
+
+func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.down {
+		return nil, errDown
+	}
+	var replies [][]byte
+	for i := range calls {
+		replies = append(replies, m.run(m.process, &calls[i]))
+	}
+	if m.deaf {
+		return nil, errDown
+	}
+	return replies, nil
+}
+
+func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uint64(b)) }
+
+// run is sync.lua.
+func (m *modelRoot) run(process string, c *call) []byte {
+	how, number, now, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[9:]), double(c.header[17:])
+	var spans []span
+	for at := 25; at < len(c.header); at += 9 {
+		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
+	}
+	stored := 0.0
+	if len(m.quotas) >= 8 {
+		stored = double(m.quotas)
+	}
+	if len(c.quotas) > 0 && epoch > stored {
+		m.quotas, stored = c.quotas, epoch
+	}
+	var quotas []byte
+	if stored > epoch {
+		quotas = m.quotas
+	}
+	last, known := m.processes[process]
+	reply := append(binary.BigEndian.AppendUint32([]byte{'o'}, uint32(len(quotas))), quotas...)
+	if how == add && !known {
+		reply[0] = 'u'
+		return reply
+	}
+	isNew := how == state || number > last
+	if isNew {
+		m.processes[process] = number
+	}
+	for i, key := range c.keys {
+		m.entries++
+		e := c.entries[18*i:]
+		l, units, x := spans[binary.BigEndian.Uint16(e)], double(e[2:]), double(e[10:])
+		s, exists := m.counters[string(key)]
+		a, b := s[0], s[1]
+		changed := false
+		switch {
+		case !isNew:
+		case l.kind == window:
+			if x >= a && (units != 0 || x > a) {
+				if x > a {
+					b = 0
+				}
+				if how == state {
+					b = max(b, units)
+				} else {
+					b = max(b+units, 0)
+				}
+				a, changed = x, true
+			}
+		case how == state:
+			a, changed = max(a, now, x), true
+		case units != 0:
+			a, b, changed = max(max(a, now)+units*l.ms, now), b+units, true
+		}
+		if changed || exists {
+			m.counters[string(key)] = [2]float64{a, b}
+		}
+		reply = appendDouble(appendDouble(reply, a), b)
+	}
+	return reply
+}

@@ -1,0 +1,372 @@
+// Package synced decides in this process and agrees with other processes in the
+// background. A decision makes no call and waits for none. It is for counts of many
+// requests, where a little more or less than the quota does no harm: use backend/redis
+// where it does, and backend/leased where the quota must never be exceeded.
+//
+// Once per sync interval, each process sends what it has added to the counters that it
+// was asked about, and receives their totals, in one call of each root, whatever the
+// number of counters. Roots are plain Redis servers that know nothing of each other.
+// Every process talks to all of them, and the largest total counts. A root that hangs,
+// is gone, or has lost its memory is noticed by no request, as long as another has the
+// counts; it has them again within two syncs of its return.
+//
+// Between two syncs, a total is extrapolated with the rate at which other processes
+// added to it. What was admitted beyond a quota is not forgotten: it is a debt that the
+// next requests wait out.
+//
+// # Limits
+//
+// A [throttler.TokenBucket] is the instant at which it will be empty of use. Time passes
+// that instant by itself, so nothing has to leak, and it only grows, so totals of several
+// roots merge. Above [Options.Low] of its capacity, the chance of a refusal rises
+// linearly, from none to certainty at the capacity.
+//
+// An aligned [throttler.FixedWindow] is a count, which begins at zero with each window.
+//
+// Other algorithms are refused by [New]: a window that a key opens needs one process to
+// open it, a log needs each charge, and a queue needs one order of all.
+//
+// # What the answer says
+//
+// Used is the total of the last sync, what this process added since, and what others
+// probably did. It is an estimate. So are the reset and the retry time of a bucket. The
+// reset time of an aligned window is exact.
+package synced
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Defaults of Options.
+const (
+	DefaultSync    = 100 * time.Millisecond
+	DefaultMaxKeys = 1 << 20
+)
+
+// MaxRoots is the most roots.
+const MaxRoots = 64
+
+// Root is a Redis server that counters are agreed on at.
+type Root struct {
+	Name   string                // in errors and statistics
+	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it
+}
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// Sync is the time between two syncs, from 10 ms to a minute. If zero,
+	// DefaultSync. All processes need the same one.
+	Sync time.Duration
+
+	// Low is the part of a bucket's capacity up to which all requests pass, from 0 to
+	// 1. If zero, 1: then it is the capacity itself that decides.
+	Low float64
+
+	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
+	// 300 bytes with one limit and one root. When there are more, the one of a few that
+	// has used the least of its quota makes room. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// Prefix begins every Redis key. If empty, "weir-sync:".
+	Prefix string
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+
+	// Observer receives each sync, as a round trip. May be nil.
+	Observer throttler.Observer
+}
+
+// Backend is a throttler.Backend whose counts are in this process, and agreed on with
+// others. It is safe for concurrent use. Close it.
+type Backend struct {
+	sync     time.Duration
+	low      float64
+	prefix   string
+	clock    clock.Clock
+	observer throttler.Observer
+
+	policies atomic.Pointer[policies]
+	editing  sync.Mutex // held while policies are replaced
+	seed     maphash.Seed
+	shards   [64]shard
+	roots    []*root
+	stats    counters
+
+	closed  context.Context
+	cancel  context.CancelFunc
+	syncing sync.WaitGroup
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend that decides under policies and agrees at roots. It dials
+// nothing: while no root answers, each process decides by itself. Charges of other
+// policies are errors. Errors of New are about arguments, and wrap throttler.ErrInvalid.
+func New(roots []Root, limits []*throttler.Policy, options *Options) (*Backend, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	servers, err := dial(roots, o.Prefix, max(2*o.Sync, minTimeout))
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBackend(servers, limits, &o)
+	if err != nil {
+		return nil, err
+	}
+	b.start()
+	return b, nil
+}
+
+func newBackend(servers []server, limits []*throttler.Policy, o *Options) (*Backend, error) {
+	live, err := newPolicies(limits, o.Low)
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{sync: o.Sync, low: o.Low, prefix: o.Prefix, clock: o.Clock, observer: o.Observer, seed: maphash.MakeSeed()}
+	b.policies.Store(live)
+	for i, s := range servers {
+		b.roots = append(b.roots, &root{server: s, index: i})
+	}
+	for i := range b.shards {
+		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
+	}
+	b.closed, b.cancel = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// complete fills in the defaults, and returns what is wrong with o.
+func (o *Options) complete() error {
+	if o.Sync == 0 {
+		o.Sync = DefaultSync
+	}
+	if o.Low == 0 {
+		o.Low = 1
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Prefix == "" {
+		o.Prefix = "weir-sync:"
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	switch {
+	case o.Sync < 10*time.Millisecond || o.Sync > time.Minute:
+		return invalid("Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
+	case !(o.Low > 0 && o.Low <= 1):
+		return invalid("Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
+	case o.MaxKeys < len(Backend{}.shards):
+		return invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("synced: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+func (b *Backend) start() {
+	for _, r := range b.roots {
+		b.syncing.Go(func() { b.syncUntilClosed(r) })
+	}
+	b.syncing.Go(b.sweepUntilClosed)
+}
+
+// Close sends what has not been sent, once, and ends the syncs.
+func (b *Backend) Close() {
+	b.cancel()
+	b.syncing.Wait()
+}
+
+// Take implements throttler.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.decide(ctx, r, true)
+}
+
+// Peek implements throttler.Backend. It makes no call: what other processes added to a
+// count that this one was never asked about is known after the next sync.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	return b.decide(ctx, r, false)
+}
+
+func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) (d throttler.Decision, err error) {
+	if err := ctx.Err(); err != nil {
+		return d, err
+	}
+	in := b.policies.Load()
+	if err := in.replace(&r); err != nil {
+		return d, err
+	}
+	d.Begin(&r)
+	charges := d.Charges()
+	if len(charges) == 0 {
+		d.Allowed = true
+		return d, nil
+	}
+	s := b.shardOf(charges[0].Partition)
+	var space [2]*counter
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.find(space[:0], charges, r.Now, in)
+	results, i := d.Results(), 0
+	d.Allowed = true
+	for n, c := range found {
+		for k := range c.counts {
+			fits := c.counts[k].evaluate(&c.limits[k], charges[n].Cost, r.Now, &results[i])
+			d.Allowed = d.Allowed && fits
+			i++
+		}
+	}
+	i = 0
+	for n, c := range found {
+		for k := range c.counts {
+			if d.Allowed && charge {
+				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
+				results[i].Mark = throttler.Mark{At: r.Now}
+			}
+			c.counts[k].report(&c.limits[k], r.Now, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+// Settle implements throttler.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d throttler.Decision, err error) {
+	if err := ctx.Err(); err != nil {
+		return d, err
+	}
+	r := st.Charged.Request()
+	takenAt := r.Now
+	r.Now = st.Now
+	in := b.policies.Load()
+	if err := in.replace(&r); err != nil {
+		return d, err
+	}
+	d.Begin(&r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s := b.shardOf(charges[0].Partition)
+	var space [2]*counter
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, c := range s.find(space[:0], charges, r.Now, in) {
+		more := st.Costs[n] - charges[n].Cost
+		for k := range c.counts {
+			if l := &c.limits[k]; more > 0 || l.counts(takenAt, r.Now) {
+				c.counts[k].add(l, more, r.Now)
+			}
+			c.counts[k].report(&c.limits[k], r.Now, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+func (b *Backend) shardOf(partition string) *shard {
+	return &b.shards[maphash.String(b.seed, partition)%uint64(len(b.shards))]
+}
+
+// policies are the limits in force, by the names of policies.
+type policies struct {
+	epoch  int64  // 0 for those that New was given
+	quotas []byte // as roots keep them, if the epoch is later
+	byName map[string]*policy
+	order  []*policy
+	spans  []span // of all limits, in that order
+}
+
+// policy is a policy in force.
+type policy struct {
+	*throttler.Policy
+	limits []limit
+}
+
+func newPolicies(all []*throttler.Policy, low float64) (*policies, error) {
+	if len(all) == 0 {
+		return nil, invalid("policies is empty; it must have those that takes charge")
+	}
+	p := &policies{byName: make(map[string]*policy)}
+	for i, given := range all {
+		if given == nil {
+			return nil, invalid("policies[%d] is nil", i)
+		}
+		if err := given.Validate(); err != nil {
+			return nil, fmt.Errorf("synced: policies[%d]: %w", i, err)
+		}
+		if p.byName[given.Name] != nil {
+			return nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+		}
+		in := &policy{Policy: given}
+		for k, l := range given.Limits {
+			if why := unsupported(&l); why != "" {
+				return nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, l, why)
+			}
+			in.limits = append(in.limits, newLimit(&l, low, len(p.spans)))
+			p.spans = append(p.spans, in.limits[k].span)
+		}
+		p.byName[given.Name] = in
+		p.order = append(p.order, in)
+	}
+	if len(p.spans) > maxLimits {
+		return nil, invalid("policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
+	}
+	return p, nil
+}
+
+// unsupported returns why l cannot be synced, or "".
+func unsupported(l *throttler.Limit) string {
+	switch {
+	case l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.FixedWindow && l.Aligned:
+		return ""
+	case l.Algorithm == throttler.FixedWindow:
+		return "it must be aligned, because one process would have to open a window for all"
+	case l.Algorithm == throttler.LeakyBucket:
+		return "a queue needs one order of all charges: it must be a token-bucket or an aligned fixed-window"
+	}
+	return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
+}
+
+// replace makes r charge the policies in force.
+func (p *policies) replace(r *throttler.Request) error {
+	charges, copied := r.Charges(), false
+	for i := range charges {
+		given := charges[i].Policy
+		in := p.byName[given.Name]
+		switch {
+		case in == nil:
+			return invalid("charge %d is of policy %q, which New was not given", i, given.Name)
+		case in.Policy == given:
+			continue
+		}
+		if !copied {
+			charges, copied = slices.Clone(charges), true
+		}
+		charges[i].Policy = in.Policy
+	}
+	if copied {
+		*r = throttler.NewRequest(r.Now, charges...)
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package synced
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// shard is a part of the table of counters. A background task holds its lock for at
+// most atOnce counters.
+type shard struct {
+	mu     sync.Mutex
+	byName map[name]*counter
+	all    []*counter // in no order
+	most   int
+	roots  int
+	sync   int64        // ms
+	dirty  [][]*counter // by root: those that its next sync is about
+	next   int          // where the sweep continues, in all
+}
+
+const atOnce = 64
+
+// name names a counter. The partition is empty if it is the key.
+type name struct{ policy, key, partition string }
+
+// counter is the counts of a key under a policy.
+type counter struct {
+	name    name
+	policy  *throttler.Policy // as charged
+	limits  []limit
+	counts  []count
+	dirty   uint64 // the roots in whose lists it is
+	index   int    // in all
+	lastAsk int64  // ms
+
+	// watched is until when it stays in the lists, in ms. Each time that it is asked
+	// for adds one sync: so a key that is busy here now and then is known here, and one
+	// that was asked for once costs one sync.
+	watched int64
+}
+
+// watchMost bounds how long a counter is watched that nobody asks for.
+const watchMost = 10_000 // ms
+
+func (s *shard) init(most, roots int, sync time.Duration) {
+	s.byName, s.most, s.roots, s.sync = make(map[name]*counter), most, roots, sync.Milliseconds()
+	s.dirty = make([][]*counter, roots)
+}
+
+// find appends the counters of charges to found, new ones if there were none, and notes
+// that they were asked for.
+func (s *shard) find(found []*counter, charges []throttler.Charge, now int64, in *policies) []*counter {
+	for i := range charges {
+		charge := &charges[i]
+		n := name{policy: charge.Policy.Name, key: charge.Key}
+		if charge.Partition != charge.Key {
+			n.partition = charge.Partition
+		}
+		c := s.byName[n]
+		if c == nil {
+			c = s.create(&n, now, found)
+		}
+		if c.policy != charge.Policy {
+			c.use(in.byName[n.policy], s.roots)
+		}
+		c.lastAsk = now
+		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
+		for r := range s.dirty {
+			if c.dirty&(1<<r) == 0 {
+				c.dirty |= 1 << r
+				s.dirty[r] = append(s.dirty[r], c)
+			}
+		}
+		found = append(found, c)
+	}
+	return found
+}
+
+// create returns a new counter. If there is no room, it takes the place of one that is
+// not among those found.
+func (s *shard) create(n *name, now int64, found []*counter) *counter {
+	if len(s.all) >= s.most {
+		s.remove(s.victim(now, found))
+	}
+	c := &counter{
+		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition)},
+		index: len(s.all),
+	}
+	s.byName[c.name] = c
+	s.all = append(s.all, c)
+	return c
+}
+
+// use makes c count under p. The counts of a changed policy go on.
+func (c *counter) use(p *policy, roots int) {
+	c.policy, c.limits = p.Policy, p.limits
+	if len(c.counts) == len(p.limits) {
+		return
+	}
+	c.counts = make([]count, len(p.limits))
+	views := make([]view, roots*len(p.limits))
+	for k := range c.counts {
+		c.counts[k].roots = views[k*roots : (k+1)*roots : (k+1)*roots]
+	}
+}
+
+// victim returns the one of a few counters that has used the least of its quota.
+func (s *shard) victim(now int64, found []*counter) *counter {
+	var victim *counter
+	least := 0.0
+	for range 16 {
+		s.next = (s.next + 1) % len(s.all)
+		c := s.all[s.next]
+		used := c.fill(now)
+		if victim == nil || used < least {
+			inUse := false
+			for _, f := range found {
+				inUse = inUse || f == c
+			}
+			if !inUse {
+				victim, least = c, used
+			}
+		}
+	}
+	return victim
+}
+
+// fill returns the largest part of a quota that is used.
+func (c *counter) fill(now int64) float64 {
+	most := 0.0
+	for k := range c.counts {
+		l := &c.limits[k]
+		if l.kind == window && l.windowAt(now) > c.counts[k].window {
+			continue
+		}
+		most = max(most, c.counts[k].used(l, now)/float64(l.capacity))
+	}
+	return most
+}
+
+func (s *shard) remove(c *counter) {
+	delete(s.byName, c.name)
+	last := len(s.all) - 1
+	s.all[c.index] = s.all[last]
+	s.all[c.index].index = c.index
+	s.all[last] = nil
+	s.all = s.all[:last]
+}
+
+// takeDirty returns the counters that root r is to be asked about.
+func (s *shard) takeDirty(r int, spare []*counter) []*counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.dirty[r]
+	s.dirty[r] = spare[:0]
+	return all
+}
+
+const (
+	sweepEvery  = time.Second
+	forgetAfter = 10 * time.Second // counters that nobody asks about and that count nothing
+)
+
+func (b *Backend) sweepUntilClosed() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.closed.Done():
+			return
+		case <-tick.C:
+		}
+		b.sweep()
+	}
+}
+
+// sweep removes counters that count nothing any more.
+func (b *Backend) sweep() {
+	now := b.clock.Now().UnixMilli()
+	for i := range b.shards {
+		s := &b.shards[i]
+		for at := 0; ; at += atOnce {
+			s.mu.Lock()
+			if at >= len(s.all) {
+				s.mu.Unlock()
+				break
+			}
+			for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
+				if c := s.all[k]; c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0 {
+					s.remove(c)
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,88 @@
+-- sync: a root of backend/synced, which agrees on counters with all processes.
+--
+-- KEYS[1]   the process's: the number of its last call
+-- KEYS[2]   the quotas
+-- KEYS[3..] the counters that the call is about
+-- ARGV[1]   '>Bddd' mode, number, now (ms), epoch of the caller's quotas; then for each
+--           limit '>Bd' kind and span: the window, or the time between two units (ms)
+-- ARGV[2]   for each counter '>Hdd' index of its limit, units, x
+-- ARGV[3]   if not empty, quotas of the caller's epoch
+--
+-- A counter is '>dd': for a bucket the instant at which it is empty, which time passes
+-- by itself, so that nothing has to leak, and the units that ever came; for a window its
+-- index since the epoch, and the units in it.
+--
+-- An ADD adds units, to the window x. Its number makes a call that is sent twice count
+-- once. A STATE, of a process that the root does not know, raises counters to what the
+-- process knows of them: x is the instant, or units are those of the window x.
+--
+-- It returns one string: 'o', or 'u' if an ADD found its process unknown and did nothing;
+-- the length '>I4' of the quotas, and the quotas if theirs is a later epoch; the counters.
+
+local ADD, STATE = 1, 2
+local BUCKET, WINDOW = 1, 2
+local MARGIN = 10000 -- ms that a counter outlives its last unit
+local PROCESS = 60000 -- ms that a silent process is remembered
+
+local call, unpack, pack = redis.call, struct.unpack, struct.pack
+local header, entries = ARGV[1], ARGV[2]
+local mode, number, now, epoch, at = unpack('>Bddd', header)
+
+local kinds, spans = {}, {}
+while at <= #header do
+    local n = #kinds + 1
+    kinds[n], spans[n], at = unpack('>Bd', header, at)
+end
+
+local quotas = call('GET', KEYS[2]) or ''
+local stored = #quotas >= 8 and unpack('>d', quotas) or 0
+if ARGV[3] ~= '' and epoch > stored then
+    call('SET', KEYS[2], ARGV[3])
+    quotas, stored = '', epoch
+end
+if stored <= epoch then
+    quotas = ''
+end
+
+local last = tonumber(call('GET', KEYS[1]))
+if mode == ADD and not last then
+    return 'u' .. pack('>I4', #quotas) .. quotas
+end
+local new = mode == STATE or number > last
+if new then
+    call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
+end
+
+local reply, next = {'o', pack('>I4', #quotas), quotas}, 1
+for i = 3, #KEYS do
+    local limit, units, x
+    limit, units, x, next = unpack('>Hdd', entries, next)
+    local state, a, b = call('GET', KEYS[i]), 0, 0
+    if state and #state == 16 then
+        a, b = unpack('>dd', state)
+    end
+    local life
+    if not new then -- it was counted when it came first
+        life = nil
+    elseif kinds[limit + 1] == WINDOW then
+        if x >= a and (units ~= 0 or x > a) then
+            b = x > a and 0 or b
+            b = mode == STATE and math.max(b, units) or math.max(b + units, 0)
+            a, life = x, (x + 1) * spans[limit + 1] - now
+        end
+    elseif mode == STATE then
+        a = math.max(a, now, x)
+        life = a - now
+    elseif units ~= 0 then
+        a = math.max(math.max(a, now) + units * spans[limit + 1], now)
+        b, life = b + units, a - now
+    end
+    if life then
+        state = pack('>dd', a, b)
+        call('SET', KEYS[i], state, 'PX', string.format('%.0f', math.max(life, 0) + MARGIN))
+    elseif not state then
+        state = pack('>dd', a, b)
+    end
+    reply[#reply + 1] = state
+end
+return table.concat(reply)
