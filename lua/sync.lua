@@ -13,8 +13,9 @@
 -- index since the epoch, and the units in it.
 --
 -- An ADD adds units, to the window x. Its number makes a call that is sent twice count
--- once. A STATE, of a process that the root does not know, raises counters to what the
--- process knows of them: x is the instant, or units are those of the window x.
+-- once. A bucket's instant is at least x, what the process knows of it: its units may
+-- have come when it was empty. A STATE, of a process that the root does not know, raises
+-- counters to what the process knows: to the instant x, or the units of the window x.
 --
 -- It returns one string: 'o', or 'u' if an ADD found its process unknown and did nothing;
 -- the length '>I4' of the quotas, and the quotas if theirs is a later epoch; the counters.
@@ -70,12 +71,9 @@ for i = 3, #KEYS do
             b = mode == STATE and math.max(b, units) or math.max(b + units, 0)
             a, life = x, (x + 1) * spans[limit + 1] - now
         end
-    elseif mode == STATE then
-        a = math.max(a, now, x)
+    elseif mode == STATE or units ~= 0 then
+        a, b = math.max(a + units * spans[limit + 1], x), b + units
         life = a - now
-    elseif units ~= 0 then
-        a = math.max(math.max(a, now) + units * spans[limit + 1], now)
-        b, life = b + units, a - now
     end
     if life then
         state = pack('>dd', a, b)

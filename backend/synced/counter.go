@@ -3,6 +3,7 @@ package synced
 import (
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -13,6 +14,8 @@ type limit struct {
 	capacity int64
 	low      float64 // units, up to which all pass
 	index    int     // of its span, in a call
+	recent   int64   // ms, for which the rate of the last syncs is trusted
+	rate     float64 // of the quota, in units per ms
 }
 
 // span is what a root knows of a limit.
@@ -28,8 +31,9 @@ const (
 	window kind = 2
 )
 
-func newLimit(l *throttler.Limit, low float64, index int) limit {
-	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index}
+func newLimit(l *throttler.Limit, low float64, sync time.Duration, index int) limit {
+	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index, recent: 4 * sync.Milliseconds()}
+	in.rate = float64(l.Quota) / float64(l.Window.Milliseconds())
 	ms := float64(l.Window.Milliseconds())
 	if l.Algorithm == throttler.TokenBucket {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
@@ -57,7 +61,9 @@ type count struct {
 	// total is what all processes added until at, with what this one added since.
 	total float64
 	at    int64   // ms
-	rate  float64 // of the others, in units per ms
+	rate  float64 // of the others in the last syncs, in units per ms
+	usual float64 // of the others in some twenty syncs
+	own   float64 // of this process, likewise
 
 	part  int64 // units that this process added: to the window, or to a bucket ever
 	roots []view
@@ -80,19 +86,45 @@ func (c *count) roll(l *limit, now int64) {
 	if w <= c.window { // or the clock was set back: windows do not come again
 		return
 	}
-	c.window, c.total, c.part, c.at = w, 0, 0, int64(w*l.ms)
+	start := int64(w * l.ms)
+	if start-c.at > l.recent {
+		c.rate = c.usual
+	}
+	c.window, c.total, c.part, c.at = w, 0, 0, start
 	for i := range c.roots {
 		c.roots[i] = view{}
 	}
 }
 
-// estimate returns the total at now.
-func (c *count) estimate(l *limit, now int64) float64 {
-	others := c.rate * float64(max(now-c.at, 0))
-	if l.kind == window {
-		return c.total + others
+// others returns the units that the others have probably added since the last reply. A
+// reply that is late by more than a few syncs may never come. Then they do what they
+// usually do or, if all together used nearly all of the quota, this process keeps its
+// part of it: what the others leave is a small difference of two estimates.
+func (c *count) others(l *limit, now int64) float64 {
+	age := max(now-c.at, 0)
+	recent := min(age, l.recent)
+	usual := c.usual
+	if all := c.usual + c.own; all > nearly*l.rate {
+		usual = l.rate * c.usual / all
 	}
-	return max(c.total+others*l.ms, float64(now))
+	return c.rate*float64(recent) + usual*float64(age-recent)
+}
+
+const (
+	nearly     = 0.7 // of a quota's rate
+	almostFull = 0.8 // of a window's quota
+	memory     = 20  // replies that usual rates are averages of
+)
+
+// estimate returns the total at now. The others do not bring it above the capacity,
+// where they are refused too.
+func (c *count) estimate(l *limit, now int64) float64 {
+	others := c.others(l, now)
+	if l.kind == window {
+		return max(c.total, min(c.total+others, float64(l.capacity)))
+	}
+	full := float64(now) + float64(l.capacity)*l.ms
+	return max(c.total, min(c.total+others*l.ms, full), float64(now))
 }
 
 // used returns the units that count at now.
@@ -132,12 +164,11 @@ const tolerance = 1e-3
 func (c *count) add(l *limit, units, now int64) {
 	c.roll(l, now)
 	c.part += units
-	others := c.rate * float64(max(now-c.at, 0))
 	if l.kind == window {
-		c.total = max(c.total+others+float64(units), 0) - others
+		c.total = max(c.total+float64(units), 0)
 		return
 	}
-	c.total = max(c.estimate(l, now)+float64(units)*l.ms, float64(now)) - others*l.ms
+	c.total = max(c.total, float64(now)-c.others(l, now)*l.ms) + float64(units)*l.ms
 }
 
 // report writes what r says of the count, but when it was refused.
@@ -168,9 +199,15 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	if l.kind == window && (windowSent != c.window || a > c.window) {
 		return // of a window that has ended, here or for another process
 	}
-	if v.known && now > v.at && b >= v.b && (l.kind == bucket || a == v.a) {
+	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
 		rate := max(b-v.b-float64(part-v.acked), 0) / float64(now-v.at)
-		c.rate = (c.rate + rate) / 2
+		// In a window that is nearly full, a lower rate is one of refusals: the others
+		// would still use what is left.
+		if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
+			c.rate = (c.rate + rate) / 2
+		}
+		c.usual += (rate - c.usual) / memory
+		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) / memory
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 

@@ -60,7 +60,7 @@ func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uin
 
 // run is sync.lua.
 func (m *modelRoot) run(process string, c *call) []byte {
-	how, number, now, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[9:]), double(c.header[17:])
+	how, number, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[17:])
 	var spans []span
 	for at := 25; at < len(c.header); at += 9 {
 		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
@@ -107,10 +107,8 @@ func (m *modelRoot) run(process string, c *call) []byte {
 				}
 				a, changed = x, true
 			}
-		case how == state:
-			a, changed = max(a, now, x), true
-		case units != 0:
-			a, b, changed = max(max(a, now)+units*l.ms, now), b+units, true
+		case how == state || units != 0:
+			a, b, changed = max(a+units*l.ms, x), b+units, true
 		}
 		if changed || exists {
 			m.counters[string(key)] = [2]float64{a, b}

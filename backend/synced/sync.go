@@ -132,8 +132,8 @@ func (b *Backend) additions(r *root, now int64) *batch {
 			for _, c := range all[at:min(at+atOnce, len(all))] {
 				if w.write(s, c); c.watched > now {
 					s.dirty[r.index] = append(s.dirty[r.index], c)
-				} else {
-					c.dirty &^= 1 << r.index
+				} else if c.dirty &^= 1 << r.index; c.dirty == 0 {
+					c.unwatch()
 				}
 			}
 			s.mu.Unlock()
@@ -198,11 +198,14 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		if w.call == nil || len(w.call.about) == perCall {
 			w.begin()
 		}
-		units, x := float64(count.pending(w.r.index)), count.window
-		if w.mode == state {
-			if units = count.total; l.kind == bucket {
-				units, x = 0, count.estimate(l, w.now)
-			}
+		units, x := float64(count.pending(w.r.index)), count.total
+		switch {
+		case l.kind == window && w.mode == state:
+			units, x = count.total, count.window
+		case l.kind == window:
+			x = count.window
+		case w.mode == state:
+			units, x = 0, count.estimate(l, w.now)
 		}
 		w.call.keys = append(w.call.keys, w.b.key(c, k))
 		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, uint16(l.index))
@@ -290,7 +293,7 @@ func (b *Backend) learn(r *root, c *call, reply []byte, now int64) (known, ok bo
 }
 
 // sane reports whether a root can have said f.
-func sane(f float64) bool { return f >= 0 && f < 1<<60 }
+func sane(f float64) bool { return f > -1<<60 && f < 1<<60 } // and is a number
 
 // Stats has counts since New.
 type Stats struct {

@@ -135,7 +135,7 @@ func New(roots []Root, limits []*throttler.Policy, options *Options) (*Backend, 
 }
 
 func newBackend(servers []server, limits []*throttler.Policy, o *Options) (*Backend, error) {
-	live, err := newPolicies(limits, o.Low)
+	live, err := newPolicies(limits, o.Low, o.Sync)
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +303,7 @@ type policy struct {
 	limits []limit
 }
 
-func newPolicies(all []*throttler.Policy, low float64) (*policies, error) {
+func newPolicies(all []*throttler.Policy, low float64, sync time.Duration) (*policies, error) {
 	if len(all) == 0 {
 		return nil, invalid("policies is empty; it must have those that takes charge")
 	}
@@ -323,7 +323,7 @@ func newPolicies(all []*throttler.Policy, low float64) (*policies, error) {
 			if why := unsupported(&l); why != "" {
 				return nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, l, why)
 			}
-			in.limits = append(in.limits, newLimit(&l, low, len(p.spans)))
+			in.limits = append(in.limits, newLimit(&l, low, sync, len(p.spans)))
 			p.spans = append(p.spans, in.limits[k].span)
 		}
 		p.byName[given.Name] = in

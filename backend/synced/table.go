@@ -107,6 +107,13 @@ func (c *counter) use(p *policy, roots int) {
 	}
 }
 
+// unwatch forgets what the others do: nobody will say when that changes.
+func (c *counter) unwatch() {
+	for k := range c.counts {
+		c.counts[k].rate, c.counts[k].usual, c.counts[k].own = 0, 0, 0
+	}
+}
+
 // victim returns the one of a few counters that has used the least of its quota.
 func (s *shard) victim(now int64, found []*counter) *counter {
 	var victim *counter

@@ -1,0 +1,68 @@
+package synced
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// perSecond is a bucket of 1,000 a second, of half a second's burst.
+var perSecond = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{
+	Quota: 1000, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 500,
+}}}
+
+// Whatever happens to the roots, the admitted rate stays the quota's, as long as one of
+// them works.
+func TestRootsFail(t *testing.T) {
+	for _, fault := range []struct {
+		name     string
+		begin    func(f *fleet)
+		end      func(f *fleet)
+		over     float64 // percent, while it lasts
+		under    float64
+		overNext float64 // in the second after it
+	}{
+		{"one loses its memory", func(f *fleet) { f.roots[0].flush() }, func(*fleet) {}, 5, 5, 10},
+		{"all lose their memory", func(f *fleet) { f.roots[0].flush(); f.roots[1].flush() }, func(*fleet) {}, 5, 5, 10},
+		{"one hangs", func(f *fleet) { f.roots[0].down = true }, func(f *fleet) { f.roots[0].down = false }, 5, 5, 10},
+		{"one hangs, and has lost its memory", func(f *fleet) { f.roots[0].down = true },
+			func(f *fleet) { f.roots[0].down = false; f.roots[0].flush() }, 5, 5, 10},
+		{"replies of one are lost", func(f *fleet) { f.roots[0].deaf = true }, func(f *fleet) { f.roots[0].deaf = false }, 5, 5, 10},
+		{"replies of all are lost", func(f *fleet) { f.roots[0].deaf, f.roots[1].deaf = true, true },
+			func(f *fleet) { f.roots[0].deaf, f.roots[1].deaf = false, false }, 30, 30, 10},
+		{"all hang", func(f *fleet) { f.roots[0].down, f.roots[1].down = true, true },
+			func(f *fleet) { f.roots[0].down, f.roots[1].down = false, false }, 30, 30, 10},
+		{"all restart empty", func(f *fleet) { f.roots[0].down, f.roots[1].down = true, true },
+			func(f *fleet) {
+				for _, r := range f.roots {
+					r.down = false
+					r.flush()
+				}
+			}, 30, 30, 10},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			f := newFleet(t, 8, 2, Options{}, perSecond)
+			choose := f.loads()["even"]
+			offer := func(seconds int) float64 {
+				n := sum(f.offer(1600, f.at+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose))
+				return 100 * (float64(n)/float64(1000*seconds) - 1)
+			}
+			offer(5)
+			fault.begin(f)
+			during := offer(10)
+			fault.end(f)
+			after, later := offer(2), offer(10)
+			t.Logf("%+.1f %% during, %+.1f %% in two seconds after, %+.1f %% later", during, after, later)
+			if during > fault.over || during < -fault.under {
+				t.Errorf("%+.1f %% of the quota during the fault", during)
+			}
+			if after > fault.overNext || after < -fault.overNext {
+				t.Errorf("%+.1f %% of the quota in the two seconds after the fault", after)
+			}
+			if later > 1 || later < -1 {
+				t.Errorf("%+.1f %% of the quota after the fault", later)
+			}
+		})
+	}
+}

@@ -1,0 +1,312 @@
+package synced
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// One process alone decides as the algorithms do. Doubles round, so what is used of a
+// bucket may be one unit off, and an instant a millisecond.
+func TestOneProcessIsExact(t *testing.T) {
+	policy := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
+		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
+		{Quota: 30, Window: 5 * time.Second, Aligned: true},
+	}}
+	f := newFleet(t, 1, 1, Options{}, policy)
+	th, at, state := f.processes[0].throttler, time.Duration(0), new(algorithm.State)
+	for step := range 5000 {
+		at += time.Duration(f.random.IntN(400)) * time.Millisecond
+		f.advance(at)
+		charge := policy.Charge("alice")
+		charge.Cost = 1 + f.random.Int64N(4)
+		d, err := th.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := algorithm.Take(d.Request(), []*algorithm.State{state})
+		if d.Allowed != want.Allowed {
+			t.Fatalf("step %d: %v, the algorithms say %v", step, d, want)
+		}
+		for i, s := range d.Limits() {
+			w := want.Limit(i)
+			if s.Used-w.Used > 1 || w.Used-s.Used > 1 || s.Refused != w.Refused || apart(s.RetryAt, w.RetryAt) > time.Millisecond || apart(s.ResetAt, w.ResetAt) > time.Millisecond {
+				t.Fatalf("step %d, limit %d:\n%+v, the algorithms say\n%+v", step, i, s, w)
+			}
+		}
+	}
+}
+
+func apart(a, b time.Time) time.Duration { return a.Sub(b).Abs() }
+
+// Refunds return units to the window or the bucket that was charged, and to no other, at
+// every process.
+func TestRefunds(t *testing.T) {
+	policy := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
+		{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 100},
+		{Quota: 1000, Window: 10 * time.Second, Aligned: true},
+	}}
+	f := newFleet(t, 2, 1, Options{}, policy)
+	first, second := f.processes[0].throttler, f.processes[1].throttler
+	used := func(th *throttler.Throttler) string {
+		d, err := th.Peek(t.Context(), policy.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(d.Limit(0).Used, " ", d.Limit(1).Used)
+	}
+	check := func(when string, want string) {
+		t.Helper()
+		for range 20 {
+			used(first)
+			used(second)
+			f.advance(f.at + DefaultSync/2)
+		}
+		if a, b := used(first), used(second); a != want || b != want {
+			t.Errorf("%s, %s and %s are used; want %s", when, a, b, want)
+		}
+	}
+	charge := policy.Charge("alice")
+	charge.Cost = 50
+	d, err := first.Take(t.Context(), charge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("a second after a take of 50", "40 50")
+	if _, err := first.Settle(t.Context(), d, 30); err != nil {
+		t.Fatal(err)
+	}
+	check("a second after its settlement at 30", "10 30")
+	if d, err = second.Take(t.Context(), charge); err != nil {
+		t.Fatal(err)
+	}
+	f.advance(10 * time.Second) // a new window
+	if _, err := second.Refund(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	check("a second after a refund of 50, when they had drained and their window was over", "0 0")
+}
+
+// A charge charges the whole chain or nothing, also of what other processes took.
+func TestChains(t *testing.T) {
+	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
+	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 8, Window: time.Hour, Aligned: true}}}
+	f := newFleet(t, 2, 1, Options{}, org, user)
+	allowed := map[string]int{}
+	for i := range 20 {
+		f.advance(f.at + DefaultSync)
+		name := []string{"alice", "bob"}[i%2]
+		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			allowed[name]++
+		}
+	}
+	if allowed["alice"]+allowed["bob"] != 10 {
+		t.Errorf("%v were allowed; want 10 in all", allowed)
+	}
+	d, err := f.processes[0].throttler.Peek(t.Context(), throttler.Charge{Policy: user, Key: "alice", Partition: "acme"})
+	if err != nil || d.Limit(0).Used != int64(allowed["alice"]) {
+		t.Errorf("Peek: %v, %v; want %d used", &d, err, allowed["alice"])
+	}
+}
+
+// A peek charges nothing and, from the second sync on, knows what other processes did.
+func TestPeekKnowsTheTotals(t *testing.T) {
+	f := newFleet(t, 2, 1, Options{}, perSecond)
+	f.offer(1600, 2*time.Second, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
+	for range 5 {
+		_, _ = f.processes[1].throttler.Peek(t.Context(), perSecond.Charge("alice"))
+		f.offer(1600, f.at+DefaultSync, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
+	}
+	first, _ := f.processes[0].throttler.Peek(t.Context(), perSecond.Charge("alice"))
+	second, err := f.processes[1].throttler.Peek(t.Context(), perSecond.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := first.Limit(0).Used, second.Limit(0).Used; a < 300 || b < a-200 || b > a+200 {
+		t.Errorf("the process that takes sees %d used, the one that peeks %d", a, b)
+	}
+}
+
+// New quotas, given to one root, are in force everywhere within two syncs.
+func TestSetQuotas(t *testing.T) {
+	f := newFleet(t, 3, 2, Options{}, perSecond)
+	choose := f.loads()["even"]
+	rate := func(seconds int) int {
+		return sum(f.offer(5000, f.at+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose)) / seconds
+	}
+	rate(3)
+	slower := &throttler.Policy{Name: perSecond.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}}}
+	next, err := newPolicies([]*throttler.Policy{slower}, 1, DefaultSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.epoch = f.clock.Now().UnixMilli()
+	f.roots[1].quotas = next.encode()
+	f.advance(f.at + 2*DefaultSync)
+	d, err := f.processes[0].throttler.Peek(t.Context(), perSecond.Charge("alice"))
+	if err != nil || d.Limit(0).Limit.Quota != 100 {
+		t.Errorf("Peek: %v, %v; want a quota of 100", &d, err)
+	}
+	rate(5)
+	if n := rate(10); n < 95 || n > 105 {
+		t.Errorf("%d a second were admitted; want 100", n)
+	}
+	if string(f.roots[0].quotas) != string(f.roots[1].quotas) {
+		t.Error("the quotas did not spread to the other root")
+	}
+}
+
+// A million keys of an attacker neither grow the table without bound nor push out keys
+// that have used up their quotas.
+func TestKeysAreBounded(t *testing.T) {
+	policy := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
+	f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 12}, policy)
+	p := f.processes[0]
+	take := func(key string) bool {
+		d, err := p.throttler.Take(t.Context(), policy.Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Allowed
+	}
+	for range 20 {
+		take("victim")
+	}
+	for i := range 200_000 {
+		take("attacker-" + strconv.Itoa(i))
+		if i%1000 == 0 {
+			f.advance(f.at + DefaultSync)
+		}
+	}
+	if n := p.backend.Stats().Keys; n > 1<<12 {
+		t.Errorf("%d keys are kept; want at most %d", n, 1<<12)
+	}
+	if take("victim") {
+		t.Error("the victim's count was dropped")
+	}
+	f.advance(f.at + 2*time.Hour)
+	p.backend.sweep()
+	f.advance(f.at + time.Second)
+	p.backend.sweep()
+	if n := p.backend.Stats().Keys; n != 0 {
+		t.Errorf("%d keys are kept that count nothing", n)
+	}
+}
+
+// Processes on a real server, with real clocks, agree. Under the race detector.
+func TestRedis(t *testing.T) {
+	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
+	policy := &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 2000, Window: time.Hour, Aligned: true}}}
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	ends := make(chan struct{})
+	for range 4 {
+		var roots []Root
+		for i, s := range servers {
+			roots = append(roots, Root{fmt.Sprint("root-", i), redisClient(t, s.Addr)})
+		}
+		b, err := New(roots, []*throttler.Policy{policy}, &Options{Sync: 20 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		th := throttler.New(b, nil)
+		for range 2 {
+			all.Go(func() {
+				for {
+					select {
+					case <-ends:
+						return
+					case <-time.After(500 * time.Microsecond):
+					}
+					d, err := th.Take(context.Background(), policy.Charge("alice"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if d.Allowed {
+						admitted.Add(1)
+					} else if d.Limit(0).Used < 1900 {
+						t.Errorf("a refusal with %d of 2000 used", d.Limit(0).Used)
+					}
+				}
+			})
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
+	servers[0].Pause() // one root hangs, and is noticed by nobody
+	for start := time.Now(); admitted.Load() < 1900 && time.Since(start) < 20*time.Second; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	servers[0].Resume()
+	time.Sleep(300 * time.Millisecond)
+	close(ends)
+	all.Wait()
+	// How far above depends on the machine; that it ends, does not.
+	if n := admitted.Load(); n < 1900 || n > 2600 {
+		t.Errorf("%d of 2000 were admitted", n)
+	}
+}
+
+func TestBadArguments(t *testing.T) {
+	client := redisClient(t, "127.0.0.1:1")
+	root := []Root{{"a", client}}
+	ok := []*throttler.Policy{perSecond}
+	with := func(l throttler.Limit) []*throttler.Policy {
+		return []*throttler.Policy{{Name: "p", Limits: []throttler.Limit{l}}}
+	}
+	for _, c := range []struct {
+		roots    []Root
+		policies []*throttler.Policy
+		options  *Options
+		text     string
+	}{
+		{nil, ok, nil, "roots has 0"},
+		{[]Root{{"a", nil}}, ok, nil, "roots[0].Client is nil"},
+		{[]Root{{"", client}}, ok, nil, "roots[0].Name is empty"},
+		{[]Root{{"a", client}, {"a", client}}, ok, nil, "names must differ"},
+		{root, nil, nil, "policies is empty"},
+		{root, []*throttler.Policy{nil}, nil, "policies[0] is nil"},
+		{root, []*throttler.Policy{perSecond, perSecond}, nil, "names must differ"},
+		{root, with(throttler.Limit{Quota: 1, Window: time.Second}), nil, "must be aligned"},
+		{root, with(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingLog}), nil, "not a sum"},
+		{root, with(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.LeakyBucket}), nil, "one order"},
+		{root, with(throttler.Limit{}), nil, "policies[0]"},
+		{root, ok, &Options{Sync: time.Millisecond}, "Sync is 1ms"},
+		{root, ok, &Options{Low: 2}, "Low is 2"},
+		{root, ok, &Options{Low: -1}, "Low is -1"},
+		{root, ok, &Options{MaxKeys: 1}, "MaxKeys is 1"},
+		{root, ok, &Options{Prefix: "{"}, "Prefix is"},
+	} {
+		b, err := New(c.roots, c.policies, c.options)
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("New: %v; want an error that wraps ErrInvalid and says %q", err, c.text)
+		}
+		if err == nil {
+			b.Close()
+		}
+	}
+	b, err := New(root, ok, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = throttler.New(b, nil).Take(t.Context(), with(throttler.Limit{Quota: 1, Window: time.Second})[0].Charge("a"))
+	if !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("Take of an unknown policy: %v; want an error that wraps ErrInvalid", err)
+	}
+}
