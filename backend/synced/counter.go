@@ -57,6 +57,7 @@ func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l
 // window's total is the units in it.
 type count struct {
 	window float64 // index of the window, since the epoch; 0 for a bucket
+	endsAt int64   // ms, of the window
 
 	// total is what all processes added until at, with what this one added since.
 	total float64
@@ -79,18 +80,15 @@ type view struct {
 
 // roll begins a new window if the last has ended.
 func (c *count) roll(l *limit, now int64) {
-	if l.kind != window {
+	if l.kind != window || now < c.endsAt { // or the clock was set back: windows do not come again
 		return
 	}
 	w := l.windowAt(now)
-	if w <= c.window { // or the clock was set back: windows do not come again
-		return
-	}
 	start := int64(w * l.ms)
 	if start-c.at > l.recent {
 		c.rate = c.usual
 	}
-	c.window, c.total, c.part, c.at = w, 0, 0, start
+	c.window, c.total, c.part, c.at, c.endsAt = w, 0, 0, start, int64((w+1)*l.ms)
 	for i := range c.roots {
 		c.roots[i] = view{}
 	}
@@ -138,7 +136,6 @@ func (c *count) used(l *limit, now int64) float64 {
 
 // evaluate reports whether cost fits, and when it will if it does not.
 func (c *count) evaluate(l *limit, cost, now int64, r *throttler.Result) bool {
-	c.roll(l, now)
 	after := c.used(l, now) + float64(cost)
 	high := float64(l.capacity)
 	switch {
@@ -149,7 +146,7 @@ func (c *count) evaluate(l *limit, cost, now int64, r *throttler.Result) bool {
 	case cost > l.capacity:
 		r.RetryAt = throttler.NeverFits
 	case l.kind == window:
-		r.RetryAt = c.end(l)
+		r.RetryAt = c.endsAt
 	default:
 		fits := max(l.low, float64(cost)) // a cost above low passes when nothing is used
 		r.RetryAt = max(int64(math.Ceil(float64(now)+(after-fits)*l.ms-tolerance)), now+1)
@@ -162,7 +159,6 @@ const tolerance = 1e-3
 
 // add adds units, or takes them away.
 func (c *count) add(l *limit, units, now int64) {
-	c.roll(l, now)
 	c.part += units
 	if l.kind == window {
 		c.total = max(c.total+float64(units), 0)
@@ -173,21 +169,17 @@ func (c *count) add(l *limit, units, now int64) {
 
 // report writes what r says of the count, but when it was refused.
 func (c *count) report(l *limit, now int64, r *throttler.Result) {
-	c.roll(l, now)
 	used := c.used(l, now)
 	r.Used = int64(math.Ceil(used - tolerance))
 	switch {
 	case l.kind == bucket:
 		r.ResetAt = int64(math.Ceil(c.estimate(l, now) - tolerance))
 	case r.Used > 0 || c.part != 0:
-		r.ResetAt = c.end(l)
+		r.ResetAt = c.endsAt
 	default:
 		r.ResetAt = now
 	}
 }
-
-// end returns the end of the window.
-func (c *count) end(l *limit) int64 { return int64((c.window + 1) * l.ms) }
 
 // pending returns the units that root i has not acknowledged.
 func (c *count) pending(i int) int64 { return c.part - c.roots[i].acked }

@@ -60,7 +60,7 @@ func TestRootsFail(t *testing.T) {
 			if after > fault.overNext || after < -fault.overNext {
 				t.Errorf("%+.1f %% of the quota in the two seconds after the fault", after)
 			}
-			if later > 1 || later < -1 {
+			if later > 2 || later < -2 {
 				t.Errorf("%+.1f %% of the quota after the fault", later)
 			}
 		})

@@ -212,8 +212,10 @@ func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) 
 		return d, err
 	}
 	in := b.policies.Load()
-	if err := in.replace(&r); err != nil {
+	if inForce, err := in.check(r.Charges()); err != nil {
 		return d, err
+	} else if !inForce {
+		r = in.replace(r)
 	}
 	d.Begin(&r)
 	charges := d.Charges()
@@ -222,10 +224,9 @@ func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) 
 		return d, nil
 	}
 	s := b.shardOf(charges[0].Partition)
-	var space [2]*counter
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.find(space[:0], charges, r.Now, in)
+	found := s.find(charges, r.Now, in)
 	results, i := d.Results(), 0
 	d.Allowed = true
 	for n, c := range found {
@@ -258,8 +259,10 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d thrott
 	takenAt := r.Now
 	r.Now = st.Now
 	in := b.policies.Load()
-	if err := in.replace(&r); err != nil {
+	if inForce, err := in.check(r.Charges()); err != nil {
 		return d, err
+	} else if !inForce {
+		r = in.replace(r)
 	}
 	d.Begin(&r)
 	d.Allowed = true
@@ -268,10 +271,9 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d thrott
 		return d, nil
 	}
 	s := b.shardOf(charges[0].Partition)
-	var space [2]*counter
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, c := range s.find(space[:0], charges, r.Now, in) {
+	for n, c := range s.find(charges, r.Now, in) {
 		more := st.Costs[n] - charges[n].Cost
 		for k := range c.counts {
 			if l := &c.limits[k]; more > 0 || l.counts(takenAt, r.Now) {
@@ -348,25 +350,25 @@ func unsupported(l *throttler.Limit) string {
 	return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
 }
 
-// replace makes r charge the policies in force.
-func (p *policies) replace(r *throttler.Request) error {
-	charges, copied := r.Charges(), false
+// check reports whether charges are of the policies in force, or of ones of their names.
+func (p *policies) check(charges []throttler.Charge) (inForce bool, err error) {
+	inForce = true
 	for i := range charges {
 		given := charges[i].Policy
 		in := p.byName[given.Name]
-		switch {
-		case in == nil:
-			return invalid("charge %d is of policy %q, which New was not given", i, given.Name)
-		case in.Policy == given:
-			continue
+		if in == nil {
+			return false, invalid("charge %d is of policy %q, which New was not given", i, given.Name)
 		}
-		if !copied {
-			charges, copied = slices.Clone(charges), true
-		}
-		charges[i].Policy = in.Policy
+		inForce = inForce && in.Policy == given
 	}
-	if copied {
-		*r = throttler.NewRequest(r.Now, charges...)
+	return inForce, nil
+}
+
+// replace returns r with charges of the policies in force.
+func (p *policies) replace(r throttler.Request) throttler.Request {
+	charges := slices.Clone(r.Charges())
+	for i := range charges {
+		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
 	}
-	return nil
+	return throttler.NewRequest(r.Now, charges...)
 }

@@ -1,6 +1,7 @@
 package synced
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,9 @@ type shard struct {
 	roots  int
 	sync   int64        // ms
 	dirty  [][]*counter // by root: those that its next sync is about
-	next   int          // where the sweep continues, in all
+	every  uint64       // all roots
+	found  []*counter   // by the last find
+	next   int          // where to look for a victim, in all
 }
 
 const atOnce = 64
@@ -47,12 +50,13 @@ const watchMost = 10_000 // ms
 
 func (s *shard) init(most, roots int, sync time.Duration) {
 	s.byName, s.most, s.roots, s.sync = make(map[name]*counter), most, roots, sync.Milliseconds()
-	s.dirty = make([][]*counter, roots)
+	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
-// find appends the counters of charges to found, new ones if there were none, and notes
-// that they were asked for.
-func (s *shard) find(found []*counter, charges []throttler.Charge, now int64, in *policies) []*counter {
+// find returns the counters of charges, new ones if there were none, with their windows
+// as of now, and notes that they were asked for. The next call reuses the slice.
+func (s *shard) find(charges []throttler.Charge, now int64, in *policies) []*counter {
+	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]
 		n := name{policy: charge.Policy.Name, key: charge.Key}
@@ -61,29 +65,38 @@ func (s *shard) find(found []*counter, charges []throttler.Charge, now int64, in
 		}
 		c := s.byName[n]
 		if c == nil {
-			c = s.create(&n, now, found)
+			c = s.create(&n, now)
 		}
 		if c.policy != charge.Policy {
 			c.use(in.byName[n.policy], s.roots)
 		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
-		for r := range s.dirty {
-			if c.dirty&(1<<r) == 0 {
-				c.dirty |= 1 << r
-				s.dirty[r] = append(s.dirty[r], c)
-			}
+		if c.dirty != s.every {
+			s.markDirty(c)
 		}
-		found = append(found, c)
+		for k := range c.counts {
+			c.counts[k].roll(&c.limits[k], now)
+		}
+		s.found = append(s.found, c)
 	}
-	return found
+	return s.found
+}
+
+func (s *shard) markDirty(c *counter) {
+	for r := range s.dirty {
+		if c.dirty&(1<<r) == 0 {
+			s.dirty[r] = append(s.dirty[r], c)
+		}
+	}
+	c.dirty = s.every
 }
 
 // create returns a new counter. If there is no room, it takes the place of one that is
 // not among those found.
-func (s *shard) create(n *name, now int64, found []*counter) *counter {
+func (s *shard) create(n *name, now int64) *counter {
 	if len(s.all) >= s.most {
-		s.remove(s.victim(now, found))
+		s.remove(s.victim(now))
 	}
 	c := &counter{
 		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition)},
@@ -115,7 +128,7 @@ func (c *counter) unwatch() {
 }
 
 // victim returns the one of a few counters that has used the least of its quota.
-func (s *shard) victim(now int64, found []*counter) *counter {
+func (s *shard) victim(now int64) *counter {
 	var victim *counter
 	least := 0.0
 	for range 16 {
@@ -123,11 +136,7 @@ func (s *shard) victim(now int64, found []*counter) *counter {
 		c := s.all[s.next]
 		used := c.fill(now)
 		if victim == nil || used < least {
-			inUse := false
-			for _, f := range found {
-				inUse = inUse || f == c
-			}
-			if !inUse {
+			if !slices.Contains(s.found, c) {
 				victim, least = c, used
 			}
 		}

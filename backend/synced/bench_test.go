@@ -1,0 +1,60 @@
+package synced
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// BenchmarkTake measures a decision while nothing syncs.
+func BenchmarkTake(b *testing.B) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Hour, Aligned: true}}}
+	for _, keys := range []int{1, 100_000} {
+		f := newFleet(b, 1, 1, Options{}, policy)
+		charges := make([]throttler.Charge, keys)
+		for i := range charges {
+			charges[i] = policy.Charge("client-" + strconv.Itoa(i))
+		}
+		now := f.clock.Now().UnixMilli()
+		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				charge := charges[i%keys]
+				charge.Cost, charge.Partition = 1, charge.Key
+				if _, err := f.processes[0].backend.Take(context.Background(), throttler.NewRequest(now, charge)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkKeys measures the memory of a key.
+func BenchmarkKeys(b *testing.B) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	const keys = 200_000
+	for range b.N {
+		f := newFleet(b, 1, 1, Options{}, policy)
+		before := heap()
+		for i := range keys {
+			_, _ = f.processes[0].throttler.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i)))
+		}
+		f.advance(2 * DefaultSync)
+		f.processes[0].backend.shards[0].mu.Lock() // keeps it alive
+		f.processes[0].backend.shards[0].mu.Unlock()
+		b.ReportMetric(float64(heap()-before)/keys, "B/key")
+		runtime.KeepAlive(f)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
