@@ -20,6 +20,7 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/chaos/meter"
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/throttler"
 )
@@ -145,7 +146,7 @@ func (r *rig) accounts(t *testing.T) []*account {
 func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	t.Helper()
 	all := r.accounts(t)
-	m := startMeter()
+	m := &calls{Meter: meter.Start()}
 	stop := make(chan struct{})
 	var load sync.WaitGroup
 	for g := range goroutines {
@@ -177,7 +178,7 @@ func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	recovered := time.Since(healed)
 	close(stop)
 	load.Wait()
-	m.stop()
+	m.Stop()
 
 	var answered, unknown int64
 	for _, a := range all {
@@ -193,7 +194,7 @@ func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 
 // step makes one decision about a, a take if n is 0, and notes its outcome. It reports
 // whether it was made.
-func (r *rig) step(t *testing.T, a *account, n int, m *meter) bool {
+func (r *rig) step(t *testing.T, a *account, n int, m *calls) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	end := m.start()
@@ -236,7 +237,7 @@ func (r *rig) step(t *testing.T, a *account, n int, m *meter) bool {
 	return true
 }
 
-func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *meter) {
+func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *calls) {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	end := m.start()
@@ -317,65 +318,22 @@ func (r *rig) verify(t *testing.T, all []*account) {
 	}
 }
 
-// meter measures how long calls take, and how long the machine makes everyone wait.
-type meter struct {
-	end chan struct{}
-	wg  sync.WaitGroup
+// calls measures the calls of a run.
+type calls struct {
+	*meter.Meter
 
 	mu      sync.Mutex
-	awake   time.Time     // when the meter's goroutine last ran
-	stalled time.Duration // all that it overslept
-	longest time.Duration // call
-	latest  time.Duration // beyond a call's deadline, without what the machine stalled in between
+	longest time.Duration
+	latest  time.Duration // beyond the deadline, without what the machine stalled meanwhile
 }
 
-const (
-	nap   = time.Millisecond
-	noise = 2 * time.Millisecond // of the machine's timers
-)
-
-func startMeter() *meter {
-	m := &meter{end: make(chan struct{}), awake: time.Now()}
-	m.wg.Go(func() {
-		for {
-			select {
-			case <-m.end:
-				return
-			case <-time.After(nap):
-			}
-			m.mu.Lock()
-			m.stalled += m.overslept()
-			m.awake = time.Now()
-			m.mu.Unlock()
-		}
-	})
-	return m
-}
-
-// overslept returns how long the meter's goroutine should have been awake by now.
-func (m *meter) overslept() time.Duration {
-	if over := time.Since(m.awake) - nap; over > noise {
-		return over
-	}
-	return 0
-}
-
-// start returns a function to call at the end of a call that starts now.
-func (m *meter) start() (end func()) {
-	began := time.Now()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.stalled + m.overslept()
+func (c *calls) start() (end func()) {
+	finish := c.Call()
 	return func() {
-		took := time.Since(began)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.longest = max(m.longest, took)
-		m.latest = max(m.latest, took-deadline-(m.stalled+m.overslept()-before))
+		took, stalled := finish()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.longest = max(c.longest, took)
+		c.latest = max(c.latest, took-stalled-deadline)
 	}
-}
-
-func (m *meter) stop() {
-	close(m.end)
-	m.wg.Wait()
 }
