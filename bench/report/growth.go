@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/weir-go/weir/bench/plot"
+	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/bench/plot"
+	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
 )
 

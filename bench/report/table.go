@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/bench/peers"
-	"github.com/weir-go/weir/bench/plot"
+	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
 )
 

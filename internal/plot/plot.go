@@ -71,9 +71,11 @@ func (f Figure) SVG() []byte {
 
 func text(b *bytes.Buffer, x, y, size float64, color, anchor, weight, s string) {
 	if s != "" {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="%g" fill="%s" text-anchor="%s" font-weight="%s">%s</text>`+"\n", x, y, size, color, anchor, weight, html.EscapeString(s))
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="%g" fill="%s" text-anchor="%s" font-weight="%s">%s</text>`+"\n", x, y, size, color, anchor, weight, escape(s))
 	}
 }
+
+func escape(s string) string { return html.EscapeString(s) }
 
 // Number returns v with two or three significant digits, and k or M for
 // thousands and millions.

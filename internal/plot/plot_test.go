@@ -21,6 +21,10 @@ func TestSVGIsXMLWithoutNonsense(t *testing.T) {
 		Lines{Title: "no points"},
 		Bars{Title: "bars", Bars: []Bar{{Name: "one", Parts: []float64{1, 2}}, {Name: "none", Class: Ceiling, Parts: []float64{0}}}},
 		Bars{Title: "no bars"},
+		Timeline{Title: "timeline", Seconds: 9, Named: true, Spans: []Span{{Name: "a < b", From: 1, To: 20}}, Series: []Series{
+			{Name: "gap", X: []float64{0, 4, 9}, Y: []float64{1, math.NaN(), 3}},
+		}},
+		Timeline{Title: "no time", LogY: true},
 	}}
 	svg := f.SVG()
 	d := xml.NewDecoder(bytes.NewReader(svg))

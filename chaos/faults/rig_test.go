@@ -1,0 +1,339 @@
+// Package faults_test makes servers and connections fail under load, and checks that no
+// decision is counted twice, answered with another's numbers, late, or failed with an
+// error that says something false.
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"go.uber.org/goleak"
+
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/chaos/meter"
+	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/throttler"
+)
+
+var (
+	seed  = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
+	lasts = flag.Duration("lasts", 150*time.Millisecond, "how long each fault is")
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis would log each connection that fails
+	goleak.VerifyTestMain(m)
+}
+
+const (
+	goroutines = 32
+	accounts   = 16
+	deadline   = 50 * time.Millisecond
+	lateness   = 50 * time.Millisecond // allowed beyond the deadline
+	pause      = 6 * time.Millisecond  // at most, between two calls of a goroutine
+	million    = 1_000_000
+)
+
+// rig is a throttler whose connections lead through a link, and one whose do not.
+type rig struct {
+	*throttler.Throttler
+	direct *throttler.Throttler
+	link   *wire.Link
+	redis  *redisbackend.Backend // or nil
+
+	losses atomic.Int32 // how often the server lost its counts
+
+	random uint64 // seed
+	runs   int    // each has keys of its own
+}
+
+func newRig(t *testing.T, store, addr string) *rig {
+	t.Helper()
+	link, err := wire.NewLink(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	r := &rig{link: link, random: *seed}
+	if r.random == 0 {
+		r.random = rand.Uint64()
+	}
+	t.Logf("-seed=%d", r.random)
+	r.Throttler = throttler.New(r.open(t, store, link.Addr), nil)
+	r.direct = throttler.New(r.open(t, store, addr), nil)
+	return r
+}
+
+func (r *rig) open(t *testing.T, store, addr string) throttler.Backend {
+	t.Helper()
+	if store == "memcached" {
+		c := memcachedbackend.NewClient(addr)
+		t.Cleanup(func() { _ = c.Close() })
+		b, err := memcachedbackend.New([]memcachedbackend.Server{{Name: "a", Client: c}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	t.Cleanup(func() { _ = c.Close() })
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.redis = b
+	return b
+}
+
+// account is a key with numbers of its own: what another key is answered is not in its
+// range, nor is its reset time.
+type account struct {
+	throttler.Charge
+	base  int64     // units that were charged before the load
+	reset time.Time // of its first limit
+	full  bool      // no take fits
+
+	mu            sync.Mutex
+	windows       map[time.Time]map[int64]int // by reset, how often a take was answered that used
+	taken         int64                       // takes that were answered
+	takenUnknown  int64
+	refunded      int64
+	refundUnknown int64
+	failures      []error // some
+}
+
+// open returns accounts, charged with their base.
+func (r *rig) accounts(t *testing.T) []*account {
+	t.Helper()
+	r.runs++
+	all := make([]*account, accounts)
+	for i := range all {
+		n := int64(i + 1)
+		a := &account{base: n * million, full: i%8 == 7, windows: make(map[time.Time]map[int64]int)}
+		limit := throttler.Limit{Quota: 100 * million, Window: time.Hour + time.Duration(i)*time.Minute}
+		if a.full {
+			limit.Quota = a.base
+		}
+		p := &throttler.Policy{Name: fmt.Sprint("p", i), Limits: []throttler.Limit{limit}}
+		if i%4 == 3 {
+			p.Limits = append(p.Limits, throttler.Limit{Quota: 100 * million, Window: 20 * time.Hour, Algorithm: throttler.TokenBucket})
+		}
+		a.Charge = p.Charge(fmt.Sprint("account ", i, " of ", r.runs))
+		first := a.Charge
+		first.Cost = a.base
+		d, err := r.direct.Take(t.Context(), first)
+		if err != nil || !d.Allowed {
+			t.Fatalf("allowed %v, %v", d.Allowed, err)
+		}
+		a.reset = d.Limit(0).ResetAt
+		all[i] = a
+	}
+	return all
+}
+
+// run puts load on accounts while harm is done, for as long as a fault lasts, undoes it,
+// and waits until all accounts are served again. Then it checks what they were answered.
+func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
+	t.Helper()
+	all := r.accounts(t)
+	m := &calls{Meter: meter.Start()}
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	for g := range goroutines {
+		random := rand.New(rand.NewPCG(r.random, uint64(r.runs<<16+g)))
+		load.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Duration(random.Int64N(int64(pause)))):
+					r.step(t, all[random.IntN(len(all))], random.IntN(10), m)
+				}
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	undo := harm()
+	time.Sleep(*lasts)
+	undo()
+	healed := time.Now()
+	for _, a := range all {
+		for !r.step(t, a, 0, m) {
+			if time.Since(healed) > 10*time.Second {
+				a.mu.Lock()
+				t.Fatalf("%s fails 10 s after the fault is over: %v", a.Key, a.failures)
+			}
+		}
+	}
+	recovered := time.Since(healed)
+	close(stop)
+	load.Wait()
+	m.Stop()
+
+	var answered, unknown int64
+	for _, a := range all {
+		answered, unknown = answered+a.taken, unknown+a.takenUnknown
+	}
+	t.Logf("%d takes were answered, %d are unknown; all accounts were served %v after the fault; longest call %v, latest %v after its deadline",
+		answered, unknown, recovered.Round(time.Millisecond), m.longest.Round(time.Millisecond), m.latest.Round(time.Millisecond))
+	if m.latest > lateness {
+		t.Errorf("a call returned %v after its deadline, without what the machine stalled meanwhile", m.latest)
+	}
+	return all
+}
+
+// step makes one decision about a, a take if n is 0, and notes its outcome. It reports
+// whether it was made.
+func (r *rig) step(t *testing.T, a *account, n int, m *calls) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	end := m.start()
+	if n == 9 {
+		d, err := r.Peek(ctx, a.Charge)
+		end()
+		if a.failed(t, err) {
+			return false
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		r.check(t, a, &d)
+		return true
+	}
+	d, err := r.Take(ctx, a.Charge)
+	end()
+	if a.failed(t, err) {
+		if errors.Is(err, throttler.ErrUnavailable) {
+			a.mu.Lock()
+			a.takenUnknown++
+			a.mu.Unlock()
+		}
+		return false
+	}
+	a.mu.Lock()
+	r.check(t, a, &d)
+	if d.Allowed {
+		a.taken++
+		s := d.Limit(0)
+		if a.windows[s.ResetAt] == nil {
+			a.windows[s.ResetAt] = make(map[int64]int)
+		}
+		a.windows[s.ResetAt][s.Used]++
+	}
+	refund := d.Allowed && n == 8
+	a.mu.Unlock()
+	if refund {
+		r.refund(t, a, d, m)
+	}
+	return true
+}
+
+func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *calls) {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	end := m.start()
+	_, err := r.Refund(ctx, d)
+	end()
+	failed := a.failed(t, err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case !failed:
+		a.refunded++
+	case errors.Is(err, throttler.ErrUnavailable):
+		a.refundUnknown++
+	}
+}
+
+// failed reports whether err is not nil, and checks that it may be returned.
+func (a *account) failed(t *testing.T, err error) bool {
+	if err == nil {
+		return false
+	}
+	if errors.Is(err, throttler.ErrInvalid) || !errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s: %v; an error wraps ErrUnavailable or, if nothing was sent, the context's", a.Key, err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.failures) < 3 {
+		a.failures = append(a.failures, err)
+	}
+	return true
+}
+
+// check checks that d is about a. Its lock is held.
+func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
+	s := d.Limit(0)
+	if r.losses.Load() > 0 && !s.ResetAt.Equal(a.reset) {
+		// It is the window since, or none. No window is near its end.
+		if s.Used >= million || s.Used > 0 && s.ResetAt.Before(a.reset) {
+			t.Errorf("%s: used %d until %v, after a restart", a.Key, s.Used, s.ResetAt)
+		}
+		return
+	}
+	if d.Allowed == a.full {
+		t.Errorf("%s: allowed %v with %d used of %d", a.Key, d.Allowed, s.Used, s.Limit.Quota)
+	}
+	if s.Used < a.base || s.Used >= a.base+million || !s.ResetAt.Equal(a.reset) {
+		t.Errorf("%s: used %d until %v; want from %d on, until %v: this is the answer to another", a.Key, s.Used, s.ResetAt, a.base, a.reset)
+	}
+	if a.full && !s.RetryAt.Equal(a.reset) {
+		t.Errorf("%s: to retry at %v, want %v", a.Key, s.RetryAt, a.reset)
+	}
+}
+
+// verify checks that every take and refund was counted as often as it was answered.
+func (r *rig) verify(t *testing.T, all []*account) {
+	t.Helper()
+	for _, a := range all {
+		d, err := r.direct.Peek(t.Context(), a.Charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.check(t, a, &d)
+		got := d.Limit(0).Used - a.base
+		least := a.taken - a.refunded - a.refundUnknown
+		most := a.taken + a.takenUnknown - a.refunded
+		if got < least || got > most {
+			t.Errorf("%s: %d units are counted; want %d to %d: %d takes were answered, %d are unknown; %d refunds, %d unknown",
+				a.Key, got, least, most, a.taken, a.takenUnknown, a.refunded, a.refundUnknown)
+		}
+		if a.refunded+a.refundUnknown > 0 {
+			continue
+		}
+		for used, times := range a.windows[a.reset] {
+			if times > 1 {
+				t.Errorf("%s: %d takes were answered that %d units are used", a.Key, times, used)
+			}
+		}
+	}
+}
+
+// calls measures the calls of a run.
+type calls struct {
+	*meter.Meter
+
+	mu      sync.Mutex
+	longest time.Duration
+	latest  time.Duration // beyond the deadline, without what the machine stalled meanwhile
+}
+
+func (c *calls) start() (end func()) {
+	finish := c.Call()
+	return func() {
+		took, stalled := finish()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.longest = max(c.longest, took)
+		c.latest = max(c.latest, took-stalled-deadline)
+	}
+}

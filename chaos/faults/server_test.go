@@ -1,0 +1,290 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// repeatedly does what until the function that it returns is called.
+func repeatedly(every time.Duration, what func()) (stop func()) {
+	end := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(every):
+				what()
+			}
+		}
+	})
+	return func() {
+		close(end)
+		all.Wait()
+	}
+}
+
+// What a Redis server can do to decisions, but for losing its counts.
+func TestServerOfRedis(t *testing.T) {
+	server := testserver.Redis(t, "--enable-debug-command", "yes")
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 30 * time.Second})
+	t.Cleanup(func() { _ = admin.Close() })
+	ctx := context.Background()
+	must := func(t *testing.T, args ...any) {
+		t.Helper()
+		if err := admin.Do(ctx, args...).Err(); err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+	}
+	r := newRig(t, "redis", server.Addr)
+	for _, fault := range []struct {
+		name  string
+		harm  func(t *testing.T) (undo func())
+		reply string // that an error must have
+	}{
+		{"script flush", func(*testing.T) func() {
+			return repeatedly(time.Millisecond, func() { admin.ScriptFlush(ctx) })
+		}, "none"},
+		{"client kill", func(*testing.T) func() {
+			return repeatedly(10*time.Millisecond, func() { admin.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes") })
+		}, ""},
+		{"read only", func(t *testing.T) func() {
+			must(t, "replicaof", "127.0.0.1", "1")
+			return func() { must(t, "replicaof", "no", "one") }
+		}, "READONLY"},
+		{"out of memory", func(t *testing.T) func() {
+			must(t, "config", "set", "maxmemory", "1")
+			return func() { must(t, "config", "set", "maxmemory", "0") }
+		}, "OOM"},
+		{"busy", func(t *testing.T) func() {
+			must(t, "config", "set", "lua-time-limit", "5")
+			var busy sync.WaitGroup
+			busy.Go(func() { admin.Eval(ctx, "while true do end", nil) })
+			return func() {
+				for admin.ScriptKill(ctx).Err() != nil { // NOTBUSY, until it is
+					time.Sleep(time.Millisecond)
+				}
+				busy.Wait()
+			}
+		}, "BUSY"},
+		{"loading", func(t *testing.T) func() {
+			for i := range 100 {
+				admin.Set(ctx, fmt.Sprint("filler ", i), strings.Repeat("x", 4<<10), 0)
+			}
+			must(t, "config", "set", "key-load-delay", fmt.Sprint((*lasts).Microseconds()/100))
+			must(t, "config", "set", "loading-process-events-interval-bytes", "1024")
+			var loaded sync.WaitGroup
+			loaded.Go(func() {
+				if err := admin.Do(ctx, "debug", "reload").Err(); err != nil {
+					t.Errorf("debug reload: %v", err)
+				}
+			})
+			return loaded.Wait
+		}, "LOADING"},
+		{"not permitted", func(t *testing.T) func() {
+			must(t, "acl", "setuser", "default", "-evalsha", "-eval")
+			return func() { must(t, "acl", "setuser", "default", "+@all") }
+		}, "NOPERM"},
+		{"paused", func(*testing.T) func() {
+			server.Pause()
+			return server.Resume
+		}, ""},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			all := r.run(t, func() (undo func()) { return fault.harm(t) })
+			r.verify(t, all)
+			seen, late := false, 0
+			for _, a := range all {
+				for _, err := range a.failures {
+					seen = seen || fault.reply != "" && strings.Contains(err.Error(), fault.reply)
+					if errors.Is(err, context.DeadlineExceeded) {
+						late++
+					} else if fault.reply == "none" {
+						t.Errorf("%s: %v", a.Key, err)
+					}
+				}
+			}
+			if fault.reply != "" && fault.reply != "none" && !seen {
+				t.Errorf("no error has the reply %s; %d are of a deadline", fault.reply, late)
+			}
+		})
+	}
+}
+
+// A server that restarts without its counts opens new windows, one for each key, and
+// counts every decision since exactly.
+func TestRestartOfRedis(t *testing.T) {
+	server := testserver.Redis(t)
+	restart := func() (undo func()) {
+		server.Kill()
+		return func() {
+			if err := server.Restart(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	testRestart(t, newRig(t, "redis", server.Addr), restart)
+}
+
+func TestRestartOfMemcached(t *testing.T) {
+	server := testserver.Memcached(t)
+	restart := func() (undo func()) {
+		server.Kill()
+		return func() {
+			if err := server.Restart(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	testRestart(t, newRig(t, "memcached", server.Addr), restart)
+}
+
+func testRestart(t *testing.T, r *rig, restart func() func()) {
+	for i, a := range r.run(t, func() func() {
+		undo := restart()
+		return func() {
+			r.losses.Add(1)
+			undo()
+		}
+	}) {
+		d, err := r.direct.Peek(t.Context(), a.Charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(a.windows, a.reset)
+		if len(a.windows) > 1 {
+			t.Errorf("%s: %d windows were opened after one restart", a.Key, len(a.windows))
+		}
+		s := d.Limit(0)
+		answered := int64(0)
+		for _, times := range a.windows[s.ResetAt] {
+			answered += int64(times)
+		}
+		least, most := answered-a.refunded-a.refundUnknown, answered+a.takenUnknown
+		if i%8 != 7 && (s.Used < least || s.Used > most) {
+			t.Errorf("%s: %d units are counted; want %d to %d", a.Key, s.Used, least, most)
+		}
+	}
+}
+
+// A key that holds something else fails its own decisions only.
+func TestWrongTypeUnderLoad(t *testing.T) {
+	server := testserver.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	th := newRig(t, "redis", server.Addr)
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
+	key := th.redis.Locate(p.Charge("bad")).Key
+	if err := admin.LPush(t.Context(), key, "a list").Err(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			own := fmt.Sprint("good ", g)
+			for i := range int64(20) {
+				if _, err := th.Take(t.Context(), p.Charge("bad")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else") {
+					t.Errorf("a take of a list: %v", err)
+				}
+				if d, err := th.Take(t.Context(), p.Charge(own)); err != nil || d.Limit(0).Used != i+1 {
+					t.Errorf("a take next to it: used %d, %v; want %d", d.Limit(0).Used, err, i+1)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// lostCalls counts, of one client, the calls that failed and the decisions in them.
+type lostCalls struct{ calls, decisions atomic.Int64 }
+
+func (l *lostCalls) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lostCalls) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		l.note(cmd, err)
+		return err
+	}
+}
+
+func (l *lostCalls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, all []redis.Cmder) error {
+		err := next(ctx, all)
+		for _, cmd := range all {
+			l.note(cmd, cmd.Err())
+		}
+		return err
+	}
+}
+
+func (l *lostCalls) note(cmd redis.Cmder, err error) {
+	if name := cmd.Name(); err == nil || name != "evalsha" && name != "eval" || redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return
+	}
+	l.calls.Add(1)
+	l.decisions.Add(int64(cmd.Args()[2].(int))) // a key each
+}
+
+// Many goroutines share round trips while half of the connections break: a call that
+// fails takes its own decisions with it, and no other.
+func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
+	server := testserver.Redis(t)
+	r := newRig(t, "redis", server.Addr)
+	var lost lostCalls
+	client := redis.NewClient(redisbackend.ClientOptions(r.link.Addr))
+	t.Cleanup(func() { _ = client.Close() })
+	client.AddHook(&lost)
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := throttler.New(b, nil)
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
+	var failed, answered atomic.Int64
+	stop := repeatedly(5*time.Millisecond, func() {
+		r.link.Inject(cutReplies)
+		r.link.Heal()
+	})
+	var all sync.WaitGroup
+	for g := range 128 {
+		all.Go(func() {
+			last := int64(0)
+			for range 40 {
+				d, err := th.Take(context.Background(), p.Charge(fmt.Sprint("key ", g)))
+				if err != nil {
+					failed.Add(1)
+					continue
+				}
+				answered.Add(1)
+				if used := d.Limit(0).Used; used <= last {
+					t.Errorf("used %d after %d", used, last)
+				} else {
+					last = used
+				}
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	t.Logf("%d decisions were answered, %d failed in %d calls", answered.Load(), failed.Load(), lost.calls.Load())
+	if failed.Load() != lost.decisions.Load() {
+		t.Errorf("%d decisions failed, and %d were in the calls that failed", failed.Load(), lost.decisions.Load())
+	}
+	if failed.Load() == 0 || answered.Load() == 0 {
+		t.Error("want some of each")
+	}
+}

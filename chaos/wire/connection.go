@@ -1,0 +1,112 @@
+package wire
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2/stream"
+	"github.com/Shopify/toxiproxy/v2/toxics"
+)
+
+// connection is one connection of a client and the link's own to the server. Each way is
+// a reader, a row of toxics with channels between them, and a writer.
+type connection struct {
+	client, server *net.TCPConn
+	toxic          bool // guarded by the link's mutex
+
+	// What the two ways are to get; never full.
+	up, down chan *toxics.ToxicWrapper
+}
+
+type chunks chan *stream.StreamChunk
+
+const maxToxics = 16 // of one connection
+
+func newConnection(client, server *net.TCPConn) *connection {
+	return &connection{
+		client: client, server: server,
+		up: make(chan *toxics.ToxicWrapper, maxToxics), down: make(chan *toxics.ToxicWrapper, maxToxics),
+	}
+}
+
+func (c *connection) close() {
+	_ = c.client.Close()
+	_ = c.server.Close()
+}
+
+// poison adds toxics to c.
+func (c *connection) poison(all []Toxic) {
+	for _, t := range all {
+		c.toxic = true
+		if t.Type == "reset_peer" {
+			_ = c.client.SetLinger(0) // closing it sends a reset
+			_ = c.server.SetLinger(0)
+		}
+		to := c.down
+		if t.Upstream {
+			to = c.up
+		}
+		to <- t.wrapper()
+	}
+}
+
+// pass returns when both ways have ended. The end of one ends the other.
+func (c *connection) pass() {
+	var all sync.WaitGroup
+	all.Go(func() { c.way(&all, c.server, c.client, c.up) })
+	all.Go(func() { c.way(&all, c.client, c.server, c.down) })
+	all.Wait()
+}
+
+// way passes on from src to dst until one of them hangs up, or a toxic ends it.
+func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *toxics.ToxicWrapper) {
+	defer c.close()
+	head := make(chunks)
+	all.Go(func() { read(head, src) })
+	tail := head
+	for {
+		select {
+		case t := <-more:
+			next := make(chunks, t.BufferSize)
+			stub := toxics.NewToxicStub(tail, next)
+			if stateful, ok := t.Toxic.(toxics.StatefulToxic); ok {
+				stub.State = stateful.NewState()
+			}
+			input := tail
+			all.Go(func() {
+				stub.Run(t)
+				drain(input) // what is before it must not block
+			})
+			tail = next
+		case chunk := <-tail:
+			if chunk == nil {
+				return
+			}
+			if _, err := dst.Write(chunk.Data); err != nil {
+				c.close()
+				drain(tail)
+				return
+			}
+		}
+	}
+}
+
+func read(to chunks, src net.Conn) {
+	defer close(to)
+	for {
+		buf := make([]byte, 32<<10)
+		n, err := src.Read(buf)
+		if n > 0 {
+			to <- &stream.StreamChunk{Data: buf[:n], Timestamp: time.Now()}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func drain(c chunks) {
+	for range c {
+	}
+}

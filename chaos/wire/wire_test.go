@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// echo starts a server that replies what it is sent, until the test ends.
+func echo(t *testing.T) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func newLink(t *testing.T) *Link {
+	t.Helper()
+	l, err := NewLink(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func dial(t *testing.T, l *Link) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// say sends text and returns what comes back within a while.
+func say(t *testing.T, c net.Conn, text string) (string, error) {
+	t.Helper()
+	if _, err := c.Write([]byte(text)); err != nil {
+		return "", err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	reply := make([]byte, len(text))
+	n, err := io.ReadFull(c, reply)
+	return string(reply[:n]), err
+}
+
+func TestToxics(t *testing.T) {
+	text := string(bytes.Repeat([]byte("0123456789"), 100))
+	for _, test := range []struct {
+		toxic Toxic
+		bytes int // that come back
+		err   error
+	}{
+		{Toxic{Type: "latency", Attributes: Attributes{"latency": 20, "jitter": 5}}, 1000, nil},
+		{Toxic{Type: "slicer", Attributes: Attributes{"average_size": 30, "size_variation": 10, "delay": 10}}, 1000, nil},
+		{Toxic{Type: "bandwidth", Attributes: Attributes{"rate": 20}}, 1000, nil},
+		{Toxic{Type: "slow_close", Attributes: Attributes{"delay": 50}}, 1000, nil},
+		{Toxic{Type: "limit_data", Attributes: Attributes{"bytes": 77}}, 77, io.ErrUnexpectedEOF},
+		{Toxic{Type: "limit_data", Upstream: true, Attributes: Attributes{"bytes": 77}}, -1, io.ErrUnexpectedEOF},
+		{Toxic{Type: "timeout", Attributes: Attributes{"timeout": 0}}, 0, net.ErrClosed},
+		{Toxic{Type: "timeout", Upstream: true, Attributes: Attributes{"timeout": 20}}, 0, io.EOF},
+		{Toxic{Type: "reset_peer", Attributes: Attributes{"timeout": 1}}, 0, syscall.ECONNRESET},
+	} {
+		t.Run(test.toxic.String(), func(t *testing.T) {
+			l := newLink(t)
+			before := dial(t, l)
+			if got, err := say(t, before, text); got != text {
+				t.Fatalf("%q, %v", got, err)
+			}
+			l.Inject(test.toxic)
+			for name, c := range map[string]net.Conn{"a connection that was open": before, "a new one": dial(t, l)} {
+				got, err := say(t, c, text)
+				var timeout net.Error
+				late := errors.As(err, &timeout) && timeout.Timeout()
+				if test.bytes >= 0 && len(got) != test.bytes || !errors.Is(err, test.err) && (!late || !errors.Is(test.err, net.ErrClosed)) {
+					if !errors.Is(test.err, io.ErrUnexpectedEOF) || !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+						t.Errorf("%s: %d bytes came back, %v", name, len(got), err)
+					}
+				}
+			}
+			l.Heal()
+			if got, err := say(t, dial(t, l), text); got != text {
+				t.Errorf("after it was healed: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestCutMendAndRedirect(t *testing.T) {
+	l := newLink(t)
+	c := dial(t, l)
+	if got, err := say(t, c, "hello"); got != "hello" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	l.Cut()
+	if got, err := say(t, c, "hello"); err == nil {
+		t.Errorf("%q came through a link that is cut", got)
+	}
+	if c, err := net.Dial("tcp", l.Addr); err == nil {
+		_ = c.Close()
+		t.Error("a link that is cut accepts connections")
+	}
+	if err := l.Mend(); err != nil {
+		t.Fatal(err)
+	}
+	c = dial(t, l)
+	if got, err := say(t, c, "hello"); got != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
+	l.Redirect(echo(t))
+	if got, err := say(t, c, "hello"); err == nil {
+		t.Errorf("%q came through a connection to the server before", got)
+	}
+	if got, err := say(t, dial(t, l), "hello"); got != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
