@@ -85,8 +85,8 @@ func (f *fleet) advance(to time.Duration) {
 // offer makes requests at a rate, to processes that choose selects, until an instant. It
 // returns how many were admitted in each of the steps until then.
 func (f *fleet) offer(perSecond float64, until, step time.Duration, charge throttler.Charge, choose func(at time.Duration) int) []int {
-	var admitted []int
 	begin := f.at
+	admitted := make([]int, (until-begin+step-1)/step)
 	for {
 		next := f.at + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
 		if next >= until {
@@ -94,16 +94,12 @@ func (f *fleet) offer(perSecond float64, until, step time.Duration, charge throt
 			return admitted
 		}
 		f.advance(next)
-		i := int((f.at - begin) / step)
-		for len(admitted) <= i {
-			admitted = append(admitted, 0)
-		}
 		d, err := f.processes[choose(f.at)].throttler.Take(context.Background(), charge)
 		if err != nil {
 			f.Fatal(err)
 		}
 		if d.Allowed {
-			admitted[i]++
+			admitted[(f.at-begin)/step]++
 		}
 	}
 }

@@ -1,0 +1,111 @@
+package synced
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/throttler"
+)
+
+var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../docs/consistency")
+
+// bySecond returns a series of admitted requests a second, from counts in steps.
+func bySecond(name string, admitted []int, step time.Duration, class plot.Class) plot.Series {
+	s := plot.Series{Name: name, Class: class}
+	for i, n := range admitted {
+		s.X = append(s.X, (time.Duration(i) * step).Seconds())
+		s.Y = append(s.Y, float64(n)/step.Seconds())
+	}
+	return s
+}
+
+// The simulations of docs/consistency.md: a level rate, an echo after a spike, a spike
+// that is shorter than a sync, and roots that fail.
+func TestSimulations(t *testing.T) {
+	const step = 500 * time.Millisecond
+	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 500}
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
+	charge := policy.Charge("alice")
+	figure := plot.Figure{
+		Title:    "300 processes and one quota of 50 a second",
+		Subtitle: "Requests admitted a second, simulated: 100 a second are offered, each to a random process; burst 500, sync 1 s",
+		Columns:  1, PanelHeight: 190,
+	}
+	for _, low := range []float64{1, 0.2} {
+		f := newFleet(t, 300, 1, Options{Low: low, Sync: time.Second}, policy)
+		choose := f.loads()["even"]
+		level := f.offer(100, 40*time.Second, step, charge, choose)
+		if n := sum(level[20:]); n < 1300 || n > 1700 {
+			t.Errorf("low %v: %d were admitted in 30 s; the quota is 1500", low, n)
+		}
+		spike := f.offer(1000, 41*time.Second, step, charge, choose)
+		echo := f.offer(100, 70*time.Second, step, charge, choose)
+		if n := sum(level) + sum(spike) + sum(echo); n < 3500 || n > 4300 {
+			t.Errorf("low %v: %d were admitted in 70 s; the quota is 3500, and the burst 500", low, n)
+		}
+		all := append(append(level, spike...), echo...)
+		figure.Panels = append(figure.Panels, plot.Timeline{
+			Title:   fmt.Sprintf("Low %g", low),
+			Note:    "a second of 1,000 requests a second at 40 s",
+			Seconds: 70,
+			Series:  []plot.Series{bySecond("admitted", all, step, plot.Ours)},
+			Spans:   []plot.Span{{Name: "spike", From: 40, To: 41}},
+		})
+	}
+	write(t, "level.svg", figure)
+
+	// A spike shorter than a sync passes: nobody has heard of the others.
+	f := newFleet(t, 300, 1, Options{Sync: time.Second}, policy)
+	f.advance(5 * time.Second)
+	passed := sum(f.offer(3000, f.at+100*time.Millisecond, step, charge, f.loads()["even"]))
+	if passed < 200 {
+		t.Errorf("%d of some 300 requests of a spike of 100 ms were admitted; want nearly all", passed)
+	}
+
+	figure = plot.Figure{
+		Title:    "Two roots, 8 processes, and a quota of 1,000 a second",
+		Subtitle: "Requests admitted a second, simulated: 1,600 a second are offered; sync 100 ms",
+		Columns:  1, PanelHeight: 190,
+	}
+	f = newFleet(t, 8, 2, Options{}, perSecond)
+	choose := f.loads()["even"]
+	var admitted []int
+	until := func(seconds int) {
+		n := f.offer(1600, time.Duration(seconds)*time.Second, step, perSecond.Charge("alice"), choose)
+		admitted = append(admitted, n...)
+	}
+	until(10)
+	f.roots[0].flush()
+	until(20)
+	f.roots[0].down = true
+	until(30)
+	f.roots[1].down = true
+	until(45)
+	f.roots[0].down, f.roots[1].down = false, false
+	until(60)
+	figure.Panels = append(figure.Panels, plot.Timeline{
+		Title: "Roots that fail", Note: "one loses its memory at 10 s and hangs from 20 s; the other hangs from 30 s; both are back at 45 s",
+		Seconds: 60, Named: true,
+		Series: []plot.Series{bySecond("admitted", admitted, step, plot.Ours)},
+		Spans:  []plot.Span{{Name: "empty", From: 10, To: 10.5}, {Name: "one hangs", From: 20, To: 30, Color: 2}, {Name: "both hang", From: 30, To: 45, Color: 1}},
+	})
+	write(t, "roots.svg", figure)
+}
+
+func write(t *testing.T, name string, f plot.Figure) {
+	t.Helper()
+	if *plots == "" {
+		return
+	}
+	if err := os.MkdirAll(*plots, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*plots, name), f.SVG(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
