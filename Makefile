@@ -37,7 +37,7 @@ $(GOLANGCI):
 luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
-		mkdir -p bin && for script in decide decide-at release; do \
+		mkdir -p bin && for script in decide decide-at release sync; do \
 			go run ./scripts/joinlua $$script >bin/$$script.lua && luacheck --quiet bin/$$script.lua || exit 1; \
 		done; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi

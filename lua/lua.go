@@ -30,7 +30,7 @@ var (
 	Release = fold(release)
 
 	// Sync is a root of backend/synced. It is sync.lua alone.
-	Sync = fold(join("sync.lua"))
+	Sync = fold(syncs)
 )
 
 var (
@@ -45,6 +45,8 @@ var (
 	decideAt = join("prelude.lua", "digits.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "claim.lua", "handoff.lua")
 
 	release = join("prelude.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "claim.lua", "release.lua")
+
+	syncs = join("sync.lua")
 )
 
 // join returns the parts that patterns name, in their order.

@@ -1,12 +1,16 @@
--- sync: a root of backend/synced, which agrees on counters with all processes.
+-- sync.lua: a root of backend/synced, which agrees on counters with all processes.
 --
--- KEYS[1]   the process's: the number of its last call
--- KEYS[2]   the quotas
--- KEYS[3..] the counters that the call is about
--- ARGV[1]   '>Bddd' mode, number, now (ms), epoch of the caller's quotas; then for each
---           limit '>Bd' kind and span: the window, or the time between two units (ms)
--- ARGV[2]   for each counter '>Hdd' index of its limit, units, x
--- ARGV[3]   if not empty, quotas of the caller's epoch
+-- KEYS[1]  process   the number of its last call
+-- KEYS[2]  quotas    as the process that set them sent them
+-- KEYS[i]  counter   from 3 on: those that the call is about
+-- ARGV[1]  header    '>Bddd': mode, number, now in ms, epoch of the caller's quotas; then
+--                    for each limit '>Bd': kind and span, which is the window, or the
+--                    time between two units, in ms
+-- ARGV[2]  entries   for each counter '>Hdd': index of its limit, units, x
+-- ARGV[3]  newer     quotas of the caller's epoch, or ''
+-- Returns  one string: 'o', or 'u' if the process of an ADD is unknown, and nothing was
+--          done; '>I4' the length of the quotas, and the quotas if theirs is a later
+--          epoch; the counters.
 --
 -- A counter is '>dd': for a bucket the instant at which it is empty, which time passes
 -- by itself, so that nothing has to leak, and the units that ever came; for a window its
@@ -16,9 +20,6 @@
 -- once. A bucket's instant is at least x, what the process knows of it: its units may
 -- have come when it was empty. A STATE, of a process that the root does not know, raises
 -- counters to what the process knows: to the instant x, or the units of the window x.
---
--- It returns one string: 'o', or 'u' if an ADD found its process unknown and did nothing;
--- the length '>I4' of the quotas, and the quotas if theirs is a later epoch; the counters.
 
 local ADD, STATE = 1, 2
 local BUCKET, WINDOW = 1, 2
