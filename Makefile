@@ -1,19 +1,20 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The product, and the modules with dependencies of their own.
-MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod)))
-EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
+# The library, and the modules with dependencies of their own.
+MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
+# GOWORK=off: a module must build by its own go.mod.
+EACH = set -e; export GOWORK=off; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz
+.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
-# MODULES=. leaves all modules but the product out.
+# MODULES=. leaves all modules but the library out.
 test-go: servers
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
@@ -21,7 +22,7 @@ test-go: servers
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.
 test-32bit:
-	@GOARCH=386 go vet ./...
+	@GOARCH=386 go vet work
 	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
 		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./throttler ./middleware ./backend/memory ./internal/...; \
 	else echo "not an amd64 machine: the tests were not run for 386"; fi
@@ -67,7 +68,11 @@ bench-peers: servers
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers
-	@go test -list='^Fuzz' ./... | awk '/^Fuzz/ {name[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, name[i]; n = 0}' | \
+	@go test -list='^Fuzz' work | awk '/^Fuzz/ {name[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, name[i]; n = 0}' | \
 	while read -r package name; do \
 		go test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(strip $(FUZZTIME)) $$package || exit 1; \
 	done
+
+## vulncheck: vulnerabilities known of, that the code can reach; it needs the database on the web
+vulncheck:
+	@$(EACH) go run golang.org/x/vuln/cmd/govulncheck@latest ./...; done
