@@ -97,16 +97,17 @@ type Checked struct {
 	Backend string // the package: "redisbackend"
 	Shard   string
 	Server  string // "primary", "replica 0"; in a cluster, the node's address
+	Replica bool   // of another server; Cut and Lag are about replicas alone
 
 	// Open reports that the server's breaker is open: it does not answer, and is
 	// sent no decisions.
 	Open bool
 
-	// Cut reports that a replica has lost its primary, or lags too far, and is
+	// Cut reports that the replica has lost its primary, or lags too far, and is
 	// not asked.
 	Cut bool
 
-	// Lag is how far a replica's counts may be behind; 0 for a primary.
+	// Lag is how far the replica's counts may be behind.
 	Lag time.Duration
 
 	// Skew is how far this process' clock is ahead of the server's, good to half a
