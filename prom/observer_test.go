@@ -326,7 +326,7 @@ func BenchmarkTake(b *testing.B) {
 		b.Run(run.name, func(b *testing.B) {
 			th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: run.observer})
 			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 50, Window: time.Hour}}}
-						b.ReportAllocs()
+			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := th.Take(b.Context(), p.Charge("alice")); err != nil {
 					b.Fatal(err)

@@ -25,6 +25,7 @@ const startTimeout = time.Second
 type backends struct {
 	config   *config
 	log      *slog.Logger
+	observed observation
 	serving  throttler.Backend
 	memory   *memorybackend.Backend // nil if no backend is in memory
 	rollout  *rollout.Backend       // nil without flags
@@ -38,8 +39,12 @@ type backends struct {
 func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	b := &backends{config: c, log: log}
-	err := b.openServing(ctx)
+	observed, err := newObservation(log)
+	if err != nil {
+		return nil, err
+	}
+	b := &backends{config: c, log: log, observed: observed}
+	err = b.openServing(ctx)
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)
 	}

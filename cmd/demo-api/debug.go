@@ -18,12 +18,16 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "no such page; /debug lists them")
 	})
-	pages := map[string]string{"/debug/backend": "what the backends have done since the start, and dry runs"}
+	pages := map[string]string{
+		"/debug/backend": "what the backends have done since the start, and dry runs",
+		"/metrics":       "decisions, servers and moves, for Prometheus",
+	}
 	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
 	r.Get("/", list)
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Get("/debug/backend", getBackend(b, dry))
+	r.Method(http.MethodGet, "/metrics", b.observed.metrics)
 	return r
 }
 

@@ -20,7 +20,8 @@ type limits struct {
 }
 
 func newLimits(c *config, b *backends, log *slog.Logger) *limits {
-	l := &limits{config: c, throttler: throttler.New(b.serving, nil), log: log, options: middleware.Options{
+	observed := throttler.New(b.serving, &throttler.Options{Observer: b.observed.observer})
+	l := &limits{config: c, throttler: observed, log: log, options: middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
 		RateLimitFields:  true,

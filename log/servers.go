@@ -1,0 +1,90 @@
+package weirlog
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// maxServers bounds the servers that are remembered.
+const maxServers = 1024
+
+// servers is what was last logged of each server that is not well.
+type servers struct {
+	mu  sync.Mutex // events are about one a second and server
+	all map[serverKey]*server
+}
+
+type serverKey struct{ backend, shard, server string }
+
+// server is what was logged of a server. Each is the zero time if all is well.
+type server struct {
+	silent, cut, skewed time.Time // since when
+}
+
+// line is a line to log.
+type line struct {
+	level slog.Level
+	text  string
+	attrs []slog.Attr
+}
+
+// checked returns a line for each way in which e differs from what was logged. What the
+// bound does not allow is found again by the next check.
+func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, opts Options) []line {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := serverKey{e.Backend, e.Shard, e.Server}
+	v := s.all[key]
+	if v == nil {
+		v = new(server)
+	}
+	var lines []line
+	changed := func(since *time.Time, wrong bool, is, was string, attrs ...slog.Attr) {
+		if wrong != since.IsZero() || !bound.allow(now, opts.MaxLines) {
+			return
+		}
+		l := line{slog.LevelWarn, is, []slog.Attr{
+			slog.String("backend", e.Backend), slog.String("shard", e.Shard), slog.String("server", e.Server),
+		}}
+		if wrong {
+			*since = now
+		} else {
+			l.level, l.text = slog.LevelInfo, was
+			l.attrs = append(l.attrs, slog.Duration("lasted", now.Sub(*since).Round(time.Millisecond)))
+			*since = time.Time{}
+		}
+		l.attrs = append(l.attrs, attrs...)
+		lines = append(lines, l)
+	}
+
+	var cause []slog.Attr
+	if e.Err != nil {
+		cause = append(cause, slog.String("error", brief(e.Err)))
+	}
+	changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
+	if e.Replica && !e.Open {
+		lag := slog.Duration("lag", e.Lag)
+		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
+	}
+	if e.SkewKnown {
+		most := opts.MaxSkew
+		if !v.skewed.IsZero() {
+			most /= 2 // clocks that are about as far apart as may be are one event
+		}
+		skew := slog.Duration("ahead_by", e.Skew)
+		changed(&v.skewed, e.Skew.Abs() > most, "rate limit: this process and a server have different clocks", "rate limit: this process and a server have the same clock again", skew)
+	}
+
+	if *v == (server{}) {
+		delete(s.all, key)
+		return lines
+	}
+	if s.all == nil || len(s.all) >= maxServers {
+		s.all = make(map[serverKey]*server) // those that are still wrong are logged again
+	}
+	s.all[key] = v
+	return lines
+}
