@@ -23,7 +23,7 @@ type Options struct {
 	Every time.Duration
 
 	// MaxSkew is how much the clocks of a server and of this process may differ,
-	// either way, before it is logged. If 0, 1 second.
+	// either way, before it is logged. If 0, 5 seconds.
 	MaxSkew time.Duration
 
 	// MaxLines is how many lines there may be in a minute. What there is no line for
@@ -57,7 +57,7 @@ func New(log *slog.Logger, options *Options) *Observer {
 		o.opts.Every = time.Minute
 	}
 	if o.opts.MaxSkew <= 0 {
-		o.opts.MaxSkew = time.Second
+		o.opts.MaxSkew = 5 * time.Second
 	}
 	if o.opts.MaxLines <= 0 {
 		o.opts.MaxLines = 60
