@@ -8,14 +8,17 @@ EACH = set -e; export GOWORK=off; for module in $(MODULES); do cd $(CURDIR)/$$mo
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz vulncheck
+# Where scripts/prometheus.sh puts what is not installed.
+export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
+
+.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz vulncheck
 
 ## test: check the code, and run all tests
-test: lint luacheck test-32bit test-go
+test: lint luacheck alerts test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
 # MODULES=. leaves all modules but the library out.
-test-go: servers
+test-go: servers prometheus
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
 
@@ -42,6 +45,13 @@ luacheck:
 			go run ./scripts/joinlua $$script >bin/$$script.lua && luacheck --quiet bin/$$script.lua || exit 1; \
 		done; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
+
+## alerts: test the alert rules, where promtool can be had
+alerts: prometheus
+	@if command -v promtool >/dev/null; then cd prom && promtool check rules alerts.yaml && promtool test rules alerts_test.yaml; fi
+
+prometheus:
+	@scripts/prometheus.sh bin/prometheus
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
