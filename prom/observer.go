@@ -94,7 +94,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	}
 	o.policies.max, o.policies.others, o.policies.create = opts.MaxNames, others, o.newPolicy
 	o.trips.max, o.trips.others, o.trips.create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
-	o.moved.max, o.moved.others, o.moved.create = opts.MaxNames, moveKey{others, others, moveDone}, o.newMove
+	o.moved.max, o.moved.others, o.moved.create = opts.MaxNames, moveKey{others, others, others}, o.newMove
 	o.servers.max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
 		return nil, err
