@@ -99,7 +99,9 @@ func attributes(m any) marshaled {
 	return all
 }
 
-func (m marshaled) String() string { return strings.TrimPrefix(fmt.Sprint(map[string]string(m)), "map") }
+func (m marshaled) String() string {
+	return strings.TrimPrefix(fmt.Sprint(map[string]string(m)), "map")
+}
 
 func (o *observed) want(t *testing.T, want ...string) {
 	t.Helper()
