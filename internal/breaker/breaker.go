@@ -37,9 +37,10 @@ type Breaker struct {
 	probe    func(context.Context) error
 	onChange func(open bool, cause error)
 
-	circuit atomic.Pointer[circuit] // counts since the breaker last closed
-	open    atomic.Bool
-	success atomic.Int64 // when a call last succeeded, since started
+	circuit atomic.Pointer[circuit]   // counts since the breaker last closed
+	opened  atomic.Pointer[time.Time] // nil while it is closed
+	success atomic.Int64              // when a call last succeeded, since started
+	row     atomic.Int64              // calls that failed since, however rare they are
 
 	started time.Time
 	ctx     context.Context // ends with Close
@@ -74,15 +75,26 @@ func (b *Breaker) Close() {
 }
 
 // Open reports whether to make no call.
-func (b *Breaker) Open() bool { return b.open.Load() }
+func (b *Breaker) Open() bool { return b.opened.Load() != nil }
+
+// Since returns when the breaker opened, and false if it is closed.
+func (b *Breaker) Since() (opened time.Time, open bool) {
+	if at := b.opened.Load(); at != nil {
+		return *at, true
+	}
+	return time.Time{}, false
+}
 
 // Record records the outcome of a call, nil for a success. What says nothing about
 // the server, such as a canceled call, is not to be recorded.
 func (b *Breaker) Record(err error) {
 	if err == nil {
 		b.success.Store(int64(time.Since(b.started)))
+		b.row.Store(0)
+	} else {
+		b.row.Add(1)
 	}
-	if b.open.Load() {
+	if b.Open() {
 		return // a late reply: the probes decide
 	}
 	c := b.circuit.Load()
@@ -90,7 +102,8 @@ func (b *Breaker) Record(err error) {
 	if c.State() == gobreaker.StateClosed || c != b.circuit.Load() || b.ctx.Err() != nil {
 		return
 	}
-	if b.open.CompareAndSwap(false, true) {
+	now := time.Now()
+	if b.opened.CompareAndSwap(nil, &now) {
 		b.changed(true, err)
 		b.probes.Go(b.probeUntilClosed)
 	}
@@ -101,7 +114,7 @@ func (b *Breaker) failing(c gobreaker.Counts) bool {
 	if c.Requests >= minCalls && 2*c.TotalFailures >= c.Requests {
 		return true
 	}
-	return c.ConsecutiveFailures >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
+	return b.row.Load() >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
 }
 
 func (b *Breaker) probeUntilClosed() {
@@ -118,8 +131,9 @@ func (b *Breaker) probeUntilClosed() {
 		cancel()
 		if err == nil {
 			b.success.Store(int64(time.Since(b.started)))
+			b.row.Store(0)
 			b.circuit.Store(b.newCircuit())
-			b.open.Store(false)
+			b.opened.Store(nil)
 			b.changed(false, nil)
 			return
 		}
