@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
@@ -56,10 +57,8 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 	return d, nil
 }
 
-// Shard implements handoff.Store.
-func (b *Backend) Shard(partition string) string {
-	return b.shards[b.ring.Choose(partition)].name
-}
+// Down implements handoff.Store.
+func (b *Backend) Down(string) (since time.Time, down bool) { return time.Time{}, false }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
