@@ -45,6 +45,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	// item, or leaves it.
 	items, err := s.read(s.deadlineOf(jobs[:n]), keys...)
 	if err != nil {
+		s.recordLeft(jobs[:n], start, err)
 		return nil, n, err
 	}
 	if it, err = newItem(key, items[key].value, s.margin, s.spillAt); err != nil {
@@ -86,23 +87,20 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 }
 
 // deadlineOf returns when a call for jobs ends: with the last of their deadlines,
-// but after s.deadline at the latest.
+// but not before minWait has passed, nor after s.deadline.
 func (s *server) deadlineOf(jobs []*job) time.Time {
-	latest := time.Now().Add(s.deadline)
-	var last time.Time
+	now := time.Now()
+	last, latest := now.Add(minWait), now.Add(s.deadline)
 	for _, j := range jobs {
 		deadline, ok := j.ctx.Deadline()
-		if !ok {
+		if !ok || deadline.After(latest) {
 			return latest
 		}
 		if deadline.After(last) {
 			last = deadline
 		}
 	}
-	if last.Before(latest) {
-		return last
-	}
-	return latest
+	return last
 }
 
 var errTooLarge = errors.New("the counts of the partition's own key, or of one decision, are too large")

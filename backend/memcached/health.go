@@ -3,6 +3,7 @@ package memcachedbackend
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -10,14 +11,14 @@ import (
 
 // What its breaker counts against a server:
 //
-//	A decision fails if its connection could not be made or broke, if the server
-//	replied with an error or not in the protocol, or if it left at least 10 ms of
-//	the decision's time pass without a reply. A cancel, and a deadline that gave the
-//	server less than that, say nothing about it.
+//	A decision fails if its connection breaks or cannot be made, if the server
+//	replies with an error or not in the protocol, or if the decision's deadline
+//	passes 20 ms or more after it was sent. A cancel and a shorter deadline say
+//	nothing, but an exchange has 20 ms for its reply, and fails without one.
 
 // minWait is the time without a reply that counts. It is measured to the deadline,
 // not to when the caller noticed: a busy host is no hanging server.
-const minWait = 10 * time.Millisecond
+const minWait = 20 * time.Millisecond
 
 // serverError is an error of a call to the server: not of what is stored there, nor
 // of a decision.
@@ -42,9 +43,32 @@ func (s *server) record(j *job, deadline time.Time, err error) {
 	switch {
 	case timedOut && deadline.Sub(s.started)-time.Duration(sentAt) < minWait, errors.Is(err, context.Canceled):
 	case timedOut, errors.As(err, new(serverError)):
-		s.breaker.Record(err)
+		s.fail(err)
 	default:
 		s.breaker.Record(nil)
+	}
+}
+
+// recordLeft records an exchange that had no reply, if none of its callers does: all
+// of them left before it says something.
+func (s *server) recordLeft(jobs []*job, start time.Time, err error) {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	for _, j := range jobs {
+		deadline, ok := j.ctx.Deadline()
+		if ok && deadline.Sub(start) >= minWait && !errors.Is(j.ctx.Err(), context.Canceled) {
+			return
+		}
+	}
+	s.fail(err)
+}
+
+func (s *server) fail(err error) {
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		s.breaker.Trip(err) // nothing listens there
+	} else {
+		s.breaker.Record(err)
 	}
 }
 

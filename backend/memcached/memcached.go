@@ -16,8 +16,27 @@
 // The eviction of a partition's item loses the partition's counts, and the
 // eviction of a count's own item loses that count.
 //
-// Keys find their server by its name, as in package redisbackend. A dead server's
-// keys are not moved to another.
+// # When a server does not answer
+//
+// Each server has a circuit breaker. It opens when half of at least 20 decisions in
+// a second have failed, at the third failure in a row if none has succeeded for 100
+// ms, and at once if nothing listens. A decision fails if its connection breaks, if
+// the server replies with an error, or if its deadline passes 20 ms or more after it
+// was sent; a cancel and a shorter deadline do not count.
+//
+// While it is open, all decisions about the server's keys fail at once, those that
+// wait too. Their errors wrap throttler.ErrUnavailable, and nothing was sent for
+// them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
+// when one succeeds. Other servers are not affected, and their keys not moved.
+//
+// A context that ends before its decision was sent is an error without
+// throttler.ErrUnavailable. If it ends later, but before the cas was sent, nothing is
+// charged either. Only a cas that is on its way may be executed by a server that
+// hangs and goes on: that can charge decisions that have failed, but of each
+// partition no more than shared that one cas, and of a server no more than
+// MaxConnections of these.
+//
+// Keys find their server by its name, as in package redisbackend.
 package memcachedbackend
 
 import (
@@ -58,9 +77,8 @@ type Options struct {
 	// window: more than the clocks of the processes differ by. If zero, 5 s.
 	Margin time.Duration
 
-	// Deadline is how long a decision takes at most if its context has no
-	// deadline. No exchange with a server takes longer, whatever the context. If
-	// zero, DefaultDeadline.
+	// Deadline bounds each call to a server, and each decision whose context has no
+	// deadline. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
 	// MaxConnections bounds the connections in use at once to each server. If
@@ -124,8 +142,8 @@ func New(servers []Server, options *Options) (*Backend, error) {
 		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
 		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 5s", o.Margin)
-	case o.Deadline < 0:
-		return nil, invalid("Deadline is %v; it must be positive, or 0 for %v", o.Deadline, DefaultDeadline)
+	case o.Deadline < time.Millisecond:
+		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
 	case o.MaxConnections < 0:
 		return nil, invalid("MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
 	case o.MaxItemBytes < 1024:

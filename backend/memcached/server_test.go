@@ -166,7 +166,8 @@ func TestLostAnswersChargeOnce(t *testing.T) {
 // error.
 func TestRestart(t *testing.T) {
 	server := testserver.Memcached(t)
-	th := process(t, clock.NewManual(t0), nil, server.Addr)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := perHour(100_000)
 	take := func(want int) {
 		t.Helper()
@@ -209,6 +210,7 @@ func TestRestart(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "its breaker closes", func() bool { _, down := b.Down("key1"); return !down })
 	take(10)
 }
 
