@@ -27,7 +27,7 @@
 // While it is open, all decisions about the server's keys fail at once, those that
 // wait too. Their errors wrap throttler.ErrUnavailable, and nothing was sent for
 // them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
-// when one succeeds. Other servers are not affected, and their keys not moved.
+// when one succeeds. Other servers are not affected, and get none of its keys.
 //
 // A context that ends before its decision was sent is an error without
 // throttler.ErrUnavailable. If it ends later, but before the cas was sent, nothing is

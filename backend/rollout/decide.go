@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
@@ -77,7 +76,7 @@ func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 	if d.turn != nil {
 		return nil
 	}
-	turn := b.turns[maphash.String(b.routes.seed, d.partition)%uint64(len(b.turns))]
+	turn := b.turns[b.routes.key(d.partition)[0]%uint64(len(b.turns))]
 	select {
 	case turn <- struct{}{}:
 		d.turn = turn

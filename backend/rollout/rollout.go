@@ -62,9 +62,9 @@ type Options struct {
 	// moved. May be nil.
 	Observer throttler.Observer
 
-	// MaxKeys bounds the partitions whose backend is remembered here, at some 250
-	// bytes each. For others the flag is evaluated each time. If zero,
-	// DefaultMaxKeys.
+	// MaxKeys bounds the partitions whose backend is remembered here, at some 200
+	// bytes each, however long they are. For others the flag is evaluated each time.
+	// If zero, DefaultMaxKeys.
 	MaxKeys int
 }
 
