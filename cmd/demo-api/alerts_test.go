@@ -50,14 +50,20 @@ scrape_configs:
 	defer close(stop)
 
 	// Others may fire too, if the machine is busy.
-	fires := func() bool { return slices.Contains(p.firing(), "WeirDecisionsFail") }
-	p.await("samples, and no alert", func() bool { return p.has(`sum(weir_decisions_total{op="take"}) > 20`) && !fires() })
+	alerts := []string{"WeirDecisionsFail", "WeirServerDown"}
+	fire := func(want bool) func() bool {
+		return func() bool {
+			firing := p.firing()
+			return !slices.ContainsFunc(alerts, func(a string) bool { return slices.Contains(firing, a) != want })
+		}
+	}
+	p.await("samples, and no alert", func() bool { return p.has(`sum(weir_decisions_total{op="take"}) > 20`) && fire(false)() })
 	server.Kill()
-	p.await("WeirDecisionsFail", fires)
+	p.await("all of "+fmt.Sprint(alerts), fire(true))
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	p.await("the end of WeirDecisionsFail", func() bool { return !fires() })
+	p.await("none of "+fmt.Sprint(alerts), fire(false))
 }
 
 // promServer is a Prometheus server that scrapes a demo.

@@ -94,7 +94,7 @@ func (b *backends) openServing(ctx context.Context) error {
 	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
 	}
-	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true})
+	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true, Observer: b.observed.observer})
 	if err != nil {
 		return err
 	}

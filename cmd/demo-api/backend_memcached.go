@@ -14,7 +14,9 @@ func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.St
 		b.closers = append(b.closers, func() { _ = client.Close() })
 		servers = append(servers, memcachedbackend.Server{Name: s.name, Client: client})
 	}
-	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: prefix, Deadline: max(memcachedbackend.DefaultDeadline, b.config.deadline)})
+	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{
+		Prefix: prefix, Deadline: max(memcachedbackend.DefaultDeadline, b.config.deadline), Observer: b.observed.observer,
+	})
 	if err != nil {
 		return nil, err
 	}

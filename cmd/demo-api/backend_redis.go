@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,10 +28,13 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 		}
 		shards = append(shards, shard)
 	}
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix})
+	backend, err := redisbackend.New(shards, &redisbackend.Options{
+		Prefix: prefix, Deadline: max(time.Second, b.config.deadline), Observer: b.observed.observer,
+	})
 	if err != nil {
 		return nil, err
 	}
+	b.closers = append(b.closers, backend.Close) // before its clients
 	silent := warnAboutSilent(ctx, b.log, servers)
 	if err := backend.Load(ctx); err != nil && !silent {
 		b.log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
