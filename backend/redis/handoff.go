@@ -57,8 +57,14 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 	return d, nil
 }
 
-// Down implements handoff.Store.
-func (b *Backend) Down(string) (since time.Time, down bool) { return time.Time{}, false }
+// Down implements handoff.Store: it reports on the breaker of the primary or, in a
+// Redis Cluster, of the node that has the partition.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	charges := []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
+	j := b.newJob(context.Background(), charges)
+	defer j.free()
+	return b.shardOf(charges).lineOf(j).server.breaker.Since()
+}
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {

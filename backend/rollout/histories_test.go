@@ -154,10 +154,11 @@ func memcachedClient(t testing.TB, addr string) *memcachedbackend.Client {
 }
 
 func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Store {
-	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
+	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 
