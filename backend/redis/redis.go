@@ -38,6 +38,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/throttler"
 )
@@ -90,17 +92,28 @@ type Options struct {
 	// the primary is asked; never more than half of what is left of the
 	// context's deadline. If zero, 20 ms.
 	ReplicaTimeout time.Duration
+
+	// Clock is this process' clock, which is compared with the servers': see
+	// [Backend.Clock]. If nil, clock.System.
+	Clock clock.Clock
+
+	// Observer receives what the backend does. May be nil.
+	Observer throttler.Observer
+
+	// Log receives a warning when the process' clock and a server's differ by more
+	// than half of Margin, and a line when they no longer do. If nil, slog.Default().
+	Log *slog.Logger
 }
 
-// Backend keeps counts in Redis. It is safe for concurrent use and needs no
-// closing: while no decision is made it has no goroutines, and the clients are the
-// caller's.
+// Backend keeps counts in Redis. It is safe for concurrent use. From its first use on
+// it checks the servers in the background, until Close. The clients are the caller's.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
 	prefix         string
 	margin         int64 // ms
 	replicaTimeout time.Duration
+	monitor        *monitor
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -153,7 +166,39 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		b.shards = append(b.shards, newShard(s))
 	}
 	b.ring = rendezvous.New(options.Seed, names)
+	own, log := options.Clock, options.Log
+	if own == nil {
+		own = clock.System{}
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, options.Observer, log)
 	return b, nil
+}
+
+// Close ends the checks of the servers. No decision is to be made during it or after
+// it. Close the clients after it.
+func (b *Backend) Close() { b.monitor.close() }
+
+// Clock returns this process' clock, Options.Clock, corrected to the median of the
+// primaries' clocks. Given to [throttler.New] by all processes, it makes their clocks
+// agree to a few milliseconds, which keeps buckets fair between them; see
+// docs/operations.md. It is corrected by at most 10 s: a server whose clock differs by
+// more is left out, and without a server it is the process' own clock. It never goes
+// back, but by more than 10 s if the process' own clock does.
+//
+// A Backend's checks begin with it. Take it before the first decision.
+func (b *Backend) Clock() clock.Clock {
+	b.monitor.run()
+	return b.monitor.clock
+}
+
+// Servers returns what is known of each server as of its last check, by shard, primaries
+// first. A server that was not checked yet is missing.
+func (b *Backend) Servers() []ServerState {
+	b.monitor.run()
+	return b.monitor.states()
 }
 
 func invalid(format string, args ...any) error {
@@ -182,6 +227,7 @@ func settled(s throttler.Settlement) throttler.Request {
 }
 
 func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
+	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	if err := shard.do(j); err != nil {
 		return throttler.Decision{}, err
@@ -205,6 +251,7 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 // shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
 // script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
+	b.monitor.run()
 	errs := make(chan error, len(b.shards))
 	for _, s := range b.shards {
 		go func() { errs <- s.load(ctx) }()

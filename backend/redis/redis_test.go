@@ -52,7 +52,8 @@ func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	t.Cleanup(b.Close)
+	return b.WithoutChecks()
 }
 
 // patient returns the recommended settings, but for timeouts that a busy machine

@@ -210,6 +210,7 @@ func TestPeekAsksAReplicaAndNeverLies(t *testing.T) {
 			t.Fatal("the replica never got the key")
 		}
 	}
+	b.backend.Check()
 	peek := func(want int64, wantReset time.Time, what string) {
 		t.Helper()
 		d, err := b.Peek(t.Context(), p.Charge("alice"))

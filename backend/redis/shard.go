@@ -49,6 +49,9 @@ type shard struct {
 	cluster *redis.ClusterClient // nil if the primary is none
 	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
 	splits  bool                 // see line
+
+	writes  writes      // of the primary, to compare replicas with
+	demoted atomic.Bool // the primary is one no more
 }
 
 type replica struct {
@@ -56,6 +59,8 @@ type replica struct {
 	// skipUntil is when to ask this replica again after it did not answer, in
 	// Unix ns. Without it, one dead replica would slow every second peek.
 	skipUntil atomic.Int64
+
+	well atomic.Bool // as of its last check
 }
 
 const skipReplicaFor = time.Second
@@ -145,7 +150,7 @@ func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Dur
 			replicaTimeout = min(replicaTimeout, time.Until(deadline)/2)
 		}
 		replicaCtx, cancel := context.WithTimeout(ctx, replicaTimeout)
-		states, err := get(replicaCtx, r.client, keys)
+		states, err := s.getCurrent(replicaCtx, r, keys)
 		cancel()
 		if err == nil {
 			return states, nil
@@ -153,9 +158,12 @@ func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Dur
 		if errors.Is(err, errForeign) {
 			return nil, s.unavailable(err)
 		}
-		if ctx.Err() == nil {
+		if cut := cutError(""); ctx.Err() == nil && !errors.As(err, &cut) {
 			r.skipUntil.Store(time.Now().Add(skipReplicaFor).UnixNano())
 		}
+	}
+	if s.demoted.Load() {
+		return nil, s.unavailable(errDemoted)
 	}
 	states, err := get(ctx, s.primary, keys)
 	if err != nil {
@@ -164,7 +172,7 @@ func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Dur
 	return states, nil
 }
 
-// pickReplica returns one of the replicas that are not being skipped, or nil.
+// pickReplica returns one of the replicas that are well and not being skipped, or nil.
 func (s *shard) pickReplica() *replica {
 	if len(s.replicas) == 0 {
 		return nil
@@ -172,28 +180,31 @@ func (s *shard) pickReplica() *replica {
 	now := time.Now().UnixNano()
 	first := rand.IntN(len(s.replicas))
 	for i := range s.replicas {
-		if r := s.replicas[(first+i)%len(s.replicas)]; r.skipUntil.Load() <= now {
+		if r := s.replicas[(first+i)%len(s.replicas)]; r.well.Load() && r.skipUntil.Load() <= now {
 			return r
 		}
 	}
 	return nil
 }
 
-// get reads keys in one round trip. It uses GET for each, not MGET, which returns nil
-// for a key that holds something other than a string.
-func get(ctx context.Context, c client, keys []string) ([]string, error) {
+// get reads keys in one round trip, and sends first before them. It uses GET for each,
+// not MGET, which returns nil for a key that holds something other than a string.
+func get(ctx context.Context, c client, keys []string, first ...redis.Cmder) ([]string, error) {
 	cmds := make([]*redis.StringCmd, len(keys))
 	for i, key := range keys {
 		cmds[i] = redis.NewStringCmd(ctx, "get", key)
 	}
 	var err error
-	if len(keys) == 1 {
+	if len(first)+len(keys) == 1 {
 		err = c.process(ctx, cmds[0])
 	} else {
 		err = c.within(ctx, func() error {
 			pipe := c.Pipeline()
-			for _, cmd := range cmds {
+			for _, cmd := range first {
 				_ = pipe.Process(ctx, cmd) // queues it
+			}
+			for _, cmd := range cmds {
+				_ = pipe.Process(ctx, cmd)
 			}
 			_, err := pipe.Exec(ctx)
 			return err
