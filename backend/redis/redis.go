@@ -85,7 +85,7 @@ type Options struct {
 	Seed uint64
 
 	// Margin is how long, by the server's clock, a key outlives its last
-	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
 
 	// ReplicaTimeout bounds the wait for a replica's answer to a peek before
@@ -143,7 +143,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	case strings.ContainsAny(b.prefix, "{}"):
 		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
 	case b.margin < 1 || b.margin > 1<<32-1:
-		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 5s", options.Margin)
+		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
 	case b.replicaTimeout < 0:
 		return nil, invalid("ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
 	case len(shards) == 0:

@@ -398,8 +398,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{[]redisbackend.Shard{{Name: "a"}}, nil, `shards[0].Primary is nil; it must be a client of the primary of "a"`},
 		{append(good, good...), nil, `shards[1].Name is "a", as shards[0].Name is; names must differ`},
 		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"; it must not have braces, which choose a cluster's slot`},
-		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s; it must be from 1ms to 49 days, or 0 for 5s"},
-		{good, &redisbackend.Options{Margin: time.Microsecond}, "Margin is 1µs; it must be from 1ms to 49 days, or 0 for 5s"},
+		{good, &redisbackend.Options{Margin: -time.Second}, "Margin is -1s; it must be from 1ms to 49 days, or 0 for 10s"},
+		{good, &redisbackend.Options{Margin: time.Microsecond}, "Margin is 1µs; it must be from 1ms to 49 days, or 0 for 10s"},
 		{good, &redisbackend.Options{ReplicaTimeout: -time.Second}, "ReplicaTimeout is -1s; it must be positive, or 0 for 20ms"},
 	} {
 		_, err := redisbackend.New(test.shards, test.options)
