@@ -33,18 +33,19 @@ type monitor struct {
 	log      *slog.Logger
 
 	start   sync.Once
+	first   chan struct{}   // closed after the first check of each shard
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	servers map[serverName]*server
+	servers map[serverName]*checked
 }
 
 type serverName struct{ shard, server string }
 
-// server is what the monitor knows of a server.
-type server struct {
+// checked is what the monitor knows of a server.
+type checked struct {
 	ServerState
 	reading reading // means nothing unless SkewKnown
 	skewed  bool    // a warning was logged
@@ -82,7 +83,7 @@ type ServerState struct {
 func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o throttler.Observer, log *slog.Logger) *monitor {
 	m := &monitor{
 		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, observer: o, log: log,
-		servers: make(map[serverName]*server),
+		first: make(chan struct{}), servers: make(map[serverName]*checked),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -91,26 +92,38 @@ func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o thrott
 // run begins the checks, once.
 func (m *monitor) run() {
 	m.start.Do(func() {
+		var first sync.WaitGroup
 		for _, s := range m.shards {
-			m.running.Go(func() {
-				tick := time.NewTicker(checkEvery)
-				defer tick.Stop()
-				for m.ctx.Err() == nil {
-					m.check(s)
-					select {
-					case <-tick.C:
-					case <-m.ctx.Done():
-					}
-				}
-			})
+			first.Add(1)
+			m.running.Go(func() { m.watch(s, first.Done) })
 		}
+		m.running.Go(func() {
+			first.Wait()
+			close(m.first)
+		})
 	})
+}
+
+// watch checks the servers of s until Close.
+func (m *monitor) watch(s *shard, checkedOnce func()) {
+	m.check(s)
+	checkedOnce()
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			m.check(s)
+		case <-m.ctx.Done():
+			return
+		}
+	}
 }
 
 // close ends the checks, and waits for those that are being made.
 func (m *monitor) close() {
 	m.cancel()
-	m.start.Do(func() {}) // none begins any more
+	m.start.Do(func() { close(m.first) }) // none begins any more
 	m.running.Wait()
 }
 
@@ -267,7 +280,7 @@ func (m *monitor) record(shard string, a answer) {
 	name := serverName{shard, a.server}
 	s := m.servers[name]
 	if s == nil {
-		s = new(server)
+		s = new(checked)
 		m.servers[name] = s
 	}
 	switch {
@@ -302,7 +315,7 @@ func (m *monitor) record(shard string, a answer) {
 }
 
 // crosses reports whether the skew has come over limit, or is well below it again.
-func (s *server) crosses(limit time.Duration) bool {
+func (s *checked) crosses(limit time.Duration) bool {
 	skew := s.Skew.Abs()
 	crossed := s.SkewKnown && (!s.skewed && skew > limit || s.skewed && skew <= limit*9/10)
 	s.skewed = s.skewed != crossed
@@ -323,7 +336,7 @@ func (m *monitor) warn(s *ServerState) {
 func (m *monitor) forget(shard string, since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.servers, func(name serverName, s *server) bool {
+	maps.DeleteFunc(m.servers, func(name serverName, s *checked) bool {
 		return name.shard == shard && s.At.Before(since)
 	})
 }

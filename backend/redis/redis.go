@@ -188,7 +188,8 @@ func (b *Backend) Close() { b.monitor.close() }
 // more is left out, and without a server it is the process' own clock. It never goes
 // back, but by more than 10 s if the process' own clock does.
 //
-// A Backend's checks begin with it. Take it before the first decision.
+// Until the first check, which takes some milliseconds and which [Backend.Load] waits
+// for, it is the process' own too.
 func (b *Backend) Clock() clock.Clock {
 	b.monitor.run()
 	return b.monitor.clock
@@ -246,8 +247,9 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads the scripts on every primary, so that the first decision need not.
-// It returns the joined errors of the primaries that did not answer; each names its
+// Load loads the scripts on every primary, so that the first decision need not, and
+// returns after the first check of the servers, so that the clock is corrected and
+// replicas serve peeks from the first decision on. It returns the joined errors of the primaries that did not answer; each names its
 // shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
 // script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
@@ -259,6 +261,10 @@ func (b *Backend) Load(ctx context.Context) error {
 	var all []error
 	for range b.shards {
 		all = append(all, <-errs)
+	}
+	select {
+	case <-b.monitor.first:
+	case <-ctx.Done():
 	}
 	return errors.Join(all...)
 }
