@@ -152,8 +152,10 @@ func (m *monitor) checkReplica(s *shard, r *replica, name string) {
 	answers := m.askNodes(r.client, name, false)
 	well := len(answers) > 0
 	for _, a := range answers {
-		a.lag, a.cut = s.writes.lag(a.replication, time.Now())
-		well = well && a.cut == nil
+		if a.err == nil {
+			a.lag, a.cut = s.writes.lag(a.replication, time.Now())
+		}
+		well = well && a.err == nil && a.cut == nil
 		m.record(s.name, a)
 	}
 	r.well.Store(well)
