@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -47,6 +46,7 @@ type serverName struct{ shard, server string }
 // checked is what the monitor knows of a server.
 type checked struct {
 	ServerState
+	of      *server // nil if it is sent no decisions
 	reading reading // means nothing unless SkewKnown
 	skewed  bool    // a warning was logged
 }
@@ -131,16 +131,16 @@ func (m *monitor) close() {
 // what it had before.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
-	answers := m.askNodes(s.primary, "primary", true)
+	answers := m.askNodes(s.line.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
-		m.record(s.name, a)
+		m.record(s, s.serverOf(a.server), a)
 	}
 	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
 	m.correctClock()
 	var all sync.WaitGroup
-	for i, r := range s.replicas {
-		all.Go(func() { m.checkReplica(s, r, fmt.Sprint("replica ", i)) })
+	for _, r := range s.replicas {
+		all.Go(func() { m.checkReplica(s, r) })
 	}
 	all.Wait()
 	m.forget(s.name, began)
@@ -148,17 +148,39 @@ func (m *monitor) check(s *shard) {
 
 // checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
 // must be well as a whole, since a peek may reach each of its replicas.
-func (m *monitor) checkReplica(s *shard, r *replica, name string) {
+func (m *monitor) checkReplica(s *shard, r *line) {
+	name := r.server.name()
 	answers := m.askNodes(r.client, name, false)
-	well := len(answers) > 0
+	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
 			a.lag, a.cut = s.writes.lag(a.replication, time.Now())
 		}
-		well = well && a.err == nil && a.cut == nil
-		m.record(s.name, a)
+		current = current && a.err == nil && a.cut == nil
+		var of *server
+		if a.server == name {
+			of = r.server
+		}
+		m.record(s, of, a)
 	}
-	r.well.Store(well)
+	r.server.current.Store(current)
+}
+
+// serverOf returns the server that s sends takes to under that name, or nil.
+func (s *shard) serverOf(name string) *server {
+	if name == s.line.server.name() {
+		return s.line.server
+	}
+	if l, ok := s.byNode.Load(name); ok {
+		return l.(*line).server
+	}
+	return nil
+}
+
+func (s *server) name() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known.Server
 }
 
 // answer is a server's answer to a check.
@@ -273,13 +295,14 @@ func isDenied(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR")
 }
 
-// record makes a what is known of a server, and reports it.
-func (m *monitor) record(shard string, a answer) {
+// record makes a what is known of a server, and reports it. of is where its breaker is,
+// or nil if it is sent no decisions.
+func (m *monitor) record(in *shard, of *server, a answer) {
 	if m.ctx.Err() != nil {
 		return // Close ended the question
 	}
 	m.mu.Lock()
-	name := serverName{shard, a.server}
+	name := serverName{in.name, a.server}
 	s := m.servers[name]
 	if s == nil {
 		s = new(checked)
@@ -293,7 +316,7 @@ func (m *monitor) record(shard string, a answer) {
 	}
 	state := ServerState{
 		Checked: throttler.Checked{
-			Backend: "redisbackend", Shard: shard, Server: a.server,
+			Backend: "redisbackend", Shard: in.name, Server: a.server,
 			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, Err: a.err,
 		},
 		At: a.asked, Primary: a.primary,
@@ -305,13 +328,20 @@ func (m *monitor) record(shard string, a answer) {
 		state.Skew = s.reading.skewAt(now)
 		_, state.SkewWithin = s.reading.serverAt(now)
 	}
-	s.ServerState = state
+	s.ServerState, s.of = state, of
 	crossed := s.crosses(m.maxSkew)
 	m.mu.Unlock()
 	if crossed {
 		m.warn(&state)
 	}
-	if m.observer != nil {
+	if of != nil {
+		of.checked(func(known *throttler.Checked) {
+			if state.Open = known.Open; state.Open {
+				state.Err = known.Err
+			}
+			*known = state.Checked
+		})
+	} else if m.observer != nil {
 		m.observer.Checked(state.Checked)
 	}
 }
@@ -362,6 +392,9 @@ func (m *monitor) states() []ServerState {
 	defer m.mu.Unlock()
 	all := make([]ServerState, 0, len(m.servers))
 	for _, s := range m.servers {
+		if s.of != nil {
+			s.Open = s.of.breaker.Open()
+		}
 		all = append(all, s.ServerState)
 	}
 	slices.SortFunc(all, func(a, b ServerState) int {

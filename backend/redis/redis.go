@@ -40,6 +40,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -88,6 +89,11 @@ type Options struct {
 	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
 
+	// Deadline bounds each round trip, and each decision whose context has no
+	// deadline. At least a millisecond. If zero, 1 s. Clients with shorter timeouts
+	// end round trips earlier.
+	Deadline time.Duration
+
 	// ReplicaTimeout bounds the wait for a replica's answer to a peek before
 	// the primary is asked; never more than half of what is left of the
 	// context's deadline. If zero, 20 ms.
@@ -97,7 +103,7 @@ type Options struct {
 	// [Backend.Clock]. If nil, clock.System.
 	Clock clock.Clock
 
-	// Observer receives what the backend does. May be nil.
+	// Observer receives the Sent and Checked events of the backend. May be nil.
 	Observer throttler.Observer
 
 	// Log receives a warning when the process' clock and a server's differ by more
@@ -106,14 +112,18 @@ type Options struct {
 }
 
 // Backend keeps counts in Redis. It is safe for concurrent use. From its first use on
-// it checks the servers in the background, until Close. The clients are the caller's.
+// it checks the servers in the background. The caller calls [Backend.Close] when it is
+// no longer used, before closing the clients.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
 	prefix         string
 	margin         int64 // ms
+	timeout        time.Duration
 	replicaTimeout time.Duration
+	observer       throttler.Observer
 	monitor        *monitor
+	closed         atomic.Bool
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -128,13 +138,18 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	b := &Backend{
 		prefix:         options.Prefix,
 		margin:         options.Margin.Milliseconds(),
+		timeout:        options.Deadline,
 		replicaTimeout: options.ReplicaTimeout,
+		observer:       options.Observer,
 	}
 	if b.prefix == "" {
 		b.prefix = "weir:"
 	}
 	if options.Margin == 0 {
 		b.margin = algorithm.Margin.Milliseconds()
+	}
+	if b.timeout == 0 {
+		b.timeout = time.Second
 	}
 	if b.replicaTimeout == 0 {
 		b.replicaTimeout = 20 * time.Millisecond
@@ -144,6 +159,8 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
 	case b.margin < 1 || b.margin > 1<<32-1:
 		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
+	case b.timeout < time.Millisecond:
+		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
 	case b.replicaTimeout < 0:
 		return nil, invalid("ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
 	case len(shards) == 0:
@@ -163,7 +180,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 			}
 		}
 		names[i] = s.Name
-		b.shards = append(b.shards, newShard(s))
+		b.shards = append(b.shards, newShard(b, s))
 	}
 	b.ring = rendezvous.New(options.Seed, names)
 	own, log := options.Clock, options.Log
@@ -176,10 +193,6 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, options.Observer, log)
 	return b, nil
 }
-
-// Close ends the checks of the servers. No decision is to be made during it or after
-// it. Close the clients after it.
-func (b *Backend) Close() { b.monitor.close() }
 
 // Clock returns this process' clock, Options.Clock, corrected to the median of the
 // primaries' clocks. Given to [throttler.New] by all processes, it makes their clocks
@@ -206,6 +219,19 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("redisbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
+// Close ends what the Backend does in the background: checks of servers, and probes of
+// those that do not answer. It waits for them, for a quarter of a second at most. It does
+// not close the clients. Decisions in flight are not disturbed, and later ones are still
+// made, by clients that are open, but without breakers: each waits for its deadline if
+// the server does not answer. Calling Close again does nothing.
+func (b *Backend) Close() {
+	b.closed.Store(true)
+	b.monitor.close()
+	for _, s := range b.shards {
+		s.lines(func(l *line) { l.server.close() })
+	}
+}
+
 // Take implements throttler.Backend: one decision of an EVALSHA on the primary.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	j := b.newTake(ctx, r)
@@ -230,7 +256,7 @@ func settled(s throttler.Settlement) throttler.Request {
 func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
 	b.monitor.run()
 	shard := b.shardOf(r.Charges())
-	if err := shard.do(j); err != nil {
+	if err := shard.do(shard.lineOf(j), j); err != nil {
 		return throttler.Decision{}, err
 	}
 	d, err := readDecision(r, settles, j.reply)

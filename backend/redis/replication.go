@@ -1,7 +1,6 @@
 package redisbackend
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -155,27 +154,18 @@ func (e cutError) Error() string { return "the replica " + string(e) }
 // the server to be a replica, of which nothing is known.
 var errDemoted = errors.New("the primary has become a replica")
 
-// getCurrent is get from r, in the same round trip as the proof that what r shows is
-// current: between two checks r may lose its primary, or be promoted, and a client that
-// finds its replicas by Sentinel speaks to another one by each connection. In a cluster
-// the proof would come from another node than the counts, and r's last check counts.
-func (s *shard) getCurrent(ctx context.Context, r *replica, keys []string) ([]string, error) {
-	if _, ok := r.UniversalClient.(*redis.Client); !ok {
-		return get(ctx, r.client, keys)
-	}
-	info := redis.NewStringCmd(ctx, "info", "replication")
-	asked := time.Now()
-	states, err := get(ctx, r.client, keys, info)
-	if err != nil {
-		return nil, err
-	}
-	text, err := info.Result()
-	if err == nil {
-		_, err = s.writes.lag(parseReplication(text), asked)
-	}
-	if err != nil {
-		r.well.Store(false) // until its next check
-		return nil, err
-	}
-	return states, nil
+// proves reports whether a read of the replica that l leads to comes with a proof that
+// what it shows is current: between two checks the replica may lose its primary, or be
+// promoted, and a client that finds replicas by Sentinel speaks to another one by each
+// connection. In a cluster the proof would come from another node than the counts, so
+// the last check has to do.
+func (l *line) proves() bool {
+	_, ok := l.client.UniversalClient.(*redis.Client)
+	return ok
+}
+
+// proved returns nil if info, a replica's reply after now, proves that it is current.
+func (w *writes) proved(info string, now time.Time) error {
+	_, err := w.lag(parseReplication(info), now)
+	return err
 }
