@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -200,6 +201,95 @@ func TestPeekDoesNotAskARestartedReplica(t *testing.T) {
 	}
 	r.peeks(t, 10, true) // asked, and not believed
 	r.peeks(t, 10, false)
+}
+
+// A client that finds its replicas by Sentinel may speak to another one by each
+// connection: the check of one says nothing of the others.
+func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
+	r := newReplicated(t)
+	well := testserver.RedisReplica(t, r.primary)
+	r.link.hang(t)
+	r.take(t, 90)
+	var target atomic.Pointer[string]
+	target.Store(&well.Addr)
+	o := patient(well.Addr)
+	o.ConnMaxLifetime = 1 // each use dials
+	o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, *target.Load())
+	}
+	either := redis.NewClient(o)
+	t.Cleanup(func() { _ = either.Close() })
+	clk := r.clock
+	r.bench = newBench(t, r.client, either)
+	r.Throttler = throttler.New(r.backend, &throttler.Options{Clock: clk})
+	followed := newClient(t, well.Addr)
+	key := r.backend.Locate(r.policy.Charge("alice")).Key
+	eventually(t, "the other replica to catch up", func() bool {
+		return followed.Get(t.Context(), key).Val() == r.client.Get(t.Context(), key).Val()
+	})
+	r.backend.Check()
+	r.isCut(t, "")
+	target.Store(&r.replica.Addr)
+	r.peeks(t, 100, true) // asked, and not believed
+	r.peeks(t, 100, false)
+}
+
+// A cluster's replicas serve peeks while all of them are current.
+func TestReplicasOfACluster(t *testing.T) {
+	primary := startCluster(t, 1)[0]
+	bus, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(bus.Addr().String())
+	_ = bus.Close()
+	replica := testserver.Redis(t, "--cluster-enabled", "yes", "--cluster-port", port)
+	node, admin := newClient(t, replica.Addr), newClient(t, primary.Addr)
+	host, own, _ := net.SplitHostPort(replica.Addr)
+	if err := admin.Do(t.Context(), "cluster", "meet", host, own, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	id := admin.Do(t.Context(), "cluster", "myid").String()
+	id = id[strings.LastIndex(id, " ")+1:]
+	eventually(t, "the replica to know the primary", func() bool { return node.ClusterReplicate(t.Context(), id).Err() == nil })
+	eventually(t, "the replica to follow", func() bool {
+		return strings.Contains(node.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	eventually(t, "the primary to know the replica", func() bool {
+		return strings.Count(admin.ClusterNodes(t.Context()).Val(), "slave") == 1
+	})
+	servers := []*testserver.RedisServer{primary}
+	b := newBackend(t, []redisbackend.Shard{{
+		Name:     "a",
+		Primary:  newClusterClient(t, servers, redis.ClusterOptions{}),
+		Replicas: []redis.UniversalClient{newClusterClient(t, servers, redis.ClusterOptions{ReadOnly: true})},
+	}}, nil)
+	th, p := throttler.New(b, nil), policy("core", perHour(100))
+	peek := func(onReplica bool) {
+		t.Helper()
+		before := commandStats(t, node)["get"].calls
+		if d, err := th.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 1 {
+			t.Errorf("peek: %v, error %v; want 1 used", d, err)
+		}
+		if asked := commandStats(t, node)["get"].calls > before; asked != onReplica {
+			t.Errorf("the replica was asked: %v, want %v", asked, onReplica)
+		}
+	}
+	if _, err := th.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica to catch up", func() bool { return node.DBSize(t.Context()).Val() == 1 })
+	peek(false)
+	eventually(t, "the checks to find both nodes", func() bool {
+		b.Check()
+		all := b.Servers()
+		return len(all) == 2 && all[0].Server == primary.Addr && all[0].Primary && all[1].Server == replica.Addr && !all[1].Cut
+	})
+	peek(true)
+	replica.Pause()
+	b.Check()
+	replica.Resume()
+	peek(false)
 }
 
 // What a replica shows that has nobody to follow is no answer.
