@@ -1,9 +1,10 @@
 // Package weirlog logs what weir does: servers that stop answering and come back,
-// replicas that lose their primary, clocks that differ, refusals, and counts that were
-// lost. No line has a key.
+// replicas that lose their primary, refusals, and counts that were lost. No line has a
+// key.
 //
-// Failed decisions are not logged: their callers have the errors, and package
-// middleware logs what they meant to the clients.
+// What others log is not in it. Callers have the errors of decisions, and package
+// middleware logs what they meant to the clients. Package redisbackend logs clocks that
+// differ.
 package weirlog
 
 import (
@@ -21,10 +22,6 @@ type Options struct {
 	// degraded decisions of one policy, or about moves that went wrong. Each line has
 	// the count since the last. If 0, a minute.
 	Every time.Duration
-
-	// MaxSkew is how much the clocks of a server and of this process may differ,
-	// either way, before it is logged. If 0, 5 seconds.
-	MaxSkew time.Duration
 
 	// MaxLines is how many lines there may be in a minute. What there is no line for
 	// is logged later, if it is still true. If 0, 60.
@@ -56,9 +53,6 @@ func New(log *slog.Logger, options *Options) *Observer {
 	if o.opts.Every <= 0 {
 		o.opts.Every = time.Minute
 	}
-	if o.opts.MaxSkew <= 0 {
-		o.opts.MaxSkew = 5 * time.Second
-	}
 	if o.opts.MaxLines <= 0 {
 		o.opts.MaxLines = 60
 	}
@@ -85,10 +79,10 @@ func (o *Observer) Moved(e throttler.Moved) {
 	}
 }
 
-// Checked logs what changed at a server: whether it answers, whether a replica has its
-// primary, and whether clocks differ.
+// Checked logs what changed at a server: whether it answers, and whether a replica has
+// its primary.
 func (o *Observer) Checked(e throttler.Checked) {
-	for _, l := range o.servers.checked(e, o.now(), &o.bound, o.opts) {
+	for _, l := range o.servers.checked(e, o.now(), &o.bound, o.opts.MaxLines) {
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
 	}
 }

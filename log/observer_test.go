@@ -80,14 +80,6 @@ func TestServers(t *testing.T) {
 	l.want(t,
 		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server="replica 0" lasted=0s`,
 		`level=INFO msg="rate limit: a replica has its primary again" backend=redisbackend shard=a server="replica 0" lasted=0s lag=0s`)
-
-	for _, skew := range []time.Duration{5 * time.Second, -5100 * time.Millisecond, 4900 * time.Millisecond, 2600 * time.Millisecond, 2500 * time.Millisecond} {
-		primary.Skew, primary.SkewKnown = skew, true
-		l.Checked(primary)
-	}
-	l.want(t,
-		`level=WARN msg="rate limit: this process and a server have different clocks" backend=redisbackend shard=a server=primary ahead_by=-5.1s`,
-		`level=INFO msg="rate limit: this process and a server have the same clock again" backend=redisbackend shard=a server=primary lasted=0s ahead_by=2.5s`)
 	if len(l.servers.all) != 0 {
 		t.Errorf("%d servers are remembered although all is well", len(l.servers.all))
 	}

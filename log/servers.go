@@ -21,7 +21,7 @@ type serverKey struct{ backend, shard, server string }
 
 // server is what was logged of a server. Each is the zero time if all is well.
 type server struct {
-	silent, cut, skewed time.Time // since when
+	silent, cut time.Time // since when
 }
 
 // line is a line to log.
@@ -33,7 +33,7 @@ type line struct {
 
 // checked returns a line for each way in which e differs from what was logged. What the
 // bound does not allow is found again by the next check.
-func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, opts Options) []line {
+func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, maxLines int) []line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := serverKey{e.Backend, e.Shard, e.Server}
@@ -43,7 +43,7 @@ func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, opts
 	}
 	var lines []line
 	changed := func(since *time.Time, wrong bool, is, was string, attrs ...slog.Attr) {
-		if wrong != since.IsZero() || !bound.allow(now, opts.MaxLines) {
+		if wrong != since.IsZero() || !bound.allow(now, maxLines) {
 			return
 		}
 		l := line{slog.LevelWarn, is, []slog.Attr{
@@ -69,20 +69,12 @@ func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, opts
 		lag := slog.Duration("lag", e.Lag)
 		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
 	}
-	if e.SkewKnown {
-		most := opts.MaxSkew
-		if !v.skewed.IsZero() {
-			most /= 2 // clocks that are about as far apart as may be are one event
-		}
-		skew := slog.Duration("ahead_by", e.Skew)
-		changed(&v.skewed, e.Skew.Abs() > most, "rate limit: this process and a server have different clocks", "rate limit: this process and a server have the same clock again", skew)
-	}
 
 	if *v == (server{}) {
 		delete(s.all, key)
 		return lines
 	}
-	if s.all == nil || len(s.all) >= maxServers {
+	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
 		s.all = make(map[serverKey]*server) // those that are still wrong are logged again
 	}
 	s.all[key] = v

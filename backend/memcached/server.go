@@ -57,6 +57,9 @@ func newServer(s Server, o *Options) *server {
 		started: time.Now(),
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
+	if n.observer != nil {
+		n.observer.Checked(throttler.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
+	}
 	return n
 }
 

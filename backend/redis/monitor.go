@@ -316,7 +316,7 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 	}
 	state := ServerState{
 		Checked: throttler.Checked{
-			Backend: "redisbackend", Shard: in.name, Server: a.server,
+			Backend: "redisbackend", Shard: in.name, Server: a.server, Replica: !a.primary,
 			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, Err: a.err,
 		},
 		At: a.asked, Primary: a.primary,

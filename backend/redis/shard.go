@@ -69,7 +69,7 @@ func newShard(b *Backend, s Shard) *shard {
 	sh.line = sh.newLine(s.Primary, "primary", nil)
 	for i, c := range s.Replicas {
 		r := sh.newLine(c, fmt.Sprint("replica ", i), nil)
-		r.server.replica = true
+		r.server.replica, r.server.known.Replica = true, true
 		sh.replicas = append(sh.replicas, r)
 	}
 	return sh
