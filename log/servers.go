@@ -66,7 +66,7 @@ func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, maxL
 	}
 	changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
 	if e.Replica && !e.Open {
-		lag := slog.Duration("lag", e.Lag)
+		lag := slog.Duration("lag", e.Lag.Round(time.Millisecond))
 		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
 	}
 

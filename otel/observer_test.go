@@ -225,7 +225,7 @@ func TestSpans(t *testing.T) {
 	for _, s := range o.spans.Ended() {
 		all := make(map[string]string)
 		for _, a := range s.Attributes() {
-			all[string(a.Key)] = a.Value.Emit()
+			all[string(a.Key)] = a.Value.String()
 		}
 		got = append(got, fmt.Sprint(s.Name(), " ", s.Status().Code, " ", all))
 		if s.Name() == "request" {

@@ -15,13 +15,12 @@ require (
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/weir-go/weir v0.0.0-00010101000000-000000000000
 	github.com/weir-go/weir/prom v0.0.0-00010101000000-000000000000
-	go.uber.org/goleak v1.3.0 // indirect
+	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v4 v4.0.0
 )
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
-	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
