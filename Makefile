@@ -48,7 +48,7 @@ luacheck:
 
 ## alerts: test the alert rules, where promtool can be had
 alerts: prometheus
-	@if command -v promtool >/dev/null; then cd prom && promtool check rules alerts.yaml && promtool test rules alerts_test.yaml; fi
+	@if command -v promtool >/dev/null; then cd prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
 
 prometheus:
 	@scripts/prometheus.sh bin/prometheus
