@@ -2,11 +2,15 @@ package weirlog_test
 
 import (
 	"context"
+	"log"
 	"log/slog"
 	"os"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/throttler"
 )
@@ -25,4 +29,21 @@ func ExampleNew() {
 		_, _ = t.Take(context.Background(), core.Charge("alice"))
 	}
 	// Output: level=INFO msg="rate limit: refusals" policy=core limit=0 count=1
+}
+
+// All backends and the throttler get the same observer.
+func ExampleNew_redis() {
+	var metrics throttler.Unobserved // in its place, the Observer of package prom or otel
+	client := redis.NewClient(redisbackend.ClientOptions("redis-a.internal:6379"))
+	shards := []redisbackend.Shard{{Name: "a", Primary: client}}
+
+	observer := throttler.Observers(metrics, weirlog.New(slog.Default(), nil))
+	backend, err := redisbackend.New(shards, &redisbackend.Options{Observer: observer})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer backend.Close()
+	t := throttler.New(backend, &throttler.Options{Observer: observer})
+
+	_ = t
 }

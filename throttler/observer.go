@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -141,8 +142,11 @@ func (Unobserved) Checked(Checked) {}
 // Moved does nothing.
 func (Unobserved) Moved(Moved) {}
 
-// Observers returns an Observer that passes each event to all of them, in order.
-func Observers(all ...Observer) Observer { return observers(all) }
+// Observers returns an Observer that passes each event to all of them, in order. Those
+// that are nil are left out.
+func Observers(all ...Observer) Observer {
+	return observers(slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil }))
+}
 
 type observers []Observer
 
@@ -181,7 +185,11 @@ func (t *Throttler) observe(ctx context.Context, op Op, charges []Charge, start 
 		t.observer.Decided(ctx, e)
 		return
 	}
-	if op != OpSettle && !d.Allowed {
+	switch {
+	case op == OpSettle || d.Allowed:
+	case d.NumLimits() == 0: // the backend panics
+		e.Outcome, e.Policy = OutcomeUnavailable, charges[0].Policy.Name
+	default:
 		e.Outcome = OutcomeRefused
 	}
 	e.Degraded = d.Degraded
