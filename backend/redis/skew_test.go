@@ -73,7 +73,7 @@ type proc struct {
 func (w *world) process(t *testing.T, ahead time.Duration) *proc {
 	p := &proc{own: &skewed{w, ahead}}
 	p.Backend = newBackend(t, w.shards, &redisbackend.Options{Clock: p.own, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
-	p.clk = p.Backend.Clock()
+	p.clk = p.Clock()
 	p.throttler = throttler.New(p.Backend, &throttler.Options{Clock: p.clk})
 	p.Check()
 	return p
