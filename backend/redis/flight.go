@@ -63,7 +63,7 @@ func (f *flight) run(l *line) {
 		}
 		command = "eval"
 		if f.outcome.spare != nil {
-			c = client{f.outcome.spare, true}
+			c = f.outcome.spare.client
 		}
 	}
 	l.server.record(&f.outcome)

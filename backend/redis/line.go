@@ -94,7 +94,7 @@ func (l *line) do(j *job) error {
 	f.departed = now
 	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && mayFlyAlone {
-		j.boarded = true
+		j.boarded, f.alone = true, true
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
 		l.flyAlone(f)

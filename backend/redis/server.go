@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,7 +33,7 @@ type server struct {
 	// spare is the client of the last probe that succeeded. A client of go-redis whose
 	// dials have failed PoolSize times does not dial for up to a second, and the spare
 	// serves meanwhile.
-	spare atomic.Pointer[redis.Client]
+	spare atomic.Pointer[ownClient]
 
 	failed atomic.Pointer[failure] // the last one
 
@@ -52,8 +53,8 @@ type outcome struct {
 	answered bool  // a call was, so the server serves
 	fault    error // says that it does not
 	failure  failure
-	left     bool          // the client did not return in time
-	spare    *redis.Client // by which to resend, or nil
+	left     bool       // the client did not return in time
+	spare    *ownClient // by which to resend, or nil
 }
 
 func (o *outcome) add(c *call, err error) {
@@ -76,7 +77,7 @@ func (o *outcome) fail(j *job, err error) {
 // unable are the words that begin replies of a server that cannot serve now.
 var unable = []string{
 	"LOADING ", "BUSY ", "READONLY ", "OOM ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "CLUSTERDOWN ",
-	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients", "ERR The user executing the script can't",
+	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients",
 }
 
 // isFault reports whether err says that the server does not serve.
@@ -142,7 +143,7 @@ func (s *server) checked(change func(known *throttler.Checked)) {
 func (s *server) close() {
 	s.breaker.Close()
 	if c := s.spare.Swap(nil); c != nil {
-		_ = c.Close() // it has nothing left to send
+		c.close() // it has nothing left to send
 	}
 }
 
@@ -165,19 +166,27 @@ func (s *server) probe(ctx context.Context) error {
 	if own == nil {
 		return s.ask(ctx, s.client, key, f.read)
 	}
-	if err := s.ask(ctx, client{own, true}, key, f.read); err != nil {
-		_ = own.Close()
+	if err := s.ask(ctx, own.client, key, f.read); err != nil {
+		own.close()
 		return err
 	}
 	if before := s.spare.Swap(own); before != nil {
-		_ = before.Close()
+		before.close()
 	}
 	return nil
 }
 
-// dial returns a new client of the server, or nil if that cannot be made of the
-// user's.
-func (s *server) dial() *redis.Client {
+// ownClient is a client of one server that the backend has made, for itself.
+type ownClient struct {
+	client client
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// dial returns a client of the server with the settings of the user's, or nil if that
+// is of a kind that has none for one server. It dials nothing yet.
+func (s *server) dial() *ownClient {
 	c := s.node
 	if c == nil {
 		c, _ = s.client.UniversalClient.(*redis.Client)
@@ -193,7 +202,31 @@ func (s *server) dial() *redis.Client {
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = ClientOptions("").MaintNotificationsConfig
-	return redis.NewClient(&o)
+
+	own := new(ownClient)
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err == nil {
+			own.mu.Lock()
+			own.conns = append(own.conns, conn)
+			own.mu.Unlock()
+		}
+		return conn, err
+	}
+	own.client = client{redis.NewClient(&o), true}
+	return own
+}
+
+// close closes the client and its connections: go-redis 9.22 leaves one whose first
+// command failed to the garbage collector.
+func (o *ownClient) close() {
+	_ = o.client.Close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, conn := range o.conns {
+		_ = conn.Close() // most are closed already
+	}
 }
 
 // ask makes a decision about key, or reads it.
