@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -131,26 +132,34 @@ func (m *monitor) close() {
 // what it had before.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
-	answers := m.askNodes(s.line.client, "primary", true)
+	answers, all := m.askNodes(s.line.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
 		m.record(s, s.serverOf(a.server), a)
 	}
 	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
 	m.correctClock()
-	var all sync.WaitGroup
+	var checks sync.WaitGroup
+	var some atomic.Bool // not all of the replicas
 	for _, r := range s.replicas {
-		all.Go(func() { m.checkReplica(s, r) })
+		checks.Go(func() {
+			if !m.checkReplica(s, r) {
+				some.Store(true)
+			}
+		})
 	}
-	all.Wait()
-	m.forget(s.name, began)
+	checks.Wait()
+	if all && !some.Load() {
+		m.forget(s.name, began)
+	}
 }
 
 // checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
-// must be well as a whole, since a peek may reach each of its replicas.
-func (m *monitor) checkReplica(s *shard, r *line) {
+// must be well as a whole, since a peek may reach each of its replicas. It reports whether
+// the servers that r stands for are known.
+func (m *monitor) checkReplica(s *shard, r *line) bool {
 	name := r.server.name()
-	answers := m.askNodes(r.client, name, false)
+	answers, known := m.askNodes(r.client, name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
@@ -164,6 +173,7 @@ func (m *monitor) checkReplica(s *shard, r *line) {
 		m.record(s, of, a)
 	}
 	r.server.current.Store(current)
+	return known
 }
 
 // serverOf returns the server that s sends takes to under that name, or nil.
@@ -198,13 +208,14 @@ type answer struct {
 	cut error
 }
 
-// askNodes asks the server that c speaks to or, of a cluster, all primaries or replicas.
-func (m *monitor) askNodes(c client, name string, primaries bool) []answer {
+// askNodes asks the server that c speaks to or, of a cluster, all primaries or replicas,
+// if they are known.
+func (m *monitor) askNodes(c client, name string, primaries bool) (answers []answer, known bool) {
 	nodes, err := m.nodesOf(c, name, primaries)
 	if err != nil {
-		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}
+		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
 	}
-	answers := make([]answer, len(nodes))
+	answers = make([]answer, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		all.Go(func() {
@@ -213,7 +224,7 @@ func (m *monitor) askNodes(c client, name string, primaries bool) []answer {
 		})
 	}
 	all.Wait()
-	return answers
+	return answers, true
 }
 
 // node is one server.
@@ -383,7 +394,9 @@ func (m *monitor) correctClock() {
 		}
 	}
 	m.mu.Unlock()
-	m.clock.correct(readings)
+	if len(readings) > 0 {
+		m.clock.correct(readings)
+	}
 }
 
 // states returns what is known of all servers, by shard, primaries first.

@@ -39,7 +39,7 @@ func replicaOver(t *testing.T, primary *testserver.RedisServer) (*testserver.Red
 	replica := testserver.Redis(t)
 	host, port, _ := net.SplitHostPort(relay)
 	c := newClient(t, replica.Addr)
-	if err := c.SlaveOf(t.Context(), host, port).Err(); err != nil {
+	if err := c.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the replica to follow", func() bool {
@@ -164,7 +164,7 @@ func TestPeekDoesNotAskAReplicaThatIsCutOff(t *testing.T) {
 func TestPeekDoesNotAskAReplicaThatWasPromoted(t *testing.T) {
 	r := newReplicated(t)
 	c := newClient(t, r.replica.Addr)
-	if err := c.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+	if err := c.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	r.take(t, 90)
@@ -182,7 +182,7 @@ func TestPeekDoesNotAskAReplicaThatFollowsAnother(t *testing.T) {
 	other := testserver.Redis(t)
 	host, port, _ := net.SplitHostPort(other.Addr)
 	c := newClient(t, r.replica.Addr)
-	if err := c.SlaveOf(t.Context(), host, port).Err(); err != nil {
+	if err := c.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the replica to follow the other", func() bool {
@@ -321,7 +321,7 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 func TestPeekFailsOnADemotedPrimary(t *testing.T) {
 	r := newReplicated(t)
 	host, port, _ := net.SplitHostPort(testserver.Redis(t).Addr)
-	if err := r.client.SlaveOf(t.Context(), host, port).Err(); err != nil {
+	if err := r.client.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	r.replica.Stop()
@@ -329,7 +329,7 @@ func TestPeekFailsOnADemotedPrimary(t *testing.T) {
 	if d, err := r.Peek(t.Context(), r.policy.Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "become a replica") {
 		t.Errorf("peek: %v, error %v; want one that says why", d, err)
 	}
-	if err := r.client.SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+	if err := r.client.ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	r.backend.Check()

@@ -2,8 +2,9 @@
 // counts that many processes share.
 //
 // Keys are sharded by the client over named shards, each a primary with any number
-// of replicas. Takes and settlements go to the primary. Peeks go to a replica,
-// then to the primary if the replica does not answer, and run no script.
+// of replicas. Takes and settlements go to the primary. Peeks go to a replica, and run
+// no script. They go to the primary if the replica does not answer, or does not prove
+// that it was current at most 3 s ago. They fail if the primary does not answer then.
 //
 // # Shared round trips
 //

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
@@ -72,7 +73,7 @@ type proc struct {
 func (w *world) process(t *testing.T, ahead time.Duration) *proc {
 	p := &proc{own: &skewed{w, ahead}}
 	p.Backend = newBackend(t, w.shards, &redisbackend.Options{Clock: p.own, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
-	p.clk = p.Backend.Clock()
+	p.clk = p.Clock()
 	p.throttler = throttler.New(p.Backend, &throttler.Options{Clock: p.clk})
 	p.Check()
 	return p
@@ -161,6 +162,31 @@ func TestCorrectedClockOverARealServer(t *testing.T) {
 	b.Check()
 	if ahead := time.Until(clk.Now()); ahead.Abs() > time.Second {
 		t.Errorf("the corrected clock is %v ahead, of a server on this machine", ahead)
+	}
+}
+
+func TestAServerAnHourOffMovesNothing(t *testing.T) {
+	for _, off := range []time.Duration{time.Hour, -time.Hour} {
+		w := newWorld(t, 1)
+		p := w.process(t, 0)
+		charge := policy("core", throttler.Limit{Quota: 10, Window: time.Minute}).Charge("alice")
+		for i := range int64(6) { // from the fourth on, the server's clock is off
+			d, err := p.throttler.Take(t.Context(), charge)
+			if err != nil || d.Limit(0).Used != i+1 || !d.Limit(0).ResetAt.Equal(t0.Add(time.Minute)) {
+				t.Errorf("%v, error %v; want %d used until %v", d, err, i+1, t0.Add(time.Minute))
+			}
+			if i == 2 {
+				w.clocks[0].ahead = off
+			}
+			p.Check()
+			w.Advance(time.Second)
+		}
+		if left := w.shards[0].Primary.PTTL(t.Context(), p.Locate(charge).Key).Val(); left <= 0 || left > time.Minute+algorithm.Margin {
+			t.Errorf("the key expires in %v", left)
+		}
+		if !strings.Contains(w.log.String(), "level=WARN") {
+			t.Error("no warning was logged")
+		}
 	}
 }
 
