@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -25,11 +26,13 @@ type Client struct {
 
 	addr string
 
-	mu   sync.Mutex
-	idle []*conn // the last used one at the end
+	mu     sync.Mutex
+	idle   []*conn // the last used one at the end
+	closed bool
 }
 
-// NewClient returns a Client of the server at addr, host:port. It dials nothing.
+// NewClient returns a Client of the server at addr: host:port, or the path of a Unix
+// socket, which begins with a slash. It dials nothing.
 func NewClient(addr string) *Client { return &Client{addr: addr} }
 
 // Ping asks the server for its version.
@@ -47,16 +50,22 @@ func (c *Client) Ping(ctx context.Context) error {
 	})
 }
 
-// Close closes the connections that no call uses. Calls that are being made, and
-// later ones, are not affected.
+// Close closes the connections, each when no call uses it. Later calls make one of
+// their own.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.closed = true
+	c.closeIdle()
+	return nil
+}
+
+// closeIdle closes the idle connections. c.mu is held.
+func (c *Client) closeIdle() {
 	for _, cn := range c.idle {
 		_ = cn.Close()
 	}
 	c.idle = nil
-	return nil
 }
 
 // conn is a connection. After an error it is closed: what the server sends next
@@ -73,7 +82,9 @@ func (c *Client) call(deadline time.Time, repeatable bool, f func(*conn) error) 
 	cn := c.reuse()
 	err := c.callOn(cn, deadline, f)
 	if broken(err) && repeatable {
-		_ = c.Close() // the others broke with it
+		c.mu.Lock()
+		c.closeIdle() // they broke with it
+		c.mu.Unlock()
 		err = c.callOn(nil, deadline, f)
 	}
 	return err
@@ -96,6 +107,9 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = append(c.idle, cn)
+	if c.closed {
+		c.closeIdle()
+	}
 	return nil
 }
 
@@ -118,7 +132,11 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
-	nc, err := dial(ctx, "tcp", c.addr)
+	network := "tcp"
+	if strings.HasPrefix(c.addr, "/") {
+		network = "unix"
+	}
+	nc, err := dial(ctx, network, c.addr)
 	if err != nil {
 		return nil, timeoutOf(err)
 	}

@@ -290,6 +290,40 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	}
 }
 
+// A decision whose caller leaves while its item is read is not written. Others that
+// share the exchange are.
+func TestCallerThatLeavesWhileItsItemIsRead(t *testing.T) {
+	server := testserver.Memcached(t)
+	var hold atomic.Bool
+	held, goOn := make(chan struct{}), make(chan struct{})
+	addr := testserver.Relay(t, server.Addr, func(answer []byte) bool {
+		if strings.HasSuffix(string(answer), "END\r\n") && hold.CompareAndSwap(true, false) {
+			close(held)
+			<-goOn
+		}
+		return false
+	})
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, addr)}}, nil)
+	th := throttler.New(b, nil)
+	policy := perHour(100)
+	if _, err := th.Take(t.Context(), policy.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	hold.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	left := make(chan error)
+	go func() { _, err := th.Take(ctx, policy.Charge("alice")); left <- err }()
+	<-held
+	cancel()
+	if err := <-left; !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want ErrUnavailable and context.Canceled", err)
+	}
+	close(goOn)
+	if d, err := th.Take(t.Context(), policy.Charge("alice")); err != nil || d.Limit(0).Used != 2 {
+		t.Errorf("used %d, %v; want 2", d.Limit(0).Used, err)
+	}
+}
+
 // fakeServer serves connections in place of Memcached: reply returns what to send
 // for a line. It returns the address, and the number of connections so far.
 func fakeServer(t *testing.T, reply func(line string) string) (addr string, dials *atomic.Int64) {
