@@ -79,15 +79,11 @@ func (s *server) probe(ctx context.Context) error {
 	if !ok {
 		deadline = time.Now().Add(s.deadline)
 	}
-	found, err := s.client.gets(deadline, []string{s.probeKey}, s.maxItemBytes)
+	items, err := s.client.gets(deadline, []string{s.probeKey}, s.maxItemBytes)
 	if err != nil {
 		return err
 	}
-	var old *stored
-	if item, ok := found[s.probeKey]; ok {
-		old = &item
-	}
-	_, err = s.client.swap(deadline, s.probeKey, old, []byte("probe"), 2)
+	_, err = s.client.swap(deadline, s.probeKey, items[0], []byte("probe"), 2)
 	return err
 }
 
