@@ -106,9 +106,10 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = append(c.idle, cn)
-	if c.closed {
-		c.closeIdle()
+	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
+		_ = cn.Close()
+	} else {
+		c.idle = append(c.idle, cn)
 	}
 	return nil
 }

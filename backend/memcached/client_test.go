@@ -95,3 +95,15 @@ func TestCloseDuringACall(t *testing.T) {
 		t.Errorf("%v, and %d idle connections", err, len(c.idle))
 	}
 }
+
+// What a server sends beyond a reply is never the reply to another call.
+func TestMoreThanTheReply(t *testing.T) {
+	c := pipeClient([]byte("END\r\nSTORED\r\n"))
+	deadline := time.Now().Add(10 * time.Second)
+	if _, err := c.gets(deadline, []string{"a"}, 1024); err != nil {
+		t.Fatal(err)
+	}
+	if written, err := c.swap(deadline, "a", stored{}, nil, 0); written || err == nil {
+		t.Errorf("written %t, %v; want an error, as of a new connection", written, err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,8 +140,12 @@ func TestServerThatHangs(t *testing.T) {
 			t.Errorf("an exchange %v after the breaker opened", e.Start.Sub(opened))
 		}
 	}
-	if c := events.checked; len(c) != 2 || !c[0].Open || c[0].Err == nil || c[1].Open || c[1].Shard != "a" || c[1].Err != nil {
-		t.Errorf("checks: %+v; want that of a, open, and closed", c)
+	c := slices.DeleteFunc(events.checked, func(e throttler.Checked) bool { return e.Shard != "a" })
+	if first := slices.IndexFunc(c, func(e throttler.Checked) bool { return e.Open }); first > 0 {
+		c = c[first:]
+	}
+	if len(c) != 2 || !c[0].Open || c[0].Err == nil || c[1].Open || c[1].Shard != "a" || c[1].Err != nil {
+		t.Errorf("checks: %+v; want that a is open, and closed", c)
 	}
 }
 
