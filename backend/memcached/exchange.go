@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Bounds of what is decided together: by one gets of that many items, and until
-// the partition's item has grown by that many times spillAt.
+// Bounds of what is decided together: that many decisions, by one gets of that many
+// items, and until the partition's item has grown by that many times spillAt.
 const (
 	maxTogether  = 256
 	growTogether = 2
@@ -22,7 +22,7 @@ const (
 func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
 	start, decisions := time.Now(), 0
-	for n < len(jobs) && len(keys) < maxTogether {
+	for n < min(len(jobs), maxTogether) && len(keys) < maxTogether {
 		j := jobs[n]
 		for _, name := range j.names {
 			if name.ownKey != "" {

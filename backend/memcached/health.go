@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -41,6 +42,7 @@ func (s *server) record(j *job, deadline time.Time, err error) {
 	}
 	timedOut := errors.Is(err, context.DeadlineExceeded)
 	switch {
+	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
 	case timedOut && deadline.Sub(s.started)-time.Duration(sentAt) < minWait, errors.Is(err, context.Canceled):
 	case timedOut, errors.As(err, new(serverError)):
 		s.fail(err)

@@ -236,7 +236,7 @@ func TestDeadlineOfItsOwn(t *testing.T) {
 // it may have charged only those whose write was on its way, which for one key is one
 // exchange for each pause: a decision whose caller has left is not written.
 func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
-	const goroutines, pauses, keys = 200, 8, 4
+	const goroutines, pauses, keys = 600, 8, 2
 	server := testserver.Memcached(t)
 	var events recorder
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, &memcachedbackend.Options{Observer: &events, Deadline: time.Second})
@@ -287,6 +287,9 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	largest := 0
 	for _, e := range events.sent {
 		largest = max(largest, e.Decisions)
+	}
+	if largest > 256 {
+		t.Errorf("%d decisions shared an exchange", largest)
 	}
 	lost = used - charged.Load()
 	t.Logf("%d decisions charged, %d failed, %d of which were charged; the largest exchange had %d", charged.Load(), failed.Load(), lost, largest)
