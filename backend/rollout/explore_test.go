@@ -456,10 +456,10 @@ func (s *site) probe(ctx context.Context, shard int) error {
 	s.w.mu.Lock()
 	health := s.shards[shard].health
 	s.w.mu.Unlock()
-	switch health {
-	case alive:
+	if health == alive {
 		return nil
-	case hung:
+	}
+	if health == hung {
 		<-ctx.Done()
 	}
 	return errLost
