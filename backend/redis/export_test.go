@@ -17,6 +17,15 @@ func (b *Backend) SetRoom(n int) {
 	l.room = n
 }
 
+// Trip opens the breaker of the primary of the first shard.
+func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(err) }
+
+// Open reports whether that breaker is open.
+func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
+
+// IsFault reports whether err says that a server does not serve.
+var IsFault = isFault
+
 const (
 	MaxFlights  = maxFlights
 	MaxWithLate = maxWithLate
