@@ -58,10 +58,10 @@ func (b *Backend) release(ctx context.Context, r *throttler.Request) (*outage, e
 				case <-ctx.Done():
 					return o, nil
 				}
-				if !o.answers.Load() {
+				if !o.ready.Load() {
 					return o, nil
 				}
-			case !o.answers.Load():
+			case !o.ready.Load():
 				p.mu.Unlock()
 				return o, nil
 			default:
@@ -78,8 +78,9 @@ func (b *Backend) release(ctx context.Context, r *throttler.Request) (*outage, e
 	return nil, nil
 }
 
-// handOver charges what c owes to the backend. p.mu is held, and released. After an
-// error, what may have been charged is not charged again, and the rest stays.
+// handOver charges what c owes to the backend, which decides about it from then on, if
+// its outage is ready. p.mu is held, and released. After an error, what may have been
+// charged is not charged again, and the rest stays.
 func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) error {
 	owed, charge, o := c.pending, c.charge, c.outage
 	c.pending, c.handing = nil, make(chan struct{})
@@ -111,12 +112,17 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 	c.pending = append(owed, c.pending...)
 	close(c.handing)
 	c.handing = nil
-	if len(c.pending) == 0 {
+	if len(c.pending) > 0 {
+		return err
+	}
+	state := c.state
+	if after.NumLimits() > 0 && !after.Degraded {
+		r := after.Request()
+		c.say(charge.Policy.Limits, r.Now, after.Results())
+	}
+	if c.state = state; o.ready.Load() {
+		c.state = nil
 		b.settled(c)
-		if after.NumLimits() > 0 && !after.Degraded {
-			r := after.Request()
-			c.say(charge.Policy.Limits, r.Now, after.Results())
-		}
 	}
 	return err
 }
@@ -146,8 +152,8 @@ func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage)
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	p.mu.Lock()
-	if c.outage != o || c.handing != nil {
-		p.mu.Unlock() // a request was faster
+	if c.outage != o || c.handing != nil || len(c.pending) == 0 && !o.ready.Load() {
+		p.mu.Unlock()
 		return
 	}
 	r := throttler.NewRequest(o.now(), c.charge)

@@ -24,10 +24,7 @@ func TestOutageHistories(t *testing.T) {
 	}
 	t.Logf("-outage-seed=%d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	histories := 60
-	if testing.Short() {
-		histories = 12
-	}
+	histories := 12
 	for range histories {
 		outageHistory(t, rng)
 	}
@@ -155,7 +152,7 @@ func TestNoSecondQuota(t *testing.T) {
 			for i := range 3 {
 				total += f.takes(i, 100, p, "alice")
 			}
-			if most := quota + 2*2; total > most {
+			if most := quota + 2; total > most {
 				t.Errorf("%d of %d allowed in all, want at most %d", total, quota, most)
 			}
 		})
@@ -177,10 +174,7 @@ func TestFloodOfKeys(t *testing.T) {
 			if got := f.takes(0, 12, p, "bob"); got != 4 {
 				t.Fatalf("bob was allowed %d, want 4", got)
 			}
-			flood := 40 * maxKeys
-			if testing.Short() {
-				flood = 8 * maxKeys
-			}
+			flood := 6 * maxKeys
 			for i := range flood {
 				for range perKey {
 					f.take(0, p.Charge(fmt.Sprint("flood", i)))

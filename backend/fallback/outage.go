@@ -17,7 +17,8 @@ import (
 const (
 	probeEvery   = 100 * time.Millisecond
 	probeTimeout = 250 * time.Millisecond
-	quietTime    = 2 * time.Second // without a failure, until the outage has ended
+	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
+	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	logEvery     = 10 * time.Second
 	closeTimeout = time.Second
 )
@@ -34,14 +35,16 @@ type outage struct {
 	probe throttler.Charge
 
 	answers atomic.Bool  // the shard has answered a probe since its last failure
+	ready   atomic.Bool  // and that was graceTime ago
 	over    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 	stats   counters     // since the last line of log
 
-	mu       sync.Mutex // guards what follows
-	err      error      // the last failure
-	failedAt time.Duration
-	silent   time.Duration // since when the shard has answered no probe
+	mu         sync.Mutex // guards what follows
+	err        error      // the last failure
+	failedAt   time.Duration
+	silent     time.Duration // since when the shard has answered no probe
+	answeredAt time.Duration // the first probe since
 }
 
 // outageOf returns the outage that err, of a decision about r, belongs to. It begins
@@ -68,6 +71,7 @@ func (b *Backend) outageOf(err error, r *throttler.Request) *outage {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.answers.Swap(false) {
+		o.ready.Store(false)
 		o.silent = now
 	}
 	o.err, o.failedAt = err, now
@@ -98,6 +102,9 @@ var probePolicy = &throttler.Policy{Name: "weir/probe", Limits: []throttler.Limi
 
 // watch probes the shard, and hands over to it what it has missed, until it has
 // answered for quietTime.
+//
+// It hands over at the first answer. The backend decides graceTime later: by then the
+// other processes have noticed the answer too, and handed over what they allowed.
 func (o *outage) watch() {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -108,22 +115,39 @@ func (o *outage) watch() {
 			return
 		case <-tick.C:
 		}
-		if !o.answers.Load() {
-			ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
-			o.answers.Store(o.asks(ctx))
-			cancel()
-		}
-		if now := o.b.elapsed(); logged < 0 || !o.answers.Load() && now-logged >= logEvery {
+		answeredFor := o.probed()
+		if now := o.b.elapsed(); logged < 0 || answeredFor < 0 && now-logged >= logEvery {
 			logged = now
 			o.log(slog.LevelWarn, "rate limit: a shard does not answer", slog.Duration("for", (now-o.began).Round(time.Millisecond)), slog.String("error", o.cause().Error()))
 		}
-		if o.answers.Load() {
-			o.b.handOverAll(o.b.closed, o)
-			if o.b.end(o) {
-				return
-			}
+		if answeredFor < 0 {
+			continue
+		}
+		o.ready.Store(answeredFor >= graceTime)
+		o.b.handOverAll(o.b.closed, o)
+		if o.b.end(o) {
+			return
 		}
 	}
+}
+
+// probed returns for how long the shard has answered, or -1. It probes the shard if it
+// did not.
+func (o *outage) probed() time.Duration {
+	if !o.answers.Load() {
+		ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
+		defer cancel()
+		if !o.asks(ctx) {
+			return -1
+		}
+		o.mu.Lock()
+		o.answeredAt = o.b.elapsed()
+		o.mu.Unlock()
+		o.answers.Store(true)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.elapsed() - o.answeredAt
 }
 
 // asks reports whether the shard makes charges.
@@ -138,6 +162,7 @@ func (o *outage) finish() {
 	defer cancel()
 	if o.answers.Load() || o.asks(ctx) {
 		o.answers.Store(true)
+		o.ready.Store(true)
 		o.b.handOverAll(ctx, o)
 	}
 	if o.b.holds(o) {
@@ -149,8 +174,8 @@ func (o *outage) finish() {
 func (b *Backend) end(o *outage) bool {
 	b.mu.Lock()
 	o.mu.Lock()
-	lasted := o.failedAt - o.began
-	over := o.answers.Load() && b.elapsed()-o.failedAt >= quietTime
+	lasted := max(o.answeredAt, o.failedAt) - o.began
+	over := o.ready.Load() && b.elapsed()-o.failedAt >= quietTime
 	o.mu.Unlock()
 	if over {
 		o.over.Store(true) // before the look: nothing is held for it from now on
