@@ -8,6 +8,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
+	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
@@ -33,6 +34,7 @@ type backends struct {
 	memory   *memorybackend.Backend  // nil if no backend is in memory
 	rollout  *rollout.Backend        // nil without flags
 	shadow   *shadow.Backend         // nil without a candidate
+	fallback *fallback.Backend       // nil if all counts live in memory
 	refusals *refusals.Backend       // nil without a refusal cache
 	closers  []func()
 }
@@ -50,6 +52,9 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 	err = b.openServing(ctx)
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)
+	}
+	if err == nil && c.backends.remote() {
+		err = b.openFallback()
 	}
 	if err == nil && c.backends.refusals.on {
 		err = b.openRefusals()
@@ -130,6 +135,19 @@ func (b *backends) openShadow(ctx context.Context) error {
 	}
 	b.closers = append(b.closers, s.Close)
 	b.serving, b.shadow = s, s
+	return nil
+}
+
+// openFallback decides while the others do not answer.
+func (b *backends) openFallback() error {
+	options := b.config.failures.options()
+	options.Log = b.log
+	f, err := fallback.New(b.serving, options)
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, f.Close)
+	b.serving, b.fallback = f, f
 	return nil
 }
 

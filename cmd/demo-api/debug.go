@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
@@ -39,6 +40,7 @@ type debugBackend struct {
 	Memory       *memorybackend.Stats   `json:"memory,omitempty"`
 	Rollout      *rollout.Stats         `json:"rollout,omitempty"`
 	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
+	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
 	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
 	Servers      []debugServer          `json:"servers,omitempty"` // of Redis, as of their last checks
 	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
@@ -101,6 +103,10 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		if b.shadow != nil {
 			s := b.shadow.Stats()
 			answer.Shadow = &s
+		}
+		if b.fallback != nil {
+			s := b.fallback.Stats()
+			answer.Fallback = &s
 		}
 		if b.refusals != nil {
 			s := b.refusals.Stats()

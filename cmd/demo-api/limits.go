@@ -28,9 +28,6 @@ func newLimits(c *config, b *backends, log *slog.Logger) *limits {
 		ExposeHeaders:    true,
 		Log:              log,
 	}}
-	if c.failClosed {
-		l.options.OnFailure = middleware.Closed
-	}
 	l.dry = newDryRuns(c)
 	return l
 }

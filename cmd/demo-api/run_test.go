@@ -62,8 +62,8 @@ func TestExampleIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	got := fmt.Sprint(c.listen, c.debugListen, c.deadline, c.failClosed, c.tokens.subjects)
-	if w := fmt.Sprint(want.listen, want.debugListen, want.deadline, want.failClosed, want.tokens.subjects); got != w {
+	got := fmt.Sprint(c.listen, c.debugListen, c.deadline, c.failures, c.tokens.subjects)
+	if w := fmt.Sprint(want.listen, want.debugListen, want.deadline, want.failures, want.tokens.subjects); got != w {
 		t.Errorf("got %s, want %s", got, w)
 	}
 	for name, p := range want.policies {
