@@ -64,12 +64,12 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 		c.OnNewNode(func(node *redis.Client) { node.AddHook(failLate{}) })
 		return c, nil
 	}
-	var c *redis.Client
+	server := o.Simple()
 	if o.MasterName != "" {
-		c = redis.NewFailoverClient(o.Failover())
-	} else {
-		c = redis.NewClient(o.Simple())
+		server.Addr, server.Network = o.MasterName, "tcp"
+		server.Dialer = newSentinels(&o).dialPrimary
 	}
+	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil
 }
@@ -93,7 +93,7 @@ func ClientOptions(addr string) *redis.Options {
 
 // boundedDialer returns the Dialer of o, or one that dials as o says, for connections
 // whose replies are bounded. The replies of a TLS connection are bounded behind TLS.
-func boundedDialer(o *redis.UniversalOptions) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func boundedDialer(o *redis.UniversalOptions) dialFunc {
 	dial := o.Dialer
 	if dial == nil {
 		d := &net.Dialer{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"sync"
 	"syscall"
 )
 
@@ -31,7 +32,12 @@ type boundedConn struct {
 	net.Conn
 	replies replies
 	err     error
+
+	closed func() // if not nil, called by the first Close
+	once   sync.Once
 }
+
+func (c *boundedConn) bounded() *boundedConn { return c }
 
 // boundedSocket is a boundedConn that lets go-redis see whether the server hung up
 // before it uses the connection again.
@@ -51,6 +57,14 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 		return sound, c.err
 	}
 	return n, err
+}
+
+// Close closes the connection.
+func (c *boundedConn) Close() error {
+	if c.closed != nil {
+		c.once.Do(c.closed)
+	}
+	return c.Conn.Close()
 }
 
 // replies follows the framing of RESP, the protocol of Redis. Each item of an array
