@@ -2,7 +2,6 @@ package redisbackend_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,7 +15,7 @@ import (
 func TestSentinelShard(t *testing.T) {
 	primary := testserver.Redis(t)
 	replica := testserver.RedisReplica(t, primary)
-	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, time.Minute)
+	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, testserver.Never)
 	b := newBackend(t, []redisbackend.Shard{{
 		Name:     "a",
 		Primary:  connect(t, sentinelOptions(sentinels)),

@@ -16,7 +16,7 @@ import (
 func TestContractSentinel(t *testing.T) {
 	primary := testserver.Redis(t)
 	testserver.RedisReplica(t, primary)
-	sentinels := testserver.Sentinel(t, "a", primary, 1, time.Minute)
+	sentinels := testserver.Sentinel(t, "a", primary, 1, testserver.Never)
 	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, sentinelOptions(sentinels))}))
 }
 

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// Never is a time that no test takes.
+const Never = time.Hour
+
 // Sentinels are Redis Sentinel processes that watch one primary and agree on its
 // failover.
 type Sentinels struct {
