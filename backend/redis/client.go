@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"time"
 
@@ -124,7 +125,7 @@ func (failLate) DialHook(dial redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
-			return failedConn{err}, nil
+			return failedConn{errors.Join(err)}, nil // go-redis takes a layer off the error, here Join's
 		}
 		return conn, nil
 	}

@@ -37,18 +37,18 @@ type sentinels struct {
 	answers []answer
 	problem error // why one of them does not answer
 	primary string
-	changed chan struct{} // closed when primary changes
+	heard   chan struct{} // closed, and replaced, after each answer
 	conns   map[*boundedConn]string
 }
 
-// answer is what one Sentinel says of the primary.
+// answer is what one Sentinel says of the primary. The zero value is none so far.
 type answer struct {
 	addr  string
 	epoch int64
 	until time.Time // how long it outlives older epochs, if it is only announced
 }
 
-// noAnswer is older than any answer.
+// noAnswer is what one says that does not answer. It is older than any answer.
 var noAnswer = answer{epoch: -1}
 
 const (
@@ -64,7 +64,7 @@ func newSentinels(o *redis.UniversalOptions) *sentinels {
 	s := &sentinels{
 		name: o.MasterName, dial: o.Dialer,
 		answers: make([]answer, len(o.Addrs)),
-		changed: make(chan struct{}),
+		heard:   make(chan struct{}),
 		conns:   make(map[*boundedConn]string),
 	}
 	for _, addr := range o.Addrs {
@@ -119,19 +119,24 @@ func (s *sentinels) keep(conn net.Conn, addr string) bool {
 	return true
 }
 
-// await returns the primary's address when a Sentinel has said it.
+// await returns the primary's address as soon as a Sentinel has said it, or an error
+// when none of them knows.
 func (s *sentinels) await(ctx context.Context) (string, error) {
 	for {
 		s.mu.Lock()
-		addr, changed, problem := s.primary, s.changed, s.problem
+		addr, heard, problem := s.primary, s.heard, s.problem
+		waits := slices.Contains(s.answers, answer{})
 		s.mu.Unlock()
 		if addr != "" {
 			return addr, nil
 		}
+		if !waits {
+			return "", fmt.Errorf("no Sentinel says where the primary of %q is: %w", s.name, problem)
+		}
 		select {
-		case <-changed:
+		case <-heard:
 		case <-ctx.Done():
-			return "", fmt.Errorf("no Sentinel says where the primary of %q is (%v): %w", s.name, problem, ctx.Err())
+			return "", fmt.Errorf("no Sentinel says where the primary of %q is: %w", s.name, ctx.Err())
 		}
 	}
 }
@@ -148,9 +153,7 @@ func (s *sentinels) use() {
 		return
 	}
 	// What was known may be old.
-	for i := range s.answers {
-		s.answers[i] = noAnswer
-	}
+	clear(s.answers)
 	s.primary, s.problem = "", nil
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
@@ -190,10 +193,10 @@ func (s *sentinels) watch(ctx context.Context, i int) {
 			err = s.ask(ctx, c, i)
 		}
 		if err != nil {
-			s.hear(ctx, i, noAnswer)
 			s.mu.Lock()
 			s.problem = err
 			s.mu.Unlock()
+			s.hear(ctx, i, noAnswer)
 			select {
 			case <-time.After(sentinelRetry):
 			case <-ctx.Done():
@@ -272,9 +275,9 @@ func (s *sentinels) hear(ctx context.Context, i int, a answer) {
 				old = append(old, c)
 			}
 		}
-		close(s.changed)
-		s.changed = make(chan struct{})
 	}
+	close(s.heard)
+	s.heard = make(chan struct{})
 	s.mu.Unlock()
 	for _, c := range old {
 		_ = c.Close()

@@ -1,9 +1,14 @@
 package redisbackend_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
@@ -39,6 +44,39 @@ func TestSentinelShard(t *testing.T) {
 	if stats := commandStats(t, newClient(t, replica.Addr)); stats["get"].calls == 0 {
 		t.Error("the replica answered no peek")
 	}
+}
+
+// A client asks all Sentinels, and leaves nothing behind.
+func TestSentinelClient(t *testing.T) {
+	primary := testserver.Redis(t)
+	sentinels := testserver.Sentinel(t, "shard-a", primary, 0, testserver.Never)
+	before := goleak.IgnoreCurrent()
+	dead := "127.0.0.1:0" // cannot be listened on
+	for _, test := range []struct {
+		name  string
+		addrs []string
+		want  string // in the error
+	}{
+		{"shard-a", sentinels.Addrs, ""},
+		{"shard-a", append([]string{dead, dead}, sentinels.Addrs[:1]...), ""},
+		{"shard-b", sentinels.Addrs, `no Sentinel says where the primary of "shard-b" is: ERR No such master with that name`},
+		{"shard-a", []string{dead}, `no Sentinel says where the primary of "shard-a" is: dial tcp`},
+		{"shard-a", []string{primary.Addr}, `no Sentinel says where the primary of "shard-a" is: ERR unknown command 'sentinel'`},
+	} {
+		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: test.addrs, MasterName: test.name, DialTimeout: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
+		_, err = th.Take(ctx, policy("core", perHour(5)).Charge("alice"))
+		cancel()
+		if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s by %v: got %v, want %q", test.name, test.addrs, err, test.want)
+		}
+		_ = c.Close()
+	}
+	goleak.VerifyNone(t, before)
 }
 
 func sentinelOptions(s *testserver.Sentinels) *redis.UniversalOptions {
