@@ -44,6 +44,7 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	if err != nil {
 		return nil, err
 	}
+	b.closers = append(b.closers, backend.Close) // before its clients
 	silent := warnAboutSilent(ctx, b.log, servers)
 	if err := backend.Load(ctx); err != nil && !silent {
 		b.log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
