@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,4 +164,47 @@ func TestHandshakeEndsWithContext(t *testing.T) {
 	if err := c.Ping(ctx).Err(); err == nil || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v: %v; want an error at the deadline of 50 ms", time.Since(began), err)
 	}
+}
+
+// go-redis 9.22 does not close a connection whose first command failed.
+func TestHungServerCostsNoConnections(t *testing.T) {
+	server := testserver.Redis(t)
+	server.Pause()
+	defer server.Resume()
+	var dialed, open atomic.Int64
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		dialed.Add(1)
+		open.Add(1)
+		return closing{conn, &open}, nil
+	}})
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := c.Ping(ctx).Err(); err == nil {
+			t.Error("a paused server answered")
+		}
+		cancel()
+	}
+	// One that was made too late for its caller waits for the next.
+	eventually(t, "the connections to be closed", func() bool { return open.Load() <= 2 })
+	if n := dialed.Load(); n < 5 {
+		t.Errorf("%d connections were made: the test tests nothing", n)
+	}
+}
+
+// closing counts a connection down when it is closed.
+type closing struct {
+	net.Conn
+	open *atomic.Int64
+}
+
+func (c closing) Close() error {
+	if err := c.Conn.Close(); err != nil {
+		return err // closed before
+	}
+	c.open.Add(-1)
+	return nil
 }

@@ -30,8 +30,9 @@ func boundReplies(conn net.Conn) net.Conn {
 
 type boundedConn struct {
 	net.Conn
-	replies replies
-	err     error
+	replies  replies
+	answered bool
+	err      error
 
 	closed func() // if not nil, called by the first Close
 	once   sync.Once
@@ -52,6 +53,14 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.answered = true
+	} else if err != nil && !c.answered {
+		// go-redis 9.22 leaves a connection whose first command failed to the garbage
+		// collector: a server that hangs would cost a file descriptor for each dial.
+		_ = c.Close()
+		c.err = err
+	}
 	if sound, reason := c.replies.follow(p[:n]); reason != "" {
 		c.err = fmt.Errorf("redisbackend: %v sent what no Redis server does: %s", c.RemoteAddr(), reason)
 		return sound, c.err

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -38,7 +40,7 @@ type sentinels struct {
 	problem error // why one of them does not answer
 	primary string
 	heard   chan struct{} // closed, and replaced, after each answer
-	conns   map[*boundedConn]string
+	conns   map[weak.Pointer[boundedConn]]string
 }
 
 // answer is what one Sentinel says of the primary. The zero value is none so far.
@@ -65,7 +67,7 @@ func newSentinels(o *redis.UniversalOptions) *sentinels {
 		name: o.MasterName, dial: o.Dialer,
 		answers: make([]answer, len(o.Addrs)),
 		heard:   make(chan struct{}),
-		conns:   make(map[*boundedConn]string),
+		conns:   make(map[weak.Pointer[boundedConn]]string),
 	}
 	for _, addr := range o.Addrs {
 		server := *o
@@ -109,14 +111,22 @@ func (s *sentinels) keep(conn net.Conn, addr string) bool {
 		_ = conn.Close()
 		return false
 	}
-	s.conns[c] = addr
-	c.closed = func() {
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
+	w := weak.Make(c)
+	s.conns[w] = addr
+	c.closed = func() { s.forget(w) }
+	runtime.AddCleanup(c, s.forget, w) // go-redis does not close all
+	return true
+}
+
+// forget forgets a connection that is closed, or garbage.
+func (s *sentinels) forget(w weak.Pointer[boundedConn]) {
+	s.mu.Lock()
+	_, kept := s.conns[w]
+	delete(s.conns, w)
+	s.mu.Unlock()
+	if kept {
 		s.leave()
 	}
-	return true
 }
 
 // await returns the primary's address as soon as a Sentinel has said it, or an error
@@ -270,8 +280,8 @@ func (s *sentinels) hear(ctx context.Context, i int, a answer) {
 	var old []*boundedConn
 	if newest.addr != "" && newest.addr != s.primary {
 		s.primary = newest.addr
-		for c, addr := range s.conns {
-			if addr != s.primary {
+		for w, addr := range s.conns {
+			if c := w.Value(); c != nil && addr != s.primary {
 				old = append(old, c)
 			}
 		}

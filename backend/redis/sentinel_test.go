@@ -1,11 +1,9 @@
 package redisbackend_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
@@ -63,18 +61,15 @@ func TestSentinelClient(t *testing.T) {
 		{"shard-a", []string{dead}, `no Sentinel says where the primary of "shard-a" is: dial tcp`},
 		{"shard-a", []string{primary.Addr}, `no Sentinel says where the primary of "shard-a" is: ERR unknown command 'sentinel'`},
 	} {
-		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: test.addrs, MasterName: test.name, DialTimeout: 20 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
-		_, err = th.Take(ctx, policy("core", perHour(5)).Charge("alice"))
-		cancel()
-		if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s by %v: got %v, want %q", test.name, test.addrs, err, test.want)
-		}
-		_ = c.Close()
+		t.Run(test.want, func(t *testing.T) {
+			o := patient(test.addrs...)
+			o.MasterName = test.name
+			b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: connect(t, o)}}, nil)
+			_, err := throttler.New(b, nil).Take(t.Context(), policy("core", perHour(5)).Charge("alice"))
+			if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%s by %v: got %v, want %q", test.name, test.addrs, err, test.want)
+			}
+		})
 	}
 	goleak.VerifyNone(t, before)
 }

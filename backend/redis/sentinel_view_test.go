@@ -1,8 +1,10 @@
 package redisbackend
 
 import (
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -34,8 +36,10 @@ func TestSentinelsAreBelievedByEpoch(t *testing.T) {
 	} {
 		closed := false
 		clear(s.conns)
-		s.conns[&boundedConn{Conn: failedConn{}, closed: func() { closed = true }}] = a
+		conn := &boundedConn{Conn: failedConn{}, closed: func() { closed = true }}
+		s.conns[weak.Make(conn)] = a
 		s.hear(t.Context(), step.sentinel, step.answer)
+		runtime.KeepAlive(conn)
 		if s.primary != step.primary || closed != step.closes {
 			t.Errorf("step %d: the primary is %q, a's connection closed: %v; want %q, %v", i, s.primary, closed, step.primary, step.closes)
 		}

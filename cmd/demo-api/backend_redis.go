@@ -40,7 +40,7 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	if failed != nil {
 		return nil, failed
 	}
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix})
+	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Deadline: b.config.patience()})
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +52,11 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	return backend, nil
 }
 
-// patient lets no timeout of the client end a decision before the configured deadline
-// does.
+// patience is a timeout that ends no decision before the configured deadline does.
+func (c *config) patience() time.Duration { return max(time.Second, c.deadline) }
+
 func (c *config) patient(o redis.UniversalOptions) *redis.UniversalOptions {
-	t := max(time.Second, c.deadline)
+	t := c.patience()
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t, t, t, t
 	return &o
 }
