@@ -512,6 +512,8 @@ func TestEmptyConfigIsTheDefault(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	f.Add("policies:\n  core: {limits: [{quota: 5, window: 90s, aligned: true}]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 'rediss://u:p@a/1', tls: {server_name: b}, username: u, password_file: p}\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, sentinel: {master: m, addrs: ['a:1']}, replicas: ['b:1'], tls: true}\n    - {name: b, cluster: ['a:1']}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
