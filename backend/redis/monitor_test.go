@@ -217,7 +217,7 @@ func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 	o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, *target.Load())
 	}
-	either := redis.NewClient(o)
+	either := redis.NewClient(o.Simple())
 	t.Cleanup(func() { _ = either.Close() })
 	clk := r.clock
 	r.bench = newBench(t, r.client, either)
@@ -347,7 +347,7 @@ func TestChecksThatAreDenied(t *testing.T) {
 		}
 		o := patient(addr)
 		o.Username, o.Password = "weir", "secret"
-		c := redis.NewClient(o)
+		c := redis.NewClient(o.Simple())
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}

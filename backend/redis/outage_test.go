@@ -242,7 +242,7 @@ func TestRestarts(t *testing.T) {
 	server := testserver.Redis(t)
 	o := patient(server.Addr)
 	o.PoolSize = 1
-	c := redis.NewClient(o)
+	c := redis.NewClient(o.Simple())
 	t.Cleanup(func() { _ = c.Close() })
 	b, e := newObserved(t, c, redisbackend.Options{})
 	p := policy("core", perHour(100))
@@ -465,7 +465,7 @@ func TestServersThatCannotServe(t *testing.T) {
 			do([]any{"acl", "setuser", "weir", "on", ">secret", "~*", "+@all"})
 			o := patient(server.Addr)
 			o.Username, o.Password = "weir", "secret"
-			c := redis.NewClient(o)
+			c := redis.NewClient(o.Simple())
 			t.Cleanup(func() { _ = c.Close() })
 			b, _ := newObserved(t, c, redisbackend.Options{})
 			p := policy("core", perHour(1<<30))
@@ -565,7 +565,7 @@ func TestDecisionsThatAreNotPermitted(t *testing.T) {
 	}
 	o := patient(server.Addr)
 	o.Username, o.Password = "weir", "secret"
-	c := redis.NewClient(o)
+	c := redis.NewClient(o.Simple())
 	t.Cleanup(func() { _ = c.Close() })
 	b, e := newObserved(t, c, redisbackend.Options{})
 	logs := policy("log", throttler.Limit{Quota: 100, Window: time.Hour, Algorithm: throttler.SlidingLog})
