@@ -1,27 +1,31 @@
 GOLANGCI_VERSION = v2.15.0
 GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 
-# The product, and the modules with dependencies of their own.
-MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod)))
-EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
+# The library, and the modules with dependencies of their own.
+MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
+# GOWORK=off: a module must build by its own go.mod.
+EACH = set -e; export GOWORK=off; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz
+# Where scripts/prometheus.sh puts what is not installed.
+export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
+
+.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz vulncheck
 
 ## test: check the code, and run all tests
-test: lint luacheck test-32bit test-go
+test: lint luacheck alerts test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
-# MODULES=. leaves all modules but the product out.
-test-go: servers
+# MODULES=. leaves all modules but the library out.
+test-go: servers prometheus
 	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.
 test-32bit:
-	@GOARCH=386 go vet ./...
+	@GOARCH=386 go vet work
 	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
 		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./throttler ./middleware ./backend/memory ./internal/...; \
 	else echo "not an amd64 machine: the tests were not run for 386"; fi
@@ -41,6 +45,13 @@ luacheck:
 			go run ./scripts/joinlua $$script >bin/$$script.lua && luacheck --quiet bin/$$script.lua || exit 1; \
 		done; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
+
+## alerts: test the alert rules, where promtool can be had
+alerts: prometheus
+	@if command -v promtool >/dev/null; then cd prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
+
+prometheus:
+	@scripts/prometheus.sh bin/prometheus
 
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
@@ -67,7 +78,11 @@ bench-peers: servers
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers
-	@go test -list='^Fuzz' ./... | awk '/^Fuzz/ {name[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, name[i]; n = 0}' | \
+	@go test -list='^Fuzz' work | awk '/^Fuzz/ {name[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, name[i]; n = 0}' | \
 	while read -r package name; do \
 		go test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(strip $(FUZZTIME)) $$package || exit 1; \
 	done
+
+## vulncheck: vulnerabilities known of, that the code can reach; it needs the database on the web
+vulncheck:
+	@$(EACH) go run golang.org/x/vuln/cmd/govulncheck@latest ./...; done

@@ -9,10 +9,12 @@ require (
 	github.com/gorilla/websocket v1.5.3
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/weir-go/weir v0.0.0-00010101000000-000000000000
+	go.uber.org/goleak v1.3.0 // indirect
 )
 
 require (
 	github.com/go-chi/chi/v5 v5.5.0 // indirect
 	github.com/google/go-querystring v1.2.0 // indirect
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 )

@@ -34,8 +34,10 @@ type Options struct {
 	// counts in memory never does. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// OnFailure selects what a request gets when the backend does not answer.
-	// The zero value is Open.
+	// OnFailure selects what a request gets when the backend does not answer. The
+	// zero value is Open. A choice for each policy, and limits that hold meanwhile,
+	// are backend/fallback's: what it decides is carried out, without rate headers,
+	// and an error that wraps throttler.ErrFailClosed is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header,
@@ -180,7 +182,9 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.serveUndecided(w, e, next, err)
 		return
 	}
-	t.reporter.succeeded(d.Charges())
+	if !d.Degraded {
+		t.reporter.succeeded(d.Charges())
+	}
 	e.d = d
 	if t.DryRun != nil {
 		t.DryRun(r, d)
@@ -217,7 +221,8 @@ func (t *throttle) classifyRequest(e *entry) {
 }
 
 // take asks for a decision about e's charges. Where there is one, of t's only
-// rule, it needs no memory but the decision's.
+// rule, it needs no memory but the decision's. A decision about no charges, or none,
+// does not say what was asked.
 func (t *throttle) take(e *entry) (throttler.Decision, error) {
 	e.call.e = e
 	defer e.call.end()
@@ -228,7 +233,7 @@ func (t *throttle) take(e *entry) (throttler.Decision, error) {
 	e.marks[0] = t.only.mark
 	t.warn(e.received, &c)
 	d, err := t.throttler.Take(&e.call, c)
-	if err != nil {
+	if err != nil || len(d.Charges()) == 0 {
 		e.charges = []throttler.Charge{c}
 	}
 	return d, err
@@ -280,7 +285,7 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 }
 
 // serveUndecided handles a request without a decision. It is served only if the
-// backend could not answer and Open was chosen, or in a dry run.
+// backend could not answer and nothing says that it is closed then, or in a dry run.
 func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.charges}
@@ -289,7 +294,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 		f.outcome = servedInDryRun
 	case wrong:
 		f.outcome = answered500
-	case t.OnFailure == Closed:
+	case t.OnFailure == Closed || errors.Is(err, throttler.ErrFailClosed):
 		f.outcome = answered503
 	}
 	t.fail(e.received, f)

@@ -80,7 +80,11 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		b = append(append(append(b, ", and "...), s.charge.Policy.Name...), " allows no more than "...)
 		return append(strconv.AppendInt(b, s.limit.Capacity(), 10), " at once."...)
 	}
-	b = strconv.AppendInt(append(append(b, s.charge.Policy.Name...), " allows "...), s.limit.Quota, 10)
+	allows := " allows "
+	if d.Degraded {
+		allows = " allows, at the moment, a part of "
+	}
+	b = strconv.AppendInt(append(append(b, s.charge.Policy.Name...), allows...), s.limit.Quota, 10)
 	b = append(append(append(b, " per "...), formatDuration(s.limit.Window)...), ". Try again in "...)
 	return append(strconv.AppendInt(b, wait, 10), " s."...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -32,7 +33,12 @@ type StatusOptions struct {
 // classify determines what to report: a charge for each policy of interest; costs
 // do not matter. Of a policy with several limits, it reports the one nearest to
 // empty. Where nothing was charged yet, reset is now. A replica may answer, and
-// lag a little behind. A policy or an option that is not valid is an error that
+// lag a little behind. Policies whose counts cannot be read, while a shard does not
+// answer and the limits go on without it, are not among the resources, and named:
+//
+//	{"resources":{},"unavailable":["core"]}
+//
+// A policy or an option that is not valid is an error that
 // wraps [throttler.ErrInvalid]. Status panics if t is nil.
 func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions) (http.Handler, error) {
 	if t == nil {
@@ -69,21 +75,39 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
+type statusAnswer struct {
+	Resources   map[string]resource `json:"resources"`
+	Unavailable []string            `json:"unavailable,omitempty"`
+}
+
+// addUnavailable adds the names of the policies of charges.
+func (a *statusAnswer) addUnavailable(charges []throttler.Charge) {
+	for i := range charges {
+		if name := charges[i].Policy.Name; !slices.Contains(a.Unavailable, name) {
+			a.Unavailable = append(a.Unavailable, name)
+		}
+	}
+}
+
 func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.Deadline)
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	resources := make(map[string]resource)
+	answer := statusAnswer{Resources: make(map[string]resource)}
 	for _, group := range byPartition(s.classify.Charges(r)) {
 		d, err := s.throttler.Peek(ctx, group...)
 		if err != nil {
 			s.fail(w, r, group, err)
 			return
 		}
-		addResources(resources, d)
+		if d.Degraded {
+			answer.addUnavailable(group)
+			continue
+		}
+		addResources(answer.Resources, d)
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"resources": resources}) // the client may have left
+	_ = json.NewEncoder(w).Encode(answer) // the client may have left
 }
 
 func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {

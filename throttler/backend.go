@@ -80,7 +80,9 @@ func (r *Request) Charges() []Charge {
 	return r.many
 }
 
-// Settlement corrects the costs of an allowed decision.
+// Settlement corrects the costs of an allowed decision. A decision that was never
+// taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
+// that charges the costs at Now, room or no room.
 type Settlement struct {
 	Now     int64    // ms since the epoch
 	Charged Decision // as the same backend returned it

@@ -25,6 +25,11 @@ func (e *UnavailableError) Error() string {
 // Unwrap returns ErrUnavailable and the cause.
 func (e *UnavailableError) Unwrap() []error { return []error{ErrUnavailable, e.Err} }
 
+// ErrFailClosed is wrapped, with ErrUnavailable, by errors about policies that are
+// configured to allow nothing while the backend is unavailable, as package fallback
+// returns them. A caller that would serve on other failures must not serve on this one.
+var ErrFailClosed = errors.New("nothing is allowed until the backend answers")
+
 // ErrInvalid is wrapped by errors about an argument. The text names the field,
 // its value, and what would be right. Nothing was sent to the backend.
 var ErrInvalid = errors.New("invalid argument")

@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,8 @@ type Observer interface {
 	// backend is in use, and whenever its breaker opens or closes.
 	Checked(e Checked)
 
-	// Moved follows each change of the backend that keeps a count.
+	// Moved follows each change of the backend that keeps a count, and each that
+	// failed.
 	Moved(e Moved)
 }
 
@@ -97,16 +99,17 @@ type Checked struct {
 	Backend string // the package: "redisbackend"
 	Shard   string
 	Server  string // "primary", "replica 0"; in a cluster, the node's address
+	Replica bool   // of another server; Cut and Lag are about replicas alone
 
 	// Open reports that the server's breaker is open: it does not answer, and is
 	// sent no decisions.
 	Open bool
 
-	// Cut reports that a replica has lost its primary, or lags too far, and is
+	// Cut reports that the replica has lost its primary, or lags too far, and is
 	// not asked.
 	Cut bool
 
-	// Lag is how far a replica's counts may be behind; 0 for a primary.
+	// Lag is how far the replica's counts may be behind.
 	Lag time.Duration
 
 	// Skew is how far this process' clock is ahead of the server's, good to half a
@@ -117,11 +120,11 @@ type Checked struct {
 	Err error // why the server does not answer; may have addresses in it
 }
 
-// Moved is one change of the backend that keeps the counts of one charge.
+// Moved is one change of the backend that keeps a count, or a failure to change it.
 type Moved struct {
 	From, To string // the backends' names
-	Lost     bool   // From did not answer: the counts began at zero
-	Err      error
+	Lost     bool   // From has been down for too long: the count begins again
+	Err      error  // why it stays at From; may have addresses in it
 }
 
 // Unobserved is an Observer that ignores all events.
@@ -139,8 +142,11 @@ func (Unobserved) Checked(Checked) {}
 // Moved does nothing.
 func (Unobserved) Moved(Moved) {}
 
-// Observers returns an Observer that passes each event to all of them, in order.
-func Observers(all ...Observer) Observer { return observers(all) }
+// Observers returns an Observer that passes each event to all of them, in order. Those
+// that are nil are left out.
+func Observers(all ...Observer) Observer {
+	return observers(slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil }))
+}
 
 type observers []Observer
 
@@ -179,7 +185,11 @@ func (t *Throttler) observe(ctx context.Context, op Op, charges []Charge, start 
 		t.observer.Decided(ctx, e)
 		return
 	}
-	if op != OpSettle && !d.Allowed {
+	switch {
+	case op == OpSettle || d.Allowed:
+	case d.NumLimits() == 0: // the backend panics
+		e.Outcome, e.Policy = OutcomeUnavailable, charges[0].Policy.Name
+	default:
 		e.Outcome = OutcomeRefused
 	}
 	e.Degraded = d.Degraded

@@ -60,6 +60,30 @@ func TestObserverSeesEachDecision(t *testing.T) {
 	}
 }
 
+// panicking is a backend that panics.
+type panicking struct{ throttler.Backend }
+
+func (panicking) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+	panic("a fault of the backend")
+}
+
+func TestObserverSeesPanics(t *testing.T) {
+	seen := new(recorder)
+	th := throttler.New(panicking{}, &throttler.Options{Observer: throttler.Observers(nil, seen)})
+	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic went no further")
+			}
+		}()
+		_, _ = th.Take(t.Context(), hour.Charge("a"))
+	}()
+	if e := seen.last(); e.Outcome != throttler.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
+		t.Errorf("the observer saw %+v; want %v", e, throttler.OutcomeUnavailable)
+	}
+}
+
 // outcomes counts decisions by policy and outcome.
 type outcomes struct {
 	throttler.Unobserved

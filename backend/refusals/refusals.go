@@ -9,7 +9,8 @@
 // keys, costs and limits in the same order, were refused less than
 // [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
 // refusal's, and must be before every time that the refusal names: the RetryAt
-// of a limit that refused, the ResetAt of any limit. A smaller cost, a clock that
+// of a limit that refused, the ResetAt of any limit. Refusals that were made without
+// the shared counts are not remembered. A smaller cost, a clock that
 // steps back and the end of a window all go to the backend.
 //
 // What this process does takes effect at once. A settlement or a refund made
@@ -172,7 +173,7 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 	case d.Allowed:
 		b.versions.take(r.Charges(), counts, &d)
 		return d, nil
-	case !isWhole(&d, r.Charges()) || b.optsOut(r.Charges()):
+	case d.Degraded || !isWhole(&d, r.Charges()) || b.optsOut(r.Charges()):
 		return d, nil
 	}
 	known := newRefusal(id, &d, asked, &before)

@@ -440,3 +440,29 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 	}()
 	_, _ = refusals.New(nil, nil)
 }
+
+// degraded refuses without the shared counts.
+type degraded struct{ throttler.Backend }
+
+func (degraded) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	d := throttler.NewDecision(r)
+	d.Degraded = true
+	d.Results()[0] = throttler.Result{Used: 5, ResetAt: r.Now + 60_000, RetryAt: r.Now + 60_000}
+	return d, nil
+}
+
+// TestDegradedRefusalsAreNotRemembered has a refusal that is true only while the
+// backend does not answer.
+func TestDegradedRefusalsAreNotRemembered(t *testing.T) {
+	b := open(t, degraded{}, nil)
+	th := throttler.New(b, nil)
+	for range 3 {
+		d, err := th.Take(t.Context(), core.Charge("alice"))
+		if err != nil || d.Allowed || !d.Degraded {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+	}
+	if s := b.Stats(); s.Answered != 0 || s.Asked != 3 {
+		t.Errorf("got %+v, want none answered from memory", s)
+	}
+}

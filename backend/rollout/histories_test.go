@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 	"github.com/redis/go-redis/v9"
@@ -140,33 +139,40 @@ func TestHistoriesWhileCountsMove(t *testing.T) {
 	}
 }
 
-func redisClient(t testing.TB, addr string) *redis.Client {
-	o := redisbackend.ClientOptions(addr)
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second // a busy machine is no failure
-	c := redis.NewClient(o)
+func redisClient(t testing.TB, addr string) redis.UniversalClient {
+	t.Helper()
+	const long = 20 * time.Second // a busy machine is no failure
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{
+		Addrs: []string{addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-func memcachedClient(t testing.TB, addr string) *memcache.Client {
+func memcachedClient(t testing.TB, addr string) *memcachedbackend.Client {
 	c := memcachedbackend.NewClient(addr)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Store {
-	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
+	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 
 func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) handoff.Store {
-	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
+	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

@@ -104,14 +104,20 @@ func weirBackend(c Config) (throttler.Backend, func(), error) {
 		})
 		return backend, func() {}, nil
 	}
-	client := redis.NewClient(redisbackend.ClientOptions(c.Redis))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{c.Redis}})
+	if err != nil {
+		return nil, nil, err
+	}
 	closeAll := func() { _ = client.Close() }
 	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
 	if err != nil {
 		closeAll()
 		return nil, nil, err
 	}
-	return backend, closeAll, nil
+	return backend, func() {
+		backend.Close()
+		closeAll()
+	}, nil
 }
 
 // weirLimiter decides under one policy, or under two together.

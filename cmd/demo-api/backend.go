@@ -8,12 +8,15 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
+	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -25,11 +28,14 @@ const startTimeout = time.Second
 type backends struct {
 	config   *config
 	log      *slog.Logger
+	observed observation
 	serving  throttler.Backend
-	memory   *memorybackend.Backend // nil if no backend is in memory
-	rollout  *rollout.Backend       // nil without flags
-	shadow   *shadow.Backend        // nil without a candidate
-	refusals *refusals.Backend      // nil without a refusal cache
+	redis    []*redisbackend.Backend // one for each list of shards
+	memory   *memorybackend.Backend  // nil if no backend is in memory
+	rollout  *rollout.Backend        // nil without flags
+	shadow   *shadow.Backend         // nil without a candidate
+	fallback *fallback.Backend       // nil if all counts live in memory
+	refusals *refusals.Backend       // nil without a refusal cache
 	closers  []func()
 }
 
@@ -38,10 +44,17 @@ type backends struct {
 func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	b := &backends{config: c, log: log}
-	err := b.openServing(ctx)
+	observed, err := newObservation(log)
+	if err != nil {
+		return nil, err
+	}
+	b := &backends{config: c, log: log, observed: observed}
+	err = b.openServing(ctx)
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)
+	}
+	if err == nil && c.backends.remote() {
+		err = b.openFallback()
 	}
 	if err == nil && c.backends.refusals.on {
 		err = b.openRefusals()
@@ -51,6 +64,15 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 		return nil, err
 	}
 	return b, nil
+}
+
+// clock returns what decisions go by: this process' clock, or with Redis, that clock
+// corrected by the servers'.
+func (b *backends) clock() clock.Clock {
+	if len(b.redis) == 0 {
+		return clock.System{}
+	}
+	return b.redis[0].Clock()
 }
 
 // close closes what was opened, in reverse order.
@@ -89,7 +111,7 @@ func (b *backends) openServing(ctx context.Context) error {
 	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
 	}
-	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true})
+	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true, Observer: b.observed.observer})
 	if err != nil {
 		return err
 	}
@@ -113,6 +135,19 @@ func (b *backends) openShadow(ctx context.Context) error {
 	}
 	b.closers = append(b.closers, s.Close)
 	b.serving, b.shadow = s, s
+	return nil
+}
+
+// openFallback decides while the others do not answer.
+func (b *backends) openFallback() error {
+	options := b.config.failures.options()
+	options.Log = b.log
+	f, err := fallback.New(b.serving, options)
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, f.Close)
+	b.serving, b.fallback = f, f
 	return nil
 }
 

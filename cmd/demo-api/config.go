@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/throttler"
 )
@@ -22,7 +23,7 @@ type config struct {
 	tokens         tokensConfig
 	trustedProxies []netip.Prefix
 	deadline       time.Duration
-	failClosed     bool
+	failures       failuresConfig
 }
 
 func defaultConfig() *config {
@@ -34,6 +35,7 @@ func defaultConfig() *config {
 		dryRuns:     map[string]*throttler.Policy{},
 		tokens:      defaultTokens(),
 		deadline:    50 * time.Millisecond,
+		failures:    failuresConfig{policies: map[string]fallback.Choice{}},
 	}
 }
 
@@ -60,7 +62,8 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	c := defaultConfig()
 	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "flags", "shadow",
-		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline", "on_failure")
+		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
+		"on_failure", "open_for", "processes")
 	if v := f["listen"]; !v.missing() {
 		c.listen = v.address(hostOptional)
 	}
@@ -71,7 +74,8 @@ func (r *reader) config(text []byte) (*config, error) {
 		}
 	}
 	c.backends.read(f)
-	c.readPolicies(f["policies"])
+	c.readFailures(f)
+	c.readPolicies(f["policies"], f["processes"])
 	c.readRefusals(f["refusal_cache"])
 	c.readDryRuns(f["dry_runs"])
 	if v := f["tokens"]; !v.missing() {
@@ -80,9 +84,6 @@ func (r *reader) config(text []byte) (*config, error) {
 	c.readTrustedProxies(f["trusted_proxies"])
 	if v := f["deadline"]; !v.missing() {
 		c.readDeadline(v)
-	}
-	if v := f["on_failure"]; !v.missing() {
-		c.failClosed = v.oneOf("open", "closed") == "closed"
 	}
 	return c, r.err()
 }
@@ -165,6 +166,11 @@ func (c *config) warnings() []string {
 	}
 	if c.debugListen != "" && !isLoopback(c.debugListen) {
 		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", c.debugListen))
+	}
+	for _, s := range slices.Concat(c.backends.shards, c.backends.resharded) {
+		if s.exposed {
+			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", s.name))
+		}
 	}
 	if c.backends.flags != "" {
 		if err := flagfile.Check(c.backends.flags); err != nil {

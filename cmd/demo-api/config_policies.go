@@ -46,10 +46,14 @@ func defaultPolicies() map[string]*throttler.Policy {
 
 const policiesMustBe = "a mapping of policies by their names"
 
-func (c *config) readPolicies(v value) {
+func (c *config) readPolicies(v, processes value) {
 	for _, e := range v.entries(policiesMustBe) {
-		if p := readPolicy(e.key, e.value); p != nil {
+		p, f := readPolicy(e.key, e.value, "limits", "on_failure")
+		if p != nil {
 			c.policies[e.key] = p
+		}
+		if v := f["on_failure"]; !v.missing() {
+			c.failures.policies[e.key] = v.choice(processes)
 		}
 	}
 }
@@ -60,26 +64,27 @@ func (c *config) readDryRuns(v value) {
 			e.value.problem("%s limits no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
 			continue
 		}
-		if p := readPolicy(e.key+dryRunSuffix, e.value); p != nil {
+		if p, _ := readPolicy(e.key+dryRunSuffix, e.value, "limits"); p != nil {
 			c.dryRuns[e.key] = p
 		}
 	}
 }
 
-// readPolicy returns nil if the policy is wrong.
-func readPolicy(name string, v value) *throttler.Policy {
+// readPolicy returns the policy v, or nil if it is wrong, and what v has under keys.
+func readPolicy(name string, v value, keys ...string) (*throttler.Policy, map[string]value) {
 	before := len(v.r.problems)
+	f := v.fields(keys...)
 	p := &throttler.Policy{Name: name}
-	limits := v.fields("limits")["limits"].items("a list of limits")
+	limits := f["limits"].items("a list of limits")
 	for _, item := range limits {
 		p.Limits = append(p.Limits, readLimit(item))
 	}
 	if len(v.r.problems) > before {
-		return nil
+		return nil, f
 	}
 	err := p.Validate()
 	if err == nil {
-		return p
+		return p, f
 	}
 	at := v
 	for i := range p.Limits { // which one is it?
@@ -90,7 +95,7 @@ func readPolicy(name string, v value) *throttler.Policy {
 		}
 	}
 	at.problem("%s", strings.TrimPrefix(err.Error(), "throttler: "))
-	return nil
+	return nil, f
 }
 
 func readLimit(v value) throttler.Limit {

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
 )
@@ -24,16 +27,16 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
+			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`demo.yaml:2: unknown key limit; the keys here are limits`,
+			`demo.yaml:2: unknown key limit; the keys here are limits, on_failure`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`demo.yaml:4: unknown key nam; the keys here are name, primary, replicas`,
+			`demo.yaml:4: unknown key nam; the keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
 			`demo.yaml:2: unknown key shard; the keys here are shards, resharded`,
@@ -117,7 +120,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:5: redis.shards[1].name is "a", as redis.shards[0].name is; names must differ, because keys find their shard by it`,
 		}, {
 			"shard without a primary", "backend: redis\nredis:\n  shards:\n    - {name: a}\n",
-			`demo.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:8080`,
+			`demo.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0; or there must be sentinel or cluster in its place`,
 		}, {
 			"replica without a port", "backend: redis\nredis:\n  shards:\n    - name: a\n      primary: 127.0.0.1:1\n      replicas: [127.0.0.1:2, localhost]\n",
 			`demo.yaml:6: redis.shards[0].replicas[1] is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,
@@ -222,22 +225,41 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:2: debug_listen is "127.0.0.1:81"; it must be another address than listen`,
 		}, {
 			"a value without end", "on_failure: " + strings.Repeat("a", 1000) + "\n",
-			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open or closed`,
+			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open, local or closed`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure`,
+			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
-			"unknown failure policy", "on_failure: local\n",
-			`demo.yaml:1: on_failure is "local"; it must be open or closed`,
+			"unknown failure policy", "on_failure: serve\n",
+			`demo.yaml:1: on_failure is "serve"; it must be open, local or closed`,
+		}, {
+			"unknown failure policy of a policy", "policies:\n  core: {limits: [{quota: 1, window: 1h}], on_failure: 503}\n",
+			`demo.yaml:2: policies.core.on_failure is "503"; it must be open, local or closed`,
+		}, {
+			"local without processes", "policies:\n  core:\n    limits: [{quota: 1, window: 1h}]\n    on_failure: local\non_failure: local\n",
+			"demo.yaml:4: policies.core.on_failure is local, which needs processes: how many demos share the backend, such as processes: 3\n" +
+				"demo.yaml:5: on_failure is local, which needs processes: how many demos share the backend, such as processes: 3",
+		}, {
+			"no processes", "on_failure: local\nprocesses: 0\n",
+			`demo.yaml:2: processes is "0"; it must be a whole number, 1 or more, in decimal digits, such as 60`,
+		}, {
+			"too many processes", "processes: 1048577\n",
+			`demo.yaml:1: processes is "1048577"; it must be at most 1048576`,
+		}, {
+			"open_for without a unit", "open_for: 60\n",
+			`demo.yaml:1: open_for is "60"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+		}, {
+			"a dry run has no outages", "dry_runs:\n  core: {limits: [{quota: 1, window: 1h}], on_failure: open}\n",
+			`demo.yaml:2: unknown key on_failure; the keys here are limits`,
 		}, {
 			"all at once", "on_failure: no\nlisten: 1\nlisten: 2\nfoo: 1\npolicies:\n  core: {limits: [{quota: 010, window: 5}]}\n  b: 3\nbackend: disk\n",
-			"demo.yaml:1: on_failure is \"no\"; it must be open or closed\n" +
+			"demo.yaml:1: on_failure is \"no\"; it must be open, local or closed\n" +
 				"demo.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
-				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure\n" +
+				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
-				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits\n" +
+				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure\n" +
 				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached",
 		},
 	} {
@@ -278,7 +300,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"listen: \x00\n":                                            "demo.yaml: control characters are not allowed",
 		strings.Repeat("[", 20_000):                                 "demo.yaml:1: exceeded max depth of 10000",
 		"policies: &p {core: *p}\n":                                 "demo.yaml:1: policies.core is the alias *p; write the value itself",
-		"policies:\n  <<: {core: 3}\n":                              "demo.yaml:2: unknown key core; the keys here are limits",
+		"policies:\n  <<: {core: 3}\n":                              "demo.yaml:2: unknown key core; the keys here are limits, on_failure",
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "demo.yaml:1: ",
 		"listen: *nowhere\n":                                        "demo.yaml:1: unknown anchor 'nowhere' referenced",
 	} {
@@ -404,6 +426,8 @@ func TestNumbersAreDecimal(t *testing.T) {
 	}
 }
 
+func at(addrs ...string) redis.UniversalOptions { return redis.UniversalOptions{Addrs: addrs} }
+
 func TestConfigIsReadWhole(t *testing.T) {
 	const text = `
 listen: "[::1]:9000"
@@ -421,13 +445,15 @@ refusal_cache: {except: [search, queue]}
 dry_runs:
   core: {limits: [{quota: 4, window: 90s}]}
 policies:
-  core: {limits: [{quota: 5, window: 90s, aligned: true}]}
+  core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local}
   burst: {limits: [{quota: 10, window: 1s, algorithm: token-bucket, burst: 30}]}
-  queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}]}
+  queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
 tokens: {key-1: {subject: alice}, key-2: {subject: alice}, bob: {}}
 trusted_proxies: [127.0.0.0/8, "fd00::/8"]
 deadline: 20ms
 on_failure: closed
+open_for: 1m
+processes: 3
 debug_listen: off
 `
 	got, err := parse("etc/demo.yaml", text)
@@ -439,10 +465,10 @@ debug_listen: off
 	want.backends = backendsConfig{
 		serving: "redis",
 		shards: []shardConfig{
-			{name: "a", primary: "127.0.0.1:7001", replicas: []string{"127.0.0.1:7002"}},
-			{name: "b", primary: "127.0.0.1:7003"},
+			{name: "a", primary: at("127.0.0.1:7001"), replicas: []string{"127.0.0.1:7002"}},
+			{name: "b", primary: at("127.0.0.1:7003")},
 		},
-		resharded: []shardConfig{{name: "a", primary: "127.0.0.1:7005"}},
+		resharded: []shardConfig{{name: "a", primary: at("127.0.0.1:7005")}},
 		servers:   []serverConfig{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}},
 		flags:     filepath.Join("etc", "flags.json"),
 		shadow:    "memory",
@@ -460,7 +486,7 @@ debug_listen: off
 	want.debugListen = ""
 	want.trustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	want.deadline = 20 * time.Millisecond
-	want.failClosed = true
+	want.failures = failuresConfig{choice: fallback.Closed, policies: map[string]fallback.Choice{"core": fallback.Local, "queue": fallback.Open}, processes: 3, openFor: time.Minute}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -508,7 +534,9 @@ func TestEmptyConfigIsTheDefault(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	f.Add("policies:\n  core: {limits: [{quota: 5, window: 90s, aligned: true}]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
-	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 'rediss://u:p@a/1', tls: {server_name: b}, username: u, password_file: p}\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, sentinel: {master: m, addrs: ['a:1']}, replicas: ['b:1'], tls: true}\n    - {name: b, cluster: ['a:1']}\n")
+	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: local\nprocesses: 3\nopen_for: 1m\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
 	f.Fuzz(func(t *testing.T, text string) {

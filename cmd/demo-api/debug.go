@@ -2,10 +2,13 @@ package main
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
+	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
@@ -18,12 +21,16 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "no such page; /debug lists them")
 	})
-	pages := map[string]string{"/debug/backend": "what the backends have done since the start, and dry runs"}
+	pages := map[string]string{
+		"/debug/backend": "what the backends have done since the start, and dry runs",
+		"/metrics":       "decisions, servers and moves, for Prometheus",
+	}
 	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
 	r.Get("/", list)
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Get("/debug/backend", getBackend(b, dry))
+	r.Method(http.MethodGet, "/metrics", b.observed.metrics)
 	return r
 }
 
@@ -33,8 +40,48 @@ type debugBackend struct {
 	Memory       *memorybackend.Stats   `json:"memory,omitempty"`
 	Rollout      *rollout.Stats         `json:"rollout,omitempty"`
 	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
+	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
 	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
+	Servers      []debugServer          `json:"servers,omitempty"` // of Redis, as of their last checks
 	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
+}
+
+// debugServer is what is known of a Redis server.
+type debugServer struct {
+	Shard   string  `json:"shard"`
+	Server  string  `json:"server"`
+	Checked string  `json:"checked"`          // when
+	Error   string  `json:"error,omitempty"`  // why it does not answer
+	Open    bool    `json:"breaker_open"`     // it is sent no decisions
+	Role    string  `json:"role,omitempty"`   // "master" or "slave", if it reports it
+	Cut     string  `json:"cut,omitempty"`    // why a replica is not asked
+	Lag     float64 `json:"lag_seconds"`      // of a replica, at most
+	Offset  int64   `json:"offset,omitempty"` // in the sequence of writes
+
+	// How far this process' clock is ahead, and what that is good to.
+	Skew       *float64 `json:"skew_seconds,omitempty"`
+	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
+}
+
+func debugServers(all []redisbackend.ServerState) []debugServer {
+	servers := make([]debugServer, len(all))
+	for i, s := range all {
+		servers[i] = debugServer{
+			Shard: s.Shard, Server: s.Server, Checked: s.At.UTC().Format(time.RFC3339Nano),
+			Open: s.Open, Role: s.Role, Lag: s.Lag.Seconds(), Offset: s.Offset,
+		}
+		if s.Err != nil {
+			servers[i].Error = s.Err.Error()
+		}
+		if s.CutReason != nil {
+			servers[i].Cut = s.CutReason.Error()
+		}
+		if s.SkewKnown {
+			skew, within := s.Skew.Seconds(), s.SkewWithin.Seconds()
+			servers[i].Skew, servers[i].SkewWithin = &skew, &within
+		}
+	}
+	return servers
 }
 
 type debugDryRun struct {
@@ -57,9 +104,16 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 			s := b.shadow.Stats()
 			answer.Shadow = &s
 		}
+		if b.fallback != nil {
+			s := b.fallback.Stats()
+			answer.Fallback = &s
+		}
 		if b.refusals != nil {
 			s := b.refusals.Stats()
 			answer.RefusalCache = &s
+		}
+		for _, r := range b.redis {
+			answer.Servers = append(answer.Servers, debugServers(r.Servers())...)
 		}
 		for name, counts := range dry.counts {
 			answer.DryRuns[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}

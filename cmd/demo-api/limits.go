@@ -20,16 +20,14 @@ type limits struct {
 }
 
 func newLimits(c *config, b *backends, log *slog.Logger) *limits {
-	l := &limits{config: c, throttler: throttler.New(b.serving, nil), log: log, options: middleware.Options{
+	observed := throttler.New(b.serving, &throttler.Options{Clock: b.clock(), Observer: b.observed.observer})
+	l := &limits{config: c, throttler: observed, log: log, options: middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
 		RateLimitFields:  true,
 		ExposeHeaders:    true,
 		Log:              log,
 	}}
-	if c.failClosed {
-		l.options.OnFailure = middleware.Closed
-	}
 	l.dry = newDryRuns(c)
 	return l
 }

@@ -114,8 +114,8 @@ known, demo-alice or demo-bob, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
-A second listener, on a free loopback port that the demo prints, has /debug: what
-the backends have done, and dry runs.
+A second listener, on a free loopback port that the demo prints, has /debug, what
+the backends have done and dry runs, and /metrics for Prometheus.
 `
 
 // configure reads the arguments. It returns flag.ErrHelp if there is nothing

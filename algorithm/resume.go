@@ -1,0 +1,23 @@
+package algorithm
+
+import "github.com/weir-go/weir/throttler"
+
+// Resume returns a state that counts what reported says of limits at now: Used until
+// ResetAt. It is for a store that knows of a count only what a decision said about it.
+// What a result does not say, when the units were charged, is taken to be now: a
+// sliding window or log counts them up to a window longer, never shorter.
+func Resume(limits []throttler.Limit, now int64, reported []throttler.Result) State {
+	s := State{records: make([]record, len(limits))}
+	for i := range limits {
+		l, r := limitOf(&limits[i]), &s.records[i]
+		r.kind, r.window = l.kind, l.window
+		switch used, resetAt := reported[i].Used, reported[i].ResetAt; {
+		case resetAt <= now:
+		case kinds[l.kind].algorithm == throttler.FixedWindow:
+			r.at, r.count = resetAt, used
+		case used > 0:
+			l.kind.counter().charge(r, l, used, now)
+		}
+	}
+	return s
+}

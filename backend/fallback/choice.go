@@ -1,0 +1,63 @@
+package fallback
+
+import (
+	"fmt"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Choice is what requests get while the backend does not answer. A greater choice is
+// stricter.
+type Choice uint8
+
+const (
+	// Open allows everything and charges nothing. The decision is about no charges.
+	Open Choice = iota
+
+	// Local decides by this process's share of each quota. A charge that fits a quota
+	// but not the share fails as under Closed.
+	Local
+
+	// Closed allows nothing: decisions fail with an error that wraps
+	// throttler.ErrFailClosed.
+	Closed
+)
+
+var choiceNames = [...]string{"open", "local", "closed"}
+
+// String returns "open", "local" or "closed".
+func (c Choice) String() string {
+	if int(c) < len(choiceNames) {
+		return choiceNames[c]
+	}
+	return fmt.Sprintf("Choice(%d)", uint8(c))
+}
+
+// ParseChoice returns the choice of that name: "open", "local" or "closed".
+func ParseChoice(name string) (Choice, error) {
+	for c := range choiceNames {
+		if choiceNames[c] == name {
+			return Choice(c), nil
+		}
+	}
+	return 0, invalid("choice is %q; it must be one of %q", name, choiceNames)
+}
+
+// of returns the choice for the policy of that name.
+func (b *Backend) of(policy string) Choice {
+	if choice, ok := b.policies[policy]; ok {
+		return choice
+	}
+	return b.onFailure
+}
+
+// choiceOf returns the strictest choice of charges, and the policy that makes it.
+func (b *Backend) choiceOf(charges []throttler.Charge) (strictest Choice, policy string) {
+	for i := range charges {
+		name := charges[i].Policy.Name
+		if choice := b.of(name); i == 0 || choice > strictest {
+			strictest, policy = choice, name
+		}
+	}
+	return strictest, policy
+}

@@ -1,0 +1,207 @@
+package fallback
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// count is what this process knows of the count of one (policy, key).
+type count struct {
+	name name
+
+	// What the backend last said, when, and of which limits.
+	limits   []throttler.Limit
+	readings []reading
+	saidAt   int64
+
+	// state counts under the shares, from what was said: what was allowed here since.
+	// It is nil until a local decision needs it, and again when the backend has
+	// spoken.
+	state *algorithm.State
+
+	// What is to be charged to the backend, and as what; outage is nil if nothing is.
+	outage  *outage
+	charge  throttler.Charge
+	pending []units
+	handing chan struct{} // closed when the hand-over in progress ends; nil if there is none
+
+	// For the table: the part of the quota that is used, until when, and how much
+	// room this takes.
+	used   float32
+	until  int64
+	weight int
+	pooled bool // new keys are counted here together
+}
+
+// reading is what is known of one limit.
+type reading struct {
+	used, resetAt int64 // as the backend said
+
+	// Units that were allowed here and that the backend may never learn of. They
+	// count until then, or a backend that answers now and then would have each of its
+	// answers hand out a share.
+	spent, spentUntil int64
+}
+
+// units were allowed here, and are to be charged to the backend as if at that time.
+type units struct {
+	at    int64
+	cost  int64
+	until int64 // they count in no window any more from then on
+}
+
+// say notes what the backend said of limits at now.
+func (c *count) say(limits []throttler.Limit, now int64, results []throttler.Result) {
+	c.about(limits)
+	c.saidAt, c.state = now, nil
+	c.used, c.until = 0, now
+	for i := range results {
+		c.readings[i].used, c.readings[i].resetAt = results[i].Used, results[i].ResetAt
+		c.note(results[i].Used, limits[i].Capacity(), results[i].ResetAt)
+	}
+}
+
+// about makes c about limits. Of others it forgets what was said.
+func (c *count) about(limits []throttler.Limit) {
+	if slices.Equal(c.limits, limits) {
+		return
+	}
+	c.limits = limits
+	c.readings = make([]reading, len(limits))
+}
+
+// note makes the part of a quota that is used known to the table.
+func (c *count) note(used, capacity, resetAt int64) {
+	c.used = max(c.used, float32(used)/float32(capacity))
+	c.until = max(c.until, resetAt)
+}
+
+// stateAt returns the state to decide about at now.
+func (c *count) stateAt(limits []throttler.Limit, processes, now int64) *algorithm.State {
+	if c.state != nil {
+		return c.state
+	}
+	if c.limits == nil {
+		c.about(limits)
+	}
+	// Under the limits of then; the state's algorithms know what that is under others.
+	limits = c.limits
+	var shares [throttler.MaxLimits]throttler.Limit
+	var results [throttler.MaxLimits]throttler.Result
+	at := c.saidAt
+	for i := range limits {
+		shares[i] = share(&limits[i], processes)
+		r, result := &c.readings[i], &results[i]
+		if now < r.resetAt {
+			result.Used, result.ResetAt = usedOfShare(r.used, limits[i].Capacity(), shares[i].Capacity(), processes), r.resetAt
+		}
+		if now < r.spentUntil {
+			result.Used += r.spent
+			result.ResetAt = max(result.ResetAt, r.spentUntil)
+			at = now // or a bucket would have drained what was spent since
+		}
+	}
+	s := algorithm.Resume(shares[:len(limits)], at, results[:len(limits)])
+	c.state = &s
+	return c.state
+}
+
+// share returns what one of n processes may allow of l.
+func share(l *throttler.Limit, n int64) throttler.Limit {
+	s := *l
+	s.Quota = ceilDiv(l.Quota, n)
+	if l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket {
+		s.Burst = ceilDiv(l.Capacity(), n)
+	}
+	return s
+}
+
+// usedOfShare returns how much of a share is used if used is of the whole: what
+// remains of the share is the share of what remains.
+func usedOfShare(used, capacity, ofShare, processes int64) int64 {
+	if used > capacity { // a debt, of which each process waits out its part
+		return ofShare + (used-capacity)/processes
+	}
+	return max(ofShare-ceilDiv(capacity-used, processes), 0)
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// spend notes units that the backend may never learn of.
+func (c *count) spend(cost, processes, now int64) {
+	for i := range c.readings {
+		r := &c.readings[i]
+		if now >= r.spentUntil {
+			r.spent, r.spentUntil = 0, now+int64(algorithm.Lifetime(share(&c.limits[i], processes))/time.Millisecond)
+		}
+		r.spent += cost
+	}
+}
+
+// Bounds of what is kept of one count.
+const (
+	maxPending = 16 // charges at different times
+	maxLog     = 64 // entries of a sliding log
+)
+
+// owe notes that cost was allowed at now under limits and is to be handed over.
+// results are what the shares say of it.
+func (c *count) owe(limits []throttler.Limit, cost, now int64, results []throttler.Result) {
+	u := units{at: now, cost: cost, until: now}
+	opened, grain, fixed := int64(0), int64(throttler.MaxWindow/time.Millisecond), true
+	for i := range results {
+		window := int64(limits[i].Window / time.Millisecond)
+		u.until = max(u.until, results[i].ResetAt)
+		opened = max(opened, results[i].ResetAt-window)
+		grain = min(grain, window/maxPending)
+		fixed = fixed && limits[i].Algorithm == throttler.FixedWindow
+	}
+	c.pending = slices.DeleteFunc(c.pending, func(p units) bool { return p.until <= now })
+	last := len(c.pending) - 1
+	switch {
+	case last < 0:
+	case fixed && opened <= c.pending[last].at && c.pending[last].at <= now:
+		// The same windows, which are to open when they did here.
+		c.pending[last].cost += cost
+		return
+	case !fixed && now-c.pending[last].at < grain:
+		// Counted a little longer, never shorter.
+		c.pending[last] = units{max(now, c.pending[last].at), c.pending[last].cost + cost, max(u.until, c.pending[last].until)}
+		return
+	case len(c.pending) == maxPending:
+		first, second := &c.pending[0], &c.pending[1]
+		second.cost += first.cost
+		if fixed && first.until == second.until {
+			second.at = first.at // the long window, which is all that counts of them
+		}
+		c.pending = slices.Delete(c.pending, 0, 1)
+	}
+	c.pending = append(c.pending, u)
+}
+
+// forgive takes cost that was charged at takenAt off what is to be handed over.
+func (c *count) forgive(cost, takenAt int64) {
+	nearest := -1
+	for i := range c.pending {
+		if c.pending[i].cost > 0 && (nearest < 0 || distance(c.pending[i].at, takenAt) < distance(c.pending[nearest].at, takenAt)) {
+			nearest = i
+		}
+	}
+	if nearest >= 0 {
+		c.pending[nearest].cost = max(c.pending[nearest].cost-cost, 0)
+	}
+}
+
+// unspend takes back units that were noted by spend.
+func (c *count) unspend(cost, now int64) {
+	for i := range c.readings {
+		if r := &c.readings[i]; now < r.spentUntil {
+			r.spent = max(r.spent-cost, 0)
+		}
+	}
+}
+
+func distance(a, b int64) int64 { return max(a-b, b-a) }

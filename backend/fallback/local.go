@@ -1,0 +1,281 @@
+package fallback
+
+import (
+	"context"
+	"strings"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler"
+)
+
+// remember notes what the backend said of the counts that would be decided about
+// locally.
+func (b *Backend) remember(d *throttler.Decision) {
+	charges := d.Charges()
+	if !b.local || len(charges) == 0 || d.Degraded {
+		return
+	}
+	choice, _ := b.choiceOf(charges)
+	if choice == Open {
+		return
+	}
+	r := d.Request()
+	p := b.table.partOf(charges)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range charges {
+		c := &charges[i]
+		if choice == Closed && b.of(c.Policy.Name) != Local {
+			continue
+		}
+		n := b.table.nameOf(c)
+		known := p.counts[n]
+		if known == nil {
+			known = p.add(&b.table, n, c, r.Now)
+		}
+		if known != nil && known.outage == nil {
+			known.say(c.Policy.Limits, r.Now, d.ResultsOf(i))
+		}
+	}
+}
+
+// take takes locally during o. Its charges are handed over after o, unless the backend
+// may have made them.
+func (b *Backend) take(r *throttler.Request, o *outage, handOver bool) (throttler.Decision, error) {
+	charges := r.Charges()
+	p := b.table.partOf(charges)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o.over.Load() {
+		return throttler.Decision{}, errOver // what would be held for it would not be handed over
+	}
+	var all [throttler.MaxCharges]*count
+	counts := all[:len(charges)]
+	for i := range charges {
+		counts[i] = b.countOf(p, charges, i, r.Now)
+	}
+	d, err := b.evaluate(r, counts)
+	if err != nil {
+		return d, err
+	}
+	if d.Allowed {
+		for i := range charges {
+			b.charge(counts[i], &charges[i], o, handOver, r.Now, d.ResultsOf(i))
+		}
+	}
+	report(&d, counts, b.processes)
+	return d, nil
+}
+
+// charge charges c, which has room, to known, its count.
+func (b *Backend) charge(known *count, c *throttler.Charge, o *outage, handOver bool, now int64, results []throttler.Result) {
+	var buf [throttler.MaxLimits]throttler.Limit
+	known.state.Charge(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, now, results)
+	known.state.Coarsen(maxLog)
+	switch {
+	case c.Cost == 0:
+	case known.pooled:
+		b.stats.lost.Add(c.Cost)
+	case !handOver:
+		known.spend(c.Cost, b.processes, now)
+	default:
+		b.hold(known, c, o)
+		known.owe(c.Policy.Limits, c.Cost, now, results)
+	}
+}
+
+// peek reports what a local take would.
+func (b *Backend) peek(r *throttler.Request) (throttler.Decision, error) {
+	charges := r.Charges()
+	p := b.table.partOf(charges)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all [throttler.MaxCharges]*count
+	counts := all[:len(charges)]
+	for i := range charges {
+		if counts[i] = p.counts[b.table.nameOf(&charges[i])]; counts[i] == nil {
+			counts[i] = new(count)
+		}
+	}
+	d, err := b.evaluate(r, counts)
+	if err == nil {
+		report(&d, counts, b.processes)
+	}
+	return d, err
+}
+
+// countOf returns the count of charge i, which may be one that new keys share.
+func (b *Backend) countOf(p *part, charges []throttler.Charge, i int, now int64) *count {
+	c := &charges[i]
+	n := b.table.nameOf(c)
+	if known := p.counts[n]; known != nil {
+		return known
+	}
+	if added := p.add(&b.table, n, c, now); added != nil {
+		return added
+	}
+	b.stats.pooled.Add(1)
+	return p.pool(&b.table, c, i, n)
+}
+
+// evaluate returns the decision about r by the shares. It fails if a charge fits no
+// share, but would fit the quota.
+func (b *Backend) evaluate(r *throttler.Request, counts []*count) (throttler.Decision, error) {
+	d := throttler.NewDecision(*r)
+	d.Allowed, d.Degraded = true, true
+	charges := r.Charges()
+	var buf [throttler.MaxLimits]throttler.Limit
+	for i := range charges {
+		c, results := &charges[i], d.ResultsOf(i)
+		state := counts[i].stateAt(c.Policy.Limits, b.processes, r.Now)
+		fits := state.Evaluate(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, r.Now, results)
+		d.Allowed = d.Allowed && fits
+		for j := range results {
+			if results[j].RetryAt == throttler.NeverFits && c.Cost <= c.Policy.Limits[j].Capacity() {
+				return throttler.Decision{}, errTooLarge
+			}
+		}
+	}
+	return d, nil
+}
+
+// report makes d, whose results are of shares, report on the limits: what remains of
+// each is what remains of the share. It makes what is used known to the table.
+func report(d *throttler.Decision, counts []*count, processes int64) {
+	charges := d.Charges()
+	for i := range charges {
+		c := counts[i]
+		c.used, c.until = 0, 0
+		results := d.ResultsOf(i)
+		for j := range results {
+			l, r := &charges[i].Policy.Limits[j], &results[j]
+			s := share(l, processes)
+			ofShare, capacity := s.Capacity(), l.Capacity()
+			c.note(r.Used, ofShare, r.ResetAt)
+			if r.RetryAt != 0 {
+				c.note(ofShare, ofShare, r.ResetAt) // a key that is refused is not forgotten
+			}
+			r.Used = max(capacity-max(ofShare-r.Used, 0), 0)
+			r.Mark.Shared = c.pooled
+		}
+	}
+}
+
+// sharesOf appends the shares of limits to buf.
+func sharesOf(buf, limits []throttler.Limit, processes int64) []throttler.Limit {
+	for i := range limits {
+		buf = append(buf, share(&limits[i], processes))
+	}
+	return buf
+}
+
+// hold notes that known, the count of c, is to be handed over after o.
+func (b *Backend) hold(known *count, c *throttler.Charge, o *outage) {
+	if known.outage != nil {
+		known.outage = o
+		return
+	}
+	b.held.Add(1)
+	known.outage = o
+	known.charge = throttler.Charge{Policy: c.Policy, Key: strings.Clone(c.Key)}
+	if known.charge.Partition = known.charge.Key; c.Partition != c.Key {
+		known.charge.Partition = strings.Clone(c.Partition)
+	}
+}
+
+// settled notes that nothing is to be handed over of c.
+func (b *Backend) settled(c *count) {
+	if c.outage != nil {
+		c.outage, c.charge, c.pending = nil, throttler.Charge{}, nil
+		b.held.Add(-1)
+	}
+}
+
+// settle settles a decision that was made here.
+func (b *Backend) settle(ctx context.Context, s *throttler.Settlement) (throttler.Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return throttler.Decision{}, err
+	}
+	d, missing := b.settleHere(s)
+	if len(missing) == 0 {
+		return d, nil
+	}
+	costs := make([]int64, len(missing))
+	for i := range missing {
+		costs[i], missing[i].Cost = missing[i].Cost, 0
+	}
+	_, err := b.wrapped.Settle(ctx, untaken(throttler.NewRequest(s.Now, missing...), costs))
+	return d, err
+}
+
+// settleHere settles s with the counts that are here. It returns what the backend is
+// to be charged in addition: what was handed over, or never will be, cost more.
+func (b *Backend) settleHere(s *throttler.Settlement) (d throttler.Decision, missing []throttler.Charge) {
+	r := s.Charged.Request()
+	takenAt := r.Now
+	r.Now = s.Now
+	d = throttler.NewDecision(r)
+	d.Allowed, d.Degraded = true, true
+	charges := r.Charges()
+	if len(charges) == 0 {
+		return d, nil // allowed by Open
+	}
+	p := b.table.partOf(charges)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all [throttler.MaxCharges]*count
+	counts := all[:len(charges)]
+	for i := range charges {
+		c, before := &charges[i], s.Charged.ResultsOf(i)
+		n := b.table.nameOf(c)
+		if before[0].Mark.Shared {
+			n = b.table.pooledName(c, i, n)
+		}
+		known := p.counts[n]
+		if known == nil {
+			known = new(count)
+		}
+		counts[i] = known
+		known.settle(c, s.Costs[i], takenAt, s.Now, b.processes, before, d.ResultsOf(i))
+		if more := s.Costs[i] - c.Cost; more > 0 && known.outage == nil && !known.pooled {
+			missing = append(missing, throttler.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: more})
+		}
+	}
+	report(&d, counts, b.processes)
+	results := d.Results()
+	for i := range results {
+		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
+	}
+	return d, missing
+}
+
+// settle replaces the cost of charge, which was taken here with the results before.
+func (c *count) settle(charge *throttler.Charge, cost, takenAt, now, processes int64, before, results []throttler.Result) {
+	var buf [throttler.MaxLimits]throttler.Limit
+	shares := sharesOf(buf[:0], charge.Policy.Limits, processes)
+	if c.state == nil { // the backend has spoken since
+		c.stateAt(charge.Policy.Limits, processes, now).Evaluate(shares, 0, now, results)
+		return
+	}
+	var marks [throttler.MaxLimits]throttler.Mark
+	for j := range before {
+		marks[j] = before[j].Mark
+	}
+	c.state.Settle(shares, algorithm.Settlement{TakenAt: takenAt, Marks: marks[:len(before)], Charged: charge.Cost, Cost: cost}, now, results)
+	switch more := cost - charge.Cost; {
+	case c.outage != nil && more > 0:
+		c.owe(charge.Policy.Limits, more, now, results)
+	case c.outage != nil:
+		c.forgive(-more, takenAt)
+	case more < 0:
+		c.unspend(-more, now)
+	}
+}
+
+// untaken returns the settlement of a decision that was never taken: it charges costs to
+// the counts of r, whose costs are 0, room or no room.
+func untaken(r throttler.Request, costs []int64) throttler.Settlement {
+	d := throttler.NewDecision(r)
+	d.Allowed = true
+	return throttler.Settlement{Now: r.Now, Charged: d, Costs: costs}
+}

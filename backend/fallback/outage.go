@@ -1,0 +1,217 @@
+package fallback
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Times of an outage.
+const (
+	probeEvery   = 100 * time.Millisecond
+	probeTimeout = 250 * time.Millisecond
+	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
+	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
+	logEvery     = 10 * time.Second
+	closeTimeout = time.Second
+)
+
+// shard names what fails together; both are "" if an error does not say.
+type shard struct{ backend, name string }
+
+// outage is the time during which a shard does not answer, up to quietTime after its
+// last failure: a shard that answers now and then is in one outage.
+type outage struct {
+	b *Backend
+	shard
+	began time.Duration // as Backend.elapsed
+	probe throttler.Charge
+
+	answers atomic.Bool  // the shard has answered a probe since its last failure
+	ready   atomic.Bool  // and that was graceTime ago
+	over    atomic.Bool  // nothing is held for it any more
+	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
+	stats   counters     // since the last line of log
+
+	mu         sync.Mutex // guards what follows
+	err        error      // the last failure
+	failedAt   time.Duration
+	silent     time.Duration // since when the shard has answered no probe
+	answeredAt time.Duration // the first probe since
+}
+
+// outageOf returns the outage that err, of a decision about r, belongs to. It begins
+// one if there is none.
+func (b *Backend) outageOf(err error, r *throttler.Request) *outage {
+	var at shard
+	var u *throttler.UnavailableError
+	if errors.As(err, &u) {
+		at = shard{u.Backend, u.Shard}
+	}
+	now := b.elapsed()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.outages[at]
+	if o == nil {
+		c := r.Charges()[0]
+		o = &outage{b: b, shard: at, began: now, silent: now}
+		o.probe = throttler.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
+		b.outages[at] = o
+		if b.closed.Err() == nil {
+			b.watches.Go(o.watch)
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.answers.Swap(false) {
+		o.ready.Store(false)
+		o.silent = now
+	}
+	o.err, o.failedAt = err, now
+	o.offset.Store(r.Now - now.Milliseconds())
+	return o
+}
+
+// cause returns the last failure.
+func (o *outage) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// silence returns for how long the shard has answered no probe.
+func (o *outage) silence() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.elapsed() - o.silent
+}
+
+// now returns the time of decisions, in ms since the epoch.
+func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Milliseconds() }
+
+// probePolicy is charged to find out whether a shard makes charges: one that only
+// answers may be full, or a replica.
+var probePolicy = &throttler.Policy{Name: "weir/probe", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Second}}}
+
+// watch probes the shard, and hands over to it what it has missed, until it has
+// answered for quietTime.
+//
+// It hands over at the first answer. The backend decides graceTime later: by then the
+// other processes have noticed the answer too, and handed over what they allowed.
+func (o *outage) watch() {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for logged := time.Duration(-1); ; {
+		select {
+		case <-o.b.closed.Done():
+			o.finish()
+			return
+		case <-tick.C:
+		}
+		answeredFor := o.probed()
+		if now := o.b.elapsed(); logged < 0 || answeredFor < 0 && now-logged >= logEvery {
+			logged = now
+			o.log(slog.LevelWarn, "rate limit: a shard does not answer", slog.Duration("for", (now-o.began).Round(time.Millisecond)), slog.String("error", o.cause().Error()))
+		}
+		if answeredFor < 0 {
+			continue
+		}
+		o.ready.Store(answeredFor >= graceTime)
+		o.b.handOverAll(o.b.closed, o)
+		if o.b.end(o) {
+			return
+		}
+	}
+}
+
+// probed returns for how long the shard has answered, or -1. It probes the shard if it
+// did not.
+func (o *outage) probed() time.Duration {
+	if !o.answers.Load() {
+		ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
+		defer cancel()
+		if !o.asks(ctx) {
+			return -1
+		}
+		o.mu.Lock()
+		o.answeredAt = o.b.elapsed()
+		o.mu.Unlock()
+		o.answers.Store(true)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.elapsed() - o.answeredAt
+}
+
+// asks reports whether the shard makes charges.
+func (o *outage) asks(ctx context.Context) bool {
+	_, err := o.b.wrapped.Take(ctx, throttler.NewRequest(o.now(), o.probe))
+	return err == nil
+}
+
+// finish hands over what it can when the Backend is closed.
+func (o *outage) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if o.answers.Load() || o.asks(ctx) {
+		o.answers.Store(true)
+		o.ready.Store(true)
+		o.b.handOverAll(ctx, o)
+	}
+	if o.b.holds(o) {
+		o.log(slog.LevelWarn, "rate limit: a shard did not answer until the end: what was allowed meanwhile is not charged to it")
+	}
+}
+
+// end ends o if its shard has answered for quietTime, and nothing is held for it.
+func (b *Backend) end(o *outage) bool {
+	b.mu.Lock()
+	o.mu.Lock()
+	lasted := max(o.answeredAt, o.failedAt) - o.began
+	over := o.ready.Load() && b.elapsed()-o.failedAt >= quietTime
+	o.mu.Unlock()
+	if over {
+		o.over.Store(true) // before the look: nothing is held for it from now on
+		if over = !b.holds(o); over {
+			delete(b.outages, o.shard)
+		} else {
+			o.over.Store(false)
+		}
+	}
+	b.mu.Unlock()
+	if over {
+		o.log(slog.LevelInfo, "rate limit: a shard answers again", slog.Duration("lasted", lasted.Round(time.Millisecond)))
+	}
+	return over
+}
+
+// log logs a line with what was decided since the last one.
+func (o *outage) log(level slog.Level, text string, attrs ...slog.Attr) {
+	all := make([]slog.Attr, 0, 10)
+	if o.shard != (shard{}) {
+		all = append(all, slog.String("backend", o.backend), slog.String("shard", o.name))
+	}
+	all = append(all, attrs...)
+	s := &o.stats
+	for _, c := range [...]struct {
+		name  string
+		count *atomic.Int64
+	}{{"open", &s.open}, {"local", &s.local}, {"closed", &s.closed}, {"handed_over", &s.handedOver}, {"lost", &s.lost}} {
+		if n := c.count.Swap(0); n > 0 {
+			all = append(all, slog.Int64(c.name, n))
+		}
+	}
+	o.b.log.LogAttrs(context.Background(), level, text, all...)
+}
+
+// nothingSent reports whether err says that nothing has reached a server.
+func nothingSent(err error) bool {
+	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, throttler.ErrUnavailable)
+}

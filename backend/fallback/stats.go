@@ -1,0 +1,55 @@
+package fallback
+
+import "sync/atomic"
+
+// Stats has counts since New, and what is held now.
+type Stats struct {
+	Open   int64 `json:"open"`   // decisions that allowed everything
+	Local  int64 `json:"local"`  // decisions by this process's share
+	Closed int64 `json:"closed"` // decisions that failed
+
+	HandedOver int64 `json:"handed_over"` // units that were charged to the backend after an outage
+	Lost       int64 `json:"lost"`        // units that were not: the table was full, or it is unknown whether they were charged
+	Pooled     int64 `json:"pooled"`      // charges of new keys that found no room, and were counted together: if any, raise MaxKeys
+
+	Outages int   `json:"outages"` // shards that do not answer
+	Keys    int   `json:"keys"`    // (policy, key) pairs that are remembered
+	Held    int64 `json:"held"`    // of them, those with units that are still to be handed over
+}
+
+type counters struct {
+	open, local, closed, handedOver, lost, pooled atomic.Int64
+}
+
+// count counts a decision that was made because of o.
+func (b *Backend) count(o *outage, c Choice) {
+	for _, s := range [...]*counters{&b.stats, &o.stats} {
+		switch c {
+		case Open:
+			s.open.Add(1)
+		case Local:
+			s.local.Add(1)
+		case Closed:
+			s.closed.Add(1)
+		}
+	}
+}
+
+// Stats returns the counts so far.
+func (b *Backend) Stats() Stats {
+	s := Stats{
+		Open: b.stats.open.Load(), Local: b.stats.local.Load(), Closed: b.stats.closed.Load(),
+		HandedOver: b.stats.handedOver.Load(), Lost: b.stats.lost.Load(), Pooled: b.stats.pooled.Load(),
+		Held: b.held.Load(),
+	}
+	b.mu.Lock()
+	s.Outages = len(b.outages)
+	b.mu.Unlock()
+	for i := range b.table.parts {
+		p := &b.table.parts[i]
+		p.mu.Lock()
+		s.Keys += len(p.counts)
+		p.mu.Unlock()
+	}
+	return s
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	weirlog "github.com/weir-go/weir/log"
+	weirprom "github.com/weir-go/weir/prom"
+	"github.com/weir-go/weir/throttler"
+)
+
+// observation is what the demo shows of its throttler and backends.
+type observation struct {
+	observer throttler.Observer // for all of them
+	metrics  http.Handler
+}
+
+func newObservation(log *slog.Logger) (observation, error) {
+	registry := prometheus.NewRegistry() // of its own, and not the global one: tests run several demos
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics, err := weirprom.New(registry, nil)
+	if err != nil {
+		return observation{}, err
+	}
+	return observation{
+		observer: throttler.Observers(metrics, weirlog.New(log, nil)),
+		metrics:  promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+	}, nil
+}

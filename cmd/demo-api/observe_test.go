@@ -1,0 +1,38 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestMetrics(t *testing.T) {
+	d := startDemo(t, "tokens: any\npolicies:\n  core: {limits: [{quota: 2, window: 1h}]}\n")
+	for range 5 {
+		d.get("/repos/acme/rockets", "Authorization", "Bearer some-secret")
+	}
+	r := d.operator("/metrics")
+	if r.status != http.StatusOK || !strings.HasPrefix(r.header.Get("Content-Type"), "text/plain") {
+		t.Fatalf("got %v, %s, want 200 and text", r, r.header)
+	}
+	for _, want := range []string{
+		`weir_decisions_total{op="take",outcome="allowed",policy="core"} 2`,
+		`weir_decisions_total{op="take",outcome="refused",policy="core"} 3`,
+		`weir_refusals_total{limit="0",policy="core"} 3`,
+		`weir_decision_duration_seconds_count{op="take"} 5`,
+		`go_goroutines `, `process_cpu_seconds_total `,
+	} {
+		if !strings.Contains(r.body, "\n"+want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
+	}
+	if strings.Contains(r.body, "secret") || strings.Contains(r.body, "127.0.0.1") {
+		t.Error("the metrics have a key in them")
+	}
+	if r := d.get("/metrics"); r.status != http.StatusNotFound {
+		t.Errorf("client: got %v, want 404", r)
+	}
+	if log := d.stderr.String(); strings.Count(log, `msg="rate limit: refusals" policy=core limit=0 count=1`) != 1 {
+		t.Errorf("three refusals are one line of log, not\n%s", log)
+	}
+}

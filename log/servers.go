@@ -1,0 +1,82 @@
+package weirlog
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// maxServers bounds the servers that are remembered.
+const maxServers = 1024
+
+// servers is what was last logged of each server that is not well.
+type servers struct {
+	mu  sync.Mutex // events are about one a second and server
+	all map[serverKey]*server
+}
+
+type serverKey struct{ backend, shard, server string }
+
+// server is what was logged of a server. Each is the zero time if all is well.
+type server struct {
+	silent, cut time.Time // since when
+}
+
+// line is a line to log.
+type line struct {
+	level slog.Level
+	text  string
+	attrs []slog.Attr
+}
+
+// checked returns a line for each way in which e differs from what was logged. What the
+// bound does not allow is found again by the next check.
+func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, maxLines int) []line {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := serverKey{e.Backend, e.Shard, e.Server}
+	v := s.all[key]
+	if v == nil {
+		v = new(server)
+	}
+	var lines []line
+	changed := func(since *time.Time, wrong bool, is, was string, attrs ...slog.Attr) {
+		if wrong != since.IsZero() || !bound.allow(now, maxLines) {
+			return
+		}
+		l := line{slog.LevelWarn, is, []slog.Attr{
+			slog.String("backend", e.Backend), slog.String("shard", e.Shard), slog.String("server", e.Server),
+		}}
+		if wrong {
+			*since = now
+		} else {
+			l.level, l.text = slog.LevelInfo, was
+			l.attrs = append(l.attrs, slog.Duration("lasted", now.Sub(*since).Round(time.Millisecond)))
+			*since = time.Time{}
+		}
+		l.attrs = append(l.attrs, attrs...)
+		lines = append(lines, l)
+	}
+
+	var cause []slog.Attr
+	if e.Err != nil {
+		cause = append(cause, slog.String("error", brief(e.Err)))
+	}
+	changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
+	if e.Replica && !e.Open {
+		lag := slog.Duration("lag", e.Lag.Round(time.Millisecond))
+		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
+	}
+
+	if *v == (server{}) {
+		delete(s.all, key)
+		return lines
+	}
+	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
+		s.all = make(map[serverKey]*server) // those that are still wrong are logged again
+	}
+	s.all[key] = v
+	return lines
+}

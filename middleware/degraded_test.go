@@ -1,0 +1,97 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/fallback"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// dead is a backend that fails while it is, and names its server.
+type dead struct {
+	throttler.Backend
+	is bool
+}
+
+func (b *dead) err() error {
+	return &throttler.UnavailableError{Backend: "dead", Shard: "shard-7", Err: errors.New("dial 10.0.0.7")}
+}
+
+func (b *dead) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if b.is {
+		return throttler.Decision{}, b.err()
+	}
+	return b.Backend.Take(ctx, r)
+}
+
+func (b *dead) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if b.is {
+		return throttler.Decision{}, b.err()
+	}
+	return b.Backend.Peek(ctx, r)
+}
+
+// TestNoHeaderLiesInAnOutage has a policy of each choice, behind a middleware that
+// would serve.
+func TestNoHeaderLiesInAnOutage(t *testing.T) {
+	backend := &dead{Backend: memorybackend.New(nil)}
+	log, _ := newLog()
+	b, err := fallback.New(backend, &fallback.Options{
+		Policies:  map[string]fallback.Choice{"local": fallback.Local, "closed": fallback.Closed},
+		Processes: 3,
+		Log:       log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	th := throttler.New(b, nil)
+	options := &middleware.Options{RateLimitFields: true, ExposeHeaders: true, Log: log}
+	open, local, closed := policy("open", per(3, time.Hour)), policy("local", per(3, time.Hour)), policy("closed", per(3, time.Hour))
+	// A handler that sets a rate header of its own must not pass for weir.
+	lies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Remaining", "99") })
+	handler := func(p *throttler.Policy) http.Handler { return must(newMiddleware(th, everyone(p), options))(lies) }
+	none := []string{
+		"X-RateLimit-Limit", "", "X-RateLimit-Remaining", "", "X-RateLimit-Used", "", "X-RateLimit-Reset", "", "X-RateLimit-Resource", "",
+		"RateLimit", "", "RateLimit-Policy", "",
+	}
+	with := func(more ...string) []string { return append(more, none...) }
+	rates := must(newStatus(th, middleware.All(everyone(open), everyone(local)), &middleware.StatusOptions{Log: log}))
+
+	expect(t, get(handler(local)), 200, "X-RateLimit-Remaining", "2", "X-RateLimit-Used", "1")
+	backend.is = true
+	for range 10 {
+		expect(t, get(handler(open)), 200, with("Retry-After", "")...)
+	}
+	expect(t, get(handler(local)), 200, with("Retry-After", "")...)
+	refused := get(handler(local))
+	expect(t, refused, 429, with("Cache-Control", "no-store")...)
+	if after := refused.Header().Get("Retry-After"); after == "" || after == "0" {
+		t.Errorf("a local refusal has Retry-After %q", after)
+	}
+	unavailable := get(handler(closed))
+	expect(t, unavailable, 503, with("Retry-After", "1", "Cache-Control", "no-store")...)
+	problem := get(handler(closed), "Accept", "application/problem+json")
+	expect(t, problem, 503, with("Retry-After", "1", "Content-Type", "application/problem+json")...)
+	for _, w := range []string{refused.Body.String(), unavailable.Body.String(), problem.Body.String()} {
+		for _, internal := range []string{"10.0.0.7", "shard", "dead", "local", "closed:", "fallback"} {
+			if strings.Contains(w, internal) && (internal != "local" || strings.Contains(w, "locally")) {
+				t.Errorf("a client reads %q in %s", internal, w)
+			}
+		}
+	}
+	if w := get(rates); w.Code != 200 || strings.TrimSpace(w.Body.String()) != `{"resources":{},"unavailable":["open","local"]}` {
+		t.Errorf("the status is %d %s", w.Code, w.Body)
+	}
+
+	// One that is behind a middleware that knows its counts: no header for either.
+	both := must(newMiddleware(throttler.New(memorybackend.New(nil), nil), everyone(policy("known", per(9, time.Hour))), options))(handler(open))
+	expect(t, get(both), 200, none...)
+}

@@ -1,0 +1,272 @@
+// Package weirotel has OpenTelemetry metrics and spans of weir: of decisions, round
+// trips, servers and moves. No attribute is a key, or is made of one.
+package weirotel
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Options configures an Observer. Nil and the zero value select the defaults.
+type Options struct {
+	// MeterProvider is where the metrics go. If nil, otel.GetMeterProvider().
+	MeterProvider metric.MeterProvider
+
+	// TracerProvider is where the spans go. If nil, otel.GetTracerProvider().
+	TracerProvider trace.TracerProvider
+
+	// MaxNames is how many policies have attributes of their own, and how many shards
+	// and servers. Policies and shards that come later share the attribute "(others)";
+	// servers have none. If 0, 256.
+	MaxNames int
+}
+
+// scope is the name of the meter and the tracer.
+const scope = "github.com/weir-go/weir/otel"
+
+// Observer is a throttler.Observer with metrics and spans. Give it to the throttler and
+// to each backend. It is safe for concurrent use.
+type Observer struct {
+	throttler.Unobserved // events to come
+
+	tracer trace.Tracer
+
+	decisions    metric.Int64Counter
+	refusals     metric.Int64Counter
+	degraded     metric.Int64Counter
+	duration     metric.Float64Histogram
+	tripDuration metric.Float64Histogram
+	tripBatch    metric.Int64Histogram
+	moves        metric.Int64Counter
+
+	byOp     [ops][]metric.RecordOption
+	policies cache[string, *policyOptions]
+	trips    cache[tripKey, []metric.RecordOption]
+	moved    cache[moveKey, []metric.AddOption]
+	servers  servers
+}
+
+var _ throttler.Observer = (*Observer)(nil)
+
+// Attributes.
+const (
+	policyKey   = attribute.Key("weir.policy")
+	limitKey    = attribute.Key("weir.limit") // the index in the policy
+	opKey       = attribute.Key("weir.op")
+	outcomeKey  = attribute.Key("weir.outcome")
+	degradedKey = attribute.Key("weir.degraded")
+	backendKey  = attribute.Key("weir.backend")
+	shardKey    = attribute.Key("weir.shard")
+	serverName  = attribute.Key("weir.server")
+	roleKey     = attribute.Key("weir.role") // primary or replica
+	fromKey     = attribute.Key("weir.from")
+	toKey       = attribute.Key("weir.to")
+	errorKey    = attribute.Key("error.type")
+)
+
+// The default boundaries are for milliseconds.
+var (
+	durationBuckets = []float64{10e-6, 100e-6, 250e-6, 500e-6, .001, .0025, .005, .010, .025, .050, .100, .250, .500, 1}
+	batchBuckets    = []float64{1, 2, 4, 8, 16, 32, 64, 128}
+)
+
+// New returns an Observer. The error is the meter provider's.
+func New(options *Options) (*Observer, error) {
+	var opts Options
+	if options != nil {
+		opts = *options
+	}
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = otel.GetMeterProvider()
+	}
+	if opts.TracerProvider == nil {
+		opts.TracerProvider = otel.GetTracerProvider()
+	}
+	if opts.MaxNames <= 0 {
+		opts.MaxNames = 256
+	}
+	o := &Observer{tracer: opts.TracerProvider.Tracer(scope)}
+	meter := opts.MeterProvider.Meter(scope)
+	var err error
+	failed := func(e error) { err = errors.Join(err, e) }
+	counter := func(name, unit, description string) metric.Int64Counter {
+		c, e := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+		failed(e)
+		return c
+	}
+	seconds := func(name, description string) metric.Float64Histogram {
+		h, e := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(durationBuckets...))
+		failed(e)
+		return h
+	}
+	o.decisions = counter("weir.decisions", "{decision}", "Decisions, by the policy whose limit binds.")
+	o.refusals = counter("weir.refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.")
+	o.degraded = counter("weir.decisions.degraded", "{decision}", "Decisions made without the shared counts.")
+	o.moves = counter("weir.moves", "{count}", "Counts that moved to another backend, and those that could not.")
+	o.duration = seconds("weir.decision.duration", "How long decisions took.")
+	o.tripDuration = seconds("weir.round_trip.duration", "How long round trips to servers took.")
+	var e error
+	o.tripBatch, e = meter.Int64Histogram("weir.round_trip.decisions", metric.WithUnit("{decision}"),
+		metric.WithDescription("How many decisions shared a round trip."), metric.WithExplicitBucketBoundaries(batchBuckets...))
+	failed(e)
+	failed(o.servers.register(meter, opts.MaxNames))
+	if err != nil {
+		return nil, err
+	}
+	for op := range o.byOp {
+		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(throttler.Op(op).String()))}
+	}
+	o.policies = cache[string, *policyOptions]{max: opts.MaxNames, others: others, create: newPolicy}
+	o.trips = cache[tripKey, []metric.RecordOption]{max: opts.MaxNames, others: tripKey{backend: others, shard: others}, create: newTrip}
+	o.moved = cache[moveKey, []metric.AddOption]{max: opts.MaxNames, others: moveKey{others, others, others}, create: newMove}
+	return o, nil
+}
+
+// Close ends the metrics of servers. It is for programs that make Observers again and
+// again: one that lasts as long as its program needs none.
+func (o *Observer) Close() error { return o.servers.registration.Unregister() }
+
+// others is the attribute of what has none of its own.
+const others = "(others)"
+
+// Counts of the enumerations in throttler.
+const (
+	ops      = int(throttler.OpSettle) + 1
+	outcomes = int(throttler.OutcomeUnavailable) + 1
+)
+
+// policyOptions is the attributes of one policy's events. They are made once: the SDK
+// sorts and hashes them.
+type policyOptions struct {
+	name     string
+	degraded []metric.AddOption
+	outcomes [ops][outcomes]atomic.Pointer[[]metric.AddOption]
+	refusals [throttler.MaxLimits]atomic.Pointer[[]metric.AddOption]
+}
+
+func newPolicy(name string) *policyOptions {
+	return &policyOptions{name: value(name), degraded: []metric.AddOption{attributes(policyKey.String(value(name)))}}
+}
+
+func (p *policyOptions) outcome(op throttler.Op, outcome throttler.Outcome) []metric.AddOption {
+	return once(&p.outcomes[op][outcome], func() attribute.Set {
+		return attribute.NewSet(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(outcome.String()))
+	})
+}
+
+func (p *policyOptions) refusal(limit int) []metric.AddOption {
+	return once(&p.refusals[limit], func() attribute.Set {
+		return attribute.NewSet(policyKey.String(p.name), limitKey.Int(limit))
+	})
+}
+
+func once(at *atomic.Pointer[[]metric.AddOption], set func() attribute.Set) []metric.AddOption {
+	if options := at.Load(); options != nil {
+		return *options
+	}
+	options := []metric.AddOption{metric.WithAttributeSet(set())}
+	at.Store(&options)
+	return options
+}
+
+// Decided counts and times a decision and, in a trace that is recorded, makes its span.
+func (o *Observer) Decided(ctx context.Context, e throttler.Decided) {
+	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+		return // of a newer throttler
+	}
+	p := o.policies.of(e.Policy)
+	o.duration.Record(ctx, e.Duration.Seconds(), o.byOp[e.Op]...)
+	o.decisions.Add(ctx, 1, p.outcome(e.Op, e.Outcome)...)
+	if e.Degraded {
+		o.degraded.Add(ctx, 1, p.degraded...)
+	}
+	if e.Op == throttler.OpTake && e.Outcome == throttler.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
+		o.refusals.Add(ctx, 1, p.refusal(e.Limit)...)
+	}
+	if parent := trace.SpanFromContext(ctx); parent.IsRecording() || parent.SpanContext().IsSampled() {
+		o.span(ctx, p.name, e)
+	}
+}
+
+// tripKey is whose attributes a round trip has.
+type tripKey struct {
+	backend, shard string
+	replica        bool
+	failure        string
+}
+
+func newTrip(k tripKey) []metric.RecordOption {
+	role := "primary"
+	if k.replica {
+		role = "replica"
+	}
+	all := []attribute.KeyValue{backendKey.String(value(k.backend)), shardKey.String(value(k.shard)), roleKey.String(role)}
+	if k.failure != "" {
+		all = append(all, errorKey.String(k.failure))
+	}
+	return []metric.RecordOption{attributes(all...)}
+}
+
+// Sent counts and times a round trip.
+func (o *Observer) Sent(e throttler.Sent) {
+	ctx := context.Background() // it is of many decisions
+	failure := ""
+	if e.Err != nil {
+		failure = errorType(e.Err)
+	}
+	options := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica, failure})
+	o.tripDuration.Record(ctx, e.Duration.Seconds(), options...)
+	o.tripBatch.Record(ctx, int64(e.Decisions), options...)
+}
+
+// errorType returns the class of err, of which there are few.
+func errorType(err error) string {
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	}
+	return "_OTHER" // by the semantic conventions
+}
+
+// Checked notes what is known of a server.
+func (o *Observer) Checked(e throttler.Checked) { o.servers.checked(e) }
+
+// What became of a move.
+const (
+	moveDone   = "moved"
+	moveLost   = "lost" // the count began at zero
+	moveFailed = "failed"
+)
+
+type moveKey struct{ from, to, outcome string }
+
+func newMove(k moveKey) []metric.AddOption {
+	return []metric.AddOption{attributes(fromKey.String(value(k.from)), toKey.String(value(k.to)), outcomeKey.String(k.outcome))}
+}
+
+// Moved counts a move.
+func (o *Observer) Moved(e throttler.Moved) {
+	k := moveKey{e.From, e.To, moveDone}
+	switch {
+	case e.Err != nil:
+		k.outcome = moveFailed
+	case e.Lost:
+		k.outcome = moveLost
+	}
+	o.moves.Add(context.Background(), 1, o.moved.of(k)...)
+}
+
+func attributes(all ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(all...))
+}

@@ -1,0 +1,383 @@
+package weirotel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.uber.org/goleak"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	weirotel "github.com/weir-go/weir/otel"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// observed is an Observer and what reads it.
+type observed struct {
+	*weirotel.Observer
+	reader *metric.ManualReader
+	spans  *tracetest.SpanRecorder
+	tracer *trace.TracerProvider
+}
+
+func newObserved(t testing.TB, maxNames int) *observed {
+	t.Helper()
+	o := &observed{reader: metric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	o.tracer = trace.NewTracerProvider(trace.WithSpanProcessor(o.spans))
+	var err error
+	o.Observer, err = weirotel.New(&weirotel.Options{
+		MeterProvider: metric.NewMeterProvider(metric.WithReader(o.reader)), TracerProvider: o.tracer, MaxNames: maxNames,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// points returns what is read, a line for each data point, sorted.
+func (o *observed) points(t testing.TB) []string {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := o.reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			add := func(attributes fmt.Stringer, value any) {
+				lines = append(lines, fmt.Sprintf("%s %v %s: %v", m.Name, attributes, m.Unit, value))
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					add(attributes(p.Attributes.MarshalLog()), p.Value)
+				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(attributes(p.Attributes.MarshalLog()), p.Value)
+				}
+			case metricdata.Gauge[float64]:
+				for _, p := range data.DataPoints {
+					add(attributes(p.Attributes.MarshalLog()), p.Value)
+				}
+			case metricdata.Histogram[int64]:
+				for _, p := range data.DataPoints {
+					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d in %d, %d buckets", p.Sum, p.Count, len(p.BucketCounts)))
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d, %d buckets", p.Count, len(p.BucketCounts)))
+				}
+			default:
+				t.Errorf("%s is a %T", m.Name, data)
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+type marshaled map[string]string
+
+func attributes(m any) marshaled {
+	all := make(marshaled)
+	for k, v := range m.(map[string]string) {
+		all[strings.TrimPrefix(k, "weir.")] = v
+	}
+	return all
+}
+
+func (m marshaled) String() string {
+	return strings.TrimPrefix(fmt.Sprint(map[string]string(m)), "map")
+}
+
+func (o *observed) want(t *testing.T, want ...string) {
+	t.Helper()
+	got := o.points(t)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("read\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
+	{Quota: 9, Window: time.Hour}, {Quota: 2, Window: time.Minute},
+}}
+
+func TestDecisions(t *testing.T) {
+	ctx, o := t.Context(), newObserved(t, 0)
+	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	d, err := th.Take(ctx, core.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		_, _ = th.Take(ctx, core.Charge("alice")) // the last three are refused
+	}
+	_, _ = th.Refund(ctx, d)
+	_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "alice", Cost: -1})
+	o.Decided(ctx, throttler.Decided{Policy: "core", Limit: -1, Degraded: true})
+	o.want(t,
+		"weir.decisions [op:settle outcome:allowed policy:core] {decision}: 1",
+		"weir.decisions [op:take outcome:allowed policy:core] {decision}: 3",
+		"weir.decisions [op:take outcome:invalid policy:core] {decision}: 1",
+		"weir.decisions [op:take outcome:refused policy:core] {decision}: 3",
+		"weir.decisions.degraded [policy:core] {decision}: 1",
+		"weir.refusals [limit:1 policy:core] {decision}: 3",
+		"weir.decision.duration [op:take] s: 7, 15 buckets",
+		"weir.decision.duration [op:settle] s: 1, 15 buckets",
+	)
+	if n := len(o.spans.Ended()); n != 0 {
+		t.Errorf("%d spans without a trace", n)
+	}
+}
+
+func TestRoundTripsServersAndMoves(t *testing.T) {
+	o := newObserved(t, 0)
+	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3})
+	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Err: errors.New("refused")})
+	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Err: context.DeadlineExceeded})
+	server := throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
+	o.Checked(server)
+	for range 2 { // two openings, told of twice each
+		server.Open, server.SkewKnown = true, false
+		o.Checked(server)
+		o.Checked(server)
+		server.Open = false
+		o.Checked(server)
+	}
+	o.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
+	o.Moved(throttler.Moved{From: "x", To: "y"})
+	o.Moved(throttler.Moved{From: "x", To: "y", Lost: true})
+	o.Moved(throttler.Moved{From: "x", To: "y", Err: errors.New("no")})
+	want := []string{
+		"weir.round_trip.duration [backend:redisbackend role:primary shard:a] s: 1, 15 buckets",
+		"weir.round_trip.duration [backend:redisbackend error.type:_OTHER role:primary shard:a] s: 1, 15 buckets",
+		"weir.round_trip.duration [backend:redisbackend error.type:timeout role:replica shard:a] s: 1, 15 buckets",
+		"weir.round_trip.decisions [backend:redisbackend role:primary shard:a] {decision}: 3 in 1, 9 buckets",
+		"weir.round_trip.decisions [backend:redisbackend error.type:_OTHER role:primary shard:a] {decision}: 1 in 1, 9 buckets",
+		"weir.round_trip.decisions [backend:redisbackend error.type:timeout role:replica shard:a] {decision}: 1 in 1, 9 buckets",
+		"weir.moves [from:x outcome:moved to:y] {count}: 1",
+		"weir.moves [from:x outcome:lost to:y] {count}: 1",
+		"weir.moves [from:x outcome:failed to:y] {count}: 1",
+	}
+	o.want(t, append(slices.Clone(want),
+		"weir.breaker.open [backend:redisbackend server:primary shard:a] 1: 0",
+		"weir.breaker.open [backend:redisbackend server:replica 0 shard:a] 1: 1",
+		"weir.breaker.openings [backend:redisbackend server:primary shard:a] {opening}: 2",
+		"weir.breaker.openings [backend:redisbackend server:replica 0 shard:a] {opening}: 1",
+		"weir.replica.cut [backend:redisbackend server:replica 0 shard:a] 1: 1",
+		"weir.replica.lag [backend:redisbackend server:replica 0 shard:a] s: 2",
+		"weir.clock.skew [backend:redisbackend server:primary shard:a] s: -1.5",
+	)...)
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	o.want(t, want...)
+}
+
+func TestSpans(t *testing.T) {
+	o := newObserved(t, 0)
+	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	ctx, request := o.tracer.Tracer("test").Start(t.Context(), "request")
+	take := func(ctx context.Context) {
+		_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "secret", Partition: "secret"})
+	}
+	before := time.Now()
+	for range 3 {
+		take(ctx)
+	}
+	_, _ = th.Peek(ctx, core.Charge("secret"))
+	o.Decided(ctx, throttler.Decided{
+		Policy: "core", Limit: -1, Outcome: throttler.OutcomeUnavailable, Degraded: true, Err: errors.New("dial 10.0.0.1"),
+		Start: before, Duration: time.Second,
+	})
+	after := time.Now()
+	request.End()
+	take(t.Context()) // in no trace
+	unsampled := trace.NewTracerProvider(trace.WithSampler(trace.NeverSample()))
+	ctx, other := unsampled.Tracer("test").Start(t.Context(), "request")
+	take(ctx)
+	other.End()
+
+	want := []string{
+		"weir.take Unset map[weir.limit:1 weir.outcome:allowed weir.policy:core]",
+		"weir.take Unset map[weir.limit:1 weir.outcome:allowed weir.policy:core]",
+		"weir.take Unset map[weir.limit:1 weir.outcome:refused weir.policy:core]",
+		"weir.peek Unset map[weir.limit:1 weir.outcome:refused weir.policy:core]",
+		"weir.take Error map[error.type:unavailable weir.degraded:true weir.outcome:unavailable weir.policy:core]",
+		"request Unset map[]",
+	}
+	var got []string
+	for _, s := range o.spans.Ended() {
+		all := make(map[string]string)
+		for _, a := range s.Attributes() {
+			all[string(a.Key)] = a.Value.String()
+		}
+		got = append(got, fmt.Sprint(s.Name(), " ", s.Status().Code, " ", all))
+		if s.Name() == "request" {
+			continue
+		}
+		if s.Parent().SpanID() != request.SpanContext().SpanID() {
+			t.Errorf("%s has the parent %v, not the request", s.Name(), s.Parent())
+		}
+		if s.Status().Code == codes.Error {
+			if s.Status().Description != "unavailable" || len(s.Events()) > 0 || s.EndTime().Sub(s.StartTime()) != time.Second {
+				t.Errorf("a failed decision has the status %q, the events %v, and took %v", s.Status().Description, s.Events(), s.EndTime().Sub(s.StartTime()))
+			}
+		} else if s.StartTime().Before(before) || s.EndTime().After(after) || s.EndTime().Before(s.StartTime()) {
+			t.Errorf("%s was from %v to %v, which is not in the request", s.Name(), s.StartTime(), s.EndTime())
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("spans are\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// Names that do not end, such as those of policies made out of requests, must not make
+// series without end; and no part of a key is in any.
+func TestSeriesAreBounded(t *testing.T) {
+	const names = 20
+	o := newObserved(t, names)
+	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	for i := range 50 * names {
+		p := &throttler.Policy{Name: fmt.Sprintf("policy-%d", i), Limits: core.Limits}
+		for range 3 {
+			_, _ = th.Take(t.Context(), throttler.Charge{Policy: p, Key: "secret", Partition: "secret"})
+		}
+		shard := fmt.Sprintf("shard-%d", i)
+		o.Sent(throttler.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
+		o.Checked(throttler.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
+		o.Moved(throttler.Moved{From: shard, To: "b"})
+	}
+	counts := make(map[string]int)
+	for _, p := range o.points(t) {
+		name, _, _ := strings.Cut(p, " ")
+		counts[name]++
+		if strings.Contains(p, "secret") {
+			t.Errorf("a key is in %s", p)
+		}
+	}
+	for name, n := range counts {
+		most := names + 1
+		if name == "weir.decisions" {
+			most *= 2 // allowed and refused
+		}
+		if n > most {
+			t.Errorf("%s has %d series; %d is the most", name, n, most)
+		}
+	}
+}
+
+// What an array would panic at is no reason to fail a request.
+func TestStrangeEvents(t *testing.T) {
+	o, ctx := newObserved(t, 0), t.Context()
+	strange := "\xff\x00" + strings.Repeat("é", 500)
+	o.Decided(ctx, throttler.Decided{Policy: strange})
+	o.Decided(ctx, throttler.Decided{Op: 200})
+	o.Decided(ctx, throttler.Decided{Outcome: 200})
+	for _, limit := range []int{-1, throttler.MaxLimits, 1 << 40} {
+		o.Decided(ctx, throttler.Decided{Outcome: throttler.OutcomeRefused, Limit: limit})
+	}
+	o.Sent(throttler.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
+	o.Checked(throttler.Checked{Backend: strange, Shard: strange, Server: strange})
+	o.Moved(throttler.Moved{From: strange, To: strange})
+	o.points(t)
+}
+
+func TestGlobalProvidersAreTheDefault(t *testing.T) {
+	o, err := weirotel.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Decided(t.Context(), throttler.Decided{Policy: "core"})
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestManyGoroutines(t *testing.T) {
+	o := newObserved(t, 4)
+	const each = 500
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range each {
+				o.Decided(t.Context(), throttler.Decided{Policy: fmt.Sprint("p", i%8), Outcome: throttler.OutcomeRefused, Limit: i % 2})
+				o.Checked(throttler.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			o.points(t)
+		}
+	})
+	wg.Wait()
+	total := 0
+	for _, p := range o.points(t) {
+		if strings.HasPrefix(p, "weir.decisions ") {
+			var n int
+			_, _ = fmt.Sscan(p[strings.LastIndex(p, " ")+1:], &n)
+			total += n
+		}
+	}
+	if total != 8*each {
+		t.Errorf("%d decisions were counted of %d", total, 8*each)
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	o := newObserved(t, 0)
+	for name, event := range map[string]func(){
+		"Decided": func() {
+			o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused, Limit: 1, Degraded: true})
+		},
+		"Sent":  func() { o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
+		"Moved": func() { o.Moved(throttler.Moved{From: "a", To: "b", Lost: true}) },
+	} {
+		if n := testing.AllocsPerRun(1000, event); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+}
+
+// What the observer costs a take in memory.
+func BenchmarkTake(b *testing.B) {
+	o := newObserved(b, 0)
+	traced, _ := o.tracer.Tracer("test").Start(b.Context(), "request")
+	for _, run := range []struct {
+		name     string
+		ctx      context.Context
+		observer throttler.Observer
+	}{
+		{"none", b.Context(), nil},
+		{"metrics", b.Context(), o},
+		{"metrics and a span", traced, o},
+	} {
+		b.Run(run.name, func(b *testing.B) {
+			th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: run.observer})
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 50, Window: time.Hour}}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := th.Take(run.ctx, p.Charge("alice")); err != nil {
+					b.Fatal(err)
+				}
+				o.spans.Reset()
+			}
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package weirotel
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+var spanNames = [ops]string{"weir.take", "weir.peek", "weir.settle"}
+
+// span makes the span of a decision that is over. Its error has no text: there may be
+// addresses in it.
+func (o *Observer) span(ctx context.Context, policy string, e throttler.Decided) {
+	var room [5]attribute.KeyValue
+	all := append(room[:0], policyKey.String(policy), outcomeKey.String(e.Outcome.String()))
+	if e.Limit >= 0 {
+		all = append(all, limitKey.Int(e.Limit))
+	}
+	if e.Degraded {
+		all = append(all, degradedKey.Bool(true))
+	}
+	if e.Err != nil {
+		all = append(all, errorKey.String(e.Outcome.String()))
+	}
+	_, span := o.tracer.Start(ctx, spanNames[e.Op], trace.WithTimestamp(e.Start), trace.WithAttributes(all...))
+	if e.Err != nil {
+		span.SetStatus(codes.Error, e.Outcome.String())
+	}
+	span.End(trace.WithTimestamp(e.Start.Add(e.Duration)))
+}

@@ -1,0 +1,247 @@
+// Package weirprom has Prometheus metrics of weir: of decisions, round trips, servers
+// and moves. No label is a key, or is made of one.
+package weirprom
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Options configures an Observer. Nil and the zero value select the defaults.
+type Options struct {
+	// Buckets are the upper bounds of the histograms of durations, in seconds. If
+	// nil, fourteen from 10 µs to 1 s.
+	Buckets []float64
+
+	// MaxNames is how many policies have series of their own, and how many shards and
+	// servers. Policies and shards that come later share series with the label
+	// "(others)"; servers have none. If 0, 256.
+	MaxNames int
+}
+
+var (
+	defaultBuckets = []float64{10e-6, 100e-6, 250e-6, 500e-6, .001, .0025, .005, .010, .025, .050, .100, .250, .500, 1}
+	batchBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128}
+)
+
+// Observer is a throttler.Observer with metrics. Give it to the throttler and to each
+// backend. It is safe for concurrent use.
+type Observer struct {
+	throttler.Unobserved // events to come
+
+	decisions *prometheus.CounterVec
+	refusals  *prometheus.CounterVec
+	degraded  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+
+	tripDuration *prometheus.HistogramVec
+	tripFailures *prometheus.CounterVec
+	tripBatch    *prometheus.HistogramVec
+
+	moves *prometheus.CounterVec
+
+	byOp     [ops]prometheus.Observer // durations
+	policies series[string, *policySeries]
+	trips    series[tripKey, *tripSeries]
+	moved    series[moveKey, prometheus.Counter]
+	servers  servers
+}
+
+var _ throttler.Observer = (*Observer)(nil)
+
+// New returns an Observer, and registers its metrics with r. The error is r's: another
+// Observer's metrics are registered there. Use one Observer for all throttlers of a
+// process, or give each a label with [prometheus.WrapRegistererWith].
+func New(r prometheus.Registerer, options *Options) (*Observer, error) {
+	if r == nil {
+		panic("weirprom: New: the registerer is nil")
+	}
+	var opts Options
+	if options != nil {
+		opts = *options
+	}
+	if opts.Buckets == nil {
+		opts.Buckets = defaultBuckets
+	}
+	if opts.MaxNames <= 0 {
+		opts.MaxNames = 256
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	o := &Observer{
+		decisions: counter("weir_decisions_total", "Decisions, by the policy whose limit binds.", "policy", "op", "outcome"),
+		refusals:  counter("weir_refusals_total", "Refused takes, by the limit that refused: its index in the policy.", "policy", "limit"),
+		degraded:  counter("weir_degraded_decisions_total", "Decisions made without the shared counts.", "policy"),
+		duration:  histogram("weir_decision_duration_seconds", "How long decisions took.", opts.Buckets, "op"),
+
+		tripDuration: histogram("weir_round_trip_duration_seconds", "How long round trips to servers took.", opts.Buckets, "backend", "shard", "role"),
+		tripFailures: counter("weir_round_trip_failures_total", "Round trips to servers that failed.", "backend", "shard", "role"),
+		tripBatch:    histogram("weir_round_trip_decisions", "How many decisions shared a round trip.", batchBuckets, "backend", "shard", "role"),
+
+		moves: counter("weir_moves_total", "Counts that moved to another backend, and those that could not.", "from", "to", "outcome"),
+	}
+	for op := range o.byOp {
+		o.byOp[op] = o.duration.WithLabelValues(throttler.Op(op).String())
+	}
+	o.policies.max, o.policies.others, o.policies.create = opts.MaxNames, others, o.newPolicy
+	o.trips.max, o.trips.others, o.trips.create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
+	o.moved.max, o.moved.others, o.moved.create = opts.MaxNames, moveKey{others, others, others}, o.newMove
+	o.servers.max = opts.MaxNames
+	if err := r.Register((*collector)(o)); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// others is the label of what has no series of its own.
+const others = "(others)"
+
+// collector registers and collects all of an Observer's metrics as one.
+type collector Observer
+
+func (c *collector) vectors() [8]prometheus.Collector {
+	return [8]prometheus.Collector{c.decisions, c.refusals, c.degraded, c.duration, c.tripDuration, c.tripFailures, c.tripBatch, c.moves}
+}
+
+func (c *collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, v := range c.vectors() {
+		v.Describe(descs)
+	}
+	c.servers.describe(descs)
+}
+
+func (c *collector) Collect(metrics chan<- prometheus.Metric) {
+	for _, v := range c.vectors() {
+		v.Collect(metrics)
+	}
+	c.servers.collect(metrics)
+}
+
+// Counts of the enumerations in throttler.
+const (
+	ops      = int(throttler.OpSettle) + 1
+	outcomes = int(throttler.OutcomeUnavailable) + 1
+)
+
+// policySeries is the series of one policy.
+type policySeries struct {
+	name     string
+	outcomes [ops]atomic.Pointer[[outcomes]prometheus.Counter] // nil before the first
+	refusals [throttler.MaxLimits]atomic.Pointer[prometheus.Counter]
+	degraded prometheus.Counter
+}
+
+func (o *Observer) newPolicy(name string) *policySeries {
+	return &policySeries{name: label(name), degraded: o.degraded.WithLabelValues(label(name))}
+}
+
+// Decided counts and times a decision.
+func (o *Observer) Decided(_ context.Context, e throttler.Decided) {
+	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+		return // of a newer throttler
+	}
+	o.byOp[e.Op].Observe(e.Duration.Seconds())
+	p := o.policies.of(e.Policy)
+	byOutcome := p.outcomes[e.Op].Load()
+	if byOutcome == nil {
+		byOutcome = o.newOutcomes(p, e.Op)
+	}
+	byOutcome[e.Outcome].Inc()
+	if e.Degraded {
+		p.degraded.Inc()
+	}
+	if e.Op == throttler.OpTake && e.Outcome == throttler.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
+		refused := p.refusals[e.Limit].Load()
+		if refused == nil {
+			refused = o.newRefusals(p, e.Limit)
+		}
+		(*refused).Inc()
+	}
+}
+
+// newOutcomes creates the series of all outcomes, so that their rates are right from
+// the first on. If two goroutines do, they get the same series.
+func (o *Observer) newOutcomes(p *policySeries, op throttler.Op) *[outcomes]prometheus.Counter {
+	var all [outcomes]prometheus.Counter
+	for i := range all {
+		all[i] = o.decisions.WithLabelValues(p.name, op.String(), throttler.Outcome(i).String())
+	}
+	p.outcomes[op].Store(&all)
+	return &all
+}
+
+func (o *Observer) newRefusals(p *policySeries, limit int) *prometheus.Counter {
+	c := o.refusals.WithLabelValues(p.name, strconv.Itoa(limit))
+	p.refusals[limit].Store(&c)
+	return &c
+}
+
+// tripKey is whose series a round trip is in.
+type tripKey struct {
+	backend, shard string
+	replica        bool
+}
+
+type tripSeries struct {
+	duration, decisions prometheus.Observer
+	failures            prometheus.Counter
+}
+
+func (o *Observer) newTrip(k tripKey) *tripSeries {
+	labels := []string{label(k.backend), label(k.shard), role(k.replica)}
+	return &tripSeries{o.tripDuration.WithLabelValues(labels...), o.tripBatch.WithLabelValues(labels...), o.tripFailures.WithLabelValues(labels...)}
+}
+
+func role(replica bool) string {
+	if replica {
+		return "replica"
+	}
+	return "primary"
+}
+
+// Sent counts and times a round trip.
+func (o *Observer) Sent(e throttler.Sent) {
+	s := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica})
+	s.duration.Observe(e.Duration.Seconds())
+	s.decisions.Observe(float64(e.Decisions))
+	if e.Err != nil {
+		s.failures.Inc()
+	}
+}
+
+// Checked notes what is known of a server.
+func (o *Observer) Checked(e throttler.Checked) { o.servers.checked(e) }
+
+// What became of a move.
+const (
+	moveDone   = "moved"
+	moveLost   = "lost" // the count began at zero
+	moveFailed = "failed"
+)
+
+type moveKey struct{ from, to, outcome string }
+
+func (o *Observer) newMove(k moveKey) prometheus.Counter {
+	return o.moves.WithLabelValues(label(k.from), label(k.to), k.outcome)
+}
+
+// Moved counts a move.
+func (o *Observer) Moved(e throttler.Moved) {
+	k := moveKey{e.From, e.To, moveDone}
+	switch {
+	case e.Err != nil:
+		k.outcome = moveFailed
+	case e.Lost:
+		k.outcome = moveLost
+	}
+	o.moved.of(k).Inc()
+}
