@@ -1,6 +1,8 @@
 package backendtest
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/weir-go/weir/throttler"
@@ -98,6 +100,11 @@ func settlementCases() []testCase {
 			},
 		},
 		{
+			name:        "a decision that was never taken is charged, room or no room",
+			explanation: settleUntaken,
+			run:         settlesUntaken,
+		},
+		{
 			name:        "a refund that leaves a debt refuses nothing",
 			explanation: refundStands,
 			steps: []step{
@@ -187,4 +194,38 @@ func settlementCases() []testCase {
 			},
 		},
 	}
+}
+
+// settlesUntaken charges new counts and others by settlements alone, in the order of
+// time and behind it, and expects of each what a take would have left.
+func settlesUntaken(ctx context.Context, backend throttler.Backend) error {
+	now := t0.UnixMilli()
+	for i, l := range tenPer10s {
+		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l, {Quota: 100, Window: time.Hour}}}
+		charge := throttler.Charge{Policy: p, Key: fmt.Sprint("key", i), Partition: "part"}
+		untaken := throttler.NewDecision(throttler.NewRequest(now, charge))
+		untaken.Allowed = true
+		for _, step := range []struct{ at, cost, used int64 }{{0, 4, 4}, {0, 9, 13}} {
+			d, err := backend.Settle(ctx, throttler.Settlement{Now: now + step.at, Charged: untaken, Costs: []int64{step.cost}})
+			if err != nil {
+				return err
+			}
+			if s, long := d.Limit(0), d.Limit(1); !d.Allowed || s.Used != step.used || s.Refused || long.Used != step.used || !long.ResetAt.Equal(t0.Add(time.Hour)) {
+				return fmt.Errorf("%v: after %d, got %v; want %d used", l, step.cost, d, step.used)
+			}
+		}
+		// From a process that is behind.
+		if _, err := backend.Settle(ctx, throttler.Settlement{Now: now - 1000, Charged: untaken, Costs: []int64{1}}); err != nil {
+			return err
+		}
+		charge.Cost = 1
+		d, err := backend.Take(ctx, throttler.NewRequest(now, charge))
+		if err != nil {
+			return err
+		}
+		if s, long := d.Limit(0), d.Limit(1); d.Allowed || !s.Refused || s.Used < 13 || long.Used != 14 {
+			return fmt.Errorf("%v: got %v, want a refusal with 14 used", l, d)
+		}
+	}
+	return nil
 }

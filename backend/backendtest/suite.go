@@ -135,6 +135,7 @@ const (
 	startsOnce    = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce  = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."
 	settleCharges = "what was charged too little is charged at s.Now, room or no room."
+	settleUntaken = "A decision that was never taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards: that charges the costs at Now, room or no room."
 	settleDebt    = "What was charged too little is charged now, even beyond the quota: the next requests wait that debt out."
 	refundStands  = "It returns the limits as they are after it."
 	countsFound   = "Counts are found by name, key, algorithm and window, so they go on under the new one."

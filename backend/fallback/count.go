@@ -33,6 +33,7 @@ type count struct {
 	used   float32
 	until  int64
 	weight int
+	busy   bool // a decision is being made about it
 	pooled bool // new keys are counted here together
 }
 

@@ -75,7 +75,7 @@ type Options struct {
 	OpenFor time.Duration
 
 	// MaxKeys is the most (policy, key) pairs that are remembered for Local, each some
-	// 300 bytes during an outage; a key of more than 128 bytes counts as several. A key
+	// 450 bytes during an outage; a key of more than 128 bytes counts as several. A key
 	// that has used up its quota is never forgotten for a new one: if all have, new
 	// keys share counts. If zero, DefaultMaxKeys.
 	MaxKeys int

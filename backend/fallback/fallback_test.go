@@ -561,6 +561,29 @@ func TestWhatIsNoOutage(t *testing.T) {
 	}
 }
 
+// Counts of one decision do not push each other out of a table that is full.
+func TestDecisionsAboutMoreThanFits(t *testing.T) {
+	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local, MaxKeys: 2})
+	f.fail(down)
+	var charges []throttler.Charge
+	for i := range 5 {
+		c := core.Charge(fmt.Sprint("key", i))
+		c.Partition = "part"
+		charges = append(charges, c)
+	}
+	allowed := 0
+	for range 100 {
+		if f.take(0, charges...).Allowed {
+			allowed++
+		}
+		f.takes(0, 1, core, "other")
+	}
+	if allowed != 30 {
+		t.Errorf("%d decisions were allowed, want 30", allowed)
+	}
+	f.recover()
+}
+
 // A process that ends hands over what it can.
 func TestClose(t *testing.T) {
 	f := newFixture(t, 1, local)

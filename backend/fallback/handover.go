@@ -11,7 +11,7 @@ import (
 // Bounds of the hand-over in the background.
 const (
 	handOverAtOnce  = 8
-	handOverTimeout = time.Second
+	handOverTimeout = 500 * time.Millisecond
 )
 
 // holder returns the outage because of which a count of r is decided about here, or
@@ -128,7 +128,7 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 }
 
 // handOverAll hands over all counts that are held because of o, while its shard
-// answers.
+// answers and ctx is not done.
 func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -136,7 +136,7 @@ func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 	for i := range b.table.parts {
 		p := &b.table.parts[i]
 		for _, c := range p.heldBy(o) {
-			if !o.answers.Load() && b.closed.Err() == nil || ctx.Err() != nil {
+			if !o.answers.Load() || ctx.Err() != nil {
 				return
 			}
 			free <- struct{}{}
@@ -149,7 +149,8 @@ func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 }
 
 func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage) {
-	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	// A call that is broken off would leave open whether it was made.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
 	defer cancel()
 	p.mu.Lock()
 	if c.outage != o || c.handing != nil || len(c.pending) == 0 && !o.ready.Load() {

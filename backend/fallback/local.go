@@ -53,7 +53,13 @@ func (b *Backend) take(r *throttler.Request, o *outage, handOver bool) (throttle
 	counts := all[:len(charges)]
 	for i := range charges {
 		counts[i] = b.countOf(p, charges, i, r.Now)
+		counts[i].busy = true // it must not make room for the next
 	}
+	defer func() {
+		for _, c := range counts {
+			c.busy = false
+		}
+	}()
 	d, err := b.evaluate(r, counts)
 	if err != nil {
 		return d, err

@@ -20,7 +20,7 @@ const (
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	logEvery     = 10 * time.Second
-	closeTimeout = time.Second
+	closeTimeout = 500 * time.Millisecond // and handOverTimeout for what is on its way then
 )
 
 // shard names what fails together; both are "" if an error does not say.

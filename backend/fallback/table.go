@@ -112,7 +112,7 @@ func (p *part) leastUsed(now int64) *count {
 		if c.until <= now {
 			used = -1
 		}
-		if used < leastPart && c.handing == nil && !c.pooled {
+		if used < leastPart && c.handing == nil && !c.busy && !c.pooled {
 			least, leastPart = c, used
 		}
 	}
