@@ -49,6 +49,22 @@ type Backend interface {
 	Settle(ctx context.Context, s Settlement) (Decision, error)
 }
 
+// WindowTaker is a Backend whose decisions take no longer than to copy a Request and
+// a Decision. A Throttler asks it first about a single charge in the key's own
+// partition.
+type WindowTaker interface {
+	Backend
+
+	// TakeWindow does what Take does with one charge of cost to key, in the partition
+	// of that key, under a policy of one FixedWindow. It returns what a Result has.
+	// If ok is false, it has done nothing, and Take is to decide.
+	TakeWindow(now int64, p *Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
+
+	// Itself returns the WindowTaker. It is another value than one that embeds the
+	// WindowTaker to have a Take of its own, and that must not be passed by.
+	Itself() Backend
+}
+
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
 // one charge needs no memory of its own.
 //
@@ -79,6 +95,9 @@ func (r *Request) Charges() []Charge {
 	}
 	return r.many
 }
+
+// isLone reports whether r, which is resolved, is about one charge in the partition of its key.
+func (r *Request) isLone() bool { return r.many == nil && r.one[0].Partition == r.one[0].Key }
 
 // Settlement corrects the costs of an allowed decision.
 type Settlement struct {

@@ -127,9 +127,6 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.De
 	if err := ctx.Err(); err != nil {
 		return d, err
 	}
-	if b.takeWindow(&r, &d) {
-		return d, nil
-	}
 	return b.TakeAt(ctx, r, nil)
 }
 
