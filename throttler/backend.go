@@ -49,19 +49,19 @@ type Backend interface {
 	Settle(ctx context.Context, s Settlement) (Decision, error)
 }
 
-// WindowTaker is a Backend whose decisions take no longer than to copy a Request and
-// a Decision. A Throttler asks it first about a single charge in the key's own
-// partition.
+// WindowTaker is a Backend that decides about a fixed window in less time than it
+// takes to copy a Request and a Decision. A Throttler calls TakeWindow first where it
+// is about one charge, whose partition is its key.
 type WindowTaker interface {
 	Backend
 
-	// TakeWindow does what Take does with one charge of cost to key, in the partition
-	// of that key, under a policy of one FixedWindow. It returns what a Result has.
-	// If ok is false, it has done nothing, and Take is to decide.
+	// TakeWindow does what Take does with a charge of cost to key, if p is one
+	// FixedWindow, and returns what the Result says. If ok is false, it has done
+	// nothing, and Take is to decide.
 	TakeWindow(now int64, p *Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
 
-	// Itself returns the WindowTaker. It is another value than one that embeds the
-	// WindowTaker to have a Take of its own, and that must not be passed by.
+	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which
+	// is not to be bypassed, and is known by not being what Itself returns.
 	Itself() Backend
 }
 
@@ -96,7 +96,8 @@ func (r *Request) Charges() []Charge {
 	return r.many
 }
 
-// isLone reports whether r, which is resolved, is about one charge in the partition of its key.
+// isLone reports whether r, which is resolved, is about one charge in its key's own
+// partition.
 func (r *Request) isLone() bool { return r.many == nil && r.one[0].Partition == r.one[0].Key }
 
 // Settlement corrects the costs of an allowed decision.
@@ -149,6 +150,17 @@ func (d *Decision) Begin(r *Request) {
 	}
 	if limits > 1 {
 		d.many = make([]Result, limits)
+	}
+}
+
+// SetWindow makes d, which was begun about one charge, the decision that
+// [WindowTaker.TakeWindow] has made.
+func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
+	result := &d.one[0]
+	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
+	if retryAt == 0 {
+		d.Allowed = true
+		result.Mark.At = resetAt
 	}
 }
 

@@ -61,25 +61,28 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 		return Decision{}, err
 	}
 	r.Now = t.now()
-	if t.windows != nil && r.isLone() && ctx.Err() == nil {
-		c, result := &r.one[0], &d.one[0]
-		if used, resetAt, retryAt, ok := t.windows.TakeWindow(r.Now, c.Policy, c.Key, c.Cost); ok {
-			result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
-			if retryAt == 0 {
-				d.Allowed = true
-				result.Mark.At = resetAt
-				d.receipt = new(receipt)
-			}
-			return d, nil
+	if !t.takeWindow(ctx, &d) {
+		if d, err = t.backend.Take(ctx, d.request); err != nil {
+			return Decision{}, err
 		}
-	}
-	if d, err = t.backend.Take(ctx, d.request); err != nil {
-		return Decision{}, err
 	}
 	if d.Allowed {
 		d.receipt = new(receipt)
 	}
 	return d, nil
+}
+
+// takeWindow makes the decision about d's request, if that is one for a WindowTaker.
+func (t *Throttler) takeWindow(ctx context.Context, d *Decision) bool {
+	if t.windows == nil || !d.request.isLone() || ctx.Err() != nil {
+		return false
+	}
+	c := &d.request.one[0]
+	used, resetAt, retryAt, ok := t.windows.TakeWindow(d.request.Now, c.Policy, c.Key, c.Cost)
+	if ok {
+		d.SetWindow(used, resetAt, retryAt)
+	}
+	return ok
 }
 
 // Peek reports what Take would answer, charging nothing. A replica may serve

@@ -1,12 +1,14 @@
 package memorybackend
 
 import (
+	"context"
+
 	"github.com/weir-go/weir/throttler"
 )
 
-// TakeWindow implements throttler.WindowTaker for keys that were charged under the
-// policy before: nearly every take of most programs. It does what shard.take does,
-// without what only other takes need.
+// TakeWindow implements throttler.WindowTaker, for a key that has a window: nearly
+// every take of most programs. It does what shard.take does, without what only other
+// takes need.
 func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
 	if len(p.Limits) != 1 || p.Limits[0].Algorithm != throttler.FixedWindow {
 		return 0, 0, 0, false
@@ -16,7 +18,7 @@ func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost in
 	if len(p.Name)+2 > nameHead || isLong(c) {
 		return 0, 0, 0, false
 	}
-	perUnit := 1 / float32(limit.Quota) // early: to divide takes as long as the rest of the section under the lock
+	perUnit := allUsed / float32(limit.Quota) // early: to divide takes as long as the rest of the section under the lock
 	partition := partitionHash(b.seed, c)
 	hash := nameHash(b.seed, c, partition)
 	s := b.shardAt(partition)
@@ -35,19 +37,35 @@ func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost in
 	switch retryAt {
 	case 0:
 		e.setWindow(&w)
-		e.used = float32(w.Used) * perUnit
-		if w.Used >= limit.Quota {
-			e.used = 1
+		e.used = allUsed
+		if w.Used < limit.Quota {
+			e.used = usedPart(float32(w.Used) * perUnit)
 		}
 	case throttler.NeverFits:
 	default:
-		e.used = 1
+		e.used = allUsed
 	}
 	s.mu.Unlock()
 	return w.Used, w.ResetAt, retryAt, true
 }
 
+// Itself implements throttler.WindowTaker.
 func (b *Backend) Itself() throttler.Backend { return b }
+
+// takeLone makes the decision about r by TakeWindow, for a backend that wraps b.
+func (b *Backend) takeLone(ctx context.Context, r *throttler.Request) (d throttler.Decision, ok bool) {
+	charges := r.Charges()
+	if len(charges) != 1 || charges[0].Key != charges[0].Partition || charges[0].Cost < 1 || ctx.Err() != nil {
+		return d, false
+	}
+	c := &charges[0]
+	used, resetAt, retryAt, ok := b.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)
+	if ok {
+		d.Begin(r)
+		d.SetWindow(used, resetAt, retryAt)
+	}
+	return d, ok
+}
 
 // lone returns the hot half of c's entry, or nil. c's partition is its key, and the
 // policy's name fits in that half.
