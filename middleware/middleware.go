@@ -175,20 +175,18 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	d, err := t.take(e)
-	if err != nil {
+	if err := t.take(e); err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
 	}
-	t.reporter.succeeded(d.Charges())
-	e.d = d
+	t.reporter.succeeded(e.d.Charges())
 	if t.DryRun != nil {
-		t.DryRun(r, d)
-	} else if !d.Allowed {
+		t.DryRun(r, e.d)
+	} else if !e.d.Allowed {
 		t.refuse(w, e)
 		return
 	}
-	if d.Allowed {
+	if e.d.Allowed {
 		e.state = charged
 	}
 	if t.mayWait {
@@ -216,22 +214,22 @@ func (t *throttle) classifyRequest(e *entry) {
 	}
 }
 
-// take asks for a decision about e's charges. Where there is one, of t's only
+// take asks for a decision about e's charges, e.d. Where there is one, of t's only
 // rule, it needs no memory but the decision's.
-func (t *throttle) take(e *entry) (throttler.Decision, error) {
+func (t *throttle) take(e *entry) (err error) {
 	e.call.e = e
 	defer e.call.end()
 	if t.only == nil {
-		return t.throttler.Take(&e.call, e.charges...)
+		e.d, err = t.throttler.Take(&e.call, e.charges...)
+		return err
 	}
 	c := t.only.charge(e.received)
 	e.marks[0] = t.only.mark
 	t.warn(e.received, &c)
-	d, err := t.throttler.Take(&e.call, c)
-	if err != nil {
+	if e.d, err = t.throttler.Take(&e.call, c); err != nil {
 		e.charges = []throttler.Charge{c}
 	}
-	return d, err
+	return err
 }
 
 // warn logs, once, what is likely a mistake of the operator.
