@@ -26,8 +26,8 @@ type Policy struct {
 	// both algorithm and window in common.
 	Limits []Limit
 
-	// valid is p itself once p was found valid: each decision asks. A copy of a
-	// Policy is not valid before it was looked at.
+	// valid is the Policy itself once Validate has accepted it: each decision asks. In
+	// a copy it is another Policy, so that one is validated, too.
 	valid atomic.Pointer[Policy]
 }
 

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A policy is looked at once. A copy of one that was found valid is looked at again:
-// what differs from the original may be wrong.
+// A policy is validated once, and a copy of it again: what differs may be wrong.
 func TestCopiesOfPoliciesAreValidated(t *testing.T) {
 	p := &Policy{Name: "core", Limits: []Limit{{Quota: 1, Window: time.Hour}}}
 	for range 2 {

@@ -18,7 +18,7 @@ func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost in
 	if len(p.Name)+2 > nameHead || isLong(c) {
 		return 0, 0, 0, false
 	}
-	perUnit := allUsed / float32(limit.Quota) // early: to divide takes as long as the rest of the section under the lock
+	perUnit := allUsed / float32(limit.Quota) // before the lock: a division is slow
 	partition := partitionHash(b.seed, c)
 	hash := nameHash(b.seed, c, partition)
 	s := b.shardAt(partition)
