@@ -51,7 +51,7 @@ type entry struct {
 
 	received *http.Request
 	passed   http.Request // what the next handler gets
-	ahead    *aheadBody    // its body, if the request waited
+	ahead    *aheadBody   // its body, if the request waited
 
 	charges []throttler.Charge         // as classified, if they differ from d's
 	marks   [throttler.MaxCharges]mark // of charges
