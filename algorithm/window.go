@@ -20,28 +20,18 @@ func (w *Window) IsOf(l *throttler.Limit) bool {
 	return l.Algorithm == throttler.FixedWindow && int64(l.Window/time.Millisecond) == w.Length && l.Aligned == w.Aligned
 }
 
-// Take decides as [Take] does about one charge of that cost, more than 0, under
-// quota, and charges w if it is allowed: result.RetryAt is then 0.
-func (w *Window) Take(quota, cost, now int64) (result throttler.Result) {
-	open := now < w.ResetAt
-	used := int64(0)
-	if open {
-		used = w.Used
-	}
+// Take decides, while w is open, as [Take] does about one charge of that cost, more
+// than 0, under quota. It charges w if that fits, and returns 0, or else the RetryAt
+// of a Result.
+func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	switch {
 	case cost > quota:
-		return throttler.Result{Used: used, ResetAt: max(w.ResetAt, now), RetryAt: throttler.NeverFits}
-	case cost > quota-used:
-		return throttler.Result{Used: used, ResetAt: w.ResetAt, RetryAt: w.ResetAt}
-	case !open:
-		w.ResetAt = fixedWindow{aligned: w.Aligned}.opensUntil(w.Length, now)
+		return throttler.NeverFits
+	case cost > quota-w.Used:
+		return w.ResetAt
 	}
-	w.Used = used + cost
-	result = throttler.Result{Used: w.Used, ResetAt: w.ResetAt, Mark: throttler.Mark{At: w.ResetAt}}
-	if now >= w.ResetAt { // at the end of the year 9999, no window opens
-		result.Used = 0
-	}
-	return result
+	w.Used += cost
+	return 0
 }
 
 // Window returns s as one window, and reports whether it is one.

@@ -44,9 +44,13 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 			if !got.IsOf(&p.Limits[0]) {
 				t.Fatalf("%+v is not of %v", got, p.Limits[0])
 			}
-			result := got.Take(p.Limits[0].Quota, cost, now)
-			if result != d.Results()[0] || (result.RetryAt == 0) != d.Allowed {
-				t.Fatalf("step %d: cost %d of %v at %d: got %+v, want %+v", step, cost, p.Limits[0], now, result, d.Results()[0])
+			if now >= got.ResetAt { // it is over: the take opened the next one
+				got, _ = want.Window()
+				continue
+			}
+			retryAt := got.Take(p.Limits[0].Quota, cost)
+			if result := d.Results()[0]; retryAt != result.RetryAt || (retryAt == 0) != d.Allowed || got.Used != result.Used || got.ResetAt != result.ResetAt {
+				t.Fatalf("step %d: cost %d of %v at %d: got %+v and retry at %d, want %+v", step, cost, p.Limits[0], now, got, retryAt, result)
 			}
 			if w, _ := want.Window(); w != got {
 				t.Fatalf("step %d: the window is %+v, want %+v", step, got, w)

@@ -25,7 +25,7 @@ const (
 // removeHeaders removes what the handler, or a server behind it, has set under
 // these names, in any spelling, and withdraws such trailers.
 func removeHeaders(h http.Header) {
-	if len(h) == 0 {
+	if _, ok := h["Content-Type"]; len(h) == 0 || ok && len(h) == 1 {
 		return // as often: to range over a map takes some time to begin
 	}
 	announced := false

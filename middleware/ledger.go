@@ -50,8 +50,8 @@ type entry struct {
 	earlier *entry // in the order in which the ledger got them: never one further in
 
 	received *http.Request
-	passed   *http.Request // what the next handler gets
-	ahead    *aheadBody    // its body, if the request waited
+	passed   http.Request // what the next handler gets
+	ahead    *aheadBody   // its body, if the request waited
 
 	charges []throttler.Charge         // as classified, if they differ from d's
 	marks   [throttler.MaxCharges]mark // of charges
@@ -140,12 +140,12 @@ func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 		shareTrailer(e.received)
 		w = e.l.writer(abilities(w))
 	}
-	e.passed = e.received.WithContext((*passedContext)(e))
+	e.passed = *e.received.WithContext((*passedContext)(e))
 	e.passed.Body = e.body()
 	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic goes on after this
-	next.ServeHTTP(w, e.passed)
+	next.ServeHTTP(w, &e.passed)
 	returned = true
 }
 
@@ -295,7 +295,7 @@ func (l *ledger) begin(status int) {
 			if e.m.DryRun == nil {
 				l.settle(e, beforeHandler)
 			}
-		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
+		case charged && e.mayBeFree() && e.m.RefundIf(&e.passed, status, h):
 			l.settle(e, afterHandler)
 		case reported:
 			l.settle(e, asReported)
@@ -385,7 +385,7 @@ func shareTrailer(r *http.Request) {
 // copy: net/http removes the files of MultipartForm, and middlewares further out
 // read the pattern and the form.
 func (e *entry) copyBack() {
-	to, from := e.received, e.passed
+	to, from := e.received, &e.passed
 	// Where nothing changed, nothing is written: parallel calls may share a request.
 	if to.Form == nil && from.Form != nil {
 		to.Form = from.Form

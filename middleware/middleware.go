@@ -177,22 +177,20 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if t.mayWait {
 		t.waiters.shutdown(serverOf(r))
 	}
-	d, err := t.take(e)
-	if err != nil {
+	if err := t.take(e); err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
 	}
-	if !d.Degraded {
-		t.reporter.succeeded(d.Charges())
+	if !e.d.Degraded {
+		t.reporter.succeeded(e.d.Charges())
 	}
-	e.d = d
 	if t.DryRun != nil {
-		t.DryRun(r, d)
-	} else if !d.Allowed {
+		t.DryRun(r, e.d)
+	} else if !e.d.Allowed {
 		t.refuse(w, e)
 		return
 	}
-	if d.Allowed {
+	if e.d.Allowed {
 		e.state = charged
 	}
 	if t.mayWait {
@@ -220,23 +218,23 @@ func (t *throttle) classifyRequest(e *entry) {
 	}
 }
 
-// take asks for a decision about e's charges. Where there is one, of t's only
+// take asks for a decision about e's charges, e.d. Where there is one, of t's only
 // rule, it needs no memory but the decision's. A decision about no charges, or none,
 // does not say what was asked.
-func (t *throttle) take(e *entry) (throttler.Decision, error) {
+func (t *throttle) take(e *entry) (err error) {
 	e.call.e = e
 	defer e.call.end()
 	if t.only == nil {
-		return t.throttler.Take(&e.call, e.charges...)
+		e.d, err = t.throttler.Take(&e.call, e.charges...)
+		return err
 	}
 	c := t.only.charge(e.received)
 	e.marks[0] = t.only.mark
 	t.warn(e.received, &c)
-	d, err := t.throttler.Take(&e.call, c)
-	if err != nil || len(d.Charges()) == 0 {
+	if e.d, err = t.throttler.Take(&e.call, c); err != nil || len(e.d.Charges()) == 0 {
 		e.charges = []throttler.Charge{c}
 	}
-	return d, err
+	return err
 }
 
 // warn logs, once, what is likely a mistake of the operator.

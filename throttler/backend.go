@@ -49,6 +49,22 @@ type Backend interface {
 	Settle(ctx context.Context, s Settlement) (Decision, error)
 }
 
+// WindowTaker is a Backend that decides about a fixed window in less time than it
+// takes to copy a Request and a Decision. A Throttler calls TakeWindow first where it
+// is about one charge, whose partition is its key.
+type WindowTaker interface {
+	Backend
+
+	// TakeWindow does what Take does with a charge of cost to key, if p is one
+	// FixedWindow, and returns what the Result says. If ok is false, it has done
+	// nothing, and Take is to decide.
+	TakeWindow(now int64, p *Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
+
+	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which
+	// is not to be bypassed, and is known by not being what Itself returns.
+	Itself() Backend
+}
+
 // Request is one decision to make: see [NewRequest]. It is passed by value, and
 // one charge needs no memory of its own.
 //
@@ -79,6 +95,10 @@ func (r *Request) Charges() []Charge {
 	}
 	return r.many
 }
+
+// isLone reports whether r, which is resolved, is about one charge in its key's own
+// partition.
+func (r *Request) isLone() bool { return r.many == nil && r.one[0].Partition == r.one[0].Key }
 
 // Settlement corrects the costs of an allowed decision. A decision that was never
 // taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
@@ -132,6 +152,17 @@ func (d *Decision) Begin(r *Request) {
 	}
 	if limits > 1 {
 		d.many = make([]Result, limits)
+	}
+}
+
+// SetWindow makes d, which was begun about one charge, the decision that
+// [WindowTaker.TakeWindow] has made.
+func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
+	result := &d.one[0]
+	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
+	if retryAt == 0 {
+		d.Allowed = true
+		result.Mark.At = resetAt
 	}
 }
 

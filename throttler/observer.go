@@ -174,6 +174,19 @@ func (all observers) Moved(e Moved) {
 	}
 }
 
+// observed makes a decision about charges, and reports it to the observer.
+func (t *Throttler) observed(ctx context.Context, op Op, charges []Charge) (d Decision, err error) {
+	start, unobserved := time.Now(), *t
+	unobserved.observer = nil
+	if op == OpPeek {
+		d, err = unobserved.Peek(ctx, charges...)
+	} else {
+		d, err = unobserved.Take(ctx, charges...)
+	}
+	t.observe(ctx, op, charges, start, &d, err)
+	return d, err
+}
+
 // observe reports a decision about charges to the observer, if there is one.
 func (t *Throttler) observe(ctx context.Context, op Op, charges []Charge, start time.Time, d *Decision, err error) {
 	e := Decided{Op: op, Limit: -1, Start: start, Duration: time.Since(start), Err: err}

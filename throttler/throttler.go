@@ -11,6 +11,7 @@ import (
 // counts itself, and needs no closing.
 type Throttler struct {
 	backend  Backend
+	windows  WindowTaker // the backend, if it is one
 	clock    clock.Clock
 	observer Observer // or nil
 }
@@ -31,6 +32,9 @@ func New(backend Backend, options *Options) *Throttler {
 		panic("throttler: New: backend is nil")
 	}
 	t := &Throttler{backend: backend, clock: clock.System{}}
+	if w, ok := backend.(WindowTaker); ok && w.Itself() == backend {
+		t.windows = w
+	}
 	if options == nil {
 		return t
 	}
@@ -50,15 +54,17 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
-		defer func(start time.Time) { t.observe(ctx, OpTake, charges, start, &d, err) }(time.Now())
+		return t.observed(ctx, OpTake, charges)
 	}
-	var r Request
-	if err = resolve(&r, charges); err != nil {
-		return d, err
+	r := &d.request
+	if err := resolve(r, charges); err != nil {
+		return Decision{}, err
 	}
 	r.Now = t.now()
-	if d, err = t.backend.Take(ctx, r); err != nil {
-		return Decision{}, err
+	if !t.takeWindow(ctx, &d) {
+		if d, err = t.backend.Take(ctx, d.request); err != nil {
+			return Decision{}, err
+		}
 	}
 	if d.Allowed {
 		d.receipt = new(receipt)
@@ -66,18 +72,32 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 	return d, nil
 }
 
+// takeWindow makes the decision about d's request, if that is one for a WindowTaker.
+func (t *Throttler) takeWindow(ctx context.Context, d *Decision) bool {
+	if t.windows == nil || !d.request.isLone() || ctx.Err() != nil {
+		return false
+	}
+	c := &d.request.one[0]
+	used, resetAt, retryAt, ok := t.windows.TakeWindow(d.request.Now, c.Policy, c.Key, c.Cost)
+	if ok {
+		d.SetWindow(used, resetAt, retryAt)
+	}
+	return ok
+}
+
 // Peek reports what Take would answer, charging nothing. A replica may serve
 // it, and lag a little behind.
-func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (d Decision, err error) {
+func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
-		defer func(start time.Time) { t.observe(ctx, OpPeek, charges, start, &d, err) }(time.Now())
+		return t.observed(ctx, OpPeek, charges)
 	}
 	var r Request
-	if err = resolve(&r, charges); err != nil {
-		return d, err
+	if err := resolve(&r, charges); err != nil {
+		return Decision{}, err
 	}
 	r.Now = t.now()
-	if d, err = t.backend.Peek(ctx, r); err != nil {
+	d, err := t.backend.Peek(ctx, r)
+	if err != nil {
 		return Decision{}, err
 	}
 	d.receipt = tookNothing

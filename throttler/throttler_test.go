@@ -292,3 +292,21 @@ func TestClocksOutOfRange(t *testing.T) {
 		}
 	}
 }
+
+// refusing embeds a WindowTaker and has a Take of its own.
+type refusing struct{ *memorybackend.Backend }
+
+func (refusing) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+	return throttler.NewDecision(r), nil
+}
+
+func TestTakeOfAnEmbeddingBackendIsNotBypassed(t *testing.T) {
+	shared := memorybackend.New(nil)
+	charge := policy("p", per(9, time.Hour)).Charge("alice")
+	if d, err := throttler.New(shared, nil).Take(t.Context(), charge); err != nil || !d.Allowed {
+		t.Fatalf("%v, %v", d, err)
+	}
+	if d, err := throttler.New(refusing{shared}, nil).Take(t.Context(), charge); err != nil || d.Allowed {
+		t.Errorf("%v, %v; want what the backend's own Take says", d, err)
+	}
+}

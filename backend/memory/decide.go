@@ -99,7 +99,7 @@ func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
 		c := &s.all[i]
 		results := d.ResultsOf(i)
 		if c.place != nowhere {
-			s.entries.at(c.place).used = usedPart(d.Charges()[i].Policy, results)
+			s.entries.at(c.place).used = partUsed(d.Charges()[i].Policy, results)
 			s.save(c, at)
 		}
 		if c.shared {
@@ -111,13 +111,22 @@ func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
 	s.trim(at)
 }
 
-// usedPart returns the largest used / capacity, 1 if a limit has no more room.
-func usedPart(p *throttler.Policy, results []throttler.Result) float32 {
-	var part float32
+// usedPart is a part of a quota, in units of 1/allUsed.
+type usedPart uint16
+
+const allUsed = 1<<16 - 1
+
+// partUsed returns the largest used / capacity, allUsed if a limit has no more room.
+func partUsed(p *throttler.Policy, results []throttler.Result) usedPart {
+	var part usedPart
 	for i := range results {
-		part = max(part, float32(results[i].Used)/float32(p.Limits[i].Capacity()))
+		used, capacity := results[i].Used, p.Limits[i].Capacity()
+		if used >= capacity {
+			return allUsed
+		}
+		part = max(part, usedPart(float64(used)/float64(capacity)*allUsed))
 	}
-	return min(part, 1)
+	return part
 }
 
 // keepRefused notes which counts refused d, a take: a flood of keys must not free
@@ -138,12 +147,12 @@ func (s *shard) keepRefused(d *throttler.Decision, at *moment) {
 		results := d.ResultsOf(i)
 		if c.arrived && !c.shared {
 			s.begin(c)
-			s.entries.at(c.place).used = usedPart(d.Charges()[i].Policy, results)
+			s.entries.at(c.place).used = partUsed(d.Charges()[i].Policy, results)
 			s.save(c, at)
 		}
 		for j := range results {
 			if c.place != nowhere && results[j].RetryAt > 0 {
-				s.entries.at(c.place).used = 1
+				s.entries.at(c.place).used = allUsed
 			}
 		}
 	}

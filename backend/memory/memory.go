@@ -124,11 +124,8 @@ func (b *Backend) shardAt(partition uint64) *shard {
 }
 
 // Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
-	if err := ctx.Err(); err != nil {
-		return d, err
-	}
-	if b.takeWindow(&r, &d) {
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if d, ok := b.takeLone(ctx, &r); ok {
 		return d, nil
 	}
 	return b.TakeAt(ctx, r, nil)

@@ -79,17 +79,17 @@ func (s *shard) fits(keys int, bytes int64) bool {
 // leastUsed looks at the next entries. It returns one that has expired or, if none
 // has, the one that has used the smallest part of its quota, if none is used up.
 func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
-	usedPart := float32(1)
+	leastUsed := int32(allUsed)
 	for range min(lookAt, s.entries.n-s.looked) {
 		place := (s.hand + uint32(s.looked)) % uint32(s.entries.n)
 		s.looked++
 		e := s.entries.at(place)
-		used := e.used
+		used := int32(e.used)
 		if e.expired(at) {
 			used = -1
 		}
-		if used < usedPart && e.flags&isShared == 0 && !s.inUse(place) {
-			least, usedPart, ok = place, used, true
+		if used < leastUsed && e.flags&isShared == 0 && !s.inUse(place) {
+			least, leastUsed, ok = place, used, true
 		}
 	}
 	return least, ok

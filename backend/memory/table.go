@@ -38,7 +38,7 @@ const (
 	cellSize  = 8
 	minCells  = 16
 	maxName   = 48
-	nameHead  = 24
+	nameHead  = 27
 	maxPacked = 44
 	stateHead = 16
 )
@@ -63,7 +63,7 @@ type hot struct {
 
 	// used is the largest used / capacity of the limits when last charged, 1 if a
 	// charge was refused since.
-	used float32
+	used usedPart
 
 	nameLen, stateLen uint8
 	flags             uint8

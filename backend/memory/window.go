@@ -1,51 +1,70 @@
 package memorybackend
 
 import (
+	"context"
+
 	"github.com/weir-go/weir/throttler"
 )
 
-// takeWindow makes a decision about one charge under one fixed window that the key
-// has been charged under before: nearly every take of most programs. It does what
-// shard.take does, without what only other takes need. It reports false, and has
-// done nothing, if r is not that simple.
-func (b *Backend) takeWindow(r *throttler.Request, d *throttler.Decision) bool {
-	charges := r.Charges()
-	if len(charges) != 1 {
-		return false
+// TakeWindow implements throttler.WindowTaker, for a key that has a window: nearly
+// every take of most programs. It does what shard.take does, without what only other
+// takes need.
+func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
+	if len(p.Limits) != 1 || p.Limits[0].Algorithm != throttler.FixedWindow {
+		return 0, 0, 0, false
 	}
-	c := &charges[0]
-	if len(c.Policy.Limits) != 1 || c.Policy.Limits[0].Algorithm != throttler.FixedWindow || c.Cost == 0 || c.Key != c.Partition || len(c.Policy.Name)+2 > nameHead || isLong(c) {
-		return false
+	limit := &p.Limits[0]
+	c := &throttler.Charge{Policy: p, Key: key, Cost: cost, Partition: key}
+	if len(p.Name)+2 > nameHead || isLong(c) {
+		return 0, 0, 0, false
 	}
-	limit := &c.Policy.Limits[0]
+	perUnit := allUsed / float32(limit.Quota) // before the lock: a division is slow
 	partition := partitionHash(b.seed, c)
 	hash := nameHash(b.seed, c, partition)
 	s := b.shardAt(partition)
 	s.mu.Lock()
 	e := s.entries.lone(c, hash)
-	if e == nil || e.flags != isWindow || r.Now < e.openedAt {
+	if e == nil || e.flags != isWindow || now < e.openedAt {
 		s.mu.Unlock()
-		return false
+		return 0, 0, 0, false
 	}
 	w := e.window()
-	if !w.IsOf(limit) || r.Now >= w.ResetAt {
+	if !w.IsOf(limit) || now >= w.ResetAt {
 		s.mu.Unlock()
-		return false
+		return 0, 0, 0, false
 	}
-	result := w.Take(limit.Quota, c.Cost, r.Now)
-	switch result.RetryAt {
+	retryAt = w.Take(limit.Quota, cost)
+	switch retryAt {
 	case 0:
 		e.setWindow(&w)
-		e.used = min(float32(w.Used)/float32(limit.Quota), 1)
+		e.used = allUsed
+		if w.Used < limit.Quota {
+			e.used = usedPart(float32(w.Used) * perUnit)
+		}
 	case throttler.NeverFits:
 	default:
-		e.used = 1
+		e.used = allUsed
 	}
 	s.mu.Unlock()
-	d.Begin(r)
-	d.Allowed = result.RetryAt == 0
-	d.Results()[0] = result
-	return true
+	return w.Used, w.ResetAt, retryAt, true
+}
+
+// Itself implements throttler.WindowTaker.
+func (b *Backend) Itself() throttler.Backend { return b }
+
+// takeLone makes the decision about r by TakeWindow, for a backend that wraps b.
+func (b *Backend) takeLone(ctx context.Context, r *throttler.Request) (d throttler.Decision, ok bool) {
+	charges := r.Charges()
+	if len(charges) != 1 || charges[0].Key != charges[0].Partition || charges[0].Cost < 1 || ctx.Err() != nil {
+		return d, false
+	}
+	c := &charges[0]
+	used, resetAt, retryAt, ok := b.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)
+	if ok {
+		d.Begin(r)
+		d.SetWindow(used, resetAt, retryAt)
+	}
+	return d, ok
 }
 
 // lone returns the hot half of c's entry, or nil. c's partition is its key, and the
