@@ -7,7 +7,7 @@ EACH = set -e; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
-.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz
+.PHONY: test test-go test-32bit lint luacheck servers demo stack bench bench-peers fuzz chaos
 
 ## test: check the code, and run all tests
 test: lint luacheck test-32bit test-go
@@ -64,6 +64,11 @@ bench: servers
 # With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
 bench-peers: servers
 	@cd bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
+
+## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
+# ARGS=-help lists what ARGS may have, such as ARGS='-seed 7 -for 10m'.
+chaos: servers
+	@cd chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers

@@ -328,7 +328,7 @@ type calls struct {
 }
 
 func (c *calls) start() (end func()) {
-	finish := c.Call()
+	finish := c.Call(deadline)
 	return func() {
 		took, stalled := finish()
 		c.mu.Lock()
