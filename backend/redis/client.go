@@ -45,19 +45,50 @@ func newClient(c redis.UniversalClient) client {
 	return client{c, false}
 }
 
-// process runs cmd and returns its error, or ctx's if that is done earlier.
-func (c client) process(ctx context.Context, cmd redis.Cmder) error {
-	return c.within(ctx, func() error { return c.Process(ctx, cmd) })
+// roundTrip sends cmds at once, and returns when they have their replies or errors. If
+// ctx ends before that, it returns false: the client still holds cmds.
+func (c client) roundTrip(ctx context.Context, cmds []redis.Cmder) bool {
+	if c.keepsDeadlines {
+		c.send(ctx, cmds)
+		return true
+	}
+	done := make(chan struct{})
+	go func() { // ends with the client's own timeouts
+		defer close(done)
+		c.send(ctx, cmds)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
-// within returns the error of run, or ctx's if that is done earlier.
-func (c client) within(ctx context.Context, run func() error) error {
-	if c.ends(ctx) {
-		if err := ctx.Err(); err != nil {
-			return err
+func (c client) send(ctx context.Context, cmds []redis.Cmder) {
+	if len(cmds) == 1 {
+		if err := c.Process(ctx, onceCmd{cmds[0]}); err != nil && cmds[0].Err() == nil {
+			cmds[0].SetErr(err)
 		}
-		return run()
+		return
 	}
+	pipe := c.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, onceCmd{cmd}) // queues it
+	}
+	_, _ = pipe.Exec(ctx) // each command has its error
+}
+
+// process sends cmd, and returns its error, or ctx's if that ends earlier.
+func (c client) process(ctx context.Context, cmd redis.Cmder) error {
+	if !c.roundTrip(ctx, []redis.Cmder{cmd}) {
+		return ctx.Err()
+	}
+	return cmd.Err()
+}
+
+// within returns the error of run, or ctx's if that ends earlier.
+func (c client) within(ctx context.Context, run func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- run() }() // ends with the client's own timeouts
 	select {
@@ -68,9 +99,8 @@ func (c client) within(ctx context.Context, run func() error) error {
 	}
 }
 
-// ends reports whether a call under ctx ends in time by itself: at ctx's deadline
-// or, if nothing ever ends ctx, with the client's own timeouts.
-func (c client) ends(ctx context.Context) bool {
-	_, bounded := ctx.Deadline()
-	return bounded && c.keepsDeadlines || ctx.Done() == nil
-}
+// onceCmd is never sent twice, whatever the client's MaxRetries: go-redis would resend
+// it after a lost reply, and charge twice.
+type onceCmd struct{ redis.Cmder }
+
+func (onceCmd) NoRetry() bool { return true }

@@ -3,6 +3,8 @@ package redisbackend
 import (
 	"bytes"
 	"context"
+	"errors"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -12,75 +14,114 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
+// patience is how long a flight waits for its reply at least, although its callers
+// have left. A deadline of a millisecond then costs no connection, and a flight that
+// fails says something about the server.
+const patience = 20 * time.Millisecond
+
 // A flight is one round trip: calls of scripts, written at once, for many decisions.
 // The next flight reuses its memory.
 type flight struct {
 	departed time.Time // guarded by the line's mutex
+	alone    bool      // in the goroutine of its only caller
+	ctx      *flightContext
 
 	jobs  []*job
 	calls []call
+	cmds  []redis.Cmder // of calls
 	args  []any
+
+	outcome outcome
 }
 
-// call is one call of a script.
+// call is one call of a script, or one decision's read.
 type call struct {
 	jobs []*job
-	cmd  redis.Cmder
+	cmds []redis.Cmder
 }
 
 var flightPool = sync.Pool{New: func() any { return new(flight) }}
 
-// run sends the decisions of f and gives each its outcome. It resends a call, with
-// the script's text, only if the server is sure not to have run it.
+// run sends the decisions of f and gives each its outcome. It resends a call only if
+// the server is sure not to have run it: with the script's text, and through the
+// server's spare client if the client did not get to dial.
 func (f *flight) run(l *line) {
-	ctx, cancel := f.context()
-	defer cancel()
-	f.send(ctx, l, "evalsha")
-	for tries := 1; f.deliver(l, tries < 3); tries++ {
-		f.send(ctx, l, "eval")
+	ctx := f.begin(l)
+	c, command := l.client, "evalsha"
+	f.outcome = outcome{}
+	for tries := 1; ; tries++ {
+		start := f.departed
+		if tries > 1 {
+			start = time.Now()
+		}
+		decisions := len(f.jobs)
+		f.send(ctx, l, c, command)
+		more := f.deliver(l, tries < 3)
+		l.server.sent(start, decisions, f.outcome.err)
+		if !more {
+			break
+		}
+		command = "eval"
+		if f.outcome.spare != nil {
+			c = client{f.outcome.spare, true}
+		}
 	}
+	l.server.record(&f.outcome)
+	f.end()
 }
 
-// context returns a context that ends with the last deadline of f's decisions, so
-// that no decision is cut short by another's deadline. It has no deadline if one of
-// them has none: the client's own timeouts end the flight then.
-func (f *flight) context() (context.Context, context.CancelFunc) {
-	if len(f.jobs) == 1 {
-		return f.jobs[0].ctx, func() {}
-	}
-	var last time.Time
+// begin returns the context of f. It ends with the last deadline of f's decisions, so
+// that no decision is cut short by another's, but not before f has been patient, and
+// not after the line's timeout.
+func (f *flight) begin(l *line) context.Context {
+	end := f.departed.Add(patience)
 	for _, j := range f.jobs {
-		deadline, ok := j.ctx.Deadline()
-		if !ok {
-			return context.Background(), func() {}
-		}
-		if deadline.After(last) {
-			last = deadline
+		if j.deadline.After(end) {
+			end = j.deadline
 		}
 	}
-	return context.WithDeadline(context.Background(), last)
+	if latest := f.departed.Add(max(l.timeout, patience)); latest.Before(end) {
+		end = latest
+	}
+	first := f.jobs[0]
+	if f.alone && !first.ownDeadline && end.Equal(first.deadline) {
+		return first.ctx
+	}
+	if f.ctx == nil {
+		f.ctx = newFlightContext()
+	}
+	values := context.Background()
+	if len(f.jobs) == 1 {
+		values = first.ctx
+	}
+	f.ctx.start(values, end)
+	return f.ctx
+}
+
+func (f *flight) end() {
+	f.alone = false
+	if f.ctx != nil && !f.ctx.stop() {
+		f.ctx = nil
+	}
 }
 
 // send sends f's decisions in as few calls as possible, and returns when the calls
-// have their replies or errors.
-func (f *flight) send(ctx context.Context, l *line, command string) {
+// have their replies or errors, or when ctx ends.
+func (f *flight) send(ctx context.Context, l *line, c client, command string) {
 	f.plan(l.splits.Load())
 	for i := range f.calls {
 		c := &f.calls[i]
-		c.cmd = c.jobs[0].script.newCmd(ctx, f.argsOf(c.jobs, command)...)
-	}
-	if len(f.calls) == 1 {
-		c := f.calls[0].cmd
-		if err := l.client.Process(ctx, onceCmd{c}); err != nil && c.Err() == nil {
-			c.SetErr(err)
+		start := len(f.cmds)
+		if script := c.jobs[0].script; script != nil {
+			f.cmds = append(f.cmds, script.newCmd(ctx, f.argsOf(c.jobs, command)...))
+		} else {
+			for k := range c.jobs[0].keys {
+				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[k]))
+			}
 		}
-		return
+		c.cmds = f.cmds[start:len(f.cmds):len(f.cmds)]
 	}
-	pipe := l.client.Pipeline()
-	for i := range f.calls {
-		_ = pipe.Process(ctx, onceCmd{f.calls[i].cmd}) // queues it
-	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	f.outcome.left = !c.roundTrip(ctx, f.cmds)
 }
 
 // plan divides f's decisions among calls. One call does no more work than one
@@ -130,14 +171,20 @@ func (f *flight) argsOf(jobs []*job, command string) []any {
 // deliver gives f's decisions their outcomes. If again, it leaves the decisions of
 // calls that did not run in f instead, and reports whether there are any.
 func (f *flight) deliver(l *line, again bool) bool {
+	if f.outcome.left {
+		f.leave()
+		return false
+	}
+	f.outcome.err = nil
 	f.jobs = f.jobs[:0] // the calls have them, in the same array and order
 	for i := range f.calls {
 		c := &f.calls[i]
-		err := c.cmd.Err()
+		err := c.err()
+		f.outcome.add(c, err)
 		switch {
 		case err == nil:
 			c.deliver()
-		case again && l.didNotRun(c, err):
+		case again && f.mayResend(l, c, err):
 			f.jobs = append(f.jobs, c.jobs...)
 		default:
 			for _, j := range c.jobs {
@@ -148,32 +195,76 @@ func (f *flight) deliver(l *line, again bool) bool {
 	}
 	clear(f.args)
 	f.args = f.args[:0]
+	clear(f.cmds)
+	f.cmds = f.cmds[:0]
 	clear(f.jobs[len(f.jobs):cap(f.jobs)])
 	return len(f.jobs) > 0
 }
 
-// didNotRun reports whether err means that the server did not start c, for a reason
-// that resending it with the script's text removes.
-func (l *line) didNotRun(c *call, err error) bool {
+// leave gives f's decisions their outcomes although the client has not returned. What
+// it still holds is not used again.
+func (f *flight) leave() {
+	f.outcome.fail(f.jobs[0], context.DeadlineExceeded)
+	for _, j := range f.jobs {
+		j.left = true
+		j.finish(context.DeadlineExceeded)
+	}
+	f.jobs, f.calls, f.cmds, f.args = nil, nil, nil, nil
+}
+
+// mayResend reports whether err means that the server did not start c, for a reason
+// that resending it removes.
+func (f *flight) mayResend(l *line, c *call, err error) bool {
+	var op *net.OpError
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return true
 	case redis.HasErrorPrefix(err, "CROSSSLOT") && len(c.jobs) > 1:
 		l.splits.Store(true) // the one address hides several servers
 		return true
+	case errors.As(err, &op) && op.Op == "dial" && f.outcome.spare == nil:
+		f.outcome.spare = l.server.spare.Load()
+		return f.outcome.spare != nil
 	}
 	return false
 }
 
-// deliver cuts the reply to c into the replies to its decisions. If the script cannot
-// have given it, no part of it is trusted.
-func (c *call) deliver() {
-	if cmd, ok := c.cmd.(*redis.IntSliceCmd); ok { // its only decision's
-		c.jobs[0].numbers = cmd.Val()
-		c.jobs[0].finish(nil)
-		return
+// err returns the first error of c's commands. A missing key is none.
+func (c *call) err() error {
+	for _, cmd := range c.cmds {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
 	}
-	rest := []byte(c.cmd.(*redis.StringCmd).Val())
+	return nil
+}
+
+// deliver gives the decisions of c, which has its reply, theirs.
+func (c *call) deliver() {
+	j := c.jobs[0] // the only one, but for a StringCmd of a script
+	switch cmd := c.cmds[0].(type) {
+	case *redis.IntSliceCmd:
+		j.numbers = cmd.Val()
+		j.finish(nil)
+	case *redis.SliceCmd:
+		j.parts = cmd.Val()
+		j.finish(nil)
+	case *redis.StringCmd:
+		if j.script != nil {
+			c.cut([]byte(cmd.Val()))
+			return
+		}
+		j.values = make([]string, len(c.cmds))
+		for i := range c.cmds {
+			j.values[i] = c.cmds[i].(*redis.StringCmd).Val()
+		}
+		j.finish(nil)
+	}
+}
+
+// cut cuts the reply to c into the replies to its decisions. If the script cannot have
+// given it, no part of it is trusted.
+func (c *call) cut(rest []byte) {
 	var err error
 	for _, j := range c.jobs {
 		if j.reply, rest, err = cutReply(rest, len(j.keys)); err != nil {
@@ -194,4 +285,49 @@ func (j *job) compare(o *job, splits bool) int {
 		return int(j.kind) - int(o.kind)
 	}
 	return bytes.Compare(j.partition, o.partition)
+}
+
+// flightContext is a context that ends at a time, and with nothing else. Flights reuse
+// one that was stopped before it ended.
+type flightContext struct {
+	context.Context // for its values
+	end             time.Time
+	done            chan struct{}
+	timer           *time.Timer
+}
+
+func newFlightContext() *flightContext {
+	c := &flightContext{done: make(chan struct{})}
+	c.timer = time.AfterFunc(time.Hour, func() { close(c.done) })
+	return c
+}
+
+func (c *flightContext) start(values context.Context, end time.Time) {
+	c.Context, c.end = values, end
+	c.timer.Reset(time.Until(end))
+}
+
+// stop reports whether c did not end, and now never will.
+func (c *flightContext) stop() bool {
+	if !c.timer.Stop() {
+		return false
+	}
+	c.Context = nil
+	return true
+}
+
+// Deadline implements context.Context.
+func (c *flightContext) Deadline() (time.Time, bool) { return c.end, true }
+
+// Done implements context.Context.
+func (c *flightContext) Done() <-chan struct{} { return c.done }
+
+// Err implements context.Context.
+func (c *flightContext) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }

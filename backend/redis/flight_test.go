@@ -17,7 +17,7 @@ import (
 func jobs(n int) []*job {
 	all := make([]*job, n)
 	for i := range all {
-		all[i] = &job{keys: make([]arg, 1), done: make(chan struct{}, 1)}
+		all[i] = &job{script: &decideScript, keys: make([]arg, 1), done: make(chan struct{}, 1)}
 	}
 	return all
 }
@@ -39,7 +39,7 @@ func TestRepliesOfCallsAreCut(t *testing.T) {
 	} {
 		cmd := redis.NewStringCmd(context.Background())
 		cmd.SetVal(test.reply)
-		c := call{jobs: jobs(3), cmd: cmd}
+		c := call{jobs: jobs(3), cmds: []redis.Cmder{cmd}}
 		c.deliver()
 		var got []string
 		failed := 0
@@ -124,6 +124,7 @@ func TestAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
 	th := throttler.New(b, nil)
 	if n := testing.AllocsPerRun(1000, func() {
@@ -141,7 +142,9 @@ func TestAllocations(t *testing.T) {
 		var all [perFlight]*job
 		for i := range all {
 			all[i] = b.newTake(context.Background(), throttler.NewRequest(at, charge))
+			all[i].deadline = time.Now().Add(time.Minute)
 		}
+		f.departed = time.Now()
 		f.jobs = append(f.jobs, all[:]...)
 		f.run(b.shards[0].line)
 		for _, j := range all {

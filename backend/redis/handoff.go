@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
@@ -39,7 +40,7 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 		j.more = packArrivals(p)
 	}
 	shard := b.shardOf(charges)
-	if err := shard.do(j); err != nil {
+	if err := shard.do(shard.lineOf(j), j); err != nil {
 		return throttler.Decision{}, err
 	}
 	if len(j.numbers) > 0 && j.numbers[0] == elsewhere {
@@ -56,9 +57,13 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 	return d, nil
 }
 
-// Shard implements handoff.Store.
-func (b *Backend) Shard(partition string) string {
-	return b.shards[b.ring.Choose(partition)].name
+// Down implements handoff.Store: it reports on the breaker of the primary or, in a
+// Redis Cluster, of the node that has the partition.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	charges := []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
+	j := b.newJob(context.Background(), charges)
+	defer j.free()
+	return b.shardOf(charges).lineOf(j).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
@@ -67,7 +72,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 		return throttler.Decision{}, err
 	}
 	shard := b.shardOf(r.Charges())
-	values, err := shard.read(ctx, b.keysOf(r.Charges()), b.replicaTimeout)
+	values, err := shard.read(ctx, r.Charges(), b.replicaTimeout)
 	if err != nil {
 		return throttler.Decision{}, err
 	}
@@ -90,15 +95,16 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 // one round trip of GETs there.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	shard := b.shardOf(r.Charges)
-	keys := b.keysOf(r.Charges)
 	if r.ReadOnly {
-		return shard.wouldRelease(ctx, r, keys)
+		return shard.wouldRelease(ctx, r)
 	}
-	reply, err := shard.release(ctx, keys, packRelease(r, b.margin))
-	if err != nil {
+	j := b.newJob(ctx, r.Charges)
+	defer j.free()
+	j.script, j.kind, j.packed = &releaseScript, lone, packRelease(r, b.margin)
+	if err := shard.do(shard.lineOf(j), j); err != nil {
 		return nil, err
 	}
-	all, err := unpackReleased(len(keys), reply)
+	all, err := unpackReleased(len(r.Charges), j.parts)
 	if err != nil {
 		return nil, shard.unavailable(err)
 	}
@@ -106,16 +112,16 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 }
 
 // wouldRelease reports what r would release.
-func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest, keys []string) ([]handoff.Released, error) {
-	values, err := get(ctx, s.primary, keys)
+func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	values, err := s.readFrom(ctx, nil, r.Charges, 0)
 	if err != nil {
-		return nil, s.unavailable(err)
+		return nil, err
 	}
 	stored, err := parseStored(values)
 	if err != nil {
 		return nil, s.unavailable(err)
 	}
-	all := make([]handoff.Released, len(keys))
+	all := make([]handoff.Released, len(values))
 	for i := range all {
 		all[i], _ = handoff.Release(&r, stored[i], unknownTime)
 	}

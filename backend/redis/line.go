@@ -9,10 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
-// Bounds of what one primary is sent.
+// Bounds of what one server is sent.
 const (
 	maxFlights  = 2                     // on their way at once, but for late ones
 	late        = 10 * time.Millisecond // how long a flight is on its way until it is late
@@ -23,15 +24,20 @@ const (
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-// A line sends decisions to one primary. Goroutines share round trips by group
+// A line sends decisions to one server. Goroutines share round trips by group
 // commit: while maxFlights are in flight, decisions wait, in order, and the next
 // flight takes all that wait. No decision waits for a timer.
 //
 // Few flights make large ones, which cost both sides less for each decision. One
 // that is late, because its connection is dead or the server far away, does not
 // count: waiting decisions leave with the next one that comes.
+//
+// While the server's breaker is open, decisions fail at once, and so do those that
+// wait when it opens.
 type line struct {
-	client client
+	client  client
+	server  *server
+	timeout time.Duration // of a flight, and of a decision whose context has no deadline
 
 	// splits reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
@@ -43,12 +49,6 @@ type line struct {
 	room    int // in waiting
 }
 
-func newLine(c client, splits bool) *line {
-	l := &line{client: c, room: maxWaiting}
-	l.splits.Store(splits)
-	return l
-}
-
 // unsentError is the error of a caller that left before its decision was sent. It
 // does not wrap throttler.ErrUnavailable, because the outcome is known.
 type unsentError struct{ err error }
@@ -56,34 +56,50 @@ type unsentError struct{ err error }
 func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
 func (e *unsentError) Unwrap() error { return e.err }
 
-var errCrowded = fmt.Errorf("the queue of decisions to the primary is full, at %d; nothing was sent", maxWaiting)
+var (
+	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; nothing was sent", maxWaiting)
+	errWaited  = fmt.Errorf("the decision was not sent in time: %w", context.DeadlineExceeded)
+)
 
-// do sends j and returns when it has its reply, or at once when its context is
-// done. The error is an *unsentError if j was not sent, and never will be.
+// do sends j and returns when it has its reply, or at once when its context is done.
+// The error is breaker.ErrOpen if the breaker is open, and an *unsentError if j was
+// not sent, and never will be, because of its context.
 func (l *line) do(j *job) error {
+	if l.server.breaker.Open() {
+		return breaker.ErrOpen
+	}
 	if err := j.ctx.Err(); err != nil {
 		return &unsentError{err}
 	}
+	now := time.Now()
+	mayFlyAlone := l.setDeadline(j, now)
 	l.mu.Lock()
-	if !l.mayDepart() {
-		if l.waiting.len >= l.room {
-			l.mu.Unlock()
-			return errCrowded
+	if !l.mayDepart(now) {
+		err := error(nil)
+		switch {
+		case l.server.breaker.Open(): // since; nobody would fetch j from the queue
+			err = breaker.ErrOpen
+		case l.waiting.len >= l.room:
+			err = errCrowded
+		default:
+			l.waiting.push(j)
 		}
-		l.waiting.push(j)
 		l.mu.Unlock()
+		if err != nil {
+			return err
+		}
 		return l.wait(j)
 	}
 	f := flightPool.Get().(*flight)
-	f.departed = time.Now()
+	f.departed = now
 	l.flights = append(l.flights, f)
-	if l.waiting.len == 0 && l.client.ends(j.ctx) {
+	if l.waiting.len == 0 && mayFlyAlone {
 		j.boarded = true
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
 		l.flyAlone(f)
 		<-j.done
-		return j.err
+		return j.outcome()
 	}
 	l.waiting.push(j)
 	l.mu.Unlock()
@@ -91,15 +107,30 @@ func (l *line) do(j *job) error {
 	return l.wait(j)
 }
 
+// setDeadline sets j's deadline. It reports whether the caller may make the flight
+// itself: it can then not leave early, so the client has to keep the deadline, and
+// the deadline has to be late enough for a flight to end with it.
+func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
+	deadline, bounded := j.ctx.Deadline()
+	if j.limit == 0 && !bounded {
+		j.limit = l.timeout
+	}
+	if own := now.Add(j.limit); j.limit > 0 && (!bounded || own.Before(deadline)) {
+		j.ownDeadline, deadline = true, own
+	}
+	j.deadline = deadline
+	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= patience
+}
+
 // mayDepart reports whether another flight may be made.
-func (l *line) mayDepart() bool {
+func (l *line) mayDepart(now time.Time) bool {
 	if len(l.flights) < maxFlights {
 		return true
 	}
 	if len(l.flights) == maxWithLate {
 		return false
 	}
-	onTime, now := 0, time.Now()
+	onTime := 0
 	for _, f := range l.flights {
 		if now.Sub(f.departed) < late {
 			onTime++
@@ -108,17 +139,35 @@ func (l *line) mayDepart() bool {
 	return onTime < maxFlights
 }
 
-// wait returns when j has its outcome, or its context is done.
+// wait returns when j has its outcome, or its deadline has passed, or its context is
+// done.
 func (l *line) wait(j *job) error {
+	if !j.ownDeadline {
+		select {
+		case <-j.done:
+			return j.outcome()
+		case <-j.ctx.Done():
+			return l.leave(j)
+		}
+	}
+	if j.timer == nil {
+		j.timer = time.NewTimer(time.Until(j.deadline))
+	} else {
+		j.timer.Reset(time.Until(j.deadline))
+	}
+	defer j.timer.Stop()
 	select {
 	case <-j.done:
-		return j.err
+		return j.outcome()
 	case <-j.ctx.Done():
+		return l.leave(j)
+	case <-j.timer.C:
 		return l.leave(j)
 	}
 }
 
-// leave returns the error of a caller whose context is done.
+// leave returns the error of a caller whose context is done, or whose own deadline
+// has passed.
 func (l *line) leave(j *job) error {
 	l.mu.Lock()
 	waited := j.waits
@@ -126,15 +175,34 @@ func (l *line) leave(j *job) error {
 		l.waiting.remove(j)
 	}
 	l.mu.Unlock()
+	err := j.ctx.Err()
 	if waited || !j.boarded {
-		return &unsentError{j.ctx.Err()}
+		if err == nil {
+			return errWaited
+		}
+		return &unsentError{err}
 	}
 	select {
 	case <-j.done: // both at once: the answer counts
-		return j.err
+		return j.outcome()
 	default:
 		j.abandoned = true
-		return j.ctx.Err()
+		if err == nil {
+			err = context.DeadlineExceeded
+		}
+		return err
+	}
+}
+
+// opened fails the decisions that wait. It is called when the breaker has opened.
+func (l *line) opened() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.waiting.len > 0 {
+		j := l.waiting.first
+		l.waiting.remove(j)
+		j.boarded = true // its caller fetches the outcome, also if it is about to leave
+		j.finish(breaker.ErrOpen)
 	}
 }
 
@@ -176,10 +244,11 @@ func (l *line) end(f *flight) {
 func (l *line) board(f *flight) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
 	for len(f.jobs) < perFlight && l.waiting.len > 0 {
 		j := l.waiting.first
 		l.waiting.remove(j)
-		if j.ctx.Err() != nil {
+		if j.ctx.Err() != nil || j.deadline.Before(now) {
 			continue // its caller has left, or is about to
 		}
 		j.boarded = true
@@ -189,15 +258,15 @@ func (l *line) board(f *flight) bool {
 		l.end(f)
 		return false
 	}
-	f.departed = time.Now()
+	f.departed = now
 	return true
 }
 
-// job is one decision to send.
+// job is one decision to send: the call of a script or, without one, a read of keys.
 type job struct {
 	ctx context.Context
 
-	script    *script
+	script    *script // nil for a read
 	kind      kind
 	partition []byte // the part of its keys that selects a cluster's slot
 	keys      []arg  // of its charges
@@ -208,17 +277,25 @@ type job struct {
 
 	buf []byte // of keys and packed
 
+	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
+	deadline    time.Time
+	ownDeadline bool // before the context's
+	timer       *time.Timer
+
 	// Guarded by the line's mutex.
 	next, previous *job
 	waits, boarded bool
 
 	// Set before done has one.
-	reply   []byte  // of a decision about counts that do not move
-	numbers []int64 // of another
+	reply   []byte   // of a decision about counts that do not move
+	numbers []int64  // of another
+	parts   []any    // of a release
+	values  []string // of a read, "" for a missing key
+	left    bool     // the client still holds it, although its flight has ended
 	err     error
 	done    chan struct{}
 
-	abandoned bool // by its caller, while a flight holds it
+	abandoned bool // a flight or the client holds it
 }
 
 // kind is a class of decisions. Decisions of one kind may share a call.
@@ -227,7 +304,7 @@ type kind int
 const (
 	simple kind = iota // what fast.lua decides: others in the call would keep it from doing so
 	mixed
-	lone // shares a call with none
+	lone // shares a call with none, as does a read
 )
 
 // arg is an argument of a command; a pointer to it makes no copy and no garbage.
@@ -259,13 +336,19 @@ func (b *Backend) newJob(ctx context.Context, charges []throttler.Charge) *job {
 	return j
 }
 
+// outcome returns j's error, after done had one.
+func (j *job) outcome() error {
+	j.abandoned = j.left
+	return j.err
+}
+
 // free returns j for reuse, unless a flight may still hold it.
 func (j *job) free() {
 	if j.abandoned {
 		return
 	}
 	clear(j.keys)
-	*j = job{keys: j.keys[:0], buf: j.buf[:0], done: j.done}
+	*j = job{keys: j.keys[:0], buf: j.buf[:0], timer: j.timer, done: j.done}
 	jobPool.Put(j)
 }
 

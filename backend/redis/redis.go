@@ -39,6 +39,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -86,21 +87,31 @@ type Options struct {
 	// window: more than the clocks of the processes differ by. If zero, 5 s.
 	Margin time.Duration
 
+	// Deadline bounds each round trip, and each decision whose context has no
+	// deadline. At least a millisecond. If zero, 1 s. Clients with shorter timeouts
+	// end round trips earlier.
+	Deadline time.Duration
+
 	// ReplicaTimeout bounds the wait for a replica's answer to a peek before
 	// the primary is asked; never more than half of what is left of the
 	// context's deadline. If zero, 20 ms.
 	ReplicaTimeout time.Duration
+
+	// Observer receives the Sent and Checked events of the backend. May be nil.
+	Observer throttler.Observer
 }
 
-// Backend keeps counts in Redis. It is safe for concurrent use and needs no
-// closing: while no decision is made it has no goroutines, and the clients are the
-// caller's.
+// Backend keeps counts in Redis. It is safe for concurrent use. The caller calls
+// [Backend.Close] when it is no longer used, before closing the clients.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
 	prefix         string
 	margin         int64 // ms
+	timeout        time.Duration
 	replicaTimeout time.Duration
+	observer       throttler.Observer
+	closed         atomic.Bool
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -115,13 +126,18 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	b := &Backend{
 		prefix:         options.Prefix,
 		margin:         options.Margin.Milliseconds(),
+		timeout:        options.Deadline,
 		replicaTimeout: options.ReplicaTimeout,
+		observer:       options.Observer,
 	}
 	if b.prefix == "" {
 		b.prefix = "weir:"
 	}
 	if options.Margin == 0 {
 		b.margin = algorithm.Margin.Milliseconds()
+	}
+	if b.timeout == 0 {
+		b.timeout = time.Second
 	}
 	if b.replicaTimeout == 0 {
 		b.replicaTimeout = 20 * time.Millisecond
@@ -131,6 +147,8 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
 	case b.margin < 1 || b.margin > 1<<32-1:
 		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 5s", options.Margin)
+	case b.timeout < time.Millisecond:
+		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
 	case b.replicaTimeout < 0:
 		return nil, invalid("ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
 	case len(shards) == 0:
@@ -150,7 +168,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 			}
 		}
 		names[i] = s.Name
-		b.shards = append(b.shards, newShard(s))
+		b.shards = append(b.shards, newShard(b, s))
 	}
 	b.ring = rendezvous.New(options.Seed, names)
 	return b, nil
@@ -158,6 +176,18 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("redisbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// Close ends what the Backend does in the background: probes of servers that do not
+// answer. It waits for them, for some milliseconds at most. It does not close the
+// clients. Decisions in flight are not disturbed, and later ones are still made, by
+// clients that are open, but without breakers: each waits for its deadline if the server
+// does not answer. Calling Close again does nothing.
+func (b *Backend) Close() {
+	b.closed.Store(true)
+	for _, s := range b.shards {
+		s.lines(func(l *line) { l.server.close() })
+	}
 }
 
 // Take implements throttler.Backend: one decision of an EVALSHA on the primary.
@@ -183,7 +213,7 @@ func settled(s throttler.Settlement) throttler.Request {
 
 func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
 	shard := b.shardOf(r.Charges())
-	if err := shard.do(j); err != nil {
+	if err := shard.do(shard.lineOf(j), j); err != nil {
 		return throttler.Decision{}, err
 	}
 	d, err := readDecision(r, settles, j.reply)

@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/backend/backendtest"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestContractOneShard(t *testing.T) {
 	backendtest.Run(t, opener(t, 1))
@@ -48,10 +51,18 @@ func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
 
 func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend.Options) *redisbackend.Backend {
 	t.Helper()
-	b, err := redisbackend.New(shards, options)
+	patient := redisbackend.Options{}
+	if options != nil {
+		patient = *options
+	}
+	if patient.Deadline == 0 {
+		patient.Deadline = 20 * time.Second // as the clients': see patient
+	}
+	b, err := redisbackend.New(shards, &patient)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

@@ -8,11 +8,11 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 )
@@ -29,19 +29,21 @@ var (
 func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
 
 // newCmd returns a call of s, whose reply is one string of all its decisions' replies,
-// or the numbers of the only one.
+// or the numbers of the only one, or what a release returns.
 func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
-	if s == &decideScript {
+	switch s {
+	case &decideScript:
 		return redis.NewStringCmd(ctx, args...)
+	case &decideAtScript:
+		return redis.NewIntSliceCmd(ctx, args...)
 	}
-	return redis.NewIntSliceCmd(ctx, args...)
+	return redis.NewSliceCmd(ctx, args...)
 }
 
 // shard is a Shard in use.
 type shard struct {
-	name     string
-	primary  client
-	replicas []*replica
+	backend *Backend
+	name    string
 
 	// line leads to the primary. A Redis Cluster has one line for each node, so that
 	// a node that hangs does not hold up the decisions of others.
@@ -49,33 +51,61 @@ type shard struct {
 	cluster *redis.ClusterClient // nil if the primary is none
 	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
 	splits  bool                 // see line
+
+	replicas []*line
+
+	errOpen error // of a decision while a breaker is open, made once
 }
 
-type replica struct {
-	client
-	// skipUntil is when to ask this replica again after it did not answer, in
-	// Unix ns. Without it, one dead replica would slow every second peek.
-	skipUntil atomic.Int64
-}
-
-const skipReplicaFor = time.Second
-
-func newShard(s Shard) *shard {
-	primary := newClient(s.Primary)
+func newShard(b *Backend, s Shard) *shard {
+	sh := &shard{backend: b, name: s.Name}
+	sh.errOpen = &throttler.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: breaker.ErrOpen}
 	_, oneServer := s.Primary.(*redis.Client)
-	sh := &shard{name: s.Name, primary: primary, splits: s.Proxy || !oneServer}
-	sh.line = newLine(primary, sh.splits)
+	sh.splits = s.Proxy || !oneServer
 	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
-	for _, c := range s.Replicas {
-		sh.replicas = append(sh.replicas, &replica{client: newClient(c)})
+	sh.line = sh.newLine(s.Primary, "primary", nil)
+	for i, c := range s.Replicas {
+		r := sh.newLine(c, fmt.Sprint("replica ", i), nil)
+		r.server.replica = true
+		sh.replicas = append(sh.replicas, r)
 	}
 	return sh
 }
 
-// do sends j with others. It returns the context's error if j was not sent, and a
-// throttler.UnavailableError if its outcome is unknown.
-func (s *shard) do(j *job) error {
-	err := s.lineOf(j).do(j)
+// newLine returns a line through c to a server, of which events have the name. node is
+// its client, if it is a node of the cluster c.
+func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
+	l := &line{client: newClient(c), timeout: s.backend.timeout, room: maxWaiting}
+	l.splits.Store(s.splits)
+	l.server = &server{
+		backend: s.backend, client: l.client, node: node, shard: s.name,
+		known: throttler.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
+	}
+	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
+		if open {
+			l.opened()
+		}
+		l.server.checked(func(known *throttler.Checked) { known.Open, known.Err = open, cause })
+	})
+	return l
+}
+
+// lines calls do with each line of s.
+func (s *shard) lines(do func(*line)) {
+	do(s.line)
+	s.byNode.Range(func(_, l any) bool {
+		do(l.(*line))
+		return true
+	})
+	for _, r := range s.replicas {
+		do(r)
+	}
+}
+
+// do sends j with others through l. It returns the context's error if j was not sent,
+// and a throttler.UnavailableError if its outcome is unknown, or the breaker open.
+func (s *shard) do(l *line, j *job) error {
+	err := l.do(j)
 	if err == nil {
 		return nil
 	}
@@ -100,7 +130,10 @@ func (s *shard) lineOf(j *job) *line {
 	if l, ok := s.byNode.Load(addr); ok {
 		return l.(*line)
 	}
-	l, _ := s.byNode.LoadOrStore(addr, newLine(s.primary, s.splits))
+	l, _ := s.byNode.LoadOrStore(addr, s.newLine(s.cluster, addr, node))
+	if s.backend.closed.Load() {
+		l.(*line).server.close()
+	}
 	return l.(*line)
 }
 
@@ -111,115 +144,59 @@ var doNotAsk = func() context.Context {
 	return ctx
 }()
 
-// release runs the script that releases counts, in a round trip of its own. It is
-// resent, as EVAL, only after NOSCRIPT, which means that it did not run.
-func (s *shard) release(ctx context.Context, keys []string, packed []byte) ([]any, error) {
-	run := func(command, source string) (*redis.SliceCmd, error) {
-		args := append(make([]any, 0, 4+len(keys)), command, source, len(keys))
-		for _, key := range keys {
-			args = append(args, key)
-		}
-		cmd := redis.NewSliceCmd(ctx, append(args, packed)...)
-		return cmd, s.primary.process(ctx, onceCmd{cmd})
-	}
-	cmd, err := run("evalsha", releaseScript.hash)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		cmd, err = run("eval", releaseScript.text)
-	}
-	if err != nil {
-		return nil, s.unavailable(err)
-	}
-	return cmd.Val(), nil
-}
-
-// onceCmd is never sent twice, whatever the client's MaxRetries: go-redis would resend
-// it after a lost reply, and charge twice.
-type onceCmd struct{ redis.Cmder }
-
-func (onceCmd) NoRetry() bool { return true }
-
-// read returns the stored bytes of keys, "" for a missing key.
-func (s *shard) read(ctx context.Context, keys []string, replicaTimeout time.Duration) ([]string, error) {
+// read returns the stored bytes of the keys of charges, "" for a missing key.
+func (s *shard) read(ctx context.Context, charges []throttler.Charge, replicaTimeout time.Duration) ([]string, error) {
 	if r := s.pickReplica(); r != nil {
 		if deadline, ok := ctx.Deadline(); ok {
-			replicaTimeout = min(replicaTimeout, time.Until(deadline)/2)
+			replicaTimeout = max(min(replicaTimeout, time.Until(deadline)/2), 1)
 		}
-		replicaCtx, cancel := context.WithTimeout(ctx, replicaTimeout)
-		states, err := get(replicaCtx, r.client, keys)
-		cancel()
-		if err == nil {
-			return states, nil
-		}
-		if errors.Is(err, errForeign) {
-			return nil, s.unavailable(err)
-		}
-		if ctx.Err() == nil {
-			r.skipUntil.Store(time.Now().Add(skipReplicaFor).UnixNano())
+		values, err := s.readFrom(ctx, r, charges, replicaTimeout)
+		if err == nil || errors.Is(err, errForeign) {
+			return values, err
 		}
 	}
-	states, err := get(ctx, s.primary, keys)
-	if err != nil {
-		return nil, s.unavailable(err)
-	}
-	return states, nil
+	return s.readFrom(ctx, nil, charges, 0)
 }
 
-// pickReplica returns one of the replicas that are not being skipped, or nil.
-func (s *shard) pickReplica() *replica {
+// readFrom reads from a replica or, if r is nil, from the primary, within limit. It
+// uses GET for each key, not MGET, which returns nil for a key that holds something
+// other than a string.
+func (s *shard) readFrom(ctx context.Context, r *line, charges []throttler.Charge, limit time.Duration) ([]string, error) {
+	j := s.backend.newJob(ctx, charges)
+	defer j.free()
+	j.script, j.kind, j.limit = nil, lone, limit
+	if r == nil {
+		r = s.lineOf(j)
+	}
+	if err := s.do(r, j); err != nil {
+		return nil, err
+	}
+	return j.values, nil
+}
+
+// pickReplica returns one of the replicas whose breakers are closed, or nil.
+func (s *shard) pickReplica() *line {
 	if len(s.replicas) == 0 {
 		return nil
 	}
-	now := time.Now().UnixNano()
 	first := rand.IntN(len(s.replicas))
 	for i := range s.replicas {
-		if r := s.replicas[(first+i)%len(s.replicas)]; r.skipUntil.Load() <= now {
+		if r := s.replicas[(first+i)%len(s.replicas)]; !r.server.breaker.Open() {
 			return r
 		}
 	}
 	return nil
 }
 
-// get reads keys in one round trip. It uses GET for each, not MGET, which returns nil
-// for a key that holds something other than a string.
-func get(ctx context.Context, c client, keys []string) ([]string, error) {
-	cmds := make([]*redis.StringCmd, len(keys))
-	for i, key := range keys {
-		cmds[i] = redis.NewStringCmd(ctx, "get", key)
-	}
-	var err error
-	if len(keys) == 1 {
-		err = c.process(ctx, cmds[0])
-	} else {
-		err = c.within(ctx, func() error {
-			pipe := c.Pipeline()
-			for _, cmd := range cmds {
-				_ = pipe.Process(ctx, cmd) // queues it
-			}
-			_, err := pipe.Exec(ctx)
-			return err
-		})
-	}
-	if err != nil && ctx.Err() != nil {
-		return nil, err // commands may be on their way: do not read them
-	}
-	states := make([]string, len(keys))
-	for i, cmd := range cmds {
-		switch state, err := cmd.Result(); {
-		case err == nil:
-			states[i] = state
-		case redis.HasErrorPrefix(err, "WRONGTYPE"):
-			return nil, errForeign
-		case !errors.Is(err, redis.Nil):
-			return nil, err
-		}
-	}
-	return states, nil
-}
-
 // load loads the scripts on the primary.
 func (s *shard) load(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.backend.timeout)
+		defer cancel()
+	}
 	for _, source := range []string{lua.Decide, lua.DecideAt, lua.Release} {
-		if err := s.primary.ScriptLoad(ctx, source).Err(); err != nil {
+		if err := s.line.client.within(ctx, func() error { return s.line.client.ScriptLoad(ctx, source).Err() }); err != nil {
 			return s.unavailable(err)
 		}
 	}
@@ -229,6 +206,8 @@ func (s *shard) load(ctx context.Context) error {
 // unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
 	switch {
+	case err == breaker.ErrOpen: //nolint:errorlint // a line returns it as it is
+		return s.errOpen
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		err = errForeign
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):

@@ -133,7 +133,7 @@ func TestPrimaryDies(t *testing.T) {
 	if err := primary.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+	if r := d.getWhenBack("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
 		t.Errorf("back, and empty: got %v, want 200 1/60 core", r)
 	}
 }

@@ -26,10 +26,11 @@ const (
 	hangTime  = 100 * time.Millisecond // and none succeeded for as long
 )
 
-// Probes.
+// Probes. A server that hangs answers the probe that it has when it goes on, so the
+// timeout delays nothing but probes whose packets were lost.
 const (
 	probeEvery   = 100 * time.Millisecond
-	probeTimeout = 250 * time.Millisecond
+	probeTimeout = 500 * time.Millisecond
 )
 
 // Breaker is a circuit breaker. It is safe for concurrent use.
@@ -37,14 +38,18 @@ type Breaker struct {
 	probe    func(context.Context) error
 	onChange func(open bool, cause error)
 
-	circuit atomic.Pointer[circuit] // counts since the breaker last closed
-	open    atomic.Bool
-	success atomic.Int64 // when a call last succeeded, since started
+	circuit atomic.Pointer[circuit]   // counts since the breaker last closed
+	opened  atomic.Pointer[time.Time] // nil while it is closed
+	success atomic.Int64              // when a call last succeeded, since started
+	row     atomic.Int64              // calls that failed since, however rare they are
 
 	started time.Time
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	probes  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool // by Close
+	probes sync.WaitGroup
 }
 
 // circuit counts calls and opens once. Its own half-open state, in which a request of
@@ -57,9 +62,9 @@ func (b *Breaker) newCircuit() *circuit {
 	})
 }
 
-// New returns a closed Breaker. While it is open, it calls probe every 100 ms, one at
-// a time, and closes when probe returns nil. It calls onChange, which may be nil,
-// after each change: with the last error, if it opened.
+// New returns a closed Breaker. When it opens, it calls probe, at once and then every
+// 100 ms, one at a time, and closes when probe returns nil. It calls onChange, which
+// may be nil, after each change: with the last error, if it opened.
 func New(probe func(context.Context) error, onChange func(open bool, cause error)) *Breaker {
 	b := &Breaker{probe: probe, onChange: onChange, started: time.Now()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -67,33 +72,63 @@ func New(probe func(context.Context) error, onChange func(open bool, cause error
 	return b
 }
 
-// Close ends the probes, and waits for the one that is being made.
+// Close ends the probes, and waits for the one that is being made. From then on the
+// breaker is closed, and does not open. Calling Close again does nothing.
 func (b *Breaker) Close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
 	b.cancel()
 	b.probes.Wait()
+	b.opened.Store(nil)
 }
 
 // Open reports whether to make no call.
-func (b *Breaker) Open() bool { return b.open.Load() }
+func (b *Breaker) Open() bool { return b.opened.Load() != nil }
+
+// Since returns when the breaker opened, and false if it is closed.
+func (b *Breaker) Since() (opened time.Time, open bool) {
+	if at := b.opened.Load(); at != nil {
+		return *at, true
+	}
+	return time.Time{}, false
+}
 
 // Record records the outcome of a call, nil for a success. What says nothing about
 // the server, such as a canceled call, is not to be recorded.
 func (b *Breaker) Record(err error) {
 	if err == nil {
 		b.success.Store(int64(time.Since(b.started)))
+		b.row.Store(0)
+	} else {
+		b.row.Add(1)
 	}
-	if b.open.Load() {
+	if b.Open() {
 		return // a late reply: the probes decide
 	}
 	c := b.circuit.Load()
 	_, _ = c.Execute(func() (struct{}, error) { return struct{}{}, err })
-	if c.State() == gobreaker.StateClosed || c != b.circuit.Load() || b.ctx.Err() != nil {
+	if err != nil && c.State() != gobreaker.StateClosed {
+		b.trip(c, err)
+	}
+}
+
+// Trip opens the breaker for err, which leaves no doubt that the server is down.
+func (b *Breaker) Trip(err error) { b.trip(b.circuit.Load(), err) }
+
+// trip opens the breaker because of what c has counted.
+func (b *Breaker) trip(c *circuit, err error) {
+	b.mu.Lock()
+	if b.closed || b.Open() || c != b.circuit.Load() {
+		b.mu.Unlock()
 		return
 	}
-	if b.open.CompareAndSwap(false, true) {
-		b.changed(true, err)
-		b.probes.Go(b.probeUntilClosed)
-	}
+	now := time.Now()
+	b.opened.Store(&now)
+	b.probes.Add(1) // before Close waits
+	b.mu.Unlock()
+	b.changed(true, err)
+	go b.probeUntilClosed()
 }
 
 // failing reports whether to open, after a call that failed.
@@ -101,29 +136,31 @@ func (b *Breaker) failing(c gobreaker.Counts) bool {
 	if c.Requests >= minCalls && 2*c.TotalFailures >= c.Requests {
 		return true
 	}
-	return c.ConsecutiveFailures >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
+	return b.row.Load() >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
 }
 
 func (b *Breaker) probeUntilClosed() {
+	defer b.probes.Done()
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
+		ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
+		err := b.probe(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
 		select {
 		case <-b.ctx.Done():
 			return
 		case <-tick.C:
 		}
-		ctx, cancel := context.WithTimeout(b.ctx, probeTimeout)
-		err := b.probe(ctx)
-		cancel()
-		if err == nil {
-			b.success.Store(int64(time.Since(b.started)))
-			b.circuit.Store(b.newCircuit())
-			b.open.Store(false)
-			b.changed(false, nil)
-			return
-		}
 	}
+	b.success.Store(int64(time.Since(b.started)))
+	b.row.Store(0)
+	b.circuit.Store(b.newCircuit())
+	b.changed(false, nil) // first: the next change may follow at once
+	b.opened.Store(nil)
 }
 
 func (b *Breaker) changed(open bool, cause error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -34,6 +35,24 @@ func TestOpensAfterAHang(t *testing.T) {
 		}
 		if calls != 3 {
 			t.Errorf("%d failures opened the breaker; want 3", calls)
+		}
+	})
+}
+
+// Calls that are rarer than the window is long open it too.
+func TestOpensAfterRareCallsInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(down, nil)
+		defer b.Close()
+		for range 3 {
+			if _, open := b.Since(); open {
+				t.Fatal("two failures opened the breaker")
+			}
+			time.Sleep(time.Minute)
+			b.Record(errDown)
+		}
+		if since, open := b.Since(); !open || !since.Equal(time.Now()) {
+			t.Errorf("after three failures in a row: open %t, since %v; want open since now", open, since)
 		}
 	})
 }
@@ -123,4 +142,70 @@ func TestClosesWhenTheServerAnswers(t *testing.T) {
 			t.Errorf("the breaker reported the changes %v; want open, closed", changes)
 		}
 	})
+}
+
+// A refused connection needs no second one. The first probe is made at once, so that
+// a breaker that opened for nothing closes at once.
+func TestTripOpensAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		var probes atomic.Int64
+		b := New(func(context.Context) error {
+			probes.Add(1)
+			if up.Load() {
+				return nil
+			}
+			return errDown
+		}, nil)
+		defer b.Close()
+		b.Trip(errDown)
+		b.Trip(errDown)
+		synctest.Wait()
+		if !b.Open() || probes.Load() != 1 {
+			t.Errorf("tripped: open %v, %d probes; want true, 1", b.Open(), probes.Load())
+		}
+		time.Sleep(time.Second + probeEvery/2)
+		if n := probes.Load(); n != 11 {
+			t.Errorf("%d probes in a second, want 11", n)
+		}
+		up.Store(true)
+		time.Sleep(probeEvery)
+		synctest.Wait()
+		if b.Open() {
+			t.Error("a probe succeeded, and the breaker is open")
+		}
+		b.Trip(errDown)
+		synctest.Wait()
+		if b.Open() {
+			t.Error("the first probe of a server that is up did not close the breaker")
+		}
+	})
+}
+
+// Close waits for every probe, whatever opens the breaker meanwhile.
+func TestCloseWhileItOpens(t *testing.T) {
+	for range 200 {
+		b := New(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, nil)
+		start := make(chan struct{})
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				<-start
+				for range minCalls {
+					b.Record(errDown)
+				}
+				b.Trip(errDown)
+			})
+		}
+		all.Go(func() {
+			<-start
+			b.Close()
+		})
+		close(start)
+		all.Wait()
+		if b.Open() {
+			t.Fatal("a breaker that was ended is open")
+		}
+		b.Close()
+	}
 }
