@@ -327,15 +327,11 @@ func (s *stack) finalCounts() (used map[int]int64, shardOf func(int) string, err
 	for _, sh := range s.shards {
 		all = append(all, workShard{Name: sh.name, Primary: sh.primary.Addr})
 	}
-	b, clients, err := backend(all)
+	b, done, err := open(all)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer func() {
-		for _, c := range clients {
-			_ = c.Close()
-		}
-	}()
+	defer done()
 	used = make(map[int]int64)
 	for key := windowKeys; key < windowKeys+exactKeys; key++ {
 		d, err := peek(context.Background(), b, key)

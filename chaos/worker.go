@@ -91,8 +91,8 @@ func (w work) environ() string {
 	return workVariable + "=" + string(text)
 }
 
-// backend returns a backend over shards, and its clients to close.
-func backend(shards []workShard) (*redisbackend.Backend, []redis.UniversalClient, error) {
+// open returns a backend over shards, and a function that closes it and its clients.
+func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) {
 	var clients []redis.UniversalClient
 	client := func(addr string) redis.UniversalClient {
 		c := redis.NewClient(redisbackend.ClientOptions(addr))
@@ -107,8 +107,15 @@ func backend(shards []workShard) (*redisbackend.Backend, []redis.UniversalClient
 		}
 		all = append(all, shard)
 	}
-	b, err := redisbackend.New(all, nil)
-	return b, clients, err
+	if b, err = redisbackend.New(all, nil); err != nil {
+		return nil, nil, err
+	}
+	return b, func() {
+		b.Close()
+		for _, c := range clients {
+			_ = c.Close()
+		}
+	}, nil
 }
 
 // skewed is a clock that is off.
@@ -120,15 +127,11 @@ func (s *skewed) Now() time.Time {
 
 func (w work) run(orders io.Reader, ready io.Writer) error {
 	logging.Disable()
-	b, clients, err := backend(w.Shards)
+	b, done, err := open(w.Shards)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, c := range clients {
-			_ = c.Close()
-		}
-	}()
+	defer done()
 	file, err := os.OpenFile(w.Record, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -83,6 +83,7 @@ func (r *rig) open(t *testing.T, store, addr string) throttler.Backend {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(b.Close)
 		return b
 	}
 	c := redis.NewClient(redisbackend.ClientOptions(addr))
@@ -91,6 +92,7 @@ func (r *rig) open(t *testing.T, store, addr string) throttler.Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	r.redis = b
 	return b
 }

@@ -252,6 +252,7 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	th := throttler.New(b, nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
 	var failed, answered atomic.Int64

@@ -115,11 +115,11 @@ func (w Work) open() (b throttler.Backend, done func(), err error) {
 	case "redis":
 		c := redis.NewClient(redisbackend.ClientOptions(w.Addr))
 		b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
-		return b, func() { _ = c.Close() }, err
+		return b, func() { b.Close(); _ = c.Close() }, err
 	case "memcached":
 		c := memcachedbackend.NewClient(w.Addr)
 		b, err := memcachedbackend.New([]memcachedbackend.Server{{Name: "a", Client: c}}, nil)
-		return b, func() { _ = c.Close() }, err
+		return b, func() { b.Close(); _ = c.Close() }, err
 	}
 	return nil, nil, fmt.Errorf("store is %q", w.Store)
 }
