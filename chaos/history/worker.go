@@ -15,6 +15,7 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -255,6 +256,8 @@ func FateOf(err error) Fate {
 		return Answered
 	case errors.Is(err, throttler.ErrInvalid):
 		return Wrong
+	case errors.Is(err, breaker.ErrOpen): // it says that nothing was sent
+		return Unsent
 	case errors.Is(err, throttler.ErrUnavailable):
 		return Unknown
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
