@@ -16,6 +16,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -302,6 +303,8 @@ func causeOf(err error) string {
 		return causeInvalid
 	case errors.Is(err, errTooLate):
 		return "write timeout"
+	case errors.Is(err, breaker.ErrOpen):
+		return "breaker open"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "deadline exceeded"
 	case errors.Is(err, context.Canceled):

@@ -106,9 +106,10 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = append(c.idle, cn)
-	if c.closed {
-		c.closeIdle()
+	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
+		_ = cn.Close()
+	} else {
+		c.idle = append(c.idle, cn)
 	}
 	return nil
 }
@@ -160,85 +161,93 @@ func (cn *conn) line() ([]byte, error) {
 	return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
 }
 
-// stored is an item as Memcached keeps it.
+// stored is an item as Memcached keeps it. The zero value is none.
 type stored struct {
 	value []byte
 	cas   uint64 // changes with each write
+	found bool
 }
 
-// gets returns the items of keys that exist. No value may have more than maxBytes.
-// Reading twice does no harm, so the call may be repeated.
-func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) (found map[string]stored, err error) {
-	request := []byte("gets")
+// gets returns the items of keys, in their order. No value may have more than
+// maxBytes. Reading twice does no harm, so the call may be repeated.
+func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored, error) {
+	size := len("gets") + len(crlf)
+	for _, key := range keys {
+		size += 1 + len(key)
+	}
+	request := append(make([]byte, 0, size), "gets"...)
 	for _, key := range keys {
 		request = append(append(request, ' '), key...)
 	}
-	request = append(request, "\r\n"...)
-	err = c.call(deadline, true, func(cn *conn) error {
-		found = nil
+	request = append(request, crlf...)
+	items := make([]stored, len(keys))
+	err := c.call(deadline, true, func(cn *conn) error {
+		clear(items)
 		line, err := cn.ask(request)
-		// The items come in the order of the keys, so that a reply is no longer
-		// than what was asked for.
-		for rest := keys; err == nil && string(line) != "END"; line, err = cn.line() {
-			var key string
-			var item stored
-			if key, item, err = cn.value(line, maxBytes); err != nil {
-				return err
+		// The server sends what it has in the order of the keys, so that a reply is no
+		// longer than what was asked for.
+		for next := 0; err == nil && string(line) != "END"; line, err = cn.line() {
+			rest, isValue := bytes.CutPrefix(line, []byte("VALUE "))
+			if !isValue {
+				return replyError(line)
 			}
-			for len(rest) > 0 && rest[0] != key {
-				rest = rest[1:]
+			key, rest, _ := bytes.Cut(rest, []byte(" "))
+			for next < len(keys) && keys[next] != string(key) {
+				next++
 			}
-			if len(rest) == 0 {
+			if next == len(keys) {
 				return fmt.Errorf("the server replied with an item that was not asked for: %.250q", key)
 			}
-			rest = rest[1:]
-			if found == nil {
-				found = make(map[string]stored, len(keys))
+			if items[next], err = cn.value(rest, maxBytes); err != nil {
+				return err
 			}
-			found[key] = item
+			next++
 		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return found, nil
+	return items, nil
 }
 
-// value reads an item whose reply begins with that line.
-func (cn *conn) value(line []byte, maxBytes int) (key string, item stored, err error) {
-	f := bytes.Split(line, []byte(" ")) // VALUE key flags bytes cas
-	if len(f) != 5 || string(f[0]) != "VALUE" {
-		return "", item, replyError(line)
-	}
-	size, sizeErr := strconv.Atoi(string(f[3]))
-	cas, casErr := strconv.ParseUint(string(f[4]), 10, 64)
+// value reads an item. The line that announced it went on, after the key, with
+// "flags bytes cas".
+func (cn *conn) value(line []byte, maxBytes int) (item stored, err error) {
+	_, rest, _ := bytes.Cut(line, []byte(" "))
+	bytesField, casField, _ := bytes.Cut(rest, []byte(" "))
+	size, sizeErr := strconv.Atoi(string(bytesField))
+	cas, casErr := strconv.ParseUint(string(casField), 10, 64)
 	if sizeErr != nil || casErr != nil || size < 0 || size > maxBytes {
-		return "", item, fmt.Errorf("the server replied with an item of %.20q bytes; at most %d are written", f[3], maxBytes)
+		return item, fmt.Errorf("the server replied with an item of %.20q bytes; at most %d are written", bytesField, maxBytes)
 	}
-	key = string(f[1])
 	b := make([]byte, size+len(crlf))
 	if _, err = io.ReadFull(cn.r, b); err != nil {
-		return "", item, err
+		return item, err
 	}
 	if string(b[size:]) != crlf {
-		return "", item, errors.New("the server replied with an item that is longer than announced")
+		return item, errors.New("the server replied with an item that is longer than announced")
 	}
-	return key, stored{b[:size], cas}, nil
+	return stored{b[:size], cas, true}, nil
 }
 
 const crlf = "\r\n"
 
-// swap writes value in the place of old, or of no item if old is nil. It returns
-// false if the server has another item, or none.
-func (c *Client) swap(deadline time.Time, key string, old *stored, value []byte, expiration int32) (written bool, err error) {
-	request := make([]byte, 0, len(key)+len(value)+64)
-	if old == nil {
-		request = fmt.Appendf(request, "add %s 0 %d %d\r\n", key, expiration, len(value))
-	} else {
-		request = fmt.Appendf(request, "cas %s 0 %d %d %d\r\n", key, expiration, len(value), old.cas)
+// swap writes value in the place of old, or of none. It returns false if the server
+// has another item, or none.
+func (c *Client) swap(deadline time.Time, key string, old stored, value []byte, expiration int32) (written bool, err error) {
+	command := "add "
+	if old.found {
+		command = "cas "
 	}
-	request = append(append(request, value...), crlf...)
+	request := make([]byte, 0, len(command)+len(key)+len(value)+64)
+	request = append(append(append(request, command...), key...), " 0 "...)
+	request = append(strconv.AppendInt(request, int64(expiration), 10), ' ')
+	request = strconv.AppendInt(request, int64(len(value)), 10)
+	if old.found {
+		request = strconv.AppendUint(append(request, ' '), old.cas, 10)
+	}
+	request = append(append(append(request, crlf...), value...), crlf...)
 	err = c.call(deadline, false, func(cn *conn) error {
 		line, err := cn.ask(request)
 		if err != nil {

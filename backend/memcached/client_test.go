@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 )
@@ -42,16 +41,16 @@ func FuzzReplies(f *testing.F) {
 		defer c.Close()
 		deadline := time.Now().Add(10 * time.Second)
 		keys := []string{"a", "b", "c"}
-		found, err := c.gets(deadline, keys, maxBytes)
-		for key, item := range found {
-			if !slices.Contains(keys, key) || len(item.value) > maxBytes {
-				t.Errorf("%q has %d bytes", key, len(item.value))
+		items, err := c.gets(deadline, keys, maxBytes)
+		for i, item := range items {
+			if len(item.value) > maxBytes || !item.found && item.value != nil {
+				t.Errorf("%q, found %t, has %d bytes", keys[i], item.found, len(item.value))
 			}
 		}
-		if err != nil && found != nil {
-			t.Error("items and an error")
+		if err == nil && len(items) != len(keys) || err != nil && items != nil {
+			t.Errorf("%d items, %v", len(items), err)
 		}
-		if written, err := c.swap(deadline, "a", nil, []byte("x"), 0); written && err != nil {
+		if written, err := c.swap(deadline, "a", stored{}, []byte("x"), 0); written && err != nil {
 			t.Error("written, and an error")
 		}
 	})
@@ -94,5 +93,17 @@ func TestCloseDuringACall(t *testing.T) {
 	})
 	if err != nil || len(c.idle) > 0 {
 		t.Errorf("%v, and %d idle connections", err, len(c.idle))
+	}
+}
+
+// What a server sends beyond a reply is never the reply to another call.
+func TestMoreThanTheReply(t *testing.T) {
+	c := pipeClient([]byte("END\r\nSTORED\r\n"))
+	deadline := time.Now().Add(10 * time.Second)
+	if _, err := c.gets(deadline, []string{"a"}, 1024); err != nil {
+		t.Fatal(err)
+	}
+	if written, err := c.swap(deadline, "a", stored{}, nil, 0); written || err == nil {
+		t.Errorf("written %t, %v; want an error, as of a new connection", written, err)
 	}
 }

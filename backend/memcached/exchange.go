@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Bounds of what is decided together: by one gets of that many items, and until
-// the partition's item has grown by that many times spillAt.
+// Bounds of what is decided together: that many decisions, by one gets of that many
+// items, and until the partition's item has grown by that many times spillAt.
 const (
 	maxTogether  = 256
 	growTogether = 2
@@ -22,7 +22,7 @@ const (
 func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
 	start, decisions := time.Now(), 0
-	for n < len(jobs) && len(keys) < maxTogether {
+	for n < min(len(jobs), maxTogether) && len(keys) < maxTogether {
 		j := jobs[n]
 		for _, name := range j.names {
 			if name.ownKey != "" {
@@ -43,15 +43,15 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	// Memcached looks keys up in their order. The partition's item must be the
 	// first: as long as it does not change after that, no count comes to its own
 	// item, or leaves it.
-	items, err := s.read(s.deadlineOf(jobs[:n]), keys...)
+	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
 	if err != nil {
 		s.recordLeft(jobs[:n], start, err)
 		return nil, n, err
 	}
-	if it, err = newItem(key, items[key].value, s.margin, s.spillAt); err != nil {
+	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err
 	}
-	it.own = items
+	it.own = byKey(keys[1:], items[1:])
 	changed := false
 	for i, j := range jobs[:n] {
 		if j.isCanceled() {
@@ -75,11 +75,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	var old *stored
-	if item, ok := items[key]; ok {
-		old = &item
-	}
-	written, err := s.write(write{s.deadlineOf(jobs[:n]), key, old, value, expiration(life, it.now), it.writeID})
+	written, err := s.write(write{s.deadlineOf(jobs[:n]), key, items[0], value, expiration(life, it.now), it.writeID})
 	if err == nil && !written {
 		return it, 0, nil
 	}
@@ -127,17 +123,31 @@ func expiration(life, now int64) int32 {
 	return int32(date)
 }
 
-// read returns the items that exist, by their keys.
-func (s *server) read(deadline time.Time, keys ...string) (map[string]stored, error) {
+// read returns the items of keys, in their order.
+func (s *server) read(deadline time.Time, keys []string) ([]stored, error) {
 	items, err := s.client.gets(deadline, keys, s.maxItemBytes)
 	return items, fromServer(err)
+}
+
+// byKey returns the items that were found, by their keys.
+func byKey(keys []string, items []stored) map[string]stored {
+	var found map[string]stored
+	for i := range items {
+		if items[i].found {
+			if found == nil {
+				found = make(map[string]stored)
+			}
+			found[keys[i]] = items[i]
+		}
+	}
+	return found
 }
 
 // write is what it takes to write an item in the place of old, or of none.
 type write struct {
 	deadline   time.Time
 	key        string
-	old        *stored
+	old        stored
 	value      []byte
 	expiration int32
 	id         uint64 // in value
@@ -165,18 +175,16 @@ func (s *server) write(w write) (bool, error) {
 		case err != nil:
 			lost = err
 		}
-		items, err := s.read(w.deadline, w.key)
+		items, err := s.read(w.deadline, []string{w.key})
 		if err != nil {
 			return false, fmt.Errorf("%w; then, reading whether it was written: %w", lost, err)
 		}
-		present, found := items[w.key]
-		switch {
-		case !found && w.old != nil:
+		switch present := items[0]; {
+		case !present.found && w.old.found:
 			return false, nil // evicted, or the server restarted
-		case !found || w.old != nil && present.cas == w.old.cas:
+		case !present.found || w.old.found && present.cas == w.old.cas:
 			continue
-		}
-		if writeIDOf(present.value) == w.id {
+		case writeIDOf(present.value) == w.id:
 			return true, nil
 		}
 		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", fromServer(lost))

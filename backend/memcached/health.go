@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -41,6 +42,7 @@ func (s *server) record(j *job, deadline time.Time, err error) {
 	}
 	timedOut := errors.Is(err, context.DeadlineExceeded)
 	switch {
+	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
 	case timedOut && deadline.Sub(s.started)-time.Duration(sentAt) < minWait, errors.Is(err, context.Canceled):
 	case timedOut, errors.As(err, new(serverError)):
 		s.fail(err)
@@ -79,15 +81,11 @@ func (s *server) probe(ctx context.Context) error {
 	if !ok {
 		deadline = time.Now().Add(s.deadline)
 	}
-	found, err := s.client.gets(deadline, []string{s.probeKey}, s.maxItemBytes)
+	items, err := s.client.gets(deadline, []string{s.probeKey}, s.maxItemBytes)
 	if err != nil {
 		return err
 	}
-	var old *stored
-	if item, ok := found[s.probeKey]; ok {
-		old = &item
-	}
-	_, err = s.client.swap(deadline, s.probeKey, old, []byte("probe"), 2)
+	_, err = s.client.swap(deadline, s.probeKey, items[0], []byte("probe"), 2)
 	return err
 }
 

@@ -31,10 +31,9 @@
 //
 // A context that ends before its decision was sent is an error without
 // throttler.ErrUnavailable. If it ends later, but before the cas was sent, nothing is
-// charged either. Only a cas that is on its way may be executed by a server that
-// hangs and goes on: that can charge decisions that have failed, but of each
-// partition no more than shared that one cas, and of a server no more than
-// MaxConnections of these.
+// charged either. A server that hangs and goes on executes the cas that it was sent,
+// and so may charge decisions that have failed: at most the 256 that share a cas, of
+// one partition, and at most MaxConnections times.
 //
 // Keys find their server by its name, as in package redisbackend.
 package memcachedbackend

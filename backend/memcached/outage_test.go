@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,8 +140,12 @@ func TestServerThatHangs(t *testing.T) {
 			t.Errorf("an exchange %v after the breaker opened", e.Start.Sub(opened))
 		}
 	}
-	if c := events.checked; len(c) != 2 || !c[0].Open || c[0].Err == nil || c[1].Open || c[1].Shard != "a" || c[1].Err != nil {
-		t.Errorf("checks: %+v; want that of a, open, and closed", c)
+	c := slices.DeleteFunc(events.checked, func(e throttler.Checked) bool { return e.Shard != "a" })
+	if first := slices.IndexFunc(c, func(e throttler.Checked) bool { return e.Open }); first > 0 {
+		c = c[first:]
+	}
+	if len(c) != 2 || !c[0].Open || c[0].Err == nil || c[1].Open || c[1].Shard != "a" || c[1].Err != nil {
+		t.Errorf("checks: %+v; want that a is open, and closed", c)
 	}
 }
 
@@ -231,7 +236,7 @@ func TestDeadlineOfItsOwn(t *testing.T) {
 // it may have charged only those whose write was on its way, which for one key is one
 // exchange for each pause: a decision whose caller has left is not written.
 func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
-	const goroutines, pauses, keys = 200, 8, 4
+	const goroutines, pauses, keys = 600, 8, 2
 	server := testserver.Memcached(t)
 	var events recorder
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, &memcachedbackend.Options{Observer: &events, Deadline: time.Second})
@@ -282,6 +287,9 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	largest := 0
 	for _, e := range events.sent {
 		largest = max(largest, e.Decisions)
+	}
+	if largest > 256 {
+		t.Errorf("%d decisions shared an exchange", largest)
 	}
 	lost = used - charged.Load()
 	t.Logf("%d decisions charged, %d failed, %d of which were charged; the largest exchange had %d", charged.Load(), failed.Load(), lost, largest)

@@ -53,11 +53,11 @@ func (s *server) spill(it *item) *job {
 		keys[i] = ownKey(it.key, name)
 	}
 	deadline := time.Now().Add(s.deadline)
-	items, err := s.read(deadline, append(keys, it.key)...) // the partition's item last, see above
+	items, err := s.read(deadline, append(keys, it.key)) // the partition's item last, see above
 	if err != nil {
 		return nil
 	}
-	it, err = newItem(it.key, items[it.key].value, s.margin, s.spillAt)
+	it, err = newItem(it.key, items[len(keys)].value, s.margin, s.spillAt)
 	if err != nil || it.epoch == 0 {
 		return nil
 	}
@@ -69,11 +69,7 @@ func (s *server) spill(it *item) *job {
 			if c == nil {
 				continue
 			}
-			var old *stored
-			if item, ok := items[keys[i]]; ok {
-				old = &item
-			}
-			switch written, err := s.writeOwn(deadline, keys[i], old, it, c); {
+			switch written, err := s.writeOwn(deadline, keys[i], items[i], it, c); {
 			case written:
 				spilled[i] = c
 			case err != nil:
@@ -108,7 +104,7 @@ func (s *server) spill(it *item) *job {
 // none. It does so even if old has the same value: only then does a late cas of
 // another spill fail. After an error the count stays where it is. If the write was
 // applied after all, no harm is done.
-func (s *server) writeOwn(deadline time.Time, key string, old *stored, it *item, c *count) (bool, error) {
+func (s *server) writeOwn(deadline time.Time, key string, old stored, it *item, c *count) (bool, error) {
 	return s.client.swap(deadline, key, old, it.encodeOwn(c), expiration(c.expiry-it.now, it.now))
 }
 

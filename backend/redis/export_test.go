@@ -1,5 +1,7 @@
 package redisbackend
 
+import "time"
+
 // Line says how many flights to the primary of the first shard are on their way,
 // and how many decisions wait for one.
 func (b *Backend) Line() (flights, waiting int) {
@@ -16,6 +18,18 @@ func (b *Backend) SetRoom(n int) {
 	defer l.mu.Unlock()
 	l.room = n
 }
+
+// SetPatience sets how long flights wait for replies although their callers have left.
+func (b *Backend) SetPatience(d time.Duration) { b.shards[0].line.patience = d }
+
+// Trip opens the breaker of the primary of the first shard.
+func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(err) }
+
+// Open reports whether that breaker is open.
+func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
+
+// IsFault reports whether err says that a server does not serve.
+var IsFault = isFault
 
 const (
 	MaxFlights  = maxFlights

@@ -39,6 +39,8 @@ type line struct {
 	server  *server
 	timeout time.Duration // of a flight, and of a decision whose context has no deadline
 
+	patience time.Duration // of a flight; see the constant
+
 	// splits reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
 	splits atomic.Bool
@@ -94,7 +96,7 @@ func (l *line) do(j *job) error {
 	f.departed = now
 	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && mayFlyAlone {
-		j.boarded = true
+		j.boarded, f.alone = true, true
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
 		l.flyAlone(f)
@@ -119,7 +121,7 @@ func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= patience
+	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
 }
 
 // mayDepart reports whether another flight may be made.

@@ -3,6 +3,7 @@ package redisbackend
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,9 +19,9 @@ import (
 // server is what a line knows of the server that it leads to: a primary, a node of a
 // Redis Cluster, or a replica.
 //
-// Its breaker opens by what flights report. A flight fails if it has no reply by the
-// last deadline of its decisions and after 20 ms at least, if its connection breaks,
-// or if the server replies that it cannot serve now; any other reply is a success.
+// Its breaker opens by what flights report. A flight fails if it has no reply when it
+// ends, if its connection breaks, or if the server replies that it cannot serve now;
+// any other reply is a success.
 type server struct {
 	backend *Backend
 	client  client
@@ -32,7 +33,7 @@ type server struct {
 	// spare is the client of the last probe that succeeded. A client of go-redis whose
 	// dials have failed PoolSize times does not dial for up to a second, and the spare
 	// serves meanwhile.
-	spare atomic.Pointer[redis.Client]
+	spare atomic.Pointer[ownClient]
 
 	failed atomic.Pointer[failure] // the last one
 
@@ -52,8 +53,8 @@ type outcome struct {
 	answered bool  // a call was, so the server serves
 	fault    error // says that it does not
 	failure  failure
-	left     bool          // the client did not return in time
-	spare    *redis.Client // by which to resend, or nil
+	left     bool       // the client did not return in time
+	spare    *ownClient // by which to resend, or nil
 }
 
 func (o *outcome) add(c *call, err error) {
@@ -76,7 +77,7 @@ func (o *outcome) fail(j *job, err error) {
 // unable are the words that begin replies of a server that cannot serve now.
 var unable = []string{
 	"LOADING ", "BUSY ", "READONLY ", "OOM ", "MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "CLUSTERDOWN ",
-	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients", "ERR The user executing the script can't",
+	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients",
 }
 
 // isFault reports whether err says that the server does not serve.
@@ -100,12 +101,12 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker how a flight ended.
-func (s *server) record(o *outcome) {
+// record tells the breaker how a flight ended that was to end then.
+func (s *server) record(o *outcome, end time.Time) {
 	switch {
 	case o.answered:
 		s.breaker.Record(nil)
-	case o.fault == nil:
+	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
 		f := o.failure
 		s.failed.Store(&f)
@@ -116,6 +117,21 @@ func (s *server) record(o *outcome) {
 			s.breaker.Record(o.fault)
 		}
 	}
+}
+
+// isOwnDelay reports whether a flight failed because this process had no time for it:
+// it wrote nothing before its end, or came back long after it.
+func isOwnDelay(err error, end time.Time) bool {
+	var op *net.OpError
+	if !isTimeout(err) {
+		return false
+	}
+	return errors.As(err, &op) && op.Op == "write" || time.Since(end) > patience
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // sent reports a round trip to the observer.
@@ -142,7 +158,7 @@ func (s *server) checked(change func(known *throttler.Checked)) {
 func (s *server) close() {
 	s.breaker.Close()
 	if c := s.spare.Swap(nil); c != nil {
-		_ = c.Close() // it has nothing left to send
+		c.close() // it has nothing left to send
 	}
 }
 
@@ -165,19 +181,27 @@ func (s *server) probe(ctx context.Context) error {
 	if own == nil {
 		return s.ask(ctx, s.client, key, f.read)
 	}
-	if err := s.ask(ctx, client{own, true}, key, f.read); err != nil {
-		_ = own.Close()
+	if err := s.ask(ctx, own.client, key, f.read); err != nil {
+		own.close()
 		return err
 	}
 	if before := s.spare.Swap(own); before != nil {
-		_ = before.Close()
+		before.close()
 	}
 	return nil
 }
 
-// dial returns a new client of the server, or nil if that cannot be made of the
-// user's.
-func (s *server) dial() *redis.Client {
+// ownClient is a client of one server that the backend has made, for itself.
+type ownClient struct {
+	client client
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+// dial returns a client of the server with the settings of the user's, or nil if that
+// is of a kind that has none for one server. It dials nothing yet.
+func (s *server) dial() *ownClient {
 	c := s.node
 	if c == nil {
 		c, _ = s.client.UniversalClient.(*redis.Client)
@@ -193,7 +217,31 @@ func (s *server) dial() *redis.Client {
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = ClientOptions("").MaintNotificationsConfig
-	return redis.NewClient(&o)
+
+	own := new(ownClient)
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err == nil {
+			own.mu.Lock()
+			own.conns = append(own.conns, conn)
+			own.mu.Unlock()
+		}
+		return conn, err
+	}
+	own.client = client{redis.NewClient(&o), true}
+	return own
+}
+
+// close closes the client and its connections: go-redis 9.22 leaves one whose first
+// command failed to the garbage collector.
+func (o *ownClient) close() {
+	_ = o.client.Close()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, conn := range o.conns {
+		_ = conn.Close() // most are closed already
+	}
 }
 
 // ask makes a decision about key, or reads it.

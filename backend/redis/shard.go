@@ -75,12 +75,13 @@ func newShard(b *Backend, s Shard) *shard {
 // newLine returns a line through c to a server, of which events have the name. node is
 // its client, if it is a node of the cluster c.
 func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
-	l := &line{client: newClient(c), timeout: s.backend.timeout, room: maxWaiting}
+	l := &line{client: newClient(c), timeout: s.backend.timeout, patience: patience, room: maxWaiting}
 	l.splits.Store(s.splits)
 	l.server = &server{
 		backend: s.backend, client: l.client, node: node, shard: s.name,
 		known: throttler.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
+	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), "")})
 	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
 		if open {
 			l.opened()
