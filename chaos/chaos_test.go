@@ -12,12 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/weir-go/weir/chaos/history"
 )
 
 func TestMain(m *testing.M) {
 	runAsWorker()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 var lasts = flag.Duration("lasts", 15*time.Second, "how long the run of the test is")

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -16,15 +18,11 @@ func (v *verdict) print(to io.Writer, r *run) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nat\tfault\tlasted\tfailed\tlongest\trecovered after")
 	for _, row := range v.rows {
-		recovered := "–"
-		switch {
-		case row.none:
-		case row.recovered < 0:
-			recovered = "never"
-		default:
-			recovered = short(row.recovered)
-		}
-		fmt.Fprintf(table, "%.1f s\t%s\t%s\t%d\t%s\t%s\n", r.at(row.from), row.text, short(time.Duration(row.to-row.from)), row.failed, short(row.longest), recovered)
+		fmt.Fprintf(table, "%.1f s\t%s\t%s\t%d\t%s\t%s\n", r.at(row.from), row.text, short(time.Duration(row.to-row.from)), row.failed, short(row.longest), row.recovery())
+	}
+	fmt.Fprintln(table, "\t\t\t\t\t\ntimes\tkind\tmean length\tfailed\tlongest\trecovered after, median and most")
+	for _, k := range kinds {
+		v.printKind(table, k.name)
 	}
 	_ = table.Flush()
 
@@ -46,6 +44,42 @@ over the quota    %d units in %d of %d windows, all while their shard lost count
 	for _, b := range v.broken {
 		fmt.Fprintln(to, " -", b)
 	}
+}
+
+// printKind writes a line about all faults of a kind.
+func (v *verdict) printKind(to io.Writer, kind string) {
+	var all []row
+	for _, row := range v.rows {
+		if row.kind == kind {
+			all = append(all, row)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	failed, lasted, longest := 0, time.Duration(0), time.Duration(0)
+	for _, row := range all {
+		failed += row.failed
+		lasted += time.Duration(row.to - row.from)
+		longest = max(longest, row.longest)
+	}
+	slices.SortFunc(all, func(a, b row) int { return cmp.Compare(uint64(a.recovered), uint64(b.recovered)) }) // never is last
+	recovered := all[len(all)/2].recovery()
+	if !all[0].none {
+		recovered += ", " + all[len(all)-1].recovery()
+	}
+	fmt.Fprintf(to, "%d\t%s\t%s\t%d\t%s\t%s\n", len(all), kind, short(lasted/time.Duration(len(all))), failed, short(longest), recovered)
+}
+
+// recovery returns how long it took until all was well after r.
+func (r row) recovery() string {
+	switch {
+	case r.none:
+		return "–"
+	case r.recovered < 0:
+		return "never"
+	}
+	return short(r.recovered)
 }
 
 func short(d time.Duration) string {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
+	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/chaos/history"
@@ -75,6 +76,9 @@ func runAsWorker() {
 	err := json.Unmarshal([]byte(text), &w)
 	if err == nil {
 		err = w.run(os.Stdin, os.Stdout)
+	}
+	if err == nil {
+		err = goleak.Find()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
@@ -71,6 +72,9 @@ func Main() {
 	err := json.Unmarshal([]byte(text), &w)
 	if err == nil {
 		err = w.run()
+	}
+	if err == nil {
+		err = goleak.Find()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
