@@ -94,28 +94,40 @@ func short(d time.Duration) string {
 
 // svg draws the run.
 func (v *verdict) svg(r *run, title string) []byte {
-	const bin = 250 * time.Millisecond
 	seconds := r.at(r.ended)
-	bins := int(math.Ceil(seconds/bin.Seconds())) + 1
-	x := make([]float64, bins)
-	allowed, refused, failed, longest := make([]float64, bins), make([]float64, bins), make([]float64, bins), make([]float64, bins)
-	for i := range x {
-		x[i] = float64(i) * bin.Seconds()
+	rates := 250 * time.Millisecond // of a point
+	if seconds > 45 {
+		rates = window // or the figure shows the windows' ends, and nothing else
 	}
-	for _, d := range r.decisions {
-		i := int(r.at(d.At) / bin.Seconds())
-		if !d.returned || i < 0 || i >= bins {
-			continue
+	each := func(width time.Duration, add func(sum float64, d *decision) float64) (x, y []float64) {
+		x, y = make([]float64, int(seconds/width.Seconds())), make([]float64, int(seconds/width.Seconds()))
+		for i := range x {
+			x[i] = (float64(i) + 0.5) * width.Seconds()
 		}
-		rate := 1 / bin.Seconds()
-		longest[i] = max(longest[i], float64(d.Took)/float64(time.Millisecond))
-		switch {
-		case d.Fate != history.Answered:
-			failed[i] += rate
-		case d.Allowed:
-			allowed[i] += rate
-		default:
-			refused[i] += rate
+		for _, d := range r.decisions {
+			if i := int(r.at(d.At) / width.Seconds()); d.returned && i >= 0 && i < len(y) {
+				y[i] = add(y[i], d)
+			}
+		}
+		return x, y
+	}
+	rateOf := func(counts func(d *decision) bool) (x, y []float64) {
+		return each(rates, func(sum float64, d *decision) float64 {
+			if counts(d) {
+				sum += 1 / rates.Seconds()
+			}
+			return sum
+		})
+	}
+	x, allowed := rateOf(func(d *decision) bool { return !d.failed() && d.Allowed })
+	_, refused := rateOf(func(d *decision) bool { return !d.failed() && !d.Allowed })
+	_, failed := rateOf((*decision).failed)
+	xLongest, longest := each(250*time.Millisecond, func(longest float64, d *decision) float64 {
+		return max(longest, float64(d.Took)/float64(time.Millisecond), 0.1)
+	})
+	for i := range longest {
+		if longest[i] == 0 {
+			longest[i] = math.NaN() // there was none
 		}
 	}
 	color := make(map[string]int)
@@ -132,13 +144,13 @@ func (v *verdict) svg(r *run, title string) []byte {
 	}
 	return plot.Figure{
 		Title: title, Subtitle: fmt.Sprintf("%d decisions, %d faults: %s", len(r.decisions), len(r.faults), verdict),
-		Columns: 1, PanelHeight: 230,
+		Columns: 1, PanelHeight: 240,
 		Panels: []plot.Panel{
 			plot.Timeline{Title: "Decisions a second", Seconds: seconds, Spans: spans, Named: true, Series: []plot.Series{
 				{Name: "allowed", Class: plot.Ours, X: x, Y: allowed}, {Name: "refused", X: x, Y: refused},
 			}},
 			plot.Timeline{Title: "Failed decisions a second", Seconds: seconds, Spans: spans, Series: []plot.Series{{Name: "failed", Color: 1, X: x, Y: failed}}},
-			plot.Timeline{Title: "Longest decision, ms", Note: fmt.Sprintf("the deadline is %v", deadline), Seconds: seconds, Spans: spans, Series: []plot.Series{{Name: "longest", Color: 3, X: x, Y: longest}}},
+			plot.Timeline{Title: "Longest decision, ms", Note: fmt.Sprintf("the deadline is %v; a process that is stopped cannot keep it", deadline), Seconds: seconds, LogY: true, Spans: spans, Series: []plot.Series{{Name: "longest", Color: 3, X: xLongest, Y: longest}}},
 		},
 	}.SVG()
 }
