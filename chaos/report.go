@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/weir-go/weir/chaos/history"
 	"github.com/weir-go/weir/internal/plot"
 )
 
