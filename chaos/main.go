@@ -40,13 +40,15 @@ import (
 
 func main() {
 	runAsWorker()
-	runtime.LockOSThread() // servers end with the thread that started them
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	broken, err := chaos(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "chaos: interrupted; processes and servers are stopped, and nothing was judged")
+		os.Exit(130)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(2)
@@ -73,6 +75,8 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	}
 	title := fmt.Sprintf("make chaos ARGS='-seed %d -for %v'", *seed, *lasts)
 	fmt.Fprintf(stdout, "%s: two shards with a replica each, %d processes of %d clients\n", title, *processes, *clients)
+	runtime.LockOSThread() // workers end with the thread that starts them
+	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("", "weir-chaos-")
 	if err != nil {
 		return false, err
@@ -90,11 +94,16 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	r.faults, err = s.carryOut(ctx, rand.New(rand.NewPCG(*seed, 0)), end, func(f *fault) {
 		fmt.Fprintf(stderr, "%5.1f s  %s, for %s\n", r.at(f.from), f.text, short(time.Duration(f.to-f.from)))
 	})
-	if err == nil && ctx.Err() == nil {
-		time.Sleep(time.Until(end))
+	if err != nil {
+		return false, err
+	}
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-time.After(time.Until(end)):
 	}
 	r.ended = history.Monotonic()
-	if err := errors.Join(err, s.finish()); err != nil {
+	if err := s.finish(); err != nil {
 		return false, err
 	}
 	used, shardOf, err := s.finalCounts()

@@ -132,6 +132,7 @@ func (w *worker) start() error {
 	w.said = new(strings.Builder)
 	w.cmd = exec.Command(self)
 	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), w.work.environ()), w.said
+	w.cmd.SysProcAttr = testserver.DieWithParent()
 	if w.orders, err = w.cmd.StdinPipe(); err != nil {
 		return err
 	}
