@@ -73,7 +73,7 @@ type Options struct {
 	Seed uint64
 
 	// Margin is how long, by the server's clock, an item outlives its last
-	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
 
 	// Deadline bounds each call to a server, and each decision whose context has no
@@ -140,7 +140,7 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 5s", o.Margin)
+		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
 	case o.Deadline < time.Millisecond:
 		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
 	case o.MaxConnections < 0:

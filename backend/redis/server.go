@@ -28,6 +28,7 @@ type server struct {
 	node    *redis.Client // of a node of a Redis Cluster, of which client is the client
 	shard   string
 	replica bool
+	current atomic.Bool // a replica: as of its last check
 	breaker *breaker.Breaker
 
 	// spare is the client of the last probe that succeeded. A client of go-redis whose
