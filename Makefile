@@ -11,7 +11,7 @@ FUZZTIME = 30s # for each fuzz test
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz vulncheck
+.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
@@ -75,6 +75,11 @@ bench: servers
 # With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
 bench-peers: servers
 	@cd bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
+
+## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
+# ARGS=-help lists what ARGS may have, such as ARGS='-seed 7 -for 10m'.
+chaos: servers
+	@cd chaos && go build -o $(CURDIR)/bin/chaos . && exec $(CURDIR)/bin/chaos -plot $(CURDIR)/bin/chaos.svg $(ARGS)
 
 ## fuzz: every fuzz test for FUZZTIME
 fuzz: servers

@@ -40,7 +40,7 @@ func repeatedly(every time.Duration, what func()) (stop func()) {
 // What a Redis server can do to decisions, but for losing its counts.
 func TestServerOfRedis(t *testing.T) {
 	server := testserver.Redis(t, "--enable-debug-command", "yes")
-	admin := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 30 * time.Second})
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: 30 * time.Second, MaxRetries: -1})
 	t.Cleanup(func() { _ = admin.Close() })
 	ctx := context.Background()
 	must := func(t *testing.T, args ...any) {
@@ -49,37 +49,52 @@ func TestServerOfRedis(t *testing.T) {
 			t.Fatalf("%v: %v", args, err)
 		}
 	}
+	// await returns when the server replies to a command with an error of that kind.
+	await := func(t *testing.T, kind string, args ...any) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(time.Millisecond) {
+			err := admin.Do(ctx, args...).Err()
+			if redis.HasErrorPrefix(err, kind) {
+				return
+			}
+			if time.Since(began) > 20*time.Second {
+				t.Fatalf("waited 20 s for %s; the reply is %v", kind, err)
+			}
+		}
+	}
 	r := newRig(t, "redis", server.Addr)
 	for _, fault := range []struct {
-		name  string
-		harm  func(t *testing.T) (undo func())
-		reply string // that an error must have
+		name string
+		harm func(t *testing.T) (undo func())
 	}{
 		{"script flush", func(*testing.T) func() {
 			return repeatedly(time.Millisecond, func() { admin.ScriptFlush(ctx) })
-		}, "none"},
+		}},
 		{"client kill", func(*testing.T) func() {
 			return repeatedly(10*time.Millisecond, func() { admin.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes") })
-		}, ""},
+		}},
 		{"read only", func(t *testing.T) func() {
 			must(t, "replicaof", "127.0.0.1", "1")
+			await(t, "READONLY", "set", "x", "y")
 			return func() { must(t, "replicaof", "no", "one") }
-		}, "READONLY"},
+		}},
 		{"out of memory", func(t *testing.T) func() {
 			must(t, "config", "set", "maxmemory", "1")
+			await(t, "OOM", "set", "x", "y")
 			return func() { must(t, "config", "set", "maxmemory", "0") }
-		}, "OOM"},
+		}},
 		{"busy", func(t *testing.T) func() {
 			must(t, "config", "set", "lua-time-limit", "5")
 			var busy sync.WaitGroup
 			busy.Go(func() { admin.Eval(ctx, "while true do end", nil) })
+			await(t, "BUSY", "ping")
 			return func() {
 				for admin.ScriptKill(ctx).Err() != nil { // NOTBUSY, until it is
 					time.Sleep(time.Millisecond)
 				}
 				busy.Wait()
 			}
-		}, "BUSY"},
+		}},
 		{"loading", func(t *testing.T) func() {
 			for i := range 100 {
 				admin.Set(ctx, fmt.Sprint("filler ", i), strings.Repeat("x", 4<<10), 0)
@@ -92,33 +107,28 @@ func TestServerOfRedis(t *testing.T) {
 					t.Errorf("debug reload: %v", err)
 				}
 			})
+			await(t, "LOADING", "ping")
 			return loaded.Wait
-		}, "LOADING"},
+		}},
 		{"not permitted", func(t *testing.T) func() {
 			must(t, "acl", "setuser", "default", "-evalsha", "-eval")
+			await(t, "NOPERM", "eval", "return 1", "0")
 			return func() { must(t, "acl", "setuser", "default", "+@all") }
-		}, "NOPERM"},
+		}},
 		{"paused", func(*testing.T) func() {
 			server.Pause()
 			return server.Resume
-		}, ""},
+		}},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			all := r.run(t, func() (undo func()) { return fault.harm(t) })
 			r.verify(t, all)
-			seen, late := false, 0
 			for _, a := range all {
 				for _, err := range a.failures {
-					seen = seen || fault.reply != "" && strings.Contains(err.Error(), fault.reply)
-					if errors.Is(err, context.DeadlineExceeded) {
-						late++
-					} else if fault.reply == "none" {
+					if strings.Contains(err.Error(), "NOSCRIPT") {
 						t.Errorf("%s: %v", a.Key, err)
 					}
 				}
-			}
-			if fault.reply != "" && fault.reply != "none" && !seen {
-				t.Errorf("no error has the reply %s; %d are of a deadline", fault.reply, late)
 			}
 		})
 	}
@@ -252,21 +262,31 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	th := throttler.New(b, nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: million, Window: time.Hour}}}
 	var failed, answered atomic.Int64
-	stop := repeatedly(5*time.Millisecond, func() {
+	stop := repeatedly(20*time.Millisecond, func() {
 		r.link.Inject(cutReplies)
 		r.link.Heal()
 	})
 	var all sync.WaitGroup
+	began := time.Now()
 	for g := range 128 {
 		all.Go(func() {
 			last := int64(0)
-			for range 40 {
+			for n := 0; n < 20 || failed.Load() == 0; n++ {
+				if time.Since(began) > 30*time.Second {
+					t.Error("waited 30 s for decisions, and for some to fail")
+					return
+				}
 				d, err := th.Take(context.Background(), p.Charge(fmt.Sprint("key ", g)))
-				if err != nil {
+				if mayBeCounted(err) {
 					failed.Add(1)
+				}
+				if err != nil {
+					n--
+					time.Sleep(time.Millisecond)
 					continue
 				}
 				answered.Add(1)
@@ -283,8 +303,5 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	t.Logf("%d decisions were answered, %d failed in %d calls", answered.Load(), failed.Load(), lost.calls.Load())
 	if failed.Load() != lost.decisions.Load() {
 		t.Errorf("%d decisions failed, and %d were in the calls that failed", failed.Load(), lost.decisions.Load())
-	}
-	if failed.Load() == 0 || answered.Load() == 0 {
-		t.Error("want some of each")
 	}
 }

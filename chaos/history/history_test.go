@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/testserver"
@@ -26,7 +27,7 @@ var (
 
 func TestMain(m *testing.M) {
 	Main()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func newRand(t *testing.T) *rand.Rand {

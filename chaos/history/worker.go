@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -71,6 +73,9 @@ func Main() {
 	if err == nil {
 		err = w.run()
 	}
+	if err == nil {
+		err = goleak.Find()
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(1)
@@ -115,11 +120,11 @@ func (w Work) open() (b throttler.Backend, done func(), err error) {
 	case "redis":
 		c := redis.NewClient(redisbackend.ClientOptions(w.Addr))
 		b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
-		return b, func() { _ = c.Close() }, err
+		return b, func() { b.Close(); _ = c.Close() }, err
 	case "memcached":
 		c := memcachedbackend.NewClient(w.Addr)
 		b, err := memcachedbackend.New([]memcachedbackend.Server{{Name: "a", Client: c}}, nil)
-		return b, func() { _ = c.Close() }, err
+		return b, func() { b.Close(); _ = c.Close() }, err
 	}
 	return nil, nil, fmt.Errorf("store is %q", w.Store)
 }
@@ -255,6 +260,8 @@ func FateOf(err error) Fate {
 		return Answered
 	case errors.Is(err, throttler.ErrInvalid):
 		return Wrong
+	case errors.Is(err, breaker.ErrOpen): // it says that nothing was sent
+		return Unsent
 	case errors.Is(err, throttler.ErrUnavailable):
 		return Unknown
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

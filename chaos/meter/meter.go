@@ -1,8 +1,12 @@
-// Package meter measures how long calls take, apart from how long the machine makes all
-// goroutines of the process wait: on a busy machine, or while the process is stopped.
+// Package meter measures how long calls take, and how much of that the machine made the
+// process wait for a processor: because it is busy, or because the process is stopped.
 package meter
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -13,18 +17,21 @@ type Meter struct {
 	wg  sync.WaitGroup
 
 	mu      sync.Mutex
-	awake   time.Time     // when the meter's goroutine last ran
-	stalled time.Duration // all that it overslept
+	awake   time.Time                // when the meter's goroutine last ran
+	slept   time.Duration            // all that it overslept
+	delays  map[string]time.Duration // of each thread, as Linux counts them
+	delayed time.Duration            // all of them
 }
 
 const (
-	nap   = time.Millisecond
+	nap   = 4 * time.Millisecond
 	noise = 2 * time.Millisecond // of the machine's timers
 )
 
 // Start returns a running Meter.
 func Start() *Meter {
-	m := &Meter{end: make(chan struct{}), awake: time.Now()}
+	m := &Meter{end: make(chan struct{}), awake: time.Now(), delays: make(map[string]time.Duration)}
+	m.sample()
 	m.wg.Go(func() {
 		for {
 			select {
@@ -33,7 +40,8 @@ func Start() *Meter {
 			case <-time.After(nap):
 			}
 			m.mu.Lock()
-			m.stalled += m.overslept()
+			m.slept += m.overslept()
+			m.sample()
 			m.awake = time.Now()
 			m.mu.Unlock()
 		}
@@ -49,18 +57,41 @@ func (m *Meter) overslept() time.Duration {
 	return 0
 }
 
-// Call begins a call. The function that it returns ends it, and returns how long it took
-// and how much of that the machine stalled.
-func (m *Meter) Call() (end func() (took, stalled time.Duration)) {
-	began := time.Now()
+// sample adds up how long the threads of the process have been ready to run and did not.
+// Where there is no /proc, nothing is known of them.
+func (m *Meter) sample() {
+	names, _ := filepath.Glob("/proc/self/task/*/schedstat")
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		fields := bytes.Fields(text)
+		if err != nil || len(fields) < 2 {
+			continue // the thread has ended
+		}
+		ns, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+		delay := time.Duration(ns)
+		if last := m.delays[name]; delay > last {
+			m.delayed += delay - last
+		}
+		m.delays[name] = delay
+	}
+}
+
+// Call begins a call that may take as long as may. The function that it returns ends it.
+// It returns how long it took and, if that was longer, how much of it the machine stalled:
+// at most, because threads that wait at the same time count one by one.
+func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := m.stalled + m.overslept()
+	slept, delayed := m.slept+m.overslept(), m.delayed
+	m.mu.Unlock()
+	began := time.Now()
 	return func() (took, stalled time.Duration) {
-		took = time.Since(began)
+		if took = time.Since(began); took <= may {
+			return took, 0
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		return took, m.stalled + m.overslept() - before
+		m.sample()
+		return took, min(took, max(m.slept+m.overslept()-slept, m.delayed-delayed))
 	}
 }
 

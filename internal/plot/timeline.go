@@ -13,7 +13,7 @@ type Timeline struct {
 	LogY        bool
 	Series      []Series // X in seconds; drawn without dots
 	Spans       []Span
-	Named       bool // the spans' names are written
+	Named       bool // the spans' names are written above them
 }
 
 // A Span is a time in which something happened.
@@ -23,6 +23,8 @@ type Span struct {
 	Color    int     // a number in the palette
 }
 
+const namesHeight = 62 // of spans
+
 func (p Timeline) draw(b *bytes.Buffer, at box) {
 	text(b, at.x, at.y+12, 13, ink, "start", "600", p.Title)
 	text(b, at.x, at.y+27, 11, faint, "start", "400", p.Note)
@@ -31,6 +33,9 @@ func (p Timeline) draw(b *bytes.Buffer, at box) {
 		names = max(names, charWidth*0.92*float64(len([]rune(s.Name))))
 	}
 	frame := box{at.x + axisLeft, at.y + 38, at.width - axisLeft - names - 16, at.height - 38 - axisBottom}
+	if p.Named {
+		frame.y, frame.height = frame.y+namesHeight, frame.height-namesHeight
+	}
 	_, ys := Lines{LogY: p.LogY, Series: p.Series}.scales(frame)
 	xs := scale{low: 0, high: max(p.Seconds, 1), from: frame.x, to: frame.x + frame.width}
 	for _, s := range p.Spans {
@@ -38,7 +43,7 @@ func (p Timeline) draw(b *bytes.Buffer, at box) {
 		fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" opacity="0.13"><title>%s</title></rect>`+"\n",
 			from, frame.y, max(to-from, 1), frame.height, palette[s.Color%len(palette)], escape(s.Name))
 		if p.Named {
-			fmt.Fprintf(b, `<text transform="translate(%.1f %.1f) rotate(-90)" font-size="8" fill="%s" text-anchor="end">%s</text>`+"\n", from+7, frame.y+3, faint, escape(s.Name))
+			fmt.Fprintf(b, `<text transform="translate(%.1f %.1f) rotate(-90)" font-size="9" fill="%s">%s</text>`+"\n", (from+to)/2+3, frame.y-4, faint, escape(s.Name))
 		}
 	}
 	p.drawAxes(b, frame, xs, ys)

@@ -1,0 +1,39 @@
+package memorybackend
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// Keys that meet behind one lock of one process do not meet in another: nobody can
+// choose keys that do, without the seed of the process.
+func TestHashesAreSeeded(t *testing.T) {
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	here, there := New(nil), New(nil)
+	if len(here.shards) == 1 {
+		t.Fatal("there is one lock")
+	}
+	met, again := 0, 0
+	hashes := make(map[uint32]bool)
+	for i := 0; met < 1000; i++ {
+		key := strconv.Itoa(i)
+		charges := []throttler.Charge{{Policy: p, Key: key, Partition: key}}
+		if here.shardOf(charges) != &here.shards[0] {
+			continue
+		}
+		met++
+		if there.shardOf(charges) == &there.shards[0] {
+			again++
+		}
+		hashes[nameHash(there.seed, &charges[0], partitionHash(there.seed, &charges[0]))] = true
+	}
+	if most := 3*met/len(there.shards) + 50; again > most {
+		t.Errorf("%d of %d keys that meet in one process meet in another; at random, %d would", again, met, met/len(there.shards))
+	}
+	if len(hashes) < met*9/10 {
+		t.Errorf("%d keys have %d hashes", met, len(hashes))
+	}
+}

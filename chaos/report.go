@@ -1,0 +1,155 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/weir-go/weir/internal/plot"
+)
+
+// print writes what was found, for people.
+func (v *verdict) print(to io.Writer, r *run) {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\nat\tfault\tlasted\tfailed\tlongest\trecovered after")
+	for _, row := range v.rows {
+		fmt.Fprintf(table, "%.1f s\t%s\t%s\t%d\t%s\t%s\n", r.at(row.from), row.text, short(time.Duration(row.to-row.from)), row.failed, short(row.longest), row.recovery())
+	}
+	fmt.Fprintln(table, "\t\t\t\t\t\ntimes\tkind\tmean length\tfailed\tlongest\trecovered after, median and most")
+	for _, k := range kinds {
+		v.printKind(table, k.name)
+	}
+	_ = table.Flush()
+
+	seconds := r.at(r.ended)
+	answered := v.allowed + v.refused + v.peeked + v.degraded
+	fmt.Fprintf(to, `
+decisions         %d in %.0f s: %d allowed, %d refused, %d peeks, %d degraded
+failed            %d whose outcome is unknown, %d that were not sent; %d more died with their process
+longest decision  %s; without what the machine stalled, at most %s after the deadline of %v
+over the quota    %d units in %d of %d windows, all while their shard lost counts
+`,
+		answered+v.unknown+v.unsent, seconds, v.allowed, v.refused, v.peeked, v.degraded,
+		v.unknown, v.unsent, v.killed, short(v.longest), short(max(v.latest, 0)), deadline, v.over, v.overWindows, v.windows)
+	if len(v.broken) == 0 {
+		fmt.Fprintln(to, "all invariants hold")
+		return
+	}
+	fmt.Fprintln(to, "\nBROKEN:")
+	for _, b := range v.broken {
+		fmt.Fprintln(to, " -", b)
+	}
+}
+
+// printKind writes a line about all faults of a kind.
+func (v *verdict) printKind(to io.Writer, kind string) {
+	var all []row
+	for _, row := range v.rows {
+		if row.kind == kind {
+			all = append(all, row)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	failed, lasted, longest := 0, time.Duration(0), time.Duration(0)
+	for _, row := range all {
+		failed += row.failed
+		lasted += time.Duration(row.to - row.from)
+		longest = max(longest, row.longest)
+	}
+	slices.SortFunc(all, func(a, b row) int { return cmp.Compare(uint64(a.recovered), uint64(b.recovered)) }) // never is last
+	recovered := all[len(all)/2].recovery()
+	if !all[0].none {
+		recovered += ", " + all[len(all)-1].recovery()
+	}
+	fmt.Fprintf(to, "%d\t%s\t%s\t%d\t%s\t%s\n", len(all), kind, short(lasted/time.Duration(len(all))), failed, short(longest), recovered)
+}
+
+// recovery returns how long it took until all was well after r.
+func (r row) recovery() string {
+	switch {
+	case r.none:
+		return "–"
+	case r.recovered < 0:
+		return "never"
+	}
+	return short(r.recovered)
+}
+
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(100 * time.Microsecond).String()
+}
+
+// svg draws the run.
+func (v *verdict) svg(r *run, title string) []byte {
+	seconds := r.at(r.ended)
+	rates := 250 * time.Millisecond // of a point
+	if seconds > 45 {
+		rates = window // or the figure shows the windows' ends, and nothing else
+	}
+	each := func(width time.Duration, add func(sum float64, d *decision) float64) (x, y []float64) {
+		x, y = make([]float64, int(seconds/width.Seconds())), make([]float64, int(seconds/width.Seconds()))
+		for i := range x {
+			x[i] = (float64(i) + 0.5) * width.Seconds()
+		}
+		for _, d := range r.decisions {
+			if i := int(r.at(d.At) / width.Seconds()); d.returned && i >= 0 && i < len(y) {
+				y[i] = add(y[i], d)
+			}
+		}
+		return x, y
+	}
+	rateOf := func(counts func(d *decision) bool) (x, y []float64) {
+		return each(rates, func(sum float64, d *decision) float64 {
+			if counts(d) {
+				sum += 1 / rates.Seconds()
+			}
+			return sum
+		})
+	}
+	x, allowed := rateOf(func(d *decision) bool { return !d.failed() && d.Allowed })
+	_, refused := rateOf(func(d *decision) bool { return !d.failed() && !d.Allowed })
+	_, failed := rateOf((*decision).failed)
+	xLongest, longest := each(250*time.Millisecond, func(longest float64, d *decision) float64 {
+		return max(longest, float64(d.Took)/float64(time.Millisecond), 0.1)
+	})
+	for i := range longest {
+		if longest[i] == 0 {
+			longest[i] = math.NaN() // there was none
+		}
+	}
+	color := make(map[string]int)
+	for i, k := range kinds {
+		color[k.name] = i
+	}
+	var spans []plot.Span
+	for _, f := range r.faults {
+		spans = append(spans, plot.Span{Name: f.kind, From: r.at(f.from), To: r.at(f.to), Color: color[f.kind]})
+	}
+	verdict := "all invariants hold"
+	if len(v.broken) > 0 {
+		verdict = "INVARIANTS ARE BROKEN"
+	}
+	return plot.Figure{
+		Title: title, Subtitle: fmt.Sprintf("%d decisions, %d faults: %s", len(r.decisions), len(r.faults), verdict),
+		Columns: 1, PanelHeight: 240,
+		Panels: []plot.Panel{
+			plot.Timeline{Title: "Decisions a second", Seconds: seconds, Spans: spans, Named: true, Series: []plot.Series{
+				{Name: "allowed", Class: plot.Ours, X: x, Y: allowed}, {Name: "refused", X: x, Y: refused},
+			}},
+			plot.Timeline{Title: "Failed decisions a second", Seconds: seconds, Spans: spans, Series: []plot.Series{{Name: "failed", Color: 1, X: x, Y: failed}}},
+			plot.Timeline{Title: "Longest decision, ms", Note: fmt.Sprintf("the deadline is %v; a process that is stopped cannot keep it", deadline), Seconds: seconds, LogY: true, Spans: spans, Series: []plot.Series{{Name: "longest", Color: 3, X: xLongest, Y: longest}}},
+		},
+	}.SVG()
+}
