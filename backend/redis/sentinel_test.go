@@ -31,7 +31,8 @@ func TestSentinelShard(t *testing.T) {
 	writes, reads := redis.NewFailoverClient(options(false)), redis.NewFailoverClient(options(true))
 	t.Cleanup(func() { _, _ = writes.Close(), reads.Close() })
 
-	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: writes, Replicas: []redis.UniversalClient{reads}}}, nil)
+	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: writes, Replicas: []redis.UniversalClient{reads}}},
+		&redisbackend.Options{ReplicaTimeout: 20 * time.Second})
 	th := throttler.New(b, nil)
 	p := policy("core", perHour(5))
 	if d, err := th.Take(t.Context(), p.Charge("alice")); err != nil || !d.Allowed {
