@@ -294,7 +294,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	})
 	peek(true)
 	replica.Pause()
-	b.Check()
+	b.CheckHung()
 	replica.Resume()
 	peek(false)
 }
@@ -312,7 +312,7 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 		if !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("peek: %v, error %v; want one that wraps ErrUnavailable", d, err)
 		}
-		r.backend.Check()
+		r.backend.CheckHung()
 		r.isCut(t, "its primary does not answer")
 	}
 	if all := r.backend.Servers(); all[0].Err == nil {

@@ -49,7 +49,7 @@ func TestSentinelShard(t *testing.T) {
 		t.Errorf("peek: %+v, error %v", d, err)
 	}
 	if stats := commandStats(t, direct); stats["get"].calls == 0 {
-		t.Error("the replica served no peek")
+		t.Errorf("the replica served no peek: %+v", b.Servers())
 	}
 	if stats := commandStats(t, newClient(t, primary.Addr)); stats["evalsha"].calls+stats["eval"].calls == 0 {
 		t.Error("the primary ran no script")
