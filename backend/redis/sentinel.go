@@ -36,22 +36,22 @@ type sentinels struct {
 	users   int         // dials and connections
 	end     func()      // of the watch, nil if there is none
 	linger  *time.Timer // which calls it when there are no users
-	answers []report
+	answers []sentinelAnswer
 	problem error // why one of them does not answer
 	primary string
 	heard   chan struct{} // closed, and replaced, after each answer
 	conns   map[weak.Pointer[boundedConn]]string
 }
 
-// report is what one Sentinel says of the primary. The zero value is none so far.
-type report struct {
+// sentinelAnswer is what one Sentinel says of the primary. The zero value is none so far.
+type sentinelAnswer struct {
 	addr  string
 	epoch int64
 	until time.Time // how long it outlives older epochs, if it is only announced
 }
 
 // noAnswer is what one says that does not answer. It is older than any answer.
-var noAnswer = report{epoch: -1}
+var noAnswer = sentinelAnswer{epoch: -1}
 
 const (
 	sentinelPoll   = time.Second            // between two questions to a Sentinel that announces nothing
@@ -65,7 +65,7 @@ const (
 func newSentinels(o *redis.UniversalOptions) *sentinels {
 	s := &sentinels{
 		name: o.MasterName, dial: o.Dialer,
-		answers: make([]report, len(o.Addrs)),
+		answers: make([]sentinelAnswer, len(o.Addrs)),
 		heard:   make(chan struct{}),
 		conns:   make(map[weak.Pointer[boundedConn]]string),
 	}
@@ -135,7 +135,7 @@ func (s *sentinels) await(ctx context.Context) (string, error) {
 	for {
 		s.mu.Lock()
 		addr, heard, problem := s.primary, s.heard, s.problem
-		waits := slices.Contains(s.answers, report{})
+		waits := slices.Contains(s.answers, sentinelAnswer{})
 		s.mu.Unlock()
 		if addr != "" {
 			return addr, nil
@@ -245,7 +245,7 @@ func (s *sentinels) ask(ctx context.Context, c *redis.SentinelClient, i int) err
 		if len(addr) != 2 {
 			return errReply
 		}
-		last = report{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch}
+		last = sentinelAnswer{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch}
 	}
 }
 
@@ -263,20 +263,20 @@ func (s *sentinels) announce(ctx context.Context, i int, text string) {
 	s.mu.Lock()
 	epoch := s.answers[i].epoch + 1
 	s.mu.Unlock()
-	s.hear(ctx, i, report{net.JoinHostPort(f[2], f[3]), epoch, time.Now().Add(sentinelConfirms)})
+	s.hear(ctx, i, sentinelAnswer{net.JoinHostPort(f[2], f[3]), epoch, time.Now().Add(sentinelConfirms)})
 }
 
 // hear makes a what Sentinel i says. If that makes another server the primary, the
 // connections to the old one are closed: it may take charges for seconds that nobody
 // will count.
-func (s *sentinels) hear(ctx context.Context, i int, a report) {
+func (s *sentinels) hear(ctx context.Context, i int, a sentinelAnswer) {
 	s.mu.Lock()
 	if ctx.Err() != nil || a.epoch < s.answers[i].epoch && time.Now().Before(s.answers[i].until) {
 		s.mu.Unlock()
 		return
 	}
 	s.answers[i] = a
-	newest := slices.MaxFunc(s.answers, func(a, b report) int { return cmp.Compare(a.epoch, b.epoch) })
+	newest := slices.MaxFunc(s.answers, func(a, b sentinelAnswer) int { return cmp.Compare(a.epoch, b.epoch) })
 	var old []*boundedConn
 	if newest.addr != "" && newest.addr != s.primary {
 		s.primary = newest.addr
