@@ -182,17 +182,15 @@ func (s *aclServer) denied() string {
 	return strings.Join(all, ", ")
 }
 
-func (s *aclServer) options() *redis.Options {
-	o := redisbackend.ClientOptions(s.addr)
+func (s *aclServer) options() *redis.UniversalOptions {
+	o := patient(s.addr)
 	o.Username, o.Password = "weir", "secret"
 	return o
 }
 
 // login returns a client of the user, on new connections.
 func (s *aclServer) login() *redis.Client {
-	c := redis.NewClient(s.options())
-	s.t.Cleanup(func() { _ = c.Close() })
-	return c
+	return connect(s.t, s.options()).(*redis.Client)
 }
 
 func (s *aclServer) backend(c redis.UniversalClient) *redisbackend.Backend {

@@ -1,31 +1,153 @@
 package redisbackend
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"errors"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// ClientOptions returns settings for a client of one server at addr that suit a
-// throttler: calls end with their context, nothing is sent twice, and a dead server
-// is noticed at once. The caller may change them.
+// NewClient returns a client of one server, of the primary of a Sentinel master name
+// or of a Redis Cluster, with settings that suit a throttler. The caller closes it.
+//
+//   - Addrs with one address is a server. With MasterName, Addrs are Sentinels.
+//     Several addresses, or IsClusterMode, are nodes of a Redis Cluster.
+//   - A call ends with its context, also while it dials. Nothing is sent twice, and a
+//     dead server is noticed at the first failed dial, and again when it is back.
+//   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of
+//     them announces it: the topology of a Cluster is read again after each failed
+//     decision, and every second.
+//   - A reply that announces more than 8 MiB fails its connection before anything is
+//     allocated for it.
+//
+// The zero value of DialTimeout, ReadTimeout, WriteTimeout and PoolTimeout is 1 s, of
+// MaxRetries -1 and of DialerRetries 1. ContextTimeoutEnabled and DisableIdentity are
+// always set. Other fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize.
+// Dialer, if set, also does TLS. With MasterName, ReadOnly selects the replicas.
+//
+// Errors name the field, and wrap throttler.ErrInvalid.
+func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
+	o := redis.UniversalOptions{}
+	if options != nil {
+		o = *options
+	}
+	cluster := o.MasterName == "" && (o.IsClusterMode || len(o.Addrs) > 1)
+	switch {
+	case len(o.Addrs) == 0:
+		return nil, invalid("Addrs is empty; it must have the address of a server, or those of Sentinels or of a Cluster's nodes")
+	case o.MasterName != "" && (o.IsClusterMode || o.RouteByLatency || o.RouteRandomly):
+		return nil, invalid("MasterName is %q, with IsClusterMode, RouteByLatency or RouteRandomly; a Sentinel master name has no slots to route by, so leave them out", o.MasterName)
+	case cluster && o.DB != 0:
+		return nil, invalid("DB is %d; it must be 0, because a Redis Cluster has no other", o.DB)
+	}
+	o.ContextTimeoutEnabled = true
+	o.DisableIdentity = true // saves a round trip on each new connection
+	o.MaxRetries = cmp.Or(o.MaxRetries, -1)
+	o.DialerRetries = cmp.Or(o.DialerRetries, 1) // go-redis tries 5 times, 100 ms apart
+	o.DialTimeout = cmp.Or(o.DialTimeout, time.Second)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, time.Second)
+	o.PoolTimeout = cmp.Or(o.PoolTimeout, time.Second)
+	if o.MaintNotificationsConfig == nil {
+		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	}
+	o.Dialer = boundedDialer(&o)
+
+	if cluster {
+		co := o.Cluster()
+		co.ClusterStateReloadInterval = time.Second
+		c := redis.NewClusterClient(co)
+		c.OnNewNode(func(node *redis.Client) { node.AddHook(failLate{}) })
+		return c, nil
+	}
+	server := o.Simple()
+	if o.MasterName != "" {
+		server.Addr, server.Network = o.MasterName, "tcp"
+		server.Dialer = newSentinels(&o).dialPrimary
+	}
+	c := redis.NewClient(server)
+	c.AddHook(failLate{})
+	return c, nil
+}
+
+// ClientOptions returns the settings of [NewClient] for one server at addr, without the
+// bound of its replies.
 func ClientOptions(addr string) *redis.Options {
 	return &redis.Options{
-		Addr:                  addr,
-		ContextTimeoutEnabled: true,
-		MaxRetries:            -1, // 0 would mean 3
-		DialerRetries:         1,  // 0 would mean 5, 100 ms apart
-		DialTimeout:           time.Second,
-		ReadTimeout:           time.Second,
-		WriteTimeout:          time.Second,
-		PoolTimeout:           time.Second,
-		// Saves a round trip on each new connection.
+		Addr:                     addr,
+		ContextTimeoutEnabled:    true,
+		MaxRetries:               -1, // 0 would mean 3
+		DialerRetries:            1,  // 0 would mean 5, 100 ms apart
+		DialTimeout:              time.Second,
+		ReadTimeout:              time.Second,
+		WriteTimeout:             time.Second,
+		PoolTimeout:              time.Second,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
+
+// boundedDialer returns the Dialer of o, or one that dials as o says, for connections
+// whose replies are bounded. The replies of a TLS connection are bounded behind TLS.
+func boundedDialer(o *redis.UniversalOptions) dialFunc {
+	dial := o.Dialer
+	if dial == nil {
+		d := &net.Dialer{
+			Timeout: o.DialTimeout,
+			// As go-redis has it: below the idle timeouts of load balancers.
+			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
+		}
+		dial = d.DialContext
+		if o.TLSConfig != nil { // and not go-redis's dialer, which lets a handshake outlast its context
+			dial = (&tls.Dialer{NetDialer: d, Config: o.TLSConfig}).DialContext
+		}
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return boundReplies(conn), nil
+	}
+}
+
+// failLate is a hook that returns a failed dial as a connection that fails at its first
+// use. After as many failed dials as a pool has connections, go-redis dials once a
+// second and fails all calls meanwhile: a server that is back would be a second late.
+type failLate struct{}
+
+func (failLate) DialHook(dial redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return failedConn{errors.Join(err)}, nil // go-redis takes a layer off the error, here Join's
+		}
+		return conn, nil
+	}
+}
+
+func (failLate) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (failLate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// failedConn is a connection that was not made, for reason err.
+type failedConn struct{ err error }
+
+func (c failedConn) Read([]byte) (int, error)       { return 0, c.err }
+func (c failedConn) Write([]byte) (int, error)      { return 0, c.err }
+func (failedConn) Close() error                     { return nil }
+func (failedConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (failedConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (failedConn) SetDeadline(time.Time) error      { return nil }
+func (failedConn) SetReadDeadline(time.Time) error  { return nil }
+func (failedConn) SetWriteDeadline(time.Time) error { return nil }
 
 // client is a Redis client whose calls end when their context does.
 type client struct {

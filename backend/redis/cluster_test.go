@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,37 +17,14 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// startCluster starts a Redis Cluster of n nodes, which divide the slots.
+// startCluster starts a Redis Cluster of n nodes, which never give one up that a test
+// lets hang.
 func startCluster(t *testing.T, n int) []*testserver.RedisServer {
 	t.Helper()
-	servers, nodes := make([]*testserver.RedisServer, n), make([]*redis.Client, n)
-	for i := range servers {
-		bus, err := net.Listen("tcp", "127.0.0.1:0") // else it is the port and 10,000, of which there may be none
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := bus.Addr().(*net.TCPAddr).Port
-		_ = bus.Close()
-		servers[i] = testserver.Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(port),
-			"--cluster-node-timeout", "600000") // a node that a test lets hang is not given up
-		nodes[i] = newClient(t, servers[i].Addr)
-		if err := nodes[i].ClusterAddSlotsRange(t.Context(), 16384*i/n, 16384*(i+1)/n-1).Err(); err != nil {
-			t.Fatal(err)
-		}
-		host, own, _ := net.SplitHostPort(servers[i].Addr)
-		if err := nodes[0].Do(t.Context(), "cluster", "meet", host, own, port).Err(); i > 0 && err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, node := range nodes {
-		eventually(t, "the cluster to come up", func() bool {
-			info := node.ClusterInfo(t.Context()).Val()
-			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_assigned:16384")
-		})
-	}
-	return servers
+	return testserver.Cluster(t, n, 0, "--cluster-node-timeout", "600000").Nodes
 }
 
+// newClusterClient returns a client that a user made, with go-redis's own defaults.
 func newClusterClient(t *testing.T, servers []*testserver.RedisServer, options redis.ClusterOptions) *redis.ClusterClient {
 	for _, s := range servers {
 		options.Addrs = append(options.Addrs, s.Addr)

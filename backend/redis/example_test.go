@@ -2,8 +2,10 @@ package redisbackend_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	stdlog "log"
+	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,9 +21,15 @@ func Example() {
 	addrA, addrB, stop := startTwo() // in place of two servers of yours
 	defer stop()
 
-	clientA := redis.NewClient(redisbackend.ClientOptions(addrA))
+	clientA, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addrA}})
+	if err != nil {
+		stdlog.Fatal(err)
+	}
 	defer clientA.Close()
-	clientB := redis.NewClient(redisbackend.ClientOptions(addrB))
+	clientB, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addrB}})
+	if err != nil {
+		stdlog.Fatal(err)
+	}
 	defer clientB.Close()
 	backend, err := redisbackend.New([]redisbackend.Shard{
 		{Name: "a", Primary: clientA},
@@ -46,6 +54,46 @@ func Example() {
 	// alice on shard b used 1
 	// bob on shard a used 1
 	// alice on shard b used 2
+}
+
+// A shard whose primary Sentinels choose. All of them are listed.
+func ExampleNewClient_sentinel() {
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{
+		MasterName: "mymaster",
+		Addrs:      []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"},
+	})
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	defer client.Close()
+	fmt.Println(redisbackend.Shard{Name: "a", Primary: client}.Name)
+	// Output: a
+}
+
+// A Redis Cluster is one shard. Its clients use TLS, a user and a password.
+func ExampleNewClient_cluster() {
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{
+		Addrs:     []string{"10.0.0.1:7000", "10.0.0.2:7000"}, // it finds the other nodes
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		Username:  "weir",
+		Password:  os.Getenv("REDIS_PASSWORD"),
+	})
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	defer client.Close()
+	fmt.Println(redisbackend.Shard{Name: "a", Primary: client}.Name)
+	// Output: a
+}
+
+func ExampleParseURL() {
+	options, err := redisbackend.ParseURL("rediss://weir:secret@redis.internal/1")
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	options.PoolSize = 16
+	fmt.Println(options.Addrs, options.Username, options.DB, options.TLSConfig != nil)
+	// Output: [redis.internal:6379] weir 1 true
 }
 
 func startTwo() (a, b string, stop func()) {

@@ -118,7 +118,10 @@ func TestQueue(t *testing.T) {
 // Allocations do not drift with the machine. A decision that travels alone has the
 // throttler's three and the client's; a full flight divides the client's by 256.
 func TestAllocations(t *testing.T) {
-	c := redis.NewClient(ClientOptions(testserver.Redis(t).Addr))
+	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	b, err := New([]Shard{{Name: "a", Primary: c}}, nil)
 	if err != nil {

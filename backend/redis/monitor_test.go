@@ -226,8 +226,7 @@ func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 	o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, *target.Load())
 	}
-	either := redis.NewClient(o)
-	t.Cleanup(func() { _ = either.Close() })
+	either := connect(t, o)
 	r.over(t, either)
 	followed := newClient(t, well.Addr)
 	key := r.backend.Locate(r.policy.Charge("alice")).Key
@@ -354,8 +353,7 @@ func TestChecksThatAreDenied(t *testing.T) {
 		}
 		o := patient(addr)
 		o.Username, o.Password = "weir", "secret"
-		c := redis.NewClient(o)
-		t.Cleanup(func() { _ = c.Close() })
+		c := connect(t, o)
 		return c
 	}
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: login(r.primary.Addr), Replicas: []redis.UniversalClient{login(r.replica.Addr)}}}, nil)

@@ -240,8 +240,8 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 // once a second after a dial that failed.
 func TestRestarts(t *testing.T) {
 	server := testserver.Redis(t)
-	o := patient(server.Addr)
-	o.PoolSize = 1
+	o := redisbackend.ClientOptions(server.Addr) // those of NewClient have no such delay
+	o.PoolSize, o.ReadTimeout = 1, 20*time.Second
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	b, e := newObserved(t, c, redisbackend.Options{})
@@ -465,9 +465,7 @@ func TestServersThatCannotServe(t *testing.T) {
 			do([]any{"acl", "setuser", "weir", "on", ">secret", "~*", "+@all"})
 			o := patient(server.Addr)
 			o.Username, o.Password = "weir", "secret"
-			c := redis.NewClient(o)
-			t.Cleanup(func() { _ = c.Close() })
-			b, _ := newObserved(t, c, redisbackend.Options{})
+			b, _ := newObserved(t, connect(t, o), redisbackend.Options{})
 			p := policy("core", perHour(1<<30))
 			y := newTally()
 			y.load(t, b.Throttler, p, 16, 10, unbounded)
@@ -565,9 +563,7 @@ func TestDecisionsThatAreNotPermitted(t *testing.T) {
 	}
 	o := patient(server.Addr)
 	o.Username, o.Password = "weir", "secret"
-	c := redis.NewClient(o)
-	t.Cleanup(func() { _ = c.Close() })
-	b, e := newObserved(t, c, redisbackend.Options{})
+	b, e := newObserved(t, connect(t, o), redisbackend.Options{})
 	logs := policy("log", throttler.Limit{Quota: 100, Window: time.Hour, Algorithm: throttler.SlidingLog})
 	p := policy("core", perHour(1<<30))
 	var denied sync.WaitGroup

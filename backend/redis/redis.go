@@ -56,7 +56,7 @@ import (
 // Shard is one primary and its replicas, by clients that the caller has made
 // and closes: TLS, passwords and pools are the caller's. A client may speak to
 // one server, to a Sentinel master name, or to a whole Redis Cluster.
-// [ClientOptions] are good settings.
+// [NewClient] makes them with good settings.
 type Shard struct {
 	// Name decides which keys live here. A shard may change its address and
 	// keep its keys, but not its name. Required, and unlike the others'.

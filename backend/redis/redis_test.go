@@ -38,7 +38,7 @@ func TestHistoriesThreeShards(t *testing.T) {
 }
 
 // opener returns a function that opens an empty backend over n servers of its
-// own, by a key prefix not used before.
+// own.
 func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
 	shards := make([]redisbackend.Shard, n)
 	for i := range shards {
@@ -47,6 +47,12 @@ func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
 			Primary: newClient(t, testserver.Redis(t).Addr),
 		}
 	}
+	return openerOn(shards...)
+}
+
+// openerOn returns a function that opens an empty backend over shards, by a key prefix
+// not used before.
+func openerOn(shards ...redisbackend.Shard) func(*testing.T) throttler.Backend {
 	var opened atomic.Int64
 	return func(t *testing.T) throttler.Backend {
 		return newBackend(t, shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", opened.Add(1))})
@@ -70,16 +76,23 @@ func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend
 	return b.WithoutChecks()
 }
 
-// patient returns the recommended settings, but for timeouts that a busy machine
-// does not reach.
-func patient(addr string) *redis.Options {
-	o := redisbackend.ClientOptions(addr)
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second
-	return o
+// patient returns options whose timeouts a busy machine does not reach.
+func patient(addrs ...string) *redis.UniversalOptions {
+	const long = 20 * time.Second
+	return &redis.UniversalOptions{Addrs: addrs, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long}
+}
+
+// connect returns a client that is closed with the test.
+func connect(t testing.TB, o *redis.UniversalOptions) redis.UniversalClient {
+	t.Helper()
+	c, err := redisbackend.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 func newClient(t testing.TB, addr string) *redis.Client {
-	c := redis.NewClient(patient(addr))
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return connect(t, patient(addr)).(*redis.Client)
 }

@@ -27,7 +27,10 @@ func TestHistoriesWithRings(t *testing.T) {
 	lua.Decide, lua.DecideAt = withShortRings(t, lua.Decide), withShortRings(t, lua.DecideAt)
 	decideScript, decideAtScript = newScript(lua.Decide), newScript(lua.DecideAt)
 
-	c := redis.NewClient(ClientOptions(testserver.Redis(t).Addr))
+	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	opened := 0
 	open := func(t *testing.T) *Backend {

@@ -1,15 +1,13 @@
 package redisbackend_test
 
 import (
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
@@ -21,29 +19,21 @@ import (
 func TestSentinelShard(t *testing.T) {
 	primary := testserver.Redis(t)
 	replica := testserver.RedisReplica(t, primary)
-	sentinel := startSentinel(t, primary.Addr)
-	options := func(replicaOnly bool) *redis.FailoverOptions {
-		return &redis.FailoverOptions{
-			MasterName: "shard-a", SentinelAddrs: []string{sentinel},
-			ContextTimeoutEnabled: true, MaxRetries: -1, ReplicaOnly: replicaOnly,
-		}
-	}
-	writes, reads := redis.NewFailoverClient(options(false)), redis.NewFailoverClient(options(true))
-	t.Cleanup(func() { _, _ = writes.Close(), reads.Close() })
-
-	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: writes, Replicas: []redis.UniversalClient{reads}}},
-		&redisbackend.Options{ReplicaTimeout: 20 * time.Second})
+	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, testserver.Never)
+	b := newBackend(t, []redisbackend.Shard{{
+		Name:     "a",
+		Primary:  connect(t, sentinelOptions(sentinels)),
+		Replicas: []redis.UniversalClient{newClient(t, replica.Addr)},
+	}}, &redisbackend.Options{ReplicaTimeout: 20 * time.Second})
 	th := throttler.New(b, nil)
 	p := policy("core", perHour(5))
 	if d, err := th.Take(t.Context(), p.Charge("alice")); err != nil || !d.Allowed {
 		t.Fatalf("take: allowed %v, error %v", d.Allowed, err)
 	}
 	direct := newClient(t, replica.Addr)
-	for direct.Exists(t.Context(), b.Locate(p.Charge("alice")).Key).Val() == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("the replica never got the key")
-		}
-	}
+	eventually(t, "the replica to get the key", func() bool {
+		return direct.Exists(t.Context(), b.Locate(p.Charge("alice")).Key).Val() == 1
+	})
 	b.Check()
 	if d, err := th.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 1 {
 		t.Errorf("peek: %+v, error %v", d, err)
@@ -54,42 +44,43 @@ func TestSentinelShard(t *testing.T) {
 	if stats := commandStats(t, newClient(t, primary.Addr)); stats["evalsha"].calls+stats["eval"].calls == 0 {
 		t.Error("the primary ran no script")
 	}
+	if stats := commandStats(t, newClient(t, replica.Addr)); stats["get"].calls == 0 {
+		t.Error("the replica answered no peek")
+	}
 }
 
-// startSentinel starts a Sentinel that watches the primary at addr as
-// "shard-a", and returns its address once it knows a replica.
-func startSentinel(t *testing.T, addr string) string {
-	t.Helper()
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
+// A client asks all Sentinels, and leaves nothing behind.
+func TestSentinelClient(t *testing.T) {
+	primary := testserver.Redis(t)
+	sentinels := testserver.Sentinel(t, "shard-a", primary, 0, testserver.Never)
+	before := goleak.IgnoreCurrent()
+	dead := "127.0.0.1:0" // cannot be listened on
+	for _, test := range []struct {
+		name  string
+		addrs []string
+		want  string // in the error
+	}{
+		{"shard-a", sentinels.Addrs, ""},
+		{"shard-a", append([]string{dead, dead}, sentinels.Addrs[:1]...), ""},
+		{"shard-b", sentinels.Addrs, `no Sentinel says where the primary of "shard-b" is: ERR No such master with that name`},
+		{"shard-a", []string{dead}, `no Sentinel says where the primary of "shard-a" is: dial tcp`},
+		{"shard-a", []string{primary.Addr}, `no Sentinel says where the primary of "shard-a" is: ERR unknown command 'sentinel'`},
+	} {
+		t.Run(test.want, func(t *testing.T) {
+			o := patient(test.addrs...)
+			o.MasterName = test.name
+			b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: connect(t, o)}}, nil)
+			_, err := throttler.New(b, nil).Take(t.Context(), policy("core", perHour(5)).Charge("alice"))
+			if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%s by %v: got %v, want %q", test.name, test.addrs, err, test.want)
+			}
+		})
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := listener.Addr().(*net.TCPAddr)
-	_ = listener.Close()
-	config := filepath.Join(t.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("port %d\nbind 127.0.0.1\nsentinel monitor shard-a %s %s 1\n", own.Port, host, port)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("redis-server", config, "--sentinel")
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("%v; install it by: apt-get install redis-server", err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	c := redis.NewSentinelClient(&redis.Options{Addr: own.String()})
-	t.Cleanup(func() { _ = c.Close() })
-	for {
-		if replicas, err := c.Replicas(t.Context(), "shard-a").Result(); err == nil && len(replicas) > 0 {
-			return own.String()
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal("the sentinel does not find the replica")
-		case <-time.After(50 * time.Millisecond): // it asks the primary every ten seconds at most
-		}
-	}
+	goleak.VerifyNone(t, before)
+}
+
+func sentinelOptions(s *testserver.Sentinels) *redis.UniversalOptions {
+	o := patient(s.Addrs...)
+	o.MasterName = s.Name
+	return o
 }

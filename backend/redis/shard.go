@@ -222,9 +222,15 @@ func (s *shard) load(ctx context.Context) error {
 
 // unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
-	switch {
-	case err == breaker.ErrOpen: //nolint:errorlint // a line returns it as it is
+	if err == breaker.ErrOpen { //nolint:errorlint // a line returns it as it is
 		return s.errOpen
+	}
+	if s.cluster != nil {
+		// Another node may have taken over by now. go-redis asks only when it is
+		// redirected, or once a minute; it bounds how often this does, at 5 a second.
+		s.cluster.ReloadState(context.Background())
+	}
+	switch {
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		err = errForeign
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):

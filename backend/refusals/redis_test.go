@@ -26,10 +26,15 @@ func redisOn(t testing.TB, client redis.UniversalClient, prefix string) throttle
 	return b
 }
 
-func newClient(t testing.TB) *redis.Client {
-	o := redisbackend.ClientOptions(testserver.Redis(t).Addr)
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second // a busy machine is no failure
-	c := redis.NewClient(o)
+func newClient(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	const long = 20 * time.Second // a busy machine is no failure
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{
+		Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -140,10 +140,15 @@ func TestHistoriesWhileCountsMove(t *testing.T) {
 	}
 }
 
-func redisClient(t testing.TB, addr string) *redis.Client {
-	o := redisbackend.ClientOptions(addr)
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = 20*time.Second, 20*time.Second, 20*time.Second, 20*time.Second // a busy machine is no failure
-	c := redis.NewClient(o)
+func redisClient(t testing.TB, addr string) redis.UniversalClient {
+	t.Helper()
+	const long = 20 * time.Second // a busy machine is no failure
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{
+		Addrs: []string{addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -104,7 +104,10 @@ func weirBackend(c Config) (throttler.Backend, func(), error) {
 		})
 		return backend, func() {}, nil
 	}
-	client := redis.NewClient(redisbackend.ClientOptions(c.Redis))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{c.Redis}})
+	if err != nil {
+		return nil, nil, err
+	}
 	closeAll := func() { _ = client.Close() }
 	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
 	if err != nil {

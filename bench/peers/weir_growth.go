@@ -50,7 +50,10 @@ func WeirLog(c Config) (*Limiter, error) {
 // WeirShards returns the function that says which of n shards, named as an
 // operator would name them, has a key. No server is needed to ask.
 func WeirShards(n int) (shardOf func(key string) string, closeAll func(), err error) {
-	client := redis.NewClient(redisbackend.ClientOptions("127.0.0.1:0"))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:0"}})
+	if err != nil {
+		return nil, nil, err
+	}
 	shards := make([]redisbackend.Shard, n)
 	for i := range shards {
 		shards[i] = redisbackend.Shard{Name: "shard-" + strconv.Itoa(i+1), Primary: client}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,20 +17,30 @@ import (
 func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix string) (handoff.Store, error) {
 	var shards []redisbackend.Shard
 	var servers []redisServer
-	connect := func(shard, role, addr string) *redis.Client {
-		s := redisServer{shard, role, addr, redis.NewClient(b.config.clientOptions(addr))}
-		servers = append(servers, s)
-		b.closers = append(b.closers, func() { _ = s.client.Close() }) // it has nothing left to send
-		return s.client
+	var failed error
+	connect := func(shard, role string, o redis.UniversalOptions) redis.UniversalClient {
+		client, err := redisbackend.NewClient(b.config.patient(o))
+		if err != nil {
+			failed = errors.Join(failed, err)
+			return nil
+		}
+		servers = append(servers, redisServer{shard, role, strings.Join(o.Addrs, ","), client})
+		b.closers = append(b.closers, func() { _ = client.Close() }) // it has nothing left to send
+		return client
 	}
 	for _, s := range configs {
-		shard := redisbackend.Shard{Name: s.name, Primary: connect(s.name, "primary", s.primary)}
+		shard := redisbackend.Shard{Name: s.name, Primary: connect(s.name, s.kind(), s.primary)}
 		for _, addr := range s.replicas {
-			shard.Replicas = append(shard.Replicas, connect(s.name, "replica", addr))
+			o := s.primary
+			o.Addrs, o.MasterName = []string{addr}, ""
+			shard.Replicas = append(shard.Replicas, connect(s.name, "replica", o))
 		}
 		shards = append(shards, shard)
 	}
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Log: b.log})
+	if failed != nil {
+		return nil, failed
+	}
+	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Deadline: b.config.patience(), Log: b.log})
 	if err != nil {
 		return nil, err
 	}
@@ -40,21 +53,28 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	return backend, nil
 }
 
-// clientOptions lets no timeout of the client end a decision before the
-// configured deadline does.
-func (c *config) clientOptions(addr string) *redis.Options {
-	o := redisbackend.ClientOptions(addr)
-	o.DialTimeout = max(o.DialTimeout, c.deadline)
-	o.ReadTimeout = max(o.ReadTimeout, c.deadline)
-	o.WriteTimeout = max(o.WriteTimeout, c.deadline)
-	o.PoolTimeout = max(o.PoolTimeout, c.deadline)
-	return o
+// patience is a timeout that ends no decision before the configured deadline does.
+func (c *config) patience() time.Duration { return max(time.Second, c.deadline) }
+
+func (c *config) patient(o redis.UniversalOptions) *redis.UniversalOptions {
+	t := c.patience()
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = t, t, t, t
+	return &o
 }
 
-// redisServer is one server of a shard.
+// redisServer is one server of a shard, or what finds it: Sentinels, or the nodes of a
+// Cluster.
 type redisServer struct {
 	shard, role, addr string
-	client            *redis.Client
+	client            redis.UniversalClient
+}
+
+// ping asks the server, or all primaries of a Cluster.
+func (s redisServer) ping(ctx context.Context) error {
+	if c, ok := s.client.(*redis.ClusterClient); ok {
+		return c.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return node.Ping(ctx).Err() })
+	}
+	return s.client.Ping(ctx).Err()
 }
 
 // warnAboutSilent asks all servers at once, and reports whether one of them
@@ -63,7 +83,7 @@ func warnAboutSilent(ctx context.Context, log *slog.Logger, servers []redisServe
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, s := range servers {
-		wg.Go(func() { errs[i] = s.client.Ping(ctx).Err() })
+		wg.Go(func() { errs[i] = s.ping(ctx) })
 	}
 	wg.Wait()
 	silent := false

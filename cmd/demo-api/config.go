@@ -166,6 +166,11 @@ func (c *config) warnings() []string {
 	if c.debugListen != "" && !isLoopback(c.debugListen) {
 		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", c.debugListen))
 	}
+	for _, s := range slices.Concat(c.backends.shards, c.backends.resharded) {
+		if s.exposed {
+			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", s.name))
+		}
+	}
 	if c.backends.flags != "" {
 		if err := flagfile.Check(c.backends.flags); err != nil {
 			all = append(all, fmt.Sprintf("the flags' file is wrong, until it is right all clients are on %s: %v", c.backends.serving, err))

@@ -26,12 +26,6 @@ type backendsConfig struct {
 	refusals  refusalsConfig
 }
 
-type shardConfig struct {
-	name     string
-	primary  string   // host:port
-	replicas []string // host:port
-}
-
 type serverConfig struct{ name, address string }
 
 // names returns the names of the backends that are configured, the serving one
@@ -138,20 +132,6 @@ func (c *backendsConfig) has(name string, list, at value) bool {
 	}
 	at.problem("%s is empty; the %s backend needs at least %s", list.path, name, needs)
 	return false
-}
-
-func readShards(v value) []shardConfig {
-	var shards []shardConfig
-	names := map[string]value{}
-	for _, item := range v.items("a list of shards, such as [{name: a, primary: 127.0.0.1:6379}]") {
-		f := item.fields("name", "primary", "replicas")
-		s := shardConfig{name: readName(f["name"], names, "shard"), primary: f["primary"].address(hostNeeded)}
-		for _, replica := range f["replicas"].items("a list of addresses, such as [127.0.0.1:6380]") {
-			s.replicas = append(s.replicas, replica.address(hostNeeded))
-		}
-		shards = append(shards, s)
-	}
-	return shards
 }
 
 func readServers(v value) []serverConfig {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
 )
@@ -33,7 +35,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:2: unknown key limit; the keys here are limits`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`demo.yaml:4: unknown key nam; the keys here are name, primary, replicas`,
+			`demo.yaml:4: unknown key nam; the keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
 			`demo.yaml:2: unknown key shard; the keys here are shards, resharded`,
@@ -117,7 +119,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:5: redis.shards[1].name is "a", as redis.shards[0].name is; names must differ, because keys find their shard by it`,
 		}, {
 			"shard without a primary", "backend: redis\nredis:\n  shards:\n    - {name: a}\n",
-			`demo.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:8080`,
+			`demo.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0; or there must be sentinel or cluster in its place`,
 		}, {
 			"replica without a port", "backend: redis\nredis:\n  shards:\n    - name: a\n      primary: 127.0.0.1:1\n      replicas: [127.0.0.1:2, localhost]\n",
 			`demo.yaml:6: redis.shards[0].replicas[1] is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,
@@ -404,6 +406,8 @@ func TestNumbersAreDecimal(t *testing.T) {
 	}
 }
 
+func at(addrs ...string) redis.UniversalOptions { return redis.UniversalOptions{Addrs: addrs} }
+
 func TestConfigIsReadWhole(t *testing.T) {
 	const text = `
 listen: "[::1]:9000"
@@ -439,10 +443,10 @@ debug_listen: off
 	want.backends = backendsConfig{
 		serving: "redis",
 		shards: []shardConfig{
-			{name: "a", primary: "127.0.0.1:7001", replicas: []string{"127.0.0.1:7002"}},
-			{name: "b", primary: "127.0.0.1:7003"},
+			{name: "a", primary: at("127.0.0.1:7001"), replicas: []string{"127.0.0.1:7002"}},
+			{name: "b", primary: at("127.0.0.1:7003")},
 		},
-		resharded: []shardConfig{{name: "a", primary: "127.0.0.1:7005"}},
+		resharded: []shardConfig{{name: "a", primary: at("127.0.0.1:7005")}},
 		servers:   []serverConfig{{"127.0.0.1:7006", "127.0.0.1:7006"}, {"m", "127.0.0.1:7007"}},
 		flags:     filepath.Join("etc", "flags.json"),
 		shadow:    "memory",
@@ -508,6 +512,8 @@ func TestEmptyConfigIsTheDefault(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	f.Add("policies:\n  core: {limits: [{quota: 5, window: 90s, aligned: true}]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 'rediss://u:p@a/1', tls: {server_name: b}, username: u, password_file: p}\n")
+	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, sentinel: {master: m, addrs: ['a:1']}, replicas: ['b:1'], tls: true}\n    - {name: b, cluster: ['a:1']}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: open\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")

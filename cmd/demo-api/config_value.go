@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -182,6 +183,25 @@ func (v value) peek() (text string, ok bool) {
 		return "", false
 	}
 	return v.node.Value, true
+}
+
+// file returns a file's name, relative to the directory of the configuration, and what
+// is in it.
+func (v value) file(mustBe string) (name string, content []byte, ok bool) {
+	name, ok = v.scalar(mustBe)
+	if !ok {
+		return "", nil, false
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(filepath.Dir(v.r.name), name)
+	}
+	f := &reader{name: name}
+	content = f.readFile()
+	if f.failed() {
+		v.problem("%s is %s: %s; it must be %s", v.name(), quoted(v.node.Value), f.problems[0].text, mustBe)
+		return "", nil, false
+	}
+	return name, content, true
 }
 
 func (v value) oneOf(choices ...string) string {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weir-go/weir/internal/testserver"
 )
@@ -134,7 +135,11 @@ func TestPrimaryDies(t *testing.T) {
 	if err := primary.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+	r := d.get("/repos/acme/rockets")
+	for deadline := time.Now().Add(20 * time.Second); r.status == http.StatusServiceUnavailable && time.Now().Before(deadline); {
+		r = d.get("/repos/acme/rockets") // until the breaker has seen that it is back
+	}
+	if r.status != http.StatusOK || r.rates() != "1/60 core" {
 		t.Errorf("back, and empty: got %v, want 200 1/60 core", r)
 	}
 }

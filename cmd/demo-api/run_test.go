@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -73,17 +74,22 @@ func TestExampleIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestConfigurationPageIsRight reads the file that docs/configuration.md shows.
+// TestConfigurationPageIsRight reads the files that docs/configuration.md shows.
 func TestConfigurationPageIsRight(t *testing.T) {
 	text, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, block, _ := strings.Cut(string(text), "```yaml\n")
-	block, _, _ = strings.Cut(block, "```")
-	c, err := parse("configuration.md", block)
-	if err != nil || len(c.backends.shards) != 2 {
-		t.Errorf("got %+v, error %v", c, err)
+	dir := writeFiles(t, map[string]string{"redis.password": "secret\n"})
+	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 2 {
+		t.Errorf("the page has %d files, want the whole and the shards", len(blocks))
+	}
+	for i, block := range blocks {
+		c, err := parse(filepath.Join(dir, "configuration.md"), block[1])
+		if err != nil || len(c.backends.shards) < 2 {
+			t.Errorf("file %d: got %+v, error %v", i, c, err)
+		}
 	}
 }
 

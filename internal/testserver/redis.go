@@ -87,6 +87,12 @@ func (s *RedisServer) Restart() error {
 	return s.follow()
 }
 
+// AwaitPrimary returns when a replica has become a primary.
+func (s *RedisServer) AwaitPrimary() (at time.Time, err error) {
+	err = await(s.Addr, "INFO replication", "role:", func(role string) bool { return role == "master" })
+	return time.Now(), err
+}
+
 // follow makes s a replica and returns when it gets what is written. It sends the
 // command instead of starting with --replicaof, because a server that starts
 // as a replica waits a second before it connects.

@@ -3,9 +3,9 @@
 // program that started them. The programs are the first redis-server and
 // memcached on the PATH; to test another server, put it there under that name.
 //
-// Tests call [Redis], [RedisReplica] and [Memcached], which clean up after
-// themselves and fail the test if a server is not installed. Without a test,
-// as in a TestMain, call [StartRedis], [StartRedisReplica] or [StartMemcached], and Stop.
+// Tests call [Redis], [RedisReplica], [RedisTLS], [Sentinel], [Cluster] and [Memcached],
+// which clean up after themselves and fail the test if a server is not installed.
+// Without a test, as in a TestMain, call [StartRedis] and its like, and Stop.
 package testserver
 
 import (
@@ -243,6 +243,11 @@ func ask(addr, question, field string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return askOn(conn, question, field)
+}
+
+// askOn is ask on a connection, which it closes.
+func askOn(conn net.Conn, question, field string) (string, error) {
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(askTimeout)); err != nil {
 		return "", err

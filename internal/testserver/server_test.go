@@ -1,6 +1,8 @@
 package testserver
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"os"
@@ -95,6 +97,63 @@ func TestPauseHoldsAnswersBack(t *testing.T) {
 		}
 		s.Pause()
 		s.Stop() // must not hang
+	}
+}
+
+func TestSentinelsFailOver(t *testing.T) {
+	primary := Redis(t)
+	replica := RedisReplica(t, primary)
+	s := Sentinel(t, "a", primary, 1, 200*time.Millisecond)
+	if got, err := s.Primary(); err != nil || got != primary.Addr {
+		t.Errorf("at first the primary is %s, error %v, want %s", got, err, primary.Addr)
+	}
+	primary.Kill()
+	if err := await(replica.Addr, "INFO replication", "role:", func(role string) bool { return role == "master" }); err != nil {
+		t.Error(err)
+	}
+	if err := await(s.Addrs[0], "INFO sentinel", "address=", func(rest string) bool { return strings.HasPrefix(rest, replica.Addr) }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClusterFailsOver(t *testing.T) {
+	c := Cluster(t, 3, 1, "--cluster-node-timeout", "500")
+	for i, how := range map[int]func(){
+		0: c.Nodes[0].Kill,
+		1: func() {
+			if err := c.Failover(c.Nodes[4]); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		how()
+		if err := await(c.Nodes[3+i].Addr, "INFO replication", "role:", func(role string) bool { return role == "master" }); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTLSServerKnowsItsClients(t *testing.T) {
+	s := RedisTLS(t)
+	ca, err := os.ReadFile(s.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: ServerName}
+	config.RootCAs.AppendCertsFromPEM(ca)
+	for _, certificates := range [][]tls.Certificate{nil, {pair}} {
+		config.Certificates = certificates
+		conn, err := tls.Dial("tcp", s.Addr, config)
+		if err == nil {
+			_, err = askOn(conn, "PING", "+PONG")
+		}
+		if (err == nil) != (certificates != nil) {
+			t.Errorf("with %d certificates: %v", len(certificates), err)
+		}
 	}
 }
 

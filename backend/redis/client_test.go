@@ -1,0 +1,210 @@
+package redisbackend_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestClientErrors(t *testing.T) {
+	for _, test := range []struct {
+		options *redis.UniversalOptions
+		want    string
+	}{
+		{nil, "Addrs is empty"},
+		{&redis.UniversalOptions{MasterName: "a"}, "Addrs is empty"},
+		{&redis.UniversalOptions{Addrs: []string{"a:1"}, MasterName: "a", RouteRandomly: true}, `MasterName is "a", with IsClusterMode, RouteByLatency or RouteRandomly`},
+		{&redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}, DB: 2}, "DB is 2; it must be 0"},
+	} {
+		if _, err := redisbackend.NewClient(test.options); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("got %v, want ErrInvalid with %q", err, test.want)
+		}
+	}
+}
+
+func TestURLs(t *testing.T) {
+	withTLS := &tls.Config{MinVersion: tls.VersionTLS12}
+	for text, want := range map[string]*redis.UniversalOptions{
+		"redis://localhost":                      {Addrs: []string{"localhost:6379"}},
+		"redis://[::1]:7000/":                    {Addrs: []string{"[::1]:7000"}},
+		"rediss://weir:se%2Fcret@redis.test/3":   {Addrs: []string{"redis.test:6379"}, Username: "weir", Password: "se/cret", DB: 3, TLSConfig: withTLS},
+		"rediss://weir@redis.test:1":             {Addrs: []string{"redis.test:1"}, Username: "weir", TLSConfig: withTLS},
+		"redis://:secret@a:1":                    {Addrs: []string{"a:1"}, Password: "secret"},
+		"redis://a:1?addr=b:2&addr=c":            {Addrs: []string{"a:1", "b:2", "c:6379"}},
+		"redis://a?cluster=true":                 {Addrs: []string{"a:6379"}, IsClusterMode: true},
+		"redis://a/1?master_name=m&addr=[::1]:2": {Addrs: []string{"a:26379", "[::1]:2"}, MasterName: "m", DB: 1},
+	} {
+		if got, err := redisbackend.ParseURL(text); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, error %v, want %+v", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                                 "the URL cannot be read",
+		"127.0.0.1:6379":                   "the URL cannot be read",
+		"redis:///1":                       "the URL cannot be read",
+		"redis://a:x":                      "the URL cannot be read",
+		"redis://weir:secret/x@a:1":        "the URL cannot be read",
+		"redis://weir:1/secret@a:1":        "the URL's path is no number",
+		"redis://weir:1?secret@a:1":        "the URL's query is wrong",
+		"redis://weir:1#secret@a:1":        "the URL cannot be read",
+		"secret://a:1":                     "the URL's scheme is none that is known",
+		"redis://a:1?db=secret":            "the URL's query is wrong",
+		"redis://a:1?cluster=secret":       "the URL's query is wrong",
+		"redis://a:1?addr=secret@b:1":      "the URL's query is wrong",
+		"redis://a:1?addr=":                "the URL's query is wrong",
+		"redis://a:1?master_name=":         "the URL's query is wrong",
+		"redis://a:1?cluster=true;secret=": "the URL's query is wrong",
+	} {
+		_, err := redisbackend.ParseURL(text)
+		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, want ErrInvalid with %q, and no part of the URL", text, err, want)
+		}
+	}
+}
+
+// go-redis dials no more for a second after as many failed dials as a pool has
+// connections.
+func TestServerIsBackAtOnce(t *testing.T) {
+	server := testserver.Redis(t)
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, PoolSize: 5})
+	server.Kill()
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "connection refused") {
+				t.Errorf("killed: got %v, want that the connection is refused", err)
+			}
+		})
+	}
+	all.Wait()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("back, but: %v", err)
+	}
+}
+
+func TestClientTLS(t *testing.T) {
+	server := testserver.RedisTLS(t)
+	pair, err := tls.LoadX509KeyPair(server.CertFile, server.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(server.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	config := func(name string, roots *x509.CertPool, pairs ...tls.Certificate) *tls.Config {
+		return &tls.Config{ServerName: name, RootCAs: roots, Certificates: pairs, MinVersion: tls.VersionTLS12}
+	}
+	admin := patient(server.Addr)
+	admin.TLSConfig = config("", roots, pair)
+	if err := connect(t, admin).ACLSetUser(t.Context(), "weir", "on", ">secret", "~*", "+@all").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		config   *tls.Config
+		password string
+		want     string // in the error
+	}{
+		"right":          {config("", roots, pair), "secret", ""},
+		"right, by name": {config(testserver.ServerName, roots, pair), "secret", ""},
+		"another name":   {config("other.test", roots, pair), "secret", "not other.test"},
+		"unknown CA":     {config("", nil, pair), "secret", "unknown authority"},
+		"no certificate": {config("", roots), "secret", ""}, // with TLS 1.3 the server hangs up later,
+		"wrong password": {config("", roots, pair), "guess", "WRONGPASS"},
+		"no TLS":         {nil, "secret", ""}, // the server hangs up, in no certain way
+	} {
+		o := patient(server.Addr)
+		o.TLSConfig, o.Username, o.Password = test.config, "weir", test.password
+		b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: connect(t, o)}}, nil)
+		d, err := throttler.New(b, nil).Take(t.Context(), policy("core", perHour(5)).Charge("alice"))
+		switch {
+		case strings.HasPrefix(name, "right"):
+			if err != nil || !d.Allowed {
+				t.Errorf("%s: allowed %v, error %v", name, d.Allowed, err)
+			}
+		case !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want):
+			t.Errorf("%s: got %v, want ErrUnavailable with %q", name, err, test.want)
+		}
+	}
+}
+
+// A server that takes connections and says nothing ends no handshake.
+func TestHandshakeEndsWithContext(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	o := patient(listener.Addr().String())
+	o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	c := connect(t, o)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := c.Ping(ctx).Err(); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: %v; want an error at the deadline of 50 ms", time.Since(began), err)
+	}
+}
+
+// go-redis 9.22 does not close a connection whose first command failed.
+func TestHungServerCostsNoConnections(t *testing.T) {
+	server := testserver.Redis(t)
+	server.Pause()
+	defer server.Resume()
+	var dialed, open atomic.Int64
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		dialed.Add(1)
+		open.Add(1)
+		return closing{conn, &open}, nil
+	}})
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := c.Ping(ctx).Err(); err == nil {
+			t.Error("a paused server answered")
+		}
+		cancel()
+	}
+	// One that was made too late for its caller waits for the next.
+	eventually(t, "the connections to be closed", func() bool { return open.Load() <= 2 })
+	if n := dialed.Load(); n < 5 {
+		t.Errorf("%d connections were made: the test tests nothing", n)
+	}
+}
+
+// closing counts a connection down when it is closed.
+type closing struct {
+	net.Conn
+	open *atomic.Int64
+}
+
+func (c closing) Close() error {
+	if err := c.Conn.Close(); err != nil {
+		return err // closed before
+	}
+	c.open.Add(-1)
+	return nil
+}

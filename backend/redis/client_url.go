@@ -1,0 +1,81 @@
+package redisbackend
+
+import (
+	"cmp"
+	"crypto/tls"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ParseURL returns the options of [NewClient] that a URL states:
+//
+//	redis://HOST:PORT                           a server
+//	rediss://USER:PASSWORD@HOST:PORT/DB         a server, with TLS
+//	redis://HOST:PORT?addr=HOST:PORT            a Redis Cluster, of these nodes and more
+//	redis://HOST:PORT?cluster=true              a Redis Cluster
+//	redis://HOST:PORT?master_name=NAME          a Sentinel master name
+//
+// A Cluster and a master name may have any number of addr. The port may be left out:
+// 6379, and of a Sentinel 26379. User and password are the servers', not the Sentinels'.
+// Percent-encode what a URL reserves, such as %2F for a slash in a password.
+//
+// Errors wrap throttler.ErrInvalid. They quote nothing of the URL, which may have a
+// password.
+func ParseURL(text string) (*redis.UniversalOptions, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Opaque != "" || u.Fragment != "" {
+		return nil, invalid("the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with what a URL reserves percent-encoded")
+	}
+	o := new(redis.UniversalOptions)
+	switch u.Scheme {
+	case "redis":
+	case "rediss":
+		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	default:
+		return nil, invalid("the URL's scheme is none that is known; it must be redis or, with TLS, rediss")
+	}
+	if u.User != nil {
+		o.Username = u.User.Username()
+		o.Password, _ = u.User.Password()
+	}
+	if path := strings.Trim(u.Path, "/"); path != "" {
+		db, err := strconv.ParseUint(path, 10, 31)
+		if err != nil {
+			return nil, invalid("the URL's path is no number; it must be that of a database, such as /0")
+		}
+		o.DB = int(db)
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, errQuery
+	}
+	for key, values := range query {
+		switch {
+		case key == "addr":
+		case key == "master_name" && len(values) == 1 && values[0] != "":
+			o.MasterName = values[0]
+		case key == "cluster" && len(values) == 1 && values[0] == "true":
+			o.IsClusterMode = true
+		default:
+			return nil, errQuery
+		}
+	}
+	port := "6379"
+	if o.MasterName != "" {
+		port = "26379"
+	}
+	for _, addr := range append([]string{u.Host}, query["addr"]...) {
+		at, err := url.Parse("//" + addr)
+		if err != nil || at.Hostname() == "" || at.Host != addr {
+			return nil, errQuery
+		}
+		o.Addrs = append(o.Addrs, net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
+	}
+	return o, nil
+}
+
+var errQuery = invalid("the URL's query is wrong; it must have no more than addr=HOST:PORT, once or more, and cluster=true or master_name=NAME, once")

@@ -1,0 +1,213 @@
+package redisbackend
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// Bounds of one reply, by what it announces. The largest that a sound server sends
+// are the stored counts of a decision (150 kB for a full sliding log), COMMAND
+// (200 kB) and CLUSTER SLOTS (700 bytes for each range of slots with three nodes).
+const (
+	maxReply  = 8 << 20 // bytes: of strings and lines, and of the below
+	itemCost  = 32      // what go-redis allocates for an announced item
+	arrayCost = 256     // what it takes from the stack for an array in an array
+)
+
+// boundReplies returns conn, whose reads fail before a reply that is larger than
+// maxReply. go-redis allocates what a reply announces before any of it has come: a
+// server that answers *1000000000 would take 8 GB.
+func boundReplies(conn net.Conn) net.Conn {
+	c := &boundedConn{Conn: conn}
+	if s, ok := conn.(syscall.Conn); ok {
+		return &boundedSocket{c, s}
+	}
+	return c
+}
+
+type boundedConn struct {
+	net.Conn
+	replies  replies
+	answered bool
+	err      error
+
+	closed func() // if not nil, called by the first Close
+	once   sync.Once
+}
+
+func (c *boundedConn) bounded() *boundedConn { return c }
+
+// boundedSocket is a boundedConn that lets go-redis see whether the server hung up
+// before it uses the connection again.
+type boundedSocket struct {
+	*boundedConn
+	syscall.Conn
+}
+
+// Read reads up to, and not including, the line that announces too much.
+func (c *boundedConn) Read(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.answered = true
+	} else if err != nil && !c.answered {
+		// go-redis 9.22 leaves a connection whose first command failed to the garbage
+		// collector: a server that hangs would cost a file descriptor for each dial.
+		_ = c.Close()
+		c.err = err
+	}
+	if sound, reason := c.replies.follow(p[:n]); reason != "" {
+		c.err = fmt.Errorf("redisbackend: %v sent what no Redis server does: %s", c.RemoteAddr(), reason)
+		return sound, c.err
+	}
+	return n, err
+}
+
+// Close closes the connection.
+func (c *boundedConn) Close() error {
+	if c.closed != nil {
+		c.once.Do(c.closed)
+	}
+	return c.Conn.Close()
+}
+
+// replies follows the framing of RESP, the protocol of Redis. Each item of an array
+// begins with a line of its own, so it counts the items to come and knows nothing of
+// nesting.
+type replies struct {
+	cost  int // of the reply so far
+	items int // that the reply has still to bring
+	skip  int // bytes of a string to come, with its line end
+
+	// Of the line that has begun.
+	kind     byte // its first byte, 0 if none has begun
+	length   int  // that it announces
+	digits   int
+	negative bool // as $-1, which announces nothing
+	ending   bool // it has its CR
+}
+
+// follow follows the next bytes. If they announce too much or are no RESP, it says why,
+// and how many of them, all of earlier lines, are sound.
+func (r *replies) follow(p []byte) (sound int, reason string) {
+	for i := 0; i < len(p); {
+		n := 1
+		switch {
+		case r.skip > 0:
+			n = min(r.skip, len(p)-i)
+			r.skip -= n
+			r.endIfWhole()
+		case r.kind == 0:
+			sound = i
+			reason = r.begin(p[i])
+		case follows[r.kind] == nothing:
+			end := bytes.IndexByte(p[i:], '\n')
+			if end < 0 {
+				n = len(p) - i
+			} else {
+				n = end + 1
+			}
+			r.cost += n
+			if end >= 0 {
+				r.kind = 0
+				r.endIfWhole()
+			}
+		default:
+			reason = r.header(p[i])
+		}
+		if r.cost > maxReply && reason == "" {
+			reason = fmt.Sprintf("a reply of more than %d bytes", maxReply)
+		}
+		if reason != "" {
+			return sound, reason
+		}
+		i += n
+	}
+	return len(p), ""
+}
+
+// follows has what follows a line, by its first byte.
+var follows = [256]byte{
+	'+': nothing, '-': nothing, ':': nothing, '_': nothing, ',': nothing, '#': nothing, '(': nothing,
+	'$': text, '!': text, '=': text,
+	'*': items, '~': items, '>': items,
+	'%': pairs, '|': pairs,
+}
+
+const (
+	nothing = iota + 1
+	text    // of as many bytes as the line says
+	items   // as many
+	pairs   // of items
+)
+
+// begin follows the first byte of a line.
+func (r *replies) begin(b byte) (reason string) {
+	if follows[b] == 0 {
+		return fmt.Sprintf("a line that begins with %q", b)
+	}
+	if r.items == 0 {
+		r.items = 1 // the reply itself
+	}
+	if b != '|' { // attributes come before the item that they belong to
+		r.items--
+	}
+	r.kind, r.length, r.digits, r.negative, r.ending = b, 0, 0, false, false
+	r.cost++
+	return ""
+}
+
+// header follows one more byte of a line that announces a length.
+func (r *replies) header(b byte) (reason string) {
+	r.cost++
+	switch {
+	case b >= '0' && b <= '9' && !r.ending:
+		r.digits++
+		if r.length = r.length*10 + int(b-'0'); r.length > maxReply {
+			return fmt.Sprintf("%c%d…", r.kind, r.length)
+		}
+	case b == '-' && r.digits == 0 && !r.negative:
+		r.negative = true
+	case b == '\r' && r.digits > 0 && !r.ending:
+		r.ending = true
+	case b == '\n' && r.ending:
+		r.announce()
+	default:
+		return fmt.Sprintf("%c without a length", r.kind)
+	}
+	return ""
+}
+
+// announce follows the end of a line that announces a length.
+func (r *replies) announce() {
+	n := r.length
+	switch follows[r.kind] {
+	case pairs:
+		n *= 2
+		fallthrough
+	case items:
+		if !r.negative {
+			r.items += n
+			r.cost += arrayCost + itemCost*n
+		}
+	case text:
+		if !r.negative {
+			r.skip = n + len("\r\n")
+			r.cost += n
+		}
+	}
+	r.kind = 0
+	r.endIfWhole()
+}
+
+// endIfWhole makes the next line begin another reply, if this one is whole.
+func (r *replies) endIfWhole() {
+	if r.items == 0 && r.skip == 0 && r.cost <= maxReply {
+		r.cost = 0
+	}
+}

@@ -1,0 +1,109 @@
+package testserver
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"testing"
+)
+
+// RedisCluster is a Redis Cluster, which divides the slots evenly among its primaries.
+type RedisCluster struct {
+	Nodes []*RedisServer // the primaries at the start, then their replicas, in the same order
+	Addrs []string       // of Nodes
+}
+
+// Cluster starts a Redis Cluster that ends with the test: primaries, and for each of
+// them so many replicas. It returns when all nodes agree that it is up. Arguments of
+// redis-server may follow, such as "--cluster-node-timeout", "1000".
+func Cluster(t testing.TB, primaries, replicas int, extraArgs ...string) *RedisCluster {
+	t.Helper()
+	c, err := StartCluster(primaries, replicas, extraArgs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	return c
+}
+
+// StartCluster is like Cluster, for use outside tests. The caller must call Stop.
+func StartCluster(primaries, replicas int, extraArgs ...string) (*RedisCluster, error) {
+	c := new(RedisCluster)
+	if err := c.start(primaries, replicas, extraArgs); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error {
+	const slots = 16384
+	var host, firstPort, firstBus string
+	for i := range primaries * (1 + replicas) {
+		bus, err := freeAddr() // else it is the port and 10,000, of which there may be none
+		if err != nil {
+			return err
+		}
+		_, busPort, _ := net.SplitHostPort(bus)
+		node, err := StartRedis(append([]string{"--cluster-enabled", "yes", "--cluster-port", busPort}, extraArgs...)...)
+		if err != nil {
+			return err
+		}
+		c.Nodes, c.Addrs = append(c.Nodes, node), append(c.Addrs, node.Addr)
+		if i == 0 {
+			host, firstPort, _ = net.SplitHostPort(node.Addr)
+			firstBus = busPort
+		} else if _, err := ask(node.Addr, "CLUSTER MEET "+host+" "+firstPort+" "+firstBus, "+OK"); err != nil {
+			return err
+		}
+		if i < primaries {
+			first, last := strconv.Itoa(slots*i/primaries), strconv.Itoa(slots*(i+1)/primaries-1)
+			if _, err := ask(node.Addr, "CLUSTER ADDSLOTSRANGE "+first+" "+last, "+OK"); err != nil {
+				return err
+			}
+		}
+	}
+	all := strconv.Itoa(len(c.Nodes))
+	for _, addr := range c.Addrs {
+		if err := await(addr, "CLUSTER INFO", "cluster_known_nodes:", func(n string) bool { return n == all }); err != nil {
+			return fmt.Errorf("node %w", err)
+		}
+	}
+	for i := range primaries * replicas {
+		primary, replica := c.Nodes[i%primaries], c.Nodes[primaries+i]
+		id, err := ask(primary.Addr, "CLUSTER MYID", "$40\r\n")
+		if err != nil {
+			return err
+		}
+		// It does not know the id before it has heard of the primary's slots.
+		if err := await(replica.Addr, "CLUSTER REPLICATE "+id, "+", func(ok string) bool { return ok == "OK" }); err != nil {
+			return fmt.Errorf("replica %w", err)
+		}
+	}
+	for i, addr := range c.Addrs {
+		if err := await(addr, "CLUSTER INFO", "cluster_state:", func(state string) bool { return state == "ok" }); err != nil {
+			return fmt.Errorf("node %w", err)
+		}
+		if i >= primaries {
+			if err := await(addr, "INFO replication", "master_link_status:", func(status string) bool { return status == "up" }); err != nil {
+				return fmt.Errorf("replica %w", err)
+			}
+		}
+	}
+	// A client that knows one node finds the others by it.
+	return await(c.Addrs[0], "CLUSTER INFO", "cluster_slots_ok:", func(n string) bool { return n == strconv.Itoa(slots) })
+}
+
+// Failover makes replica, one of Nodes, take the place of its primary, which is alive.
+// It returns when they have begun.
+func (c *RedisCluster) Failover(replica *RedisServer) error {
+	_, err := ask(replica.Addr, "CLUSTER FAILOVER", "+OK")
+	return err
+}
+
+// Stop kills the nodes and removes what they have on disk.
+func (c *RedisCluster) Stop() {
+	for _, node := range c.Nodes {
+		node.Stop()
+	}
+}
