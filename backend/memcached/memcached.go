@@ -57,7 +57,7 @@ type Options struct {
 	Seed uint64
 
 	// Margin is how long, by the server's clock, an item outlives its last
-	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
 
 	// MaxConnections bounds the connections in use at once to each server. If
@@ -118,7 +118,7 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 5s", o.Margin)
+		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
 	case o.MaxConnections < 0:
 		return nil, invalid("MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
 	case o.MaxItemBytes < 1024:

@@ -117,7 +117,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{good, memcachedbackend.Options{Prefix: "a b"}, `memcachedbackend: Prefix is "a b"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: "é"}, `memcachedbackend: Prefix is "é"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: strings.Repeat("p", 201)}, "memcachedbackend: Prefix is \"ppp"},
-		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms, or 0 for 5s"},
+		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms, or 0 for 10s"},
 		{good, memcachedbackend.Options{MaxConnections: -1}, "memcachedbackend: MaxConnections is -1; it must be positive, or 0 for 64"},
 		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024, or 0 for 1 MiB"},
 	} {

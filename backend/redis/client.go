@@ -75,23 +75,6 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	return c, nil
 }
 
-// ClientOptions returns the settings of [NewClient] for one server at addr, without the
-// bound of its replies.
-func ClientOptions(addr string) *redis.Options {
-	return &redis.Options{
-		Addr:                     addr,
-		ContextTimeoutEnabled:    true,
-		MaxRetries:               -1, // 0 would mean 3
-		DialerRetries:            1,  // 0 would mean 5, 100 ms apart
-		DialTimeout:              time.Second,
-		ReadTimeout:              time.Second,
-		WriteTimeout:             time.Second,
-		PoolTimeout:              time.Second,
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-}
-
 // boundedDialer returns the Dialer of o, or one that dials as o says, for connections
 // whose replies are bounded. The replies of a TLS connection are bounded behind TLS.
 func boundedDialer(o *redis.UniversalOptions) dialFunc {

@@ -123,6 +123,9 @@ func (f *flight) send(ctx context.Context, l *line, c client, command string) {
 		if script := c.jobs[0].script; script != nil {
 			f.cmds = append(f.cmds, script.newCmd(ctx, f.argsOf(c.jobs, command)...))
 		} else {
+			if c.jobs[0].proves {
+				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "info", "replication"))
+			}
 			for k := range c.jobs[0].keys {
 				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[k]))
 			}
@@ -239,7 +242,11 @@ func (f *flight) mayResend(l *line, c *call, err error) bool {
 
 // err returns the first error of c's commands. A missing key is none.
 func (c *call) err() error {
-	for _, cmd := range c.cmds {
+	cmds := c.cmds
+	if c.jobs[0].proves {
+		cmds = cmds[1:] // the answer is worth nothing without the proof, but none is no failure
+	}
+	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			return err
 		}
@@ -262,9 +269,13 @@ func (c *call) deliver() {
 			c.cut([]byte(cmd.Val()))
 			return
 		}
-		j.values = make([]string, len(c.cmds))
-		for i := range c.cmds {
-			j.values[i] = c.cmds[i].(*redis.StringCmd).Val()
+		cmds := c.cmds
+		if j.proves {
+			j.proof, cmds = cmd.Val(), cmds[1:]
+		}
+		j.values = make([]string, len(cmds))
+		for i := range cmds {
+			j.values[i] = cmds[i].(*redis.StringCmd).Val()
 		}
 		j.finish(nil)
 	}

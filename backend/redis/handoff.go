@@ -33,6 +33,7 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 // decideAt makes j's decision, about r, under p. It shares a round trip with others,
 // but no call.
 func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff.Placement) (throttler.Decision, error) {
+	b.monitor.run()
 	charges := r.Charges()
 	j.script, j.kind = &decideAtScript, lone
 	if len(p.Arrivals) > 0 {
@@ -66,6 +67,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
+	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	values, err := shard.read(ctx, r.Charges(), b.replicaTimeout)
 	if err != nil {

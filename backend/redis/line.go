@@ -279,6 +279,8 @@ type job struct {
 
 	buf []byte // of keys and packed
 
+	proves bool // a read: replication is asked for in front of it
+
 	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
 	deadline    time.Time
 	ownDeadline bool // before the context's
@@ -293,6 +295,7 @@ type job struct {
 	numbers []int64  // of another
 	parts   []any    // of a release
 	values  []string // of a read, "" for a missing key
+	proof   string   // if it proves
 	left    bool     // the client still holds it, although its flight has ended
 	err     error
 	done    chan struct{}

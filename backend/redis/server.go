@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
@@ -28,6 +29,7 @@ type server struct {
 	node    *redis.Client // of a node of a Redis Cluster, of which client is the client
 	shard   string
 	replica bool
+	current atomic.Bool // a replica: as of its last check
 	breaker *breaker.Breaker
 
 	// spare is the client of the last probe that succeeded. A client of go-redis whose
@@ -216,7 +218,7 @@ func (s *server) dial() *ownClient {
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
-	o.MaintNotificationsConfig = ClientOptions("").MaintNotificationsConfig
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 	own := new(ownClient)
 	dial := o.Dialer

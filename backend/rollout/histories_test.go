@@ -164,6 +164,7 @@ func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Stor
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

@@ -40,11 +40,12 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	if failed != nil {
 		return nil, failed
 	}
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Deadline: b.config.patience()})
+	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Deadline: b.config.patience(), Log: b.log})
 	if err != nil {
 		return nil, err
 	}
 	b.closers = append(b.closers, backend.Close) // before its clients
+	b.redis = append(b.redis, backend)
 	silent := warnAboutSilent(ctx, b.log, servers)
 	if err := backend.Load(ctx); err != nil && !silent {
 		b.log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
