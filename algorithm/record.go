@@ -8,8 +8,8 @@ import (
 )
 
 // Margin is how long stores keep a state beyond its reset time unless their
-// options say otherwise: more than the clocks of the processes differ by.
-const Margin = 5 * time.Second
+// options say otherwise: more than the clocks of any two processes differ by.
+const Margin = 10 * time.Second
 
 // Largest values that are stored; what would exceed them stays there. The Redis
 // scripts have the same constants.

@@ -24,7 +24,8 @@ type Observer interface {
 	// backend is in use, and whenever its breaker opens or closes.
 	Checked(e Checked)
 
-	// Moved follows each change of the backend that keeps a count.
+	// Moved follows each change of the backend that keeps a count, and each that
+	// failed.
 	Moved(e Moved)
 }
 
@@ -117,11 +118,11 @@ type Checked struct {
 	Err error // why the server does not answer; may have addresses in it
 }
 
-// Moved is one change of the backend that keeps the counts of one charge.
+// Moved is one change of the backend that keeps a count, or a failure to change it.
 type Moved struct {
 	From, To string // the backends' names
-	Lost     bool   // From did not answer: the counts began at zero
-	Err      error
+	Lost     bool   // From has been down for too long: the count begins again
+	Err      error  // why it stays at From; may have addresses in it
 }
 
 // Unobserved is an Observer that ignores all events.

@@ -154,10 +154,13 @@ func costsAs(charges []Charge, costs []int64) bool {
 // stored in six bytes.
 func (t *Throttler) now() int64 {
 	ms := int64(0)
-	if system, ok := t.clock.(clock.System); ok {
-		ms = system.UnixMilli()
-	} else {
-		ms = t.clock.Now().UnixMilli()
+	switch c := t.clock.(type) {
+	case clock.System:
+		ms = c.UnixMilli()
+	case interface{ UnixMilli() int64 }: // as System's: it takes less than Now
+		ms = c.UnixMilli()
+	default:
+		ms = c.Now().UnixMilli()
 	}
 	return min(max(ms, 0), maxInstant)
 }

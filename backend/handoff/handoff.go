@@ -53,10 +53,10 @@ type Store interface {
 	// each of r.Charges.
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
 
-	// Shard returns the name of the shard or server that holds the counts of a
-	// partition. The counts of a shard are reachable, or not, together. It is ""
-	// if there is only one.
-	Shard(partition string) string
+	// Down reports whether the shard or server that holds the counts of a partition
+	// does not answer, and since when. Calls about them fail at once then, and the
+	// Store asks by itself whether it is back.
+	Down(partition string) (since time.Time, down bool)
 }
 
 // BackendID identifies one of the Stores that counts move between. The zero value

@@ -5,9 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const now = 1000 // Unix ms
 

@@ -26,6 +26,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer backend.Close()
 
 	t := throttler.New(backend, nil)
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}

@@ -3,48 +3,60 @@ package memcachedbackend
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"net"
-	"syscall"
+	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/weir-go/weir/throttler"
 )
 
-// Bounds of what is decided together: by one gets of that many items, and until
-// the partition's item has grown by that many times spillAt.
+// Bounds of what is decided together: that many decisions, by one gets of that many
+// items, and until the partition's item has grown by that many times spillAt.
 const (
 	maxTogether  = 256
 	growTogether = 2
 )
 
-// tryDecide reads the item, has the first n jobs change it, and writes it if one
+// exchange reads the item, has the first n jobs change it, and writes it if one
 // did. n is 0 if another process wrote the item in between. The error is the error
-// of the n jobs.
-func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error) {
+// of the n jobs. Nothing is written for a job whose caller has left by then.
+func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) {
 	keys := []string{key}
-	for n < len(jobs) && len(keys) < maxTogether {
-		for _, name := range jobs[n].names {
+	start, decisions := time.Now(), 0
+	for n < min(len(jobs), maxTogether) && len(keys) < maxTogether {
+		j := jobs[n]
+		for _, name := range j.names {
 			if name.ownKey != "" {
 				keys = append(keys, name.ownKey)
 			}
 		}
+		j.sentAt.CompareAndSwap(0, int64(start.Sub(s.started)))
+		if j.done != nil {
+			decisions++
+		}
 		n++
+	}
+	if s.observer != nil {
+		defer func() {
+			s.observer.Sent(throttler.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
+		}()
 	}
 	// Memcached looks keys up in their order. The partition's item must be the
 	// first: as long as it does not change after that, no count comes to its own
 	// item, or leaves it.
-	items, err := s.read(keys...)
+	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
 	if err != nil {
+		s.recordLeft(jobs[:n], start, err)
 		return nil, n, err
 	}
-	old := items[key]
-	if it, err = newItem(key, valueOf(old), s.margin, s.spillAt); err != nil {
+	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err
 	}
-	it.own = items
+	it.own = byKey(keys[1:], items[1:])
 	changed := false
 	for i, j := range jobs[:n] {
+		if j.isCanceled() {
+			continue
+		}
 		var c bool
 		c, j.err = j.change(it)
 		changed = changed || c
@@ -59,25 +71,35 @@ func (s *server) tryDecide(key string, jobs []*job) (it *item, n int, err error)
 	value, life := it.encode()
 	if size := len(key) + len(value) + itemOverhead; size > s.maxItemBytes {
 		if n > 1 {
-			return s.tryDecide(key, jobs[:n/2])
+			return s.exchange(key, jobs[:n/2])
 		}
 		return it, n, fmt.Errorf("%w: they need an item of %d bytes, and may have %d: raise memcached's -I and MaxItemBytes, or lower the quotas of sliding logs", errTooLarge, size, s.maxItemBytes)
 	}
-	written, err := s.write(old, &memcache.Item{Key: key, Value: value, Expiration: expiration(life, it.now)}, it.writeID)
+	written, err := s.write(write{s.deadlineOf(jobs[:n]), key, items[0], value, expiration(life, it.now), it.writeID})
 	if err == nil && !written {
 		return it, 0, nil
 	}
 	return it, n, err
 }
 
-var errTooLarge = errors.New("the counts of the partition's own key, or of one decision, are too large")
-
-func valueOf(item *memcache.Item) []byte {
-	if item == nil {
-		return nil
+// deadlineOf returns when a call for jobs ends: with the last of their deadlines,
+// but not before minWait has passed, nor after s.deadline.
+func (s *server) deadlineOf(jobs []*job) time.Time {
+	now := time.Now()
+	last, latest := now.Add(minWait), now.Add(s.deadline)
+	for _, j := range jobs {
+		deadline, ok := j.ctx.Deadline()
+		if !ok || deadline.After(latest) {
+			return latest
+		}
+		if deadline.After(last) {
+			last = deadline
+		}
 	}
-	return item.Value
+	return last
 }
+
+var errTooLarge = errors.New("the counts of the partition's own key, or of one decision, are too large")
 
 // itemOverhead is more than Memcached adds to key and value.
 const itemOverhead = 128
@@ -101,88 +123,71 @@ func expiration(life, now int64) int32 {
 	return int32(date)
 }
 
-// read returns the items that exist, by their keys. It retries on connections that
-// broke while they were idle: reading twice does no harm.
-func (s *server) read(keys ...string) (items map[string]*memcache.Item, err error) {
-	for range cap(s.connections) + 1 {
-		items, err = s.get(keys)
-		if !broken(err) {
-			break
+// read returns the items of keys, in their order.
+func (s *server) read(deadline time.Time, keys []string) ([]stored, error) {
+	items, err := s.client.gets(deadline, keys, s.maxItemBytes)
+	return items, fromServer(err)
+}
+
+// byKey returns the items that were found, by their keys.
+func byKey(keys []string, items []stored) map[string]stored {
+	var found map[string]stored
+	for i := range items {
+		if items[i].found {
+			if found == nil {
+				found = make(map[string]stored)
+			}
+			found[keys[i]] = items[i]
 		}
 	}
-	return items, err
+	return found
 }
 
-func (s *server) get(keys []string) (map[string]*memcache.Item, error) {
-	if len(keys) > 1 {
-		return s.client.GetMulti(keys)
-	}
-	// GetMulti starts a goroutine.
-	item, err := s.client.Get(keys[0])
-	switch {
-	case errors.Is(err, memcache.ErrCacheMiss):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return map[string]*memcache.Item{keys[0]: item}, nil
+// write is what it takes to write an item in the place of old, or of none.
+type write struct {
+	deadline   time.Time
+	key        string
+	old        stored
+	value      []byte
+	expiration int32
+	id         uint64 // in value
 }
 
-// broken reports whether a connection ended without an answer.
-func broken(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
-}
+// maxWrites bounds the writings of one item whose replies are lost.
+const maxWrites = 16
 
-// write puts item in the place of old, or of no item. It returns false if
-// another process did so first.
+// write writes an item. It returns false if another process did so first.
 //
-// If the reply is lost, it reads the item and compares its write ID.
-// If it is old still, the same is sent again: of two writings in the place of
-// one old item, Memcached lets one happen.
-func (s *server) write(old, item *memcache.Item, writeID uint64) (bool, error) {
-	lost := false
-	for range cap(s.connections) + 1 {
-		err := s.swap(old, item)
-		if err == nil {
-			return true, nil
-		}
-		conflict := isConflict(err)
-		if conflict && !lost {
-			return false, nil
-		}
-		if !conflict && !broken(err) {
-			return false, err
-		}
-		lost = true
-		items, readErr := s.read(item.Key)
-		present := items[item.Key]
+// If the reply is lost, it reads the item and compares its write ID. If it is old
+// still, the same is sent again: of two writings in the place of one old item,
+// Memcached lets one happen.
+func (s *server) write(w write) (bool, error) {
+	var lost error
+	for range maxWrites {
+		written, err := s.client.swap(w.deadline, w.key, w.old, w.value, w.expiration)
 		switch {
-		case readErr != nil:
-			return false, fmt.Errorf("%w; then, reading whether it was written: %w", err, readErr)
-		case present == nil && old != nil:
-			return false, nil // evicted, or the server restarted
-		case present == nil || old != nil && present.CasID == old.CasID:
-			continue
+		case written:
+			return true, nil
+		case err == nil && lost == nil:
+			return false, nil
+		case err != nil && !broken(err):
+			return false, fromServer(err)
+		case err != nil:
+			lost = err
 		}
-		if writeIDOf(present.Value) == writeID {
+		items, err := s.read(w.deadline, []string{w.key})
+		if err != nil {
+			return false, fmt.Errorf("%w; then, reading whether it was written: %w", lost, err)
+		}
+		switch present := items[0]; {
+		case !present.found && w.old.found:
+			return false, nil // evicted, or the server restarted
+		case !present.found || w.old.found && present.cas == w.old.cas:
+			continue
+		case writeIDOf(present.value) == w.id:
 			return true, nil
 		}
-		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", err)
+		return false, fmt.Errorf("whether the item was written is not known, others wrote it since: %w", fromServer(lost))
 	}
-	return false, errors.New("every connection broke")
-}
-
-// isConflict reports whether swap failed because the item is not old any more.
-func isConflict(err error) bool {
-	return errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCacheMiss)
-}
-
-// swap writes item in the place of old, or of none.
-func (s *server) swap(old, item *memcache.Item) error {
-	if old == nil {
-		return s.client.Add(item)
-	}
-	item.CasID = old.CasID
-	return s.client.CompareAndSwap(item)
+	return false, fmt.Errorf("every connection broke: %w", fromServer(lost))
 }

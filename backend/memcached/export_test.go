@@ -1,9 +1,28 @@
 package memcachedbackend
 
+import "github.com/weir-go/weir/throttler"
+
 // SpillAt makes b spill counts from items whose counts take more than that many
 // bytes: all but one, if it is 1.
 func (b *Backend) SpillAt(bytes int) {
 	for _, s := range b.servers {
 		s.spillAt = bytes
 	}
+}
+
+// Waiting returns how many decisions wait for the item of c.
+func (b *Backend) Waiting(c throttler.Charge) int {
+	key, s := b.place(c.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting[key])
+}
+
+// Exchanging reports whether an exchange about the item of c is on its way.
+func (b *Backend) Exchanging(c throttler.Charge) bool {
+	key, s := b.place(c.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting, served := s.waiting[key]
+	return served && len(waiting) == 0
 }

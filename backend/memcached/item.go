@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
@@ -47,7 +45,7 @@ type item struct {
 	epoch   uint64 // 0 if no count is in an item of its own
 	until   int64  // the last expiry of such a count, Unix ms
 	counts  []*count
-	own     map[string]*memcache.Item // counts' own items that were read, by key
+	own     map[string]stored // counts' own items that were read, by key
 
 	bytes    int // that the counts take that can be spilled, roughly
 	wasBytes int // the same as it was read
@@ -224,11 +222,11 @@ func (it *item) find(n name) (*count, error) {
 	if c := it.count(n.inPartition); c != nil {
 		return c, c.parse()
 	}
-	own := it.own[n.ownKey]
-	if n.ownKey == "" || own == nil {
+	own, ok := it.own[n.ownKey]
+	if !ok {
 		return nil, nil
 	}
-	c, err := it.newCount(n.inPartition, own.Value)
+	c, err := it.newCount(n.inPartition, own.value)
 	if c == nil || err != nil {
 		return nil, err
 	}

@@ -16,8 +16,26 @@
 // The eviction of a partition's item loses the partition's counts, and the
 // eviction of a count's own item loses that count.
 //
-// Keys find their server by its name, as in package redisbackend. A dead server's
-// keys are not moved to another.
+// # When a server does not answer
+//
+// Each server has a circuit breaker. It opens when half of at least 20 decisions in
+// a second have failed, at the third failure in a row if none has succeeded for 100
+// ms, and at once if nothing listens. A decision fails if its connection breaks, if
+// the server replies with an error, or if its deadline passes 20 ms or more after it
+// was sent; a cancel and a shorter deadline do not count.
+//
+// While it is open, all decisions about the server's keys fail at once, those that
+// wait too. Their errors wrap throttler.ErrUnavailable, and nothing was sent for
+// them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
+// when one succeeds. Other servers are not affected, and get none of its keys.
+//
+// A context that ends before its decision was sent is an error without
+// throttler.ErrUnavailable. If it ends later, but before the cas was sent, nothing is
+// charged either. A server that hangs and goes on executes the cas that it was sent,
+// and so may charge decisions that have failed: at most the 256 that share a cas, of
+// one partition, and at most MaxConnections times.
+//
+// Keys find their server by its name, as in package redisbackend.
 package memcachedbackend
 
 import (
@@ -26,23 +44,21 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/throttler"
 )
 
-// Server is one Memcached server, by a client of it alone that the caller has
-// made and closes. [NewClient] makes one with good settings.
+// Server is one Memcached server, by a client that the caller has made and closes.
 type Server struct {
 	// Name decides which keys live here. A server may change its address and
 	// keep its keys, but not its name. Required, and unlike the others'.
 	Name string
 
-	// Client speaks to this server and to no other. Required.
-	Client *memcache.Client
+	// Client connects to it. Required.
+	Client *Client
 }
 
 // Options configures a Backend. Nil and the zero value select the defaults.
@@ -57,8 +73,12 @@ type Options struct {
 	Seed uint64
 
 	// Margin is how long, by the server's clock, an item outlives its last
-	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
+
+	// Deadline bounds each call to a server, and each decision whose context has no
+	// deadline. At least a millisecond. If zero, DefaultDeadline.
+	Deadline time.Duration
 
 	// MaxConnections bounds the connections in use at once to each server. If
 	// zero, DefaultMaxConnections.
@@ -68,28 +88,27 @@ type Options struct {
 	// it: room for the counts of one decision and of a partition's own key, such
 	// as sliding logs. If zero, 1 MiB, which is memcached's own default.
 	MaxItemBytes int
+
+	// Observer receives an event for each exchange with a server, which is a read
+	// and, if something changes, a write of one item; and for each change of a
+	// server's breaker. May be nil.
+	Observer throttler.Observer
 }
 
-// DefaultMaxConnections is how many connections to a server are in use at most
-// if Options sets nothing, and how many NewClient keeps idle.
-const DefaultMaxConnections = 64
+// Defaults of Options.
+const (
+	DefaultDeadline       = time.Second
+	DefaultMaxConnections = 64
+)
 
-// NewClient returns a client of the server at addr, host:port, with settings
-// that suit a throttler: idle connections are kept, and a call ends after a
-// second. Contexts end decisions earlier.
-func NewClient(addr string) *memcache.Client {
-	c := memcache.New(addr)
-	c.Timeout = time.Second
-	c.MaxIdleConns = DefaultMaxConnections
-	return c
-}
-
-// Backend keeps counts in Memcached. It is safe for concurrent use and needs
-// no closing; the caller closes the clients.
+// Backend keeps counts in Memcached. It is safe for concurrent use. Close it when
+// it is no longer needed.
 type Backend struct {
 	ring    *rendezvous.Ring
 	servers []*server
 	prefix  string
+
+	deadline time.Duration // of decisions whose contexts have none
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -108,6 +127,9 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	if o.Margin == 0 {
 		o.Margin = algorithm.Margin
 	}
+	if o.Deadline == 0 {
+		o.Deadline = DefaultDeadline
+	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = DefaultMaxConnections
 	}
@@ -118,7 +140,9 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 5s", o.Margin)
+		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
+	case o.Deadline < time.Millisecond:
+		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
 	case o.MaxConnections < 0:
 		return nil, invalid("MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
 	case o.MaxItemBytes < 1024:
@@ -126,9 +150,9 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	case len(servers) == 0:
 		return nil, invalid("servers is empty; it must have at least one")
 	}
-	b := &Backend{prefix: o.Prefix}
+	b := &Backend{prefix: o.Prefix, deadline: o.Deadline}
 	names := make([]string, len(servers))
-	for i, s := range servers {
+	for i, s := range servers { // all, before the first has a breaker
 		if s.Name == "" {
 			return nil, invalid("servers[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
 		}
@@ -141,6 +165,8 @@ func New(servers []Server, options *Options) (*Backend, error) {
 			}
 		}
 		names[i] = s.Name
+	}
+	for _, s := range servers {
 		b.servers = append(b.servers, newServer(s, &o))
 	}
 	b.ring = rendezvous.New(o.Seed, names)
@@ -218,9 +244,18 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	return all, nil
 }
 
-// Shard implements handoff.Store: the name of a server.
-func (b *Backend) Shard(partition string) string {
-	return b.servers[b.ring.Choose(partition)].name
+// Down implements handoff.Store: it reports on the breaker of a server.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	_, server := b.place(partition)
+	return server.breaker.Since()
+}
+
+// Close ends the probes of servers that do not answer. Call it when no more
+// decisions will be made. It does not close the clients.
+func (b *Backend) Close() {
+	for _, s := range b.servers {
+		s.breaker.Close()
+	}
 }
 
 // decide applies change to the item of charges, and waits for it or for ctx. If
@@ -230,21 +265,33 @@ func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change
 		return err
 	}
 	key, server := b.place(charges[0].Partition)
+	if server.breaker.Open() {
+		return server.unavailable(breaker.ErrOpen)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(b.deadline)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	names := namesOf(key, charges)
 	j := &job{
 		ctx: ctx, names: names, done: make(chan error, 1),
 		change: func(it *item) (bool, error) { return change(it, names) },
 	}
 	server.queue(key, j)
+	var err error
 	select {
-	case err := <-j.done:
-		return err
+	case err = <-j.done:
 	case <-ctx.Done():
-		if server.leave(key, j) {
+		if j.sentAt.CompareAndSwap(0, callerLeft) {
 			return server.unsent(ctx.Err())
 		}
-		return server.unavailable(ctx.Err()) // the job is on its way
+		err = server.unavailable(ctx.Err()) // it is on its way
 	}
+	server.record(j, deadline, err)
+	return err
 }
 
 // Location is where a count lives.

@@ -9,13 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
+	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/backend/backendtest"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
 func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
@@ -59,7 +61,7 @@ func spilling(open func(*testing.T) throttler.Backend) func(*testing.T) throttle
 // while the other decides.
 func either(t *testing.T) func(*testing.T) throttler.Backend {
 	addr := testserver.Memcached(t).Addr
-	clients := []*memcache.Client{newClient(t, addr), newClient(t, addr)}
+	clients := []*memcachedbackend.Client{newClient(t, addr), newClient(t, addr)}
 	opened := 0
 	return func(t *testing.T) throttler.Backend {
 		opened++
@@ -86,19 +88,26 @@ func (e eitherOf) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	return e[rand.IntN(2)].Settle(ctx, s)
 }
 
-func newClient(t testing.TB, addr string) *memcache.Client {
+func newClient(t testing.TB, addr string) *memcachedbackend.Client {
 	c := memcachedbackend.NewClient(addr)
-	c.Timeout = 20 * time.Second // a busy machine is no hanging server
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func newBackend(t testing.TB, servers []memcachedbackend.Server, options *memcachedbackend.Options) *memcachedbackend.Backend {
 	t.Helper()
-	b, err := memcachedbackend.New(servers, options)
+	var o memcachedbackend.Options
+	if options != nil {
+		o = *options
+	}
+	if o.Deadline == 0 {
+		o.Deadline = 20 * time.Second // a busy machine is no hanging server
+	}
+	b, err := memcachedbackend.New(servers, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 
@@ -117,7 +126,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		{good, memcachedbackend.Options{Prefix: "a b"}, `memcachedbackend: Prefix is "a b"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: "é"}, `memcachedbackend: Prefix is "é"; it must be at most 200 printable ASCII characters without spaces`},
 		{good, memcachedbackend.Options{Prefix: strings.Repeat("p", 201)}, "memcachedbackend: Prefix is \"ppp"},
-		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms, or 0 for 5s"},
+		{good, memcachedbackend.Options{Margin: -time.Second}, "memcachedbackend: Margin is -1s; it must be at least 1ms, or 0 for 10s"},
+		{good, memcachedbackend.Options{Deadline: -1}, "memcachedbackend: Deadline is -1ns; it must be at least 1ms, or 0 for 1s"},
 		{good, memcachedbackend.Options{MaxConnections: -1}, "memcachedbackend: MaxConnections is -1; it must be positive, or 0 for 64"},
 		{good, memcachedbackend.Options{MaxItemBytes: 10}, "memcachedbackend: MaxItemBytes is 10; it must be at least 1024, or 0 for 1 MiB"},
 	} {
@@ -127,5 +137,3 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
-
-func newItem(key, value string) *memcache.Item { return &memcache.Item{Key: key, Value: []byte(value)} }

@@ -7,22 +7,27 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
 // server is a Server in use.
 type server struct {
 	name         string
-	client       *memcache.Client
-	margin       int64 // ms
+	client       *Client
+	breaker      *breaker.Breaker
+	observer     throttler.Observer // or nil
+	probeKey     string             // Memcached's
+	margin       int64              // ms
+	deadline     time.Duration      // of an exchange
 	maxItemBytes int
 	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
+	started      time.Time
 
 	mu      sync.Mutex
 	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine
@@ -34,15 +39,25 @@ type job struct {
 	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // buffered; receives exactly one value
+	done   chan error // buffered; receives at most one value; nil if nobody waits
+
+	// sentAt is when an exchange sent it, in ns since the server is used; 0 as long
+	// as none has, and callerLeft if its caller has left before that.
+	sentAt atomic.Int64
 }
 
+const callerLeft = -1
+
 func newServer(s Server, o *Options) *server {
-	return &server{
-		name: s.Name, client: s.Client, margin: o.Margin.Milliseconds(),
+	n := &server{
+		name: s.Name, client: s.Client, observer: o.Observer, probeKey: o.Prefix + "probe",
+		margin: o.Margin.Milliseconds(), deadline: o.Deadline,
 		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
 		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
+		started: time.Now(),
 	}
+	n.breaker = breaker.New(n.probe, n.breakerChanged)
+	return n
 }
 
 // queue adds j to the jobs of the item. An item has one goroutine, as long as jobs
@@ -50,6 +65,10 @@ func newServer(s Server, o *Options) *server {
 func (s *server) queue(key string, j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.breaker.Open() { // in the lock: what is added before it opens, failWaiting finds
+		j.done <- s.unavailable(breaker.ErrOpen)
+		return
+	}
 	jobs, served := s.waiting[key]
 	s.waiting[key] = append(jobs, j)
 	if !served {
@@ -57,17 +76,14 @@ func (s *server) queue(key string, j *job) {
 	}
 }
 
-// leave removes j from the queue, and reports whether it was still there: nothing
-// of it was sent then.
-func (s *server) leave(key string, j *job) bool {
+// failWaiting ends the jobs that wait for the server, because its breaker has opened.
+func (s *server) failWaiting() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.Index(s.waiting[key], j)
-	if i < 0 {
-		return false
+	for key, jobs := range s.waiting {
+		s.waiting[key] = nil
+		s.finish(jobs, breaker.ErrOpen)
 	}
-	s.waiting[key] = slices.Delete(s.waiting[key], i, i+1)
-	return true
 }
 
 func (s *server) serve(key string) {
@@ -103,20 +119,22 @@ func (s *server) takePending(key string) []*job {
 // does the jobs that arrive meanwhile.
 func (s *server) decide(key string, jobs []*job) {
 	for conflicts := 0; ; {
-		jobs = s.dropCanceled(jobs)
-		if len(jobs) == 0 {
+		jobs = slices.DeleteFunc(jobs, (*job).isCanceled)
+		switch {
+		case len(jobs) == 0:
+			return
+		case s.breaker.Open():
+			s.finish(jobs, breaker.ErrOpen)
 			return
 		}
-		it, n, err := s.tryDecide(key, jobs)
+		it, n, err := s.exchange(key, jobs)
 		if errors.Is(err, errTooLarge) {
 			if removal := s.spill(it); removal != nil {
 				jobs = slices.Insert(jobs, 0, removal)
 				continue
 			}
 		}
-		for _, j := range jobs[:n] {
-			j.done <- s.outcome(j, err)
-		}
+		s.finish(jobs[:n], err)
 		jobs = jobs[n:]
 		switch {
 		case n == 0:
@@ -135,8 +153,20 @@ func (s *server) decide(key string, jobs []*job) {
 	}
 }
 
-// outcome returns the error of j, which was decided; err is the error of the
-// exchange, which j shares with other jobs.
+// isCanceled reports whether j's caller has left, or is about to.
+func (j *job) isCanceled() bool { return j.ctx.Err() != nil }
+
+// finish ends jobs with the error of their exchange, or with their own.
+func (s *server) finish(jobs []*job, err error) {
+	for _, j := range jobs {
+		if j.done != nil {
+			j.done <- s.outcome(j, err)
+		}
+	}
+}
+
+// outcome returns the error of j; err is the error of the exchange, which j shares
+// with other jobs.
 func (s *server) outcome(j *job, err error) error {
 	elsewhere := (*handoff.ElsewhereError)(nil)
 	switch {
@@ -146,20 +176,6 @@ func (s *server) outcome(j *job, err error) error {
 		err = j.err
 	}
 	return s.unavailable(err)
-}
-
-// dropCanceled ends the jobs whose contexts are done and returns the others.
-// Nothing was written for the jobs that it ends.
-func (s *server) dropCanceled(jobs []*job) []*job {
-	wanted := jobs[:0]
-	for _, j := range jobs {
-		if err := j.ctx.Err(); err != nil {
-			j.done <- s.unsent(err)
-		} else {
-			wanted = append(wanted, j)
-		}
-	}
-	return wanted
 }
 
 // unsent returns the error of a decision whose context ended before it was sent.

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"github.com/bradfitz/gomemcache/memcache"
+	"time"
 )
 
 // A partition's item is read and written whole, so counts that were not charged
@@ -53,11 +52,12 @@ func (s *server) spill(it *item) *job {
 	for i, name := range names {
 		keys[i] = ownKey(it.key, name)
 	}
-	items, err := s.read(append(keys, it.key)...) // the partition's item last, see above
+	deadline := time.Now().Add(s.deadline)
+	items, err := s.read(deadline, append(keys, it.key)) // the partition's item last, see above
 	if err != nil {
 		return nil
 	}
-	it, err = newItem(it.key, valueOf(items[it.key]), s.margin, s.spillAt)
+	it, err = newItem(it.key, items[len(keys)].value, s.margin, s.spillAt)
 	if err != nil || it.epoch == 0 {
 		return nil
 	}
@@ -69,10 +69,10 @@ func (s *server) spill(it *item) *job {
 			if c == nil {
 				continue
 			}
-			switch err := s.writeOwn(items[keys[i]], keys[i], it, c); {
-			case err == nil:
+			switch written, err := s.writeOwn(deadline, keys[i], items[i], it, c); {
+			case written:
 				spilled[i] = c
-			case !isConflict(err):
+			case err != nil:
 				next.Store(int64(len(names))) // the server may hang: do not wait for each
 			}
 		}
@@ -95,7 +95,7 @@ func (s *server) spill(it *item) *job {
 		return nil
 	}
 	return &job{
-		ctx: context.Background(), done: make(chan error, 1),
+		ctx:    context.Background(),
 		change: func(now *item) (bool, error) { return now.remove(spilled, it.epoch), nil },
 	}
 }
@@ -104,8 +104,8 @@ func (s *server) spill(it *item) *job {
 // none. It does so even if old has the same value: only then does a late cas of
 // another spill fail. After an error the count stays where it is. If the write was
 // applied after all, no harm is done.
-func (s *server) writeOwn(old *memcache.Item, key string, it *item, c *count) error {
-	return s.swap(old, &memcache.Item{Key: key, Value: it.encodeOwn(c), Expiration: expiration(c.expiry-it.now, it.now)})
+func (s *server) writeOwn(deadline time.Time, key string, old stored, it *item, c *count) (bool, error) {
+	return s.client.swap(deadline, key, old, it.encodeOwn(c), expiration(c.expiry-it.now, it.now))
 }
 
 // leastRecent returns the names of the counts to spill from an item that was written:

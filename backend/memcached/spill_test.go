@@ -196,8 +196,7 @@ func TestPartitionOutlivesSpilledCounts(t *testing.T) {
 // counts begin again, and none of them comes back later.
 func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
 	server := testserver.Memcached(t)
-	client := newClient(t, server.Addr)
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
 	b.SpillAt(1)
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := perHour(100)
@@ -215,27 +214,22 @@ func TestLostPartitionTakesItsCountsAlong(t *testing.T) {
 			}
 		}
 		at := b.Locate(member(policy, 0))
-		if _, err := client.Get(at.OwnKey); err != nil {
-			t.Fatalf("nothing was spilled: %v", err)
+		if itemAt(t, server.Addr, at.OwnKey) == "" {
+			t.Fatal("nothing was spilled")
 		}
-		if err := client.Delete(at.Key); err != nil {
-			t.Fatal(err)
-		}
+		deleteItem(t, server.Addr, at.Key)
 	}
 }
 
 // A count that is lost by itself begins again, and the others go on.
 func TestLostCount(t *testing.T) {
 	server := testserver.Memcached(t)
-	client := newClient(t, server.Addr)
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
 	b.SpillAt(1)
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := perHour(100)
 	sequence(t, th, policy.Charge("acme"), member(policy, 0), member(policy, 1), member(policy, 2))
-	if err := client.Delete(b.Locate(member(policy, 1)).OwnKey); err != nil {
-		t.Fatal(err)
-	}
+	deleteItem(t, server.Addr, b.Locate(member(policy, 1)).OwnKey)
 	for c, want := range map[int]int64{0: 2, 1: 1, 2: 2} {
 		if d := sequence(t, th, member(policy, c)); d.Limit(0).Used != want {
 			t.Errorf("member %d: used %d, want %d", c, d.Limit(0).Used, want)
@@ -247,23 +241,20 @@ func TestLostCount(t *testing.T) {
 // spoils no other count.
 func TestForeignItemOfACount(t *testing.T) {
 	server := testserver.Memcached(t)
-	client := newClient(t, server.Addr)
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, nil)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
 	b.SpillAt(1)
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := perHour(100)
-	foreign := newItem(b.Locate(member(policy, 0)).OwnKey, "7")
-	if err := client.Set(foreign); err != nil {
-		t.Fatal(err)
-	}
+	key := b.Locate(member(policy, 0)).OwnKey
+	setItem(t, server.Addr, key, "7")
 	if _, err := th.Take(t.Context(), member(policy, 0)); !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "something else wrote it") {
 		t.Errorf("got %v", err)
 	}
 	for range 3 {
 		sequence(t, th, member(policy, 1), member(policy, 2))
 	}
-	if got, err := client.Get(foreign.Key); err != nil || string(got.Value) != "7" {
-		t.Errorf("it became %q, %v", got.Value, err)
+	if got := itemAt(t, server.Addr, key); got != "7" {
+		t.Errorf("it became %q", got)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"runtime"
+	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
@@ -183,8 +184,8 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
 }
 
-// Shard implements handoff.Store. There is one.
-func (b *Backend) Shard(string) string { return "" }
+// Down implements handoff.Store: never.
+func (b *Backend) Down(string) (since time.Time, down bool) { return time.Time{}, false }
 
 // outside returns err as callers see it: what is no ElsewhereError was a count
 // that another backend released and that cannot be read.

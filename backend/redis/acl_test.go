@@ -63,6 +63,7 @@ func TestACL(t *testing.T) {
 		"sliding logs":                {with: []string{"takes, refunds, settlements"}, run: (*aclServer).logs},
 		"peeks":                       {run: (*aclServer).peeks},
 		"Backend.Load":                {run: (*aclServer).load},
+		"checks of the servers":       {run: (*aclServer).checks},
 		"backend/rollout":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).moves},
 		"a Redis Cluster":             {with: []string{"takes, refunds, settlements", "peeks"}, run: (*aclServer).cluster},
 		"demo-api's check at its start": {run: func(s *aclServer) error {
@@ -250,6 +251,15 @@ func (s *aclServer) peeks() error {
 
 func (s *aclServer) load() error {
 	return s.backend(s.login()).Load(s.t.Context())
+}
+
+func (s *aclServer) checks() error {
+	b := s.backend(s.login())
+	b.Check()
+	if state := b.Servers()[0]; !state.SkewKnown || state.Role == "" {
+		return errors.New("the check says nothing")
+	}
+	return nil
 }
 
 func (s *aclServer) cluster() error {

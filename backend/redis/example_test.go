@@ -31,7 +31,9 @@ func Example() {
 		stdlog.Fatal(err)
 	}
 
-	t := throttler.New(backend, nil)
+	defer backend.Close()
+
+	t := throttler.New(backend, &throttler.Options{Clock: backend.Clock()})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	for _, user := range []string{"alice", "bob", "alice"} {
 		d, err := t.Take(context.Background(), core.Charge(user))

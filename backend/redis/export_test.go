@@ -1,5 +1,7 @@
 package redisbackend
 
+import "time"
+
 // Line says how many flights to the primary of the first shard are on their way,
 // and how many decisions wait for one.
 func (b *Backend) Line() (flights, waiting int) {
@@ -17,6 +19,9 @@ func (b *Backend) SetRoom(n int) {
 	l.room = n
 }
 
+// SetPatience sets how long flights wait for replies although their callers have left.
+func (b *Backend) SetPatience(d time.Duration) { b.shards[0].line.patience = d }
+
 // Trip opens the breaker of the primary of the first shard.
 func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(err) }
 
@@ -31,3 +36,30 @@ const (
 	MaxWithLate = maxWithLate
 	Late        = late
 )
+
+// WithoutChecks keeps checks from beginning by themselves: a test makes them with Check,
+// and counts commands without them.
+func (b *Backend) WithoutChecks() *Backend {
+	b.monitor.start.Do(func() { close(b.monitor.first) })
+	return b
+}
+
+// Check checks all servers once.
+func (b *Backend) Check() {
+	for _, s := range b.shards {
+		b.monitor.check(s)
+	}
+}
+
+// Pass makes all that is known of the primaries' writes d older.
+func (b *Backend) Pass(d time.Duration) {
+	for _, s := range b.shards {
+		s.writes.mu.Lock()
+		for i := range s.writes.marks {
+			s.writes.marks[i].at = s.writes.marks[i].at.Add(-d)
+		}
+		s.writes.mu.Unlock()
+	}
+}
+
+const MaxLag = maxLag

@@ -14,10 +14,14 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// patience is how long a flight waits for its reply at least, although its callers
-// have left. A deadline of a millisecond then costs no connection, and a flight that
-// fails says something about the server.
-const patience = 20 * time.Millisecond
+// A flight waits for its reply for patience at least, although its callers have left. A
+// deadline of a millisecond then costs no connection, and a flight that fails says
+// something about the server. One in its caller's goroutine has to end with the caller,
+// who has had time for a reply if this much was left.
+const (
+	patience  = 50 * time.Millisecond
+	aloneTime = 20 * time.Millisecond
+)
 
 // A flight is one round trip: calls of scripts, written at once, for many decisions.
 // The next flight reuses its memory.
@@ -47,6 +51,7 @@ var flightPool = sync.Pool{New: func() any { return new(flight) }}
 // server's spare client if the client did not get to dial.
 func (f *flight) run(l *line) {
 	ctx := f.begin(l)
+	end, _ := ctx.Deadline()
 	c, command := l.client, "evalsha"
 	f.outcome = outcome{}
 	for tries := 1; ; tries++ {
@@ -66,7 +71,7 @@ func (f *flight) run(l *line) {
 			c = f.outcome.spare.client
 		}
 	}
-	l.server.record(&f.outcome)
+	l.server.record(&f.outcome, end)
 	f.end()
 }
 
@@ -74,13 +79,16 @@ func (f *flight) run(l *line) {
 // that no decision is cut short by another's, but not before f has been patient, and
 // not after the line's timeout.
 func (f *flight) begin(l *line) context.Context {
-	end := f.departed.Add(patience)
+	end := f.departed
+	if !f.alone {
+		end = end.Add(l.patience)
+	}
 	for _, j := range f.jobs {
 		if j.deadline.After(end) {
 			end = j.deadline
 		}
 	}
-	if latest := f.departed.Add(max(l.timeout, patience)); latest.Before(end) {
+	if latest := f.departed.Add(max(l.timeout, l.patience)); latest.Before(end) {
 		end = latest
 	}
 	first := f.jobs[0]
@@ -115,6 +123,9 @@ func (f *flight) send(ctx context.Context, l *line, c client, command string) {
 		if script := c.jobs[0].script; script != nil {
 			f.cmds = append(f.cmds, script.newCmd(ctx, f.argsOf(c.jobs, command)...))
 		} else {
+			if c.jobs[0].proves {
+				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "info", "replication"))
+			}
 			for k := range c.jobs[0].keys {
 				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[k]))
 			}
@@ -231,7 +242,11 @@ func (f *flight) mayResend(l *line, c *call, err error) bool {
 
 // err returns the first error of c's commands. A missing key is none.
 func (c *call) err() error {
-	for _, cmd := range c.cmds {
+	cmds := c.cmds
+	if c.jobs[0].proves {
+		cmds = cmds[1:] // the answer is worth nothing without the proof, but none is no failure
+	}
+	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 			return err
 		}
@@ -254,9 +269,13 @@ func (c *call) deliver() {
 			c.cut([]byte(cmd.Val()))
 			return
 		}
-		j.values = make([]string, len(c.cmds))
-		for i := range c.cmds {
-			j.values[i] = c.cmds[i].(*redis.StringCmd).Val()
+		cmds := c.cmds
+		if j.proves {
+			j.proof, cmds = cmd.Val(), cmds[1:]
+		}
+		j.values = make([]string, len(cmds))
+		for i := range cmds {
+			j.values[i] = cmds[i].(*redis.StringCmd).Val()
 		}
 		j.finish(nil)
 	}

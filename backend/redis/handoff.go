@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
@@ -33,6 +34,7 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 // decideAt makes j's decision, about r, under p. It shares a round trip with others,
 // but no call.
 func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff.Placement) (throttler.Decision, error) {
+	b.monitor.run()
 	charges := r.Charges()
 	j.script, j.kind = &decideAtScript, lone
 	if len(p.Arrivals) > 0 {
@@ -56,9 +58,13 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 	return d, nil
 }
 
-// Shard implements handoff.Store.
-func (b *Backend) Shard(partition string) string {
-	return b.shards[b.ring.Choose(partition)].name
+// Down implements handoff.Store: it reports on the breaker of the primary or, in a
+// Redis Cluster, of the node that has the partition.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	charges := []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
+	j := b.newJob(context.Background(), charges)
+	defer j.free()
+	return b.shardOf(charges).lineOf(j).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
@@ -66,6 +72,7 @@ func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
+	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	values, err := shard.read(ctx, r.Charges(), b.replicaTimeout)
 	if err != nil {

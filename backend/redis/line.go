@@ -39,6 +39,8 @@ type line struct {
 	server  *server
 	timeout time.Duration // of a flight, and of a decision whose context has no deadline
 
+	patience time.Duration // of a flight; see the constant
+
 	// splits reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
 	splits atomic.Bool
@@ -119,7 +121,7 @@ func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= patience
+	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
 }
 
 // mayDepart reports whether another flight may be made.
@@ -277,6 +279,8 @@ type job struct {
 
 	buf []byte // of keys and packed
 
+	proves bool // a read: replication is asked for in front of it
+
 	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
 	deadline    time.Time
 	ownDeadline bool // before the context's
@@ -291,6 +295,7 @@ type job struct {
 	numbers []int64  // of another
 	parts   []any    // of a release
 	values  []string // of a read, "" for a missing key
+	proof   string   // if it proves
 	left    bool     // the client still holds it, although its flight has ended
 	err     error
 	done    chan struct{}

@@ -2,8 +2,9 @@
 // counts that many processes share.
 //
 // Keys are sharded by the client over named shards, each a primary with any number
-// of replicas. Takes and settlements go to the primary. Peeks go to a replica,
-// then to the primary if the replica does not answer, and run no script.
+// of replicas. Takes and settlements go to the primary. Peeks go to a replica, and run
+// no script. They go to the primary if the replica does not answer, or does not prove
+// that it was current at most 3 s ago. They fail if the primary does not answer then.
 //
 // # Shared round trips
 //
@@ -38,6 +39,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -46,6 +48,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/throttler"
 )
@@ -84,7 +87,7 @@ type Options struct {
 	Seed uint64
 
 	// Margin is how long, by the server's clock, a key outlives its last
-	// window: more than the clocks of the processes differ by. If zero, 5 s.
+	// window: more than the clocks of any two processes differ by. If zero, 10 s.
 	Margin time.Duration
 
 	// Deadline bounds each round trip, and each decision whose context has no
@@ -97,12 +100,21 @@ type Options struct {
 	// context's deadline. If zero, 20 ms.
 	ReplicaTimeout time.Duration
 
+	// Clock is this process' clock, which is compared with the servers': see
+	// [Backend.Clock]. If nil, clock.System.
+	Clock clock.Clock
+
 	// Observer receives the Sent and Checked events of the backend. May be nil.
 	Observer throttler.Observer
+
+	// Log receives a warning when the process' clock and a server's differ by more
+	// than half of Margin, and a line when they no longer do. If nil, slog.Default().
+	Log *slog.Logger
 }
 
-// Backend keeps counts in Redis. It is safe for concurrent use. The caller calls
-// [Backend.Close] when it is no longer used, before closing the clients.
+// Backend keeps counts in Redis. It is safe for concurrent use. From its first use on
+// it checks the servers in the background. The caller calls [Backend.Close] when it is
+// no longer used, before closing the clients.
 type Backend struct {
 	ring           *rendezvous.Ring
 	shards         []*shard
@@ -111,6 +123,7 @@ type Backend struct {
 	timeout        time.Duration
 	replicaTimeout time.Duration
 	observer       throttler.Observer
+	monitor        *monitor
 	closed         atomic.Bool
 }
 
@@ -146,7 +159,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	case strings.ContainsAny(b.prefix, "{}"):
 		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
 	case b.margin < 1 || b.margin > 1<<32-1:
-		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 5s", options.Margin)
+		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
 	case b.timeout < time.Millisecond:
 		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
 	case b.replicaTimeout < 0:
@@ -171,20 +184,50 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		b.shards = append(b.shards, newShard(b, s))
 	}
 	b.ring = rendezvous.New(options.Seed, names)
+	own, log := options.Clock, options.Log
+	if own == nil {
+		own = clock.System{}
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, options.Observer, log)
 	return b, nil
+}
+
+// Clock returns this process' clock, Options.Clock, corrected to the median of the
+// primaries' clocks. Given to [throttler.New] by all processes, it makes their clocks
+// agree to a few milliseconds, which keeps buckets fair between them; see
+// docs/operations.md. It is corrected by at most 10 s: a server whose clock differs by
+// more is left out, and without a server it is the process' own clock. It never goes
+// back, but by more than 10 s if the process' own clock does.
+//
+// Until the first check, which takes some milliseconds and which [Backend.Load] waits
+// for, it is the process' own too.
+func (b *Backend) Clock() clock.Clock {
+	b.monitor.run()
+	return b.monitor.clock
+}
+
+// Servers returns what is known of each server as of its last check, by shard, primaries
+// first. A server that was not checked yet is missing.
+func (b *Backend) Servers() []ServerState {
+	b.monitor.run()
+	return b.monitor.states()
 }
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("redisbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
 }
 
-// Close ends what the Backend does in the background: probes of servers that do not
-// answer. It waits for them, for some milliseconds at most. It does not close the
-// clients. Decisions in flight are not disturbed, and later ones are still made, by
-// clients that are open, but without breakers: each waits for its deadline if the server
-// does not answer. Calling Close again does nothing.
+// Close ends what the Backend does in the background: checks of servers, and probes of
+// those that do not answer. It waits for them, for a quarter of a second at most. It does
+// not close the clients. Decisions in flight are not disturbed, and later ones are still
+// made, by clients that are open, but without breakers: each waits for its deadline if
+// the server does not answer. Calling Close again does nothing.
 func (b *Backend) Close() {
 	b.closed.Store(true)
+	b.monitor.close()
 	for _, s := range b.shards {
 		s.lines(func(l *line) { l.server.close() })
 	}
@@ -212,6 +255,7 @@ func settled(s throttler.Settlement) throttler.Request {
 }
 
 func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
+	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	if err := shard.do(shard.lineOf(j), j); err != nil {
 		return throttler.Decision{}, err
@@ -230,11 +274,13 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads the scripts on every primary, so that the first decision need not.
-// It returns the joined errors of the primaries that did not answer; each names its
+// Load loads the scripts on every primary, so that the first decision need not, and
+// returns after the first check of the servers, so that the clock is corrected and
+// replicas serve peeks from the first decision on. It returns the joined errors of the primaries that did not answer; each names its
 // shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
 // script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
+	b.monitor.run()
 	errs := make(chan error, len(b.shards))
 	for _, s := range b.shards {
 		go func() { errs <- s.load(ctx) }()
@@ -242,6 +288,10 @@ func (b *Backend) Load(ctx context.Context) error {
 	var all []error
 	for range b.shards {
 		all = append(all, <-errs)
+	}
+	select {
+	case <-b.monitor.first:
+	case <-ctx.Done():
 	}
 	return errors.Join(all...)
 }

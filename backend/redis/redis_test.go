@@ -67,7 +67,7 @@ func newBackend(t testing.TB, shards []redisbackend.Shard, options *redisbackend
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	return b
+	return b.WithoutChecks()
 }
 
 // patient returns the recommended settings, but for timeouts that a busy machine

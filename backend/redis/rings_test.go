@@ -36,6 +36,7 @@ func TestHistoriesWithRings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(b.Close)
 		return b
 	}
 	t.Run("stay", func(t *testing.T) {

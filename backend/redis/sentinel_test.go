@@ -43,8 +43,12 @@ func TestSentinelShard(t *testing.T) {
 			t.Fatal("the replica never got the key")
 		}
 	}
+	b.Check()
 	if d, err := th.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 1 {
 		t.Errorf("peek: %+v, error %v", d, err)
+	}
+	if stats := commandStats(t, direct); stats["get"].calls == 0 {
+		t.Error("the replica served no peek")
 	}
 	if stats := commandStats(t, newClient(t, primary.Addr)); stats["evalsha"].calls+stats["eval"].calls == 0 {
 		t.Error("the primary ran no script")

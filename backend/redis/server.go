@@ -19,15 +19,16 @@ import (
 // server is what a line knows of the server that it leads to: a primary, a node of a
 // Redis Cluster, or a replica.
 //
-// Its breaker opens by what flights report. A flight fails if it has no reply by the
-// last deadline of its decisions and after 20 ms at least, if its connection breaks,
-// or if the server replies that it cannot serve now; any other reply is a success.
+// Its breaker opens by what flights report. A flight fails if it has no reply when it
+// ends, if its connection breaks, or if the server replies that it cannot serve now;
+// any other reply is a success.
 type server struct {
 	backend *Backend
 	client  client
 	node    *redis.Client // of a node of a Redis Cluster, of which client is the client
 	shard   string
 	replica bool
+	current atomic.Bool // a replica: as of its last check
 	breaker *breaker.Breaker
 
 	// spare is the client of the last probe that succeeded. A client of go-redis whose
@@ -101,12 +102,12 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker how a flight ended.
-func (s *server) record(o *outcome) {
+// record tells the breaker how a flight ended that was to end then.
+func (s *server) record(o *outcome, end time.Time) {
 	switch {
 	case o.answered:
 		s.breaker.Record(nil)
-	case o.fault == nil:
+	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
 		f := o.failure
 		s.failed.Store(&f)
@@ -117,6 +118,21 @@ func (s *server) record(o *outcome) {
 			s.breaker.Record(o.fault)
 		}
 	}
+}
+
+// isOwnDelay reports whether a flight failed because this process had no time for it:
+// it wrote nothing before its end, or came back long after it.
+func isOwnDelay(err error, end time.Time) bool {
+	var op *net.OpError
+	if !isTimeout(err) {
+		return false
+	}
+	return errors.As(err, &op) && op.Op == "write" || time.Since(end) > patience
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // sent reports a round trip to the observer.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -53,6 +54,8 @@ type shard struct {
 	splits  bool                 // see line
 
 	replicas []*line
+	writes   writes      // of the primary, to compare replicas with
+	demoted  atomic.Bool // the primary is one no more
 
 	errOpen error // of a decision while a breaker is open, made once
 }
@@ -75,7 +78,7 @@ func newShard(b *Backend, s Shard) *shard {
 // newLine returns a line through c to a server, of which events have the name. node is
 // its client, if it is a node of the cluster c.
 func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
-	l := &line{client: newClient(c), timeout: s.backend.timeout, room: maxWaiting}
+	l := &line{client: newClient(c), timeout: s.backend.timeout, patience: patience, room: maxWaiting}
 	l.splits.Store(s.splits)
 	l.server = &server{
 		backend: s.backend, client: l.client, node: node, shard: s.name,
@@ -156,6 +159,9 @@ func (s *shard) read(ctx context.Context, charges []throttler.Charge, replicaTim
 			return values, err
 		}
 	}
+	if s.demoted.Load() {
+		return nil, s.unavailable(errDemoted)
+	}
 	return s.readFrom(ctx, nil, charges, 0)
 }
 
@@ -168,21 +174,31 @@ func (s *shard) readFrom(ctx context.Context, r *line, charges []throttler.Charg
 	j.script, j.kind, j.limit = nil, lone, limit
 	if r == nil {
 		r = s.lineOf(j)
+	} else {
+		j.proves = r.proves()
 	}
+	asked := time.Now()
 	if err := s.do(r, j); err != nil {
 		return nil, err
+	}
+	if j.proves {
+		if err := s.writes.proved(j.proof, asked); err != nil {
+			r.server.current.Store(false) // until its next check
+			return nil, s.unavailable(err)
+		}
 	}
 	return j.values, nil
 }
 
-// pickReplica returns one of the replicas whose breakers are closed, or nil.
+// pickReplica returns one of the replicas that are current, as of their last checks, and
+// whose breakers are closed, or nil.
 func (s *shard) pickReplica() *line {
 	if len(s.replicas) == 0 {
 		return nil
 	}
 	first := rand.IntN(len(s.replicas))
 	for i := range s.replicas {
-		if r := s.replicas[(first+i)%len(s.replicas)]; !r.server.breaker.Open() {
+		if r := s.replicas[(first+i)%len(s.replicas)]; r.server.current.Load() && !r.server.breaker.Open() {
 			return r
 		}
 	}

@@ -22,6 +22,7 @@ func redisOn(t testing.TB, client redis.UniversalClient, prefix string) throttle
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

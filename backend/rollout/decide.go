@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
@@ -45,9 +44,6 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		answer, err := call(at.member, placement)
 		var away *handoff.ElsewhereError
 		if !errors.As(err, &away) {
-			if !d.readOnly {
-				b.note(ctx, at.member, d.partition, err)
-			}
 			if err == nil && !d.readOnly {
 				at.member.served.Add(1)
 				if at != r.at {
@@ -80,7 +76,7 @@ func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 	if d.turn != nil {
 		return nil
 	}
-	turn := b.turns[maphash.String(b.routes.seed, d.partition)%uint64(len(b.turns))]
+	turn := b.turns[b.routes.key(d.partition)[0]%uint64(len(b.turns))]
 	select {
 	case turn <- struct{}{}:
 		d.turn = turn
@@ -118,11 +114,11 @@ func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []han
 		if other == at.member || next != at {
 			continue
 		}
-		released, err := b.release(ctx, other, release)
+		released, err := b.release(ctx, other, at.member, release)
 		if err != nil {
 			return target{}, err
 		}
-		next = b.arrive(d, next, other, released)
+		next = b.arrive(d, at, next, other, released)
 	}
 	return next, nil
 }
@@ -141,9 +137,9 @@ func (d *decision) release(to target, keep time.Duration, where []handoff.Locati
 	return r
 }
 
-// arrive adds what a member has released to d's arrivals, and returns the target of
-// the newest version known by then.
-func (b *Backend) arrive(d *decision, next target, from *member, released []handoff.Released) target {
+// arrive adds what a member has released to a target to d's arrivals, and returns the
+// target of the newest version known by then.
+func (b *Backend) arrive(d *decision, to, next target, from *member, released []handoff.Released) target {
 	for i := range d.arrivals {
 		a := &d.arrivals[i]
 		if !a.Due || len(released) == 0 {
@@ -164,7 +160,7 @@ func (b *Backend) arrive(d *decision, next target, from *member, released []hand
 			*a = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
 			from.named.Store(true)
 			if !r.AlreadyReleased && !d.readOnly {
-				b.stats.moved.Add(1)
+				b.moved(throttler.Moved{From: from.name, To: to.member.name})
 			}
 		}
 	}
@@ -185,12 +181,11 @@ func (b *Backend) follow(d *decision, chosen *member, version int64) target {
 	return target{d.wanted, d.wanted.version(version>>indexBits + 1)}
 }
 
-// release asks a member to release counts. A lost member is not asked: its counts
-// restart.
-func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	partition := r.Charges[0].Partition
-	if b.lost(m, partition) {
-		b.countLost(m, r)
+// release asks a member to release counts to another. A lost member is not asked: its
+// counts restart.
+func (b *Backend) release(ctx context.Context, m, to *member, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+	if b.lost(m, r.Charges[0].Partition) {
+		b.countLost(m, to, r)
 		return nil, nil
 	}
 	ask := m.backend.Release
@@ -198,17 +193,26 @@ func (b *Backend) release(ctx context.Context, m *member, r handoff.ReleaseReque
 		ask = m.askUnnamed
 	}
 	released, err := ask(ctx, r)
-	if !r.ReadOnly {
-		b.note(ctx, m, partition, err)
-	}
 	switch {
 	case err != nil && ctx.Err() == nil && !m.named.Load():
-		b.countLost(m, r)
+		b.countLost(m, to, r)
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("rollout: releasing counts from %q: %w", m.name, err)
+		err = fmt.Errorf("rollout: releasing counts from %q: %w", m.name, err)
+		if !r.ReadOnly {
+			b.moved(throttler.Moved{From: m.name, To: to.name, Err: err})
+		}
+		return nil, err
 	}
 	return released, nil
+}
+
+// lost reports whether to give up the counts that m may have in its shard of
+// partition: the shard has been down for Abandon or, if nothing has ever named the
+// member, is down.
+func (b *Backend) lost(m *member, partition string) bool {
+	since, down := m.backend.Down(partition)
+	return down && (!m.named.Load() || time.Since(since) >= b.abandon)
 }
 
 // askUnnamed asks a member that nothing has named to this process. It may still have
@@ -229,12 +233,28 @@ func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (rele
 	return released, err
 }
 
-func (b *Backend) countLost(m *member, r handoff.ReleaseRequest) {
-	switch n := int64(len(r.Charges)); {
+// countLost counts what a release would have asked m for.
+func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
+	switch {
 	case r.ReadOnly:
-	case m.named.Load():
-		b.stats.lost.Add(n)
+	case !m.named.Load():
+		b.stats.passedOver.Add(int64(len(r.Charges)))
 	default:
-		b.stats.passedOver.Add(n)
+		for range r.Charges {
+			b.moved(throttler.Moved{From: m.name, To: to.name, Lost: true})
+		}
+	}
+}
+
+// moved counts a move, a loss or a move that failed.
+func (b *Backend) moved(e throttler.Moved) {
+	switch {
+	case e.Lost:
+		b.stats.lost.Add(1)
+	case e.Err == nil:
+		b.stats.moved.Add(1)
+	}
+	if b.observer != nil {
+		b.observer.Moved(e)
 	}
 }

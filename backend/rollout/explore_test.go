@@ -25,6 +25,7 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -218,6 +219,9 @@ func (w *world) end(p *explorer) {
 	w.mu.Unlock()
 	defer w.mu.Lock()
 	p.rollout.Close()
+	for _, l := range p.links {
+		l.close()
+	}
 }
 
 func (w *world) flip() {
@@ -349,6 +353,7 @@ type explorer struct {
 	*throttler.Throttler
 	w        *world
 	rollout  *rollout.Backend
+	links    []*link
 	ctx      context.Context
 	cancel   context.CancelFunc
 	seen     int // the flips that it has seen
@@ -360,7 +365,9 @@ func (w *world) newProcess() *explorer {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	backends := map[string]handoff.Store{}
 	for name, s := range w.sites {
-		backends[name] = s
+		l := s.newLink()
+		p.links = append(p.links, l)
+		backends[name] = l
 	}
 	p.rollout = newRollout(w.t, backends, "a", p, &rollout.Options{Events: !w.silent})
 	p.Throttler = throttler.New(p.rollout, nil)
@@ -431,7 +438,42 @@ func (s *site) place(partition string) int {
 	return int(h.Sum32() % uint32(len(s.shards)))
 }
 
-func (s *site) Shard(partition string) string { return fmt.Sprint("shard ", s.place(partition)) }
+// link is a site as one process sees it, which has breakers of its own.
+type link struct {
+	*site
+	breakers [2]*breaker.Breaker
+}
+
+func (s *site) newLink() *link {
+	l := &link{site: s}
+	for i := range l.breakers {
+		l.breakers[i] = breaker.New(func(ctx context.Context) error { return s.probe(ctx, i) }, nil)
+	}
+	return l
+}
+
+func (s *site) probe(ctx context.Context, shard int) error {
+	s.w.mu.Lock()
+	health := s.shards[shard].health
+	s.w.mu.Unlock()
+	if health == alive {
+		return nil
+	}
+	if health == hung {
+		<-ctx.Done()
+	}
+	return errLost
+}
+
+func (l *link) close() {
+	for _, b := range l.breakers {
+		b.Close()
+	}
+}
+
+func (l *link) Down(partition string) (since time.Time, down bool) {
+	return l.breakers[l.place(partition)].Since()
+}
 
 // fate is what becomes of a call.
 type fate int
@@ -497,7 +539,13 @@ func (w *world) step() {
 var errLost = &throttler.UnavailableError{Backend: "explorer", Err: errors.New("lost")}
 
 // callSite has f happen when the world says so, on the shard of a partition.
-func callSite[T any](ctx context.Context, s *site, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
+func callSite[T any](ctx context.Context, l *link, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
+	return guarded(ctx, l.breakers[l.place(charges[0].Partition)], func() (T, error) {
+		return callOpen(ctx, l.site, charges, writes, f)
+	})
+}
+
+func callOpen[T any](ctx context.Context, s *site, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
 	w := s.w
 	var none T
 	shard := &s.shards[s.place(charges[0].Partition)]
@@ -515,8 +563,6 @@ func callSite[T any](ctx context.Context, s *site, charges []throttler.Charge, w
 		return none, ctx.Err()
 	case broken:
 		return none, errLost
-	case charges[0].Policy != w.policy: // a probe
-		return f(ctx, shard.Backend)
 	}
 	number, _ := ctx.Value(numberKey{}).(int)
 	c := &call{w: w, number: number, fate: make(chan fate, 1)}
@@ -544,49 +590,49 @@ func callSite[T any](ctx context.Context, s *site, charges []throttler.Charge, w
 	return none, errLost
 }
 
-func (s *site) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *link) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	return s.TakeAt(ctx, r, nil)
 }
 
-func (s *site) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *link) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
 	return s.PeekAt(ctx, r, nil)
 }
 
-func (s *site) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (s *link) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
 	return s.SettleAt(ctx, st, nil)
 }
 
-func (s *site) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (s *link) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		d, err := b.TakeAt(ctx, r, p)
 		if err == nil {
 			for i := range d.Limits() {
-				s.w.took(s, &r.Charges()[i], r.Now, d.Allowed, d.Limit(i))
+				s.w.took(s.site, &r.Charges()[i], r.Now, d.Allowed, d.Limit(i))
 			}
 		}
 		return d, err
 	})
 }
 
-func (s *site) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (s *link) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
 	return callSite(ctx, s, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		return b.PeekAt(ctx, r, p)
 	})
 }
 
-func (s *site) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
+func (s *link) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
 	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
 		d, err := b.SettleAt(ctx, st, p)
 		if err == nil {
 			for i := range d.Limits() {
-				s.w.returned(s, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, d.Limit(i))
+				s.w.returned(s.site, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, d.Limit(i))
 			}
 		}
 		return d, err
 	})
 }
 
-func (s *site) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
+func (s *link) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	return callSite(ctx, s, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
 		for i := range r.Charges {
 			s.w.count(&r.Charges[i]).saw(time.UnixMilli(r.Now))

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -89,12 +90,23 @@ var hourly = &throttler.Policy{Name: "hourly", Limits: []throttler.Limit{{Quota:
 // mortal is a backend of two shards that can fail, or hang, each by itself.
 type mortal struct {
 	handoff.Store
-	dead  [2]atomic.Bool
-	hangs atomic.Bool // when dead
-	calls atomic.Int64
+	breakers [2]*breaker.Breaker
+	dead     [2]atomic.Bool
+	hangs    atomic.Bool // when dead
+	calls    atomic.Int64
 }
 
-func (m *mortal) Shard(partition string) string { return fmt.Sprint(shardOf(partition)) }
+func newMortal(t *testing.T) *mortal {
+	m := &mortal{Store: memorybackend.New(nil)}
+	for shard := range m.breakers {
+		m.breakers[shard] = newBreaker(t, func(ctx context.Context) error { return m.err(ctx, shard) })
+	}
+	return m
+}
+
+func (m *mortal) Down(partition string) (since time.Time, down bool) {
+	return m.breakers[shardOf(partition)].Since()
+}
 
 func shardOf(partition string) int {
 	h := fnv.New32a()
@@ -102,10 +114,9 @@ func shardOf(partition string) int {
 	return int(h.Sum32() % 2)
 }
 
-func (m *mortal) err(ctx context.Context, charges []throttler.Charge) error {
-	m.calls.Add(1)
+func (m *mortal) err(ctx context.Context, shard int) error {
 	switch {
-	case !m.dead[shardOf(charges[0].Partition)].Load():
+	case !m.dead[shard].Load():
 		return nil
 	case m.hangs.Load():
 		<-ctx.Done()
@@ -115,17 +126,25 @@ func (m *mortal) err(ctx context.Context, charges []throttler.Charge) error {
 }
 
 func (m *mortal) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	if err := m.err(ctx, r.Charges()); err != nil {
-		return throttler.Decision{}, err
-	}
-	return m.Store.TakeAt(ctx, r, p)
+	shard := shardOf(r.Charges()[0].Partition)
+	return guarded(ctx, m.breakers[shard], func() (d throttler.Decision, err error) {
+		m.calls.Add(1)
+		if err = m.err(ctx, shard); err == nil {
+			d, err = m.Store.TakeAt(ctx, r, p)
+		}
+		return d, err
+	})
 }
 
 func (m *mortal) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	if err := m.err(ctx, r.Charges); err != nil {
-		return nil, err
-	}
-	return m.Store.Release(ctx, r)
+	shard := shardOf(r.Charges[0].Partition)
+	return guarded(ctx, m.breakers[shard], func() (all []handoff.Released, err error) {
+		m.calls.Add(1)
+		if err = m.err(ctx, shard); err == nil {
+			all, err = m.Store.Release(ctx, r)
+		}
+		return all, err
+	})
 }
 
 func (m *mortal) die(both bool) {
@@ -147,7 +166,7 @@ func clientOn(shard, n int) string {
 // oldAndNew runs a test with two backends in virtual time.
 func oldAndNew(t *testing.T, f func(t *testing.T, old, new *mortal, both map[string]handoff.Store)) {
 	synctest.Test(t, func(t *testing.T) {
-		old, new := &mortal{Store: memorybackend.New(nil)}, &mortal{Store: memorybackend.New(nil)}
+		old, new := newMortal(t), newMortal(t)
 		f(t, old, new, map[string]handoff.Store{"old": old, "new": new})
 	})
 }
@@ -297,8 +316,8 @@ func throttlerAllowed(t *testing.T, th *throttler.Throttler, c throttler.Charge)
 	return f.allowed(t, c)
 }
 
-// A backend that clients are to leave is abandoned 5 s after it stopped answering,
-// however rare requests are. Counts on its other shard are not lost.
+// A backend that clients are to leave is abandoned 5 s after three requests in a row
+// have opened its breaker, however rare they are. Counts on its other shard are not lost.
 func TestAbandonedByTheClock(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, old, _ *mortal, both map[string]handoff.Store) {
@@ -318,8 +337,8 @@ func TestAbandonedByTheClock(t *testing.T) {
 				cancel()
 				time.Sleep(3 * time.Second)
 			}
-			if failed > 2 {
-				t.Errorf("hangs %t: %d of 100 failed in 300 s, want only failures of the first 5 s", hangs, failed)
+			if failed > 4 {
+				t.Errorf("hangs %t: %d of 100 failed in 300 s, want the three that open the breaker, and those of the 5 s after", hangs, failed)
 			}
 			want(t, "on the shard that lives", a.allowed(t, kept), 0)
 			if s := a.rollout.Stats(); s.Lost != 1 {
@@ -354,14 +373,14 @@ func TestRollbackFromADeadBackend(t *testing.T) {
 			cancel()
 			time.Sleep(5 * time.Second)
 		}
-		if failed > 2 {
-			t.Errorf("%d of 700 failed over 58 minutes, want only failures of the first 5 s", failed)
+		if failed > 4 {
+			t.Errorf("%d of 700 failed over 58 minutes, want the three that open the breaker, and those of the 5 s after", failed)
 		}
 	})
 }
 
-// A dead candidate that nothing has named costs no client anything but, once for
-// each of its shards, a part of one decision's time.
+// A dead candidate that nothing has named costs no client anything but, until the
+// breakers of its two shards open, a part of three decisions' time each.
 func TestDeadCandidate(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		oldAndNew(t, func(t *testing.T, _, new *mortal, both map[string]handoff.Store) {
@@ -381,8 +400,8 @@ func TestDeadCandidate(t *testing.T) {
 				}
 				time.Sleep(17 * time.Second)
 			}
-			if slow > 2 {
-				t.Errorf("hangs %t: %d of 200 waited, want one for each shard", hangs, slow)
+			if slow > 6 {
+				t.Errorf("hangs %t: %d of 200 waited, want three for each shard", hangs, slow)
 			}
 			if s := a.rollout.Stats(); s.Lost != 0 {
 				t.Errorf("lost %d, want none: it never had a count", s.Lost)

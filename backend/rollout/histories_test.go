@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 	"github.com/redis/go-redis/v9"
@@ -148,25 +147,27 @@ func redisClient(t testing.TB, addr string) *redis.Client {
 	return c
 }
 
-func memcachedClient(t testing.TB, addr string) *memcache.Client {
+func memcachedClient(t testing.TB, addr string) *memcachedbackend.Client {
 	c := memcachedbackend.NewClient(addr)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Store {
-	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
+	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 
 func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) handoff.Store {
-	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n)})
+	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

@@ -18,7 +18,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,17 +50,21 @@ type Options struct {
 	// If zero, 1 minute.
 	Keep time.Duration
 
-	// Abandon is how long a shard must have been failing before its counts are
-	// given up and restarted in the backend that the flag selects. Until then
-	// decisions about clients that are to leave it fail. If zero, 5 s.
+	// Abandon is how long a shard must have been down (see [handoff.Store]) before its
+	// counts are given up and restarted in the backend that the flag selects. Until
+	// then decisions about clients that are to leave it fail. If zero, 5 s.
 	//
 	// A backend that neither the flag nor a count has ever named to this process
 	// is asked for counts too, but no decision fails because it does not answer.
 	Abandon time.Duration
 
-	// MaxKeys bounds the partitions whose backend is remembered here, at some 250
-	// bytes each. For others the flag is evaluated each time. If zero,
-	// DefaultMaxKeys.
+	// Observer receives an event for each count that moves, is lost, or could not be
+	// moved. May be nil.
+	Observer throttler.Observer
+
+	// MaxKeys bounds the partitions whose backend is remembered here, at some 200
+	// bytes each, however long they are. For others the flag is evaluated each time.
+	// If zero, DefaultMaxKeys.
 	MaxKeys int
 }
 
@@ -73,12 +76,13 @@ const MaxBackends = 1 << indexBits
 
 // Backend is a throttler.Backend over others. It is safe for concurrent use.
 type Backend struct {
-	client  openfeature.IClient
-	flag    string
-	events  bool
-	refresh time.Duration
-	keep    time.Duration
-	abandon time.Duration
+	client   openfeature.IClient
+	flag     string
+	events   bool
+	refresh  time.Duration
+	keep     time.Duration
+	abandon  time.Duration
+	observer throttler.Observer // or nil
 
 	members  []*member
 	byName   map[string]*member
@@ -95,10 +99,6 @@ type Backend struct {
 
 	stats   counters
 	onEvent openfeature.EventCallback
-
-	closed context.Context // done when the Backend is closed
-	close  context.CancelFunc
-	probes sync.WaitGroup
 }
 
 var _ throttler.Backend = (*Backend)(nil)
@@ -114,8 +114,7 @@ type member struct {
 
 	// named reports that this process has seen the flag, another process or a count
 	// name this member, so it may hold counts.
-	named  atomic.Bool
-	health health
+	named atomic.Bool
 }
 
 // New returns a Backend that moves counts between backends, as the flag that
@@ -154,6 +153,7 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 		refresh:         o.Refresh,
 		keep:            o.Keep,
 		abandon:         o.Abandon,
+		observer:        o.Observer,
 		byName:          make(map[string]*member),
 		byID:            make(map[handoff.BackendID]*member),
 		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
@@ -183,7 +183,6 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	}
 	b.fallback = b.byName[defaultName]
 	b.fallback.named.Store(true)
-	b.closed, b.close = context.WithCancel(context.Background())
 	b.routes.init(o.MaxKeys)
 	for i := range b.turns {
 		b.turns[i] = make(chan struct{}, 1)
@@ -242,11 +241,8 @@ var events = []openfeature.EventType{
 	openfeature.ProviderConfigChange, openfeature.ProviderReady, openfeature.ProviderError, openfeature.ProviderStale,
 }
 
-// Close stops listening to the provider's events and probing shards that fail. It
-// does not close the backends.
+// Close stops listening to the provider's events. It does not close the backends.
 func (b *Backend) Close() {
-	b.close()
-	b.probes.Wait()
 	for _, event := range events {
 		b.client.RemoveHandler(event, b.onEvent)
 	}

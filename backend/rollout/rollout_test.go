@@ -18,6 +18,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -28,29 +29,49 @@ var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 20,
 // watched counts the calls of a backend, and fails them on request.
 type watched struct {
 	handoff.Store
+	breaker         *breaker.Breaker
 	calls, releases atomic.Int64
 	broken          atomic.Bool
 }
 
 var errBroken = fmt.Errorf("broken: %w", throttler.ErrUnavailable)
 
-func (w *watched) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	w.calls.Add(1)
+func newWatched(t *testing.T) *watched {
+	w := &watched{Store: memorybackend.New(nil)}
+	w.breaker = newBreaker(t, func(context.Context) error { return w.err() })
+	return w
+}
+
+func (w *watched) err() error {
 	if w.broken.Load() {
-		return throttler.Decision{}, errBroken
+		return errBroken
 	}
-	return w.Store.TakeAt(ctx, r, p)
+	return nil
+}
+
+func (w *watched) Down(string) (since time.Time, down bool) { return w.breaker.Since() }
+
+func (w *watched) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+	return guarded(ctx, w.breaker, func() (d throttler.Decision, err error) {
+		w.calls.Add(1)
+		if err = w.err(); err == nil {
+			d, err = w.Store.TakeAt(ctx, r, p)
+		}
+		return d, err
+	})
 }
 
 func (w *watched) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	if !r.ReadOnly {
-		w.calls.Add(1)
-		w.releases.Add(1)
-	}
-	if w.broken.Load() {
-		return nil, errBroken
-	}
-	return w.Store.Release(ctx, r)
+	return guarded(ctx, w.breaker, func() (all []handoff.Released, err error) {
+		if !r.ReadOnly {
+			w.calls.Add(1)
+			w.releases.Add(1)
+		}
+		if err = w.err(); err == nil {
+			all, err = w.Store.Release(ctx, r)
+		}
+		return all, err
+	})
 }
 
 // pair is two backends, and a flag that processes see.
@@ -61,7 +82,7 @@ type pair struct {
 }
 
 func newPair(t *testing.T) *pair {
-	return &pair{t, &watched{Store: memorybackend.New(nil)}, &watched{Store: memorybackend.New(nil)}, clock.NewManual(t0)}
+	return &pair{t, newWatched(t), newWatched(t), clock.NewManual(t0)}
 }
 
 func (p *pair) both() map[string]handoff.Store {
@@ -335,8 +356,8 @@ func TestAbandonedBackend(t *testing.T) {
 			}
 			break
 		}
-		if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), `"old"`) {
-			t.Fatalf(`got %v, want an error that wraps ErrUnavailable and names "old"`, err)
+		if !errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, breaker.ErrOpen) || !strings.Contains(err.Error(), `"old"`) {
+			t.Fatalf(`got %v, want an error of "old"`, err)
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the old backend was not given up")

@@ -69,52 +69,59 @@ type route struct {
 
 // routes remembers routes by partition, up to a bound.
 type routes struct {
-	seed  maphash.Seed
+	seeds [2]maphash.Seed
 	parts [64]routesPart
 	bound int // of each part
 }
 
+// routeKey stands for a partition: 128 bits of seeded hashes. It bounds what a route
+// takes whatever the partition's length, and clients cannot choose its part.
+type routeKey [2]uint64
+
 type routesPart struct {
 	mu sync.Mutex
-	m  map[string]*route // a route is replaced, never changed
-	_  [40]byte          // keeps the next lock off this one's cache line
+	m  map[routeKey]*route // a route is replaced, never changed
+	_  [40]byte            // keeps the next lock off this one's cache line
 }
 
 func (r *routes) init(maxKeys int) {
-	r.seed = maphash.MakeSeed()
+	r.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 	r.bound = max(maxKeys/len(r.parts), 1)
 	for i := range r.parts {
-		r.parts[i].m = make(map[string]*route)
+		r.parts[i].m = make(map[routeKey]*route)
 	}
 }
 
-func (r *routes) part(partition string) *routesPart {
-	return &r.parts[maphash.String(r.seed, partition)%uint64(len(r.parts))]
+func (r *routes) key(partition string) routeKey {
+	return routeKey{maphash.String(r.seeds[0], partition), maphash.String(r.seeds[1], partition)}
 }
 
-func (r *routes) get(partition string) *route {
-	p := r.part(partition)
+func (r *routes) part(key routeKey) *routesPart { return &r.parts[key[0]%uint64(len(r.parts))] }
+
+func (r *routes) get(key routeKey) *route {
+	p := r.part(key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.m[partition]
+	return p.m[key]
 }
 
-func (r *routes) put(partition string, route *route) {
-	p := r.part(partition)
+func (r *routes) put(key routeKey, route *route) {
+	p := r.part(key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.m[partition]; !ok && len(p.m) >= r.bound {
+	if _, ok := p.m[key]; !ok && len(p.m) >= r.bound {
 		for other := range p.m { // any
 			delete(p.m, other)
 			break
 		}
 	}
-	p.m[partition] = route
+	p.m[key] = route
 }
 
 // routeOf returns the route of a partition.
 func (b *Backend) routeOf(ctx context.Context, partition string) *route {
-	old, now := b.routes.get(partition), time.Now()
+	key, now := b.routes.key(partition), time.Now()
+	old := b.routes.get(key)
 	v := b.view.Load()
 	if old != nil && old.view == v.number && now.Before(old.askAt) {
 		return old
@@ -128,7 +135,7 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 	if problem != "" {
 		r.askAt = now.Add(min(b.refresh, time.Second))
 	}
-	b.routes.put(partition, r)
+	b.routes.put(key, r)
 	return r
 }
 
@@ -153,7 +160,8 @@ func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) 
 
 // remember records that the counts of a partition are at a target.
 func (b *Backend) remember(partition string, at target) {
-	old := b.routes.get(partition)
+	key := b.routes.key(partition)
+	old := b.routes.get(key)
 	if old == nil || old.at == at {
 		return
 	}
@@ -162,5 +170,5 @@ func (b *Backend) remember(partition string, at target) {
 	if at.member != r.wanted && !now.Before(r.overrideUntil) {
 		r.overrideUntil = now.Add(b.keep)
 	}
-	b.routes.put(partition, &r)
+	b.routes.put(key, &r)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/weir-go/weir/backend/backendtest"
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -14,6 +16,8 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	t0   = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)

@@ -1,6 +1,7 @@
 package shadow
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -19,9 +20,19 @@ type steps struct {
 	bound int
 }
 
-type countID struct{ policy, key, partition string }
+// countID stands for a count: 128 bits of seeded hashes, so that a long key takes no
+// more than a short one.
+type countID [2]uint64
 
-func idOf(c *throttler.Charge) countID { return countID{c.Policy.Name, c.Key, c.Partition} }
+var countSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func idOf(c *throttler.Charge) (id countID) {
+	count := [3]string{c.Policy.Name, c.Key, c.Partition}
+	for i := range id {
+		id[i] = maphash.Comparable(countSeeds[i], count)
+	}
+	return id
+}
 
 // missed records that the candidate lacks what the serving backend did to charges. d
 // is the decision about them.

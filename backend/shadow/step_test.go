@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -71,4 +73,33 @@ func TestOutOfStepIsKnown(t *testing.T) {
 			t.Errorf("%v: %+v; want some failed, some not in step and many in agreement", algorithm, s)
 		}
 	}
+}
+
+// What is remembered of a client whose decision the candidate missed does not grow
+// with the length of its key.
+func TestLongKeysOutOfStep(t *testing.T) {
+	const keys, each = 4000, 300
+	b := newShadow(t, memorybackend.New(nil), &faulty{Store: memorybackend.New(nil), fails: func() (bool, bool) { return true, false }}, nil)
+	th := throttler.New(b, nil)
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}}
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, long := heap(), strings.Repeat("x", 8000)
+	for i := range keys {
+		if _, err := th.Take(t.Context(), policy.Charge(fmt.Sprint(i, long))); err != nil {
+			t.Fatal(err)
+		}
+		shown(t, b, int64(i)+1)
+	}
+	grown := (heap() - before) / keys
+	t.Logf("%d bytes a key, with the serving backend's count", grown)
+	if grown > each+300 {
+		t.Errorf("%d bytes a key", grown)
+	}
+	runtime.KeepAlive(b)
 }

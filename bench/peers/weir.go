@@ -111,7 +111,10 @@ func weirBackend(c Config) (throttler.Backend, func(), error) {
 		closeAll()
 		return nil, nil, err
 	}
-	return backend, closeAll, nil
+	return backend, func() {
+		backend.Close()
+		closeAll()
+	}, nil
 }
 
 // weirLimiter decides under one policy, or under two together.

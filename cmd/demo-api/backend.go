@@ -11,10 +11,12 @@ import (
 	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -27,11 +29,12 @@ type backends struct {
 	config   *config
 	log      *slog.Logger
 	serving  throttler.Backend
-	memory   *memorybackend.Backend // nil if no backend is in memory
-	rollout  *rollout.Backend       // nil without flags
-	shadow   *shadow.Backend        // nil without a candidate
-	fallback *fallback.Backend      // nil if all counts live in memory
-	refusals *refusals.Backend      // nil without a refusal cache
+	redis    []*redisbackend.Backend // one for each list of shards
+	memory   *memorybackend.Backend  // nil if no backend is in memory
+	rollout  *rollout.Backend        // nil without flags
+	shadow   *shadow.Backend         // nil without a candidate
+	fallback *fallback.Backend       // nil if all counts live in memory
+	refusals *refusals.Backend       // nil without a refusal cache
 	closers  []func()
 }
 
@@ -56,6 +59,15 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 		return nil, err
 	}
 	return b, nil
+}
+
+// clock returns what decisions go by: this process' clock, or with Redis, that clock
+// corrected by the servers'.
+func (b *backends) clock() clock.Clock {
+	if len(b.redis) == 0 {
+		return clock.System{}
+	}
+	return b.redis[0].Clock()
 }
 
 // close closes what was opened, in reverse order.

@@ -11,15 +11,14 @@ func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.St
 	var servers []memcachedbackend.Server
 	for _, s := range b.config.backends.servers {
 		client := memcachedbackend.NewClient(s.address)
-		// No timeout of the client ends a decision before the deadline does.
-		client.Timeout = max(client.Timeout, b.config.deadline)
 		b.closers = append(b.closers, func() { _ = client.Close() })
 		servers = append(servers, memcachedbackend.Server{Name: s.name, Client: client})
 	}
-	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: prefix})
+	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: prefix, Deadline: max(memcachedbackend.DefaultDeadline, b.config.deadline)})
 	if err != nil {
 		return nil, err
 	}
+	b.closers = append(b.closers, backend.Close)
 	b.warnAboutSilentMemcached(ctx, servers)
 	return backend, nil
 }
@@ -29,16 +28,10 @@ func (b *backends) warnAboutSilentMemcached(ctx context.Context, servers []memca
 	errs := make([]chan error, len(servers))
 	for i, s := range servers {
 		errs[i] = make(chan error, 1)
-		go func() { errs[i] <- s.Client.Ping() }() // ends with the client's own timeout
+		go func() { errs[i] <- s.Client.Ping(ctx) }()
 	}
 	for i, s := range servers {
-		var err error
-		select {
-		case err = <-errs[i]:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		if err != nil {
+		if err := <-errs[i]; err != nil {
 			b.log.Warn("a Memcached server does not answer", "server", s.Name, "addr", b.config.backends.servers[i].address, "error", err)
 		}
 	}

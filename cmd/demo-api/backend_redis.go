@@ -27,10 +27,12 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 		}
 		shards = append(shards, shard)
 	}
-	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix})
+	backend, err := redisbackend.New(shards, &redisbackend.Options{Prefix: prefix, Log: b.log})
 	if err != nil {
 		return nil, err
 	}
+	b.closers = append(b.closers, backend.Close) // before its clients
+	b.redis = append(b.redis, backend)
 	silent := warnAboutSilent(ctx, b.log, servers)
 	if err := backend.Load(ctx); err != nil && !silent {
 		b.log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)

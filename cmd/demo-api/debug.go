@@ -2,11 +2,13 @@ package main
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
@@ -36,7 +38,46 @@ type debugBackend struct {
 	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
 	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
 	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
+	Servers      []debugServer          `json:"servers,omitempty"` // of Redis, as of their last checks
 	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
+}
+
+// debugServer is what is known of a Redis server.
+type debugServer struct {
+	Shard   string  `json:"shard"`
+	Server  string  `json:"server"`
+	Checked string  `json:"checked"`          // when
+	Error   string  `json:"error,omitempty"`  // why it does not answer
+	Open    bool    `json:"breaker_open"`     // it is sent no decisions
+	Role    string  `json:"role,omitempty"`   // "master" or "slave", if it reports it
+	Cut     string  `json:"cut,omitempty"`    // why a replica is not asked
+	Lag     float64 `json:"lag_seconds"`      // of a replica, at most
+	Offset  int64   `json:"offset,omitempty"` // in the sequence of writes
+
+	// How far this process' clock is ahead, and what that is good to.
+	Skew       *float64 `json:"skew_seconds,omitempty"`
+	SkewWithin *float64 `json:"skew_within_seconds,omitempty"`
+}
+
+func debugServers(all []redisbackend.ServerState) []debugServer {
+	servers := make([]debugServer, len(all))
+	for i, s := range all {
+		servers[i] = debugServer{
+			Shard: s.Shard, Server: s.Server, Checked: s.At.UTC().Format(time.RFC3339Nano),
+			Open: s.Open, Role: s.Role, Lag: s.Lag.Seconds(), Offset: s.Offset,
+		}
+		if s.Err != nil {
+			servers[i].Error = s.Err.Error()
+		}
+		if s.CutReason != nil {
+			servers[i].Cut = s.CutReason.Error()
+		}
+		if s.SkewKnown {
+			skew, within := s.Skew.Seconds(), s.SkewWithin.Seconds()
+			servers[i].Skew, servers[i].SkewWithin = &skew, &within
+		}
+	}
+	return servers
 }
 
 type debugDryRun struct {
@@ -66,6 +107,9 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		if b.refusals != nil {
 			s := b.refusals.Stats()
 			answer.RefusalCache = &s
+		}
+		for _, r := range b.redis {
+			answer.Servers = append(answer.Servers, debugServers(r.Servers())...)
 		}
 		for name, counts := range dry.counts {
 			answer.DryRuns[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}

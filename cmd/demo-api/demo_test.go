@@ -124,6 +124,17 @@ func (d *demo) get(path string, headers ...string) response {
 	return d.send(http.MethodGet, path, headers...)
 }
 
+// getWhenBack gets path until its rate limit is decided: a probe has to find that a
+// server is back.
+func (d *demo) getWhenBack(path string) response {
+	d.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if r := d.get(path); r.header.Get("X-RateLimit-Used") != "" || time.Now().After(deadline) {
+			return r
+		}
+	}
+}
+
 func (d *demo) send(method, path string, headers ...string) response {
 	d.t.Helper()
 	r, err := d.try(method, path, headers...)

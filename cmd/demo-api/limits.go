@@ -20,7 +20,7 @@ type limits struct {
 }
 
 func newLimits(c *config, b *backends, log *slog.Logger) *limits {
-	l := &limits{config: c, throttler: throttler.New(b.serving, nil), log: log, options: middleware.Options{
+	l := &limits{config: c, throttler: throttler.New(b.serving, &throttler.Options{Clock: b.clock()}), log: log, options: middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
 		RateLimitFields:  true,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -133,7 +134,31 @@ func TestPrimaryDies(t *testing.T) {
 	if err := primary.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
+	if r := d.getWhenBack("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/60 core" {
 		t.Errorf("back, and empty: got %v, want 200 1/60 core", r)
+	}
+}
+
+func TestDebugShowsTheRedisServers(t *testing.T) {
+	primary := testserver.Redis(t)
+	replica := testserver.RedisReplica(t, primary)
+	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s, replicas: [%s]}]}\n", primary.Addr, replica.Addr))
+	var answer struct {
+		Servers []struct {
+			Shard, Server, Role, Cut string
+			Skew                     *float64 `json:"skew_seconds"`
+		}
+	}
+	if err := json.Unmarshal([]byte(d.operator("/debug/backend").body), &answer); err != nil {
+		t.Fatal(err)
+	}
+	all := answer.Servers
+	if len(all) != 2 || all[0].Server != "primary" || all[0].Role != "master" || all[1].Server != "replica 0" || all[1].Role != "slave" || all[1].Cut != "" {
+		t.Fatalf("servers: %+v; want the primary and its replica", all)
+	}
+	for _, s := range all {
+		if s.Shard != "a" || s.Skew == nil || *s.Skew > 1 || *s.Skew < -1 {
+			t.Errorf("%+v; want a server of shard a on this machine", s)
+		}
 	}
 }

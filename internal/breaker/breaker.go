@@ -38,9 +38,10 @@ type Breaker struct {
 	probe    func(context.Context) error
 	onChange func(open bool, cause error)
 
-	circuit atomic.Pointer[circuit] // counts since the breaker last closed
-	open    atomic.Bool
-	success atomic.Int64 // when a call last succeeded, since started
+	circuit atomic.Pointer[circuit]   // counts since the breaker last closed
+	opened  atomic.Pointer[time.Time] // nil while it is closed
+	success atomic.Int64              // when a call last succeeded, since started
+	row     atomic.Int64              // calls that failed since, however rare they are
 
 	started time.Time
 	ctx     context.Context // ends with Close
@@ -79,19 +80,30 @@ func (b *Breaker) Close() {
 	b.mu.Unlock()
 	b.cancel()
 	b.probes.Wait()
-	b.open.Store(false)
+	b.opened.Store(nil)
 }
 
 // Open reports whether to make no call.
-func (b *Breaker) Open() bool { return b.open.Load() }
+func (b *Breaker) Open() bool { return b.opened.Load() != nil }
+
+// Since returns when the breaker opened, and false if it is closed.
+func (b *Breaker) Since() (opened time.Time, open bool) {
+	if at := b.opened.Load(); at != nil {
+		return *at, true
+	}
+	return time.Time{}, false
+}
 
 // Record records the outcome of a call, nil for a success. What says nothing about
 // the server, such as a canceled call, is not to be recorded.
 func (b *Breaker) Record(err error) {
 	if err == nil {
 		b.success.Store(int64(time.Since(b.started)))
+		b.row.Store(0)
+	} else {
+		b.row.Add(1)
 	}
-	if b.open.Load() {
+	if b.Open() {
 		return // a late reply: the probes decide
 	}
 	c := b.circuit.Load()
@@ -107,11 +119,12 @@ func (b *Breaker) Trip(err error) { b.trip(b.circuit.Load(), err) }
 // trip opens the breaker because of what c has counted.
 func (b *Breaker) trip(c *circuit, err error) {
 	b.mu.Lock()
-	if b.closed || b.open.Load() || c != b.circuit.Load() {
+	if b.closed || b.Open() || c != b.circuit.Load() {
 		b.mu.Unlock()
 		return
 	}
-	b.open.Store(true)
+	now := time.Now()
+	b.opened.Store(&now)
 	b.probes.Add(1) // before Close waits
 	b.mu.Unlock()
 	b.changed(true, err)
@@ -123,7 +136,7 @@ func (b *Breaker) failing(c gobreaker.Counts) bool {
 	if c.Requests >= minCalls && 2*c.TotalFailures >= c.Requests {
 		return true
 	}
-	return c.ConsecutiveFailures >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
+	return b.row.Load() >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
 }
 
 func (b *Breaker) probeUntilClosed() {
@@ -144,9 +157,10 @@ func (b *Breaker) probeUntilClosed() {
 		}
 	}
 	b.success.Store(int64(time.Since(b.started)))
+	b.row.Store(0)
 	b.circuit.Store(b.newCircuit())
 	b.changed(false, nil) // first: the next change may follow at once
-	b.open.Store(false)
+	b.opened.Store(nil)
 }
 
 func (b *Breaker) changed(open bool, cause error) {

@@ -39,6 +39,24 @@ func TestOpensAfterAHang(t *testing.T) {
 	})
 }
 
+// Calls that are rarer than the window is long open it too.
+func TestOpensAfterRareCallsInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(down, nil)
+		defer b.Close()
+		for range 3 {
+			if _, open := b.Since(); open {
+				t.Fatal("two failures opened the breaker")
+			}
+			time.Sleep(time.Minute)
+			b.Record(errDown)
+		}
+		if since, open := b.Since(); !open || !since.Equal(time.Now()) {
+			t.Errorf("after three failures in a row: open %t, since %v; want open since now", open, since)
+		}
+	})
+}
+
 func TestOpensWhenHalfOfTwentyCallsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(down, nil)

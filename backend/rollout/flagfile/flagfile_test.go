@@ -16,10 +16,13 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 	"github.com/open-feature/go-sdk/openfeature/isolated"
+	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/throttler"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const flagKey = "throttler-backend"
 

@@ -1,0 +1,292 @@
+package memcachedbackend
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Client is the connections to one Memcached server. It is safe for concurrent use.
+//
+// It has what the backend needs of Memcached's text protocol, and a deadline for
+// each call.
+type Client struct {
+	// DialContext dials addr. If nil, that of a net.Dialer; for TLS, that of a
+	// tls.Dialer. Not to be changed after the first call.
+	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	addr string
+
+	mu     sync.Mutex
+	idle   []*conn // the last used one at the end
+	closed bool
+}
+
+// NewClient returns a Client of the server at addr: host:port, or the path of a Unix
+// socket, which begins with a slash. It dials nothing.
+func NewClient(addr string) *Client { return &Client{addr: addr} }
+
+// Ping asks the server for its version.
+func (c *Client) Ping(ctx context.Context) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(DefaultDeadline)
+	}
+	return c.call(deadline, true, func(cn *conn) error {
+		line, err := cn.ask([]byte("version\r\n"))
+		if err == nil && !bytes.HasPrefix(line, []byte("VERSION ")) {
+			err = replyError(line)
+		}
+		return err
+	})
+}
+
+// Close closes the connections, each when no call uses it. Later calls make one of
+// their own.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.closeIdle()
+	return nil
+}
+
+// closeIdle closes the idle connections. c.mu is held.
+func (c *Client) closeIdle() {
+	for _, cn := range c.idle {
+		_ = cn.Close()
+	}
+	c.idle = nil
+}
+
+// conn is a connection. After an error it is closed: what the server sends next
+// may belong to the call that failed.
+type conn struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+// call makes a call on an idle connection or a new one. If the connection breaks,
+// and the call may be repeated, it is made once more, on a new one: the server may
+// have restarted since the connection was used.
+func (c *Client) call(deadline time.Time, repeatable bool, f func(*conn) error) error {
+	cn := c.reuse()
+	err := c.callOn(cn, deadline, f)
+	if broken(err) && repeatable {
+		c.mu.Lock()
+		c.closeIdle() // they broke with it
+		c.mu.Unlock()
+		err = c.callOn(nil, deadline, f)
+	}
+	return err
+}
+
+// callOn makes a call on cn or, if it is nil, on a new connection.
+func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err error) {
+	if cn == nil {
+		if cn, err = c.dial(deadline); err != nil {
+			return err
+		}
+	}
+	if err = cn.SetDeadline(deadline); err == nil {
+		err = f(cn)
+	}
+	if err != nil {
+		_ = cn.Close()
+		return timeoutOf(err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
+		_ = cn.Close()
+	} else {
+		c.idle = append(c.idle, cn)
+	}
+	return nil
+}
+
+func (c *Client) reuse() *conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := len(c.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	cn := c.idle[last]
+	c.idle = c.idle[:last]
+	return cn
+}
+
+func (c *Client) dial(deadline time.Time) (*conn, error) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	dial := c.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	network := "tcp"
+	if strings.HasPrefix(c.addr, "/") {
+		network = "unix"
+	}
+	nc, err := dial(ctx, network, c.addr)
+	if err != nil {
+		return nil, timeoutOf(err)
+	}
+	return &conn{nc, bufio.NewReader(nc)}, nil
+}
+
+// ask sends a request and returns the first line of the reply, without its end. It
+// is valid until the next read.
+func (cn *conn) ask(request []byte) ([]byte, error) {
+	if _, err := cn.Write(request); err != nil {
+		return nil, err
+	}
+	return cn.line()
+}
+
+func (cn *conn) line() ([]byte, error) {
+	line, err := cn.r.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
+}
+
+// stored is an item as Memcached keeps it. The zero value is none.
+type stored struct {
+	value []byte
+	cas   uint64 // changes with each write
+	found bool
+}
+
+// gets returns the items of keys, in their order. No value may have more than
+// maxBytes. Reading twice does no harm, so the call may be repeated.
+func (c *Client) gets(deadline time.Time, keys []string, maxBytes int) ([]stored, error) {
+	size := len("gets") + len(crlf)
+	for _, key := range keys {
+		size += 1 + len(key)
+	}
+	request := append(make([]byte, 0, size), "gets"...)
+	for _, key := range keys {
+		request = append(append(request, ' '), key...)
+	}
+	request = append(request, crlf...)
+	items := make([]stored, len(keys))
+	err := c.call(deadline, true, func(cn *conn) error {
+		clear(items)
+		line, err := cn.ask(request)
+		// The server sends what it has in the order of the keys, so that a reply is no
+		// longer than what was asked for.
+		for next := 0; err == nil && string(line) != "END"; line, err = cn.line() {
+			rest, isValue := bytes.CutPrefix(line, []byte("VALUE "))
+			if !isValue {
+				return replyError(line)
+			}
+			key, rest, _ := bytes.Cut(rest, []byte(" "))
+			for next < len(keys) && keys[next] != string(key) {
+				next++
+			}
+			if next == len(keys) {
+				return fmt.Errorf("the server replied with an item that was not asked for: %.250q", key)
+			}
+			if items[next], err = cn.value(rest, maxBytes); err != nil {
+				return err
+			}
+			next++
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+// value reads an item. The line that announced it went on, after the key, with
+// "flags bytes cas".
+func (cn *conn) value(line []byte, maxBytes int) (item stored, err error) {
+	_, rest, _ := bytes.Cut(line, []byte(" "))
+	bytesField, casField, _ := bytes.Cut(rest, []byte(" "))
+	size, sizeErr := strconv.Atoi(string(bytesField))
+	cas, casErr := strconv.ParseUint(string(casField), 10, 64)
+	if sizeErr != nil || casErr != nil || size < 0 || size > maxBytes {
+		return item, fmt.Errorf("the server replied with an item of %.20q bytes; at most %d are written", bytesField, maxBytes)
+	}
+	b := make([]byte, size+len(crlf))
+	if _, err = io.ReadFull(cn.r, b); err != nil {
+		return item, err
+	}
+	if string(b[size:]) != crlf {
+		return item, errors.New("the server replied with an item that is longer than announced")
+	}
+	return stored{b[:size], cas, true}, nil
+}
+
+const crlf = "\r\n"
+
+// swap writes value in the place of old, or of none. It returns false if the server
+// has another item, or none.
+func (c *Client) swap(deadline time.Time, key string, old stored, value []byte, expiration int32) (written bool, err error) {
+	command := "add "
+	if old.found {
+		command = "cas "
+	}
+	request := make([]byte, 0, len(command)+len(key)+len(value)+64)
+	request = append(append(append(request, command...), key...), " 0 "...)
+	request = append(strconv.AppendInt(request, int64(expiration), 10), ' ')
+	request = strconv.AppendInt(request, int64(len(value)), 10)
+	if old.found {
+		request = strconv.AppendUint(append(request, ' '), old.cas, 10)
+	}
+	request = append(append(append(request, crlf...), value...), crlf...)
+	err = c.call(deadline, false, func(cn *conn) error {
+		line, err := cn.ask(request)
+		if err != nil {
+			return err
+		}
+		switch string(line) {
+		case "STORED":
+			written = true
+		case "NOT_STORED", "EXISTS", "NOT_FOUND":
+		default:
+			return replyError(line)
+		}
+		return nil
+	})
+	return written, err
+}
+
+// errItemTooLarge is the server's error of an item above its -I.
+var errItemTooLarge = errors.New("the item is larger than memcached's -I allows")
+
+// replyError returns the error that a line of a reply is.
+func replyError(line []byte) error {
+	if bytes.HasPrefix(line, []byte("SERVER_ERROR object too large")) {
+		return errItemTooLarge
+	}
+	return fmt.Errorf("the server replied %.200q", line)
+}
+
+// broken reports whether a connection ended without a reply.
+func broken(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
+}
+
+// timeoutOf returns err, which wraps context.DeadlineExceeded too if it is a timeout.
+func timeoutOf(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
+}

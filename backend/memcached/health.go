@@ -1,0 +1,99 @@
+package memcachedbackend
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/throttler"
+)
+
+// What its breaker counts against a server:
+//
+//	A decision fails if its connection breaks or cannot be made, if the server
+//	replies with an error or not in the protocol, or if the decision's deadline
+//	passes 20 ms or more after it was sent. A cancel and a shorter deadline say
+//	nothing, but an exchange has 20 ms for its reply, and fails without one.
+
+// minWait is the time without a reply that counts. It is measured to the deadline,
+// not to when the caller noticed: a busy host is no hanging server.
+const minWait = 20 * time.Millisecond
+
+// serverError is an error of a call to the server: not of what is stored there, nor
+// of a decision.
+type serverError struct{ error }
+
+func (e serverError) Unwrap() error { return e.error }
+
+func fromServer(err error) error {
+	if err == nil || errors.Is(err, errItemTooLarge) {
+		return err
+	}
+	return serverError{err}
+}
+
+// record records for the breaker what became of j, whose context had that deadline.
+func (s *server) record(j *job, deadline time.Time, err error) {
+	sentAt := j.sentAt.Load()
+	if sentAt <= 0 {
+		return // nothing was sent
+	}
+	timedOut := errors.Is(err, context.DeadlineExceeded)
+	switch {
+	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
+	case timedOut && deadline.Sub(s.started)-time.Duration(sentAt) < minWait, errors.Is(err, context.Canceled):
+	case timedOut, errors.As(err, new(serverError)):
+		s.fail(err)
+	default:
+		s.breaker.Record(nil)
+	}
+}
+
+// recordLeft records an exchange that had no reply, if none of its callers does: all
+// of them left before it says something.
+func (s *server) recordLeft(jobs []*job, start time.Time, err error) {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return
+	}
+	for _, j := range jobs {
+		deadline, ok := j.ctx.Deadline()
+		if ok && deadline.Sub(start) >= minWait && !errors.Is(j.ctx.Err(), context.Canceled) {
+			return
+		}
+	}
+	s.fail(err)
+}
+
+func (s *server) fail(err error) {
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		s.breaker.Trip(err) // nothing listens there
+	} else {
+		s.breaker.Record(err)
+	}
+}
+
+// probe reads and writes an item as a decision does, so that it proves what
+// decisions need. A conflict with the probe of another process is an answer too.
+func (s *server) probe(ctx context.Context) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(s.deadline)
+	}
+	items, err := s.client.gets(deadline, []string{s.probeKey}, s.maxItemBytes)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.swap(deadline, s.probeKey, items[0], []byte("probe"), 2)
+	return err
+}
+
+func (s *server) breakerChanged(open bool, cause error) {
+	if open {
+		s.failWaiting()
+	}
+	if s.observer != nil {
+		s.observer.Checked(throttler.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
+	}
+}

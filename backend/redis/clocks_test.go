@@ -1,0 +1,200 @@
+package redisbackend_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/algorithm"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+var (
+	clocksSeed = flag.Uint64("clocks-seed", 0, "of the random tests of clocks; 0 draws one")
+	clocksRuns = flag.Int("clocks-runs", 12, "random tests of clocks for each algorithm")
+)
+
+// Processes whose clocks differ by up to Margin, step back and forth and stop, decide
+// as they would over a store that never forgets: no key is gone while it matters to one
+// of them. No reset time moves back, and no key lives for ever.
+func TestClocksWithinMargin(t *testing.T) {
+	spread := algorithm.Margin - time.Second // the test takes some time itself
+	runClocks(t, spread, func(r *clocksRun) {
+		if !r.equal() {
+			t.Fatalf("a store that never forgets decides otherwise:\n%s", r)
+		}
+		if r.back {
+			t.Fatalf("the reset time has moved back:\n%s", r)
+		}
+	})
+}
+
+// Beyond Margin a count may be forgotten early, and nothing worse.
+func TestClocksBeyondMargin(t *testing.T) {
+	for _, spread := range []time.Duration{3 * algorithm.Margin, 2 * time.Hour, 50 * 365 * 24 * time.Hour} {
+		runClocks(t, spread, func(*clocksRun) {})
+	}
+}
+
+// clocksRun is a run of random decisions about one count. Time passes for its key as
+// for the processes' clocks.
+type clocksRun struct {
+	*rand.Rand
+	t       *testing.T
+	backend *redisbackend.Backend
+	client  *redis.Client
+	charge  throttler.Charge
+	key     string
+
+	spread time.Duration // of the clocks
+	now    time.Time
+	clocks [3]struct {
+		ahead   time.Duration
+		stopped bool
+	}
+
+	model   algorithm.State // never forgets
+	charged []throttler.Decision
+	reset   int64 // the latest
+	back    bool  // a reset time was earlier than it
+	debts   int64 // units that were charged beyond the quota, at most
+
+	what      string // was done last
+	got, want throttler.Decision
+}
+
+func runClocks(t *testing.T, spread time.Duration, check func(*clocksRun)) {
+	seed := *clocksSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-clocks-seed %d, clocks up to %v apart", seed, spread)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	c := newClient(t, testserver.Redis(t).Addr)
+	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
+	for _, a := range throttler.Algorithms() {
+		for i := range *clocksRuns {
+			window := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, time.Minute}[rng.IntN(4)]
+			r := &clocksRun{
+				Rand: rng, t: t, backend: b, client: c, spread: spread, now: time.UnixMilli(4e12),
+				charge: policy(fmt.Sprintf("%v.%v.%d", spread, a, i), throttler.Limit{Quota: 1 + rng.Int64N(9), Window: window, Algorithm: a}).Charge("alice"),
+			}
+			r.charge.Partition = "alice"
+			r.key = b.Locate(r.charge).Key
+			for range 80 {
+				r.step()
+				r.checkExpiry()
+				check(r)
+				if t.Failed() {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (r *clocksRun) step() {
+	window := r.charge.Policy.Limits[0].Window
+	passes := time.Duration(r.Int64N(int64(window/3))) + 1
+	if r.IntN(12) == 0 {
+		passes = time.Duration(r.Int64N(int64(2*window + 2*algorithm.Margin)))
+	}
+	r.pass(passes.Truncate(time.Millisecond))
+	i := r.IntN(len(r.clocks))
+	switch c := &r.clocks[i]; r.IntN(20) {
+	case 0: // it steps
+		c.ahead = time.Duration(r.Int64N(int64(r.spread))) - r.spread/2
+	case 1:
+		c.ahead = r.spread/2 - 1
+	case 2:
+		c.ahead = -r.spread / 2
+	case 3:
+		c.stopped = !c.stopped
+	}
+	now := max(r.now.Add(r.clocks[i].ahead).UnixMilli(), 0)
+	charge := r.charge
+	charge.Cost = 1 + r.Int64N(min(3, charge.Policy.Limits[0].Quota))
+	request := throttler.NewRequest(now, charge)
+	ctx, states := r.t.Context(), []*algorithm.State{&r.model}
+	var err error
+	switch op := r.IntN(10); {
+	case op < 6:
+		r.what = "take"
+		r.got, err = r.backend.Take(ctx, request)
+		r.want = algorithm.Take(request, states)
+		if r.got.Allowed {
+			r.charged = append(r.charged, r.got)
+		}
+		r.notice(r.got)
+	case op < 8 || len(r.charged) == 0:
+		r.what = "peek"
+		r.got, err = r.backend.Peek(ctx, request)
+		r.want = algorithm.Evaluate(request, states)
+		r.notice(r.got)
+	default:
+		last := len(r.charged) - 1
+		s := throttler.Settlement{Now: now, Charged: r.charged[last], Costs: []int64{r.Int64N(6)}}
+		r.charged = r.charged[:last]
+		r.what = fmt.Sprintf("settlement at %d", s.Costs[0])
+		r.got, err = r.backend.Settle(ctx, s)
+		r.want = algorithm.Settle(s, states)
+		r.reset = 0 // it may give units back
+		r.debts += s.Costs[0]
+	}
+	r.what += fmt.Sprintf(" by process %d, %v ahead", i, r.clocks[i].ahead)
+	if err != nil {
+		r.t.Fatalf("%s: %v", r, err)
+	}
+}
+
+// pass lets time pass: for the clocks that have not stopped, and for the key.
+func (r *clocksRun) pass(d time.Duration) {
+	r.now = r.now.Add(d)
+	for i := range r.clocks {
+		if c := &r.clocks[i]; c.stopped {
+			c.ahead = max(c.ahead-d, -r.spread/2)
+		}
+	}
+	if left := r.client.PTTL(r.t.Context(), r.key).Val(); left > 0 {
+		r.client.PExpire(r.t.Context(), r.key, left-d) // which deletes it if that is past
+	}
+}
+
+// notice remembers the reset time of an answer about what is used.
+func (r *clocksRun) notice(d throttler.Decision) {
+	if result := d.Results()[0]; result.Used > 0 {
+		r.back = result.ResetAt < r.reset
+		r.reset = max(r.reset, result.ResetAt)
+	}
+}
+
+func (r *clocksRun) equal() bool {
+	return r.got.Allowed == r.want.Allowed && reflect.DeepEqual(r.got.Results(), r.want.Results())
+}
+
+// checkExpiry fails the test if the key lives longer than its limit, the clocks and the
+// margin can explain: twice the window, and debts.
+func (r *clocksRun) checkExpiry() {
+	r.t.Helper()
+	l := r.charge.Policy.Limits[0]
+	longest := 2*l.Window + time.Duration(r.debts)*l.Window/time.Duration(l.Quota) + r.spread + algorithm.Margin
+	switch left := r.client.PTTL(r.t.Context(), r.key).Val(); {
+	case left == -1:
+		r.t.Fatalf("the key lives for ever:\n%s", r)
+	case left > longest:
+		r.t.Fatalf("the key lives for %v, want at most %v:\n%s", left, longest, r)
+	}
+}
+
+func (r *clocksRun) String() string {
+	l := r.charge.Policy.Limits[0]
+	return fmt.Sprintf("%d per %v, %v; %s\ngot  %v %+v\nwant %v %+v\nlatest reset %d", l.Quota, l.Window, l.Algorithm, r.what,
+		r.got.Allowed, r.got.Results(), r.want.Allowed, r.want.Results(), r.reset)
+}

@@ -1,0 +1,423 @@
+package redisbackend
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+const (
+	checkEvery   = time.Second
+	checkTimeout = 250 * time.Millisecond // for a server's answer
+)
+
+// monitor asks each server about once a second, from the first use of the Backend until
+// Close, for its time and its part in replication: one round trip of TIME and INFO. What
+// is not allowed, or not understood, stays unknown.
+type monitor struct {
+	shards   []*shard
+	clock    *correctedClock
+	maxSkew  time.Duration // a warning is logged beyond it
+	observer throttler.Observer
+	log      *slog.Logger
+
+	start   sync.Once
+	first   chan struct{}   // closed after the first check of each shard
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	servers map[serverName]*checked
+}
+
+type serverName struct{ shard, server string }
+
+// checked is what the monitor knows of a server.
+type checked struct {
+	ServerState
+	of      *server // nil if it is sent no decisions
+	reading reading // means nothing unless SkewKnown
+	skewed  bool    // a warning was logged
+}
+
+// ServerState is what a Backend knows of a server, as of its last check.
+type ServerState struct {
+	throttler.Checked
+
+	At      time.Time // of the check
+	Primary bool      // takes are sent to it
+
+	// Role is "master" or "slave", as the server reports it, and "" if it does not: the
+	// Redis user may not run INFO.
+	Role string
+
+	// LinkUp, Syncing and LastIO are a replica's: that it is connected to its primary,
+	// copies its data, and how long ago it heard of it, in whole seconds. Redis notices
+	// a silent loss of the connection only after a minute (repl-timeout); Lag and Cut
+	// do not depend on that.
+	LinkUp  bool
+	Syncing bool
+	LastIO  time.Duration
+
+	// Offset is the place in the sequence of writes that the server has reached.
+	Offset int64
+
+	// CutReason says why a replica is not asked. Nil unless Cut.
+	CutReason error
+
+	// SkewWithin is what Skew is good to.
+	SkewWithin time.Duration
+}
+
+func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o throttler.Observer, log *slog.Logger) *monitor {
+	m := &monitor{
+		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, observer: o, log: log,
+		first: make(chan struct{}), servers: make(map[serverName]*checked),
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m
+}
+
+// run begins the checks, once.
+func (m *monitor) run() {
+	m.start.Do(func() {
+		var first sync.WaitGroup
+		for _, s := range m.shards {
+			first.Add(1)
+			m.running.Go(func() { m.watch(s, first.Done) })
+		}
+		m.running.Go(func() {
+			first.Wait()
+			close(m.first)
+		})
+	})
+}
+
+// watch checks the servers of s until Close.
+func (m *monitor) watch(s *shard, checkedOnce func()) {
+	m.check(s)
+	checkedOnce()
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			m.check(s)
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}
+
+// close ends the checks, and waits for those that are being made.
+func (m *monitor) close() {
+	m.cancel()
+	m.start.Do(func() { close(m.first) }) // none begins any more
+	m.running.Wait()
+}
+
+// check checks the servers of s: the primary first, because replicas are compared with
+// what it had before.
+func (m *monitor) check(s *shard) {
+	began := time.Now()
+	answers, all := m.askNodes(s.line.client, "primary", true)
+	for _, a := range answers {
+		s.writes.add(a.replication, a.asked)
+		m.record(s, s.serverOf(a.server), a)
+	}
+	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
+	m.correctClock()
+	var checks sync.WaitGroup
+	var some atomic.Bool // not all of the replicas
+	for _, r := range s.replicas {
+		checks.Go(func() {
+			if !m.checkReplica(s, r) {
+				some.Store(true)
+			}
+		})
+	}
+	checks.Wait()
+	if all && !some.Load() {
+		m.forget(s.name, began)
+	}
+}
+
+// checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
+// must be well as a whole, since a peek may reach each of its replicas. It reports whether
+// the servers that r stands for are known.
+func (m *monitor) checkReplica(s *shard, r *line) bool {
+	name := r.server.name()
+	answers, known := m.askNodes(r.client, name, false)
+	current := len(answers) > 0
+	for _, a := range answers {
+		if a.err == nil {
+			a.lag, a.cut = s.writes.lag(a.replication, time.Now())
+		}
+		current = current && a.err == nil && a.cut == nil
+		var of *server
+		if a.server == name {
+			of = r.server
+		}
+		m.record(s, of, a)
+	}
+	r.server.current.Store(current)
+	return known
+}
+
+// serverOf returns the server that s sends takes to under that name, or nil.
+func (s *shard) serverOf(name string) *server {
+	if name == s.line.server.name() {
+		return s.line.server
+	}
+	if l, ok := s.byNode.Load(name); ok {
+		return l.(*line).server
+	}
+	return nil
+}
+
+func (s *server) name() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known.Server
+}
+
+// answer is a server's answer to a check.
+type answer struct {
+	server  string
+	primary bool
+	asked   time.Time
+	err     error
+
+	reading     reading // if timed
+	timed       bool
+	replication replication
+
+	lag time.Duration // of a replica
+	cut error
+}
+
+// askNodes asks the server that c speaks to or, of a cluster, all primaries or replicas,
+// if they are known.
+func (m *monitor) askNodes(c client, name string, primaries bool) (answers []answer, known bool) {
+	nodes, err := m.nodesOf(c, name, primaries)
+	if err != nil {
+		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
+	}
+	answers = make([]answer, len(nodes))
+	var all sync.WaitGroup
+	for i, n := range nodes {
+		all.Go(func() {
+			answers[i] = m.ask(n.client)
+			answers[i].server, answers[i].primary = n.name, primaries
+		})
+	}
+	all.Wait()
+	return answers, true
+}
+
+// node is one server.
+type node struct {
+	name   string
+	client client
+}
+
+// nodesOf returns the servers that c speaks to. A proxy counts as one.
+func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error) {
+	var forEach func(context.Context, func(context.Context, *redis.Client) error) error
+	switch of := c.UniversalClient.(type) {
+	case *redis.ClusterClient:
+		if forEach = of.ForEachSlave; primaries {
+			forEach = of.ForEachMaster
+		}
+	case *redis.Ring:
+		forEach = of.ForEachShard
+	default:
+		return []node{{name, c}}, nil
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+	defer cancel()
+	found := make(chan node, 1024) // more than a cluster has
+	err := c.within(ctx, func() error {
+		return forEach(ctx, func(_ context.Context, n *redis.Client) error {
+			select {
+			case found <- node{n.Options().Addr, client{n, c.keepsDeadlines}}:
+			default:
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]node, len(found))
+	for i := range nodes {
+		nodes[i] = <-found
+	}
+	return nodes, nil
+}
+
+// ask asks one server.
+func (m *monitor) ask(c client) (a answer) {
+	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+	defer cancel()
+	now := redis.NewTimeCmd(ctx, "time")
+	info := redis.NewStringCmd(ctx, "info", "replication")
+	a.asked = time.Now()
+	asked := m.clock.own.Now()
+	err := c.within(ctx, func() error {
+		pipe := c.Pipeline()
+		_, _ = pipe.Process(ctx, now), pipe.Process(ctx, info) // queues them
+		_, err := pipe.Exec(ctx)
+		return err
+	})
+	if err != nil && ctx.Err() != nil {
+		a.err = err // the commands may be on their way: do not read them
+		return a
+	}
+	answered := m.clock.own.Now()
+	if t, err := now.Result(); err == nil {
+		a.reading, a.timed = newReading(asked, answered, t), true
+	} else if !isDenied(err) {
+		a.err = err
+	}
+	if text, err := info.Result(); err == nil {
+		a.replication = parseReplication(text)
+	} else if !isDenied(err) {
+		a.err = err
+	}
+	return a
+}
+
+// isDenied reports whether a server is well, but does not run a command: the user may
+// not, or a proxy does not know it.
+func isDenied(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR")
+}
+
+// record makes a what is known of a server, and reports it. of is where its breaker is,
+// or nil if it is sent no decisions.
+func (m *monitor) record(in *shard, of *server, a answer) {
+	if m.ctx.Err() != nil {
+		return // Close ended the question
+	}
+	m.mu.Lock()
+	name := serverName{in.name, a.server}
+	s := m.servers[name]
+	if s == nil {
+		s = new(checked)
+		m.servers[name] = s
+	}
+	switch {
+	case a.timed && s.SkewKnown:
+		s.reading = s.reading.better(a.reading)
+	case a.timed:
+		s.reading = a.reading
+	}
+	state := ServerState{
+		Checked: throttler.Checked{
+			Backend: "redisbackend", Shard: in.name, Server: a.server,
+			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, Err: a.err,
+		},
+		At: a.asked, Primary: a.primary,
+		Role: a.replication.role, LinkUp: a.replication.linkUp, Syncing: a.replication.syncing, LastIO: a.replication.lastIO, Offset: a.replication.offset,
+		CutReason: a.cut,
+	}
+	if state.SkewKnown {
+		now := m.clock.own.Now()
+		state.Skew = s.reading.skewAt(now)
+		_, state.SkewWithin = s.reading.serverAt(now)
+	}
+	s.ServerState, s.of = state, of
+	crossed := s.crosses(m.maxSkew)
+	m.mu.Unlock()
+	if crossed {
+		m.warn(&state)
+	}
+	if of != nil {
+		of.checked(func(known *throttler.Checked) {
+			if state.Open = known.Open; state.Open {
+				state.Err = known.Err
+			}
+			*known = state.Checked
+		})
+	} else if m.observer != nil {
+		m.observer.Checked(state.Checked)
+	}
+}
+
+// crosses reports whether the skew has come over limit, or is well below it again.
+func (s *checked) crosses(limit time.Duration) bool {
+	skew := s.Skew.Abs()
+	crossed := s.SkewKnown && (!s.skewed && skew > limit || s.skewed && skew <= limit*9/10)
+	s.skewed = s.skewed != crossed
+	return crossed
+}
+
+func (m *monitor) warn(s *ServerState) {
+	level, message := slog.LevelInfo, "this process' clock and a Redis server's are close again"
+	if s.Skew.Abs() > m.maxSkew {
+		level, message = slog.LevelWarn, "this process' clock and a Redis server's differ by more than what is good for rate limits; synchronize them"
+	}
+	m.log.Log(m.ctx, level, message, "backend", s.Backend, "shard", s.Shard, "server", s.Server,
+		"ahead", s.Skew.Round(time.Millisecond), "limit", m.maxSkew)
+}
+
+// forget forgets the servers of a shard that were not checked since then: those that
+// have left a cluster.
+func (m *monitor) forget(shard string, since time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.servers, func(name serverName, s *checked) bool {
+		return name.shard == shard && s.At.Before(since)
+	})
+}
+
+// correctClock corrects the clock by what is known of all primaries.
+func (m *monitor) correctClock() {
+	m.mu.Lock()
+	var readings []reading
+	for _, s := range m.servers {
+		if s.Primary && s.SkewKnown {
+			readings = append(readings, s.reading)
+		}
+	}
+	m.mu.Unlock()
+	if len(readings) > 0 {
+		m.clock.correct(readings)
+	}
+}
+
+// states returns what is known of all servers, by shard, primaries first.
+func (m *monitor) states() []ServerState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make([]ServerState, 0, len(m.servers))
+	for _, s := range m.servers {
+		if s.of != nil {
+			s.Open = s.of.breaker.Open()
+		}
+		all = append(all, s.ServerState)
+	}
+	slices.SortFunc(all, func(a, b ServerState) int {
+		if a.Primary != b.Primary && a.Shard == b.Shard {
+			if a.Primary {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
+	})
+	return all
+}

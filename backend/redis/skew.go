@@ -1,0 +1,110 @@
+package redisbackend
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+// maxCorrection is the most by which a corrected clock differs from its process'.
+const maxCorrection = 10 * time.Second
+
+// reading is a server's time, read at a time of this process' clock. Where the latter
+// has a monotonic reading, steps of the wall clock do not make it wrong.
+type reading struct {
+	at     time.Time // halfway between question and answer
+	server time.Time
+	within time.Duration // half the time between the two: server is good to that
+}
+
+func newReading(asked, answered, server time.Time) reading {
+	half := max(answered.Sub(asked), 0) / 2
+	return reading{asked.Add(half), server, half}
+}
+
+// serverAt returns the server's time at now, and what it is good to: quartz clocks
+// drift by some 20 ppm, and bad ones by 200.
+func (r reading) serverAt(now time.Time) (at time.Time, within time.Duration) {
+	passed := now.Sub(r.at)
+	return r.server.Add(passed), r.within + passed.Abs()/5000
+}
+
+// skewAt returns how far now is ahead of the server.
+func (r reading) skewAt(now time.Time) time.Duration {
+	at, _ := r.serverAt(now)
+	return now.Round(0).Sub(at)
+}
+
+// better returns the better of r and a newer reading. Of two that agree, it is the one
+// that is good to less: its round trip was the shorter. If they cannot both be right,
+// a clock was set, and the newer one is.
+func (r reading) better(newer reading) reading {
+	at, within := r.serverAt(newer.at)
+	if at.Sub(newer.server).Abs() > within+newer.within+time.Millisecond || newer.within <= within {
+		return newer
+	}
+	return r
+}
+
+// correctedClock is a process' clock, corrected by what its servers' clocks show. It
+// passes at the rate of the process' clock.
+type correctedClock struct {
+	own    clock.Clock
+	anchor atomic.Pointer[anchor] // nil: not corrected
+	last   atomic.Int64           // ms since the epoch: what Now returned last
+}
+
+// anchor is a corrected time, at a time of the process' clock.
+type anchor struct{ own, corrected time.Time }
+
+// Now returns the corrected time, in whole milliseconds.
+func (c *correctedClock) Now() time.Time { return time.UnixMilli(c.UnixMilli()) }
+
+// UnixMilli returns the corrected time in ms since the epoch. It does not go back, but
+// for steps that are so large that no promise holds.
+func (c *correctedClock) UnixMilli() int64 {
+	ms := c.now().UnixMilli()
+	for {
+		last := c.last.Load()
+		if ms <= last && last-ms <= maxCorrection.Milliseconds() {
+			return last
+		}
+		if c.last.CompareAndSwap(last, ms) {
+			return ms
+		}
+	}
+}
+
+func (c *correctedClock) now() time.Time {
+	a := c.anchor.Load()
+	if a == nil {
+		return c.own.Now()
+	}
+	if _, ok := c.own.(clock.System); ok {
+		return a.corrected.Add(time.Since(a.own)) // reads the monotonic clock alone, which takes half as long
+	}
+	return a.corrected.Add(c.own.Now().Sub(a.own))
+}
+
+// correct makes c show the median of the servers' times from now on. A server whose
+// clock differs too much from the process' is left out; if all are, c shows the
+// process' time.
+func (c *correctedClock) correct(readings []reading) {
+	now := c.own.Now()
+	var times []time.Time
+	for _, r := range readings {
+		if r.skewAt(now).Abs() <= maxCorrection {
+			at, _ := r.serverAt(now)
+			times = append(times, at)
+		}
+	}
+	if len(times) == 0 {
+		c.anchor.Store(nil)
+		return
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	low, high := times[(len(times)-1)/2], times[len(times)/2]
+	c.anchor.Store(&anchor{own: now, corrected: low.Add(high.Sub(low) / 2)})
+}

@@ -1,0 +1,116 @@
+package rollout_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+)
+
+// moves records the moves of a rollout.
+type moves struct {
+	throttler.Unobserved
+	mu  sync.Mutex
+	all []throttler.Moved
+}
+
+func (m *moves) Moved(e throttler.Moved) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = append(m.all, e)
+}
+
+// last returns the last event, and how many there are.
+func (m *moves) last() (e throttler.Moved, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n = len(m.all); n > 0 {
+		e = m.all[n-1]
+	}
+	return e, n
+}
+
+// A real server hangs while clients leave it: their decisions fail until it has been
+// down for Abandon, and then their counts begin again. The others are moved.
+func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
+	mc, rd := testserver.Memcached(t), testserver.Redis(t)
+	n := 0
+	for name, test := range map[string]struct {
+		open   func(*testing.T) handoff.Store
+		server interface {
+			Pause()
+			Resume()
+		}
+	}{
+		"memcached": {func(t *testing.T) handoff.Store {
+			return memcachedBackend(t, []memcachedbackend.Server{{Name: "a", Client: memcachedClient(t, mc.Addr)}}, n)
+		}, mc},
+		"redis": {func(t *testing.T) handoff.Store {
+			return redisBackend(t, []redisbackend.Shard{{Name: "a", Primary: redisClient(t, rd.Addr)}}, n)
+		}, rd},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n++
+			var events moves
+			f := newFlagged(t, "old", map[string]handoff.Store{"old": test.open(t), "new": memorybackend.New(nil)},
+				rollout.Options{Events: true, Abandon: 300 * time.Millisecond, Observer: &events})
+			// A busy machine is no hanging server, before it hangs.
+			take := func(key string, wait time.Duration) (throttler.Decision, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				defer cancel()
+				return f.Take(ctx, hourly.Charge(key))
+			}
+			for _, key := range []string{"kept", "lost"} {
+				if _, err := take(key, time.Minute); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.flip("new")
+			if d, err := take("kept", time.Minute); err != nil || d.Limit(0).Used != 2 {
+				t.Fatalf("a client that moves: used %d, %v; want 2", d.Limit(0).Used, err)
+			}
+			if e, n := events.last(); n != 1 || e != (throttler.Moved{From: "old", To: "new"}) {
+				t.Errorf("%d events, the last %+v; want one of a move", n, e)
+			}
+			test.server.Pause()
+			defer test.server.Resume()
+			failed := 0
+			for deadline := time.Now().Add(20 * time.Second); ; failed++ {
+				d, err := take("lost", 50*time.Millisecond)
+				if err == nil {
+					if d.Limit(0).Used != 1 {
+						t.Errorf("used %d, want 1: its count begins again", d.Limit(0).Used)
+					}
+					break
+				}
+				if !errors.Is(err, throttler.ErrUnavailable) || time.Now().After(deadline) {
+					t.Fatal(err)
+				}
+				if e, _ := events.last(); e.From != "old" || e.To != "new" || e.Lost || e.Err == nil {
+					t.Errorf("the last event is %+v; want that of a move that failed", e)
+				}
+			}
+			if failed < 3 {
+				t.Errorf("%d decisions failed, want those that open the breaker at least", failed)
+			}
+			if e, _ := events.last(); e != (throttler.Moved{From: "old", To: "new", Lost: true}) {
+				t.Errorf("the last event is %+v; want that of a loss", e)
+			}
+			if s := f.rollout.Stats(); s.Moved != 1 || s.Lost != 1 || s.PassedOver != 0 {
+				t.Errorf("%+v; want one moved and one lost", s)
+			}
+			if d, err := take("kept", time.Minute); err != nil || d.Limit(0).Used != 3 {
+				t.Errorf("the client that moved: used %d, %v; want 3", d.Limit(0).Used, err)
+			}
+		})
+	}
+}
