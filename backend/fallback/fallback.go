@@ -80,7 +80,7 @@ type Options struct {
 	// keys share counts. If zero, DefaultMaxKeys.
 	MaxKeys int
 
-	// Log receives a line when a shard stops answering, one every 10 s, and one when
+	// Log receives a line when a shard begins to fail, one every 10 s, and one when
 	// it answers again. If nil, slog.Default().
 	Log *slog.Logger
 }

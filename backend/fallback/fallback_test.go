@@ -561,6 +561,38 @@ func TestWhatIsNoOutage(t *testing.T) {
 	}
 }
 
+// poisoned is a backend that fails for one key.
+type poisoned struct{ throttler.Backend }
+
+func (b poisoned) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if r.Charges()[0].Key == "poisoned" {
+		return throttler.Decision{}, &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: errors.New("WRONGTYPE")}
+	}
+	return b.Backend.Take(ctx, r)
+}
+
+// Failures of one key do not keep the others from the backend.
+func TestOneKeyFails(t *testing.T) {
+	shared := &flaky{Backend: poisoned{memorybackend.New(nil)}}
+	b := open(t, shared, &fallback.Options{OnFailure: fallback.Local, Processes: 3})
+	th := throttler.New(b, nil)
+	shared.fails.Store(down)
+	if d, err := th.Take(t.Context(), core.Charge("alice")); err != nil || !d.Degraded {
+		t.Fatalf("got %v, %v", d, err)
+	}
+	shared.fails.Store(nil)
+	eventually(t, "the backend decides about alice", func() bool {
+		if d, err := th.Take(t.Context(), core.Charge("poisoned")); err != nil || !d.Degraded {
+			t.Fatalf("got %v, %v", d, err)
+		}
+		d, err := th.Take(t.Context(), core.Charge("alice"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !d.Degraded
+	})
+}
+
 // Counts of one decision do not push each other out of a table that is full.
 func TestDecisionsAboutMoreThanFits(t *testing.T) {
 	f := newFixture(t, 2, fallback.Options{OnFailure: fallback.Local, MaxKeys: 2})

@@ -136,7 +136,7 @@ func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 	for i := range b.table.parts {
 		p := &b.table.parts[i]
 		for _, c := range p.heldBy(o) {
-			if !o.answers.Load() || ctx.Err() != nil {
+			if o.failed.Load() || ctx.Err() != nil { // the next probe says whether to go on
 				return
 			}
 			free <- struct{}{}

@@ -34,8 +34,9 @@ type outage struct {
 	began time.Duration // as Backend.elapsed
 	probe throttler.Charge
 
-	answers atomic.Bool  // the shard has answered a probe since its last failure
-	ready   atomic.Bool  // and that was graceTime ago
+	failed  atomic.Bool  // a call has, since the last probe
+	answers atomic.Bool  // the last probe was answered
+	ready   atomic.Bool  // and so were all for graceTime
 	over    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 	stats   counters     // since the last line of log
@@ -43,8 +44,8 @@ type outage struct {
 	mu         sync.Mutex // guards what follows
 	err        error      // the last failure
 	failedAt   time.Duration
-	silent     time.Duration // since when the shard has answered no probe
-	answeredAt time.Duration // the first probe since
+	silent     time.Duration // since when no probe was answered, or
+	answeredAt time.Duration // since when all were
 }
 
 // outageOf returns the outage that err, of a decision about r, belongs to. It begins
@@ -70,11 +71,8 @@ func (b *Backend) outageOf(err error, r *throttler.Request) *outage {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.answers.Swap(false) {
-		o.ready.Store(false)
-		o.silent = now
-	}
 	o.err, o.failedAt = err, now
+	o.failed.Store(true)
 	o.offset.Store(r.Now - now.Milliseconds())
 	return o
 }
@@ -88,6 +86,9 @@ func (o *outage) cause() error {
 
 // silence returns for how long the shard has answered no probe.
 func (o *outage) silence() time.Duration {
+	if o.answers.Load() {
+		return 0
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.elapsed() - o.silent
@@ -101,7 +102,8 @@ func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Millisecon
 var probePolicy = &throttler.Policy{Name: "weir/probe", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Second}}}
 
 // watch probes the shard, and hands over to it what it has missed, until it has
-// answered for quietTime.
+// not failed for quietTime. Only a probe says that the shard does not answer: calls
+// may fail because of one key, or now and then, and all other keys go on.
 //
 // It hands over at the first answer. The backend decides graceTime later: by then the
 // other processes have noticed the answer too, and handed over what they allowed.
@@ -118,12 +120,14 @@ func (o *outage) watch() {
 		answeredFor := o.probed()
 		if now := o.b.elapsed(); logged < 0 || answeredFor < 0 && now-logged >= logEvery {
 			logged = now
-			o.log(slog.LevelWarn, "rate limit: a shard does not answer", slog.Duration("for", (now-o.began).Round(time.Millisecond)), slog.String("error", o.cause().Error()))
+			o.log(slog.LevelWarn, "rate limit: a shard fails", slog.Duration("for", (now-o.began).Round(time.Millisecond)), slog.String("error", o.cause().Error()))
 		}
 		if answeredFor < 0 {
 			continue
 		}
-		o.ready.Store(answeredFor >= graceTime)
+		if answeredFor >= graceTime {
+			o.ready.Store(true)
+		}
 		o.b.handOverAll(o.b.closed, o)
 		if o.b.end(o) {
 			return
@@ -132,22 +136,28 @@ func (o *outage) watch() {
 }
 
 // probed returns for how long the shard has answered, or -1. It probes the shard if it
-// did not.
+// did not, or if a call has failed since.
 func (o *outage) probed() time.Duration {
-	if !o.answers.Load() {
+	answered := o.answers.Load()
+	if failed := o.failed.Swap(false); failed || !answered {
 		ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
 		defer cancel()
-		if !o.asks(ctx) {
-			return -1
-		}
-		o.mu.Lock()
-		o.answeredAt = o.b.elapsed()
-		o.mu.Unlock()
-		o.answers.Store(true)
+		answered = o.asks(ctx)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.b.elapsed() - o.answeredAt
+	now := o.b.elapsed()
+	switch before := o.answers.Swap(answered); {
+	case before && !answered:
+		o.ready.Store(false)
+		o.silent = now
+	case !before && answered:
+		o.answeredAt = now
+	}
+	if !answered {
+		return -1
+	}
+	return now - o.answeredAt
 }
 
 // asks reports whether the shard makes charges.
@@ -161,7 +171,7 @@ func (o *outage) finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if o.answers.Load() || o.asks(ctx) {
-		o.answers.Store(true)
+		o.failed.Store(false)
 		o.ready.Store(true)
 		o.b.handOverAll(ctx, o)
 	}
