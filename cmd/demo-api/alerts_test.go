@@ -18,7 +18,13 @@ import (
 // say so, and to say when it is over.
 func TestAlertsFire(t *testing.T) {
 	server := testserver.Redis(t)
-	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}]}\non_failure: closed\n", server.Addr))
+	d := startDemo(t, fmt.Sprintf(`
+backend: redis
+redis: {shards: [{name: a, primary: %s}]}
+on_failure: local
+processes: 1
+policies: {search: {limits: [{quota: 1000, window: 1s}], on_failure: closed}}
+`, server.Addr))
 	rules, err := os.ReadFile("../../prom/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +49,7 @@ scrape_configs:
 				return
 			case <-time.After(10 * time.Millisecond):
 				_, _ = d.try("GET", "/repos/acme/rockets")
+				_, _ = d.try("GET", "/search?q=weir")
 			}
 		}
 	})
@@ -50,7 +57,7 @@ scrape_configs:
 	defer close(stop)
 
 	// Others may fire too, if the machine is busy.
-	alerts := []string{"WeirDecisionsFail", "WeirServerDown"}
+	alerts := []string{"WeirServerDown", "WeirDecisionsFail", "WeirDecisionsDegraded"}
 	fire := func(want bool) func() bool {
 		return func() bool {
 			firing := p.firing()
