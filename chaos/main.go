@@ -130,6 +130,8 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 }
 
 // peek returns what a key has used.
-func peek(ctx context.Context, b *redisbackend.Backend, key int) (throttler.Decision, error) {
+func peek(b *redisbackend.Backend, key int) (throttler.Decision, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	return throttler.New(b, nil).Peek(ctx, chargeOf(key))
 }

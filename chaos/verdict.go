@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -334,7 +333,7 @@ func (s *stack) finalCounts() (used map[int]int64, shardOf func(int) string, err
 	defer done()
 	used = make(map[int]int64)
 	for key := windowKeys; key < windowKeys+exactKeys; key++ {
-		d, err := peek(context.Background(), b, key)
+		d, err := peek(b, key)
 		if err != nil {
 			return nil, nil, err
 		}

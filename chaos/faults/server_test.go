@@ -170,10 +170,7 @@ func testRestart(t *testing.T, r *rig, restart func() func()) {
 			undo()
 		}
 	}) {
-		d, err := r.direct.Peek(t.Context(), a.Charge)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := r.count(t, a)
 		delete(a.windows, a.reset)
 		if len(a.windows) > 1 {
 			t.Errorf("%s: %d windows were opened after one restart", a.Key, len(a.windows))

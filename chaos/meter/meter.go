@@ -40,9 +40,10 @@ func Start() *Meter {
 			case <-time.After(nap):
 			}
 			m.mu.Lock()
-			m.slept += m.overslept()
+			now := time.Now() // one instant, or a stop in between would be lost
+			m.slept += m.overslept(now)
+			m.awake = now
 			m.sample()
-			m.awake = time.Now()
 			m.mu.Unlock()
 		}
 	})
@@ -50,8 +51,8 @@ func Start() *Meter {
 }
 
 // overslept returns how long the meter's goroutine should have been awake by now.
-func (m *Meter) overslept() time.Duration {
-	if over := time.Since(m.awake) - nap; over > noise {
+func (m *Meter) overslept(now time.Time) time.Duration {
+	if over := now.Sub(m.awake) - nap; over > noise {
 		return over
 	}
 	return 0
@@ -81,17 +82,18 @@ func (m *Meter) sample() {
 // at most, because threads that wait at the same time count one by one.
 func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
-	slept, delayed := m.slept+m.overslept(), m.delayed
-	m.mu.Unlock()
 	began := time.Now()
+	slept, delayed := m.slept+m.overslept(began), m.delayed
+	m.mu.Unlock()
 	return func() (took, stalled time.Duration) {
-		if took = time.Since(began); took <= may {
+		now := time.Now()
+		if took = now.Sub(began); took <= may {
 			return took, 0
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.sample()
-		return took, min(took, max(m.slept+m.overslept()-slept, m.delayed-delayed))
+		return took, min(took, max(m.slept+m.overslept(now)-slept, m.delayed-delayed))
 	}
 }
 
