@@ -52,11 +52,12 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		return nil, n, err
 	}
 	it.own = byKey(keys[1:], items[1:])
-	changed := false
+	changed, left := false, true
 	for i, j := range jobs[:n] {
 		if j.isCanceled() {
 			continue
 		}
+		left = false
 		var c bool
 		c, j.err = j.change(it)
 		changed = changed || c
@@ -64,6 +65,9 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 			n = i + 1
 			break
 		}
+	}
+	if left {
+		s.breaker.Record(nil) // as no caller does
 	}
 	if !changed {
 		return it, n, nil

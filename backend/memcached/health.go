@@ -15,7 +15,8 @@ import (
 //	A decision fails if its connection breaks or cannot be made, if the server
 //	replies with an error or not in the protocol, or if the decision's deadline
 //	passes 20 ms or more after it was sent. A cancel and a shorter deadline say
-//	nothing, but an exchange has 20 ms for its reply, and fails without one.
+//	nothing; but an exchange has 20 ms for its reply, and if all of its callers have
+//	left, it counts in their place.
 
 // minWait is the time without a reply that counts. It is measured to the deadline,
 // not to when the caller noticed: a busy host is no hanging server.

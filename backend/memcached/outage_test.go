@@ -184,43 +184,6 @@ func TestWaitingDecisionsFailWhenTheBreakerOpens(t *testing.T) {
 	server.Resume()
 }
 
-// What its caller ends says nothing about a server that replies.
-func TestCallersThatLeaveDoNotOpenTheBreaker(t *testing.T) {
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, testserver.Memcached(t).Addr)}}, nil)
-	th := throttler.New(b, nil)
-	policy := perHour(100)
-	left := 0
-	for i := range 500 {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%100)*time.Microsecond)
-		if i%2 == 0 {
-			go cancel()
-		}
-		_, err := th.Take(ctx, policy.Charge(fmt.Sprint("key", i%10)))
-		cancel()
-		switch {
-		case errors.Is(err, breaker.ErrOpen):
-			t.Fatalf("call %d: %v", i, err)
-		case err != nil:
-			left++
-		}
-	}
-	if left < 100 {
-		t.Errorf("%d callers left early: the test tests nothing", left)
-	}
-}
-
-// Callers that never wait long enough to tell leave it to their exchange.
-func TestImpatientCallersOpenTheBreaker(t *testing.T) {
-	server := testserver.Memcached(t)
-	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
-	th := throttler.New(b, nil)
-	server.Pause()
-	defer server.Resume()
-	await(t, "its breaker opens", func() bool {
-		return errors.Is(takeFor(t, th, time.Millisecond, perHour(100).Charge("alice")), breaker.ErrOpen)
-	})
-}
-
 // No context without a deadline waits for ever.
 func TestDeadlineOfItsOwn(t *testing.T) {
 	server := testserver.Memcached(t)

@@ -92,8 +92,14 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 					}
 					break
 				}
-				if !errors.Is(err, throttler.ErrUnavailable) || time.Now().After(deadline) {
+				if time.Now().After(deadline) {
 					t.Fatal(err)
+				}
+				if !errors.Is(err, throttler.ErrUnavailable) {
+					if !errors.Is(err, context.DeadlineExceeded) {
+						t.Fatal(err)
+					}
+					continue // on a busy machine, before anything was sent
 				}
 				if e, _ := events.last(); e.From != "old" || e.To != "new" || e.Lost || e.Err == nil {
 					t.Errorf("the last event is %+v; want that of a move that failed", e)

@@ -1,0 +1,116 @@
+package memcachedbackend
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/throttler"
+)
+
+// slowServer runs f with a throttler over one server that has no items and replies
+// after a while, in virtual time.
+func slowServer(t *testing.T, wait time.Duration, f func(*testing.T, *Backend, *throttler.Throttler)) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewClient("pipe:1")
+		c.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				for lines := bufio.NewScanner(server); lines.Scan(); {
+					reply := "STORED\r\n" // after the value
+					switch {
+					case strings.HasPrefix(lines.Text(), "gets "):
+						reply = "END\r\n"
+					case strings.HasPrefix(lines.Text(), "add "):
+						continue
+					}
+					time.Sleep(wait)
+					if _, err := fmt.Fprint(server, reply); err != nil {
+						return
+					}
+				}
+			}()
+			return client, nil
+		}
+		b, err := New([]Server{{Name: "a", Client: c}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, b, throttler.New(b, nil))
+		b.Close()
+		time.Sleep(DefaultDeadline) // exchanges end
+		_ = c.Close()
+		time.Sleep(time.Hour) // the server's do
+	})
+}
+
+// opens takes n times, once every 30 ms, and reports whether the breaker has opened.
+// Each caller leaves after a time, by its deadline or by a cancel.
+func opens(t *testing.T, th *throttler.Throttler, n int, leave time.Duration, cancels bool) bool {
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
+	for range n {
+		ctx, cancel := context.WithTimeout(t.Context(), leave)
+		if cancels {
+			cancel()
+			ctx, cancel = context.WithCancel(t.Context())
+			time.AfterFunc(leave, cancel)
+		}
+		_, err := th.Take(ctx, p.Charge("alice"))
+		cancel()
+		if errors.Is(err, breaker.ErrOpen) {
+			return true
+		}
+		time.Sleep(30 * time.Millisecond)
+	}
+	return false
+}
+
+func TestWhatOpensTheBreaker(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name         string
+		reply, leave time.Duration
+		cancels      bool
+		want         bool
+	}{
+		{"replies at once", 0, 50 * ms, false, false},
+		{"callers with tiny deadlines, of a server that replies", 5 * ms, 1 * ms, false, false},
+		{"callers that cancel, of a server that replies", 5 * ms, 1 * ms, true, false},
+		{"callers that leave before it says something", 19 * ms, 15 * ms, false, false},
+		{"callers that waited long enough", 40 * ms, 25 * ms, false, true},
+		{"callers with tiny deadlines, of a server that is silent", time.Minute, 1 * ms, false, true},
+		{"callers that cancel, of a server that is silent", time.Minute, 1 * ms, true, true},
+		{"callers with deadlines, of a server that is silent", time.Minute, 50 * ms, false, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			slowServer(t, test.reply, func(t *testing.T, _ *Backend, th *throttler.Throttler) {
+				if got := opens(t, th, 200, test.leave, test.cancels); got != test.want {
+					t.Errorf("the breaker opened: %t, want %t", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// Two exchanges in a row that are slow do not open the breaker if one in between was
+// not, although nobody waited for it.
+func TestExchangesWithoutCallersCount(t *testing.T) {
+	slowServer(t, 5*time.Millisecond, func(t *testing.T, b *Backend, th *throttler.Throttler) {
+		s, down := b.servers[0], errors.New("down")
+		for range 10 {
+			s.breaker.Record(down)
+			s.breaker.Record(down)
+			if opens(t, th, 5, time.Millisecond, false) {
+				t.Fatal("the breaker opened")
+			}
+		}
+	})
+}
