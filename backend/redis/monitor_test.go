@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -59,11 +60,21 @@ type replicated struct {
 func newReplicated(t *testing.T) *replicated {
 	r := &replicated{policy: policy("core", perHour(100)), primary: testserver.Redis(t)}
 	r.replica, r.link = replicaOver(t, r.primary)
-	r.bench = newBench(t, newClient(t, r.primary.Addr), newClient(t, r.replica.Addr))
+	r.client = newClient(t, r.primary.Addr)
+	r.over(t, newClient(t, r.replica.Addr))
 	r.take(t, 10)
 	r.follow(t)
 	r.backend.Check()
 	return r
+}
+
+// over gives r a backend of its own, which waits for the replica however long it takes.
+func (r *replicated) over(t *testing.T, replica redis.UniversalClient) {
+	t.Helper()
+	r.backend = newBackend(t, []redisbackend.Shard{{Name: "a", Primary: r.client, Replicas: []redis.UniversalClient{replica}}},
+		&redisbackend.Options{ReplicaTimeout: 20 * time.Second})
+	r.clock = clock.NewManual(t0)
+	r.Throttler = throttler.New(r.backend, &throttler.Options{Clock: r.clock})
 }
 
 func (r *replicated) take(t *testing.T, cost int64) {
@@ -136,9 +147,7 @@ func TestPeekAsksAReplicaThatIsCurrent(t *testing.T) {
 
 func TestReplicaIsNotAskedBeforeItsFirstCheck(t *testing.T) {
 	r := newReplicated(t)
-	fresh := newBench(t, r.client, newClient(t, r.replica.Addr))
-	fresh.clock.Set(t0)
-	r.bench = fresh
+	r.over(t, newClient(t, r.replica.Addr))
 	r.peeks(t, 10, false)
 	r.backend.Check()
 	r.peeks(t, 10, true)
@@ -218,9 +227,7 @@ func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, *target.Load())
 	}
 	either := connect(t, o)
-	clk := r.clock
-	r.bench = newBench(t, r.client, either)
-	r.Throttler = throttler.New(r.backend, &throttler.Options{Clock: clk})
+	r.over(t, either)
 	followed := newClient(t, well.Addr)
 	key := r.backend.Locate(r.policy.Charge("alice")).Key
 	eventually(t, "the other replica to catch up", func() bool {
@@ -262,7 +269,7 @@ func TestReplicasOfACluster(t *testing.T) {
 		Name:     "a",
 		Primary:  newClusterClient(t, servers, redis.ClusterOptions{}),
 		Replicas: []redis.UniversalClient{newClusterClient(t, servers, redis.ClusterOptions{ReadOnly: true})},
-	}}, nil)
+	}}, &redisbackend.Options{ReplicaTimeout: 20 * time.Second})
 	th, p := throttler.New(b, nil), policy("core", perHour(100))
 	peek := func(onReplica bool) {
 		t.Helper()
@@ -286,7 +293,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	})
 	peek(true)
 	replica.Pause()
-	b.Check()
+	b.CheckHung()
 	replica.Resume()
 	peek(false)
 }
@@ -304,7 +311,7 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 		if !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("peek: %v, error %v; want one that wraps ErrUnavailable", d, err)
 		}
-		r.backend.Check()
+		r.backend.CheckHung()
 		r.isCut(t, "its primary does not answer")
 	}
 	if all := r.backend.Servers(); all[0].Err == nil {
