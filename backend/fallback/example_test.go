@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"log/slog"
 	"time"
 
 	"github.com/weir-go/weir/backend/fallback"
@@ -21,7 +20,6 @@ func Example() {
 		OnFailure: fallback.Local,
 		Policies:  map[string]fallback.Choice{"auth.createToken": fallback.Closed},
 		Processes: 3,
-		Log:       slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -1,0 +1,66 @@
+package fallback_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// TestNothingIsLostOrDoubled takes and refunds from many goroutines while the backend
+// fails and answers, always without having made the charge. In the end it counts exactly
+// what was allowed and not refunded.
+func TestNothingIsLostOrDoubled(t *testing.T) {
+	f := newFixture(t, 3, local)
+	p := policy("core", throttler.Limit{Quota: 3 << 40, Window: 24 * time.Hour}, throttler.Limit{Quota: 3 << 40, Window: time.Hour, Algorithm: throttler.SlidingWindow})
+	const keys = 5
+	var allowed [keys]atomic.Int64
+	var done atomic.Bool
+	var all sync.WaitGroup
+	for g := range 12 {
+		all.Go(func() {
+			for i := 0; !done.Load(); i++ {
+				key := (g + i) % keys
+				c := p.Charge(fmt.Sprint("key", key))
+				c.Cost = int64(1 + i%3)
+				process := f.processes[(g+i)%3]
+				d, err := process.Take(t.Context(), c)
+				if err != nil || !d.Allowed {
+					t.Errorf("got %v, %v", d, err)
+					return
+				}
+				allowed[key].Add(c.Cost)
+				if i%7 == 0 { // what costs more is charged, here or there
+					if _, err := process.Settle(t.Context(), d, c.Cost+2); err == nil {
+						allowed[key].Add(2)
+					}
+				}
+				time.Sleep(50 * time.Microsecond)
+			}
+		})
+	}
+	for i := range 6 {
+		f.fail([]*failure{down, refusing}[i%2])
+		time.Sleep(100 * time.Millisecond)
+		f.fail(nil)
+		time.Sleep(time.Duration(i) * 150 * time.Millisecond) // from within to beyond the time of the hand-over
+	}
+	done.Store(true)
+	all.Wait()
+	f.recover()
+	for key := range keys {
+		if got, want := f.used(p, fmt.Sprint("key", key)), allowed[key].Load(); got != want {
+			t.Errorf("key %d: the backend counts %d, and %d were allowed", key, got, want)
+		}
+	}
+	for i, b := range f.backends {
+		s := b.Stats()
+		t.Logf("process %d: %+v", i, s)
+		if s.Local == 0 || s.Lost != 0 {
+			t.Errorf("process %d: got %+v, want local decisions, and nothing lost", i, s)
+		}
+	}
+}
