@@ -47,9 +47,9 @@ func TestDecisionsAreAllOrNothing(t *testing.T) {
 func TestDecisionAllocatesItsStatuses(t *testing.T) {
 	r, states := chain()
 	for i := range r.Charges() {
-		r.Charges()[i].Policy = &throttler.Policy{Name: r.Charges()[i].Policy.Name, Limits: []throttler.Limit{
-			{Quota: 1 << 40, Window: time.Hour}, {Quota: 1 << 40, Window: time.Hour, Algorithm: throttler.TokenBucket},
-		}}
+		p := *r.Charges()[i].Policy
+		p.Limits = []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}, {Quota: 1 << 40, Window: time.Hour, Algorithm: throttler.TokenBucket}}
+		r.Charges()[i].Policy = &p
 	}
 	algorithm.Take(r, states)
 	if n := testing.AllocsPerRun(100, func() {

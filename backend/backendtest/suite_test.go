@@ -306,15 +306,18 @@ var mutants = []struct {
 		}}},
 	{"ignores partitions", onePartition, renamed(func(c *throttler.Charge) { c.Partition = "" })},
 	{"ignores the policy's name", opaqueKeys, renamed(func(c *throttler.Charge) {
-		c.Policy = &throttler.Policy{Name: "any", Limits: c.Policy.Limits}
+		p := *c.Policy
+		p.Name, c.Policy = "any", &p
 	})},
 	{"glues names by a colon", opaqueKeys, renamed(func(c *throttler.Charge) {
-		c.Key = c.Policy.Name + ":" + c.Partition + ":" + c.Key
-		c.Partition, c.Policy = "any", &throttler.Policy{Name: "any", Limits: c.Policy.Limits}
+		p := *c.Policy
+		c.Key = p.Name + ":" + c.Partition + ":" + c.Key
+		p.Name, c.Partition, c.Policy = "any", "any", &p
 	})},
 	{"glues names by nothing", opaqueKeys, renamed(func(c *throttler.Charge) {
-		c.Key = c.Policy.Name + c.Partition + c.Key
-		c.Partition, c.Policy = "any", &throttler.Policy{Name: "any", Limits: c.Policy.Limits}
+		p := *c.Policy
+		c.Key = p.Name + c.Partition + c.Key
+		p.Name, c.Partition, c.Policy = "any", "any", &p
 	})},
 	{"cuts keys at 250 bytes", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key = c.Key[:min(len(c.Key), 250)] })},
 	{"cuts keys at NUL", opaqueKeys, renamed(func(c *throttler.Charge) { c.Key, _, _ = strings.Cut(c.Key, "\x00") })},
@@ -328,7 +331,9 @@ var mutants = []struct {
 // cut returns d without all that follows the first limit of its first charge.
 func cut(d throttler.Decision) throttler.Decision {
 	c := d.Charges()[0]
-	c.Policy = &throttler.Policy{Name: c.Policy.Name, Limits: c.Policy.Limits[:1]}
+	p := *c.Policy
+	p.Limits = p.Limits[:1]
+	c.Policy = &p
 	r := throttler.NewDecision(throttler.NewRequest(d.At().UnixMilli(), c))
 	r.Allowed = d.Allowed
 	r.Results()[0] = d.Results()[0]
