@@ -239,6 +239,7 @@ func (r *run) judgeWindows(v *verdict) {
 			v.over += admitted - quota
 		}
 		if admitted > bound {
+			v.beyond += admitted - bound
 			v.breaks("key %d: %d were admitted until %d, of a quota of %d; at most %d can be explained by counts that were lost", k.key, admitted, k.reset, quota, bound)
 		}
 	}
