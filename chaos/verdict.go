@@ -113,7 +113,7 @@ type verdict struct {
 	latest                   time.Duration // after its deadline, without what the machine stalled
 
 	windows, overWindows int   // in which something was charged; in which more than the quota
-	over                 int64 // units beyond quotas
+	over, beyond         int64 // units above quotas; above what lost counts explain
 
 	rows   []row // of the faults
 	broken []string
