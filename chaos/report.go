@@ -31,10 +31,10 @@ func (v *verdict) print(to io.Writer, r *run) {
 decisions         %d in %.0f s: %d allowed, %d refused, %d peeks, %d degraded
 failed            %d whose outcome is unknown, %d that were not sent; %d more died with their process
 longest decision  %s; without what the machine stalled, at most %s after the deadline of %v
-over the quota    %d units in %d of %d windows, all while their shard lost counts
+over the quota    %d units in %d of %d windows; %d above what lost counts explain
 `,
 		answered+v.unknown+v.unsent, seconds, v.allowed, v.refused, v.peeked, v.degraded,
-		v.unknown, v.unsent, v.killed, short(v.longest), short(max(v.latest, 0)), deadline, v.over, v.overWindows, v.windows)
+		v.unknown, v.unsent, v.killed, short(v.longest), short(max(v.latest, 0)), deadline, v.over, v.overWindows, v.windows, v.beyond)
 	if len(v.broken) == 0 {
 		fmt.Fprintln(to, "all invariants hold")
 		return

@@ -113,7 +113,7 @@ type verdict struct {
 	latest                   time.Duration // after its deadline, without what the machine stalled
 
 	windows, overWindows int   // in which something was charged; in which more than the quota
-	over                 int64 // units beyond quotas
+	over, beyond         int64 // units above quotas; above what lost counts explain
 
 	rows   []row // of the faults
 	broken []string
@@ -239,6 +239,7 @@ func (r *run) judgeWindows(v *verdict) {
 			v.over += admitted - quota
 		}
 		if admitted > bound {
+			v.beyond += admitted - bound
 			v.breaks("key %d: %d were admitted until %d, of a quota of %d; at most %d can be explained by counts that were lost", k.key, admitted, k.reset, quota, bound)
 		}
 	}
