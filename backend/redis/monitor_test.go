@@ -353,8 +353,7 @@ func TestChecksThatAreDenied(t *testing.T) {
 		}
 		o := patient(addr)
 		o.Username, o.Password = "weir", "secret"
-		c := connect(t, o)
-		return c
+		return connect(t, o)
 	}
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: login(r.primary.Addr), Replicas: []redis.UniversalClient{login(r.replica.Addr)}}}, nil)
 	r.backend, r.Throttler = b, throttler.New(b, &throttler.Options{Clock: r.clock})

@@ -101,22 +101,20 @@ func newObserved(t *testing.T, c redis.UniversalClient, options redisbackend.Opt
 
 // quick returns the recommended settings.
 func quick(t *testing.T, addr string) *redis.Client {
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return connect(t, &redis.UniversalOptions{Addrs: []string{addr}}).(*redis.Client)
 }
 
 // A server that accepts connections and never answers costs a few decisions their
 // deadlines, a few connections, and no more.
 func TestSilentServer(t *testing.T) {
 	for _, callers := range []int{1, 64} {
-		for name, options := range map[string]func(string) *redis.Options{
-			"recommended": redisbackend.ClientOptions,
-			"plain":       func(addr string) *redis.Options { return &redis.Options{Addr: addr} },
+		for name, client := range map[string]func(*testing.T, string) *redis.Client{
+			"recommended": quick,
+			"plain":       func(_ *testing.T, addr string) *redis.Client { return redis.NewClient(&redis.Options{Addr: addr}) },
 		} {
 			t.Run(fmt.Sprintf("%s/%d callers", name, callers), func(t *testing.T) {
 				addr, accepted := silent(t)
-				c := redis.NewClient(options(addr))
+				c := client(t, addr)
 				t.Cleanup(func() { _ = c.Close() })
 				b, e := newObserved(t, c, redisbackend.Options{})
 				p := policy("core", perHour(1<<30))
@@ -240,9 +238,8 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 // once a second after a dial that failed.
 func TestRestarts(t *testing.T) {
 	server := testserver.Redis(t)
-	o := redisbackend.ClientOptions(server.Addr) // those of NewClient have no such delay
-	o.PoolSize, o.ReadTimeout = 1, 20*time.Second
-	c := redis.NewClient(o)
+	// Clients of redisbackend.NewClient have no such delay.
+	c := redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, PoolSize: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b, e := newObserved(t, c, redisbackend.Options{})
 	p := policy("core", perHour(100))
