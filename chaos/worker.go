@@ -99,7 +99,10 @@ func (w work) environ() string {
 func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) {
 	var clients []redis.UniversalClient
 	client := func(addr string) redis.UniversalClient {
-		c := redis.NewClient(redisbackend.ClientOptions(addr))
+		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+		if err != nil {
+			panic(err) // of no addresses
+		}
 		clients = append(clients, c)
 		return c
 	}

@@ -14,7 +14,11 @@ import (
 
 // While no root answers, a process decides by itself.
 func ExampleNew() {
-	client := redis.NewClient(redisbackend.ClientOptions("127.0.0.1:6379"))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"127.0.0.1:6379"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer client.Close()
 	roots := []synced.Root{{Name: "a", Client: client}}
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{

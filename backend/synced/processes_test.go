@@ -56,7 +56,10 @@ func work(text string, stdin io.Reader, stdout io.Writer) {
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		panic(err)
 	}
-	client := redis.NewClient(redisbackend.ClientOptions(j.Addr))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{j.Addr}})
+	if err != nil {
+		panic(err)
+	}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
 	b, err := New([]Root{{"root", client}}, []*throttler.Policy{policy}, nil)
 	if err != nil {

@@ -13,9 +13,12 @@ import (
 	"github.com/weir-go/weir/internal/testserver"
 )
 
-func redisClient(t testing.TB, addr string) *redis.Client {
+func redisClient(t testing.TB, addr string) redis.UniversalClient {
 	t.Helper()
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

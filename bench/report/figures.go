@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/bench/peers"
-	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
+	"github.com/weir-go/weir/internal/plot"
 )
 
 // Figures returns the SVG files of a run, by name.

@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
+	"github.com/weir-go/weir/internal/plot"
 )
 
 // growthRows are what grows, and in what it is measured.

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/bench/result"
+	"github.com/weir-go/weir/internal/plot"
 )
 
 // BareHandler is the peer, in rows of middlewares, that has no middleware.

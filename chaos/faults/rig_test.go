@@ -87,8 +87,7 @@ func (r *rig) open(t *testing.T, store, addr string) throttler.Backend {
 		t.Cleanup(b.Close)
 		return b
 	}
-	c := redis.NewClient(redisbackend.ClientOptions(addr))
-	t.Cleanup(func() { _ = c.Close() })
+	c := newClient(t, addr)
 	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -361,4 +360,14 @@ func (c *calls) start() (end func()) {
 		c.longest = max(c.longest, took)
 		c.latest = max(c.latest, took-stalled-deadline)
 	}
+}
+
+func newClient(t *testing.T, addr string) redis.UniversalClient {
+	t.Helper()
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }

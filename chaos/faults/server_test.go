@@ -252,8 +252,7 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 	server := testserver.Redis(t)
 	r := newRig(t, "redis", server.Addr)
 	var lost lostCalls
-	client := redis.NewClient(redisbackend.ClientOptions(r.link.Addr))
-	t.Cleanup(func() { _ = client.Close() })
+	client := newClient(t, r.link.Addr).(*redis.Client)
 	client.AddHook(&lost)
 	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
 	if err != nil {

@@ -118,7 +118,10 @@ func (w Work) run() error {
 func (w Work) open() (b throttler.Backend, done func(), err error) {
 	switch w.Store {
 	case "redis":
-		c := redis.NewClient(redisbackend.ClientOptions(w.Addr))
+		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{w.Addr}})
+		if err != nil {
+			return nil, nil, err
+		}
 		b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 		return b, func() { b.Close(); _ = c.Close() }, err
 	case "memcached":
