@@ -22,6 +22,11 @@ type count struct {
 	// spoken.
 	state *algorithm.State
 
+	// spent counts, under the shares, what was allowed here and the backend may never
+	// learn of. It is nil if nothing was. Without it, a backend that answers now and
+	// then would give out a share with each of its answers.
+	spent *algorithm.State
+
 	// What is to be charged to the backend, and as what; outage is nil if nothing is.
 	outage  *outage
 	charge  throttler.Charge
@@ -37,15 +42,8 @@ type count struct {
 	pooled bool // new keys are counted here together
 }
 
-// reading is what is known of one limit.
-type reading struct {
-	used, resetAt int64 // as the backend said
-
-	// Units that were allowed here and that the backend may never learn of. They
-	// count until then, or a backend that answers now and then would have each of its
-	// answers hand out a share.
-	spent, spentUntil int64
-}
+// reading is what the backend said of one limit.
+type reading struct{ used, resetAt int64 }
 
 // units were allowed here, and are to be charged to the backend as if at that time.
 type units struct {
@@ -90,22 +88,20 @@ func (c *count) stateAt(limits []throttler.Limit, processes, now int64) *algorit
 	}
 	// Under the limits of then; the state's algorithms know what that is under others.
 	limits = c.limits
-	var shares [throttler.MaxLimits]throttler.Limit
-	var results [throttler.MaxLimits]throttler.Result
-	at := c.saidAt
-	for i := range limits {
-		shares[i] = share(&limits[i], processes)
-		r, result := &c.readings[i], &results[i]
-		if now < r.resetAt {
-			result.Used, result.ResetAt = usedOfShare(r.used, limits[i].Capacity(), shares[i].Capacity(), processes), r.resetAt
-		}
-		if now < r.spentUntil {
-			result.Used += r.spent
-			result.ResetAt = max(result.ResetAt, r.spentUntil)
-			at = now // or a bucket would have drained what was spent since
+	var buf [throttler.MaxLimits]throttler.Limit
+	var all [throttler.MaxLimits]throttler.Result
+	shares, results, at := sharesOf(buf[:0], limits, processes), all[:len(limits)], c.saidAt
+	if c.spent != nil {
+		c.spent.Evaluate(shares, 0, now, results)
+		at = now // or a bucket would have drained what was spent since
+	}
+	for i := range results {
+		if r, result := &c.readings[i], &results[i]; now < r.resetAt {
+			result.Used += usedOfShare(r.used, limits[i].Capacity(), shares[i].Capacity(), processes)
+			result.ResetAt = max(result.ResetAt, r.resetAt)
 		}
 	}
-	s := algorithm.Resume(shares[:len(limits)], at, results[:len(limits)])
+	s := algorithm.Resume(shares, at, results)
 	c.state = &s
 	return c.state
 }
@@ -131,15 +127,15 @@ func usedOfShare(used, capacity, ofShare, processes int64) int64 {
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
-// spend notes units that the backend may never learn of.
-func (c *count) spend(cost, processes, now int64) {
-	for i := range c.readings {
-		r := &c.readings[i]
-		if now >= r.spentUntil {
-			r.spent, r.spentUntil = 0, now+int64(algorithm.Lifetime(share(&c.limits[i], processes))/time.Millisecond)
-		}
-		r.spent += cost
+// spend notes units that were allowed here and that the backend may never learn of.
+func (c *count) spend(limits []throttler.Limit, cost, processes, now int64) {
+	if c.spent == nil {
+		c.spent = new(algorithm.State)
 	}
+	var buf [throttler.MaxLimits]throttler.Limit
+	var results [throttler.MaxLimits]throttler.Result
+	c.spent.Charge(sharesOf(buf[:0], limits, processes), cost, now, results[:len(limits)])
+	c.spent.Coarsen(maxLog)
 }
 
 // Bounds of what is kept of one count.
@@ -193,15 +189,6 @@ func (c *count) forgive(cost, takenAt int64) {
 	}
 	if nearest >= 0 {
 		c.pending[nearest].cost = max(c.pending[nearest].cost-cost, 0)
-	}
-}
-
-// unspend takes back units that were noted by spend.
-func (c *count) unspend(cost, now int64) {
-	for i := range c.readings {
-		if r := &c.readings[i]; now < r.spentUntil {
-			r.spent = max(r.spent-cost, 0)
-		}
 	}
 }
 

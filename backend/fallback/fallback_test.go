@@ -413,6 +413,33 @@ func TestUnknownOutcomes(t *testing.T) {
 	}
 }
 
+// What the backend may never learn of counts until its own window ends, and not until
+// one ends that an earlier failure opened.
+func TestUnknownOutcomesOfTwoWindows(t *testing.T) {
+	f := newFixture(t, 3, local)
+	window := 10 * time.Second
+	p := policy("core", throttler.Limit{Quota: 30, Window: window, Aligned: true})
+	start := t0.Truncate(window)
+	f.clock.Set(start.Add(8 * time.Second))
+	f.fail(lost)
+	f.takes(0, 1, p, "alice")
+	f.clock.Set(start.Add(11 * time.Second))
+	if got := f.takes(0, 30, p, "alice"); got != 10 {
+		t.Fatalf("allowed %d, want a share of 10", got)
+	}
+	f.fail(nil)
+	f.takes(0, 1, p, "alice")
+	f.fail(lost)
+	f.clock.Set(start.Add(18500 * time.Millisecond))
+	if got := f.takes(0, 30, p, "alice"); got != 0 {
+		t.Errorf("allowed %d more in one window", got)
+	}
+	f.clock.Set(start.Add(20 * time.Second))
+	if got := f.takes(0, 30, p, "alice"); got != 10 {
+		t.Errorf("allowed %d in the next window, want 10", got)
+	}
+}
+
 // A hand-over that fails after it was sent is not made again.
 func TestHandOverIsMadeOnce(t *testing.T) {
 	f := newFixture(t, 1, local)

@@ -106,7 +106,7 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 	if err != nil && !nothingSent(err) {
 		b.stats.lost.Add(owed[0].cost)
 		o.stats.lost.Add(owed[0].cost)
-		c.spend(owed[0].cost, b.processes, now)
+		c.spend(charge.Policy.Limits, owed[0].cost, b.processes, owed[0].at)
 		owed = owed[1:]
 	}
 	c.pending = append(owed, c.pending...)

@@ -83,7 +83,7 @@ func (b *Backend) charge(known *count, c *throttler.Charge, o *outage, handOver 
 	case known.pooled:
 		b.stats.lost.Add(c.Cost)
 	case !handOver:
-		known.spend(c.Cost, b.processes, now)
+		known.spend(c.Policy.Limits, c.Cost, b.processes, now)
 	default:
 		b.hold(known, c, o)
 		known.owe(c.Policy.Limits, c.Cost, now, results)
@@ -273,8 +273,6 @@ func (c *count) settle(charge *throttler.Charge, cost, takenAt, now, processes i
 		c.owe(charge.Policy.Limits, more, now, results)
 	case c.outage != nil:
 		c.forgive(-more, takenAt)
-	case more < 0:
-		c.unspend(-more, now)
 	}
 }
 
