@@ -34,7 +34,10 @@ func ExampleNew() {
 // All backends and the throttler get the same observer.
 func ExampleNew_redis() {
 	var metrics throttler.Unobserved // in its place, the Observer of package prom or otel
-	client := redis.NewClient(redisbackend.ClientOptions("redis-a.internal:6379"))
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"redis-a.internal:6379"}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	shards := []redisbackend.Shard{{Name: "a", Primary: client}}
 
 	observer := throttler.Observers(metrics, weirlog.New(slog.Default(), nil))

@@ -28,7 +28,8 @@ import (
 // The zero value of DialTimeout, ReadTimeout, WriteTimeout and PoolTimeout is 1 s, of
 // MaxRetries -1 and of DialerRetries 1. ContextTimeoutEnabled and DisableIdentity are
 // always set. Other fields are go-redis's: TLSConfig, Username, Password, DB, PoolSize.
-// Dialer, if set, also does TLS. With MasterName, ReadOnly selects the replicas.
+// Dialer, if set, also does TLS. Sentinels are dialed as servers are, with
+// SentinelUsername and SentinelPassword.
 //
 // Errors name the field, and wrap throttler.ErrInvalid.
 func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
@@ -40,8 +41,8 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	switch {
 	case len(o.Addrs) == 0:
 		return nil, invalid("Addrs is empty; it must have the address of a server, or those of Sentinels or of a Cluster's nodes")
-	case o.MasterName != "" && (o.IsClusterMode || o.RouteByLatency || o.RouteRandomly):
-		return nil, invalid("MasterName is %q, with IsClusterMode, RouteByLatency or RouteRandomly; a Sentinel master name has no slots to route by, so leave them out", o.MasterName)
+	case o.MasterName != "" && (o.IsClusterMode || o.ReadOnly || o.RouteByLatency || o.RouteRandomly):
+		return nil, invalid("MasterName is %q, with IsClusterMode, ReadOnly, RouteByLatency or RouteRandomly; leave those out: the client of a master name is of its primary, and a replica needs a client of its own", o.MasterName)
 	case cluster && o.DB != 0:
 		return nil, invalid("DB is %d; it must be 0, because a Redis Cluster has no other", o.DB)
 	}
@@ -73,23 +74,6 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil
-}
-
-// ClientOptions returns the settings of [NewClient] for one server at addr, without the
-// bound of its replies.
-func ClientOptions(addr string) *redis.Options {
-	return &redis.Options{
-		Addr:                     addr,
-		ContextTimeoutEnabled:    true,
-		MaxRetries:               -1, // 0 would mean 3
-		DialerRetries:            1,  // 0 would mean 5, 100 ms apart
-		DialTimeout:              time.Second,
-		ReadTimeout:              time.Second,
-		WriteTimeout:             time.Second,
-		PoolTimeout:              time.Second,
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
 }
 
 // boundedDialer returns the Dialer of o, or one that dials as o says, for connections

@@ -28,7 +28,8 @@ func TestClientErrors(t *testing.T) {
 	}{
 		{nil, "Addrs is empty"},
 		{&redis.UniversalOptions{MasterName: "a"}, "Addrs is empty"},
-		{&redis.UniversalOptions{Addrs: []string{"a:1"}, MasterName: "a", RouteRandomly: true}, `MasterName is "a", with IsClusterMode, RouteByLatency or RouteRandomly`},
+		{&redis.UniversalOptions{Addrs: []string{"a:1"}, MasterName: "a", RouteRandomly: true}, `MasterName is "a", with IsClusterMode, ReadOnly, RouteByLatency or RouteRandomly`},
+		{&redis.UniversalOptions{Addrs: []string{"a:1"}, MasterName: "a", ReadOnly: true}, `a replica needs a client of its own`},
 		{&redis.UniversalOptions{Addrs: []string{"a:1", "b:1"}, DB: 2}, "DB is 2; it must be 0"},
 	} {
 		if _, err := redisbackend.NewClient(test.options); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {

@@ -19,7 +19,7 @@ import (
 
 const (
 	checkEvery   = time.Second
-	checkTimeout = 250 * time.Millisecond // for a server's answer
+	checkTimeout = 250 * time.Millisecond
 )
 
 // monitor asks each server about once a second, from the first use of the Backend until
@@ -29,6 +29,7 @@ type monitor struct {
 	shards   []*shard
 	clock    *correctedClock
 	maxSkew  time.Duration // a warning is logged beyond it
+	timeout  time.Duration // for a server's answer
 	observer throttler.Observer
 	log      *slog.Logger
 
@@ -83,7 +84,7 @@ type ServerState struct {
 
 func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o throttler.Observer, log *slog.Logger) *monitor {
 	m := &monitor{
-		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, observer: o, log: log,
+		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, timeout: checkTimeout, observer: o, log: log,
 		first: make(chan struct{}), servers: make(map[serverName]*checked),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -246,7 +247,7 @@ func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error)
 	default:
 		return []node{{name, c}}, nil
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
 	defer cancel()
 	found := make(chan node, 1024) // more than a cluster has
 	err := c.within(ctx, func() error {
@@ -270,7 +271,7 @@ func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error)
 
 // ask asks one server.
 func (m *monitor) ask(c client) (a answer) {
-	ctx, cancel := context.WithTimeout(m.ctx, checkTimeout)
+	ctx, cancel := context.WithTimeout(m.ctx, m.timeout)
 	defer cancel()
 	now := redis.NewTimeCmd(ctx, "time")
 	info := redis.NewStringCmd(ctx, "info", "replication")
@@ -303,7 +304,7 @@ func (m *monitor) ask(c client) (a answer) {
 // isDenied reports whether a server is well, but does not run a command: the user may
 // not, or a proxy does not know it.
 func isDenied(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR")
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !isFault(err)
 }
 
 // record makes a what is known of a server, and reports it. of is where its breaker is,

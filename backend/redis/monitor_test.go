@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -59,11 +60,21 @@ type replicated struct {
 func newReplicated(t *testing.T) *replicated {
 	r := &replicated{policy: policy("core", perHour(100)), primary: testserver.Redis(t)}
 	r.replica, r.link = replicaOver(t, r.primary)
-	r.bench = newBench(t, newClient(t, r.primary.Addr), newClient(t, r.replica.Addr))
+	r.client = newClient(t, r.primary.Addr)
+	r.over(t, newClient(t, r.replica.Addr))
 	r.take(t, 10)
 	r.follow(t)
 	r.backend.Check()
 	return r
+}
+
+// over gives r a backend of its own, which waits for the replica however long it takes.
+func (r *replicated) over(t *testing.T, replica redis.UniversalClient) {
+	t.Helper()
+	r.backend = newBackend(t, []redisbackend.Shard{{Name: "a", Primary: r.client, Replicas: []redis.UniversalClient{replica}}},
+		&redisbackend.Options{ReplicaTimeout: 20 * time.Second})
+	r.clock = clock.NewManual(t0)
+	r.Throttler = throttler.New(r.backend, &throttler.Options{Clock: r.clock})
 }
 
 func (r *replicated) take(t *testing.T, cost int64) {
@@ -136,9 +147,7 @@ func TestPeekAsksAReplicaThatIsCurrent(t *testing.T) {
 
 func TestReplicaIsNotAskedBeforeItsFirstCheck(t *testing.T) {
 	r := newReplicated(t)
-	fresh := newBench(t, r.client, newClient(t, r.replica.Addr))
-	fresh.clock.Set(t0)
-	r.bench = fresh
+	r.over(t, newClient(t, r.replica.Addr))
 	r.peeks(t, 10, false)
 	r.backend.Check()
 	r.peeks(t, 10, true)
@@ -217,11 +226,8 @@ func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 	o.Dialer = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, *target.Load())
 	}
-	either := redis.NewClient(o.Simple())
-	t.Cleanup(func() { _ = either.Close() })
-	clk := r.clock
-	r.bench = newBench(t, r.client, either)
-	r.Throttler = throttler.New(r.backend, &throttler.Options{Clock: clk})
+	either := connect(t, o)
+	r.over(t, either)
 	followed := newClient(t, well.Addr)
 	key := r.backend.Locate(r.policy.Charge("alice")).Key
 	eventually(t, "the other replica to catch up", func() bool {
@@ -263,7 +269,7 @@ func TestReplicasOfACluster(t *testing.T) {
 		Name:     "a",
 		Primary:  newClusterClient(t, servers, redis.ClusterOptions{}),
 		Replicas: []redis.UniversalClient{newClusterClient(t, servers, redis.ClusterOptions{ReadOnly: true})},
-	}}, nil)
+	}}, &redisbackend.Options{ReplicaTimeout: 20 * time.Second})
 	th, p := throttler.New(b, nil), policy("core", perHour(100))
 	peek := func(onReplica bool) {
 		t.Helper()
@@ -287,7 +293,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	})
 	peek(true)
 	replica.Pause()
-	b.Check()
+	b.CheckHung()
 	replica.Resume()
 	peek(false)
 }
@@ -305,7 +311,7 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 		if !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("peek: %v, error %v; want one that wraps ErrUnavailable", d, err)
 		}
-		r.backend.Check()
+		r.backend.CheckHung()
 		r.isCut(t, "its primary does not answer")
 	}
 	if all := r.backend.Servers(); all[0].Err == nil {
@@ -347,9 +353,7 @@ func TestChecksThatAreDenied(t *testing.T) {
 		}
 		o := patient(addr)
 		o.Username, o.Password = "weir", "secret"
-		c := redis.NewClient(o.Simple())
-		t.Cleanup(func() { _ = c.Close() })
-		return c
+		return connect(t, o)
 	}
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: login(r.primary.Addr), Replicas: []redis.UniversalClient{login(r.replica.Addr)}}}, nil)
 	r.backend, r.Throttler = b, throttler.New(b, &throttler.Options{Clock: r.clock})
@@ -377,12 +381,6 @@ func (c *checks) Checked(e throttler.Checked) {
 	c.all = append(c.all, e)
 }
 
-func (c *checks) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.all)
-}
-
 func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 	server := testserver.Redis(t)
 	var seen checks
@@ -399,19 +397,24 @@ func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 		t.Errorf("New has dialed: %s", clients)
 	}
 	b.Clock()
-	eventually(t, "both servers to be checked", func() bool { return len(b.Servers()) == 2 })
+	eventually(t, "both servers to be checked", func() bool {
+		all := b.Servers()
+		return len(all) == 2 && all[0].Err == nil && all[0].SkewKnown && all[1].Err != nil && !all[1].SkewKnown
+	})
 	b.Close()
 	b.Close()
+	events := len(seen.all) // no check is made any more that could add one
+	well := false
 	for _, e := range seen.all {
-		well := e.Shard == "a"
-		if e.Backend != "redisbackend" || e.Server != "primary" || e.Cut || e.SkewKnown != well || (e.Err == nil) != well {
+		if e.Backend != "redisbackend" || e.Server != "primary" || e.Cut || e.Shard == "b" && e.Err == nil {
 			t.Errorf("checked: %+v", e)
 		}
 		if e.SkewKnown && e.Skew.Abs() > time.Second {
 			t.Errorf("skew %v to a server on this machine", e.Skew)
 		}
+		well = well || e.Shard == "a" && e.Err == nil && e.SkewKnown
 	}
-	if seen.count() < 2 {
-		t.Errorf("%d checks were observed, want one of each server", seen.count())
+	if !well || events < 2 {
+		t.Errorf("%d checks were observed, want one of each server", events)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -89,11 +90,15 @@ func TestRepliesAreBounded(t *testing.T) {
 // hostile returns a backend on a server that answers each request with answer.
 func hostile(t testing.TB, answer []byte) *Backend {
 	t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	var servers sync.WaitGroup
+	t.Cleanup(func() { end(); servers.Wait() }) // go-redis does not close all connections
 	c, err := NewClient(&redis.UniversalOptions{
 		Addrs: []string{"hostile:0"},
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
-			go func() {
+			context.AfterFunc(ctx, func() { _ = server.Close() })
+			servers.Go(func() {
 				defer server.Close()
 				request := make([]byte, 64<<10)
 				for {
@@ -104,7 +109,7 @@ func hostile(t testing.TB, answer []byte) *Backend {
 						return
 					}
 				}
-			}()
+			})
 			return client, nil
 		},
 	})
@@ -116,6 +121,7 @@ func hostile(t testing.TB, answer []byte) *Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(b.Close)
 	return b
 }
 

@@ -36,10 +36,10 @@ type sentinels struct {
 	users   int         // dials and connections
 	end     func()      // of the watch, nil if there is none
 	linger  *time.Timer // which calls it when there are no users
-	answers []report
+	reports []report
 	problem error // why one of them does not answer
 	primary string
-	heard   chan struct{} // closed, and replaced, after each answer
+	heard   chan struct{} // closed, and replaced, after each report
 	conns   map[weak.Pointer[boundedConn]]string
 }
 
@@ -50,8 +50,8 @@ type report struct {
 	until time.Time // how long it outlives older epochs, if it is only announced
 }
 
-// noAnswer is what one says that does not answer. It is older than any answer.
-var noAnswer = report{epoch: -1}
+// noReport is what one says that does not answer. It is older than any other.
+var noReport = report{epoch: -1}
 
 const (
 	sentinelPoll   = time.Second            // between two questions to a Sentinel that announces nothing
@@ -65,7 +65,7 @@ const (
 func newSentinels(o *redis.UniversalOptions) *sentinels {
 	s := &sentinels{
 		name: o.MasterName, dial: o.Dialer,
-		answers: make([]report, len(o.Addrs)),
+		reports: make([]report, len(o.Addrs)),
 		heard:   make(chan struct{}),
 		conns:   make(map[weak.Pointer[boundedConn]]string),
 	}
@@ -135,7 +135,7 @@ func (s *sentinels) await(ctx context.Context) (string, error) {
 	for {
 		s.mu.Lock()
 		addr, heard, problem := s.primary, s.heard, s.problem
-		waits := slices.Contains(s.answers, report{})
+		waits := slices.Contains(s.reports, report{})
 		s.mu.Unlock()
 		if addr != "" {
 			return addr, nil
@@ -163,7 +163,7 @@ func (s *sentinels) use() {
 		return
 	}
 	// What was known may be old.
-	clear(s.answers)
+	clear(s.reports)
 	s.primary, s.problem = "", nil
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
@@ -206,7 +206,7 @@ func (s *sentinels) watch(ctx context.Context, i int) {
 			s.mu.Lock()
 			s.problem = err
 			s.mu.Unlock()
-			s.hear(ctx, i, noAnswer)
+			s.hear(ctx, i, noReport)
 			select {
 			case <-time.After(sentinelRetry):
 			case <-ctx.Done():
@@ -225,7 +225,7 @@ func (s *sentinels) watch(ctx context.Context, i int) {
 // ask asks Sentinel i for the primary. The address and its epoch are two questions:
 // they belong together if the epoch is the same afterwards.
 func (s *sentinels) ask(ctx context.Context, c *redis.SentinelClient, i int) error {
-	for last := noAnswer; ; {
+	for last := noReport; ; {
 		master, err := c.Master(ctx, s.name).Result()
 		if err != nil {
 			return err
@@ -261,22 +261,22 @@ func (s *sentinels) announce(ctx context.Context, i int, text string) {
 		return
 	}
 	s.mu.Lock()
-	epoch := s.answers[i].epoch + 1
+	epoch := s.reports[i].epoch + 1
 	s.mu.Unlock()
 	s.hear(ctx, i, report{net.JoinHostPort(f[2], f[3]), epoch, time.Now().Add(sentinelConfirms)})
 }
 
-// hear makes a what Sentinel i says. If that makes another server the primary, the
+// hear makes r what Sentinel i says. If that makes another server the primary, the
 // connections to the old one are closed: it may take charges for seconds that nobody
 // will count.
-func (s *sentinels) hear(ctx context.Context, i int, a report) {
+func (s *sentinels) hear(ctx context.Context, i int, r report) {
 	s.mu.Lock()
-	if ctx.Err() != nil || a.epoch < s.answers[i].epoch && time.Now().Before(s.answers[i].until) {
+	if ctx.Err() != nil || r.epoch < s.reports[i].epoch && time.Now().Before(s.reports[i].until) {
 		s.mu.Unlock()
 		return
 	}
-	s.answers[i] = a
-	newest := slices.MaxFunc(s.answers, func(a, b report) int { return cmp.Compare(a.epoch, b.epoch) })
+	s.reports[i] = r
+	newest := slices.MaxFunc(s.reports, func(a, b report) int { return cmp.Compare(a.epoch, b.epoch) })
 	var old []*boundedConn
 	if newest.addr != "" && newest.addr != s.primary {
 		s.primary = newest.addr

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
@@ -23,7 +24,7 @@ func TestSentinelShard(t *testing.T) {
 		Name:     "a",
 		Primary:  connect(t, sentinelOptions(sentinels)),
 		Replicas: []redis.UniversalClient{newClient(t, replica.Addr)},
-	}}, nil)
+	}}, &redisbackend.Options{ReplicaTimeout: 20 * time.Second})
 	th := throttler.New(b, nil)
 	p := policy("core", perHour(5))
 	if d, err := th.Take(t.Context(), p.Charge("alice")); err != nil || !d.Allowed {
@@ -38,7 +39,7 @@ func TestSentinelShard(t *testing.T) {
 		t.Errorf("peek: %+v, error %v", d, err)
 	}
 	if stats := commandStats(t, direct); stats["get"].calls == 0 {
-		t.Error("the replica served no peek")
+		t.Errorf("the replica served no peek: %+v", b.Servers())
 	}
 	if stats := commandStats(t, newClient(t, primary.Addr)); stats["evalsha"].calls+stats["eval"].calls == 0 {
 		t.Error("the primary ran no script")
@@ -52,6 +53,13 @@ func TestSentinelShard(t *testing.T) {
 func TestSentinelClient(t *testing.T) {
 	primary := testserver.Redis(t)
 	sentinels := testserver.Sentinel(t, "shard-a", primary, 0, testserver.Never)
+	for _, addr := range sentinels.Addrs { // docs/operations.md has these rules
+		if err := newClient(t, addr).ACLSetUser(t.Context(), "weir", "on", ">secret", "resetchannels", "-@all",
+			"+hello", "+sentinel|master", "+sentinel|get-master-addr-by-name", "+subscribe",
+			"&+failover-state-wait-promotion", "&+switch-master").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	before := goleak.IgnoreCurrent()
 	dead := "127.0.0.1:0" // cannot be listened on
 	for _, test := range []struct {
@@ -63,11 +71,11 @@ func TestSentinelClient(t *testing.T) {
 		{"shard-a", append([]string{dead, dead}, sentinels.Addrs[:1]...), ""},
 		{"shard-b", sentinels.Addrs, `no Sentinel says where the primary of "shard-b" is: ERR No such master with that name`},
 		{"shard-a", []string{dead}, `no Sentinel says where the primary of "shard-a" is: dial tcp`},
-		{"shard-a", []string{primary.Addr}, `no Sentinel says where the primary of "shard-a" is: ERR unknown command 'sentinel'`},
+		{"shard-a", []string{primary.Addr}, `no Sentinel says where the primary of "shard-a" is: failed to authenticate: WRONGPASS`},
 	} {
 		t.Run(test.want, func(t *testing.T) {
 			o := patient(test.addrs...)
-			o.MasterName = test.name
+			o.MasterName, o.SentinelUsername, o.SentinelPassword = test.name, "weir", "secret"
 			b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: connect(t, o)}}, nil)
 			_, err := throttler.New(b, nil).Take(t.Context(), policy("core", perHour(5)).Charge("alice"))
 			if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), test.want)) {

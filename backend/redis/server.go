@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
@@ -217,7 +218,7 @@ func (s *server) dial() *ownClient {
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
-	o.MaintNotificationsConfig = ClientOptions("").MaintNotificationsConfig
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 	own := new(ownClient)
 	dial := o.Dialer

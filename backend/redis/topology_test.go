@@ -54,5 +54,6 @@ func (b patientPeeks) Peek(ctx context.Context, r throttler.Request) (throttler.
 	if err != nil {
 		return throttler.Decision{}, err
 	}
+	b.Check() // else the replica is not asked
 	return b.Backend.Peek(ctx, r)
 }

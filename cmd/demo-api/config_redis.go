@@ -142,7 +142,7 @@ func readUser(f map[string]value) (user, password string) {
 		return user, ""
 	}
 	const mustBe = "a file with a password, on one line"
-	_, content, ok := v.file(mustBe)
+	content, ok := v.file(mustBe)
 	password = strings.TrimRight(string(content), "\r\n")
 	if ok && (password == "" || strings.ContainsAny(password, "\r\n")) {
 		v.wrong(mustBe)
@@ -169,7 +169,7 @@ func readTLS(v value) *tls.Config {
 	f := v.fields("ca_file", "cert_file", "key_file", "server_name")
 	if v := f["ca_file"]; !v.missing() {
 		const mustBe = "a file with certificates in PEM"
-		if _, content, ok := v.file(mustBe); ok {
+		if content, ok := v.file(mustBe); ok {
 			config.RootCAs = x509.NewCertPool()
 			if !config.RootCAs.AppendCertsFromPEM(content) {
 				v.wrong(mustBe)
@@ -179,8 +179,8 @@ func readTLS(v value) *tls.Config {
 	cert, key := f["cert_file"], f["key_file"]
 	if !cert.missing() || !key.missing() {
 		const mustBe = "a file in PEM; a client's certificate is one, and its key another"
-		_, certPEM, certOK := cert.file(mustBe)
-		_, keyPEM, keyOK := key.file(mustBe)
+		certPEM, certOK := cert.file(mustBe)
+		keyPEM, keyOK := key.file(mustBe)
 		if certOK && keyOK {
 			pair, err := tls.X509KeyPair(certPEM, keyPEM)
 			if err != nil {

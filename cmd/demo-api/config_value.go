@@ -185,12 +185,11 @@ func (v value) peek() (text string, ok bool) {
 	return v.node.Value, true
 }
 
-// file returns a file's name, relative to the directory of the configuration, and what
-// is in it.
-func (v value) file(mustBe string) (name string, content []byte, ok bool) {
-	name, ok = v.scalar(mustBe)
+// file returns what is in a file, whose name is relative to the configuration's directory.
+func (v value) file(mustBe string) (content []byte, ok bool) {
+	name, ok := v.scalar(mustBe)
 	if !ok {
-		return "", nil, false
+		return nil, false
 	}
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(filepath.Dir(v.r.name), name)
@@ -199,9 +198,9 @@ func (v value) file(mustBe string) (name string, content []byte, ok bool) {
 	content = f.readFile()
 	if f.failed() {
 		v.problem("%s is %s: %s; it must be %s", v.name(), quoted(v.node.Value), f.problems[0].text, mustBe)
-		return "", nil, false
+		return nil, false
 	}
-	return name, content, true
+	return content, true
 }
 
 func (v value) oneOf(choices ...string) string {
