@@ -31,7 +31,9 @@ func TestContractReplica(t *testing.T) {
 	primary, replica := newClient(t, server.Addr), newClient(t, testserver.RedisReplica(t, server).Addr)
 	open := openerOn(redisbackend.Shard{Name: "a", Primary: primary, Replicas: []redis.UniversalClient{replica}})
 	backendtest.Run(t, func(t *testing.T) throttler.Backend {
-		return patientPeeks{open(t).(*redisbackend.Backend), primary}
+		b := open(t).(*redisbackend.Backend)
+		b.Check() // before which no replica is asked
+		return patientPeeks{b, primary}
 	})
 	if stats := commandStats(t, replica); stats["get"].calls < 100 {
 		t.Errorf("the replica answered %d peeks: the test tests nothing", stats["get"].calls)

@@ -114,7 +114,7 @@ func await(addr, question, field string, right func(string) bool) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: waited %v; %s%s, error %w", addr, 2*startTimeout, field, value, err)
+			return fmt.Errorf("%s: waited %v; %s%s, error %v", addr, 2*startTimeout, field, value, err)
 		}
 	}
 }
