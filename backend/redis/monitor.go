@@ -304,7 +304,7 @@ func (m *monitor) ask(c client) (a answer) {
 // isDenied reports whether a server is well, but does not run a command: the user may
 // not, or a proxy does not know it.
 func isDenied(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR")
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !isFault(err)
 }
 
 // record makes a what is known of a server, and reports it. of is where its breaker is,

@@ -238,6 +238,7 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 // once a second after a dial that failed.
 func TestRestarts(t *testing.T) {
 	server := testserver.Redis(t)
+	// Clients of redisbackend.NewClient have no such delay.
 	c := redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, PoolSize: 1})
 	t.Cleanup(func() { _ = c.Close() })
 	b, e := newObserved(t, c, redisbackend.Options{})
@@ -461,8 +462,7 @@ func TestServersThatCannotServe(t *testing.T) {
 			do([]any{"acl", "setuser", "weir", "on", ">secret", "~*", "+@all"})
 			o := patient(server.Addr)
 			o.Username, o.Password = "weir", "secret"
-			c := connect(t, o)
-			b, _ := newObserved(t, c, redisbackend.Options{})
+			b, _ := newObserved(t, connect(t, o), redisbackend.Options{})
 			p := policy("core", perHour(1<<30))
 			y := newTally()
 			y.load(t, b.Throttler, p, 16, 10, unbounded)
@@ -560,8 +560,7 @@ func TestDecisionsThatAreNotPermitted(t *testing.T) {
 	}
 	o := patient(server.Addr)
 	o.Username, o.Password = "weir", "secret"
-	c := connect(t, o)
-	b, e := newObserved(t, c, redisbackend.Options{})
+	b, e := newObserved(t, connect(t, o), redisbackend.Options{})
 	logs := policy("log", throttler.Limit{Quota: 100, Window: time.Hour, Algorithm: throttler.SlidingLog})
 	p := policy("core", perHour(1<<30))
 	var denied sync.WaitGroup

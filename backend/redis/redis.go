@@ -15,7 +15,8 @@
 // is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
 // primary; one more is an error that wraps throttler.ErrUnavailable.
 //
-// Each decision has its own deadline, and its own error:
+// Each decision has its own deadline, and its own error. If its context has no deadline,
+// Options.Deadline is its deadline.
 //
 //   - If a context ends before its decision was sent, the caller returns at once.
 //     The decision is never sent, and the error wraps the context's, not
@@ -24,11 +25,31 @@
 //     wraps both: whether the decision was made is unknown. A decision that is
 //     sent in its caller's goroutine and is canceled returns with the reply, or at
 //     the deadline.
-//   - A round trip ends with the last deadline of its decisions. If one has no
-//     deadline, the client's ReadTimeout ends it. A timeout of a connection wraps
-//     context.DeadlineExceeded.
+//   - A round trip ends with the last deadline of its decisions, and after
+//     Options.Deadline at the latest. It does not end with callers that leave early:
+//     a deadline of a millisecond costs no connection. A timeout of a connection
+//     wraps context.DeadlineExceeded. A reply that comes later is not read.
 //   - An error reply, such as OOM, fails one of the decisions in its call. A key
 //     that holds another type fails its own decisions only.
+//
+// # Breakers
+//
+// Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each
+// node. While it is open, decisions fail at once, with an error that wraps
+// throttler.ErrUnavailable, and nothing is sent; those that wait when it opens fail, too.
+// Peeks leave out a replica whose breaker is open.
+//
+// A primary's opens with a connection that is refused, or when three round trips in a
+// row have failed and none has succeeded for 100 ms, or when half of at least 20 in a
+// second have failed. A round trip fails if it has no reply when it ends, of which it
+// had 50 ms at least (20 ms if its only decision is sent in its caller's goroutine), if
+// the connection breaks, or if the server replies that it cannot serve now, such as
+// LOADING, OOM or READONLY. Other replies, errors too, are successes. A replica's
+// opens with the first failure.
+//
+// From then on a probe asks for what failed, at once and every 100 ms, by a connection
+// of its own. A probe of a primary is a take, of a key of its own in the partition that
+// failed. The breaker closes with the first that succeeds.
 //
 // The keys of a dead shard are not moved to another shard: each outage would hand
 // out fresh windows. Its decisions fail with an error that wraps

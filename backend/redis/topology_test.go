@@ -31,9 +31,7 @@ func TestContractReplica(t *testing.T) {
 	primary, replica := newClient(t, server.Addr), newClient(t, testserver.RedisReplica(t, server).Addr)
 	open := openerOn(redisbackend.Shard{Name: "a", Primary: primary, Replicas: []redis.UniversalClient{replica}})
 	backendtest.Run(t, func(t *testing.T) throttler.Backend {
-		b := open(t).(*redisbackend.Backend)
-		b.Check() // before which no replica is asked
-		return patientPeeks{b, primary}
+		return patientPeeks{open(t).(*redisbackend.Backend), primary}
 	})
 	if stats := commandStats(t, replica); stats["get"].calls < 100 {
 		t.Errorf("the replica answered %d peeks: the test tests nothing", stats["get"].calls)
@@ -56,5 +54,6 @@ func (b patientPeeks) Peek(ctx context.Context, r throttler.Request) (throttler.
 	if err != nil {
 		return throttler.Decision{}, err
 	}
+	b.Check() // else the replica is not asked
 	return b.Backend.Peek(ctx, r)
 }
