@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // RedisCluster is a Redis Cluster, which divides the slots evenly among its primaries.
@@ -38,7 +39,7 @@ func StartCluster(primaries, replicas int, extraArgs ...string) (*RedisCluster, 
 
 func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error {
 	const slots = 16384
-	var host, firstPort, firstBus string
+	var meet string // the first node
 	for i := range primaries * (1 + replicas) {
 		bus, err := freeAddr() // else it is the port and 10,000, of which there may be none
 		if err != nil {
@@ -51,10 +52,8 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 		}
 		c.Nodes, c.Addrs = append(c.Nodes, node), append(c.Addrs, node.Addr)
 		if i == 0 {
-			host, firstPort, _ = net.SplitHostPort(node.Addr)
-			firstBus = busPort
-		} else if _, err := ask(node.Addr, "CLUSTER MEET "+host+" "+firstPort+" "+firstBus, "+OK"); err != nil {
-			return err
+			host, port, _ := net.SplitHostPort(node.Addr)
+			meet = "CLUSTER MEET " + host + " " + port + " " + busPort
 		}
 		if i < primaries {
 			first, last := strconv.Itoa(slots*i/primaries), strconv.Itoa(slots*(i+1)/primaries-1)
@@ -63,11 +62,8 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 			}
 		}
 	}
-	all := strconv.Itoa(len(c.Nodes))
-	for _, addr := range c.Addrs {
-		if err := await(addr, "CLUSTER INFO", "cluster_known_nodes:", func(n string) bool { return n == all }); err != nil {
-			return fmt.Errorf("node %w", err)
-		}
+	if err := c.meet(meet); err != nil {
+		return err
 	}
 	for i := range primaries * replicas {
 		primary, replica := c.Nodes[i%primaries], c.Nodes[primaries+i]
@@ -92,6 +88,36 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 	}
 	// A client that knows one node finds the others by it.
 	return await(c.Addrs[0], "CLUSTER INFO", "cluster_slots_ok:", func(n string) bool { return n == strconv.Itoa(slots) })
+}
+
+// meet makes all nodes know each other. On a busy machine a node may forget one that it
+// was about to meet, so it is told again.
+func (c *RedisCluster) meet(command string) error {
+	all := strconv.Itoa(len(c.Nodes))
+	deadline := time.Now().Add(4 * startTimeout)
+	for try := 0; ; try++ {
+		known := 0
+		for i, addr := range c.Addrs {
+			n, err := ask(addr, "CLUSTER INFO", "cluster_known_nodes:")
+			if err != nil {
+				return err
+			}
+			if n == all {
+				known++
+			} else if i > 0 && try%50 == 0 { // once a second
+				if _, err := ask(addr, command, "+OK"); err != nil {
+					return err
+				}
+			}
+		}
+		if known == len(c.Nodes) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d of the cluster's nodes %v know all others after %v", known, c.Addrs, 4*startTimeout)
+		}
+		time.Sleep(10 * pollEvery)
+	}
 }
 
 // Failover makes replica, one of Nodes, take the place of its primary, which is alive.

@@ -114,7 +114,10 @@ func await(addr, question, field string, right func(string) bool) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: waited %v; %s%s, error %w", addr, 2*startTimeout, field, value, err)
+			if err == nil {
+				err = fmt.Errorf("%s%s", field, value)
+			}
+			return fmt.Errorf("%s: waited %v: %w", addr, 2*startTimeout, err)
 		}
 	}
 }
