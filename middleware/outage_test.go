@@ -17,6 +17,7 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
@@ -116,6 +117,8 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 				return fmt.Errorf("read tcp 127.0.0.1:%d: %w", 30000+n, os.ErrDeadlineExceeded) // each text is another
 			case shard == "b" && n%2 == 0:
 				return errors.New("READONLY You can't write against a read only replica.")
+			case shard == "b" && n%5 == 0:
+				return breaker.ErrOpen
 			case shard == "b":
 				return fmt.Errorf("write: %w", io.EOF)
 			}
@@ -130,10 +133,10 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 		}
 		synctest.Wait()
 		text := lines.String()
-		if n := len(lines.lines()); n > 6 {
-			t.Errorf("%d lines in a second for three causes:\n%s", n, text)
+		if n := len(lines.lines()); n > 8 {
+			t.Errorf("%d lines in a second for four causes:\n%s", n, text)
 		}
-		for _, want := range []string{`shard=a cause="deadline exceeded"`, "shard=b cause=READONLY", `shard=b cause="connection lost"`} {
+		for _, want := range []string{`shard=a cause="deadline exceeded"`, "shard=b cause=READONLY", `shard=b cause="connection lost"`, `shard=b cause="breaker open"`} {
 			if !strings.Contains(text, want) {
 				t.Errorf("nothing says %s:\n%s", want, text)
 			}
