@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bradfitz/gomemcache/memcache"
-
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -44,7 +42,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 		if err != nil {
 			return
 		}
-		it.own = map[string]*memcache.Item{names[1].ownKey: {Value: own}}
+		it.own = map[string]stored{names[1].ownKey: {value: own, found: true}}
 		d, _, err := it.take(r, names, nil)
 		if err != nil {
 			return
