@@ -42,7 +42,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 		if err != nil {
 			return
 		}
-		it.own = map[string]stored{names[1].ownKey: {value: own}}
+		it.own = map[string]stored{names[1].ownKey: {value: own, found: true}}
 		d, _, err := it.take(r, names, nil)
 		if err != nil {
 			return
