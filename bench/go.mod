@@ -19,7 +19,6 @@ require (
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/ulule/limiter/v3 v3.11.2
 	github.com/weir-go/weir v0.0.0-00010101000000-000000000000
-	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sys v0.48.0
 	golang.org/x/time v0.16.0
 )

@@ -9,7 +9,6 @@ require (
 	github.com/gorilla/websocket v1.5.3
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/weir-go/weir v0.0.0-00010101000000-000000000000
-	go.uber.org/goleak v1.3.0 // indirect
 )
 
 require (
