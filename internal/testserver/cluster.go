@@ -121,10 +121,27 @@ func (c *RedisCluster) meet(command string) error {
 }
 
 // Failover makes replica, one of Nodes, take the place of its primary, which is alive.
-// It returns when they have begun.
+// It returns when it has. A busy cluster gives up after 5 s, so it is asked again.
 func (c *RedisCluster) Failover(replica *RedisServer) error {
-	_, err := ask(replica.Addr, "CLUSTER FAILOVER", "+OK")
-	return err
+	const givesUp = 6 * time.Second
+	deadline := time.Now().Add(6 * givesUp)
+	var asked time.Time
+	for {
+		role, err := ask(replica.Addr, "INFO replication", "role:")
+		if err != nil || role == "master" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("node %s is no primary %v after the first CLUSTER FAILOVER", replica.Addr, 6*givesUp)
+		}
+		if time.Since(asked) > givesUp {
+			if _, err := ask(replica.Addr, "CLUSTER FAILOVER", "+OK"); err != nil {
+				return err
+			}
+			asked = time.Now()
+		}
+		time.Sleep(pollEvery)
+	}
 }
 
 // Stop kills the nodes and removes what they have on disk.
