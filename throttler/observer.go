@@ -176,15 +176,14 @@ func (all observers) Moved(e Moved) {
 
 // observed makes a decision about charges, and reports it to the observer.
 func (t *Throttler) observed(ctx context.Context, op Op, charges []Charge) (d Decision, err error) {
-	start, unobserved := time.Now(), *t
+	// Deferred, to see a backend that panics.
+	defer func(start time.Time) { t.observe(ctx, op, charges, start, &d, err) }(time.Now())
+	unobserved := *t
 	unobserved.observer = nil
 	if op == OpPeek {
-		d, err = unobserved.Peek(ctx, charges...)
-	} else {
-		d, err = unobserved.Take(ctx, charges...)
+		return unobserved.Peek(ctx, charges...)
 	}
-	t.observe(ctx, op, charges, start, &d, err)
-	return d, err
+	return unobserved.Take(ctx, charges...)
 }
 
 // observe reports a decision about charges to the observer, if there is one.
