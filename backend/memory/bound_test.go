@@ -116,6 +116,37 @@ func TestFloodNeverFreesARefusedKey(t *testing.T) {
 
 // Where all keys that are kept have used up their quotas, new ones are counted
 // together: each is limited, none is an error, and some are served.
+// Clients that came one after the other, and have used most of their quotas, are not
+// one another's only candidates to make room.
+func TestFloodNeverFreesNeighbours(t *testing.T) {
+	th, _, _ := bounded(memorybackend.Options{MaxKeys: 20_000})
+	core := hourly("core", 60)
+	take := func(key string, cost int64) throttler.Decision {
+		d, err := th.Take(t.Context(), throttler.Charge{Policy: core, Key: key, Cost: cost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	const clients = 5000
+	for i := range clients {
+		take(fmt.Sprint("client ", i), 50)
+	}
+	for i := range 60_000 {
+		take(fmt.Sprint("flood ", i), 1)
+	}
+	lost := 0
+	for i := range clients {
+		d := take(fmt.Sprint("client ", i), 1)
+		if d.Limit(0).Used != 51 {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d clients that had used 50 of 60 lost their counts", lost, clients)
+	}
+}
+
 func TestNewKeysShareCountsWhenFull(t *testing.T) {
 	th, b, c := bounded(memorybackend.Options{MaxKeys: 4096})
 	p, other := hourly("core", 5), hourly("other", 3)

@@ -76,12 +76,12 @@ func (s *shard) fits(keys int, bytes int64) bool {
 	return n-s.shared <= s.maxKeys && after <= s.maxBytes/8*7 // the rest is for shared counts and unfilled chunks
 }
 
-// leastUsed looks at the next entries. It returns one that has expired or, if none
+// leastUsed looks at some entries. It returns one that has expired or, if none
 // has, the one that has used the smallest part of its quota, if none is used up.
 func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
 	leastUsed := int32(allUsed)
 	for range min(lookAt, s.entries.n-s.looked) {
-		place := (s.hand + uint32(s.looked)) % uint32(s.entries.n)
+		place := s.placeToLookAt(s.hand + uint32(s.looked))
 		s.looked++
 		e := s.entries.at(place)
 		used := int32(e.used)
@@ -93,6 +93,18 @@ func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
 		}
 	}
 	return least, ok
+}
+
+// placeToLookAt returns the place of the i-th look for room. Those of looks one after
+// the other are spread over the table: entries next to each other came together, and may
+// all have used much. In a small table they are all its places.
+func (s *shard) placeToLookAt(i uint32) uint32 {
+	n := uint32(s.entries.n)
+	if n <= 2*lookAt*lookMost {
+		return i % n
+	}
+	const golden = 0x9e3779b9 // 2^32 by the golden ratio: any looks in a row are far apart
+	return uint32(uint64(i*golden) * uint64(n) >> 32)
 }
 
 // inUse reports whether the decision in progress is about that entry, or has
