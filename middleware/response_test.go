@@ -65,6 +65,7 @@ func TestTheControllerDoesNotPassByTheHooks(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
 		th, _ := newThrottler()
 		p := policy("core", per(100, time.Minute))
+		flushed := make(chan struct{})
 		inside := limit(th, p, nil)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if _, ok := w.(http.Flusher); ok {
 				t.Error("the writer flushes though the one outside does not")
@@ -73,6 +74,7 @@ func TestTheControllerDoesNotPassByTheHooks(t *testing.T) {
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				t.Error(err)
 			}
+			close(flushed)
 			panic(http.ErrAbortHandler) // and it counts as sent
 		}))
 		s := start(t, http2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -82,6 +84,7 @@ func TestTheControllerDoesNotPassByTheHooks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		soon(t, flushed, "the flush") // which fails if the client has closed the stream
 		res.Body.Close()
 		expectHeaders(t, res.Header, "X-RateLimit-Used", "1")
 		soon(t, s.done, "the handler")

@@ -225,7 +225,7 @@ func TestStrangeEvents(t *testing.T) {
 	}
 	o.Decided(ctx, throttler.Decided{Op: 200})
 	o.Decided(ctx, throttler.Decided{Outcome: 200})
-	for _, limit := range []int{-1, throttler.MaxLimits, 1 << 40} {
+	for _, limit := range []int{-1, throttler.MaxLimits, 1 << 30} {
 		o.Decided(ctx, throttler.Decided{Outcome: throttler.OutcomeRefused, Limit: limit})
 	}
 	o.Sent(throttler.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})

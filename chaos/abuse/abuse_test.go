@@ -141,9 +141,8 @@ func flooded(t *testing.T, a *api, most int64, flood func() (served int)) (serve
 		status               int
 	}
 	var victims []*victim
-	for i := range 20 {
-		// Half of them are refused already, half have used most of their quota. They are
-		// few: of 16 neighbours that all have used more than half, one may be dropped.
+	for i := range 200 {
+		// Half of them are refused already, half have used most of their quota.
 		v := &victim{address: fmt.Sprint("192.0.2.", i)}
 		for range quota - 4 + i%2*5 {
 			v.status, v.used, v.reset = a.get(proxy, v.address)
