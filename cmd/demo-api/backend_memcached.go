@@ -15,7 +15,8 @@ func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.St
 		servers = append(servers, memcachedbackend.Server{Name: s.name, Client: client})
 	}
 	backend, err := memcachedbackend.New(servers, &memcachedbackend.Options{
-		Prefix: prefix, Deadline: max(memcachedbackend.DefaultDeadline, b.config.deadline), Observer: b.observed.observer,
+		Prefix: prefix, Seed: b.config.backends.seed,
+		Deadline: max(memcachedbackend.DefaultDeadline, b.config.deadline), Observer: b.observed.observer,
 	})
 	if err != nil {
 		return nil, err

@@ -41,7 +41,8 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 		return nil, failed
 	}
 	backend, err := redisbackend.New(shards, &redisbackend.Options{
-		Prefix: prefix, Deadline: b.config.patience(), Observer: b.observed.observer, Log: b.log,
+		Prefix: prefix, Seed: b.config.backends.seed, Deadline: b.config.patience(),
+		Observer: b.observed.observer, Log: b.log,
 	})
 	if err != nil {
 		return nil, err

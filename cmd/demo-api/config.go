@@ -61,7 +61,7 @@ func (r *reader) config(text []byte) (*config, error) {
 		return nil, r.err()
 	}
 	c := defaultConfig()
-	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "flags", "shadow",
+	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "seed", "flags", "shadow",
 		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
 		"on_failure", "open_for", "processes")
 	if v := f["listen"]; !v.missing() {

@@ -21,6 +21,7 @@ type backendsConfig struct {
 	shards    []shardConfig
 	resharded []shardConfig
 	servers   []serverConfig
+	seed      uint64 // of the choice of a shard or server
 	flags     string // file
 	shadow    string // name
 	refusals  refusalsConfig
@@ -85,6 +86,9 @@ func (c *backendsConfig) read(f map[string]value) {
 	c.servers = readServers(servers)
 	if v := f["backend"]; !v.missing() {
 		c.serving = v.oneOf(memoryName, redisName, reshardedName, memcachedName)
+	}
+	if v := f["seed"]; !v.missing() {
+		c.seed = uint64(v.whole())
 	}
 	if v := f["shadow"]; !v.missing() {
 		c.shadow = v.oneOf(memoryName, redisName, reshardedName, memcachedName)
