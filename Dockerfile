@@ -1,8 +1,7 @@
 FROM golang:1.26-alpine AS build
 WORKDIR /src
 COPY . .
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
 
 FROM scratch
 COPY --from=build /demo-api /demo-api

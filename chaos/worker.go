@@ -40,7 +40,7 @@ var (
 	exactPolicy  = &throttler.Policy{Name: "exact", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 24 * time.Hour}}}
 )
 
-// chargeOf returns the charge that a key of the load stands for.
+// chargeOf returns the charge that a key of the load means.
 func chargeOf(key int) throttler.Charge {
 	if key < windowKeys {
 		return windowPolicy.Charge(fmt.Sprint("client ", key))

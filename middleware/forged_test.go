@@ -21,7 +21,7 @@ func FuzzForwardedFor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, forged, proxy string, lines bool) {
 		addr, err := netip.ParseAddrPort(proxy)
 		if err != nil || !netip.MustParsePrefix("10.0.0.0/8").Contains(addr.Addr().Unmap()) {
-			t.Skip()
+			return // no trusted proxy
 		}
 		th, _ := newThrottler()
 		byIP := middleware.ClientIP(&middleware.IPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})

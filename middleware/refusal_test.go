@@ -66,7 +66,7 @@ func TestRefusalsHaveTheirLength(t *testing.T) {
 		for _, path := range []string{"/", "/stacked"} {
 			res, body := s.get(t, path)
 			if res.StatusCode != 429 || res.ContentLength != int64(len(body)) || len(body) == 0 {
-				t.Errorf("GET %s: status %d, Content-Length %d, want that of the body, %d", path, res.StatusCode, res.ContentLength, len(body))
+				t.Errorf("GET %s: status %d, Content-Length %d, want the body's, %d", path, res.StatusCode, res.ContentLength, len(body))
 			}
 			head, _ := s.do(t, must(http.NewRequestWithContext(t.Context(), "HEAD", s.URL+path, http.NoBody)))
 			if head.StatusCode != 429 || head.ContentLength != res.ContentLength {

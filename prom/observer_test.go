@@ -90,7 +90,7 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 	o.Checked(server)
 	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
 	o.Checked(server)
-	for range 2 { // two openings, told of twice each
+	for range 2 { // two openings, reported twice each
 		server.Open, server.SkewKnown = true, false
 		o.Checked(server)
 		o.Checked(server)

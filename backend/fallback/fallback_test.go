@@ -283,16 +283,16 @@ func TestLocalStartsFromWhatWasSaid(t *testing.T) {
 				bob += f.takes(i, 60, p, "bob")
 				carol += f.takes(i, 60, p, "carol")
 			}
-			if alice > 1 { // as process 0 was last told of 21 of 60
+			if alice > 1 { // the last answer to process 0 was 21 of 60
 				if alice > 1+ceil(60-21, 3)+ceil(60-41, 3) {
-					t.Errorf("alice, who had used all: %d more", alice)
+					t.Errorf("alice had used all: %d more", alice)
 				}
 			}
 			if bob < 40 || bob > 42+2 {
-				t.Errorf("bob, who had used 18: %d more, want from 40 to 44", bob)
+				t.Errorf("bob had used 18: %d more, want from 40 to 44", bob)
 			}
 			if carol != 60 {
-				t.Errorf("carol, who had used nothing: %d, want 60", carol)
+				t.Errorf("carol had used nothing: %d, want 60", carol)
 			}
 		})
 	}

@@ -182,7 +182,7 @@ func TestFloodOfKeys(t *testing.T) {
 			}
 			for _, victim := range []string{"alice", "bob"} {
 				if got := f.takes(0, 12, p, victim); got != 0 {
-					t.Errorf("%s, who had used all, was allowed %d more", victim, got)
+					t.Errorf("%s had used all, and was allowed %d more", victim, got)
 				}
 			}
 			allowed := 0

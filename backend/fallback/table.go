@@ -64,7 +64,7 @@ func (t *table) nameOf(c *throttler.Charge) (n name) {
 	return n
 }
 
-// pooledName returns the name of the pooled count that stands in for charge i of a
+// pooledName returns the name of the pooled count that replaces charge i of a
 // decision, of a key with that name.
 func (t *table) pooledName(c *throttler.Charge, i int, of name) (n name) {
 	place := of[1] % uint64(max(pooledPerPlace/len(t.parts), 1))

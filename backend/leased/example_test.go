@@ -45,7 +45,7 @@ func Example() {
 }
 
 func ExampleNew() {
-	redis := memorybackend.New(nil) // stands for the redisbackend.Backend that all processes share
+	redis := memorybackend.New(nil) // in place of the redisbackend.Backend that all processes share
 	backend, err := leased.New(redis, nil)
 	if err != nil {
 		fmt.Println(err)

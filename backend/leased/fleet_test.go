@@ -59,7 +59,7 @@ var loads = []struct {
 	{"moving each second", func(_ *rand.Rand, n int, at time.Duration) int { return int(at/time.Second) % n }},
 }
 
-// Whatever the load, and whoever is killed, no window has more than its quota. Nearly
+// Whatever the load, and whichever process is killed, no window has more than its quota. Nearly
 // all of it is used, by few calls, and no answer promises what there is not.
 func TestFleetNeverExceedsTheQuota(t *testing.T) {
 	for _, policy := range []*throttler.Policy{

@@ -21,7 +21,7 @@ type lease struct {
 	held  int64
 	until int64 // ms
 	d     throttler.Decision
-	free  int64 // units that nobody held when the other backend was last asked
+	free  int64 // units that no process held when the other backend was last asked
 
 	// refusal answers takes of at least refusedCost before refusedUntil.
 	refusal      throttler.Decision

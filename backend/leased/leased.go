@@ -1,5 +1,5 @@
 // Package leased spends leases of another backend's counts in this process. A key that
-// is busy costs the other backend one call for many decisions, and nobody ever gets
+// is busy costs the other backend one call for many decisions, and no client ever gets
 // more than the quota: not by one, whatever fails.
 //
 // A lease is some units, taken by an ordinary take of the other backend. They count
@@ -17,7 +17,7 @@
 // of a key that asks for less than [Options.Busy] units a second.
 //
 // A lease is as large as what the key is expected to ask for within [Options.Ahead] or
-// what is left of its window, and not larger than an eighth of what nobody holds. So leases shrink as the quota runs out, and little of it is stranded.
+// what is left of its window, and not larger than an eighth of what no process holds. So leases shrink as the quota runs out, and little of it is stranded.
 //
 // # What the answer says
 //
@@ -25,7 +25,7 @@
 // hold counts as used. An answer from a lease reports as remaining what is left of the
 // lease, which this client can get from this process in any case, and all else as
 // used. It is therefore never more than what the client can really still get, and it is
-// 0 only if nobody has units to lease: the take that spends the last unit of a lease
+// 0 only if there are no units to lease: the take that spends the last unit of a lease
 // takes the next one first. The reset time is the window's, and exact.
 //
 // A refusal is repeated from memory for [Options.Again], and longer if the same follows,

@@ -20,7 +20,7 @@ import (
 // It has what the backend needs of Memcached's text protocol, and a deadline for
 // each call.
 type Client struct {
-	// DialContext dials addr. If nil, that of a net.Dialer; for TLS, that of a
+	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a
 	// tls.Dialer. Not to be changed after the first call.
 	DialContext func(ctx context.Context, network, addr string) (net.Conn, error)
 

@@ -101,7 +101,7 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 }
 
 // Two exchanges in a row that are slow do not open the breaker if one in between was
-// not, although nobody waited for it.
+// not, although no caller waited for it.
 func TestExchangesWithoutCallersCount(t *testing.T) {
 	slowServer(t, 5*time.Millisecond, func(t *testing.T, b *Backend, th *throttler.Throttler) {
 		s, down := b.servers[0], errors.New("down")

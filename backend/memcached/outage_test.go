@@ -171,7 +171,7 @@ func TestWaitingDecisionsFailWhenTheBreakerOpens(t *testing.T) {
 	go func() { _, err := th.Take(t.Context(), policy.Charge("alice")); errs <- err }()
 	await(t, "another decision waits for it", func() bool { return b.Waiting(policy.Charge("alice")) > 0 })
 	if err := takeFor(t, th, time.Millisecond, policy.Charge("alice")); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, throttler.ErrUnavailable) {
-		t.Errorf("a deadline that passes before anything was sent: %v, want that of the context alone", err)
+		t.Errorf("a deadline that passes before anything was sent: %v, want the error of the context alone", err)
 	}
 	openBreaker(t, th, policy.Charge("bob"))
 	if err := <-errs; !errors.Is(err, breaker.ErrOpen) {

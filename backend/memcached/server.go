@@ -39,7 +39,7 @@ type job struct {
 	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
-	done   chan error // buffered; receives at most one value; nil if nobody waits
+	done   chan error // buffered; receives at most one value; nil if no caller waits
 
 	// sentAt is when an exchange sent it, in ns since the server is used; 0 as long
 	// as none has, and callerLeft if its caller has left before that.

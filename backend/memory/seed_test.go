@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// Keys that meet behind one lock of one process do not meet in another: nobody can
+// Keys that meet behind one lock of one process do not meet in another: no client can
 // choose keys that do, without the seed of the process.
 func TestHashesAreSeeded(t *testing.T) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}

@@ -45,7 +45,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		db, err := strconv.ParseUint(path, 10, 31)
 		if err != nil {
-			return nil, invalid("the URL's path is no number; it must be that of a database, such as /0")
+			return nil, invalid("the URL's path is no number; it must be the number of a database, such as /0")
 		}
 		o.DB = int(db)
 	}

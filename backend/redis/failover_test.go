@@ -74,7 +74,7 @@ func TestFailover(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// As long as nobody fails, which is longer than clients keep
+				// As long as no client fails, which is longer than clients keep
 				// connections to an old primary.
 				l.awaitQuiet(t, promoted, 3*time.Second)
 				l.stop()

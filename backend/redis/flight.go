@@ -17,7 +17,7 @@ import (
 // A flight waits for its reply for patience at least, although its callers have left. A
 // deadline of a millisecond then costs no connection, and a flight that fails says
 // something about the server. One in its caller's goroutine has to end with the caller,
-// who has had time for a reply if this much was left.
+// which has had time for a reply if this much was left.
 const (
 	patience  = 50 * time.Millisecond
 	aloneTime = 20 * time.Millisecond

@@ -79,7 +79,7 @@ func (l *line) do(j *job) error {
 	if !l.mayDepart(now) {
 		err := error(nil)
 		switch {
-		case l.server.breaker.Open(): // since; nobody would fetch j from the queue
+		case l.server.breaker.Open(): // since; no flight would fetch j from the queue
 			err = breaker.ErrOpen
 		case l.waiting.len >= l.room:
 			err = errCrowded

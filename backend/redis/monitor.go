@@ -157,7 +157,7 @@ func (m *monitor) check(s *shard) {
 
 // checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
 // must be well as a whole, since a peek may reach each of its replicas. It reports whether
-// the servers that r stands for are known.
+// the servers behind r are known.
 func (m *monitor) checkReplica(s *shard, r *line) bool {
 	name := r.server.name()
 	answers, known := m.askNodes(r.client, name, false)

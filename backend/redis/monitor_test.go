@@ -298,7 +298,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	peek(false)
 }
 
-// What a replica shows that has nobody to follow is no answer.
+// What a replica shows that follows no primary is no answer.
 func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 	r := newReplicated(t)
 	r.primary.Pause()
@@ -392,7 +392,7 @@ func TestChecksAreObservedFromTheFirstUseUntilClose(t *testing.T) {
 	var seen checks
 	b, err := redisbackend.New([]redisbackend.Shard{
 		{Name: "a", Primary: newClient(t, server.Addr)},
-		{Name: "b", Primary: newClient(t, "127.0.0.1:1")}, // nobody answers
+		{Name: "b", Primary: newClient(t, "127.0.0.1:1")}, // no server answers
 	}, &redisbackend.Options{Observer: &seen})
 	if err != nil {
 		t.Fatal(err)

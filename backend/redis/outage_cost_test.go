@@ -27,7 +27,7 @@ var (
 	outageCallers = flag.String("outage-callers", "1,64", "how many goroutines decide in TestOutage, separated by commas")
 )
 
-// TestOutage prints what an outage costs those who make decisions: see
+// TestOutage prints what an outage costs the callers: see
 // docs/operations.md. It fails if the server is not used again.
 func TestOutage(t *testing.T) {
 	for _, kind := range []string{"silent", "hung", "killed"} {

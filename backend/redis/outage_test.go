@@ -415,7 +415,7 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	}
 }
 
-// A reply that comes after its flight has ended is nobody else's: what callers were
+// A reply that comes after its flight has ended is no other decision's: what callers were
 // answered adds up, whichever replies were late.
 func TestLateReplies(t *testing.T) {
 	server := testserver.Redis(t)

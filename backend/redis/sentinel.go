@@ -267,7 +267,7 @@ func (s *sentinels) announce(ctx context.Context, i int, text string) {
 }
 
 // hear makes r what Sentinel i says. If that makes another server the primary, the
-// connections to the old one are closed: it may take charges for seconds that nobody
+// connections to the old one are closed: it may take charges for seconds that no server
 // will count.
 func (s *sentinels) hear(ctx context.Context, i int, r report) {
 	s.mu.Lock()

@@ -31,7 +31,7 @@ func TestSentinelsAreBelievedByEpoch(t *testing.T) {
 		{2, report{addr: a, epoch: 3}, a, false}, // as after SENTINEL RESET
 		{0, noReport, a, false},
 		{1, noReport, a, false},
-		{2, noReport, a, false}, // all are gone: nobody says otherwise
+		{2, noReport, a, false}, // all are gone: none says otherwise
 		{0, report{addr: c, epoch: 0}, c, true},
 	} {
 		closed := false

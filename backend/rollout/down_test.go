@@ -102,14 +102,14 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 					continue // on a busy machine, before anything was sent
 				}
 				if e, _ := events.last(); e.From != "old" || e.To != "new" || e.Lost || e.Err == nil {
-					t.Errorf("the last event is %+v; want that of a move that failed", e)
+					t.Errorf("the last event is %+v; want a move that failed", e)
 				}
 			}
 			if failed < 3 {
 				t.Errorf("%d decisions failed, want those that open the breaker at least", failed)
 			}
 			if e, _ := events.last(); e != (throttler.Moved{From: "old", To: "new", Lost: true}) {
-				t.Errorf("the last event is %+v; want that of a loss", e)
+				t.Errorf("the last event is %+v; want a loss", e)
 			}
 			// On a busy machine the decision that loses it may fail, and the next one does.
 			if s := f.rollout.Stats(); s.Moved != 1 || s.Lost < 1 || s.PassedOver != 0 {

@@ -74,7 +74,7 @@ type routes struct {
 	bound int // of each part
 }
 
-// routeKey stands for a partition: 128 bits of seeded hashes. It bounds what a route
+// routeKey identifies a partition: 128 bits of seeded hashes. It bounds what a route
 // takes whatever the partition's length, and clients cannot choose its part.
 type routeKey [2]uint64
 

@@ -20,7 +20,7 @@ type steps struct {
 	bound int
 }
 
-// countID stands for a count: 128 bits of seeded hashes, so that a long key takes no
+// countID identifies a count: 128 bits of seeded hashes, so that a long key takes no
 // more than a short one.
 type countID [2]uint64
 

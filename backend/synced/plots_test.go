@@ -59,7 +59,7 @@ func TestSimulations(t *testing.T) {
 	}
 	write(t, "level.svg", figure)
 
-	// A spike shorter than a sync passes: nobody has heard of the others.
+	// A spike shorter than a sync passes: no process has heard of the others.
 	f := newFleet(t, 300, 1, Options{Sync: time.Second}, policy)
 	f.advance(5 * time.Second)
 	passed := sum(f.offer(3000, f.at+100*time.Millisecond, step, charge, f.loads()["even"]))

@@ -248,7 +248,7 @@ func TestRedis(t *testing.T) {
 		}
 	}
 	time.Sleep(200 * time.Millisecond)
-	servers[0].Pause() // one root hangs, and is noticed by nobody
+	servers[0].Pause() // one root hangs, and no request notices
 	for start := time.Now(); admitted.Load() < 1900 && time.Since(start) < 20*time.Second; {
 		time.Sleep(10 * time.Millisecond)
 	}

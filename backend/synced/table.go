@@ -46,7 +46,7 @@ type counter struct {
 	watched int64
 }
 
-// watchMost is how long a counter is watched that nobody asks for here, in ms.
+// watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
 func (s *shard) init(most, roots int, sync time.Duration) {
@@ -121,7 +121,7 @@ func (c *counter) use(p *policy, roots int) {
 	}
 }
 
-// unwatch forgets what the others do: nobody will say when that changes.
+// unwatch forgets what the others do: no reply will say when that changes.
 func (c *counter) unwatch() {
 	for k := range c.counts {
 		c.counts[k].rate, c.counts[k].usual, c.counts[k].own = 0, 0, 0
@@ -178,7 +178,7 @@ func (s *shard) takeDirty(r int, spare []*counter) []*counter {
 
 const (
 	sweepEvery  = time.Second
-	forgetAfter = 10 * time.Second // counters that nobody asks about and that count nothing
+	forgetAfter = 10 * time.Second // counters that are not asked about and that count nothing
 )
 
 func (b *Backend) sweepUntilClosed() {

@@ -69,13 +69,13 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 		select {
 		case t := <-more:
 			next := make(chunks, t.BufferSize)
-			stub := toxics.NewToxicStub(tail, next)
+			link := toxics.NewToxicStub(tail, next)
 			if stateful, ok := t.Toxic.(toxics.StatefulToxic); ok {
-				stub.State = stateful.NewState()
+				link.State = stateful.NewState()
 			}
 			input := tail
 			all.Go(func() {
-				stub.Run(t)
+				link.Run(t)
 				drain(input) // what is before it must not block
 			})
 			tail = next

@@ -91,7 +91,7 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 }
 
 // meet makes all nodes know each other. On a busy machine a node may forget one that it
-// was about to meet, so it is told again.
+// was about to meet, so the command is repeated.
 func (c *RedisCluster) meet(command string) error {
 	all := strconv.Itoa(len(c.Nodes))
 	deadline := time.Now().Add(4 * startTimeout)

@@ -12,12 +12,12 @@ import (
 )
 
 // Prometheus starts a Prometheus server with a configuration file and a file of rules,
-// which the configuration calls rules.yaml. It ends with the test. The test is skipped
-// if there is no prometheus: few have it, and `make` says so.
+// which the configuration calls rules.yaml. It ends with the test. It
+// fails the test if there is no prometheus: `make prometheus` unpacks one.
 func Prometheus(t testing.TB, config, rules string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath("prometheus"); err != nil {
-		t.Skip("no prometheus on the PATH; `make prometheus` unpacks one in bin")
+		t.Fatal("no prometheus on the PATH; `make prometheus` unpacks one in bin")
 	}
 	var mine string // the process is known by the directory of its data
 	command := func(port, dir string) *exec.Cmd {

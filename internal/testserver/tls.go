@@ -22,7 +22,7 @@ type RedisTLSServer struct {
 	*RedisServer
 
 	// Files in PEM. The server's certificate is for ServerName and 127.0.0.1.
-	CAFile   string // of who signed its certificate
+	CAFile   string // of the authority that signed its certificate
 	CertFile string // of a client that it admits
 	KeyFile  string
 }
