@@ -250,3 +250,25 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 }
+
+// Takes that have begun when the Backend is closed end, and so does Close.
+func TestCloseAmongTakes(t *testing.T) {
+	for range 300 {
+		f := newFleet(t, 1, leased.Options{Busy: 1})
+		p := f.processes[0]
+		var all sync.WaitGroup
+		for g := range 8 {
+			all.Go(func() {
+				for i := range 20 {
+					if _, err := p.throttler.Take(t.Context(), hour.Charge(strconv.Itoa(g*100+i/2))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		if err := p.backend.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+}

@@ -235,7 +235,10 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request) (throttler.Decis
 // renew takes a lease for l, and answers r from it. It is called with the shard's lock
 // held, and releases it. Other takes of the key wait meanwhile.
 func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r throttler.Request, cost int64) (throttler.Decision, error) {
-	b.renewals.RLock() // Close waits for it
+	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the shard's lock for it
+		s.mu.Unlock()
+		return b.ask(ctx, r)
+	}
 	defer b.renewals.RUnlock()
 	renewal := &renewal{done: make(chan struct{})}
 	l.renewal = renewal
