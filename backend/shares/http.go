@@ -1,0 +1,274 @@
+package shares
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// HTTP carries messages between members as the bodies of POST requests, over HTTP/1.1 or,
+// with TLS, HTTP/2. Each message and each reply is sealed with HMAC-SHA256 under a key
+// that all members share, or carried by TLS with certificates on both sides, or both.
+//
+// The seal of a message is over its method and path, sender and receiver, a nonce, a
+// challenge of the receiver's, and its body. The seal of a reply is over its status and
+// body and the seal of what it replies to. So a message or a reply that is changed, is
+// for another member, or comes a second time, is not obeyed. What is on the wire is not
+// secret without TLS: shares, and the names and the demand of policies and hot keys.
+//
+// An HTTP is safe for concurrent use. Close it.
+type HTTP struct {
+	self    string
+	key     []byte
+	receive func(ctx context.Context, message []byte) ([]byte, error)
+
+	client    *http.Client
+	scheme    string
+	tls       *tls.Config
+	server    *http.Server
+	listening net.Listener
+	served    sync.WaitGroup
+	open      atomic.Int64 // connections
+
+	challenges challenges
+	known      sync.Map // the latest challenges of other members, by their addresses
+}
+
+const (
+	path = "/weir/shares"
+
+	// MaxMessageBytes bounds a message and a reply.
+	MaxMessageBytes = 256 << 10
+
+	maxConnections = 256
+	callTimeout    = 2 * time.Second
+	challengeEvery = time.Minute
+)
+
+// Headers of a message, and of its reply the last.
+const (
+	fromHeader      = "Weir-From"
+	toHeader        = "Weir-To"
+	challengeHeader = "Weir-Challenge"
+	nonceHeader     = "Weir-Nonce"
+	bodyHeader      = "Weir-Body" // its SHA-256
+	sealHeader      = "Weir-Seal"
+)
+
+// ListenHTTP listens on listener, or if it is nil at self, and has receive reply to the
+// messages of other members. self is the address by which the others know this member.
+//
+// The key has at least MinKeyBytes. It may be nil if config asks for and verifies clients'
+// certificates; then the host of a sender's address must be a name in its certificate.
+// A config is for both ends: it has this member's certificate, and the authorities that
+// sign those of the others as RootCAs and ClientCAs. Without TLS it is nil.
+//
+// Errors about arguments wrap throttler.ErrInvalid.
+func ListenHTTP(listener net.Listener, self string, key []byte, config *tls.Config, receive func(ctx context.Context, message []byte) ([]byte, error)) (*HTTP, error) {
+	h := &HTTP{self: self, key: key, receive: receive, scheme: "http", challenges: challenges{every: challengeEvery}}
+	if _, _, err := net.SplitHostPort(self); err != nil {
+		return nil, invalid("self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
+	}
+	if key != nil || config == nil {
+		if err := checkKey(key, "the members' key is one"); err != nil {
+			return nil, err
+		}
+	}
+	if config != nil {
+		if key == nil && config.ClientAuth != tls.RequireAndVerifyClientCert {
+			return nil, invalid("there is no key, and TLS has ClientAuth %v; without a key it must be %v", config.ClientAuth, tls.RequireAndVerifyClientCert)
+		}
+		h.scheme, h.tls = "https", config.Clone()
+	}
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", self); err != nil {
+			return nil, err
+		}
+	}
+	h.listening = listener
+	h.dial()
+	h.serve()
+	return h, nil
+}
+
+// Close stops listening. It waits for replies, but not for long.
+func (h *HTTP) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	if h.server.Shutdown(ctx) != nil {
+		_ = h.server.Close()
+	}
+	h.client.CloseIdleConnections()
+	h.served.Wait()
+}
+
+func (h *HTTP) dial() {
+	transport := &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: callTimeout}).DialContext,
+		TLSClientConfig:       h.tls.Clone(),
+		TLSHandshakeTimeout:   callTimeout,
+		ResponseHeaderTimeout: callTimeout,
+		MaxIdleConnsPerHost:   2,
+		IdleConnTimeout:       time.Minute,
+		DisableCompression:    true,
+		ForceAttemptHTTP2:     true,
+	}
+	h.client = &http.Client{
+		Transport:     transport,
+		Timeout:       callTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Send sends a message to the member at an address and returns its reply. If the error is
+// not a *ReplyError, the other may have received it or not.
+func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
+	challenge, _ := h.known.LoadOrStore(to, "")
+	reply, status, err := h.post(ctx, to, challenge.(string), message)
+	if err == nil && status == http.StatusConflict {
+		h.known.Store(to, string(reply))
+		reply, status, err = h.post(ctx, to, string(reply), message)
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("shares: %s: %w", to, err)
+	case status != http.StatusOK:
+		return nil, &ReplyError{Member: to, Text: string(reply)}
+	}
+	return reply, nil
+}
+
+// ReplyError is what a member replied in place of a reply.
+type ReplyError struct {
+	Member string // its address
+	Text   string
+}
+
+func (e *ReplyError) Error() string { return "shares: " + e.Member + " replied: " + e.Text }
+
+func (h *HTTP) post(ctx context.Context, to, challenge string, message []byte) (reply []byte, status int, err error) {
+	if len(message) > MaxMessageBytes {
+		return nil, 0, fmt.Errorf("the message has %d bytes; it may have %d", len(message), MaxMessageBytes)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.scheme+"://"+to+path, bytes.NewReader(message))
+	if err != nil {
+		return nil, 0, err
+	}
+	r.Header.Set(fromHeader, h.self)
+	r.Header.Set(toHeader, to)
+	r.Header.Set(challengeHeader, challenge)
+	r.Header.Set(nonceHeader, rand.Text())
+	r.Header.Set(bodyHeader, hashOf(message))
+	asked := h.sealOf(r)
+	r.Header.Set(sealHeader, asked)
+	w, err := h.client.Do(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer w.Body.Close()
+	reply, err = io.ReadAll(io.LimitReader(w.Body, MaxMessageBytes+1))
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case len(reply) > MaxMessageBytes:
+		return nil, 0, fmt.Errorf("the reply has more than %d bytes", MaxMessageBytes)
+	case h.key != nil && !sameSeal(w.Header.Get(sealHeader), h.sealOfReply(asked, w.StatusCode, reply)):
+		return nil, 0, fmt.Errorf("the reply, status %d, does not have the seal of this member's key and message", w.StatusCode)
+	}
+	return reply, w.StatusCode, nil
+}
+
+func (h *HTTP) sealOf(r *http.Request) string {
+	get := r.Header.Get
+	return seal(h.key, "message", r.Method, r.URL.Path, get(fromHeader), get(toHeader), get(challengeHeader), get(nonceHeader), get(bodyHeader))
+}
+
+func (h *HTTP) sealOfReply(asked string, status int, reply []byte) string {
+	return seal(h.key, "reply", asked, strconv.Itoa(status), string(reply))
+}
+
+func (h *HTTP) serve() {
+	h.server = &http.Server{
+		Handler:           h,
+		TLSConfig:         h.tls,
+		ReadHeaderTimeout: callTimeout,
+		ReadTimeout:       callTimeout,
+		WriteTimeout:      2 * callTimeout,
+		IdleTimeout:       2 * time.Minute, // more than clients keep them
+		MaxHeaderBytes:    4 << 10,
+		ErrorLog:          log.New(io.Discard, "", 0), // what a stranger sends is no news
+		ConnState: func(c net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				if h.open.Add(1) > maxConnections {
+					_ = c.Close() // its state changes to closed
+				}
+			case http.StateClosed, http.StateHijacked:
+				h.open.Add(-1)
+			case http.StateActive, http.StateIdle:
+			}
+		},
+	}
+	h.served.Go(func() {
+		if h.tls != nil {
+			_ = h.server.ServeTLS(h.listening, "", "") // ends with Close
+			return
+		}
+		_ = h.server.Serve(h.listening)
+	})
+}
+
+// ServeHTTP replies to a member. Of a stranger it reads the header and no more.
+func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method != http.MethodPost || r.URL.Path != path:
+		http.NotFound(w, r)
+		return
+	case !h.isMember(r):
+		w.Header().Set("Connection", "close")
+		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessageBytes))
+	if err != nil || hashOf(body) != r.Header.Get(bodyHeader) {
+		http.Error(w, "the body is not the message's", http.StatusBadRequest)
+		return
+	}
+	status, reply := http.StatusOK, []byte(nil)
+	if ok, latest := h.challenges.obey(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now()); !ok {
+		if latest == "" {
+			http.Error(w, "the message came before", http.StatusUnauthorized)
+			return
+		}
+		status, reply = http.StatusConflict, []byte(latest)
+	} else if reply, err = h.receive(r.Context(), body); err != nil {
+		status, reply = http.StatusUnprocessableEntity, []byte(err.Error())
+	}
+	w.Header().Set(sealHeader, h.sealOfReply(r.Header.Get(sealHeader), status, reply))
+	w.Header().Set("Content-Length", strconv.Itoa(len(reply)))
+	w.WriteHeader(status)
+	_, _ = w.Write(reply)
+}
+
+// isMember reports whether r's header is of a member, and for this one.
+func (h *HTTP) isMember(r *http.Request) bool {
+	if r.Header.Get(toHeader) != h.self {
+		return false
+	}
+	if h.key != nil {
+		return sameSeal(r.Header.Get(sealHeader), h.sealOf(r))
+	}
+	host, _, err := net.SplitHostPort(r.Header.Get(fromHeader))
+	return err == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && r.TLS.PeerCertificates[0].VerifyHostname(host) == nil
+}

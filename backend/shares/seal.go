@@ -1,0 +1,99 @@
+package shares
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// MinKeyBytes is the shortest key that members may share.
+const MinKeyBytes = 32
+
+// ReadKey reads the key that members share from a file, which may end with a line end.
+// Errors name the file and wrap throttler.ErrInvalid.
+func ReadKey(file string) ([]byte, error) {
+	key, err := os.ReadFile(file)
+	if err != nil {
+		return nil, invalid("the key: %v", err)
+	}
+	key = bytes.TrimRight(key, "\r\n")
+	return key, checkKey(key, fmt.Sprintf("%s has a key", file))
+}
+
+func checkKey(key []byte, what string) error {
+	if len(key) < MinKeyBytes {
+		return invalid("%s of %d bytes; it must have %d or more, such as from openssl rand -hex 32", what, len(key), MinKeyBytes)
+	}
+	return nil
+}
+
+// seal authenticates what a message says. Two lists of fields never have the same bytes
+// under it, and what one purpose seals is no seal for another.
+func seal(key []byte, purpose string, fields ...string) string {
+	mac := hmac.New(sha256.New, key)
+	for _, field := range append([]string{purpose}, fields...) {
+		_ = binary.Write(mac, binary.BigEndian, uint64(len(field))) // a hash returns no errors
+		mac.Write([]byte(field))
+	}
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+func sameSeal(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
+
+func hashOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// challenges keep a receiver from obeying a message twice. A message is for one of the
+// two latest challenges, which a sender learns from the receiver, and a nonce is obeyed
+// once for each. No clock is compared with another's, and a receiver that has started
+// again obeys nothing that it obeyed before.
+type challenges struct {
+	every time.Duration // a new one
+
+	mu           sync.Mutex
+	since        time.Time
+	latest, last challenge
+}
+
+type challenge struct {
+	text   string
+	nonces map[string]bool // that were obeyed
+}
+
+// maxNonces bounds what is remembered of one challenge: 1000 messages a second.
+const maxNonces = 1 << 16
+
+func newChallenge() challenge { return challenge{rand.Text(), make(map[string]bool)} }
+
+// obey reports whether a message is the first of its nonce for a challenge of now. If not
+// and another challenge helps, it returns that one.
+func (c *challenges) obey(text, nonce string, now time.Time) (ok bool, latest string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch age := now.Sub(c.since); {
+	case c.latest.text == "" || age > 2*c.every || age < 0:
+		c.latest, c.last, c.since = newChallenge(), challenge{}, now
+	case age > c.every:
+		c.latest, c.last, c.since = newChallenge(), c.latest, now
+	}
+	for _, known := range []*challenge{&c.latest, &c.last} {
+		if text == "" || known.text != text {
+			continue
+		}
+		if known.nonces[nonce] || len(known.nonces) >= maxNonces {
+			return false, ""
+		}
+		known.nonces[nonce] = true
+		return true, ""
+	}
+	return false, c.latest.text
+}
