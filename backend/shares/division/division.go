@@ -1,0 +1,124 @@
+package division
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+// Defaults and bounds.
+const (
+	DefaultRefresh = time.Second
+	DefaultKeys    = 8
+	MaxKeys        = 64   // of Options.Keys
+	MaxMembers     = 1024 // on a list
+	MaxQuotas      = 256
+	MaxMessage     = 4 << 20 // bytes of a message
+
+	// Grace is how many refreshes after a new list the shares of members that it
+	// leaves out stay unused.
+	Grace = 10
+)
+
+// A List is the members that divide the quotas.
+type List struct {
+	// Epoch is the list's number, from 1. The list with the highest one counts. Two
+	// lists with one epoch are an operator's mistake: a member keeps the first.
+	Epoch uint64
+
+	// Members are the names of all members, which the Transport sends to, such as
+	// "10.0.0.1:9001". Their order does not matter.
+	Members []string
+}
+
+// A Quota is what is divided.
+type Quota struct {
+	// Name identifies the quota together with Total: all processes divide those that
+	// are equal in both.
+	Name string
+
+	// Total is the units to divide, from 1.
+	Total int64
+
+	// Min is the units that each member has at least when all take part in a
+	// division. If zero, a tenth of the even share, but at least 1 if the quota has
+	// as many units as there are members. If there are too few, it is lower.
+	Min int64
+
+	// Demand returns what this process was recently asked for, refused requests
+	// included, and its keys with the highest demand, at most so many: see
+	// [Sampler.Demand]. It is called for each collection, and must not call the
+	// Member. If nil, this process has none.
+	Demand func(now time.Time, keys int) Demand
+}
+
+// Demand is what a process was asked for.
+type Demand struct {
+	Units   float64     // a second
+	Largest float64     // a second, of the key with the most: what FlowProportional calls a flow
+	Keys    []KeyDemand // the most demanded, in falling order
+}
+
+// KeyDemand is what a process was asked for of one key.
+type KeyDemand struct {
+	Key   uint64  // a hash of the key, the same in all processes; 0 is not a key
+	Units float64 // a second
+}
+
+// Shares is what this process may admit.
+type Shares struct {
+	// Valid reports whether this process holds shares. It holds none after a start,
+	// until its first division, and when it has been left out of the list. All units
+	// are zero then.
+	Valid bool
+
+	// Round is the round of the division that the shares are from.
+	Round uint64
+
+	// Quotas has a Share for each quota, in the order that New was given.
+	Quotas []Share
+}
+
+// A Share is what this process may admit of one quota.
+type Share struct {
+	// Units of the quota's Total, for each key that is not in Keys.
+	Units int64
+
+	// Keys has the units for keys with a division of their own, by hash. It must not
+	// be changed. At most a few hundred.
+	Keys map[uint64]int64
+}
+
+// Of returns the units for the key with that hash.
+func (s *Share) Of(key uint64) int64 {
+	if units, ok := s.Keys[key]; ok {
+		return units
+	}
+	return s.Units
+}
+
+// A Transport sends messages to members. Messages are at most MaxMessage bytes.
+type Transport interface {
+	// Send passes message to [Member.Receive] of the process named to, and returns
+	// its reply. A message may be lost, repeated or late, but it must be from a
+	// member: the Transport authenticates.
+	Send(ctx context.Context, to string, message []byte) (reply []byte, err error)
+}
+
+// Options configures a Member. Nil and the zero value select the defaults.
+type Options struct {
+	// Refresh is the time between two rounds, from 10 ms to an hour. If zero,
+	// DefaultRefresh. Members should have the same one.
+	Refresh time.Duration
+
+	// Keys is how many keys of each quota have divisions of their own, at most
+	// MaxKeys. If zero, DefaultKeys; if negative, none.
+	Keys int
+
+	// Divide divides. If nil, Proportional.
+	Divide Divide
+
+	// Clock is the clock for rounds and demand. If nil, clock.System.
+	Clock clock.Clock
+}

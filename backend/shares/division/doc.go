@@ -1,0 +1,68 @@
+// Package division divides quotas between the processes of a fleet by recent demand,
+// without a store. It makes no decision about a request: it says how many units of each
+// quota this process may admit by itself.
+//
+// # Rounds
+//
+// A [Member] is one process. In a round, a collection passes along the chain of the
+// members: each adds what it holds of each quota and what it was recently asked for. A
+// member that does not answer is passed over. The last one divides: see [Divide]. The
+// division then spreads by gossip: each member exchanges what it knows with a random
+// other one, and the higher round wins. A round that ends early leaves the shares as
+// they are.
+//
+// # The sum of shares never exceeds the quota
+//
+// The rule has three parts.
+//
+//   - A member belongs to one collection at a time: the highest that it has joined. It
+//     takes in one division at most of that collection, and of no other.
+//   - Shrink before grow: a division that it takes in lowers its shares at once. It
+//     raises them when it knows that all members of the collection have taken the
+//     division in.
+//   - A division moves units only between the members of its collection. The units
+//     that these may hold are the quota, if every member on the list is among them;
+//     else, the units of the division before, without the most that the missing ones
+//     may hold of it; or, at least, the sum of what they said they hold.
+//
+// Proof. Until a division is complete, which is when all members of its collection have
+// taken it in, it only lowers shares. Two complete divisions with a member in common
+// are joined in one order by all members that they have in common: the one takes in the
+// earlier before it joins the later, so the later is made after the earlier was taken
+// in everywhere. Therefore complete divisions act as if each happened in an instant, and
+// each leaves the sum within the quota. No clock takes part in this, and neither a lost,
+// repeated or late message, nor a pause, nor a partition changes it. The bound on the
+// excess is zero, at every instant, under these conditions:
+//
+//   - A name is one process: a successor starts after its predecessor has stopped.
+//   - A list with a higher epoch leaves out only members that have stopped, or that can
+//     hear of it within [Grace] refreshes. A member that hears that it was left out
+//     holds nothing from then on.
+//   - A quota whose name or total changes is another quota. While processes with the
+//     old and processes with the new one run, each of the two is divided by itself.
+//
+// A member that starts holds nothing, because others may use what its predecessor held,
+// until its first division. With all members present, that is some milliseconds.
+//
+// # What is lost for a while
+//
+// A silent member keeps its share: it may be serving. What a process held when it died
+// is unused until a collection has reached every member on the list: its successor is
+// back, or a new list leaves it out. If processes start while another is away, they
+// divide what the running ones hold; if all start, they have nothing until it is back or
+// left out. [Status] shows the units that no member holds.
+//
+// # Keys
+//
+// A quota is per key, as limits are. The share of a member is its part of every key's
+// quota, by the demand of the whole process. The keys that are asked for most, a bounded
+// number, have divisions of their own: see [Share]. Each key's shares add up to its quota
+// in either case.
+//
+// # What a token bucket has to do
+//
+// The sum of the units in all buckets of a key is within the quota for ever if a bucket
+// drops what exceeds a lower share at once, and is not filled by a higher share but by
+// time. So is a bucket that does not exist yet: it has what a bucket would have that
+// existed from the start and was never asked. A process starts with empty buckets.
+package division
