@@ -22,8 +22,8 @@ const (
 )
 
 // share is what a bucket holds and gets: at most capacity tokens, and units per window
-// ms. All are 1 to maxTokens, but for the window. It does not change; buckets change from
-// one share to another.
+// ms, both from 0 to maxTokens. It does not change; buckets move from one share to
+// another.
 type share struct {
 	units, window, capacity int64
 
@@ -36,6 +36,7 @@ func newShare(units, window, capacity int64) share {
 	for b != 0 {
 		a, b = b, a%b
 	}
+	// If units is 0, a is the window.
 	return share{units: units, window: window, capacity: capacity, stepTime: window / a, stepTokens: units / a}
 }
 
@@ -64,8 +65,12 @@ func (s *share) word(v level) uint64 {
 	return uint64(v.at)<<tokenBits | uint64(v.tokens)
 }
 
-// fold returns v with tokens that a word can have, by whole steps of the rate.
+// fold returns v with tokens that a word can have, by whole steps of the rate. Without a
+// rate, nothing is owed: it would be owed for ever.
 func (s *share) fold(v level) level {
+	if s.units == 0 {
+		return level{at: v.at}
+	}
 	if v.tokens > maxTokens {
 		steps := divUp(v.tokens-maxTokens, s.stepTokens)
 		return level{at: max(v.at-steps*s.stepTime, 0), tokens: v.tokens - steps*s.stepTokens}
@@ -138,7 +143,9 @@ func (b *bucket) giveBack(s *share, n, full, rest, now int64) level {
 // at the same time as other methods.
 func (b *bucket) move(from, to *share, now int64) {
 	v := from.read(b.word.Load(), now)
-	if from.units != to.units {
+	if to.units == 0 {
+		v = level{at: now}
+	} else if from.units != to.units {
 		whole := divDown((now-v.at)*from.units, from.window)
 		rest := (now-v.at)*from.units - whole*from.window
 		v = level{at: now - rest/to.units, tokens: v.tokens + whole}

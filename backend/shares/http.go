@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/backend/shares/division"
 )
 
 // HTTP carries messages between members as the bodies of POST requests, over HTTP/1.1 or,
@@ -26,19 +28,18 @@ import (
 // for another member, or comes a second time, is not obeyed. What is on the wire is not
 // secret without TLS: shares, and the names and the demand of policies and hot keys.
 //
-// An HTTP is safe for concurrent use. Close it.
+// It is a division.Transport. It is safe for concurrent use. Close it.
 type HTTP struct {
 	self    string
 	key     []byte
 	receive func(ctx context.Context, message []byte) ([]byte, error)
 
-	client    *http.Client
-	scheme    string
-	tls       *tls.Config
-	server    *http.Server
-	listening net.Listener
-	served    sync.WaitGroup
-	open      atomic.Int64 // connections
+	client *http.Client
+	scheme string
+	tls    *tls.Config
+	server *http.Server
+	served sync.WaitGroup
+	open   atomic.Int64 // connections
 
 	challenges challenges
 	known      sync.Map // the latest challenges of other members, by their addresses
@@ -46,9 +47,6 @@ type HTTP struct {
 
 const (
 	path = "/weir/shares"
-
-	// MaxMessageBytes bounds a message and a reply.
-	MaxMessageBytes = 256 << 10
 
 	maxConnections = 256
 	callTimeout    = 2 * time.Second
@@ -65,22 +63,21 @@ const (
 	sealHeader      = "Weir-Seal"
 )
 
-// ListenHTTP listens on listener, or if it is nil at self, and has receive reply to the
-// messages of other members. self is the address by which the others know this member.
+// NewHTTP returns an HTTP of the member that the others know as self: a host and a port.
 //
-// The key has at least MinKeyBytes. It may be nil if config asks for and verifies clients'
+// The key has at least MinKeyBytes. It may be nil if config demands and verifies clients'
 // certificates; then the host of a sender's address must be a name in its certificate.
 // A config is for both ends: it has this member's certificate, and the authorities that
 // sign those of the others as RootCAs and ClientCAs. Without TLS it is nil.
 //
-// Errors about arguments wrap throttler.ErrInvalid.
-func ListenHTTP(listener net.Listener, self string, key []byte, config *tls.Config, receive func(ctx context.Context, message []byte) ([]byte, error)) (*HTTP, error) {
-	h := &HTTP{self: self, key: key, receive: receive, scheme: "http", challenges: challenges{every: challengeEvery}}
+// Errors wrap throttler.ErrInvalid.
+func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
+	h := &HTTP{self: self, key: key, scheme: "http", challenges: challenges{every: challengeEvery}}
 	if _, _, err := net.SplitHostPort(self); err != nil {
 		return nil, invalid("self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
 	}
 	if key != nil || config == nil {
-		if err := checkKey(key, "the members' key is one"); err != nil {
+		if err := checkKey(key, "the key is one"); err != nil {
 			return nil, err
 		}
 	}
@@ -90,16 +87,22 @@ func ListenHTTP(listener net.Listener, self string, key []byte, config *tls.Conf
 		}
 		h.scheme, h.tls = "https", config.Clone()
 	}
-	if listener == nil {
-		var err error
-		if listener, err = net.Listen("tcp", self); err != nil {
-			return nil, err
-		}
-	}
-	h.listening = listener
-	h.dial()
-	h.serve()
+	h.client = h.newClient()
+	h.server = h.newServer()
 	return h, nil
+}
+
+// Serve has receive reply to the messages of other members that come to listener, until
+// Close. It returns at once.
+func (h *HTTP) Serve(listener net.Listener, receive func(ctx context.Context, message []byte) (reply []byte, err error)) {
+	h.receive = receive
+	h.served.Go(func() {
+		if h.tls != nil {
+			_ = h.server.ServeTLS(listener, "", "") // ends with Close
+			return
+		}
+		_ = h.server.Serve(listener)
+	})
 }
 
 // Close stops listening. It waits for replies, but not for long.
@@ -113,7 +116,7 @@ func (h *HTTP) Close() {
 	h.served.Wait()
 }
 
-func (h *HTTP) dial() {
+func (h *HTTP) newClient() *http.Client {
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: callTimeout}).DialContext,
 		TLSClientConfig:       h.tls.Clone(),
@@ -124,7 +127,7 @@ func (h *HTTP) dial() {
 		DisableCompression:    true,
 		ForceAttemptHTTP2:     true,
 	}
-	h.client = &http.Client{
+	return &http.Client{
 		Transport:     transport,
 		Timeout:       callTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -158,8 +161,8 @@ type ReplyError struct {
 func (e *ReplyError) Error() string { return "shares: " + e.Member + " replied: " + e.Text }
 
 func (h *HTTP) post(ctx context.Context, to, challenge string, message []byte) (reply []byte, status int, err error) {
-	if len(message) > MaxMessageBytes {
-		return nil, 0, fmt.Errorf("the message has %d bytes; it may have %d", len(message), MaxMessageBytes)
+	if len(message) > division.MaxMessage {
+		return nil, 0, fmt.Errorf("the message has %d bytes; it may have %d", len(message), division.MaxMessage)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.scheme+"://"+to+path, bytes.NewReader(message))
 	if err != nil {
@@ -177,12 +180,12 @@ func (h *HTTP) post(ctx context.Context, to, challenge string, message []byte) (
 		return nil, 0, err
 	}
 	defer w.Body.Close()
-	reply, err = io.ReadAll(io.LimitReader(w.Body, MaxMessageBytes+1))
+	reply, err = io.ReadAll(io.LimitReader(w.Body, division.MaxMessage+1))
 	switch {
 	case err != nil:
 		return nil, 0, err
-	case len(reply) > MaxMessageBytes:
-		return nil, 0, fmt.Errorf("the reply has more than %d bytes", MaxMessageBytes)
+	case len(reply) > division.MaxMessage:
+		return nil, 0, fmt.Errorf("the reply has more than %d bytes", division.MaxMessage)
 	case h.key != nil && !sameSeal(w.Header.Get(sealHeader), h.sealOfReply(asked, w.StatusCode, reply)):
 		return nil, 0, fmt.Errorf("the reply, status %d, does not have the seal of this member's key and message", w.StatusCode)
 	}
@@ -198,8 +201,8 @@ func (h *HTTP) sealOfReply(asked string, status int, reply []byte) string {
 	return seal(h.key, "reply", asked, strconv.Itoa(status), string(reply))
 }
 
-func (h *HTTP) serve() {
-	h.server = &http.Server{
+func (h *HTTP) newServer() *http.Server {
+	return &http.Server{
 		Handler:           h,
 		TLSConfig:         h.tls,
 		ReadHeaderTimeout: callTimeout,
@@ -220,13 +223,6 @@ func (h *HTTP) serve() {
 			}
 		},
 	}
-	h.served.Go(func() {
-		if h.tls != nil {
-			_ = h.server.ServeTLS(h.listening, "", "") // ends with Close
-			return
-		}
-		_ = h.server.Serve(h.listening)
-	})
 }
 
 // ServeHTTP replies to a member. Of a stranger it reads the header and no more.
@@ -240,7 +236,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessageBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, division.MaxMessage))
 	if err != nil || hashOf(body) != r.Header.Get(bodyHeader) {
 		http.Error(w, "the body is not the message's", http.StatusBadRequest)
 		return

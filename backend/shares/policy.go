@@ -1,0 +1,220 @@
+package shares
+
+import (
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/throttler"
+)
+
+// policy is a policy in force.
+type policy struct {
+	*throttler.Policy
+	quota   int // the index of its first limit among all quotas
+	sampler *division.Sampler
+	shares  atomic.Pointer[shares]
+}
+
+// shares is what this process may use of a policy's limits, from an instant until the
+// next begins. Only what was never asked for is counted in it.
+type shares struct {
+	since int64 // ms since the epoch
+	next  atomic.Pointer[shares]
+
+	usual keyShares
+	own   map[uint64]*keyShares // of keys, by hash, with divisions of their own or until lately
+}
+
+// keyShares is the shares of one key in a policy's limits. fresh is what a bucket has
+// that existed since the start and was never asked: what a new bucket begins with. If
+// new buckets were full, a key would have the tokens of its quota at every process
+// between which the shares were moved.
+type keyShares struct {
+	limits []share
+	fresh  []bucket
+}
+
+// maxOwn bounds the keys of a policy that no longer have a division of their own, and
+// whose fresh buckets differ from the usual ones.
+const maxOwn = 1024
+
+func (s *shares) of(hash uint64) *keyShares {
+	if own, ok := s.own[hash]; ok {
+		return own
+	}
+	return &s.usual
+}
+
+// newPolicies returns the policies by their names, and in order, for a list of members.
+func newPolicies(all []*throttler.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
+	if len(all) == 0 {
+		return nil, nil, invalid("policies is empty; it must have those that takes charge")
+	}
+	byName, order, quotas := make(map[string]*policy), []*policy(nil), 0
+	for i, given := range all {
+		if given == nil {
+			return nil, nil, invalid("policies[%d] is nil", i)
+		}
+		if err := given.Validate(); err != nil {
+			return nil, nil, invalid("policies[%d]: %v", i, err)
+		}
+		if byName[given.Name] != nil {
+			return nil, nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+		}
+		for k := range given.Limits {
+			if why := Unsupported(&given.Limits[k], members); why != "" {
+				return nil, nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, given.Limits[k], why)
+			}
+		}
+		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0)}
+		p.shares.Store(&shares{usual: p.none()})
+		quotas += len(given.Limits)
+		byName[given.Name], order = p, append(order, p)
+	}
+	return byName, order, nil
+}
+
+// none returns the shares of a process that holds none.
+func (p *policy) none() keyShares {
+	k := keyShares{make([]share, len(p.Limits)), make([]bucket, len(p.Limits))}
+	for i := range p.Limits {
+		k.limits[i] = shareOf(&p.Limits[i], 0)
+	}
+	return k
+}
+
+// shareOf returns the share of l's rate and, rounded down, of its capacity that so many
+// units of its quota are.
+func shareOf(l *throttler.Limit, units int64) share {
+	return newShare(units, l.Window.Milliseconds(), l.Capacity()*units/l.Quota)
+}
+
+// Unsupported returns why a limit cannot be divided between so many members, or "".
+func Unsupported(l *throttler.Limit, members int) string {
+	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket has "+strconv.Itoa(tokenBits)+
+		" bits for tokens; a shorter window with a smaller quota has the same rate", int64(members)
+	switch {
+	case l.Algorithm == throttler.LeakyBucket:
+		return "a queue needs one order of all charges: it must be a token-bucket"
+	case l.Algorithm != throttler.TokenBucket:
+		return "a window's count cannot be divided while it runs, because what was admitted before would count against both shares: it must be a token-bucket"
+	case l.Quota > maxTokens:
+		return "the quota " + most
+	case l.Capacity() > maxTokens:
+		return "the burst " + most
+	case min(l.Quota, l.Capacity()) < needed:
+		return "the quota and the burst must be at least " + strconv.Itoa(members) + ", a unit for each member"
+	}
+	return ""
+}
+
+// quotas returns what is divided of p: each of its limits, by the demand for all.
+func (p *policy) quotas(members int) []division.Quota {
+	all := make([]division.Quota, len(p.Limits))
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		all[i] = division.Quota{Name: p.Name + "/" + strconv.Itoa(i), Total: l.Quota, Demand: p.sampler.Demand}
+		// A member needs a capacity of at least 1.
+		if least := divUp(l.Quota, l.Capacity()); least > 1 {
+			all[i].Min = max(least, l.Quota/int64(10*members))
+		}
+	}
+	return all
+}
+
+// apply puts new shares in force from now on. If they are the first that this process
+// holds, buckets are full.
+func (p *policy) apply(given []division.Share, now int64, first bool) {
+	was := p.shares.Load()
+	s := &shares{since: now, usual: p.none()}
+	for i := range given {
+		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
+	}
+	s.usual.follow(&was.usual, now, first)
+	hashes := make(map[uint64]bool)
+	for hash := range was.own {
+		hashes[hash] = true
+	}
+	for i := range given {
+		for hash := range given[i].Keys {
+			hashes[hash] = true
+		}
+	}
+	for hash := range hashes {
+		own := p.none()
+		divided := false
+		for i := range given {
+			_, has := given[i].Keys[hash]
+			divided = divided || has
+			own.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
+		}
+		own.follow(was.of(hash), now, first)
+		if divided || len(s.own) < maxOwn && !own.isLike(&s.usual, now) {
+			if s.own == nil {
+				s.own = make(map[uint64]*keyShares)
+			}
+			s.own[hash] = &own
+		} else {
+			s.usual.lower(&own, now)
+		}
+	}
+	was.next.Store(s)
+	p.shares.Store(s)
+}
+
+// follow makes k's fresh buckets what was's are, moved to k's shares.
+func (k *keyShares) follow(was *keyShares, now int64, first bool) {
+	for i := range k.fresh {
+		if !first {
+			k.fresh[i].word.Store(was.fresh[i].word.Load())
+			k.fresh[i].move(&was.limits[i], &k.limits[i], now)
+		}
+	}
+}
+
+// isLike reports whether k, of the same limits as usual, has as much as it.
+func (k *keyShares) isLike(usual *keyShares, now int64) bool {
+	for i := range k.fresh {
+		if k.fresh[i].peek(&k.limits[i], now) != usual.fresh[i].peek(&usual.limits[i], now) {
+			return false
+		}
+	}
+	return true
+}
+
+// lower takes from k what other, of the same limits, has less.
+func (k *keyShares) lower(other *keyShares, now int64) {
+	for i := range k.fresh {
+		s := &k.limits[i]
+		mine, its := k.fresh[i].peek(s, now), other.fresh[i].peek(s, now)
+		if s.whole(its, now) < s.whole(mine, now) {
+			k.fresh[i].word.Store(other.fresh[i].word.Load())
+		}
+	}
+}
+
+// check reports whether charges are of the policies in force, or of ones of their names.
+func (b *Backend) check(charges []throttler.Charge) (inForce bool, err error) {
+	inForce = true
+	for i := range charges {
+		given := charges[i].Policy
+		p := b.byName[given.Name]
+		if p == nil {
+			return false, invalid("charge %d is of policy %q, which New was not given", i, given.Name)
+		}
+		inForce = inForce && p.Policy == given
+	}
+	return inForce, nil
+}
+
+// replace returns r with charges of the policies in force.
+func (b *Backend) replace(r throttler.Request) throttler.Request {
+	charges := slices.Clone(r.Charges())
+	for i := range charges {
+		charges[i].Policy = b.byName[charges[i].Policy.Name].Policy
+	}
+	return throttler.NewRequest(r.Now, charges...)
+}

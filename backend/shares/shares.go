@@ -1,0 +1,439 @@
+// Package shares decides in this process, from its share of each quota, and needs no
+// store. Processes that share a quota know each other, and divide it among themselves
+// again and again, by what each of them was recently asked for: see package division.
+//
+// A decision makes no call and waits for none. Processes that cannot reach each other go
+// on with the shares that they have. So the quota is not exceeded, and what a process
+// does not use while it cannot be reached, no other can use.
+//
+// # Limits
+//
+// A limit must be a [throttler.TokenBucket]: each process has a bucket with its share of
+// the rate and of the capacity. All buckets of a key together admit no more in any time
+// than one bucket would: the burst, and what the rate gives in that time. A process that
+// starts with full buckets may add to this, once, the capacity of its first share.
+//
+// Other algorithms are refused by [New]. So are quotas and bursts above 4,194,303, or with
+// less than a unit for each member: see [Unsupported].
+//
+// # Keys
+//
+// The shares of a policy are the same for all of its keys but a few: they follow the
+// demand of the process for all keys together. A key that is asked for at one process
+// alone gets the share of that process, which may be small. The keys with the highest
+// demand of each policy, [Options.HotKeys] of them, have divisions of their own.
+//
+// # What the answer says
+//
+// Limits are the whole quotas. Remaining is what this process can still admit, so that
+// Used is what was used here and what other processes may use. The reset time is when
+// this process' bucket is full. The retry time is when the charge fits here, at the
+// present share. A charge that is larger than the share's capacity is refused until the
+// share has grown: its retry time is a guess. A process that grows its share has earlier
+// times than it said, and one that shrinks has later ones.
+package shares
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// DefaultMaxKeys is the default of Options.MaxKeys.
+const DefaultMaxKeys = 1 << 20
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// Refresh is the time between two divisions, from 10 ms to an hour. If zero,
+	// division.DefaultRefresh. All processes need the same one.
+	Refresh time.Duration
+
+	// HotKeys is how many keys of each policy have divisions of their own, at most
+	// division.MaxKeys. If zero, division.DefaultKeys; if negative, none.
+	HotKeys int
+
+	// Divide makes shares of demand. If nil, division.Proportional. All processes need
+	// the same one.
+	Divide division.Divide
+
+	// MaxKeys is the most keys with buckets in memory, from 64. Each takes some 300
+	// bytes with one limit. When there are more, the one of a few that has used the
+	// least of its share makes room. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+
+	// Observer receives each message to another member, as a round trip. May be nil.
+	Observer throttler.Observer
+}
+
+// Backend is a throttler.Backend that decides from this process' shares. It is safe for
+// concurrent use. Close it.
+type Backend struct {
+	clock  clock.Clock
+	self   string
+	epoch  int64 // ms since 1970 at which the instants of buckets begin
+	member *division.Member
+
+	byName   map[string]*policy
+	policies []*policy
+	refresh  int64       // ms
+	holds    atomic.Bool // shares
+	held     bool        // ever
+
+	seed    maphash.Seed
+	shards  [64]shard
+	closed  context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend that decides under policies, as the member self of list. Charges
+// of other policies are errors. Until it has its first shares, which is when it has heard
+// of the other members, it fails with errors that wrap throttler.ErrUnavailable.
+//
+// All processes need the same policies, each with its name. The messages of other members
+// go to Receive. Errors are about arguments, and wrap throttler.ErrInvalid.
+func New(self string, list division.List, transport division.Transport, policies []*throttler.Policy, options *Options) (*Backend, error) {
+	b, quotas, o, err := newBackend(self, len(list.Members), policies, options)
+	if err != nil {
+		return nil, err
+	}
+	if o.Observer != nil && transport != nil {
+		transport = observed{transport, o.Observer}
+	}
+	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, Clock: o.Clock})
+	if err != nil {
+		return nil, err
+	}
+	b.running.Go(func() { _ = b.member.Run(b.closed) }) // ends with Close alone
+	b.running.Go(b.sweepUntilClosed)
+	return b, nil
+}
+
+func newBackend(self string, members int, policies []*throttler.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
+	o := &Options{}
+	if options != nil {
+		*o = *options
+	}
+	if o.Refresh == 0 {
+		o.Refresh = division.DefaultRefresh
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), seed: maphash.MakeSeed()}
+	if o.MaxKeys < len(b.shards) {
+		return nil, nil, nil, invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
+	}
+	// In the middle of what a word can tell: clocks are set back, too.
+	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
+	var err error
+	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
+		return nil, nil, nil, err
+	}
+	var quotas []division.Quota
+	for _, p := range b.policies {
+		quotas = append(quotas, p.quotas(max(members, 1))...)
+	}
+	for i := range b.shards {
+		b.shards[i].byName, b.shards[i].most = make(map[name]*entry), max(o.MaxKeys/len(b.shards), 1)
+	}
+	b.closed, b.cancel = context.WithCancel(context.Background())
+	return b, quotas, o, nil
+}
+
+// Close ends this process' part in the division. What it held is divided among the others
+// when a list without it, or its successor, is known.
+func (b *Backend) Close() {
+	b.cancel()
+	b.running.Wait()
+}
+
+// Receive takes in a message of another member and returns the reply.
+func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, err error) {
+	return b.member.Receive(ctx, message)
+}
+
+// SetList replaces the list of members by one with a higher epoch. It is enough to do so
+// in one process. A list that is not valid is an error that wraps throttler.ErrInvalid.
+func (b *Backend) SetList(list division.List) error { return b.member.SetList(list) }
+
+// Status is what a Backend knows of the division, and holds.
+type Status struct {
+	division.Status
+
+	Keys    int   `json:"keys_in_memory"`
+	Evicted int64 `json:"keys_evicted"` // to make room for others
+}
+
+// Status returns the state of the division as this process knows it.
+func (b *Backend) Status() Status {
+	s := Status{Status: b.member.Status()}
+	for i := range b.shards {
+		t := &b.shards[i]
+		t.mu.RLock()
+		s.Keys += len(t.all)
+		s.Evicted += t.evicted
+		t.mu.RUnlock()
+	}
+	return s
+}
+
+// apply puts shares in force. When it returns, no decision goes on under those before.
+func (b *Backend) apply(given division.Shares) {
+	now := b.instant(b.clock.Now().UnixMilli())
+	first := given.Valid && !b.held
+	b.held = b.held || given.Valid
+	if !given.Valid {
+		b.holds.Store(false)
+	}
+	for _, p := range b.policies {
+		own := make([]division.Share, len(p.Limits))
+		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
+		p.apply(own, now, first)
+	}
+	if given.Valid {
+		b.holds.Store(true)
+	}
+	for i := range b.shards {
+		b.shards[i].mu.Lock()
+		b.shards[i].mu.Unlock() //nolint:staticcheck // it waits for decisions under the shares before
+	}
+}
+
+// instant returns ms since 1970 as a bucket's, or the nearest that it can have.
+func (b *Backend) instant(ms int64) int64 {
+	return min(max(ms-b.epoch, 0), maxInstant-throttler.MaxWindow.Milliseconds())
+}
+
+var errNoShares = errors.New("this process holds no shares, because it has not heard of all members since it started, or is not on their list")
+
+// ready returns why a decision about r cannot be made. It makes r's charges those of the
+// policies in force.
+func (b *Backend) ready(ctx context.Context, r *throttler.Request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if inForce, err := b.check(r.Charges()); err != nil {
+		return err
+	} else if !inForce {
+		*r = b.replace(*r)
+	}
+	if b.instant(r.Now)+b.epoch != r.Now {
+		return invalid("now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
+	}
+	if !b.holds.Load() {
+		return &throttler.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
+	}
+	return nil
+}
+
+// Take implements throttler.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d.Begin(&r)
+	charges := d.Charges()
+	if len(charges) == 0 {
+		d.Allowed = true
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	if len(d.Results()) == 1 && b.takeOne(s, &d, now) {
+		return d, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.takeAll(s, &d, now)
+	return d, nil
+}
+
+// takeOne decides about one limit, if there is an entry under the shares in force.
+func (b *Backend) takeOne(s *shard, d *throttler.Decision, now int64) (done bool) {
+	charge := &d.Charges()[0]
+	p := b.byName[charge.Policy.Name]
+	n := nameOf(charge, p)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e := s.byName[n]
+	if e == nil || !e.current() {
+		return false
+	}
+	p.sampler.Add(time.UnixMilli(now+b.epoch), e.hash, charge.Cost)
+	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
+	d.Allowed = ok
+	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
+	return true
+}
+
+// takeAll decides about all charges. Its caller holds the lock alone, so that between the
+// look and the charge there is no other.
+func (b *Backend) takeAll(s *shard, d *throttler.Decision, now int64) {
+	charges, results, i := d.Charges(), d.Results(), 0
+	s.find(b, charges, now)
+	d.Allowed = true
+	for n, e := range s.found {
+		e.name.policy.sampler.Add(time.UnixMilli(now+b.epoch), e.hash, charges[n].Cost)
+		for k := range e.buckets {
+			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
+			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
+			d.Allowed = d.Allowed && fits
+			b.report(e, k, v, now, charges[n].Cost, fits, false, &results[i])
+			i++
+		}
+	}
+	if !d.Allowed {
+		return
+	}
+	i = 0
+	for n, e := range s.found {
+		for k := range e.buckets {
+			v, ok := e.buckets[k].take(&e.limits[k], charges[n].Cost, now)
+			b.report(e, k, v, now, charges[n].Cost, ok, true, &results[i])
+			i++
+		}
+	}
+}
+
+// find sets s.found to the entries of charges. Its caller holds the lock alone.
+func (s *shard) find(b *Backend, charges []throttler.Charge, now int64) {
+	s.found = s.found[:0]
+	for i := range charges {
+		n := nameOf(&charges[i], b.byName[charges[i].Policy.Name])
+		s.found = append(s.found, s.get(&n, now))
+	}
+}
+
+// report writes what v says of limit k of e. charged says that a charge of cost was made.
+func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *throttler.Result) {
+	l, s := &e.name.policy.Limits[k], &e.limits[k]
+	capacity := l.Capacity()
+	r.Used = capacity - s.whole(v, now)
+	full, rest := now, int64(0)
+	if s.units > 0 {
+		full, rest = s.hasAt(v, s.capacity)
+	}
+	r.ResetAt = b.epoch + full + min(rest, 1)
+	if fits {
+		if charged && cost > 0 {
+			r.Mark = throttler.Mark{At: b.epoch + full, Fraction: rest}
+		}
+		return
+	}
+	switch {
+	case cost > capacity:
+		r.RetryAt = throttler.NeverFits
+	case cost > s.capacity: // it may fit when the share has grown
+		r.RetryAt = max(r.ResetAt, b.epoch+now+b.refresh)
+	default:
+		at, rest := s.hasAt(v, cost)
+		r.RetryAt = b.epoch + at + min(rest, 1)
+	}
+}
+
+// Peek implements throttler.Backend. It makes no call.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d.Begin(&r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range charges {
+		cost := charges[c].Cost
+		n := nameOf(&charges[c], b.byName[charges[c].Policy.Name])
+		e := s.byName[n]
+		if e == nil { // as it would begin
+			e = &entry{name: n, hash: n.hash()}
+			e.begin()
+		}
+		e.update()
+		for k := range e.buckets {
+			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
+			fits := cost <= l.capacity && l.has(v, cost, now)
+			d.Allowed = d.Allowed && fits
+			b.report(e, k, v, now, cost, fits, false, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+// Settle implements throttler.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d throttler.Decision, err error) {
+	r := st.Charged.Request()
+	marks := st.Charged.Results()
+	r.Now = st.Now
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d.Begin(&r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.find(b, charges, now)
+	for n, e := range s.found {
+		more := st.Costs[n] - charges[n].Cost
+		for k := range e.buckets {
+			l := &e.limits[k]
+			v := e.buckets[k].peek(l, now)
+			switch mark := marks[i].Mark; {
+			case more > 0:
+				v = e.buckets[k].charge(l, more, now)
+			case more < 0:
+				v = e.buckets[k].giveBack(l, -more, mark.At-b.epoch, mark.Fraction, now)
+			}
+			b.report(e, k, v, now, 0, true, false, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+func (b *Backend) shardOf(partition string) *shard {
+	return &b.shards[maphash.String(b.seed, partition)%uint64(len(b.shards))]
+}
+
+// observed reports messages to an observer.
+type observed struct {
+	division.Transport
+	observer throttler.Observer
+}
+
+func (o observed) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
+	start := time.Now()
+	reply, err = o.Transport.Send(ctx, to, message)
+	o.observer.Sent(throttler.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
+	return reply, err
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("shares: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}

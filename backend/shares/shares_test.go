@@ -1,0 +1,126 @@
+package shares
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/throttler"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// alone is a Backend that holds the whole of all quotas. It learns policies of token
+// buckets when it first sees them; the rest goes to memory, for the suite's sake.
+type alone struct {
+	learning sync.RWMutex
+	*Backend
+	memory *memorybackend.Backend
+	asked  int // of the Backend
+}
+
+func newAlone(t testing.TB, o *Options) *alone {
+	t.Helper()
+	first := tokens("first", 1, time.Second, 0)
+	b, _, _, err := newBackend("alone", 1, []*throttler.Policy{first}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.hold(1)
+	return &alone{Backend: b, memory: memorybackend.New(nil)}
+}
+
+func tokens(name string, quota int64, window time.Duration, burst int64) *throttler.Policy {
+	return &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: quota, Window: window, Algorithm: throttler.TokenBucket, Burst: burst}}}
+}
+
+// hold gives b one of every so many units of all quotas.
+func (b *Backend) hold(of int64) {
+	given := division.Shares{Valid: true}
+	for _, p := range b.policies {
+		given.Quotas = append(given.Quotas, p.part(of)...)
+	}
+	b.apply(given)
+}
+
+func (p *policy) part(of int64) (all []division.Share) {
+	for i := range p.Limits {
+		all = append(all, division.Share{Units: p.Limits[i].Quota / of})
+	}
+	return all
+}
+
+// backendFor returns the backend that is to decide about charges, and what ends that.
+func (a *alone) backendFor(charges []throttler.Charge) (throttler.Backend, func()) {
+	if !a.learn(charges) {
+		return a.memory, func() {}
+	}
+	a.learning.RLock()
+	return a.Backend, a.learning.RUnlock
+}
+
+func (a *alone) learn(charges []throttler.Charge) bool {
+	a.learning.Lock()
+	defer a.learning.Unlock()
+	for i := range charges {
+		given := charges[i].Policy
+		if was := a.byName[given.Name]; was != nil && was.Policy == given {
+			continue
+		}
+		byName, order, err := newPolicies([]*throttler.Policy{given}, 1, time.Second)
+		if err != nil {
+			return false
+		}
+		order[0].apply(order[0].part(1), 0, true)
+		a.byName[given.Name] = byName[given.Name]
+	}
+	a.asked++
+	return true
+}
+
+func (a *alone) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	b, done := a.backendFor(r.Charges())
+	defer done()
+	return b.Take(ctx, r)
+}
+
+func (a *alone) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	b, done := a.backendFor(r.Charges())
+	defer done()
+	return b.Peek(ctx, r)
+}
+
+func (a *alone) Settle(ctx context.Context, r throttler.Settlement) (throttler.Decision, error) {
+	b, done := a.backendFor(r.Charged.Charges())
+	defer done()
+	return b.Settle(ctx, r)
+}
+
+func TestBackend(t *testing.T) {
+	asked := 0
+	const (
+		halves  = "half of its charges went to memory"
+		changes = "policies are given once"
+	)
+	backendtest.RunExcept(t, func(t *testing.T) throttler.Backend {
+		a := newAlone(t, nil)
+		t.Cleanup(func() { asked += a.asked })
+		return a
+	}, map[string]string{
+		"chains/all live in the partition of the first":                                              halves,
+		"chains/one key under two policies in one take":                                              halves,
+		"changed policies/another quota of a token bucket: it drains no later than before":           changes,
+		"changed policies/a token bucket made slower is full when it was to be":                      changes,
+		"changed policies/a token bucket made faster fills faster since its last charge":             changes,
+		"changed policies/another algorithm starts empty, and its charges count for the old one too": changes,
+	})
+	if asked < 700 {
+		t.Errorf("%d decisions were about shares; want those of the suite that are about token buckets", asked)
+	}
+}

@@ -1,0 +1,185 @@
+package shares
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// shard is a part of the table of keys. Decisions about one limit hold its lock together,
+// and take from a bucket by compare-and-swap. What concerns several buckets at once holds
+// it alone.
+type shard struct {
+	mu      sync.RWMutex
+	byName  map[name]*entry
+	all     []*entry // in no order
+	most    int
+	next    int // where to look for a victim, in all
+	evicted int64
+	found   []*entry // by the last find of several
+}
+
+// name names an entry. The partition is empty if it is the key.
+type name struct {
+	policy         *policy
+	key, partition string
+}
+
+// entry is the buckets of a key under a policy.
+type entry struct {
+	name    name
+	hash    uint64 // of the key and the partition, the same in all processes
+	index   int    // in all
+	shares  *shares
+	limits  []share // of shares, for this key
+	buckets []bucket
+}
+
+func nameOf(c *throttler.Charge, p *policy) name {
+	n := name{policy: p, key: c.Key}
+	if c.Partition != c.Key {
+		n.partition = c.Partition
+	}
+	return n
+}
+
+// hash returns the same in all processes, and never 0. A client that makes two keys
+// collide makes them share a division, not a bucket.
+func (n *name) hash() uint64 {
+	var d xxhash.Digest
+	d.Reset()
+	var size [8]byte
+	binary.LittleEndian.PutUint64(size[:], uint64(len(n.key)))
+	_, _ = d.Write(size[:])
+	_, _ = d.WriteString(n.key)
+	_, _ = d.WriteString(n.partition)
+	return max(d.Sum64(), 1)
+}
+
+// get returns the entry of n, a new one if there was none, under the shares in force. Its
+// caller holds the lock alone. If there is no room, a new one takes the place of another
+// that is not in s.found.
+func (s *shard) get(n *name, now int64) *entry {
+	e := s.byName[*n]
+	if e == nil {
+		if len(s.all) >= s.most {
+			s.remove(s.victim(now))
+			s.evicted++
+		}
+		e = &entry{name: name{n.policy, strings.Clone(n.key), strings.Clone(n.partition)}, hash: n.hash(), index: len(s.all)}
+		e.begin()
+		s.byName[e.name] = e
+		s.all = append(s.all, e)
+	}
+	e.update()
+	return e
+}
+
+// begin gives e, which was never asked, what it has.
+func (e *entry) begin() {
+	e.shares = e.name.policy.shares.Load()
+	own := e.shares.of(e.hash)
+	e.limits, e.buckets = own.limits, make([]bucket, len(own.fresh))
+	for i := range e.buckets {
+		e.buckets[i].word.Store(own.fresh[i].word.Load())
+	}
+}
+
+// current reports whether e is under the shares in force.
+func (e *entry) current() bool { return e.shares == e.name.policy.shares.Load() }
+
+// update moves e to the shares in force, through all that were in force since it was last
+// updated. Its caller holds the lock alone.
+func (e *entry) update() {
+	for next := e.shares.next.Load(); next != nil; next = e.shares.next.Load() {
+		limits := next.of(e.hash).limits
+		for i := range e.buckets {
+			e.buckets[i].move(&e.limits[i], &limits[i], next.since)
+		}
+		e.shares, e.limits = next, limits
+	}
+}
+
+// used returns the largest part of a share's capacity that is used.
+func (e *entry) used(now int64) float64 {
+	most := 0.0
+	for i := range e.buckets {
+		s := &e.limits[i]
+		if s.capacity == 0 {
+			return 1
+		}
+		most = max(most, 1-float64(s.whole(e.buckets[i].peek(s, now), now))/float64(s.capacity))
+	}
+	return most
+}
+
+// victim returns the one of a few entries that has used the least.
+func (s *shard) victim(now int64) *entry {
+	var victim *entry
+	least := 0.0
+	for range 16 {
+		s.next = (s.next + 1) % len(s.all)
+		e := s.all[s.next]
+		if used := e.used(now); (victim == nil || used < least) && !slices.Contains(s.found, e) {
+			victim, least = e, used
+		}
+	}
+	return victim
+}
+
+func (s *shard) remove(e *entry) {
+	delete(s.byName, e.name)
+	last := len(s.all) - 1
+	s.all[e.index] = s.all[last]
+	s.all[e.index].index = e.index
+	s.all[last] = nil
+	s.all = s.all[:last]
+}
+
+const (
+	sweepEvery = 5 * time.Second
+	atOnce     = 64 // entries, while a sweep holds a lock
+)
+
+func (b *Backend) sweepUntilClosed() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.closed.Done():
+			return
+		case <-tick.C:
+		}
+		b.sweep()
+	}
+}
+
+// sweep removes entries that have all that they can have, and updates the others, so that
+// no shares of long ago are kept for them.
+func (b *Backend) sweep() {
+	now := b.instant(b.clock.Now().UnixMilli())
+	for i := range b.shards {
+		s := &b.shards[i]
+		for at := 0; ; at += atOnce {
+			s.mu.Lock()
+			if at >= len(s.all) {
+				s.mu.Unlock()
+				break
+			}
+			for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
+				e := s.all[k]
+				e.update()
+				if e.used(now) <= 0 {
+					s.remove(e)
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+}
