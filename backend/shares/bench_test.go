@@ -1,7 +1,12 @@
 package shares
 
 import (
+	"context"
+	"strconv"
+
 	"fmt"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/throttler"
 	"runtime"
 	"sync"
 	"testing"
@@ -58,4 +63,51 @@ func BenchmarkBucket(b *testing.B) {
 		}
 	}
 	runtime.KeepAlive(&word)
+}
+
+// BenchmarkTake measures decisions next to package memory's, by goroutines that do
+// nothing else.
+func BenchmarkTake(b *testing.B) {
+	const keys = 1 << 16
+	policy := tokens("core", 1_000_000, time.Millisecond, 0)
+	shared := newAlone(b, nil)
+	shared.learn([]throttler.Charge{policy.Charge("")})
+	charges := make([]throttler.Charge, keys)
+	for i := range charges {
+		key := "client-" + strconv.Itoa(i)
+		charges[i] = throttler.Charge{Policy: policy, Key: key, Cost: 1, Partition: key}
+	}
+	for _, backend := range []struct {
+		name string
+		throttler.Backend
+	}{{"shares", shared.Backend}, {"memory", memorybackend.New(nil)}} {
+		for _, load := range []struct {
+			name string
+			mask int
+		}{{"one key", 0}, {"65536 keys", keys - 1}} {
+			for _, goroutines := range []int{1, 2, 8} {
+				b.Run(fmt.Sprintf("%s/%s/%d", backend.name, load.name, goroutines), func(b *testing.B) {
+					b.ReportAllocs()
+					var all sync.WaitGroup
+					for g := range goroutines {
+						all.Go(func() {
+							now := time.Now().UnixMilli()
+							at := g * 7919
+							for i := range b.N / goroutines {
+								if i%1024 == 0 {
+									now = time.Now().UnixMilli()
+								}
+								at = (at + 40_503) & load.mask
+								if _, err := backend.Take(context.Background(), throttler.NewRequest(now, charges[at])); err != nil {
+									b.Error(err)
+									return
+								}
+							}
+						})
+					}
+					all.Wait()
+				})
+			}
+		}
+	}
 }
