@@ -1,16 +1,155 @@
 package division
 
-// Divide divides total units between the members that report, and returns a weight for
-// each: units are in proportion, above the minimum, which is min. Weights are finite and
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Divide returns a weight for each member that reports. What is left of total when
+// each has had its minimum is divided in proportion to the weights. They are finite and
 // not negative; if all are zero, shares are even.
-type Divide func(total, min int64, reports []Report) []float64
+type Divide func(total int64, reports []Report) []float64
 
 // A Report is what a member says of one quota, or of one key of it.
 type Report struct {
-	Held    int64   // units
-	Demand  float64 // units a second, damped
+	Held    int64   // units of the total
+	Demand  float64 // units a second
 	Largest float64 // a second, of the key with the most
 }
 
-// Proportional gives units in proportion to demand.
-func Proportional(total, min int64, reports []Report) []float64 { return nil }
+// Proportional weighs members by their demand, so that a request has the same chance
+// everywhere.
+func Proportional(_ int64, reports []Report) []float64 {
+	weights := make([]float64, len(reports))
+	for i, r := range reports {
+		weights[i] = r.Demand
+	}
+	return weights
+}
+
+// FlowProportional is flow proportional share, of Raghavan et al., "Cloud control
+// with distributed rate limiting", 2007, for quotas per window. A member whose demand is
+// within its share has what it demands. The rest is divided between the others by their
+// number of flows, which is their demand by that of their largest key: each flow has the
+// same, however much it asks for.
+func FlowProportional(window time.Duration) Divide {
+	return func(total int64, reports []Report) []float64 {
+		n := len(reports)
+		demand, flows := make([]float64, n), make([]float64, n)
+		order := make([]int, n)
+		var left, all float64 = float64(total), 0
+		for i, r := range reports {
+			order[i] = i
+			demand[i] = r.Demand * window.Seconds()
+			if flows[i] = 0; r.Largest > 0 {
+				flows[i] = max(r.Demand/r.Largest, 1)
+			}
+			all += flows[i]
+		}
+		// From the least demand of a flow upwards: whoever asks for less than its part of
+		// what is left has all it asks for.
+		slices.SortFunc(order, func(a, b int) int {
+			return cmp.Compare(demand[a]*flows[b], demand[b]*flows[a])
+		})
+		weights := make([]float64, n)
+		for _, i := range order {
+			if flows[i] == 0 {
+				continue
+			}
+			weights[i] = min(demand[i], left*flows[i]/all)
+			left -= weights[i]
+			all -= flows[i]
+			if all < 1e-9 {
+				all = 1e-9
+			}
+		}
+		return weights
+	}
+}
+
+// damping is how far shares go towards the target in one round. The rest of a
+// change is due in the next ones: 75 %, 94 %, 98 %.
+const damping = 0.75
+
+// apportion divides total by weights: whole units that add up to it, none below low, or
+// below the even share if that is less. It goes from held, which may add up to another
+// total, by the part damping towards the target.
+func apportion(total, low int64, weights []float64, held []int64) []int64 {
+	n := int64(len(weights))
+	low = min(low, total/n)
+	var weight, before float64
+	for i, w := range weights {
+		if !(w >= 0) || math.IsInf(w, 0) {
+			w, weights[i] = 0, 0
+		}
+		weight += w
+		before += float64(held[i])
+	}
+	exact := make([]float64, n)
+	for i, w := range weights {
+		part := 1 / float64(n)
+		if weight > 0 {
+			part = w / weight
+		}
+		exact[i] = float64(low) + part*float64(total-low*n)
+		if before > 0 {
+			old := float64(held[i]) / before * float64(total)
+			exact[i] = max(old+damping*(exact[i]-old), float64(low))
+		}
+	}
+	return round(total, low, exact)
+}
+
+// round returns whole numbers in proportion to exact, none below low, that add up to
+// total. The largest remainders are rounded up.
+func round(total, low int64, exact []float64) []int64 {
+	n := int64(len(exact))
+	var sum float64
+	for _, x := range exact {
+		sum += x - float64(low)
+	}
+	whole, rest := make([]int64, n), make([]float64, n)
+	left := total
+	for i, x := range exact {
+		above := 0.0
+		if sum > 0 {
+			above = (x - float64(low)) / sum * float64(total-low*n)
+		}
+		floor := math.Floor(above)
+		whole[i], rest[i] = low+int64(floor), above-floor
+		left -= whole[i]
+	}
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rest[b], rest[a]) })
+	for k := int64(0); left > 0; k++ {
+		whole[order[k%n]]++
+		left--
+	}
+	for k := n - 1; left < 0; k-- { // rounding of huge totals
+		if i := order[(k%n+n)%n]; whole[i] > low {
+			whole[i]--
+			left++
+		}
+	}
+	return whole
+}
+
+// steady is the part of a quota by which some share must change, or nothing does.
+const steady = 1.0 / 64
+
+// settled reports whether shares are near enough to held, which has the same total, to
+// leave it.
+func settled(total, low int64, held, shares []int64) bool {
+	var sum int64
+	for i, h := range held {
+		if sum += h; h < low || math.Abs(float64(h-shares[i])) > steady*float64(total) {
+			return false
+		}
+	}
+	return sum == total
+}

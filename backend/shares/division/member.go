@@ -3,35 +3,198 @@ package division
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
 )
 
 // A Member is one process in the division. Its methods may be called concurrently.
-type Member struct{}
+type Member struct {
+	transport Transport
+	clock     clock.Clock
+	timeout   time.Duration // of a call
+	wake      chan struct{}
+
+	mu      sync.Mutex // of core and what follows
+	core    core
+	running context.Context // nil before Run and after it
+	calls   sync.WaitGroup
+}
 
 // New returns a Member named self. It holds nothing and sends nothing before Run.
-// self need not be on the list: it holds nothing then, until a list names it.
+// self need not be on the list: it holds nothing then, until a list names it. Errors
+// wrap throttler.ErrInvalid.
 //
 // apply is called with the shares whenever they change, one call at a time, and once
-// in New. The shares are in force when it returns, so what it lowers must be lowered by
-// then. It must not call the Member.
+// in New. The shares must be in force when it returns: what a division lowers is given
+// to others then. It must not call the Member.
 func New(self string, list List, quotas []Quota, transport Transport, apply func(Shares), o *Options) (*Member, error) {
-	return nil, errors.New("to come")
+	if transport == nil || apply == nil {
+		panic("division: New needs a transport and an apply function")
+	}
+	if o == nil {
+		o = new(Options)
+	}
+	c := core{
+		self: self, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
+		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply,
+	}
+	if err := c.complain(list); err != nil {
+		return nil, err
+	}
+	m := &Member{transport: transport, clock: o.Clock, core: c, wake: make(chan struct{}, 1)}
+	if m.clock == nil {
+		m.clock = clock.System{}
+	}
+	m.timeout = min(max(m.core.refresh/callsTimeout, 50*time.Millisecond), time.Second)
+	m.core.begin(m.clock.Now(), list)
+	return m, nil
+}
+
+// complain sets the defaults, and returns an error if something is out of its bounds.
+func (c *core) complain(list List) error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{throttler.ErrInvalid}, args...)...)
+	}
+	if c.refresh == 0 {
+		c.refresh = DefaultRefresh
+	}
+	if c.keys == 0 {
+		c.keys = DefaultKeys
+	}
+	c.keys = max(c.keys, 0)
+	if c.divide == nil {
+		c.divide = Proportional
+	}
+	if c.self == "" || len(c.self) > maxName {
+		return invalid("self has %d bytes; a name has from 1 to %d", len(c.self), maxName)
+	}
+	if c.refresh < 10*time.Millisecond || c.refresh > time.Hour {
+		return invalid("Refresh is %v; it must be from 10ms to 1h", c.refresh)
+	}
+	if c.keys > MaxKeys {
+		return invalid("Keys is %d; the most is %d", c.keys, MaxKeys)
+	}
+	if n := len(c.quotas); n == 0 || n > MaxQuotas {
+		return invalid("quotas has %d; it must have from 1 to %d", n, MaxQuotas)
+	}
+	known := make(map[uint64]bool)
+	for i := range c.quotas {
+		q := &c.quotas[i]
+		if q.Total < 1 || q.Total > maxTotal {
+			return invalid("quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
+		}
+		if q.Min < 0 || q.Min > math.MaxInt64/MaxMembers || q.Min*int64(len(list.Members)) > q.Total {
+			return invalid("quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, len(list.Members), q.Total, q.Total/int64(max(len(list.Members), 1)))
+		}
+		id := q.id()
+		if known[id] {
+			return invalid("quotas[%d] is %q with a Total of %d, as another is", i, q.Name, q.Total)
+		}
+		known[id] = true
+		c.ids = append(c.ids, id)
+	}
+	return list.validate()
 }
 
 // Run takes part in the division until ctx is done, and returns when all its goroutines
 // have ended. From then on the member holds nothing. It must be called once at most.
-func (m *Member) Run(ctx context.Context) error { return nil }
+func (m *Member) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	m.mu.Lock()
+	m.running = ctx
+	m.mu.Unlock()
+	for ctx.Err() == nil {
+		m.mu.Lock()
+		now := m.clock.Now()
+		calls := m.core.tick(now)
+		wait := m.core.due().Sub(now)
+		m.start(calls)
+		m.mu.Unlock()
+		stop := clock.AfterFunc(m.clock, wait, m.rouse)
+		select {
+		case <-ctx.Done():
+		case <-m.wake:
+		}
+		stop()
+	}
+	m.mu.Lock()
+	m.running = nil
+	m.core.drop()
+	m.mu.Unlock()
+	cancel()
+	m.calls.Wait()
+	return nil
+}
+
+// rouse makes Run look at what is due.
+func (m *Member) rouse() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// start makes calls, each in a goroutine. m.mu is locked.
+func (m *Member) start(calls []call) {
+	ctx := m.running
+	for _, k := range calls {
+		m.calls.Add(1)
+		go func() {
+			defer m.calls.Done()
+			sending, cancel := context.WithTimeout(ctx, m.timeout)
+			reply, err := m.transport.Send(sending, k.to, k.message)
+			cancel()
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.running != nil {
+				m.start(m.core.answered(m.clock.Now(), k, reply, err))
+				m.rouse()
+			}
+		}()
+	}
+}
 
 // Receive takes in a message and returns the reply, for the Transport's server. An error
-// says why the message is not one; it has no effect then.
-func (m *Member) Receive(ctx context.Context, message []byte) (reply []byte, err error) {
-	return nil, nil
+// says why the message is not one, or that Run has not been called or has ended.
+func (m *Member) Receive(_ context.Context, message []byte) (reply []byte, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running == nil || m.running.Err() != nil {
+		return nil, errNotRunning
+	}
+	reply, calls, err := m.core.receive(m.clock.Now(), message)
+	m.start(calls)
+	m.rouse()
+	return reply, err
 }
+
+var errNotRunning = errors.New("division: the member does not run")
 
 // SetList replaces the list of members, if its epoch is higher. Members pass the list
 // on, so it is enough to set it at one of them. A list with a lower or equal epoch, or
 // that is not valid, is an error that wraps throttler.ErrInvalid.
-func (m *Member) SetList(list List) error { return nil }
+func (m *Member) SetList(list List) error {
+	if err := list.validate(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.core.adopt(m.clock.Now(), list) {
+		return fmt.Errorf("%w: Epoch is %d; it must be higher than the present list's, %d", throttler.ErrInvalid, list.Epoch, m.core.list.Epoch)
+	}
+	m.rouse()
+	return nil
+}
 
 // Status returns the state of the division as this member knows it.
-func (m *Member) Status() Status { return Status{} }
+func (m *Member) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.status(m.clock.Now())
+}

@@ -1,19 +1,130 @@
 package division
 
-import "time"
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync/atomic"
+	"time"
+)
 
-// A Sampler measures the recent demand of one quota, and of its busiest keys. Its methods may be called
-// concurrently.
-type Sampler struct{}
+// DefaultSamples is the default size of a Sampler.
+const DefaultSamples = 4096
 
-// NewSampler returns a Sampler of the demand within window. size is how many events it
-// keeps, rounded up to a power of two; if zero, 4096. All are kept if a window has fewer; else
-// one of 2, 4, 8, ... at random.
-func NewSampler(window time.Duration, size int) *Sampler { return &Sampler{} }
+// A Sampler measures the recent demand for one quota, and for its busiest keys. Its
+// methods may be called concurrently, and take no lock.
+//
+// While a window has at most as many events as the Sampler keeps, it keeps all and the
+// demand is exact. Beyond that it keeps one of 2, 4, 8, … events, at random, and counts
+// it for as many: with k kept, the error is some 1/√k, 3 % for 1,000. An event that is
+// not kept costs a random number and a comparison.
+type Sampler struct {
+	start  time.Time
+	window int64         // ms
+	skip   atomic.Uint64 // an event is kept with probability 1/(skip+1); skip+1 is a power of two
+	next   atomic.Uint64 // the number of events kept; the next one's index
+	slots  []slot        // a power of two
+}
+
+// slot is an event. Its two words are written one after the other: a reader may see
+// them of two events, when the ring is overwritten while it reads. That is one sample
+// of thousands.
+type slot struct {
+	what atomic.Uint64 // ms since start in the upper half, float32 units in the lower
+	key  atomic.Uint64
+}
+
+// NewSampler returns a Sampler of the demand within window, from a millisecond to an
+// hour. size is how many events it keeps, rounded up to a power of two, at 16 bytes each;
+// if zero, DefaultSamples.
+func NewSampler(window time.Duration, size int) *Sampler {
+	if size <= 0 {
+		size = DefaultSamples
+	}
+	size = 1 << bits.Len(uint(min(max(size, 64), 1<<24)-1))
+	window = min(max(window, time.Millisecond), time.Hour)
+	return &Sampler{window: window.Milliseconds(), slots: make([]slot, size), start: time.Now()}
+}
 
 // Add records that units were asked for. key is a hash of the key, the same in all
 // processes.
-func (s *Sampler) Add(now time.Time, key uint64, units int64) {}
+func (s *Sampler) Add(now time.Time, key uint64, units int64) {
+	skip := s.skip.Load()
+	if skip != 0 && rand.Uint64()&skip != 0 {
+		return
+	}
+	s.keep(now, key, float32(units)*float32(skip+1))
+}
 
-// Demand returns the demand of the window that ends now, and of the keys with the most.
-func (s *Sampler) Demand(now time.Time, keys int) Demand { return Demand{} }
+func (s *Sampler) keep(now time.Time, key uint64, units float32) {
+	at := s.ms(now)
+	i := s.next.Add(1) - 1
+	slot := &s.slots[i&uint64(len(s.slots)-1)]
+	oldest := slot.what.Swap(uint64(at)<<32 | uint64(math.Float32bits(units)))
+	slot.key.Store(key)
+
+	// The ring must be longer than a window: if what was overwritten is still within
+	// it, keep half as many. Each of its halves decides once, so that a burst does not
+	// double again before the first doubling has had an effect.
+	if i >= uint64(len(s.slots)) && i&uint64(len(s.slots)/2-1) == 0 && s.age(at, oldest) < s.window {
+		s.skip.Store(min(s.skip.Load()<<1|1, 1<<30-1))
+	}
+}
+
+// ms returns the milliseconds from start to now. They wrap after 49 days, which empties
+// the window once.
+func (s *Sampler) ms(now time.Time) uint32 {
+	return uint32(now.Sub(s.start).Milliseconds())
+}
+
+// age returns the age of an event in ms. The near future is now: calls overtake each
+// other, and clocks step back.
+func (s *Sampler) age(at uint32, what uint64) int64 {
+	past := at - uint32(what>>32)
+	if future := -past; int64(future) < s.window {
+		return 0
+	}
+	return int64(past)
+}
+
+// Demand returns the demand of the window that ends now, and of the keys with the most,
+// at most so many.
+func (s *Sampler) Demand(now time.Time, keys int) Demand {
+	at, next := s.ms(now), s.next.Load()
+	size := uint64(len(s.slots))
+	first := next - min(next, size)
+	// Events are in the order of time, but for those of concurrent calls.
+	n := sort.Search(int(next-first), func(k int) bool {
+		return s.age(at, s.slots[(first+uint64(k))&(size-1)].what.Load()) < s.window
+	})
+
+	var d Demand
+	units := make(map[uint64]float64)
+	for i := first + uint64(n); i < next; i++ {
+		slot := &s.slots[i&(size-1)]
+		u := float64(math.Float32frombits(uint32(slot.what.Load())))
+		d.Units += u
+		units[slot.key.Load()] += u
+	}
+	if kept := next - first - uint64(n); kept < size/8 {
+		s.skip.Store(s.skip.Load() >> 1) // it has become quieter
+	}
+
+	perSecond := 1000 / float64(s.window)
+	d.Units *= perSecond
+	for key, u := range units {
+		u *= perSecond
+		d.Largest = max(d.Largest, u)
+		if key != 0 {
+			d.Keys = append(d.Keys, KeyDemand{key, u})
+		}
+	}
+	slices.SortFunc(d.Keys, func(a, b KeyDemand) int {
+		return cmp.Or(cmp.Compare(b.Units, a.Units), cmp.Compare(a.Key, b.Key))
+	})
+	d.Keys = slices.Clip(d.Keys[:min(max(keys, 0), len(d.Keys))])
+	return d
+}

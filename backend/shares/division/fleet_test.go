@@ -1,0 +1,289 @@
+package division
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// t0 is where clocks start.
+var t0 = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC)
+
+// fleet is processes on a network that delays, loses and repeats messages, in an order
+// that its seed determines. Nothing runs but what run takes off the queue.
+type fleet struct {
+	testing.TB
+	random  *rand.Rand
+	now     time.Time
+	queue   events
+	number  int
+	quotas  []Quota
+	options Options
+	members map[string]*process
+	sums    []int64 // of quotas: what all processes hold
+	checks  int
+	rounds  uint64 // complete divisions' highest
+
+	loss, repeat float64
+	delay        time.Duration // mean
+	cut          map[string]int // the side of a partition that a process is on
+	demand       func(name string, quota int, now time.Time, keys int) Demand
+	calls, bytes int
+}
+
+// process is one process, from its start to its end.
+type process struct {
+	*fleet
+	core   *core
+	name   string
+	dead   bool
+	paused bool
+	late   []func() // events of a paused process
+	ticks  time.Time
+	shares Shares
+}
+
+// events is a queue by time, and then by the order in which they were added.
+type events []event
+
+type event struct {
+	at     time.Time
+	number int
+	f      func()
+}
+
+func (q events) Len() int { return len(q) }
+func (q events) Less(i, k int) bool {
+	return q[i].at.Before(q[k].at) || q[i].at.Equal(q[k].at) && q[i].number < q[k].number
+}
+func (q events) Swap(i, k int) { q[i], q[k] = q[k], q[i] }
+func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *events) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
+func newFleet(t testing.TB, seed uint64, quotas []Quota, o Options) *fleet {
+	if o.Refresh == 0 {
+		o.Refresh = time.Second
+	}
+	return &fleet{
+		TB: t, random: rand.New(rand.NewPCG(seed, 0)), now: t0, quotas: quotas, options: o,
+		members: make(map[string]*process), sums: make([]int64, len(quotas)), cut: make(map[string]int),
+		delay: time.Millisecond, demand: func(string, int, time.Time, int) Demand { return Demand{} },
+	}
+}
+
+func names(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("m%03d", i)
+	}
+	return all
+}
+
+func (f *fleet) after(d time.Duration, do func()) {
+	f.number++
+	heap.Push(&f.queue, event{f.now.Add(d), f.number, do})
+}
+
+// run lets d pass.
+func (f *fleet) run(d time.Duration) {
+	end := f.now.Add(d)
+	for len(f.queue) > 0 && !f.queue[0].at.After(end) {
+		e := heap.Pop(&f.queue).(event)
+		f.now = e.at
+		e.f()
+	}
+	f.now = end
+}
+
+// start starts a process.
+func (f *fleet) start(name string, list List) *process {
+	p := &process{fleet: f, name: name}
+	quotas := make([]Quota, len(f.quotas))
+	for i, q := range f.quotas {
+		q.Demand = func(now time.Time, keys int) Demand { return f.demand(name, i, now, keys) }
+		quotas[i] = q
+	}
+	p.shares.Quotas = make([]Share, len(quotas))
+	c := &core{
+		self: name, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
+		random: rand.New(rand.NewPCG(f.random.Uint64(), 0)), apply: p.apply,
+	}
+	if err := c.complain(list); err != nil {
+		f.Fatal(err)
+	}
+	p.core = c
+	f.members[name] = p
+	c.begin(f.now, list)
+	p.schedule()
+	return p
+}
+
+// stop ends a process, as a kill does.
+func (p *process) stop() {
+	p.dead = true
+	p.apply(Shares{Quotas: make([]Share, len(p.quotas))})
+	delete(p.members, p.name)
+}
+
+// apply takes in shares, and checks the sums.
+func (p *process) apply(s Shares) {
+	old := p.shares
+	p.shares = s
+	p.checks++
+	p.rounds = max(p.rounds, s.Round)
+	for i, q := range p.quotas {
+		p.sums[i] += s.Quotas[i].Units - old.Quotas[i].Units
+		if p.sums[i] > q.Total {
+			p.Fatalf("%v: %s: the shares add up to %d of %d", p.now.Sub(t0), q.Name, p.sums[i], q.Total)
+		}
+		if len(p.members) > 16 {
+			continue
+		}
+		for key := range s.Quotas[i].Keys {
+			var sum int64
+			for _, o := range p.members {
+				if o != p {
+					sum += o.shares.Quotas[i].Of(key)
+				}
+			}
+			if !p.dead {
+				sum += s.Quotas[i].Of(key)
+			}
+			if sum > q.Total {
+				p.Fatalf("%v: %s, key %d: the shares add up to %d of %d", p.now.Sub(t0), q.Name, key, sum, q.Total)
+			}
+		}
+		for key := range old.Quotas[i].Keys { // it has its quota's again
+			var sum int64
+			for _, o := range p.members {
+				if o != p {
+					sum += o.shares.Quotas[i].Of(key)
+				}
+			}
+			if !p.dead {
+				sum += s.Quotas[i].Of(key)
+			}
+			if sum > q.Total {
+				p.Fatalf("%v: %s, key %d that ends: the shares add up to %d of %d", p.now.Sub(t0), q.Name, key, sum, q.Total)
+			}
+		}
+	}
+}
+
+// do runs an event of the process now, or when it goes on.
+func (p *process) do(event func()) {
+	switch {
+	case p.dead:
+	case p.paused:
+		p.late = append(p.late, event)
+	default:
+		event()
+	}
+}
+
+func (p *process) pause() { p.paused = true }
+
+func (p *process) resume() {
+	p.paused = false
+	late := p.late
+	p.late = nil
+	p.random.Shuffle(len(late), func(i, k int) { late[i], late[k] = late[k], late[i] })
+	for _, event := range late {
+		p.do(event)
+	}
+}
+
+// schedule makes the process tick when it is due.
+func (p *process) schedule() {
+	due := p.core.due()
+	if due.Before(p.now) {
+		due = p.now
+	}
+	if !p.ticks.IsZero() && !due.Before(p.ticks) && p.ticks.After(p.now) {
+		return
+	}
+	p.ticks = due
+	p.after(due.Sub(p.now), func() {
+		p.do(func() {
+			if !p.now.Before(p.core.due()) {
+				p.send(p.core.tick(p.now))
+			}
+			p.ticks = time.Time{}
+			p.schedule()
+		})
+	})
+}
+
+var errTimeout = errors.New("no answer")
+
+// send makes calls.
+func (p *process) send(calls []call) {
+	f := p.fleet
+	for _, k := range calls {
+		answered := false
+		answer := func(reply []byte, err error) {
+			p.do(func() {
+				if !answered {
+					answered = true
+					p.send(p.core.answered(f.now, k, reply, err))
+					p.schedule()
+				}
+			})
+		}
+		f.after(min(f.options.Refresh/callsTimeout, time.Second), func() { answer(nil, errTimeout) })
+		f.pass(p.name, k.to, func() {
+			to := f.members[k.to]
+			if to == nil {
+				f.pass(k.to, p.name, func() { answer(nil, errTimeout) })
+				return
+			}
+			to.do(func() {
+				reply, more, err := to.core.receive(f.now, k.message)
+				to.send(more)
+				to.schedule()
+				f.pass(k.to, p.name, func() { answer(reply, err) })
+			})
+		})
+		f.calls++
+		f.bytes += len(k.message)
+	}
+	p.schedule()
+}
+
+// pass delivers a message or a reply, if the network does.
+func (f *fleet) pass(from, to string, deliver func()) {
+	for {
+		if f.cut[from] == f.cut[to] && f.random.Float64() >= f.loss {
+			f.after(time.Duration(f.random.ExpFloat64()*float64(f.delay)), func() {
+				if f.cut[from] == f.cut[to] {
+					deliver()
+				}
+			})
+		}
+		if f.random.Float64() >= f.repeat {
+			return
+		}
+	}
+}
+
+// even reports whether all of the list hold shares that add up to the quotas.
+func (f *fleet) whole(list List) error {
+	for _, name := range list.Members {
+		if p := f.members[name]; p == nil || !p.shares.Valid {
+			return fmt.Errorf("%s has no share", name)
+		}
+	}
+	for i, q := range f.quotas {
+		if f.sums[i] != q.Total {
+			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, f.sums[i], q.Total)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,492 @@
+package division
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Kinds of messages and replies.
+const (
+	kindCollect = 'c' // a collection
+	kindGossip  = 'g' // what a member knows; also the reply to one
+	kindJoined  = 'j' // reply: the collection goes on here
+	kindRefused = 'r' // reply: it ends, because of what the replying member knows
+)
+
+const messageVersion = 1
+
+// Bounds of what is decoded, besides those of the API.
+const (
+	maxName    = 255
+	maxVectors = 4096
+	maxTotal   = 1 << 53
+)
+
+// A message is what members send and reply.
+type message struct {
+	kind    byte
+	from    string
+	list    List
+	joined  collectionID // the highest that the sender has joined
+	highest uint64       // the highest round that the sender has heard of
+
+	// ref is the division that the sender took in last; of a collection, the highest
+	// of those of its members so far. seen are the members known to have taken it in.
+	ref  *division
+	seen set
+
+	collect *collection // of kindCollect
+}
+
+// A collection is on its way along the chain.
+type collection struct {
+	id      collectionID
+	left    []int // members to visit, in order
+	reports []memberReport
+}
+
+// A collectionID identifies a collection. They are ordered by round, and then by what
+// their starters drew.
+type collectionID struct{ round, draw uint64 }
+
+func (a collectionID) less(b collectionID) bool {
+	return a.round < b.round || a.round == b.round && a.draw < b.draw
+}
+
+// A divisionID identifies a division. If a reply was lost, a collection has two
+// branches, of which each may end with a division; but no member makes two.
+type divisionID struct {
+	collectionID
+	maker int
+}
+
+func (a divisionID) less(b divisionID) bool {
+	return a.collectionID.less(b.collectionID) || a.collectionID == b.collectionID && a.maker < b.maker
+}
+
+// A memberReport is what one member adds to a collection.
+type memberReport struct {
+	member int
+	div    divisionID // that it took in last; zero if none
+	whole  bool       // it knows of no left-out member that may hold units
+	items  []item     // in order of their ids
+}
+
+// An item is what a member reports of a quota, or of a key.
+type item struct {
+	id      vectorID
+	total   int64
+	low     int64 // of a quota: the minimum
+	held    int64
+	kept    bool // of a key: held by a division of its own
+	demand  float32
+	largest float32
+}
+
+// A vectorID identifies what is divided: a quota, or one key of it.
+type vectorID struct{ quota, key uint64 }
+
+func (a vectorID) compare(b vectorID) int {
+	if a.quota != b.quota {
+		if a.quota < b.quota {
+			return -1
+		}
+		return 1
+	}
+	if a.key < b.key {
+		return -1
+	} else if a.key > b.key {
+		return 1
+	}
+	return 0
+}
+
+// A division is the outcome of a collection.
+type division struct {
+	id      divisionID
+	in      set      // the members of the collection
+	vectors []vector // in order of their ids
+}
+
+// A vector is the shares of a quota or of a key. Its slices have an element for each
+// member of the collection, in order.
+type vector struct {
+	id     vectorID
+	total  int64
+	ends   bool      // of a key: its shares are its quota's again
+	most   []int64   // that the member may hold until it takes the division in
+	shares []int64   // that the member has from then on, or when the division is complete
+	demand []float32 // of a quota, for the status
+}
+
+// find returns the vector with that id, or nil.
+func (d *division) find(id vectorID) *vector {
+	i, ok := slices.BinarySearchFunc(d.vectors, id, func(v vector, id vectorID) int { return v.id.compare(id) })
+	if !ok {
+		return nil
+	}
+	return &d.vectors[i]
+}
+
+// of returns the vector for id: of a key without one, its quota's; or nil.
+func (d *division) of(id vectorID) *vector {
+	if v := d.find(id); v != nil {
+		return v
+	}
+	return d.find(vectorID{quota: id.quota})
+}
+
+// A set is a set of members, by their place on the list.
+type set []uint64
+
+func newSet(n int) set { return make(set, (n+63)/64) }
+
+func (s set) has(i int) bool { return i>>6 < len(s) && s[i>>6]>>(i&63)&1 == 1 }
+func (s set) add(i int)      { s[i>>6] |= 1 << (i & 63) }
+
+// merge adds other and reports whether that changed s.
+func (s set) merge(other set) (changed bool) {
+	for i, w := range other {
+		if i < len(s) && w&^s[i] != 0 {
+			s[i] |= w
+			changed = true
+		}
+	}
+	return changed
+}
+
+// covers reports whether s has all of other.
+func (s set) covers(other set) bool {
+	for i, w := range other {
+		if i >= len(s) && w != 0 || i < len(s) && w&^s[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// members returns the members in order.
+func (s set) members() []int {
+	var all []int
+	for i := range len(s) * 64 {
+		if s.has(i) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+func (m *message) encode() []byte {
+	b := []byte{messageVersion, m.kind}
+	b = appendString(b, m.from)
+	b = binary.AppendUvarint(b, m.list.Epoch)
+	b = binary.AppendUvarint(b, uint64(len(m.list.Members)))
+	for _, name := range m.list.Members {
+		b = appendString(b, name)
+	}
+	b = m.joined.append(b)
+	b = binary.AppendUvarint(b, m.highest)
+	if m.ref == nil {
+		b = append(b, 0)
+	} else {
+		b = m.ref.append(append(b, 1))
+		b = m.seen.append(b)
+	}
+	if m.kind == kindCollect {
+		b = m.collect.append(b)
+	}
+	return b
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendFloat(b []byte, f float32) []byte {
+	return binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (id collectionID) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, id.round), id.draw)
+}
+
+func (id divisionID) append(b []byte) []byte {
+	return binary.AppendUvarint(id.collectionID.append(b), uint64(id.maker))
+}
+
+func (id vectorID) append(b []byte) []byte {
+	b = binary.LittleEndian.AppendUint64(b, id.quota)
+	return binary.LittleEndian.AppendUint64(b, id.key)
+}
+
+func (s set) append(b []byte) []byte {
+	for _, w := range s {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+func (d *division) append(b []byte) []byte {
+	b = d.id.append(b)
+	b = d.in.append(b)
+	b = binary.AppendUvarint(b, uint64(len(d.vectors)))
+	for i := range d.vectors {
+		v := &d.vectors[i]
+		b = v.id.append(b)
+		b = binary.AppendUvarint(b, uint64(v.total))
+		b = appendBool(b, v.ends)
+		for k := range v.shares {
+			b = binary.AppendUvarint(b, uint64(v.most[k]))
+			b = binary.AppendUvarint(b, uint64(v.shares[k]))
+			if v.id.key == 0 {
+				b = appendFloat(b, v.demand[k])
+			}
+		}
+	}
+	return b
+}
+
+func (c *collection) append(b []byte) []byte {
+	b = c.id.append(b)
+	b = binary.AppendUvarint(b, uint64(len(c.left)))
+	for _, i := range c.left {
+		b = binary.AppendUvarint(b, uint64(i))
+	}
+	b = binary.AppendUvarint(b, uint64(len(c.reports)))
+	for _, r := range c.reports {
+		b = binary.AppendUvarint(b, uint64(r.member))
+		b = r.div.append(b)
+		b = appendBool(b, r.whole)
+		b = binary.AppendUvarint(b, uint64(len(r.items)))
+		for _, it := range r.items {
+			b = it.id.append(b)
+			b = binary.AppendUvarint(b, uint64(it.total))
+			b = binary.AppendUvarint(b, uint64(it.low))
+			b = binary.AppendUvarint(b, uint64(it.held))
+			b = appendBool(b, it.kept)
+			b = appendFloat(appendFloat(b, it.demand), it.largest)
+		}
+	}
+	return b
+}
+
+var errMessage = errors.New("division: not a message of a member")
+
+// decode returns the message in b, all of whose numbers are within their bounds.
+func decode(b []byte) (*message, error) {
+	if len(b) > MaxMessage {
+		return nil, fmt.Errorf("%w: %d bytes; the most is %d", errMessage, len(b), MaxMessage)
+	}
+	r := reader{b: b}
+	if v := r.byte(); v != messageVersion {
+		r.fail("its version is %d, not %d", v, messageVersion)
+	}
+	m := &message{kind: r.byte(), from: r.string()}
+	switch m.kind {
+	case kindCollect, kindGossip, kindJoined, kindRefused:
+	default:
+		r.fail("its kind is %q", m.kind)
+	}
+	m.list.Epoch = r.uvarint(math.MaxInt64)
+	for range r.count(MaxMembers, 1) {
+		m.list.Members = append(m.list.Members, r.string())
+	}
+	if r.err == nil {
+		if err := m.list.validate(); err != nil {
+			r.fail("%v", err)
+		}
+	}
+	r.n = len(m.list.Members)
+	m.joined = r.collectionID()
+	m.highest = r.uvarint(math.MaxInt64)
+	if r.bool() {
+		m.ref = r.division()
+		m.seen = r.set()
+		if !m.ref.in.covers(m.seen) {
+			r.fail("a division was taken in by members that it is not of")
+		}
+	}
+	if m.kind == kindCollect {
+		m.collect = r.collection()
+	}
+	if len(r.b) > 0 {
+		r.fail("%d bytes follow its end", len(r.b))
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return m, nil
+}
+
+// reader reads the parts of a message. After a failure it returns zeros.
+type reader struct {
+	b   []byte
+	n   int // members on the list
+	err error
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: %s", errMessage, fmt.Sprintf(format, args...))
+	}
+	r.b = nil
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.b) {
+		r.fail("it ends too early")
+		return make([]byte, min(n, 16))
+	}
+	taken := r.b[:n]
+	r.b = r.b[n:]
+	return taken
+}
+
+func (r *reader) byte() byte     { return r.take(1)[0] }
+func (r *reader) uint64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
+
+func (r *reader) bool() bool {
+	b := r.byte()
+	if b > 1 {
+		r.fail("a yes or no is %d", b)
+	}
+	return b == 1
+}
+
+// uvarint reads a number of at most most.
+func (r *reader) uvarint(most uint64) uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail("a number is cut off or too long")
+		return 0
+	}
+	if v > most {
+		r.fail("a number is %d; the most is %d", v, most)
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// count reads the number of things that follow, of at least so many bytes each.
+func (r *reader) count(most, bytes int) int {
+	n := int(r.uvarint(uint64(most)))
+	if n*bytes > len(r.b) {
+		r.fail("it ends too early")
+		return 0
+	}
+	return n
+}
+
+func (r *reader) string() string { return string(r.take(r.count(maxName, 1))) }
+
+// float reads a number that is finite and not negative.
+func (r *reader) float() float32 {
+	f := math.Float32frombits(binary.LittleEndian.Uint32(r.take(4)))
+	if !(f >= 0 && f <= math.MaxFloat32) {
+		r.fail("a demand is %v", f)
+		return 0
+	}
+	return f
+}
+
+func (r *reader) units(most int64) int64 { return int64(r.uvarint(uint64(most))) }
+
+// member reads a place on the list.
+func (r *reader) member() int {
+	i := int(r.uvarint(MaxMembers))
+	if i >= r.n {
+		r.fail("member %d of %d", i, r.n)
+		return 0
+	}
+	return i
+}
+
+func (r *reader) collectionID() collectionID {
+	return collectionID{r.uvarint(math.MaxInt64), r.uint64()}
+}
+
+func (r *reader) divisionID() divisionID { return divisionID{r.collectionID(), r.member()} }
+
+func (r *reader) vectorID() vectorID { return vectorID{r.uint64(), r.uint64()} }
+
+func (r *reader) set() set {
+	s := newSet(r.n)
+	for i := range s {
+		s[i] = r.uint64()
+	}
+	if extra := r.n & 63; extra != 0 && s[len(s)-1]>>extra != 0 {
+		r.fail("a set has members beyond the list")
+	}
+	return s
+}
+
+func (r *reader) division() *division {
+	d := &division{id: r.divisionID(), in: r.set()}
+	n := 0
+	if r.err == nil {
+		n = len(d.in.members())
+	}
+	for range r.count(maxVectors, 18) {
+		v := vector{id: r.vectorID(), total: r.units(maxTotal), ends: r.bool()}
+		var sum int64
+		for range n {
+			v.most = append(v.most, r.units(v.total))
+			v.shares = append(v.shares, r.units(v.total))
+			if sum += v.shares[len(v.shares)-1]; sum > v.total {
+				r.fail("shares add up to more than their total, %d", v.total)
+			}
+			if v.id.key == 0 {
+				v.demand = append(v.demand, r.float())
+			}
+			if r.err != nil {
+				return d
+			}
+		}
+		if k := len(d.vectors); k > 0 && d.vectors[k-1].id.compare(v.id) >= 0 {
+			r.fail("vectors are out of order")
+		}
+		d.vectors = append(d.vectors, v)
+	}
+	return d
+}
+
+func (r *reader) collection() *collection {
+	c := &collection{id: r.collectionID()}
+	visited := newSet(max(r.n, 1))
+	once := func(i int) {
+		if visited.has(i) {
+			r.fail("member %d is there twice", i)
+		}
+		visited.add(i)
+	}
+	for range r.count(MaxMembers, 1) {
+		c.left = append(c.left, r.member())
+		once(c.left[len(c.left)-1])
+	}
+	for range r.count(MaxMembers, 13) {
+		m := memberReport{member: r.member(), div: r.divisionID(), whole: r.bool()}
+		once(m.member)
+		for range r.count(maxVectors, 28) {
+			it := item{id: r.vectorID(), total: r.units(maxTotal)}
+			it.low, it.held, it.kept = r.units(it.total), r.units(it.total), r.bool()
+			it.demand, it.largest = r.float(), r.float()
+			if k := len(m.items); k > 0 && m.items[k-1].id.compare(it.id) >= 0 {
+				r.fail("items are out of order")
+			}
+			m.items = append(m.items, it)
+		}
+		c.reports = append(c.reports, m)
+	}
+	return c
+}

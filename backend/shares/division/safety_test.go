@@ -1,0 +1,156 @@
+package division
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	seeds = flag.Int("seeds", 60, "how many random histories TestHistories runs")
+	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
+)
+
+// In random histories of loss, delay, repetition, partitions, pauses, restarts and new
+// lists, the shares of no quota and of no key ever add up to more than it. When all is
+// well again, they add up to exactly it, and each member has the minimum.
+func TestHistories(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64()
+	}
+	for i := range uint64(*seeds) {
+		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func history(t *testing.T, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	n := 2 + random.IntN(7)
+	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
+	f := newFleet(t, seed, quotas, Options{Keys: []int{-1, 2, 4}[random.IntN(3)]})
+	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
+	f.repeat = []float64{0, 0.2}[random.IntN(2)]
+	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
+	loads := make(map[string]float64)
+	f.demand = func(name string, quota int, now time.Time, keys int) Demand {
+		d := Demand{Units: loads[name], Largest: loads[name] / 2}
+		for k := range min(keys, 3) {
+			key := uint64(1 + (int(now.Sub(t0)/(5*time.Second))+k*len(name)+int(loads[name]))%7)
+			if !slices.ContainsFunc(d.Keys, func(o KeyDemand) bool { return o.Key == key }) {
+				d.Keys = append(d.Keys, KeyDemand{key, loads[name] / float64(3+k)})
+			}
+		}
+		return d
+	}
+
+	all := names(9)
+	list := List{1, slices.Clone(all[:n])}
+	history := make(map[uint64]List)
+	history[1] = list
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	settle := 0 // steps until a list may leave out another member
+	for range 60 {
+		settle--
+		name := list.Members[random.IntN(len(list.Members))]
+		p := f.members[name]
+		switch random.IntN(12) {
+		case 0:
+			if p != nil {
+				p.stop()
+			}
+		case 1, 2:
+			if p == nil {
+				f.start(name, list)
+			} else {
+				p.stop()
+				f.start(name, history[1+random.Uint64N(list.Epoch)]) // perhaps by an old configuration
+			}
+		case 3:
+			if p != nil {
+				p.pause()
+			}
+		case 4:
+			for _, p := range f.members {
+				if p.paused {
+					p.resume()
+				}
+			}
+		case 5, 6:
+			for _, name := range all {
+				f.cut[name] = random.IntN(2)
+			}
+		case 7:
+			clear(f.cut)
+		case 8, 9:
+			for _, name := range all {
+				loads[name] = math.Exp(8 * random.Float64())
+			}
+			loads[name] = 10000
+		case 10: // a new list, which may leave out a member that has stopped
+			next := List{list.Epoch + 1, slices.Clone(list.Members)}
+			if p == nil && len(next.Members) > 2 {
+				next.Members = slices.DeleteFunc(next.Members, func(m string) bool { return m == name })
+			} else if len(next.Members) < len(all) {
+				for _, m := range all {
+					if !slices.Contains(next.Members, m) && f.members[m] == nil {
+						next.Members = append(next.Members, m)
+						f.start(m, next)
+						break
+					}
+				}
+			} else {
+				continue
+			}
+			list = next
+			history[list.Epoch] = list
+			random.Shuffle(len(next.Members), func(i, k int) {
+				next.Members[i], next.Members[k] = next.Members[k], next.Members[i]
+			})
+			for _, m := range next.Members {
+				if o := f.members[m]; o != nil && !o.paused && random.IntN(2) == 0 {
+					o.core.adopt(f.now, next)
+					o.schedule()
+				}
+			}
+		}
+		f.run(time.Duration(random.IntN(3000)) * time.Millisecond)
+	}
+	_ = settle
+
+	clear(f.cut)
+	f.loss, f.repeat, f.delay = 0, 0, time.Millisecond
+	for _, p := range f.members {
+		if p.paused {
+			p.resume()
+		}
+	}
+	for _, name := range list.Members {
+		if f.members[name] == nil {
+			f.start(name, list)
+		}
+		f.members[name].core.adopt(f.now, list)
+	}
+	f.run(40 * time.Second)
+	if err := f.whole(list); err != nil {
+		t.Error(err)
+	}
+	for i := range quotas {
+		low := quotas[i].low(len(list.Members))
+		low = min(low, quotas[i].Total/int64(len(list.Members)))
+		for _, name := range list.Members {
+			if units := f.members[name].shares.Quotas[i].Units; units < low {
+				t.Errorf("%s has %d units of %s; the minimum is %d", name, units, quotas[i].Name, low)
+			}
+		}
+	}
+}
