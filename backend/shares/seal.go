@@ -23,9 +23,12 @@ func ReadKey(file string) ([]byte, error) {
 	if err != nil {
 		return nil, invalid("the key: %v", err)
 	}
-	key = bytes.TrimRight(key, "\r\n")
+	key = TrimKey(key)
 	return key, checkKey(key, fmt.Sprintf("%s has a key", file))
 }
+
+// TrimKey returns what a file has without its line end.
+func TrimKey(content []byte) []byte { return bytes.TrimRight(content, "\r\n") }
 
 func checkKey(key []byte, what string) error {
 	if len(key) < MinKeyBytes {

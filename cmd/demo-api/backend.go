@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/backend/shares"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
@@ -32,6 +33,7 @@ type backends struct {
 	serving  throttler.Backend
 	redis    []*redisbackend.Backend // one for each list of shards
 	memory   *memorybackend.Backend  // nil if no backend is in memory
+	shares   *shares.Backend         // nil if it does not serve
 	rollout  *rollout.Backend        // nil without flags
 	shadow   *shadow.Backend         // nil without a candidate
 	fallback *fallback.Backend       // nil if all counts live in memory
@@ -84,6 +86,9 @@ func (b *backends) close() {
 
 func (b *backends) openServing(ctx context.Context) error {
 	c := &b.config.backends
+	if c.serving == sharesName {
+		return b.openShares()
+	}
 	all := make(map[string]handoff.Store)
 	names := c.names()
 	if c.flags == "" {

@@ -15,6 +15,7 @@ import (
 
 // config is what the demo runs on: the defaults, and what a file changes.
 type config struct {
+	file           string // that it was read from; "" if from none
 	listen         string
 	debugListen    string // "" if debugging is off
 	backends       backendsConfig
@@ -61,7 +62,8 @@ func (r *reader) config(text []byte) (*config, error) {
 		return nil, r.err()
 	}
 	c := defaultConfig()
-	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "seed", "flags", "shadow",
+	c.file = r.name
+	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "shares", "seed", "flags", "shadow",
 		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
 		"on_failure", "open_for", "processes")
 	if v := f["listen"]; !v.missing() {
@@ -78,6 +80,7 @@ func (r *reader) config(text []byte) (*config, error) {
 	c.readPolicies(f["policies"], f["processes"])
 	c.readRefusals(f["refusal_cache"])
 	c.readDryRuns(f["dry_runs"])
+	c.readUndividable(f["policies"], f["dry_runs"], f["shares"])
 	if v := f["tokens"]; !v.missing() {
 		c.tokens = readTokens(v)
 	}
@@ -171,6 +174,9 @@ func (c *config) warnings() []string {
 		if s.exposed {
 			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", s.name))
 		}
+	}
+	if s := &c.backends.shares; s.self != "" && !slices.Contains(s.list.Members, s.self) {
+		all = append(all, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.self))
 	}
 	if c.backends.flags != "" {
 		if err := flagfile.Check(c.backends.flags); err != nil {

@@ -13,6 +13,7 @@ const (
 	redisName     = "redis"
 	reshardedName = "redis-resharded" // another list of shards
 	memcachedName = "memcached"
+	sharesName    = "shares" // in this process, divided with others
 )
 
 // backendsConfig is where counts live.
@@ -21,6 +22,7 @@ type backendsConfig struct {
 	shards    []shardConfig
 	resharded []shardConfig
 	servers   []serverConfig
+	shares    sharesConfig
 	seed      uint64 // of the choice of a shard or server
 	flags     string // file
 	shadow    string // name
@@ -34,7 +36,7 @@ type serverConfig struct{ name, address string }
 func (c *backendsConfig) names() []string {
 	names := []string{c.serving}
 	for name, configured := range map[string]bool{
-		redisName: len(c.shards) > 0, reshardedName: len(c.resharded) > 0, memcachedName: len(c.servers) > 0,
+		redisName: len(c.shards) > 0, reshardedName: len(c.resharded) > 0, memcachedName: len(c.servers) > 0, sharesName: c.shares.self != "",
 	} {
 		if configured && name != c.serving {
 			names = append(names, name)
@@ -64,6 +66,9 @@ func (c *backendsConfig) describeOne(name string) string {
 		if n == 1 {
 			return "1 " + what
 		}
+		if strings.HasSuffix(what, "s") {
+			what += "e"
+		}
 		return fmt.Sprintf("%d %ss", n, what)
 	}
 	switch name {
@@ -73,6 +78,8 @@ func (c *backendsConfig) describeOne(name string) string {
 		return "Redis, on " + count(len(c.resharded), "shard")
 	case memcachedName:
 		return "Memcached, on " + count(len(c.servers), "server")
+	case sharesName:
+		return "memory, with a share of each quota, of " + count(len(c.shares.list.Members), "process")
 	}
 	return "memory"
 }
@@ -84,8 +91,9 @@ func (c *backendsConfig) read(f map[string]value) {
 	c.shards = readShards(redis["shards"])
 	c.resharded = readShards(redis["resharded"])
 	c.servers = readServers(servers)
+	c.readShares(f["shares"])
 	if v := f["backend"]; !v.missing() {
-		c.serving = v.oneOf(memoryName, redisName, reshardedName, memcachedName)
+		c.serving = v.oneOf(memoryName, redisName, reshardedName, memcachedName, sharesName)
 	}
 	if v := f["seed"]; !v.missing() {
 		c.seed = uint64(v.whole())
@@ -102,11 +110,13 @@ func (c *backendsConfig) read(f map[string]value) {
 	if len(f["backend"].r.problems) > before {
 		return // what seems to be missing may be what is wrong
 	}
-	lists := map[string]value{redisName: redis["shards"], reshardedName: redis["resharded"], memcachedName: servers}
+	lists := map[string]value{redisName: redis["shards"], reshardedName: redis["resharded"], memcachedName: servers, sharesName: f["shares"]}
 	if !c.has(c.serving, lists[c.serving], f["backend"]) || !c.has(c.shadow, lists[c.shadow], f["shadow"]) {
 		return
 	}
 	switch {
+	case c.flags != "" && slices.Contains(c.names(), sharesName):
+		f["flags"].problem("flags is set, and so is shares, which counts cannot be moved to or from; leave one of them out")
 	case c.flags == "":
 		for _, name := range c.names()[1:] {
 			if name != c.shadow {
@@ -128,6 +138,8 @@ func (c *backendsConfig) has(name string, list, at value) bool {
 		needs = "one shard, such as {name: a, primary: 127.0.0.1:6379}"
 	case name == memcachedName && len(c.servers) == 0:
 		needs = "one server, such as 127.0.0.1:11211"
+	case name == sharesName && c.shares.self == "":
+		needs = "self, members and key_file"
 	default:
 		return true
 	}

@@ -9,7 +9,7 @@ type refusalsConfig struct {
 // readRefusals reads true, false or the policies that opt out. By default the
 // cache is on wherever it saves a round trip.
 func (c *config) readRefusals(v value) {
-	remote := c.backends.remote()
+	remote := c.backends.remote() && c.backends.serving != sharesName
 	cache := &c.backends.refusals
 	cache.on = remote
 	if v.missing() {

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/shadow"
+	"github.com/weir-go/weir/backend/shares"
 )
 
 // debugRoutes returns what is served to the operator, on a listener of its own.
@@ -38,6 +39,7 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 type debugBackend struct {
 	Backend      string                 `json:"backend"`
 	Memory       *memorybackend.Stats   `json:"memory,omitempty"`
+	Shares       *shares.Status         `json:"shares,omitempty"`
 	Rollout      *rollout.Stats         `json:"rollout,omitempty"`
 	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
 	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
@@ -95,6 +97,10 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		if b.memory != nil {
 			s := b.memory.Stats()
 			answer.Memory = &s
+		}
+		if b.shares != nil {
+			s := b.shares.Status()
+			answer.Shares = &s
 		}
 		if b.rollout != nil {
 			s := b.rollout.Stats()

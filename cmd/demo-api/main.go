@@ -45,7 +45,8 @@ type usageError struct{ error }
 // stdout, the log to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	defer ignoreHangups(log)()
+	hangups := catchHangups(log)
+	defer hangups.stop()
 	c, err := configure(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -61,27 +62,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return &usageError{err}
 	}
 	defer b.close()
+	hangups.reload(b.reload)
+	defer hangups.reload(nil)
 	api, debug, err := routes(c, b, log)
 	if err != nil {
 		return &usageError{err}
 	}
 	return serve(ctx, c, api, debug, stdout, log)
-}
-
-// ignoreHangups keeps SIGHUP, which means to read the configuration again, from
-// ending the program and the requests in flight. It returns what undoes that.
-func ignoreHangups(log *slog.Logger) func() {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	go func() {
-		for range hangups {
-			log.Warn("SIGHUP is ignored: the configuration is read at the start alone; to change it, start the demo again")
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
-	}
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
