@@ -28,7 +28,7 @@ type fleet struct {
 	rounds  uint64 // complete divisions' highest
 
 	loss, repeat float64
-	delay        time.Duration // mean
+	delay        time.Duration  // mean
 	cut          map[string]int // the side of a partition that a process is on
 	demand       func(name string, quota int, now time.Time, keys int) Demand
 	calls, bytes int
@@ -138,6 +138,13 @@ func (p *process) apply(s Shares) {
 	p.shares = s
 	p.checks++
 	p.rounds = max(p.rounds, s.Round)
+	if trace && p.core != nil {
+		c := p.core
+		fmt.Println(p.now.Sub(t0), p.name, "epoch", c.list.Epoch, "members", c.list.Members, "joined", c.joined, "complete", c.complete, "valid", s.Valid, s.Quotas[0].Units)
+		if c.div != nil {
+			fmt.Println("    div", c.div.id, c.div.in.members(), c.div.vectors[0].most, c.div.vectors[0].shares, "total", c.div.vectors[0].total, "seen", c.seen.members())
+		}
+	}
 	for i, q := range p.quotas {
 		p.sums[i] += s.Quotas[i].Units - old.Quotas[i].Units
 		if p.sums[i] > q.Total {
@@ -273,7 +280,17 @@ func (f *fleet) pass(from, to string, deliver func()) {
 	}
 }
 
-// even reports whether all of the list hold shares that add up to the quotas.
+// becomes runs until the members of the list hold all of the quotas, at most for d.
+func (f *fleet) becomes(list List, d time.Duration) bool {
+	for end := f.now.Add(d); f.whole(list) != nil; f.run(time.Millisecond) {
+		if f.now.After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// whole returns nil if all on the list hold shares that add up to the quotas.
 func (f *fleet) whole(list List) error {
 	for _, name := range list.Members {
 		if p := f.members[name]; p == nil || !p.shares.Valid {

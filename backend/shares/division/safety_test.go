@@ -58,12 +58,14 @@ func history(t *testing.T, seed uint64) {
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
-	settle := 0 // steps until a list may leave out another member
 	for range 60 {
-		settle--
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
-		switch random.IntN(12) {
+		op := random.IntN(12)
+		if trace {
+			fmt.Println(f.now.Sub(t0), "op", op, name, p != nil, f.cut)
+		}
+		switch op {
 		case 0:
 			if p != nil {
 				p.stop()
@@ -125,7 +127,6 @@ func history(t *testing.T, seed uint64) {
 		}
 		f.run(time.Duration(random.IntN(3000)) * time.Millisecond)
 	}
-	_ = settle
 
 	clear(f.cut)
 	f.loss, f.repeat, f.delay = 0, 0, time.Millisecond
@@ -140,9 +141,9 @@ func history(t *testing.T, seed uint64) {
 		}
 		f.members[name].core.adopt(f.now, list)
 	}
-	f.run(40 * time.Second)
-	if err := f.whole(list); err != nil {
-		t.Error(err)
+	f.run(20 * time.Second)
+	if !f.becomes(list, 5*time.Second) {
+		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
 	}
 	for i := range quotas {
 		low := quotas[i].low(len(list.Members))

@@ -1,0 +1,3 @@
+package division
+import "os"
+var trace = os.Getenv("TRACE") != ""
