@@ -24,18 +24,34 @@ func TestHistories(t *testing.T) {
 		first = rand.Uint64()
 	}
 	for i := range uint64(*seeds) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })
+		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, false) })
 		if t.Failed() {
 			return
 		}
 	}
 }
 
-func history(t *testing.T, seed uint64) {
+// The check has teeth: members that grow before the others have shrunk are caught.
+func TestHistoriesOfRashMembers(t *testing.T) {
+	caught := 0
+	for seed := range uint64(10) {
+		if history(t, seed, true) > 0 {
+			caught++
+		}
+	}
+	if caught < 5 {
+		t.Errorf("%d of 10 histories have shares above the quota", caught)
+	}
+}
+
+// history returns how often shares added up to more than their quota; if the members
+// keep the rule, that fails the test.
+func history(t *testing.T, seed uint64, rash bool) int {
 	random := rand.New(rand.NewPCG(seed, 1))
 	n := 2 + random.IntN(7)
 	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
 	f := newFleet(t, seed, quotas, Options{Keys: []int{-1, 2, 4}[random.IntN(3)]})
+	f.rash = rash
 	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
 	f.repeat = []float64{0, 0.2}[random.IntN(2)]
 	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
@@ -61,11 +77,7 @@ func history(t *testing.T, seed uint64) {
 	for range 60 {
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
-		op := random.IntN(12)
-		if trace {
-			fmt.Println(f.now.Sub(t0), "op", op, name, p != nil, f.cut)
-		}
-		switch op {
+		switch random.IntN(12) {
 		case 0:
 			if p != nil {
 				p.stop()
@@ -128,6 +140,9 @@ func history(t *testing.T, seed uint64) {
 		f.run(time.Duration(random.IntN(3000)) * time.Millisecond)
 	}
 
+	if rash {
+		return f.excess
+	}
 	clear(f.cut)
 	f.loss, f.repeat, f.delay = 0, 0, time.Millisecond
 	for _, p := range f.members {
@@ -154,4 +169,5 @@ func history(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	return 0
 }

@@ -1,3 +1,0 @@
-package division
-import "os"
-var trace = os.Getenv("TRACE") != ""
