@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -37,6 +38,7 @@ type core struct {
 	random  *rand.Rand
 	apply   func(Shares)
 
+	born   uint64 // drawn at the start
 	list   List
 	index  map[string]int
 	me     int       // place on the list, or -1
@@ -120,6 +122,7 @@ func (q *Quota) low(n int) int64 {
 
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
+	c.born = c.random.Uint64()
 	c.held = make([]holding, len(c.quotas))
 	c.silent = make(map[string]time.Time)
 	c.setMembers(list)
@@ -155,7 +158,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 	old := c.list.Members
 	c.setMembers(list)
 	c.div, c.seen, c.complete = nil, nil, false
-	c.startedLast = false
+	c.joined.draw, c.startedLast = math.MaxUint64, false // leaves its collection, whose places are the old ones
 	c.nextStart = now.Add(c.part(2))
 	c.nextGossip = now
 	for _, name := range old {
@@ -256,7 +259,7 @@ func (c *core) join(now time.Time, m *message) {
 
 // report returns what this member holds and was asked for.
 func (c *core) report(now time.Time) memberReport {
-	r := memberReport{member: c.me, whole: !now.Before(c.whole)}
+	r := memberReport{member: c.me, born: c.born, whole: !now.Before(c.whole)}
 	if c.div != nil {
 		r.div = c.div.id
 	}
@@ -451,7 +454,7 @@ var errLists = errors.New("division: two lists with one epoch")
 
 // learn takes in a division, or that others have taken it in.
 func (c *core) learn(now time.Time, d *division, seen set) {
-	if c.me < 0 || d.id.collectionID != c.joined || !d.in.has(c.me) {
+	if c.me < 0 || d.id.collectionID != c.joined || !d.in.has(c.me) || d.born[d.place(c.me)] != c.born {
 		return
 	}
 	if c.div == nil || c.div.id.collectionID != c.joined {
@@ -472,15 +475,15 @@ func (c *core) learn(now time.Time, d *division, seen set) {
 	}
 }
 
-// shares returns this member's place in the vectors of the division.
-func (c *core) place() int {
-	place, _ := slices.BinarySearch(c.div.in.members(), c.me)
+// place returns a member's place in what the division has for each of its members.
+func (d *division) place(member int) int {
+	place, _ := slices.BinarySearch(d.in.members(), member)
 	return place
 }
 
 // shrink lowers what is held to the shares.
 func (c *core) shrink() {
-	place := c.place()
+	place := c.div.place(c.me)
 	for i := range c.held {
 		h, id := &c.held[i], c.ids[i]
 		old := *h
@@ -507,7 +510,7 @@ func (c *core) shrink() {
 // grow raises what is held to the shares. Keys without a division of their own have
 // their quota's again.
 func (c *core) grow() {
-	place := c.place()
+	place := c.div.place(c.me)
 	for i := range c.held {
 		h := holding{keys: make(map[uint64]int64)}
 		for _, v := range c.div.vectors {
@@ -565,7 +568,10 @@ func (c *core) status(now time.Time) Status {
 // divide. ref is the highest division that its members know.
 func (c *core) make(k *collection, ref *division) *division {
 	p := newPool(k, ref, len(c.list.Members))
-	d := &division{id: divisionID{k.id, c.me}, in: p.in}
+	d := &division{id: divisionID{k.id, c.random.Uint64()}, in: p.in}
+	for _, r := range p.reports {
+		d.born = append(d.born, r.born)
+	}
 	useful := false
 	for _, q := range p.quotas() {
 		group := p.vector(vectorID{quota: q}, c.divide)

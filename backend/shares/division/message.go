@@ -56,20 +56,21 @@ func (a collectionID) less(b collectionID) bool {
 	return a.round < b.round || a.round == b.round && a.draw < b.draw
 }
 
-// A divisionID identifies a division. If a reply was lost, a collection has two
-// branches, of which each may end with a division; but no member makes two.
+// A divisionID identifies a division, with what its maker drew. If a reply was lost or
+// a message repeated, a collection has branches, and each may end with a division.
 type divisionID struct {
 	collectionID
-	maker int
+	made uint64
 }
 
 func (a divisionID) less(b divisionID) bool {
-	return a.collectionID.less(b.collectionID) || a.collectionID == b.collectionID && a.maker < b.maker
+	return a.collectionID.less(b.collectionID) || a.collectionID == b.collectionID && a.made < b.made
 }
 
 // A memberReport is what one member adds to a collection.
 type memberReport struct {
 	member int
+	born   uint64     // what the process drew when it started
 	div    divisionID // that it took in last; zero if none
 	whole  bool       // it knows of no left-out member that may hold units
 	items  []item     // in order of their ids
@@ -108,6 +109,7 @@ func (a vectorID) compare(b vectorID) int {
 type division struct {
 	id      divisionID
 	in      set      // the members of the collection
+	born    []uint64 // their processes: a successor did not join
 	vectors []vector // in order of their ids
 }
 
@@ -221,7 +223,7 @@ func (id collectionID) append(b []byte) []byte {
 }
 
 func (id divisionID) append(b []byte) []byte {
-	return binary.AppendUvarint(id.collectionID.append(b), uint64(id.maker))
+	return binary.LittleEndian.AppendUint64(id.collectionID.append(b), id.made)
 }
 
 func (id vectorID) append(b []byte) []byte {
@@ -239,6 +241,9 @@ func (s set) append(b []byte) []byte {
 func (d *division) append(b []byte) []byte {
 	b = d.id.append(b)
 	b = d.in.append(b)
+	for _, born := range d.born {
+		b = binary.LittleEndian.AppendUint64(b, born)
+	}
 	b = binary.AppendUvarint(b, uint64(len(d.vectors)))
 	for i := range d.vectors {
 		v := &d.vectors[i]
@@ -265,6 +270,7 @@ func (c *collection) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(c.reports)))
 	for _, r := range c.reports {
 		b = binary.AppendUvarint(b, uint64(r.member))
+		b = binary.LittleEndian.AppendUint64(b, r.born)
 		b = r.div.append(b)
 		b = appendBool(b, r.whole)
 		b = binary.AppendUvarint(b, uint64(len(r.items)))
@@ -416,7 +422,7 @@ func (r *reader) collectionID() collectionID {
 	return collectionID{r.uvarint(math.MaxInt64), r.uint64()}
 }
 
-func (r *reader) divisionID() divisionID { return divisionID{r.collectionID(), r.member()} }
+func (r *reader) divisionID() divisionID { return divisionID{r.collectionID(), r.uint64()} }
 
 func (r *reader) vectorID() vectorID { return vectorID{r.uint64(), r.uint64()} }
 
@@ -436,6 +442,9 @@ func (r *reader) division() *division {
 	n := 0
 	if r.err == nil {
 		n = len(d.in.members())
+	}
+	for range n {
+		d.born = append(d.born, r.uint64())
 	}
 	for range r.count(maxVectors, 18) {
 		v := vector{id: r.vectorID(), total: r.units(maxTotal), ends: r.bool()}
@@ -474,8 +483,8 @@ func (r *reader) collection() *collection {
 		c.left = append(c.left, r.member())
 		once(c.left[len(c.left)-1])
 	}
-	for range r.count(MaxMembers, 13) {
-		m := memberReport{member: r.member(), div: r.divisionID(), whole: r.bool()}
+	for range r.count(MaxMembers, 28) {
+		m := memberReport{member: r.member(), born: r.uint64(), div: r.divisionID(), whole: r.bool()}
 		once(m.member)
 		for range r.count(maxVectors, 28) {
 			it := item{id: r.vectorID(), total: r.units(maxTotal)}

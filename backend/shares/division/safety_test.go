@@ -24,18 +24,34 @@ func TestHistories(t *testing.T) {
 		first = rand.Uint64()
 	}
 	for i := range uint64(*seeds) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })
+		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, false) })
 		if t.Failed() {
 			return
 		}
 	}
 }
 
-func history(t *testing.T, seed uint64) {
+// The check has teeth: members that grow before the others have shrunk are caught.
+func TestHistoriesOfRashMembers(t *testing.T) {
+	caught := 0
+	for seed := range uint64(10) {
+		if history(t, seed, true) > 0 {
+			caught++
+		}
+	}
+	if caught < 5 {
+		t.Errorf("%d of 10 histories have shares above the quota", caught)
+	}
+}
+
+// history returns how often shares added up to more than their quota; if the members
+// keep the rule, that fails the test.
+func history(t *testing.T, seed uint64, rash bool) int {
 	random := rand.New(rand.NewPCG(seed, 1))
 	n := 2 + random.IntN(7)
 	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
 	f := newFleet(t, seed, quotas, Options{Keys: []int{-1, 2, 4}[random.IntN(3)]})
+	f.rash = rash
 	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
 	f.repeat = []float64{0, 0.2}[random.IntN(2)]
 	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
@@ -58,9 +74,7 @@ func history(t *testing.T, seed uint64) {
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
-	settle := 0 // steps until a list may leave out another member
 	for range 60 {
-		settle--
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
 		switch random.IntN(12) {
@@ -125,8 +139,10 @@ func history(t *testing.T, seed uint64) {
 		}
 		f.run(time.Duration(random.IntN(3000)) * time.Millisecond)
 	}
-	_ = settle
 
+	if rash {
+		return f.excess
+	}
 	clear(f.cut)
 	f.loss, f.repeat, f.delay = 0, 0, time.Millisecond
 	for _, p := range f.members {
@@ -140,9 +156,9 @@ func history(t *testing.T, seed uint64) {
 		}
 		f.members[name].core.adopt(f.now, list)
 	}
-	f.run(40 * time.Second)
-	if err := f.whole(list); err != nil {
-		t.Error(err)
+	f.run(20 * time.Second)
+	if !f.becomes(list, 5*time.Second) {
+		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
 	}
 	for i := range quotas {
 		low := quotas[i].low(len(list.Members))
@@ -153,4 +169,5 @@ func history(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	return 0
 }

@@ -1,0 +1,90 @@
+package division
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// messages returns messages of a fleet at work.
+func messages(t testing.TB) [][]byte {
+	var all [][]byte
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
+		return Demand{Units: 10, Largest: 5, Keys: []KeyDemand{{7, 5}, {8, 3}}}
+	}
+	list := List{1, names(3)}
+	f.sent = func(b []byte) { all = append(all, b) }
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(3 * time.Second)
+	return all
+}
+
+func TestMessages(t *testing.T) {
+	kinds := make(map[byte]int)
+	for _, b := range messages(t) {
+		m, err := decode(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds[m.kind]++
+		again, err := decode(m.encode())
+		if err != nil || !reflect.DeepEqual(m, again) {
+			t.Fatalf("%+v was encoded and decoded to %+v, %v", m, again, err)
+		}
+	}
+	if kinds[kindCollect] == 0 || kinds[kindGossip] == 0 {
+		t.Errorf("messages by kind: %v", kinds)
+	}
+}
+
+// Messages that are cut off or garbled are errors, or are messages; none does harm to
+// the member that receives it, except by what a member could say.
+func FuzzReceive(f *testing.F) {
+	for _, b := range messages(f) {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fleet := newFleet(t, 2, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
+		list := List{1, names(3)}
+		for _, name := range list.Members {
+			fleet.start(name, list)
+		}
+		fleet.run(2 * time.Second)
+		for range 2 {
+			reply, calls, err := fleet.members["m000"].core.receive(fleet.now, b)
+			if err == nil {
+				if _, err := decode(reply); err != nil {
+					t.Errorf("the reply: %v", err)
+				}
+			}
+			for _, k := range calls {
+				fleet.members["m000"].core.answered(fleet.now, k, b, nil)
+			}
+		}
+	})
+}
+
+func TestGarbled(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, b := range messages(t) {
+		for n := range len(b) {
+			if _, err := decode(b[:n]); err == nil {
+				t.Fatalf("%d of %d bytes are a message", n, len(b))
+			}
+		}
+		for range 200 {
+			garbled := append([]byte(nil), b...)
+			for range 1 + random.IntN(3) {
+				garbled[random.IntN(len(b))] = byte(random.Uint32())
+			}
+			_, _ = decode(garbled) // must not panic
+		}
+	}
+	if _, err := decode(make([]byte, MaxMessage+1)); err == nil {
+		t.Error("a message above MaxMessage has no error")
+	}
+}
