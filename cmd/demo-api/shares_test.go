@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/backend/shares"
+)
+
+var sharesFor = flag.Duration("shares-window", time.Second, "the window that real processes share a quota of 300 of; from 10s on, with all of what is promised")
+
+// dividing is demos in processes of their own that divide a quota, under load from here.
+type dividing struct {
+	t       *testing.T
+	window  time.Duration
+	refresh time.Duration
+	dir     string
+	members []*member
+	cut     [3]atomic.Bool // from the others
+
+	start time.Time
+	load  [3]atomic.Int64 // requests a window
+	ends  chan struct{}
+	busy  sync.WaitGroup
+
+	mu       sync.Mutex
+	admitted []admitted
+}
+
+type admitted struct {
+	by           int // index of a member
+	began, ended time.Duration
+}
+
+const (
+	sharesQuota = 300 // a window
+	sharesBurst = 30
+)
+
+// member is one of them.
+type member struct {
+	name   string // the address of its relay, by which the others know it
+	listen string
+	config string
+	epoch  int
+	list   []string
+
+	cmd    *exec.Cmd
+	ended  chan error
+	stdin  io.Closer
+	url    string
+	debug  string
+	client *http.Client
+}
+
+func newDividing(t *testing.T) *dividing {
+	f := &dividing{t: t, window: *sharesFor, refresh: *sharesFor / 10, dir: t.TempDir(), ends: make(chan struct{})}
+	if err := os.WriteFile(filepath.Join(f.dir, "key"), []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		m := &member{config: filepath.Join(f.dir, fmt.Sprint(i, ".yaml")), epoch: 1}
+		m.name, m.listen = f.relay(i)
+		f.members = append(f.members, m)
+	}
+	t.Cleanup(func() {
+		close(f.ends)
+		f.busy.Wait()
+		for _, m := range f.members {
+			if m.cmd == nil || m.cmd.Process == nil {
+				continue
+			}
+			_ = m.cmd.Process.Signal(syscall.SIGCONT)
+			_ = m.stdin.Close()
+			<-m.ended
+			if m.client != nil {
+				m.client.CloseIdleConnections()
+			}
+		}
+	})
+	for i, m := range f.members {
+		m.list = f.names(0, 1, 2)
+		f.write(m)
+		f.run(i)
+	}
+	return f
+}
+
+func (f *dividing) names(members ...int) (names []string) {
+	for _, i := range members {
+		names = append(names, f.members[i].name)
+	}
+	return names
+}
+
+// relay returns the address of a relay to member i, which drops messages from and to
+// members that are cut off, and the address that it passes them on to.
+func (f *dividing) relay(i int) (addr, to string) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	to = free.Addr().String()
+	if err := free.Close(); err != nil {
+		f.t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", to },
+		Transport: &http.Transport{},
+		ErrorLog:  log.New(io.Discard, "", 0),
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from := slices.IndexFunc(f.members, func(m *member) bool { return m.name == r.Header.Get("Weir-From") })
+		if from < 0 || f.cut[i].Load() || f.cut[from].Load() {
+			_, _ = io.Copy(io.Discard, r.Body) // or the end of the connection is not noticed
+			<-r.Context().Done()               // dropped, not refused
+			panic(http.ErrAbortHandler)
+		}
+		proxy.ServeHTTP(w, r)
+	}), ErrorLog: log.New(io.Discard, "", 0)}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	f.t.Cleanup(func() {
+		_ = server.Close()
+		proxy.Transport.(*http.Transport).CloseIdleConnections()
+	})
+	return listener.Addr().String(), to
+}
+
+// write writes a member's configuration.
+func (f *dividing) write(m *member) {
+	text := fmt.Sprintf(`
+backend: shares
+shares: {self: %q, listen: %q, members: ["%s"], epoch: %d, key_file: key, refresh: %v}
+tokens: any
+on_failure: closed
+deadline: 10s
+policies:
+  core: {limits: [{quota: %d, window: %v, algorithm: token-bucket, burst: %d}]}
+  secondary: {limits: [{quota: 4000000, window: 60s, algorithm: token-bucket}]}
+`, m.name, m.listen, strings.Join(m.list, `", "`), m.epoch, f.refresh, sharesQuota, f.window, sharesBurst)
+	if err := os.WriteFile(m.config, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// run starts the process of member i.
+func (f *dividing) run(i int) {
+	m := f.members[i]
+	m.cmd = exec.Command(os.Args[0], "-test.run=^TestDemoProcess$")
+	m.cmd.Env = append(os.Environ(), processConfig+"="+m.config)
+	stdout, stderr := newOutput(), newOutput()
+	m.cmd.Stdout, m.cmd.Stderr = stdout, stderr
+	var err error
+	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := m.cmd.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	m.ended = ended
+	cmd := m.cmd
+	go func() { ended <- cmd.Wait() }()
+	defer func() {
+		if f.t.Failed() {
+			f.t.Logf("%s wrote %s", m.name, stderr)
+		}
+	}()
+	m.url = stdout.find(f.t, `serving on (http://\S+);`, ended)
+	m.debug = stdout.find(f.t, `curl +(http://\S+)/debug\n`, ended)
+	if m.client != nil {
+		m.client.CloseIdleConnections()
+	}
+	m.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 5 * time.Second}
+}
+
+func (f *dividing) signal(i int, s syscall.Signal) {
+	f.t.Helper()
+	if err := f.members[i].cmd.Process.Signal(s); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// offer sends requests to each member, at the rates of f.load, until the test ends.
+func (f *dividing) offer() {
+	f.start = time.Now()
+	for i := range f.members {
+		f.busy.Go(func() {
+			var all sync.WaitGroup
+			defer all.Wait()
+			for next := time.Now(); ; {
+				rate := f.load[i].Load()
+				wait := 10 * time.Millisecond
+				if rate > 0 {
+					next = next.Add(f.window / time.Duration(rate))
+					wait = time.Until(next)
+				} else {
+					next = time.Now()
+				}
+				select {
+				case <-f.ends:
+					return
+				case <-time.After(wait):
+				}
+				if rate > 0 {
+					url, client := f.members[i].url, f.members[i].client
+					all.Go(func() { f.ask(i, client, url) })
+				}
+			}
+		})
+	}
+}
+
+func (f *dividing) ask(i int, client *http.Client, url string) {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url+"/repos/acme/rockets", nil)
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	r.Header.Set("Authorization", "Bearer one")
+	a := admitted{by: i, began: time.Since(f.start)}
+	w, err := client.Do(r)
+	if err != nil {
+		return // its process is stopped, or starting
+	}
+	_, _ = io.Copy(io.Discard, w.Body)
+	_ = w.Body.Close()
+	a.ended = time.Since(f.start)
+	if w.StatusCode == http.StatusOK {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.admitted = append(f.admitted, a)
+	}
+}
+
+// phase offers load, in parts of the quota, for some windows. It returns the part of the
+// quota that was used from the third round on.
+func (f *dividing) phase(what string, windows float64, load ...float64) float64 {
+	f.t.Helper()
+	for i, part := range load {
+		f.load[i].Store(int64(part * sharesQuota))
+	}
+	time.Sleep(3 * f.refresh)
+	begin := time.Since(f.start)
+	time.Sleep(time.Duration(windows*float64(f.window)) - 3*f.refresh)
+	end := time.Since(f.start)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	by := make([]int, 3)
+	n := 0
+	for _, a := range f.admitted {
+		if a.ended >= begin && a.ended < end {
+			by[a.by]++
+			n++
+		}
+	}
+	used := float64(n) / (sharesQuota * float64(end-begin) / float64(f.window))
+	f.t.Logf("%s: %.1f %% of the quota was used, by each of them %v", what, 100*used, by)
+	return used
+}
+
+// most returns the most that was admitted in any window.
+func (f *dividing) most() (most int, at time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// A request counts in a window if it began and ended there, for it was decided in
+	// between.
+	slices.SortFunc(f.admitted, func(a, b admitted) int { return int(a.began - b.began) })
+	for i, first := range f.admitted {
+		n := 0
+		for _, a := range f.admitted[i:] {
+			if a.began > first.began+f.window {
+				break
+			}
+			if a.ended <= first.began+f.window {
+				n++
+			}
+		}
+		if n > most {
+			most, at = n, first.began
+		}
+	}
+	return most, at
+}
+
+// status waits until the member's status is as it is to be.
+func (f *dividing) status(i int, what string, right func(*shares.Status) bool) *shares.Status {
+	f.t.Helper()
+	var answer struct{ Shares *shares.Status }
+	for begin := time.Now(); ; {
+		w, err := f.members[i].client.Get(f.members[i].debug + "/debug/backend")
+		if err == nil {
+			err = json.NewDecoder(w.Body).Decode(&answer)
+			_ = w.Body.Close()
+		}
+		if err == nil && right(answer.Shares) {
+			return answer.Shares
+		}
+		if time.Since(begin) > 30*time.Second {
+			f.t.Fatalf("%s: after 30s, the status is %+v, %v", what, answer.Shares, err)
+		}
+		time.Sleep(f.refresh / 4)
+	}
+}
+
+// Three processes that divide a quota use it, wherever the load falls, and never exceed
+// it: while one is stopped, cut off, killed and started again, or taken off the list.
+func TestSharesOfProcesses(t *testing.T) {
+	f := newDividing(t)
+	long := f.window >= 10*time.Second
+	want := func(least, used float64) {
+		t.Helper()
+		if !long {
+			least /= 2 // a busy machine, and rounds of a tenth of a second
+		}
+		if used < least {
+			t.Errorf("%.1f %% of the quota was used; want %.0f %%", 100*used, 100*least)
+		}
+	}
+	valid := func(s *shares.Status) bool { return s.Valid && len(s.Silent) == 0 }
+	for i := range 3 {
+		f.status(i, "after the start", valid)
+	}
+	f.offer()
+	windows := 1.2
+	if long {
+		windows = 2
+	}
+	want(0.9, f.phase("all at the first", windows, 1.5, 0, 0))
+	want(0.9, f.phase("all at the second", windows, 0, 1.5, 0))
+	want(0.9, f.phase("even", windows, 0.5, 0.5, 0.5))
+
+	f.signal(2, syscall.SIGSTOP)
+	// The third keeps its share.
+	want(0.6, f.phase("the third is stopped", 3*windows, 0.8, 0.8, 0))
+	f.signal(2, syscall.SIGCONT)
+	f.status(2, "after SIGCONT", valid)
+	want(0.9, f.phase("the third is back", windows, 0.8, 0.8, 0))
+
+	f.cut[0].Store(true)
+	want(0.6, f.phase("the first is cut off", windows, 0.75, 0.75, 0))
+	f.cut[0].Store(false)
+	f.status(0, "after the cut", valid)
+	want(0.9, f.phase("the first is back", windows, 0, 0, 1.5))
+
+	f.load[1].Store(0)
+	if err := f.members[1].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-f.members[1].ended
+	f.run(1)
+	f.status(1, "after its restart", valid)
+	want(0.9, f.phase("the second has started again", windows, 0.75, 0.75, 0))
+
+	// A list without the third, given to the first alone.
+	f.members[0].list, f.members[0].epoch = f.names(0, 1), 2
+	f.write(f.members[0])
+	f.signal(0, syscall.SIGHUP)
+	f.status(2, "left out of the list", func(s *shares.Status) bool { return !s.Valid && s.Epoch == 2 })
+	f.status(1, "without the third", func(s *shares.Status) bool { return s.Epoch == 2 && len(s.Members) == 2 && s.Quotas[0].Unused == 0 })
+	want(0.9, f.phase("the third is left out", windows, 0.5, 0.5, 0.5))
+
+	most, at := f.most()
+	t.Logf("at most %d were admitted in any %v, %v after the start; a bucket of the quota would admit %d", most, f.window, at.Round(time.Millisecond), sharesQuota+sharesBurst)
+	// A process that starts has the capacity of the least share once: a token.
+	if most > sharesQuota+sharesBurst+1 {
+		t.Errorf("%d were admitted in %v, from %v on; want at most the quota and the burst, %d", most, f.window, at, sharesQuota+sharesBurst)
+	}
+}
