@@ -48,7 +48,11 @@ func loadConfig(name string) (*config, error) {
 	if r.failed() {
 		return nil, r.err()
 	}
-	return r.config(text)
+	c, err := r.config(text)
+	if c != nil {
+		c.file = name
+	}
+	return c, err
 }
 
 func (r *reader) config(text []byte) (*config, error) {
@@ -62,7 +66,6 @@ func (r *reader) config(text []byte) (*config, error) {
 		return nil, r.err()
 	}
 	c := defaultConfig()
-	c.file = r.name
 	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "shares", "seed", "flags", "shadow",
 		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
 		"on_failure", "open_for", "processes")

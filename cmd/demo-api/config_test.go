@@ -27,7 +27,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
@@ -57,7 +57,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: listen is "localhost:99999"; it must be a host and a port, such as 127.0.0.1:8080`,
 		}, {
 			"unknown backend", "backend: etcd\n",
-			`demo.yaml:1: backend is "etcd"; it must be memory, redis, redis-resharded or memcached`,
+			`demo.yaml:1: backend is "etcd"; it must be memory, redis, redis-resharded, memcached or shares`,
 		}, {
 			"redis and memory", "redis: {shards: [{name: a, primary: 127.0.0.1:1}]}\n",
 			`demo.yaml:1: redis is set, but the backend is memory; write backend: redis, or flags: FILE to move clients between them, or leave redis out`,
@@ -228,7 +228,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open, local or closed`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown failure policy", "on_failure: serve\n",
 			`demo.yaml:1: on_failure is "serve"; it must be open, local or closed`,
@@ -259,11 +259,11 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"demo.yaml:1: on_failure is \"no\"; it must be open, local or closed\n" +
 				"demo.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
-				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
+				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
 				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure\n" +
-				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded or memcached",
+				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -64,6 +64,7 @@ type member struct {
 
 	cmd    *exec.Cmd
 	ended  chan error
+	stderr *output
 	stdin  io.Closer
 	url    string
 	debug  string
@@ -101,6 +102,10 @@ func newDividing(t *testing.T) *dividing {
 		f.run(i)
 	}
 	return f
+}
+
+func (f *dividing) sorted(members ...int) []string {
+	return slices.Sorted(slices.Values(f.names(members...)))
 }
 
 func (f *dividing) names(members ...int) (names []string) {
@@ -170,7 +175,7 @@ func (f *dividing) run(i int) {
 	m.cmd = exec.Command(os.Args[0], "-test.run=^TestDemoProcess$")
 	m.cmd.Env = append(os.Environ(), processConfig+"="+m.config)
 	stdout, stderr := newOutput(), newOutput()
-	m.cmd.Stdout, m.cmd.Stderr = stdout, stderr
+	m.cmd.Stdout, m.cmd.Stderr, m.stderr = stdout, stderr, stderr
 	var err error
 	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
 		f.t.Fatal(err)
@@ -324,6 +329,12 @@ func (f *dividing) status(i int, what string, right func(*shares.Status) bool) *
 	}
 }
 
+func isValid(s *shares.Status) bool { return s.Valid && len(s.Silent) == 0 }
+
+func hasEpoch(epoch uint64) func(*shares.Status) bool {
+	return func(s *shares.Status) bool { return s.Epoch == epoch }
+}
+
 // Three processes that divide a quota use it, wherever the load falls, and never exceed
 // it: while one is stopped, cut off, killed and started again, or taken off the list.
 func TestSharesOfProcesses(t *testing.T) {
@@ -338,9 +349,8 @@ func TestSharesOfProcesses(t *testing.T) {
 			t.Errorf("%.1f %% of the quota was used; want %.0f %%", 100*used, 100*least)
 		}
 	}
-	valid := func(s *shares.Status) bool { return s.Valid && len(s.Silent) == 0 }
 	for i := range 3 {
-		f.status(i, "after the start", valid)
+		f.status(i, "after the start", isValid)
 	}
 	f.offer()
 	windows := 1.2
@@ -355,13 +365,13 @@ func TestSharesOfProcesses(t *testing.T) {
 	// The third keeps its share.
 	want(0.6, f.phase("the third is stopped", 3*windows, 0.8, 0.8, 0))
 	f.signal(2, syscall.SIGCONT)
-	f.status(2, "after SIGCONT", valid)
+	f.status(2, "after SIGCONT", isValid)
 	want(0.9, f.phase("the third is back", windows, 0.8, 0.8, 0))
 
 	f.cut[0].Store(true)
 	want(0.6, f.phase("the first is cut off", windows, 0.75, 0.75, 0))
 	f.cut[0].Store(false)
-	f.status(0, "after the cut", valid)
+	f.status(0, "after the cut", isValid)
 	want(0.9, f.phase("the first is back", windows, 0, 0, 1.5))
 
 	f.load[1].Store(0)
@@ -370,7 +380,7 @@ func TestSharesOfProcesses(t *testing.T) {
 	}
 	<-f.members[1].ended
 	f.run(1)
-	f.status(1, "after its restart", valid)
+	f.status(1, "after its restart", isValid)
 	want(0.9, f.phase("the second has started again", windows, 0.75, 0.75, 0))
 
 	// A list without the third, given to the first alone.
