@@ -16,6 +16,7 @@ type policy struct {
 	quota   int // the index of its first limit among all quotas
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
+	held    bool // units, at any time; apply alone knows it
 }
 
 // shares is what this process may use of a policy's limits, from an instant until the
@@ -125,13 +126,14 @@ func (p *policy) quotas(members int) []division.Quota {
 	return all
 }
 
-// apply puts new shares in force from now on. If they are the first that this process
-// holds, buckets are full.
-func (p *policy) apply(given []division.Share, now int64, first bool) {
-	was := p.shares.Load()
+// apply puts new shares in force from now on. Buckets are full with the first that this
+// process holds.
+func (p *policy) apply(given []division.Share, now int64) {
+	was, first := p.shares.Load(), !p.held
 	s := &shares{since: now, usual: p.none()}
 	for i := range given {
 		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
+		p.held = p.held || given[i].Units > 0
 	}
 	s.usual.follow(&was.usual, now, first)
 	hashes := make(map[uint64]bool)

@@ -88,7 +88,6 @@ type Backend struct {
 	policies []*policy
 	refresh  int64       // ms
 	holds    atomic.Bool // shares
-	held     bool        // ever
 
 	seed    maphash.Seed
 	shards  [64]shard
@@ -197,15 +196,13 @@ func (b *Backend) Status() Status {
 // apply puts shares in force. When it returns, no decision goes on under those before.
 func (b *Backend) apply(given division.Shares) {
 	now := b.instant(b.clock.Now().UnixMilli())
-	first := given.Valid && !b.held
-	b.held = b.held || given.Valid
 	if !given.Valid {
 		b.holds.Store(false)
 	}
 	for _, p := range b.policies {
 		own := make([]division.Share, len(p.Limits))
 		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
-		p.apply(own, now, first)
+		p.apply(own, now)
 	}
 	if given.Valid {
 		b.holds.Store(true)

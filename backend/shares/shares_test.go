@@ -77,7 +77,7 @@ func (a *alone) learn(charges []throttler.Charge) bool {
 		if err != nil {
 			return false
 		}
-		order[0].apply(order[0].part(1), 0, true)
+		order[0].apply(order[0].part(1), 0)
 		a.byName[given.Name] = byName[given.Name]
 	}
 	a.asked++
