@@ -73,6 +73,10 @@ type Options struct {
 	// one that has been silent for longest. If zero, DefaultMaxKeys.
 	MaxKeys int
 
+	// Leases reports whether units of p may be leased: takes of others go to the other
+	// backend one by one. It may change its mind. If nil, all may.
+	Leases func(p *throttler.Policy) bool
+
 	// Clock is the clock of the throttler in front: silence is measured by it. If
 	// nil, clock.System.
 	Clock clock.Clock
@@ -85,6 +89,7 @@ type Backend struct {
 	ahead   int64 // ms
 	again   int64 // ms
 	busy    int64
+	leases  func(*throttler.Policy) bool // or nil
 	clock   clock.Clock
 
 	seed   maphash.Seed
@@ -115,7 +120,7 @@ func New(backend throttler.Backend, options *Options) (*Backend, error) {
 	}
 	b := &Backend{
 		wrapped: backend, clock: o.Clock, seed: maphash.MakeSeed(),
-		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy,
+		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.shards {
 		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1))
@@ -176,7 +181,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 		return throttler.Decision{}, err
 	}
 	cost := leasable(r.Charges())
-	if cost == 0 || b.closed.Err() != nil {
+	if cost == 0 || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
 		return b.ask(ctx, r)
 	}
 	n := nameOf(r.Charges())
@@ -225,6 +230,19 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 			return b.renew(ctx, s, l, r, cost)
 		}
 	}
+}
+
+// mayLease reports whether all of charges' policies may be leased.
+func (b *Backend) mayLease(charges []throttler.Charge) bool {
+	if b.leases == nil {
+		return true
+	}
+	for i := range charges {
+		if !b.leases(charges[i].Policy) {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *Backend) ask(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
