@@ -45,7 +45,9 @@ type usageError struct{ error }
 // stdout, the log to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	defer ignoreHangups(log)()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // it must not end the program and the requests in flight
+	defer signal.Stop(hangups)
 	c, err := configure(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -61,6 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return &usageError{err}
 	}
 	defer b.close()
+	defer rereadAt(hangups, b, log)()
 	api, debug, err := routes(c, b, log)
 	if err != nil {
 		return &usageError{err}
@@ -68,25 +71,30 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return serve(ctx, c, api, debug, stdout, log)
 }
 
-// ignoreHangups keeps SIGHUP, which means to read the configuration again, from
-// ending the program and the requests in flight. It returns what undoes that.
-func ignoreHangups(log *slog.Logger) func() {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
+// rereadAt reads the modes of policies again at each of hangups. It returns what ends
+// that.
+func rereadAt(hangups <-chan os.Signal, b *backends, log *slog.Logger) func() {
+	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
-		for range hangups {
-			log.Warn("SIGHUP is ignored: the configuration is read at the start alone; to change it, start the demo again")
+		defer close(ended)
+		for {
+			select {
+			case <-hangups:
+				b.reread(log)
+			case <-end:
+				return
+			}
 		}
 	}()
 	return func() {
-		signal.Stop(hangups)
-		close(hangups)
+		close(end)
+		<-ended
 	}
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
 
-usage: demo-api [-listen ADDR] [-config FILE] [-check]
+usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
 
   -listen ADDR  serve on ADDR instead of the configured address (127.0.0.1:8080)
   -config FILE  read policies and the backend from a YAML file; without one,
@@ -97,6 +105,9 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check]
                   org, org.member   100 and 20 per minute
                   secondary         900 per minute: all requests, 304s too
   -check        say whether the configuration is right, and do not serve
+  -set-quotas   give the quotas of the configuration's policies to the roots: in
+                processes that run, they are in force for what is synced within
+                two syncs
 
 routes:
   GET  /repos/{owner}/{name}  core; answers 304 to If-None-Match, which is free
@@ -114,6 +125,8 @@ known, demo-alice or demo-bob, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
+SIGHUP reads the modes of policies again: exact, leased or synced.
+
 A second listener, on a free loopback port that the demo prints, has /debug, what
 the backends have done and dry runs, and /metrics for Prometheus.
 `
@@ -126,6 +139,7 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 	listen := flags.String("listen", "", "")
 	file := flags.String("config", "", "")
 	check := flags.Bool("check", false, "")
+	setQuotas := flags.Bool("set-quotas", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, help)
@@ -155,6 +169,15 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
 		fmt.Fprintln(stdout, "the configuration is right")
+		return nil, flag.ErrHelp
+	}
+	if *setQuotas {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*startTimeout)
+		defer cancel()
+		if err := c.setQuotas(ctx); err != nil {
+			return nil, err
+		}
+		fmt.Fprintln(stdout, "the roots have the quotas")
 		return nil, flag.ErrHelp
 	}
 	return c, nil
