@@ -123,7 +123,7 @@ func New(backend throttler.Backend, options *Options) (*Backend, error) {
 		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.shards {
-		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1))
+		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1), b.silence().Milliseconds()/sweeps)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(b.sweepUntilClosed)
@@ -177,6 +177,9 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if d, ok := b.takeLone(ctx, &r); ok {
+		return d, nil
+	}
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
@@ -200,16 +203,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	}
 	for {
 		switch {
-		case l.canSpend(&r, cost):
+		case l.canSpend(r.Now, cost):
 			d := l.spend(&r, cost)
 			s.noteHolding(l)
+			s.local++
 			s.mu.Unlock()
-			b.stats.local.Add(1)
 			return d, nil
 		case l.refuses(&r, cost):
 			d := l.refuseAgain(&r)
+			s.local++
 			s.mu.Unlock()
-			b.stats.local.Add(1)
 			return d, nil
 		case l.renewal != nil:
 			renewal := l.renewal
