@@ -209,7 +209,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		case l.kind == window:
 			x = count.window
 		case w.mode == state:
-			units, x = 0, count.estimate(l, w.now)
+			units, x = 0, count.known(l, w.now)
 		}
 		w.call.keys = append(w.call.keys, w.b.key(c, k))
 		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, uint16(l.index))
