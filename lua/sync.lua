@@ -18,10 +18,11 @@
 --
 -- An ADD adds units, to the window x. Its number makes a call that is sent twice count
 -- once. A bucket's instant is at least x, what the process knows of it: its units may
--- have come when it was empty. A STATE, of a process that the root does not know, raises
--- counters to what the process knows: to the instant x, or the units of the window x.
+-- have come when it was empty. A FIRST is the ADD that begins a process: the root cannot
+-- know it. A STATE, of a process that the root does not know, raises counters to what the
+-- process knows: to the instant x, or the units of the window x.
 
-local ADD, STATE = 1, 2
+local ADD, STATE = 1, 2 -- and FIRST, 3
 local BUCKET, WINDOW = 1, 2
 local MARGIN = 10000 -- ms that a counter outlives its last unit
 local PROCESS = 60000 -- ms that a silent process is remembered
@@ -50,7 +51,7 @@ local last = tonumber(call('GET', KEYS[1]))
 if mode == ADD and not last then
     return 'u' .. pack('>I4', #quotas) .. quotas
 end
-local new = mode == STATE or number > last
+local new = mode == STATE or not last or number > last
 if new then
     call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
 end

@@ -131,6 +131,7 @@ type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
 	Shared   bool  // the charge went to a count that several keys share
+	Member   uint8 // which of several backends was charged, for a backend over them
 }
 
 // NewDecision returns the decision about r that a backend is about to make: not

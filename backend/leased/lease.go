@@ -16,25 +16,26 @@ type lease struct {
 	name   name
 	policy *throttler.Policy // of its only charge, else nil
 
-	// held units may be spent until then, the end of the first of d's windows. d is
+	// held units may be spent from since until the end of the first of d's windows. d is
 	// the take that leased the last of them.
-	held  int64
-	until int64 // ms
-	d     throttler.Decision
-	free  int64 // units that no process held when the other backend was last asked
+	held         int64
+	since, until int64 // ms
+	plain        bool  // d has one limit, and the mark that Decision.SetWindow makes
+	demand       demand
+	lastAsk      int64    // ms
+	movedAt      int64    // ms, to the front of the lists
+	inAll        links    // of all leases of the shard
+	inHeld       links    // of those that hold units
+	renewal      *renewal // not nil while it is being made
+	free         int64    // units that no process held when the other backend was last asked
 
 	// refusal answers takes of at least refusedCost before refusedUntil.
-	refusal      throttler.Decision
-	refusedCost  int64
 	refusedUntil int64
+	refusedCost  int64
 	again        int64 // ms, of the last refusal
+	refusal      throttler.Decision
 
-	demand  demand
-	renewal *renewal // not nil while it is being made
-
-	lastAsk int64 // ms
-	inAll   links // of all leases of the shard
-	inHeld  links // of those that hold units
+	d throttler.Decision
 }
 
 // renewal is a take of the other backend that others wait for.
@@ -52,16 +53,11 @@ func (r *renewal) failed() bool {
 // canSpend reports whether to answer r from the lease. The last unit is not spent
 // before the next lease has been asked for, unless there is none: the client would
 // read that nothing remains.
-func (l *lease) canSpend(r *throttler.Request, cost int64) bool {
-	if l.held < cost || r.Now < l.madeAt() {
+func (l *lease) canSpend(now, cost int64) bool {
+	if l.held < cost || now < l.since {
 		return false
 	}
-	return l.held > cost || r.Now < l.refusedUntil
-}
-
-func (l *lease) madeAt() int64 {
-	r := l.d.Request()
-	return r.Now
+	return l.held > cost || now < l.refusedUntil
 }
 
 // spend spends cost of what is held, fewer than nothing for a settlement that returns
@@ -118,6 +114,8 @@ func (l *lease) grant(d *throttler.Decision) {
 	for _, result := range d.Results() {
 		l.until = min(l.until, result.ResetAt)
 	}
+	l.since = r.Now
+	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == throttler.Mark{At: l.until}
 	l.refusedUntil = 0
 }
 

@@ -73,6 +73,10 @@ type Options struct {
 	// one that has been silent for longest. If zero, DefaultMaxKeys.
 	MaxKeys int
 
+	// Leases reports whether units of p may be leased: takes of others go to the other
+	// backend one by one. It may change its mind. If nil, all may.
+	Leases func(p *throttler.Policy) bool
+
 	// Clock is the clock of the throttler in front: silence is measured by it. If
 	// nil, clock.System.
 	Clock clock.Clock
@@ -85,6 +89,7 @@ type Backend struct {
 	ahead   int64 // ms
 	again   int64 // ms
 	busy    int64
+	leases  func(*throttler.Policy) bool // or nil
 	clock   clock.Clock
 
 	seed   maphash.Seed
@@ -115,10 +120,10 @@ func New(backend throttler.Backend, options *Options) (*Backend, error) {
 	}
 	b := &Backend{
 		wrapped: backend, clock: o.Clock, seed: maphash.MakeSeed(),
-		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy,
+		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.shards {
-		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1))
+		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1), b.silence().Milliseconds()/sweeps)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(b.sweepUntilClosed)
@@ -172,11 +177,14 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // Take implements throttler.Backend.
 func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	if d, ok := b.takeLone(ctx, &r); ok {
+		return d, nil
+	}
 	if err := ctx.Err(); err != nil {
 		return throttler.Decision{}, err
 	}
 	cost := leasable(r.Charges())
-	if cost == 0 || b.closed.Err() != nil {
+	if cost == 0 || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
 		return b.ask(ctx, r)
 	}
 	n := nameOf(r.Charges())
@@ -195,16 +203,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	}
 	for {
 		switch {
-		case l.canSpend(&r, cost):
+		case l.canSpend(r.Now, cost):
 			d := l.spend(&r, cost)
 			s.noteHolding(l)
+			s.local++
 			s.mu.Unlock()
-			b.stats.local.Add(1)
 			return d, nil
 		case l.refuses(&r, cost):
 			d := l.refuseAgain(&r)
+			s.local++
 			s.mu.Unlock()
-			b.stats.local.Add(1)
 			return d, nil
 		case l.renewal != nil:
 			renewal := l.renewal
@@ -225,6 +233,19 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 			return b.renew(ctx, s, l, r, cost)
 		}
 	}
+}
+
+// mayLease reports whether all of charges' policies may be leased.
+func (b *Backend) mayLease(charges []throttler.Charge) bool {
+	if b.leases == nil {
+		return true
+	}
+	for i := range charges {
+		if !b.leases(charges[i].Policy) {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *Backend) ask(ctx context.Context, r throttler.Request) (throttler.Decision, error) {

@@ -4,15 +4,11 @@ import (
 	"context"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/weir-go/weir/backend/backendtest"
 	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t testing.TB, wrapped throttler.Backend, o *leased.Options) *leased.Backend {
 	t.Helper()

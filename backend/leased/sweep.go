@@ -129,13 +129,20 @@ type Stats struct {
 }
 
 type counters struct {
-	local, asked, leases, givenBack, stranded atomic.Int64
+	asked, leases, givenBack, stranded atomic.Int64
 }
 
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
+	local := int64(0)
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		local += s.local
+		s.mu.Unlock()
+	}
 	return Stats{
-		Local: b.stats.local.Load(), Asked: b.stats.asked.Load(), Leases: b.stats.leases.Load(),
+		Local: local, Asked: b.stats.asked.Load(), Leases: b.stats.leases.Load(),
 		GivenBack: b.stats.givenBack.Load(), Stranded: b.stats.stranded.Load(),
 	}
 }

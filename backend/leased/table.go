@@ -10,10 +10,12 @@ type shard struct {
 	all    list // the one that asked last first
 	held   list // of those that hold units, in the same order
 	lost   []*lease
+	lax    int64 // ms
+	local  int64 // decisions made without a call
 }
 
-func (s *shard) init(most int) {
-	s.leases, s.most = make(map[name]*lease), most
+func (s *shard) init(most int, lax int64) {
+	s.leases, s.most, s.lax = make(map[name]*lease), most, lax
 	s.all.of = func(l *lease) *links { return &l.inAll }
 	s.held.of = func(l *lease) *links { return &l.inHeld }
 }
@@ -46,6 +48,10 @@ func (s *shard) remove(l *lease) {
 // touch notes that l was asked now.
 func (s *shard) touch(l *lease, now int64) {
 	l.lastAsk = now
+	if l.inAll.in && now >= l.movedAt && now-l.movedAt < s.lax {
+		return // the lists are in order to within lax, and moving costs more than all else
+	}
+	l.movedAt = now
 	s.all.moveToFront(l)
 	if l.inHeld.in {
 		s.held.moveToFront(l)

@@ -104,6 +104,9 @@ func (c *count) others(l *limit, now int64) float64 {
 	usual := c.usual
 	if all := c.usual + c.own; all > nearly*l.rate {
 		usual = l.rate * c.usual / all
+		if age > l.recent/2 {
+			recent = 0 // whatever their last rate was, the quota bounds what they added since
+		}
 	}
 	return c.rate*float64(recent) + usual*float64(age-recent)
 }
@@ -123,6 +126,16 @@ func (c *count) estimate(l *limit, now int64) float64 {
 	}
 	full := float64(now) + float64(l.capacity)*l.ms
 	return max(c.total, min(c.total+others*l.ms, full), float64(now))
+}
+
+// known returns what a root is to know of a bucket that it has forgotten. Others tell it
+// of their units themselves; only if no root has answered for a while is the estimate of
+// them better than nothing.
+func (c *count) known(l *limit, now int64) float64 {
+	if now-c.at > l.recent {
+		return c.estimate(l, now)
+	}
+	return c.total
 }
 
 // used returns the units that count at now.
@@ -198,7 +211,9 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 		// In a window that is nearly full, a lower rate is one of refusals: the others
 		// would still use what is left.
 		if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
-			c.rate = (c.rate + rate) / 2
+			if c.rate = (c.rate + rate) / 2; rate == 0 && c.rate*float64(l.recent) < 1 {
+				c.rate = 0 // the rest of what they did a while ago
+			}
 		}
 		c.usual += (rate - c.usual) / memory
 		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) / memory

@@ -82,7 +82,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 		reply[0] = 'u'
 		return reply
 	}
-	isNew := how == state || number > last
+	isNew := how == state || !known || number > last
 	if isNew {
 		m.processes[process] = number
 	}

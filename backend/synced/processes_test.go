@@ -1,101 +1,22 @@
 package synced
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"os"
-	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
-
-	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/plot"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 
-var (
-	realFor  = flag.Duration("real-for", time.Second, "how long real processes are offered load, for each distribution; from 30s on, all distributions, within what is promised")
-	asWorker = flag.String("real-worker", "", "for the test itself")
-)
+var realFor = flag.Duration("real-for", time.Second, "how long real processes are offered load, for each distribution; from 30s on, all distributions, within what is promised")
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if *asWorker != "" {
-		work(*asWorker, os.Stdin, os.Stdout)
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// job is what a process of TestRealProcesses does.
-type job struct {
-	Addr  string
-	Limit throttler.Limit
-	Key   string
-	Begin time.Time
-	For   time.Duration
-
-	// It is offered Rate requests a second, or in seconds i with i % Of == Turn, if Of
-	// is not 0.
-	Rate     float64
-	Of, Turn int
-}
-
-// work offers load, and prints how many requests were admitted in each second.
-func work(text string, stdin io.Reader, stdout io.Writer) {
-	var j job
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		panic(err)
-	}
-	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{j.Addr}})
-	if err != nil {
-		panic(err)
-	}
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
-	b, err := New([]Root{{"root", client}}, []*throttler.Policy{policy}, nil)
-	if err != nil {
-		panic(err)
-	}
-	defer b.Close()
-	go func() { // ends with its parent
-		_, _ = io.Copy(io.Discard, stdin)
-		os.Exit(1)
-	}()
-	th := throttler.New(b, nil)
-	admitted := make([]int, int(j.For/time.Second))
-	next := j.Begin
-	for {
-		next = next.Add(time.Duration(rand.ExpFloat64() / j.Rate * float64(time.Second)))
-		second := int(next.Sub(j.Begin) / time.Second)
-		if second >= len(admitted) {
-			break
-		}
-		if j.Of > 0 && second%j.Of != j.Turn {
-			next = j.Begin.Add(time.Duration(second+1) * time.Second)
-			continue
-		}
-		if wait := time.Until(next); wait > 2*time.Millisecond {
-			time.Sleep(wait)
-		}
-		d, err := th.Take(context.Background(), policy.Charge(j.Key))
-		if err != nil {
-			panic(err)
-		}
-		if d.Allowed {
-			admitted[second]++
-		}
-	}
-	_ = json.NewEncoder(stdout).Encode(admitted)
-}
+// promised reports whether the bounds are those of the documentation, or wider, for a
+// busy machine and a moment.
+func promised() bool { return *realFor >= 30*time.Second }
 
 // Real processes on a real server, offered 1.6 times the quota.
 func TestRealProcesses(t *testing.T) {
@@ -106,61 +27,35 @@ func TestRealProcesses(t *testing.T) {
 		{Quota: quota, Window: time.Second, Aligned: true},
 	} {
 		for _, load := range []string{"even", "one hot", "moving each second"} {
-			if long := *realFor >= 30*time.Second; load == "one hot" && !long {
+			if load == "one hot" && !promised() {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v/%s", limit, load), func(t *testing.T) {
 				// A whole second, and one more to begin with.
-				begin := time.Now().Truncate(time.Second).Add(2 * time.Second)
 				length := realFor.Truncate(time.Second) + time.Second
-				total := make([]int, int(length/time.Second))
-				var outputs []io.Reader
-				var all []*exec.Cmd
-				for i := range processes {
-					j := job{Addr: server.Addr, Limit: limit, Key: t.Name(), Begin: begin, For: length, Rate: 1.6 * quota / processes}
+				j := job{Roots: []string{server.Addr}, Limit: limit, Key: t.Name(), Begin: soon(), For: length, Slot: time.Second}
+				jobs := make([]job, processes)
+				for i := range jobs {
+					jobs[i] = j
+					jobs[i].Rate = 1.6 * quota / processes
 					switch {
 					case load == "one hot" && i == 0:
-						j.Rate = 1.6 * quota * 0.9
+						jobs[i].Rate = 1.6 * quota * 0.9
 					case load == "one hot":
-						j.Rate = 1.6 * quota * 0.1 / (processes - 1)
+						jobs[i].Rate = 1.6 * quota * 0.1 / (processes - 1)
 					case load == "moving each second":
-						j.Rate, j.Of, j.Turn = 1.6*quota, processes, i
-					}
-					text, err := json.Marshal(j)
-					if err != nil {
-						t.Fatal(err)
-					}
-					cmd := exec.CommandContext(t.Context(), os.Args[0], "-real-worker", string(text))
-					cmd.Stderr, cmd.SysProcAttr = os.Stderr, testserver.DieWithParent()
-					out, err := cmd.StdoutPipe()
-					if err != nil {
-						t.Fatal(err)
-					}
-					if _, err = cmd.StdinPipe(); err != nil {
-						t.Fatal(err)
-					}
-					if err := cmd.Start(); err != nil {
-						t.Fatal(err)
-					}
-					outputs, all = append(outputs, bufio.NewReader(out)), append(all, cmd)
-				}
-				for i := range all {
-					var admitted []int
-					if err := json.NewDecoder(outputs[i]).Decode(&admitted); err != nil {
-						t.Fatal(err)
-					}
-					for s, n := range admitted {
-						total[s] += n
-					}
-					if err := all[i].Wait(); err != nil {
-						t.Error(err)
+						jobs[i].Rate, jobs[i].Of, jobs[i].Turn = 1.6*quota, processes, i
 					}
 				}
+				reports := fleetOf(t, jobs)()
+				total := total(reports)
 				n, seconds := sum(total[1:]), len(total)-1
 				off := 100 * (float64(n)/float64(quota*seconds) - 1)
-				t.Logf("%+.2f %% of the quota in %d s, from %d to %d a second", off, seconds, slices.Min(total[1:]), slices.Max(total[1:]))
-				over, under := 25.0, -25.0 // a busy machine, for a moment
-				if *realFor >= 30*time.Second {
+				decision, pause := longest(reports)
+				t.Logf("%+.2f %% of the quota in %d s, from %d to %d a second; the longest decision took %v, the longest pause %v",
+					off, seconds, slices.Min(total[1:]), slices.Max(total[1:]), decision, pause)
+				over, under := 25.0, -25.0
+				if promised() {
 					over, under = 1, -2
 				}
 				if off > over || off < under {
@@ -168,5 +63,116 @@ func TestRealProcesses(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// One of two real roots loses its memory, then hangs; then both are killed, and come back
+// empty. Eight processes are offered 1.6 times the quota all the time.
+func TestRealRootsFail(t *testing.T) {
+	const processes, quota = 8, 1000
+	step := time.Second // of the script, of which there are eight
+	if promised() {
+		step = 5 * time.Second
+	}
+	roots := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
+	const slot = 500 * time.Millisecond
+	limit := throttler.Limit{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: quota / 2}
+	begin := soon()
+	j := job{Limit: limit, Key: "alice", Begin: begin, For: 8 * step, Slot: slot, Rate: 1.6 * quota / processes}
+	for _, r := range roots {
+		j.Roots = append(j.Roots, r.Addr)
+	}
+	reports := fleetOf(t, slices.Repeat([]job{j}, processes))
+	at := func(n int) { time.Sleep(time.Until(begin.Add(time.Duration(n) * step))) }
+	flush := redisClient(t, roots[0].Addr)
+	at(2)
+	if err := flush.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	at(3)
+	roots[0].Pause()
+	at(5)
+	roots[0].Kill()
+	roots[1].Kill()
+	at(6)
+	for _, r := range roots {
+		if err := r.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := reports()
+	admitted := total(all)
+	perStep := int(step / slot)
+	percent := func(from, to int) float64 {
+		n := sum(admitted[from*perStep : to*perStep])
+		return 100 * (float64(n)/(quota*float64(to-from)*step.Seconds()) - 1)
+	}
+	decision, pause := longest(all)
+	t.Logf("a second: %v", admitted)
+	t.Logf("%+.1f %% before, %+.1f %% after a flush, %+.1f %% while a root hangs, %+.1f %% without roots, %+.1f %% after; the longest decision took %v, the longest pause %v",
+		percent(1, 2), percent(2, 3), percent(3, 5), percent(5, 6), percent(6, 8), decision, pause)
+	wide := 25.0
+	if promised() {
+		wide = 5
+	}
+	for _, bound := range []struct {
+		what     string
+		from, to int
+		percent  float64
+	}{
+		{"before", 1, 2, wide}, {"after a flush", 2, 3, wide}, {"while a root hangs", 3, 5, wide},
+		{"without roots", 5, 6, 15 + 60/step.Seconds()}, {"when they are back", 6, 8, 2 * wide},
+	} {
+		if off := percent(bound.from, bound.to); off > bound.percent || off < -bound.percent {
+			t.Errorf("%+.1f %% of the quota %s", off, bound.what)
+		}
+	}
+	s := step.Seconds()
+	write(t, "roots-real.svg", plot.Figure{
+		Title:    "Two Redis servers as roots, 8 processes, and a quota of 1,000 a second",
+		Subtitle: "Requests admitted a second, measured: 1,600 a second are offered; sync 100 ms",
+		Columns:  1, PanelHeight: 190,
+		Panels: []plot.Panel{plot.Timeline{
+			Title: "Roots that fail", Note: fmt.Sprintf("one is flushed at %g s and stopped at %g s; both are killed at %g s, and are back, empty, at %g s", 2*s, 3*s, 5*s, 6*s),
+			Seconds: 8 * s, Named: true,
+			Series: []plot.Series{bySecond("admitted", admitted, slot, plot.Ours)},
+			Spans: []plot.Span{
+				{Name: "empty", From: 2 * s, To: 2*s + 0.5}, {Name: "one stopped", From: 3 * s, To: 5 * s, Color: 2}, {Name: "both killed", From: 5 * s, To: 6 * s, Color: 1},
+			},
+		}},
+	})
+}
+
+// A spike uses up a quota. The first process refuses within one sync of that, and all
+// within two.
+func TestRealSpike(t *testing.T) {
+	server := testserver.Redis(t)
+	const processes, quota, slot = 8, 3000, 5 * time.Millisecond
+	begin := soon()
+	limit := throttler.Limit{Quota: quota, Window: time.Hour, Aligned: true}
+	j := job{Roots: []string{server.Addr}, Limit: limit, Key: "alice", Begin: begin, For: 2 * time.Second, Slot: slot, Rate: 10_000 / processes}
+	reports := fleetOf(t, slices.Repeat([]job{j}, processes))()
+	used, n := 0, 0 // slot in which the quota was used up
+	for i, admitted := range total(reports) {
+		if n += admitted; n >= quota {
+			used = i
+			break
+		}
+	}
+	first, last := 1<<30, 0
+	for _, r := range reports {
+		if r.Refused < 0 {
+			t.Fatal("a process has refused nothing")
+		}
+		first, last = min(first, r.Refused), max(last, r.Refused)
+	}
+	one, all := time.Duration(first-used)*slot, time.Duration(last-used)*slot
+	t.Logf("%d of %d were admitted; the first process refused %v after the quota was used up, the last %v", sum(total(reports)), quota, one, all)
+	late := 2 * slot
+	if !promised() {
+		late = 10 * DefaultSync
+	}
+	if one > DefaultSync+late || all > 2*DefaultSync+late {
+		t.Errorf("the first process refused %v after the quota was used up, the last %v; want %v and %v", one, all, DefaultSync, 2*DefaultSync)
 	}
 }

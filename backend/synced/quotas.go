@@ -37,7 +37,7 @@ func SetQuotas(ctx context.Context, roots []Root, all []*throttler.Policy, optio
 	if err := o.complete(); err != nil {
 		return err
 	}
-	p, err := newPolicies(all, o.Low, o.Sync)
+	p, err := newPolicies(all, o.lows(), o.Sync)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (b *Backend) learnQuotas(text []byte) {
 	for _, in := range current.order {
 		given = append(given, withQuotas(in.Policy, all))
 	}
-	next, err := newPolicies(given, b.low, b.sync)
+	next, err := newPolicies(given, b.lows, b.sync)
 	if err != nil {
 		return // cannot be: each was valid
 	}

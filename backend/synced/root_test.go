@@ -47,8 +47,11 @@ func TestScriptIsTheModel(t *testing.T) {
 		} else {
 			numbers[process]++
 			how := add
-			if r.IntN(10) == 0 {
+			switch {
+			case r.IntN(10) == 0:
 				how = state
+			case numbers[process] == 1 || r.IntN(10) == 0:
+				how = first
 			}
 			epoch := float64(r.IntN(4))
 			c.header = appendDouble(appendDouble(appendDouble([]byte{byte(how)}, numbers[process]), now), epoch)

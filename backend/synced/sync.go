@@ -84,9 +84,12 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 		r.batch, r.known = nil, false
 	}
 	if r.batch == nil {
-		if r.known {
-			r.batch = b.additions(r, now)
-		} else {
+		switch {
+		case r.known:
+			r.batch = b.additions(r, add, now)
+		case r.number == 0: // what it knows is what it added
+			r.batch = b.additions(r, first, now)
+		default:
 			r.batch = b.state(r, now)
 		}
 	}
@@ -122,8 +125,8 @@ func (b *Backend) observe(r *root, start time.Time, calls int, err error) {
 
 // additions returns the batch that adds what root r lacks of the counters that are
 // watched.
-func (b *Backend) additions(r *root, now int64) *batch {
-	w := newBatchWriter(b, r, add, now)
+func (b *Backend) additions(r *root, m mode, now int64) *batch {
+	w := newBatchWriter(b, r, m, now)
 	for i := range b.shards {
 		s := &b.shards[i]
 		all := s.takeDirty(r.index, r.spare)
@@ -170,6 +173,7 @@ type mode byte
 const (
 	add   mode = 1
 	state mode = 2
+	first mode = 3
 )
 
 // batchWriter makes a batch.
@@ -205,7 +209,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		case l.kind == window:
 			x = count.window
 		case w.mode == state:
-			units, x = 0, count.estimate(l, w.now)
+			units, x = 0, count.known(l, w.now)
 		}
 		w.call.keys = append(w.call.keys, w.b.key(c, k))
 		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, uint16(l.index))

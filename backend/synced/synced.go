@@ -73,6 +73,9 @@ type Options struct {
 	// 1. If zero, 1: then it is the capacity itself that decides.
 	Low float64
 
+	// Lows has Low by the names of policies, for those that have one of their own.
+	Lows map[string]float64
+
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
 	// 300 bytes with one limit and one root. When there are more, the one of a few that
 	// has used the least of its quota makes room. If zero, DefaultMaxKeys.
@@ -92,7 +95,7 @@ type Options struct {
 // others. It is safe for concurrent use. Close it.
 type Backend struct {
 	sync     time.Duration
-	low      float64
+	lows     lows
 	prefix   string
 	clock    clock.Clock
 	observer throttler.Observer
@@ -135,11 +138,11 @@ func New(roots []Root, limits []*throttler.Policy, options *Options) (*Backend, 
 }
 
 func newBackend(servers []server, limits []*throttler.Policy, o *Options) (*Backend, error) {
-	live, err := newPolicies(limits, o.Low, o.Sync)
+	live, err := newPolicies(limits, o.lows(), o.Sync)
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{sync: o.Sync, low: o.Low, prefix: o.Prefix, clock: o.Clock, observer: o.Observer, seed: maphash.MakeSeed()}
+	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, seed: maphash.MakeSeed()}
 	b.policies.Store(live)
 	for i, s := range servers {
 		b.roots = append(b.roots, &root{server: s, index: i})
@@ -168,6 +171,11 @@ func (o *Options) complete() error {
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}
+	for name, low := range o.Lows {
+		if !(low > 0 && low <= 1) {
+			return invalid("Lows[%q] is %v; it must be above 0 and at most 1", name, low)
+		}
+	}
 	switch {
 	case o.Sync < 10*time.Millisecond || o.Sync > time.Minute:
 		return invalid("Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
@@ -177,6 +185,21 @@ func (o *Options) complete() error {
 		return invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
 	}
 	return nil
+}
+
+// lows are the parts of capacities up to which all requests pass.
+type lows struct {
+	usual  float64
+	byName map[string]float64
+}
+
+func (o *Options) lows() lows { return lows{o.Low, o.Lows} }
+
+func (l lows) of(policy string) float64 {
+	if low, ok := l.byName[policy]; ok {
+		return low
+	}
+	return l.usual
 }
 
 func invalid(format string, args ...any) error {
@@ -286,6 +309,29 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d thrott
 	return d, nil
 }
 
+// Raise makes the token buckets of c as full as results say, which another backend
+// returned for c's limits at now, unless they are fuller. Other processes learn of it
+// with the next units that this one sends. Windows stay as they are.
+func (b *Backend) Raise(c throttler.Charge, now int64, results []throttler.Result) {
+	r := throttler.NewRequest(now, c)
+	in := b.policies.Load()
+	if inForce, err := in.check(r.Charges()); err != nil {
+		return
+	} else if !inForce {
+		r = in.replace(r)
+	}
+	s := b.shardOf(c.Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, found := range s.find(r.Charges(), now, in) {
+		for k := range found.counts {
+			if found.limits[k].kind == bucket && k < len(results) {
+				found.counts[k].total = max(found.counts[k].total, float64(results[k].ResetAt))
+			}
+		}
+	}
+}
+
 func (b *Backend) shardOf(partition string) *shard {
 	return &b.shards[maphash.String(b.seed, partition)%uint64(len(b.shards))]
 }
@@ -305,7 +351,7 @@ type policy struct {
 	limits []limit
 }
 
-func newPolicies(all []*throttler.Policy, low float64, sync time.Duration) (*policies, error) {
+func newPolicies(all []*throttler.Policy, low lows, sync time.Duration) (*policies, error) {
 	if len(all) == 0 {
 		return nil, invalid("policies is empty; it must have those that takes charge")
 	}
@@ -321,11 +367,11 @@ func newPolicies(all []*throttler.Policy, low float64, sync time.Duration) (*pol
 			return nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
 		}
 		in := &policy{Policy: given}
+		if err := Supports(given); err != nil {
+			return nil, err
+		}
 		for k, l := range given.Limits {
-			if why := unsupported(&l); why != "" {
-				return nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, l, why)
-			}
-			in.limits = append(in.limits, newLimit(&l, low, sync, len(p.spans)))
+			in.limits = append(in.limits, newLimit(&l, low.of(given.Name), sync, len(p.spans)))
 			p.spans = append(p.spans, in.limits[k].span)
 		}
 		p.byName[given.Name] = in
@@ -335,6 +381,17 @@ func newPolicies(all []*throttler.Policy, low float64, sync time.Duration) (*pol
 		return nil, invalid("policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
 	}
 	return p, nil
+}
+
+// Supports returns nil if New accepts p, a valid policy, or an error that wraps
+// throttler.ErrInvalid and says why p cannot be synced.
+func Supports(p *throttler.Policy) error {
+	for k := range p.Limits {
+		if why := unsupported(&p.Limits[k]); why != "" {
+			return invalid("policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
+		}
+	}
+	return nil
 }
 
 // unsupported returns why l cannot be synced, or "".

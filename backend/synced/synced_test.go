@@ -150,7 +150,7 @@ func TestSetQuotas(t *testing.T) {
 	}
 	rate(3)
 	slower := &throttler.Policy{Name: perSecond.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}}}
-	next, err := newPolicies([]*throttler.Policy{slower}, 1, DefaultSync)
+	next, err := newPolicies([]*throttler.Policy{slower}, lows{usual: 1}, DefaultSync)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,5 +308,29 @@ func TestBadArguments(t *testing.T) {
 	_, err = throttler.New(b, nil).Take(t.Context(), with(throttler.Limit{Quota: 1, Window: time.Second})[0].Charge("a"))
 	if !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("Take of an unknown policy: %v; want an error that wraps ErrInvalid", err)
+	}
+}
+
+// What two processes admitted before their first syncs adds up.
+func TestFirstSyncsAddUp(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	f := newFleet(t, 2, 2, Options{}, policy)
+	charge := policy.Charge("alice")
+	charge.Cost = 30
+	for _, p := range f.processes {
+		if _, err := p.throttler.Take(t.Context(), charge); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		for _, p := range f.processes {
+			_, _ = p.throttler.Peek(t.Context(), charge)
+		}
+		f.advance(f.at + DefaultSync)
+	}
+	for i, p := range f.processes {
+		if d, err := p.throttler.Peek(t.Context(), charge); err != nil || d.Limit(0).Used != 60 {
+			t.Errorf("process %d: %v, %v; want 60 used", i, &d, err)
+		}
 	}
 }

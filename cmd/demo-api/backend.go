@@ -10,13 +10,16 @@ import (
 
 	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/backend/modes"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/backend/shares"
+	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
 )
@@ -38,6 +41,9 @@ type backends struct {
 	shadow   *shadow.Backend         // nil without a candidate
 	fallback *fallback.Backend       // nil if all counts live in memory
 	refusals *refusals.Backend       // nil without a refusal cache
+	modes    *modes.Table            // nil if no policy has a mode
+	leased   *leased.Backend         // nil without, or if all counts live in memory
+	synced   *synced.Backend         // nil without, or if there are no roots
 	closers  []func()
 }
 
@@ -55,11 +61,17 @@ func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) 
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)
 	}
+	if err == nil && len(c.modes.policies) > 0 {
+		err = b.openLeases()
+	}
 	if err == nil && c.backends.remote() {
 		err = b.openFallback()
 	}
 	if err == nil && c.backends.refusals.on {
 		err = b.openRefusals()
+	}
+	if err == nil {
+		err = b.openSynced()
 	}
 	if err != nil {
 		b.close()

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -32,15 +32,11 @@ func (b *backends) openShares() error {
 	return nil
 }
 
-// reload puts the list of members in force that the configuration's file now has. All
-// else in it is read at the start alone.
-func (b *backends) reload() error {
-	if b.shares == nil {
-		return fmt.Errorf("the backend is %s: the configuration is read at the start alone; to change it, start the demo again", b.config.backends.serving)
+// rereadMembers puts c's list of members in force.
+func (b *backends) rereadMembers(c *config, log *slog.Logger) {
+	if err := b.shares.SetList(c.backends.shares.list); err != nil {
+		log.Warn("SIGHUP is ignored: " + err.Error())
+		return
 	}
-	c, err := loadConfig(b.config.file)
-	if err != nil {
-		return fmt.Errorf("the configuration is wrong, nothing was changed\n%w", err)
-	}
-	return b.shares.SetList(c.backends.shares.list)
+	log.Info("SIGHUP: the members were read again, and divide the quotas")
 }

@@ -15,7 +15,7 @@ import (
 
 // config is what the demo runs on: the defaults, and what a file changes.
 type config struct {
-	file           string // that it was read from; "" if from none
+	file           string // that it was read from; "" if there is none
 	listen         string
 	debugListen    string // "" if debugging is off
 	backends       backendsConfig
@@ -25,6 +25,7 @@ type config struct {
 	trustedProxies []netip.Prefix
 	deadline       time.Duration
 	failures       failuresConfig
+	modes          modesConfig
 }
 
 func defaultConfig() *config {
@@ -37,6 +38,7 @@ func defaultConfig() *config {
 		tokens:      defaultTokens(),
 		deadline:    50 * time.Millisecond,
 		failures:    failuresConfig{policies: map[string]fallback.Choice{}},
+		modes:       modesConfig{policies: map[string]modeConfig{}},
 	}
 }
 
@@ -49,10 +51,11 @@ func loadConfig(name string) (*config, error) {
 		return nil, r.err()
 	}
 	c, err := r.config(text)
-	if c != nil {
-		c.file = name
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	c.file = name
+	return c, nil
 }
 
 func (r *reader) config(text []byte) (*config, error) {
@@ -67,7 +70,7 @@ func (r *reader) config(text []byte) (*config, error) {
 	}
 	c := defaultConfig()
 	f := file.fields("listen", "debug_listen", "backend", "redis", "memcached", "shares", "seed", "flags", "shadow",
-		"refusal_cache", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
+		"refusal_cache", "roots", "policies", "dry_runs", "tokens", "trusted_proxies", "deadline",
 		"on_failure", "open_for", "processes")
 	if v := f["listen"]; !v.missing() {
 		c.listen = v.address(hostOptional)
@@ -84,6 +87,8 @@ func (r *reader) config(text []byte) (*config, error) {
 	c.readRefusals(f["refusal_cache"])
 	c.readDryRuns(f["dry_runs"])
 	c.readUndividable(f["policies"], f["dry_runs"], f["shares"])
+	c.readRoots(f["roots"])
+	c.checkModes(f["policies"], f["dry_runs"])
 	if v := f["tokens"]; !v.missing() {
 		c.tokens = readTokens(v)
 	}
@@ -173,7 +178,7 @@ func (c *config) warnings() []string {
 	if c.debugListen != "" && !isLoopback(c.debugListen) {
 		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", c.debugListen))
 	}
-	for _, s := range slices.Concat(c.backends.shards, c.backends.resharded) {
+	for _, s := range slices.Concat(c.backends.shards, c.backends.resharded, c.modes.roots) {
 		if s.exposed {
 			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", s.name))
 		}

@@ -48,13 +48,14 @@ const policiesMustBe = "a mapping of policies by their names"
 
 func (c *config) readPolicies(v, processes value) {
 	for _, e := range v.entries(policiesMustBe) {
-		p, f := readPolicy(e.key, e.value, "limits", "on_failure")
+		p, f := readPolicy(e.key, e.value, append([]string{"limits", "on_failure"}, modeFields...)...)
 		if p != nil {
 			c.policies[e.key] = p
 		}
 		if v := f["on_failure"]; !v.missing() {
 			c.failures.policies[e.key] = v.choice(processes)
 		}
+		c.readMode(e.key, f)
 	}
 }
 

@@ -27,13 +27,52 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`demo.yaml:2: unknown key limit; the keys here are limits, on_failure`,
+			`demo.yaml:2: unknown key limit; the keys here are limits, on_failure, mode, was, sync, low`,
+		}, {
+			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
+			`demo.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
+		}, {
+			"leases of memory", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: leased}\n",
+			`demo.yaml:2: policies.core.mode is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend`,
+		}, {
+			"synced without roots", "policies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\n",
+			`demo.yaml:2: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis; set roots, such as roots: [127.0.0.1:6379]`,
+		}, {
+			"synced on a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [127.0.0.1:7000]}]}\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: exact, was: synced}\n",
+			`demo.yaml:4: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis; set roots, such as roots: [127.0.0.1:6379]`,
+		}, {
+			"a log is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, algorithm: sliding-log}], mode: synced}\n",
+			`demo.yaml:3: policy "core": limit 0, 4 per 1h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`,
+		}, {
+			"a window that a key opens is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: synced}\n",
+			`demo.yaml:3: policy "core": limit 0, 4 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
+		}, {
+			"a dry run of a synced policy", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\ndry_runs:\n  core: {limits: [{quota: 2, window: 1h}]}\n",
+			`demo.yaml:5: policy "core.dry-run": limit 0, 2 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
+		}, {
+			"sync without a mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], sync: 1s}\n",
+			`demo.yaml:2: policies.core.sync is set, but there is no mode; it is exact, leased or synced`,
+		}, {
+			"low above 1", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, low: 2}\n",
+			`demo.yaml:2: policies.core.low is "2"; it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5`,
+		}, {
+			"sync of a microsecond", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 1us}\n",
+			`demo.yaml:2: policies.core.sync is "1us"; it must be from 10ms to 1m`,
+		}, {
+			"two syncs", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 1s}\n  search: {limits: [{quota: 4, window: 1h}], mode: exact, sync: 2s}\n",
+			`demo.yaml:3: policies.search.sync is 2s, but another policy's is 1s; all are synced at once, so there is one for all`,
+		}, {
+			"roots for nothing", "roots: [127.0.0.1:6379]\n",
+			`demo.yaml:1: roots is set, but no policy has a mode; write mode: synced in one`,
+		}, {
+			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
+			`demo.yaml:1: roots[1] is "127.0.0.1:6379", as another is; each root is there once`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
 			`demo.yaml:4: unknown key nam; the keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
@@ -228,7 +267,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open, local or closed`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown failure policy", "on_failure: serve\n",
 			`demo.yaml:1: on_failure is "serve"; it must be open, local or closed`,
@@ -259,10 +298,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"demo.yaml:1: on_failure is \"no\"; it must be open, local or closed\n" +
 				"demo.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
-				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
+				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
-				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure\n" +
+				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure, mode, was, sync, low\n" +
 				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
 	} {

@@ -44,6 +44,7 @@ type debugBackend struct {
 	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
 	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
 	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
+	Modes        *debugModes            `json:"modes,omitempty"`
 	Servers      []debugServer          `json:"servers,omitempty"` // of Redis, as of their last checks
 	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
 }
@@ -118,6 +119,7 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 			s := b.refusals.Stats()
 			answer.RefusalCache = &s
 		}
+		answer.Modes = b.debugModes()
 		for _, r := range b.redis {
 			answer.Servers = append(answer.Servers, debugServers(r.Servers())...)
 		}

@@ -18,6 +18,7 @@ import (
 // demo is a demo that runs in this process.
 type demo struct {
 	t      *testing.T
+	file   string // its configuration
 	url    string
 	debug  string // URL of the operator's listener
 	stop   context.CancelFunc
@@ -27,15 +28,18 @@ type demo struct {
 	stderr *output
 }
 
+// patient is a deadline for a busy machine: the default may pass, and then requests with it.
+const patient = "deadline: 20s\n"
+
 // startDemo starts a demo on a free port. It ends with the test, and must then
 // have ended well.
 func startDemo(t *testing.T, config string) *demo {
 	t.Helper()
-	config += "deadline: 20s\n" // the default may pass on a busy machine, and then requests with it
-	args := []string{"-listen", "127.0.0.1:0", "-config", writeConfig(t, config)}
+	file := writeConfig(t, config+patient)
+	args := []string{"-listen", "127.0.0.1:0", "-config", file}
 	ctx, stop := context.WithCancel(context.Background()) // t.Context ends before the cleanup that stops the demo
 	d := &demo{
-		t: t, stop: stop, ended: make(chan error, 1),
+		t: t, file: file, stop: stop, ended: make(chan error, 1),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100}, Timeout: 30 * time.Second},
 		stdout: newOutput(), stderr: newOutput(),
 	}

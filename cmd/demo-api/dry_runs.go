@@ -31,12 +31,8 @@ func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 	var all []middleware.Classifier
 	found := false
 	for _, c := range charges {
-		policy := d.config.dryRuns[c.policy]
-		found = found || policy != nil
-		if policy == nil {
-			policy = &throttler.Policy{Name: c.policy + dryRunSuffix, Limits: d.config.policies[c.policy].Limits}
-		}
-		all = append(all, c.under(policy))
+		found = found || d.config.dryRuns[c.policy] != nil
+		all = append(all, c.under(d.config.dryRunOf(c.policy)))
 	}
 	if !found {
 		return nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -16,40 +15,35 @@ type hangups struct {
 	signals chan os.Signal
 
 	mu sync.Mutex
-	do func() error // nil while nothing is open
+	do func(*slog.Logger) // nil while nothing is open
 }
-
-var errNotOpen = errors.New("the demo is starting or ending")
 
 func catchHangups(log *slog.Logger) *hangups {
 	h := &hangups{log: log, signals: make(chan os.Signal, 1)}
 	signal.Notify(h.signals, syscall.SIGHUP)
 	go func() {
 		for range h.signals {
-			if err := h.hangup(); err != nil {
-				log.Warn("SIGHUP is ignored: " + err.Error())
-			} else {
-				log.Info("SIGHUP: the members were read again, and divide the quotas")
-			}
+			h.hangup()
 		}
 	}()
 	return h
 }
 
-// reload has do called at each SIGHUP from now on.
-func (h *hangups) reload(do func() error) {
+// reread has do called at each SIGHUP from now on.
+func (h *hangups) reread(do func(*slog.Logger)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.do = do
 }
 
-func (h *hangups) hangup() error {
+func (h *hangups) hangup() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.do == nil {
-		return errNotOpen
+		h.log.Warn("SIGHUP is ignored: the demo is starting or ending")
+		return
 	}
-	return h.do()
+	h.do(h.log)
 }
 
 func (h *hangups) stop() {

@@ -62,8 +62,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return &usageError{err}
 	}
 	defer b.close()
-	hangups.reload(b.reload)
-	defer hangups.reload(nil)
+	hangups.reread(b.reread)
+	defer hangups.reread(nil)
 	api, debug, err := routes(c, b, log)
 	if err != nil {
 		return &usageError{err}
@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 const help = `demo-api is a small HTTP API behind rate limits.
 
-usage: demo-api [-listen ADDR] [-config FILE] [-check]
+usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
 
   -listen ADDR  serve on ADDR instead of the configured address (127.0.0.1:8080)
   -config FILE  read policies and the backend from a YAML file; without one,
@@ -84,6 +84,9 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check]
                   org, org.member   100 and 20 per minute
                   secondary         900 per minute: all requests, 304s too
   -check        say whether the configuration is right, and do not serve
+  -set-quotas   give the quotas of the configuration's policies to the roots: in
+                processes that run, they are in force for what is synced within
+                two syncs
 
 routes:
   GET  /repos/{owner}/{name}  core; answers 304 to If-None-Match, which is free
@@ -101,6 +104,8 @@ known, demo-alice or demo-bob, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
+SIGHUP reads the modes of policies again: exact, leased or synced.
+
 A second listener, on a free loopback port that the demo prints, has /debug, what
 the backends have done and dry runs, and /metrics for Prometheus.
 `
@@ -113,6 +118,7 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 	listen := flags.String("listen", "", "")
 	file := flags.String("config", "", "")
 	check := flags.Bool("check", false, "")
+	setQuotas := flags.Bool("set-quotas", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, help)
@@ -142,6 +148,15 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
 		fmt.Fprintln(stdout, "the configuration is right")
+		return nil, flag.ErrHelp
+	}
+	if *setQuotas {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*startTimeout)
+		defer cancel()
+		if err := c.setQuotas(ctx); err != nil {
+			return nil, err
+		}
+		fmt.Fprintln(stdout, "the roots have the quotas")
 		return nil, flag.ErrHelp
 	}
 	return c, nil

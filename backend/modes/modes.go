@@ -1,0 +1,162 @@
+// Package modes decides about each policy in its mode: exactly, by a call of a store for
+// each decision; from units that this process leases of the same store; or from totals
+// that processes agree on in the background. A policy can change its mode while it is in
+// use, and no client gets a second quota by it.
+//
+// # Several modes in one take
+//
+// A take may charge policies of different modes. It is all or nothing as ever: what is
+// synced is charged first, which needs no call, and the others then. If they refuse or
+// fail, the synced units are given back. A take that the synced counts refuse asks the
+// store too, by a peek, because an answer reports all limits. If that fails, the answer
+// is about the synced charges alone, and Degraded.
+//
+// # Changing a mode
+//
+// Exact and Leased have the same counts, and change into each other at once.
+//
+// Synced has counts of its own. After a change from it or to it, takes charge both and
+// must fit both, for [Options.Agree] and as long as a charge counts. So every process
+// that is still by the old counts alone sees all charges in them, and by the time at
+// which one is by the new counts alone, these have all charges that still count. Changes
+// back and forth are no exception. A window needs nothing more. A token bucket that is
+// always in use would never be as full in the new counts as in the old, and so it is
+// filled to what the old ones say.
+//
+// This is of processes that run. One that starts has the mode that it is given first. If
+// others have changed less long ago, give it their old mode, and then the new one.
+//
+// # Settlements
+//
+// Units return to the counts that were charged, of whichever mode the policy is now.
+// What costs more than was charged is charged to these, and to those in which the policy
+// counts now.
+package modes
+
+import (
+	"context"
+
+	"github.com/weir-go/weir/backend/synced"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Backend is a throttler.Backend over a store and synced counts. It is safe for
+// concurrent use, and needs no closing.
+type Backend struct {
+	store throttler.Backend
+	soft  *synced.Backend
+	table *Table
+}
+
+var _ throttler.Backend = (*Backend)(nil)
+
+// New returns a Backend that asks store about Exact and Leased policies, and soft, which
+// needs to have them, about Synced ones. Store leases what is Leased if it is, or wraps,
+// a leased.Backend whose Options.Leases are the table's. New panics if an argument is
+// nil.
+func New(store throttler.Backend, soft *synced.Backend, table *Table) *Backend {
+	if store == nil || soft == nil || table == nil {
+		panic("modes: New: store, soft or table is nil")
+	}
+	return &Backend{store, soft, table}
+}
+
+// Take implements throttler.Backend.
+func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	switch p := b.place(&r); p.all {
+	case inStore:
+		return b.store.Take(ctx, r)
+	case inSoft:
+		d, err := b.soft.Take(ctx, r)
+		mark(&d, inSoft)
+		return d, err
+	default:
+		return b.takeBoth(ctx, r, p)
+	}
+}
+
+// takeBoth takes from the synced counts and, if they allow it, from the store.
+func (b *Backend) takeBoth(ctx context.Context, r throttler.Request, p places) (throttler.Decision, error) {
+	ofSoft, ofStore := p.split(&r)
+	soft, err := b.soft.Take(ctx, ofSoft)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	if !soft.Allowed {
+		store, err := b.store.Peek(ctx, ofStore)
+		if err != nil {
+			store = throttler.Decision{Degraded: true}
+		}
+		return p.merge(&r, &soft, &store), nil
+	}
+	store, err := b.store.Take(ctx, ofStore)
+	switch {
+	case err == nil && store.Allowed:
+		b.fill(ctx, &r, p, &soft, &store)
+	default:
+		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), throttler.Settlement{
+			Now: r.Now, Charged: soft, Costs: make([]int64, len(soft.Charges())),
+		})
+		if err != nil {
+			return throttler.Decision{}, err
+		}
+		if settleErr != nil {
+			return throttler.Decision{}, settleErr // cannot be: its policies were known a moment ago
+		}
+		soft = returned
+	}
+	return p.merge(&r, &soft, &store), nil
+}
+
+// Peek implements throttler.Backend.
+func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+	p := b.place(&r)
+	switch p.all {
+	case inStore:
+		return b.store.Peek(ctx, r)
+	case inSoft:
+		return b.soft.Peek(ctx, r)
+	}
+	ofSoft, ofStore := p.split(&r)
+	soft, err := b.soft.Peek(ctx, ofSoft)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	store, err := b.store.Peek(ctx, ofStore)
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return p.merge(&r, &soft, &store), nil
+}
+
+// Settle implements throttler.Backend.
+func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+	r := st.Charged.Request()
+	r.Now = st.Now
+	charged, present := chargedIn(&st.Charged), b.place(&r)
+	p := charged
+	p.all = 0
+	for i, c := range r.Charges() {
+		if p.of[i] != present.of[i] && st.Costs[i] > c.Cost {
+			p.of[i] = inBoth // what it costs more counts where the policy counts now
+		}
+		p.note(i)
+	}
+	switch p.all {
+	case inStore:
+		return b.store.Settle(ctx, st)
+	case inSoft:
+		d, err := b.soft.Settle(ctx, st)
+		mark(&d, inSoft)
+		return d, err
+	}
+	soft, err := b.soft.Settle(ctx, charged.settlement(&st, p, member.hasSoft))
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
+	if err != nil {
+		return throttler.Decision{}, err
+	}
+	return p.merge(&r, &soft, &store), nil
+}

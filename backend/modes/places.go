@@ -1,0 +1,218 @@
+package modes
+
+import (
+	"context"
+	"slices"
+
+	"github.com/weir-go/weir/throttler"
+)
+
+// places says in which counts each charge of a request is.
+type places struct {
+	of  [throttler.MaxCharges]member
+	all member // inBoth if they differ
+}
+
+// place returns where the charges of r are counted now.
+func (b *Backend) place(r *throttler.Request) (p places) {
+	table, charges := *b.table.byName.Load(), r.Charges()
+	for i := range charges {
+		if e, ok := table[charges[i].Policy.Name]; ok {
+			p.of[i] = e.member(r.Now)
+		}
+		p.note(i)
+	}
+	return p
+}
+
+// chargedIn returns where the charges of d, which was allowed, were counted.
+func chargedIn(d *throttler.Decision) (p places) {
+	results, first := d.Results(), 0
+	for i, c := range d.Charges() {
+		p.of[i] = member(results[first].Mark.Member)
+		p.note(i)
+		first += len(c.Policy.Limits)
+	}
+	return p
+}
+
+// note takes charge i, the one after those noted, into account in p.all.
+func (p *places) note(i int) {
+	if i == 0 {
+		p.all = p.of[0]
+	} else if p.of[i] != p.all {
+		p.all = inBoth
+	}
+}
+
+// mark notes in d where its charges were counted.
+func mark(d *throttler.Decision, m member) {
+	results := d.Results()
+	for i := range results {
+		results[i].Mark.Member = uint8(m)
+	}
+}
+
+// split returns the requests for the two kinds of counts.
+func (p *places) split(r *throttler.Request) (soft, store throttler.Request) {
+	var ofSoft, ofStore []throttler.Charge
+	for i, c := range r.Charges() {
+		if p.of[i].hasSoft() {
+			ofSoft = append(ofSoft, c)
+		}
+		if p.of[i].hasStore() {
+			ofStore = append(ofStore, c)
+		}
+	}
+	return throttler.NewRequest(r.Now, ofSoft...), throttler.NewRequest(r.Now, ofStore...)
+}
+
+// settlement returns the part of st about the counts that in selects. Its charges are
+// those that p, which is charged and what has to be charged now, has there. What was not
+// charged there has cost nothing so far.
+func (charged *places) settlement(st *throttler.Settlement, p places, in func(member) bool) throttler.Settlement {
+	r := st.Charged.Request()
+	part := throttler.Settlement{Now: st.Now}
+	var charges []throttler.Charge
+	var results []throttler.Result
+	for i, c := range r.Charges() {
+		if !in(p.of[i]) {
+			continue
+		}
+		cost, of := st.Costs[i], st.Charged.ResultsOf(i)
+		if !in(charged.of[i]) {
+			c.Cost, cost = 0, cost-c.Cost
+			of = make([]throttler.Result, len(of))
+		}
+		charges, results, part.Costs = append(charges, c), append(results, of...), append(part.Costs, cost)
+	}
+	part.Charged = throttler.NewDecision(throttler.NewRequest(r.Now, charges...))
+	part.Charged.Allowed, part.Charged.Degraded = true, st.Charged.Degraded
+	copy(part.Charged.Results(), results)
+	mark(&part.Charged, inStore) // as the backend returned it
+	return part
+}
+
+// merge returns the decision about r from its two parts. If the store decided without
+// counts, because it does not answer, the decision is about the synced charges alone.
+func (p *places) merge(r *throttler.Request, soft, store *throttler.Decision) throttler.Decision {
+	withStore := len(store.Charges()) > 0
+	d := throttler.NewDecision(soft.Request())
+	if withStore {
+		d = throttler.NewDecision(p.withQuotas(r, soft))
+	}
+	d.Degraded = store.Degraded
+	d.Allowed = soft.Allowed && (store.Allowed || !withStore)
+	results := d.Results()
+	first, firstSoft, firstStore := 0, 0, 0
+	for i, c := range r.Charges() {
+		m, n := p.of[i], len(c.Policy.Limits)
+		if !withStore {
+			if !m.hasSoft() {
+				continue
+			}
+			m = inSoft
+		}
+		for k := range n {
+			var result throttler.Result
+			if m.hasStore() {
+				result = store.Results()[firstStore+k]
+			}
+			switch {
+			case m == inSoft:
+				result = soft.Results()[firstSoft+k]
+			case m == inBoth:
+				result = stricter(result, &soft.Results()[firstSoft+k])
+			}
+			result.Mark.Member = uint8(m)
+			results[first+k] = result
+		}
+		first += n
+		if m.hasSoft() {
+			firstSoft += n
+		}
+		if m.hasStore() {
+			firstStore += n
+		}
+	}
+	return d
+}
+
+// withQuotas returns r with the quotas that roots have for what is synced alone.
+func (p *places) withQuotas(r *throttler.Request, soft *throttler.Decision) throttler.Request {
+	charges, k := slices.Clone(r.Charges()), 0
+	for i := range charges {
+		if p.of[i] == inSoft {
+			charges[i].Policy = soft.Charges()[k].Policy
+		}
+		if p.of[i].hasSoft() {
+			k++
+		}
+	}
+	return throttler.NewRequest(r.Now, charges...)
+}
+
+// stricter returns what of, the store's result, says with what the synced counts say of
+// the same limit: the one that leaves less. The mark is the store's: synced counts need
+// none.
+func stricter(of throttler.Result, soft *throttler.Result) throttler.Result {
+	of.Used = max(of.Used, soft.Used)
+	of.ResetAt = max(of.ResetAt, soft.ResetAt)
+	if of.RetryAt != throttler.NeverFits && soft.RetryAt != 0 {
+		of.RetryAt = max(of.RetryAt, soft.RetryAt)
+		if soft.RetryAt == throttler.NeverFits {
+			of.RetryAt = throttler.NeverFits
+		}
+	}
+	return of
+}
+
+// residue is the part of a bucket's capacity that need not be carried over to the store:
+// what two processes know of a synced bucket may differ by so much.
+const residue = 20 // one in
+
+// fill makes the token buckets of policies that are changing their mode as full in the
+// counts to come as in the old ones, after an allowed take.
+func (b *Backend) fill(ctx context.Context, r *throttler.Request, p places, soft, store *throttler.Decision) {
+	if len(store.Charges()) == 0 || store.Degraded {
+		return
+	}
+	table := *b.table.byName.Load()
+	iSoft, iStore := 0, 0
+	for i, c := range r.Charges() {
+		m := p.of[i]
+		if m == inBoth {
+			of := store.ResultsOf(iStore)
+			if table[c.Policy.Name].mode == Synced {
+				b.soft.Raise(c, r.Now, of)
+			} else if more := missing(c.Policy, soft.ResultsOf(iSoft), of); more > 0 {
+				// A take, and not a settlement: if several processes do this at once,
+				// the bucket is full, and not in debt.
+				c.Cost = more
+				_, _ = b.store.Take(ctx, throttler.NewRequest(r.Now, c)) // the next take sees what is missing still
+			}
+		}
+		if m.hasSoft() {
+			iSoft++
+		}
+		if m.hasStore() {
+			iStore++
+		}
+	}
+}
+
+// missing returns the units by which the buckets of p are fuller in the synced counts
+// than in the store.
+func missing(p *throttler.Policy, soft, store []throttler.Result) int64 {
+	most := int64(0)
+	for k := range p.Limits {
+		l := &p.Limits[k]
+		if l.Algorithm != throttler.TokenBucket {
+			continue
+		}
+		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > max(l.Capacity()/residue, 1) {
+			most = max(most, more)
+		}
+	}
+	return most
+}

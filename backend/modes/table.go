@@ -1,0 +1,189 @@
+package modes
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/backend/synced"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Mode is where a policy's decisions are made.
+type Mode uint8
+
+const (
+	Exact  Mode = iota // by the store, each
+	Leased             // in this process, from units leased of the store
+	Synced             // in this process, from totals that processes agree on
+)
+
+var modeNames = []string{"exact", "leased", "synced"}
+
+// String returns "exact", "leased" or "synced".
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+// ParseMode returns the mode whose String is text. The error wraps
+// throttler.ErrInvalid.
+func ParseMode(text string) (Mode, error) {
+	for i, name := range modeNames {
+		if text == name {
+			return Mode(i), nil
+		}
+	}
+	return 0, invalid("mode is %q; it must be exact, leased or synced", text)
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("modes: "+format+": %w", append(args, throttler.ErrInvalid)...)
+}
+
+// DefaultAgree is the Agree of Options that set none.
+const DefaultAgree = time.Minute
+
+// Options configures a Table. Nil and the zero value select the defaults.
+type Options struct {
+	// Agree is the longest time that processes may have different modes for a policy
+	// while it changes: from when the first has the new one until the last has. If
+	// zero, DefaultAgree.
+	Agree time.Duration
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+}
+
+// Table has the modes of policies. It is safe for concurrent use.
+type Table struct {
+	agree   time.Duration
+	clock   clock.Clock
+	editing sync.Mutex
+	byName  atomic.Pointer[map[string]entry] // a new map for each change
+}
+
+// entry is the mode of a policy. The zero value is Exact.
+type entry struct {
+	mode      Mode
+	bothUntil int64 // ms: until then both kinds of counts decide
+}
+
+// NewTable returns a Table in which all policies are Exact. The error is about options
+// and wraps throttler.ErrInvalid.
+func NewTable(options *Options) (*Table, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if o.Agree == 0 {
+		o.Agree = DefaultAgree
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Agree < 0 {
+		return nil, invalid("Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
+	}
+	t := &Table{agree: o.Agree, clock: o.Clock}
+	t.byName.Store(&map[string]entry{})
+	return t, nil
+}
+
+// Set puts a policy in a mode. The first Set of a policy says what it begins in. A later
+// one changes it: if it is from or to Synced, takes charge both kinds of counts, and must
+// fit both, for Agree and as long as a charge counts under p. An error wraps
+// throttler.ErrInvalid: p cannot be synced.
+func (t *Table) Set(p *throttler.Policy, m Mode) error {
+	if m > Synced {
+		return invalid("mode is %d; it must be Exact, Leased or Synced", m)
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if m == Synced {
+		if err := synced.Supports(p); err != nil {
+			return err
+		}
+	}
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	old := *t.byName.Load()
+	e, known := old[p.Name]
+	if known && (e.mode == Synced) != (m == Synced) {
+		e.bothUntil = t.clock.Now().Add(t.agree).UnixMilli() + longest(p)
+	}
+	e.mode = m
+	next := make(map[string]entry, len(old)+1)
+	for name, e := range old {
+		next[name] = e
+	}
+	next[p.Name] = e
+	t.byName.Store(&next)
+	return nil
+}
+
+// longest returns for how long a charge may count under p, in ms.
+func longest(p *throttler.Policy) int64 {
+	most := 0.0
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		ms := float64(l.Window.Milliseconds())
+		if l.Algorithm == throttler.TokenBucket {
+			ms *= float64(l.Capacity()) / float64(l.Quota)
+		}
+		most = max(most, math.Ceil(ms))
+	}
+	return int64(min(most, float64(2*throttler.MaxWindow.Milliseconds())))
+}
+
+// State is the mode of a policy.
+type State struct {
+	Mode Mode
+
+	// BothUntil is when the last change is complete. Until then, both kinds of counts
+	// decide. It is zero if there was none that needed it.
+	BothUntil time.Time
+}
+
+// Of returns the mode of the policy of that name.
+func (t *Table) Of(policy string) State {
+	e := (*t.byName.Load())[policy]
+	s := State{Mode: e.mode}
+	if e.bothUntil > 0 {
+		s.BothUntil = time.UnixMilli(e.bothUntil).UTC()
+	}
+	return s
+}
+
+// Leases reports whether p is Leased. It is the Leases of leased.Options.
+func (t *Table) Leases(p *throttler.Policy) bool {
+	return (*t.byName.Load())[p.Name].mode == Leased
+}
+
+// member is a set of the two kinds of counts.
+type member uint8
+
+const (
+	inStore member = 0 // the zero Mark: decisions about the store alone go through as they are
+	inSoft  member = 1
+	inBoth  member = 2
+)
+
+func (e entry) member(now int64) member {
+	switch {
+	case now < e.bothUntil:
+		return inBoth
+	case e.mode == Synced:
+		return inSoft
+	}
+	return inStore
+}
+
+func (m member) hasStore() bool { return m != inSoft }
+func (m member) hasSoft() bool  { return m != inStore }

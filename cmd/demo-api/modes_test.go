@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testserver"
+)
+
+// rewrite gives d another configuration, and has it read.
+func (d *demo) rewrite(text string) {
+	d.t.Helper()
+	if err := os.WriteFile(d.file, []byte(text), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func hangUp(t *testing.T) {
+	t.Helper()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// modesOn returns the configuration of a demo with a mode of core, whose quota is 20.
+func modesOn(server, mode string) string {
+	return fmt.Sprintf(`tokens: any
+backend: redis
+redis: {shards: [{name: a, primary: %q}]}
+policies:
+  core: {limits: [{quota: 20, window: 1h, aligned: true}], mode: %s, sync: 10ms}
+  search: {limits: [{quota: 20, window: 1h}], mode: exact}
+`, server, mode)
+}
+
+func TestModes(t *testing.T) {
+	for _, mode := range []string{"exact", "leased", "synced"} {
+		t.Run(mode, func(t *testing.T) {
+			d := startDemo(t, modesOn(testserver.Redis(t).Addr, mode))
+			served := 0
+			for range 30 {
+				switch r := d.get("/repos/acme/rockets"); r.status {
+				case http.StatusOK:
+					served++
+				case http.StatusTooManyRequests:
+					if got := r.header.Get("X-RateLimit-Remaining"); got != "0" {
+						t.Errorf("a refusal says that %s remain", got)
+					}
+				default:
+					t.Fatalf("got %v", r)
+				}
+			}
+			if served != 20 {
+				t.Errorf("%d were served of a quota of 20", served)
+			}
+			if r := d.get("/rate_limit"); !strings.Contains(r.body, `"core":{"limit":20,"used":20,`) {
+				t.Errorf("/rate_limit: %s", r.body)
+			}
+			if got := d.backend().Modes.Policies["core"].Mode; got != mode {
+				t.Errorf("/debug/backend says the mode is %q", got)
+			}
+		})
+	}
+}
+
+// Two demos change the mode of core one after the other, while it is used. A client gets
+// one quota.
+func TestModesChangeLive(t *testing.T) {
+	for _, sequence := range [][]string{{"exact", "leased", "exact"}, {"exact", "synced", "leased"}, {"synced", "exact", "synced"}, {"leased", "synced", "exact"}} {
+		t.Run(strings.Join(sequence, " "), func(t *testing.T) {
+			server := testserver.Redis(t).Addr
+			demos := []*demo{startDemo(t, modesOn(server, sequence[0])), startDemo(t, modesOn(server, sequence[0]))}
+			served := 0
+			use := func(n int) {
+				t.Helper()
+				for i := range n {
+					if r := demos[i%2].get("/repos/acme/rockets"); r.status == http.StatusOK {
+						served++
+					}
+				}
+				awaitTotals(t, demos)
+			}
+			use(8)
+			for _, mode := range sequence[1:] {
+				for i, d := range demos {
+					d.rewrite(modesOn(server, mode) + patient)
+					hangUp(t) // of all, but the other's file may be the same as before
+					for deadline := time.Now().Add(20 * time.Second); d.backend().Modes.Policies["core"].Mode != mode; time.Sleep(time.Millisecond) {
+						if time.Now().After(deadline) {
+							t.Fatalf("the mode of demo %d is not %s; it logs %s", i, mode, d.stderr)
+						}
+					}
+					use(4)
+				}
+			}
+			use(40)
+			if served != 20 {
+				t.Errorf("%d were served of a quota of 20", served)
+			}
+		})
+	}
+}
+
+// awaitTotals returns when demos know of each other's synced units.
+func awaitTotals(t *testing.T, demos []*demo) {
+	t.Helper()
+	for range 2 { // one to send, one to hear; each time, both are asked about the client
+		for _, d := range demos {
+			d.get("/rate_limit")
+		}
+		for _, d := range demos {
+			before := d.backend().Modes.Synced.Syncs
+			for deadline := time.Now().Add(20 * time.Second); d.backend().Modes.Synced.Syncs < before+2; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("no sync in 20 s")
+				}
+			}
+		}
+	}
+}
+
+// A SIGHUP changes modes, and nothing if the file is wrong.
+func TestHangups(t *testing.T) {
+	server := testserver.Redis(t).Addr
+	d := startDemo(t, modesOn(server, "exact"))
+	d.rewrite("policies: {core: {mode: soft}}\n")
+	hangUp(t)
+	d.stderr.find(t, `(SIGHUP: the configuration is wrong, nothing was changed.*mode is ..soft..; it must be exact, leased or synced)`, d.ended)
+	d.rewrite(modesOn(server, "exact"))
+	hangUp(t)
+	d.stderr.find(t, `(SIGHUP: no mode has changed)`, d.ended)
+	d.rewrite(modesOn(server, "synced"))
+	hangUp(t)
+	d.stderr.find(t, `(SIGHUP: the mode has changed" policy=core from=exact to=synced both_until=)`, d.ended)
+	if m := d.backend().Modes.Policies["core"]; m.Mode != "synced" || m.BothUntil == nil {
+		t.Errorf("/debug/backend says %+v", m)
+	}
+	d.rewrite(modesOn(server, "exact") + "  org: {limits: [{quota: 1, window: 1h}], mode: leased}\n")
+	hangUp(t)
+	d.stderr.find(t, `(SIGHUP: the policy had no mode at the start.*policy=org)`, d.ended)
+}
+
+// Synced policies need no store: its failure concerns the others alone, by their
+// on_failure.
+func TestStoreFailsUnderSynced(t *testing.T) {
+	store, root := testserver.Redis(t), testserver.Redis(t)
+	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf(`  secondary: {limits: [{quota: 900, window: 1m, aligned: true}], mode: synced}
+on_failure: closed
+roots: [%q]
+`, root.Addr))
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/20 core" {
+		t.Errorf("got %v", r)
+	}
+	store.Kill()
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "2/20 core" {
+		t.Errorf("the store is gone: a synced take: %v", r)
+	}
+	if r := d.get("/search?q=weir"); r.status != http.StatusServiceUnavailable {
+		t.Errorf("the store is gone: synced and exact, closed: %v", r)
+	}
+	root.Kill()
+	for range 30 {
+		d.get("/repos/acme/rockets")
+	}
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusTooManyRequests {
+		t.Errorf("the root is gone too, and the quota used up: %v", r)
+	}
+}
+
+// A policy of one mode, charged with one of another, in an outage that on_failure serves.
+func TestMixedTakesInAnOutage(t *testing.T) {
+	store, root := testserver.Redis(t), testserver.Redis(t)
+	d := startDemo(t, modesOn(store.Addr, "synced")+fmt.Sprintf("on_failure: open\nroots: [%q]\n", root.Addr))
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "1/20 core" {
+		t.Errorf("got %v", r)
+	}
+	store.Kill()
+	served := 0
+	for range 30 {
+		switch r := d.get("/repos/acme/rockets"); r.status {
+		case http.StatusOK:
+			served++
+		case http.StatusTooManyRequests:
+		default:
+			t.Fatalf("got %v", r)
+		}
+	}
+	if served != 19 {
+		t.Errorf("%d were served of the 19 that were left", served)
+	}
+}
+
+// An operator edits quotas in the configuration and gives them to the roots: processes
+// that run have them, and count on.
+func TestSetQuotas(t *testing.T) {
+	server := testserver.Redis(t).Addr
+	d := startDemo(t, modesOn(server, "synced"))
+	for range 5 {
+		d.get("/repos/acme/rockets")
+	}
+	var out strings.Builder
+	edited := writeConfig(t, strings.Replace(modesOn(server, "synced"), "quota: 20, window: 1h, aligned", "quota: 8, window: 1h, aligned", 1))
+	if err := run(t.Context(), []string{"-config", edited, "-set-quotas"}, &out, &out); err != nil || !strings.Contains(out.String(), "the roots have the quotas") {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	limit := func() (n struct {
+		Resources map[string]struct{ Limit, Used int }
+	}) {
+		if err := json.Unmarshal([]byte(d.get("/rate_limit").body), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for deadline := time.Now().Add(20 * time.Second); limit().Resources["core"].Limit != 8; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the limit is %d, want 8", limit().Resources["core"].Limit)
+		}
+	}
+	served := 0
+	for range 10 {
+		if r := d.get("/repos/acme/rockets"); r.status == http.StatusOK {
+			served++
+			if got := r.header.Get("X-RateLimit-Limit"); got != "8" {
+				t.Errorf("X-RateLimit-Limit is %s, want 8", got)
+			}
+		}
+	}
+	if served != 3 {
+		t.Errorf("%d were served of the 3 that were left of 8", served)
+	}
+	if err := run(t.Context(), []string{"-config", writeConfig(t, "listen: 127.0.0.1:0\n"), "-set-quotas"}, &out, &out); err == nil {
+		t.Error("there are no roots: no error")
+	}
+}
