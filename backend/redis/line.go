@@ -59,8 +59,8 @@ func (e *unsentError) Error() string { return "the decision was not sent: " + e.
 func (e *unsentError) Unwrap() error { return e.err }
 
 var (
-	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; nothing was sent", maxWaiting)
-	errWaited  = fmt.Errorf("the decision was not sent in time: %w", context.DeadlineExceeded)
+	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; %w", maxWaiting, throttler.ErrNotSent)
+	errWaited  = fmt.Errorf("%w in time: %w", throttler.ErrNotSent, context.DeadlineExceeded)
 )
 
 // do sends j and returns when it has its reply, or at once when its context is done.
