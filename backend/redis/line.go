@@ -111,7 +111,9 @@ func (l *line) do(j *job) error {
 
 // setDeadline sets j's deadline. It reports whether the caller may make the flight
 // itself: it can then not leave early, so the client has to keep the deadline, and
-// the deadline has to be late enough for a flight to end with it.
+// the deadline has to be late enough for a flight to end with it. That it may be
+// canceled is no reason against it: every HTTP request's context may be, and another
+// goroutine for the flight doubles how long a lone decision takes.
 func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 	deadline, bounded := j.ctx.Deadline()
 	if j.limit == 0 && !bounded {
