@@ -115,6 +115,12 @@ func TestJudge(t *testing.T) {
 		{"a wrong error", func(r *run) { r.decisions[0].Fate = history.Wrong }, "neither"},
 		{"no recovery", func(r *run) { r.faults[0].processes = []int{0, 1} }, "got no decision"},
 		{"a slow recovery", func(r *run) { r.faults[0].to = 2.5e9 }, "it took"},
+		{"the same, on a machine that stalled", func(r *run) {
+			r.faults[0].to = 2.5e9
+			r.decisions = append(r.decisions, &decision{shard: "a", key: 1, call: 2.6e9, returned: true, answer: answer{
+				At: 4.9e9, Took: 2.3e9, Stalled: 2.3e9, Fate: history.Unsent,
+			}})
+		}, ""},
 	} {
 		r := goodRun()
 		test.spoil(r)

@@ -1,4 +1,5 @@
-// Command chaos runs processes that share limits over two shards of Redis, kills, stops,
+// Command chaos runs processes that share limits over four shards of Redis, one of them
+// with Sentinels and one a Cluster, kills, stops,
 // separates and fails over what there is by a plan that a seed gives, and checks that the
 // limits held:
 //
@@ -17,7 +18,8 @@
 //     itself, and every error says whether the decision may have been made.
 //   - A decision is answered 50 ms after its deadline of 50 ms, without what the machine
 //     stalled meanwhile.
-//   - After a fault, each process that was hit has a decision again within -recovery.
+//   - After a fault, each process that was hit has a decision again within -recovery,
+//     without what the machine stalled.
 package main
 
 import (
@@ -74,7 +76,7 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 		*seed = rand.Uint64()
 	}
 	title := fmt.Sprintf("make chaos ARGS='-seed %d -for %v'", *seed, *lasts)
-	fmt.Fprintf(stdout, "%s: two shards with a replica each, %d processes of %d clients\n", title, *processes, *clients)
+	fmt.Fprintf(stdout, "%s: two shards with a replica each, one with Sentinels, a Cluster, %d processes of %d clients\n", title, *processes, *clients)
 	runtime.LockOSThread() // workers end with the thread that starts them
 	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("", "weir-chaos-")
@@ -100,19 +102,17 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	select {
 	case <-ctx.Done():
 		return false, ctx.Err()
-	case <-time.After(time.Until(end)):
+	case <-time.After(max(time.Until(end), 2*time.Second)):
 	}
 	r.ended = history.Monotonic()
 	if err := s.finish(); err != nil {
 		return false, err
 	}
-	used, shardOf, err := s.finalCounts()
-	if err != nil {
+	if r.used, err = s.finalCounts(); err != nil {
 		return false, err
 	}
-	r.used = used
 	for _, w := range s.workers {
-		all, err := w.read(shardOf)
+		all, err := w.read(s.shardOf)
 		if err != nil {
 			return false, err
 		}

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/chaos/history"
@@ -28,6 +30,10 @@ var kinds = []struct {
 	{"lossy", lossy},
 	{"script flush", scriptFlush},
 	{"client kill", clientKill},
+	{"Sentinel: kill", sentinelKill},
+	{"Sentinel: failover", sentinelFailover},
+	{"Cluster: kill", clusterKill},
+	{"Cluster: failover", clusterFailover},
 }
 
 // fault is a fault that was carried out. Instants are by history.Monotonic.
@@ -87,12 +93,11 @@ func (s *stack) allProcesses() []int {
 	return all
 }
 
+// allShards returns the names of the shards, and of the parts of the Cluster, that the
+// load has keys of.
 func (s *stack) allShards() []string {
-	var all []string
-	for _, sh := range s.shards {
-		all = append(all, sh.name)
-	}
-	return all
+	all := slices.Sorted(maps.Values(s.shardOf))
+	return slices.Compact(all)
 }
 
 func killProcess(s *stack, random *rand.Rand, lasts time.Duration) (*fault, error) {

@@ -21,9 +21,17 @@ import (
 
 // stack is the servers, the worker processes, and the links between them.
 type stack struct {
-	shards  []*shard
-	workers []*worker
+	shards    []*shard
+	watched   *watched
+	clustered *clustered
+	workers   []*worker
+
+	shardOf map[int]string // by key of the load
 }
+
+// A replica keeps the file of its last synchronization. Had it taken over, a restart
+// would load that, and bring back the counts of long ago.
+var noSyncFile = []string{"--rdb-del-sync-files", "yes"}
 
 // shard is two servers, one of which follows the other.
 type shard struct {
@@ -47,22 +55,28 @@ type worker struct {
 // call stop, even after an error.
 func newStack(shards, processes int, w work, dir string) (*stack, error) {
 	s := new(stack)
+	var err error
+	if s.watched, err = startWatched(); err != nil {
+		return s, err
+	}
+	if s.clustered, err = startClustered(); err != nil {
+		return s, err
+	}
 	for i := range shards {
 		sh := &shard{name: string(rune('a' + i))}
 		s.shards = append(s.shards, sh)
-		var err error
-		// A replica keeps the file of its last synchronisation. Had it taken over, a
-		// restart would load that, and bring back the counts of long ago.
-		const noFile = "--rdb-del-sync-files"
-		if sh.primary, err = testserver.StartRedis(noFile, "yes"); err != nil {
+		if sh.primary, err = testserver.StartRedis(noSyncFile...); err != nil {
 			return s, err
 		}
-		if sh.replica, err = testserver.StartRedis(noFile, "yes"); err != nil {
+		if sh.replica, err = testserver.StartRedis(noSyncFile...); err != nil {
 			return s, err
 		}
 		if err := follow(sh.replica, sh.primary); err != nil {
 			return s, err
 		}
+	}
+	if err := s.findShards(); err != nil {
+		return s, err
 	}
 	for p := range processes {
 		w := &worker{work: w, recordTo: dir}
@@ -79,13 +93,50 @@ func newStack(shards, processes int, w work, dir string) (*stack, error) {
 				return s, err
 			}
 			w.replica = append(w.replica, replica)
-			w.work.Shards = append(w.work.Shards, workShard{sh.name, primary.Addr, replica.Addr})
+			w.work.Shards = append(w.work.Shards, workShard{Name: sh.name, Addrs: []string{primary.Addr}, Replica: replica.Addr})
 		}
+		w.work.Shards = append(w.work.Shards, s.discovered()...)
 		if err := w.start(); err != nil {
 			return s, err
 		}
 	}
 	return s, nil
+}
+
+// discovered returns the shards whose clients find the primary by themselves.
+func (s *stack) discovered() []workShard {
+	return []workShard{
+		{Name: sentinelName, Addrs: s.watched.sentinels.Addrs, Master: sentinelName},
+		{Name: clusterName, Addrs: s.clustered.cluster.Addrs},
+	}
+}
+
+// direct returns all shards, without links.
+func (s *stack) direct() []workShard {
+	all := s.discovered()
+	for _, sh := range s.shards {
+		all = append(all, workShard{Name: sh.name, Addrs: []string{sh.primary.Addr}})
+	}
+	return all
+}
+
+// findShards finds where the keys of the load are.
+func (s *stack) findShards() error {
+	b, done, err := open(s.direct())
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.shardOf = make(map[int]string)
+	for key := range windowKeys + exactKeys {
+		at := b.Locate(chargeOf(key))
+		if s.shardOf[key] = at.Shard; at.Shard == clusterName {
+			if s.shardOf[key], err = s.clustered.partOf(at.Key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // finish has the workers end by themselves, and returns what they complain of.
@@ -110,6 +161,12 @@ func (s *stack) stop() {
 		for _, l := range append(w.primary, w.replica...) {
 			l.Close()
 		}
+	}
+	if s.watched != nil {
+		s.watched.stop()
+	}
+	if s.clustered != nil {
+		s.clustered.stop()
 	}
 	for _, sh := range s.shards {
 		for _, server := range []*testserver.RedisServer{sh.primary, sh.replica} {

@@ -35,7 +35,7 @@ func (d *decision) charged() bool {
 func (d *decision) failed() bool { return d.returned && d.Fate != history.Answered }
 
 // read returns the decisions that the files of w have.
-func (w *worker) read(shardOf func(key int) string) ([]*decision, error) {
+func (w *worker) read(shardOf map[int]string) ([]*decision, error) {
 	var all []*decision
 	for _, name := range w.records {
 		file, err := os.Open(name)
@@ -50,7 +50,7 @@ func (w *worker) read(shardOf func(key int) string) ([]*decision, error) {
 				var id int64
 				var d *decision
 				d, id, err = parseCall(line)
-				d.process, d.shard = w.work.Process, shardOf(d.key)
+				d.process, d.shard = w.work.Process, shardOf[d.key]
 				byID[id] = d
 				all = append(all, d)
 				continue
@@ -149,7 +149,7 @@ func (r *run) judge(mayTake time.Duration) *verdict {
 		case row.none:
 		case row.recovered < 0:
 			v.breaks("after %q, %.1f s into the run, a process that was hit got no decision again", f.text, r.at(f.from))
-		case row.recovered > mayTake:
+		case row.recovered-r.stalled(f.to, f.to+int64(row.recovered)) > mayTake:
 			v.breaks("after %q, %.1f s into the run, it took %v until each process that was hit had a decision; it may take %v", f.text, r.at(f.from), row.recovered, mayTake)
 		}
 	}
@@ -321,24 +321,30 @@ func (r *run) judgeFault(f *fault) row {
 	return row
 }
 
-// finalCounts returns what the exact keys have used, by the servers themselves.
-func (s *stack) finalCounts() (used map[int]int64, shardOf func(int) string, err error) {
-	var all []workShard
-	for _, sh := range s.shards {
-		all = append(all, workShard{Name: sh.name, Primary: sh.primary.Addr})
+// stalled returns the longest time that the machine stalled a decision between two instants.
+func (r *run) stalled(from, to int64) (longest time.Duration) {
+	for _, d := range r.decisions {
+		if d.returned && d.At >= from && d.call <= to {
+			longest = max(longest, d.Stalled)
+		}
 	}
-	b, done, err := open(all)
+	return longest
+}
+
+// finalCounts returns what the exact keys have used, by the servers themselves.
+func (s *stack) finalCounts() (used map[int]int64, err error) {
+	b, done, err := open(s.direct())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer done()
 	used = make(map[int]int64)
 	for key := windowKeys; key < windowKeys+exactKeys; key++ {
 		d, err := peek(b, key)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		used[key] = d.Limit(0).Used
 	}
-	return used, func(key int) string { return b.Locate(chargeOf(key)).Shard }, nil
+	return used, nil
 }

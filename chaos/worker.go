@@ -61,8 +61,14 @@ type work struct {
 	Shards  []workShard
 }
 
-// workShard is a shard by the addresses of this process' links to it.
-type workShard struct{ Name, Primary, Replica string }
+// workShard is a shard by the addresses of this process' links to it, or by those of its
+// Sentinels or of the nodes of its Cluster.
+type workShard struct {
+	Name    string
+	Addrs   []string
+	Master  string // to the Sentinels
+	Replica string // or ""
+}
 
 const workVariable = "WEIR_CHAOS_WORK"
 
@@ -98,8 +104,8 @@ func (w work) environ() string {
 // open returns a backend over shards, and a function that closes it and its clients.
 func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) {
 	var clients []redis.UniversalClient
-	client := func(addr string) redis.UniversalClient {
-		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	client := func(master string, addrs ...string) redis.UniversalClient {
+		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: addrs, MasterName: master})
 		if err != nil {
 			panic(err) // of no addresses
 		}
@@ -108,9 +114,9 @@ func open(shards []workShard) (b *redisbackend.Backend, done func(), err error) 
 	}
 	var all []redisbackend.Shard
 	for _, s := range shards {
-		shard := redisbackend.Shard{Name: s.Name, Primary: client(s.Primary)}
+		shard := redisbackend.Shard{Name: s.Name, Primary: client(s.Master, s.Addrs...)}
 		if s.Replica != "" {
-			shard.Replicas = []redis.UniversalClient{client(s.Replica)}
+			shard.Replicas = []redis.UniversalClient{client("", s.Replica)}
 		}
 		all = append(all, shard)
 	}

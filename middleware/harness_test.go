@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"log"
 	"log/slog"
@@ -199,4 +200,47 @@ func soon[T any](t testing.TB, c <-chan T, what string) (v T) {
 		t.Fatalf("%s: nothing happened for 20 s", what)
 	}
 	return v
+}
+
+// pipes is a listener whose connections are in memory, so that a server runs in a
+// synctest bubble, where no time passes that nothing waits for.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// startInBubble serves handler in memory, and returns a client of it.
+func startInBubble(t *testing.T, http2 bool, handler http.Handler, configure func(*http.Server)) *http.Client {
+	t.Helper()
+	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!http2)
+	protocols.SetUnencryptedHTTP2(http2)
+	s := &http.Server{Handler: handler, Protocols: protocols}
+	configure(s)
+	var served sync.WaitGroup
+	served.Go(func() { _ = s.Serve(p) })
+	transport := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		p.conns <- theirs
+		return ours, nil
+	}}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = s.Close()
+		served.Wait()
+	})
+	return &http.Client{Transport: transport}
 }

@@ -79,8 +79,9 @@ type Options struct {
 	// it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// Log receives what went wrong: in an outage, at most one line a second for
-	// each shard and cause, with counts, and one when it is over. Lines never
+	// Log receives what went wrong: for each shard and cause a line when an
+	// outage begins, one a second later, then one every 10 s, with counts, and one
+	// when it is over. Lines never
 	// contain keys. If nil, slog.Default().
 	Log *slog.Logger
 

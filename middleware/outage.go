@@ -45,14 +45,16 @@ var outcomeNames = [outcomes]string{"served_without_limit", "served_in_dry_run",
 // Bounds of what a reporter remembers.
 const (
 	logInterval  = time.Second
+	longInterval = 10 * time.Second // from the second line of a group on
 	quietTime    = time.Minute
 	maxGroups    = 64
 	maxPolicies  = 16 // named in a line
 	maxPartition = 64 // remembered of a group, to notice that it is over
 )
 
-// reporter logs failures: of each backend, shard and cause at most one line a
-// second, with the count since the last line. All middlewares of a throttler share
+// reporter logs failures of each backend, shard and cause: a line when they begin, a
+// second after that and then every 10 s, with the count since the last line, and when
+// they are over. There is never more than one line a second. All middlewares of a throttler share
 // one for each logger, so that the bound holds for all of them together.
 type reporter struct {
 	log  *slog.Logger // nil for slog.Default
@@ -74,6 +76,7 @@ type group struct {
 	lastFailure time.Time
 	lastLine    time.Time
 	total       int64
+	lines       int   // about failures
 	count       int64 // since lastLine, as are those below
 	outcomes    [outcomes]int64
 	policies    []string
@@ -117,7 +120,7 @@ func (p *reporter) logger() *slog.Logger {
 	return p.log
 }
 
-// failed notes f, and logs its group if no line was logged in the last second.
+// failed notes f, and logs its group if a line is due.
 func (p *reporter) failed(f failure) {
 	now := time.Now()
 	p.mu.Lock()
@@ -212,12 +215,16 @@ func (p *reporter) due(g *group, now time.Time) line {
 		return line{} // it comes with the timer
 	}
 	var l line
-	switch {
-	case g.count > 0:
+	switch over := g.recovered && now.Sub(g.lastFailure) >= logInterval; {
+	case g.count > 0 && (g.lines < 2 || over || now.Sub(g.lastLine) >= longInterval):
 		l = g.failureLine()
+		g.lines++
+		g.lastLine = now
+	case g.count > 0: // later
 	case g.recovered && !g.over:
 		l = g.recoveryLine()
 		g.over = true
+		g.lastLine = now
 	case g.over: // for a second
 		delete(p.groups, g.groupKey)
 		p.active.Add(-1)
@@ -225,7 +232,6 @@ func (p *reporter) due(g *group, now time.Time) line {
 	default:
 		return line{} // quiet, until it fails or succeeds again
 	}
-	g.lastLine = now
 	g.timer = time.AfterFunc(logInterval, func() {
 		p.mu.Lock()
 		g.timer = nil

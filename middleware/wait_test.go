@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -84,21 +85,36 @@ func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
 
 func TestAWaitIsNoPartOfTheServersTimeouts(t *testing.T) {
 	bothProtocols(t, func(t *testing.T, http2 bool) {
-		const timeout = 200 * time.Millisecond
-		body := strings.Repeat("x", 1<<20) // more than is read ahead
-		s, th, c := queued(t, http2, func(w http.ResponseWriter, r *http.Request) {
-			n, err := io.Copy(io.Discard, r.Body)
-			fmt.Fprint(w, n, err)
-		}, nil, func(s *http.Server) { s.WriteTimeout, s.ReadTimeout = timeout, timeout })
-		answer := s.send(s.request(t, "POST", strings.NewReader(body)))
-		c.BlockUntil(1)
-		time.Sleep(timeout + timeout/2) // the server's timeouts go by the real clock
-		c.Advance(10 * time.Second)
-		res := soon(t, answer, "the answer")
-		if res.err != nil || res.StatusCode != 200 || res.body != "1048576 <nil>" {
-			t.Errorf("%+v", res)
-		}
-		expectUsed(t, th, queue, 1)
+		synctest.Test(t, func(t *testing.T) {
+			const timeout = 200 * time.Millisecond
+			body := strings.Repeat("x", 1<<20) // more than is read ahead
+			th, c := newThrottler()
+			if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
+				t.Fatal(err)
+			}
+			client := startInBubble(t, http2, limit(th, queue, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := io.Copy(io.Discard, r.Body)
+				fmt.Fprint(w, n, err)
+			})), func(s *http.Server) { s.WriteTimeout, s.ReadTimeout = timeout, timeout })
+			answer := make(chan string)
+			go func() {
+				res, err := client.Post("http://weir.test/", "text/plain", strings.NewReader(body))
+				if err != nil {
+					answer <- err.Error()
+					return
+				}
+				defer res.Body.Close()
+				body, err := io.ReadAll(res.Body)
+				answer <- fmt.Sprintln(res.StatusCode, string(body), err)
+			}()
+			c.BlockUntil(1)
+			time.Sleep(timeout + timeout/2) // the server's timeouts go by the bubble's clock, decisions by c
+			c.Advance(10 * time.Second)
+			if got := <-answer; got != "200 1048576 <nil> <nil>\n" {
+				t.Errorf("got %s, want 200 and the length of the body", got)
+			}
+			expectUsed(t, th, queue, 1)
+		})
 	})
 }
 

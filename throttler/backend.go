@@ -23,7 +23,8 @@ import "context"
 //  8. A peek writes nothing, and may be served by a replica that lags. A dead
 //     window reads as no window.
 //  9. No silent double charge. What may have reached the server is not sent
-//     again; the error wraps [ErrUnavailable].
+//     again; the error wraps [ErrUnavailable]. If nothing was sent for another
+//     reason than a done context, it wraps [ErrNotSent] too.
 //  10. A refusal is not an error.
 //  11. Keys are opaque. Two different keys, or the same key under two policies
 //     or in two partitions, never share a count.

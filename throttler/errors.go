@@ -6,9 +6,21 @@ import (
 )
 
 // ErrUnavailable is wrapped by errors of a backend that did not answer, or
-// could not. Whether the charge was made is then unknown, and it is not sent
-// again: charging twice would be worse than charging once too little.
+// could not. Unless the error wraps ErrNotSent too, whether the charge was made is
+// unknown, and it is not sent again: charging twice would be worse than charging once
+// too little.
 var ErrUnavailable = errors.New("backend unavailable")
+
+// ErrNotSent is wrapped, with ErrUnavailable, by errors of a backend that could not
+// answer and has sent nothing that charges or gives back: a circuit breaker is open, no
+// connection could be made, a queue is full. To ask again cannot charge twice.
+var ErrNotSent = errors.New("nothing was sent")
+
+// MayHaveCharged reports whether err, of a Take, a Refund or a Settle, leaves open
+// whether units were charged or given back. After any other error none were.
+func MayHaveCharged(err error) bool {
+	return errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotSent)
+}
 
 // UnavailableError is an error of one shard or server of a backend. It wraps
 // ErrUnavailable and its cause.

@@ -310,3 +310,55 @@ func TestTakeOfAnEmbeddingBackendIsNotBypassed(t *testing.T) {
 		t.Errorf("%v, %v; want what the backend's own Take says", d, err)
 	}
 }
+
+// failing is a Backend whose settlements fail.
+type failing struct {
+	*memorybackend.Backend
+	err     error
+	settled int
+}
+
+func (f *failing) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+	f.settled++
+	if f.err != nil {
+		return throttler.Decision{}, f.err
+	}
+	return f.Backend.Settle(ctx, s)
+}
+
+func TestRefundThatWasNotSentCanBeMadeAgain(t *testing.T) {
+	unavailable := &throttler.UnavailableError{Backend: "b", Shard: "s", Err: errors.New("timeout")}
+	for _, test := range []struct {
+		err   error
+		again bool
+	}{
+		{unavailable, false},
+		{&throttler.UnavailableError{Backend: "b", Shard: "s", Err: throttler.ErrNotSent}, true},
+		{context.Canceled, true},
+		{errors.Join(unavailable, context.Canceled), false},
+	} {
+		b := &failing{Backend: memorybackend.New(nil), err: test.err}
+		th := throttler.New(b, nil)
+		p := policy("p", per(5, time.Hour))
+		d, err := th.Take(t.Context(), p.Charge("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := th.Refund(t.Context(), d); !errors.Is(err, test.err) || throttler.MayHaveCharged(err) == test.again {
+			t.Errorf("%v: %v, may have charged: %t", test.err, err, throttler.MayHaveCharged(err))
+		}
+		b.err = nil
+		for range 2 {
+			if _, err := th.Refund(t.Context(), d); err != nil {
+				t.Errorf("after %v: %v", test.err, err)
+			}
+		}
+		want := 1
+		if test.again {
+			want = 2
+		}
+		if b.settled != want {
+			t.Errorf("after %v: %d refunds were sent, want %d", test.err, b.settled, want)
+		}
+	}
+}

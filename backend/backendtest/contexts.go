@@ -24,6 +24,10 @@ func contextCases() []testCase {
 		})
 	}
 	return append(cases, testCase{
+		name:        "a refund that was not sent can be made again",
+		explanation: giveBackUnsent,
+		run:         refundUnsent,
+	}, testCase{
 		name:        "what is done on the way is charged once, or not at all",
 		explanation: doneOnTheWay,
 		run:         endOnTheWay,
@@ -73,6 +77,42 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 	return nil
 }
 
+// ended is a context that is done, and shows it from its second look on.
+type ended struct {
+	context.Context
+	looks atomic.Int64
+}
+
+func (e *ended) Err() error {
+	if e.looks.Add(1) == 1 {
+		return nil
+	}
+	return e.Context.Err()
+}
+
+// refundUnsent refunds under a context that ends between the Throttler and the backend.
+func refundUnsent(ctx context.Context, backend throttler.Backend) error {
+	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
+	core := on(tenPer10s[0])
+	d, err := t.Take(ctx, core(3)...)
+	if err != nil {
+		return err
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := t.Refund(&ended{Context: canceled}, d); !errors.Is(err, context.Canceled) || throttler.MayHaveCharged(err) {
+		return fmt.Errorf("a refund whose context was done when it reached the backend: got %w; want an error that wraps %w, and says that nothing was given back", err, context.Canceled)
+	}
+	after, err := t.Refund(ctx, d)
+	if err != nil {
+		return fmt.Errorf("the second try of a refund of which nothing was sent: %w", err)
+	}
+	if got := after.Limit(0).Used; got != 0 {
+		return fmt.Errorf("used is %d after the second try of a refund of which nothing was sent, want 0", got)
+	}
+	return nil
+}
+
 // endOnTheWay takes and refunds under contexts that end at any time. Whatever the
 // time, the errors say what may have been charged.
 func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
@@ -92,7 +132,7 @@ func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
 				most.Add(1)
 			case !errors.Is(err, why):
 				return fmt.Errorf("a take whose context ended: got %w; want an error that wraps %w", err, why)
-			case errors.Is(err, throttler.ErrUnavailable):
+			case throttler.MayHaveCharged(err):
 				most.Add(1)
 			}
 			if err != nil {
@@ -107,8 +147,14 @@ func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
 				most.Add(-1)
 			case !errors.Is(err, why):
 				return fmt.Errorf("a refund whose context ended: got %w; want an error that wraps %w", err, why)
-			case errors.Is(err, throttler.ErrUnavailable):
+			case throttler.MayHaveCharged(err):
 				least.Add(-1)
+			default:
+				if _, err := t.Refund(ctx, d); err != nil {
+					return fmt.Errorf("the second try of a refund of which nothing was sent: %w", err)
+				}
+				least.Add(-1)
+				most.Add(-1)
 			}
 		}
 		return nil

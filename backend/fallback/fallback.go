@@ -213,7 +213,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, handOver = b.outageOf(err, &r), nothingSent(err)
+			o, handOver = b.outageOf(err, &r), !throttler.MayHaveCharged(err)
 		} else {
 			err = o.cause()
 		}

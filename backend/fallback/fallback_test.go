@@ -53,7 +53,7 @@ type failure struct {
 
 var (
 	down      = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: breaker.ErrOpen}}
-	refusing  = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: syscall.ECONNREFUSED}}
+	refusing  = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", throttler.ErrNotSent, syscall.ECONNREFUSED)}}
 	lost      = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: io.EOF}}
 	lateReply = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: context.DeadlineExceeded}, charges: true}
 )
@@ -681,5 +681,22 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := fallback.ParseChoice("shut"); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A settlement that is made here and cannot be charged is not made again.
+func TestSettlementInPart(t *testing.T) {
+	f := newFixture(t, 1, local)
+	p := policy("core", throttler.Limit{Quota: 100, Window: time.Hour})
+	f.fail(down)
+	d := f.take(0, p.Charge("alice"))
+	f.recover()
+	f.fail(down)
+	_, err := f.processes[0].Settle(t.Context(), d, 5)
+	if !errors.Is(err, breaker.ErrOpen) || !throttler.MayHaveCharged(err) {
+		t.Errorf("got %v, want an error that leaves open what was charged", err)
+	}
+	if _, err := f.processes[0].Settle(t.Context(), d, 5); err != nil {
+		t.Errorf("the second time: %v, want that nothing is done", err)
 	}
 }

@@ -103,7 +103,7 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil && !nothingSent(err) {
+	if err != nil && throttler.MayHaveCharged(err) {
 		b.stats.lost.Add(owed[0].cost)
 		o.stats.lost.Add(owed[0].cost)
 		c.spend(charge.Policy.Limits, owed[0].cost, b.processes, owed[0].at)

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/weir-go/weir/algorithm"
@@ -210,9 +211,24 @@ func (b *Backend) settle(ctx context.Context, s *throttler.Settlement) (throttle
 	for i := range missing {
 		costs[i], missing[i].Cost = missing[i].Cost, 0
 	}
-	_, err := b.wrapped.Settle(ctx, untaken(throttler.NewRequest(s.Now, missing...), costs))
-	return d, err
+	if _, err := b.wrapped.Settle(ctx, untaken(throttler.NewRequest(s.Now, missing...), costs)); err != nil {
+		return d, inPart{err}
+	}
+	return d, nil
 }
+
+// inPart is the error of a settlement that is made in the counts that are here and not
+// by the backend, for reason err: it is not to be made again, even if err says that
+// nothing was sent.
+type inPart struct{ err error }
+
+func (e inPart) Error() string { return "fallback: settled in part: " + e.err.Error() }
+
+func (e inPart) Is(target error) bool {
+	return target == throttler.ErrUnavailable || target != throttler.ErrNotSent && errors.Is(e.err, target)
+}
+
+func (e inPart) As(target any) bool { return errors.As(e.err, target) }
 
 // settleHere settles s with the counts that are here. It returns what the backend is
 // to be charged in addition: what was handed over, or never will be, cost more.

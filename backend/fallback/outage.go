@@ -6,10 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -219,9 +217,4 @@ func (o *outage) log(level slog.Level, text string, attrs ...slog.Attr) {
 		}
 	}
 	o.b.log.LogAttrs(context.Background(), level, text, all...)
-}
-
-// nothingSent reports whether err says that nothing has reached a server.
-func nothingSent(err error) bool {
-	return errors.Is(err, breaker.ErrOpen) || errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, throttler.ErrUnavailable)
 }

@@ -12,9 +12,9 @@ type Stats struct {
 	Lost       int64 `json:"lost"`        // units that were not: the table was full, or it is unknown whether they were charged
 	Pooled     int64 `json:"pooled"`      // charges of new keys that found no room, and were counted together: if any, raise MaxKeys
 
-	Outages int   `json:"outages"` // shards that do not answer
-	Keys    int   `json:"keys"`    // (policy, key) pairs that are remembered
-	Held    int64 `json:"held"`    // of them, those with units that are still to be handed over
+	Outages int   `json:"outages" metric:"gauge"` // shards that do not answer
+	Keys    int   `json:"keys" metric:"gauge"`    // (policy, key) pairs that are remembered
+	Held    int64 `json:"held" metric:"gauge"`    // of them, those with units that are still to be handed over
 }
 
 type counters struct {

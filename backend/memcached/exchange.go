@@ -46,7 +46,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
 	if err != nil {
 		s.recordLeft(jobs[:n], start, err)
-		return nil, n, err
+		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", throttler.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err
@@ -54,7 +54,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	it.own = byKey(keys[1:], items[1:])
 	changed, left := false, true
 	for i, j := range jobs[:n] {
-		if j.isCanceled() {
+		if !j.begin() {
 			continue
 		}
 		left = false
@@ -81,6 +81,9 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	}
 	written, err := s.write(write{s.deadlineOf(jobs[:n]), key, items[0], value, expiration(life, it.now), it.writeID})
 	if err == nil && !written {
+		for _, j := range jobs[:n] {
+			j.stage.CompareAndSwap(decided, undecided)
+		}
 		return it, 0, nil
 	}
 	return it, n, err

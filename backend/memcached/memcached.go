@@ -31,8 +31,8 @@
 // when one succeeds. Other servers are not affected, and get none of its keys.
 //
 // A context that ends before its decision was sent is an error without
-// throttler.ErrUnavailable. If it ends later, but before the cas was sent, nothing is
-// charged either. A server that hangs and goes on executes the cas that it was sent,
+// throttler.ErrUnavailable. If it ends later, but before the item was read, the decision
+// is never written, and the error wraps throttler.ErrNotSent too. A server that hangs and goes on executes the cas that it was sent,
 // and so may charge decisions that have failed: at most the 256 that share a cas, of
 // one partition, and at most MaxConnections times.
 //
@@ -286,10 +286,14 @@ func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change
 	select {
 	case err = <-j.done:
 	case <-ctx.Done():
-		if j.sentAt.CompareAndSwap(0, callerLeft) {
+		switch never := j.stage.CompareAndSwap(undecided, forgone); {
+		case never && j.sentAt.Load() == 0:
 			return server.unsent(ctx.Err())
+		case never:
+			err = server.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", throttler.ErrNotSent, ctx.Err()))
+		default:
+			err = server.unavailable(ctx.Err()) // its write may be on its way
 		}
-		err = server.unavailable(ctx.Err()) // it is on its way
 	}
 	server.record(j, deadline, err)
 	return err

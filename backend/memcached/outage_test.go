@@ -134,6 +134,13 @@ func TestServerThatHangs(t *testing.T) {
 	if _, down := b.Down(onA.Key); down {
 		t.Error("the server is down, and answers")
 	}
+	before, err := th.Peek(t.Context(), onA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := th.Refund(t.Context(), first); err != nil || d.Limit(0).Used != before.Limit(0).Used-1 {
+		t.Errorf("the refund again: used %d, %v; want %d, for the first was not sent", d.Limit(0).Used, err, before.Limit(0).Used-1)
+	}
 	b.Close()
 	for _, e := range events.sent {
 		if e.Start.After(opened) && e.Start.Before(began) && e.Shard == "a" {

@@ -41,12 +41,22 @@ type job struct {
 	err    error      // change's
 	done   chan error // buffered; receives at most one value; nil if no caller waits
 
-	// sentAt is when an exchange sent it, in ns since the server is used; 0 as long
-	// as none has, and callerLeft if its caller has left before that.
-	sentAt atomic.Int64
+	sentAt atomic.Int64 // when its item was first asked for, in ns since the server is used, or 0
+	stage  atomic.Int32
 }
 
-const callerLeft = -1
+// Stages of a job. An exchange and a caller that leaves both change the first, and one
+// of them does: so a caller that left before its decision knows that it is never made.
+const (
+	undecided = iota
+	decided   // an exchange may write it
+	forgone   // the caller has left
+)
+
+// begin reports whether an exchange may decide j.
+func (j *job) begin() bool {
+	return j.ctx.Err() == nil && (j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided)
+}
 
 func newServer(s Server, o *Options) *server {
 	n := &server{

@@ -10,14 +10,14 @@ import (
 type Stats struct {
 	// Keys is how many (policy, key) pairs have a count of their own. Counts that
 	// have expired are among them until a new key comes by.
-	Keys int `json:"keys"`
+	Keys int `json:"keys" metric:"gauge"`
 
 	// SharedCounts is how many counts new keys share; 0 if there was always room.
-	SharedCounts int `json:"shared_counts"`
+	SharedCounts int `json:"shared_counts" metric:"gauge"`
 
 	// Bytes is the memory that counts take, in bytes. It is estimated from above
 	// for those that are larger than an entry.
-	Bytes int64 `json:"bytes"`
+	Bytes int64 `json:"bytes" metric:"gauge"`
 
 	// Evicted is how many counts were dropped before they had expired, to make
 	// room. None of them had refused a charge.

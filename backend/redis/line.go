@@ -59,8 +59,8 @@ func (e *unsentError) Error() string { return "the decision was not sent: " + e.
 func (e *unsentError) Unwrap() error { return e.err }
 
 var (
-	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; nothing was sent", maxWaiting)
-	errWaited  = fmt.Errorf("the decision was not sent in time: %w", context.DeadlineExceeded)
+	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; %w", maxWaiting, throttler.ErrNotSent)
+	errWaited  = fmt.Errorf("%w in time: %w", throttler.ErrNotSent, context.DeadlineExceeded)
 )
 
 // do sends j and returns when it has its reply, or at once when its context is done.
@@ -111,7 +111,9 @@ func (l *line) do(j *job) error {
 
 // setDeadline sets j's deadline. It reports whether the caller may make the flight
 // itself: it can then not leave early, so the client has to keep the deadline, and
-// the deadline has to be late enough for a flight to end with it.
+// the deadline has to be late enough for a flight to end with it. That it may be
+// canceled is no reason against it: every HTTP request's context may be, and another
+// goroutine for the flight doubles how long a lone decision takes.
 func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 	deadline, bounded := j.ctx.Deadline()
 	if j.limit == 0 && !bounded {

@@ -193,6 +193,9 @@ func TestOpenBreakerStopsAll(t *testing.T) {
 	if d, err := b.Peek(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 1 {
 		t.Errorf("used %d, %v; want 1: nothing was sent meanwhile", d.Limit(0).Used, err)
 	}
+	if d, err := b.Refund(t.Context(), d); err != nil || d.Limit(0).Used != 0 {
+		t.Errorf("the refund again: used %d, %v; want 0, for the first was not sent", d.Limit(0).Used, err)
+	}
 }
 
 // Decisions that wait for the server when its breaker opens fail at once; those that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -230,9 +231,12 @@ func (s *shard) unavailable(err error) error {
 		// redirected, or once a minute; it bounds how often this does, at 5 a second.
 		s.cluster.ReloadState(context.Background())
 	}
+	var op *net.OpError
 	switch {
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		err = errForeign
+	case errors.As(err, &op) && op.Op == "dial":
+		err = fmt.Errorf("%w: %w", throttler.ErrNotSent, err)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
 	}

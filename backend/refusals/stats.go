@@ -8,11 +8,11 @@ import (
 
 // Stats has counts since New.
 type Stats struct {
-	Answered  int64 `json:"answered"`   // takes that were refused from memory
-	Asked     int64 `json:"asked"`      // takes that went to the backend
-	PushedOut int64 `json:"pushed_out"` // refusals that could still answer when another took their place: if many, raise MaxKeys
-	TooLarge  int64 `json:"too_large"`  // refusals that need more than MaxBytes and were not remembered
-	Keys      int64 `json:"keys"`       // refusals in memory now, including ended ones that were not replaced yet
+	Answered  int64 `json:"answered"`            // takes that were refused from memory
+	Asked     int64 `json:"asked"`               // takes that went to the backend
+	PushedOut int64 `json:"pushed_out"`          // refusals that could still answer when another took their place: if many, raise MaxKeys
+	TooLarge  int64 `json:"too_large"`           // refusals that need more than MaxBytes and were not remembered
+	Keys      int64 `json:"keys" metric:"gauge"` // refusals in memory now, including ended ones that were not replaced yet
 }
 
 // Stats returns the counts so far.

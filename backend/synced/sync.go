@@ -303,10 +303,10 @@ func sane(f float64) bool { return f > -1<<60 && f < 1<<60 } // and is a number
 
 // Stats has counts since New.
 type Stats struct {
-	Keys    int             `json:"keys"`    // counted in memory
-	Syncs   int64           `json:"syncs"`   // that a root answered
-	Failed  int64           `json:"failed"`  // that none did
-	Answers map[string]bool `json:"answers"` // by root: whether it answered its last sync
+	Keys    int             `json:"keys" metric:"gauge"` // counted in memory
+	Syncs   int64           `json:"syncs"`               // that a root answered
+	Failed  int64           `json:"failed"`              // that none did
+	Answers map[string]bool `json:"answers"`             // by root: whether it answered its last sync
 }
 
 type counters struct{ syncs, failed atomic.Int64 }

@@ -87,10 +87,19 @@ func (s *shard) find(charges []throttler.Charge, now int64, in *policies) []*cou
 func (s *shard) markDirty(c *counter) {
 	for r := range s.dirty {
 		if c.dirty&(1<<r) == 0 {
+			if len(s.dirty[r]) >= 2*s.most {
+				s.forgetRemoved(r)
+			}
 			s.dirty[r] = append(s.dirty[r], c)
 		}
 	}
 	c.dirty = s.every
+}
+
+// forgetRemoved takes the counters that others have pushed out off root r's list: while
+// the root does not answer, a flood of keys would make it grow without bound.
+func (s *shard) forgetRemoved(r int) {
+	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return s.byName[c.name] != c })
 }
 
 // create returns a new counter. If there is no room, it takes the place of one that is

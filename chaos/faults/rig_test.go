@@ -218,7 +218,7 @@ func (r *rig) step(t *testing.T, a *account, n int, m *calls) bool {
 	d, err := r.Take(ctx, a.Charge)
 	end()
 	if a.failed(t, err) {
-		if mayBeCounted(err) {
+		if throttler.MayHaveCharged(err) {
 			a.mu.Lock()
 			a.takenUnknown++
 			a.mu.Unlock()
@@ -255,15 +255,9 @@ func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *calls) {
 	switch {
 	case !failed:
 		a.refunded++
-	case mayBeCounted(err):
+	case throttler.MayHaveCharged(err):
 		a.refundUnknown++
 	}
-}
-
-// mayBeCounted reports whether err leaves open what became of a decision. An open
-// breaker says that nothing was sent.
-func mayBeCounted(err error) bool {
-	return errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, breaker.ErrOpen)
 }
 
 // failed reports whether err is not nil, and checks that it may be returned.

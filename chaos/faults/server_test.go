@@ -277,7 +277,7 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 					return
 				}
 				d, err := th.Take(context.Background(), p.Charge(fmt.Sprint("key ", g)))
-				if mayBeCounted(err) {
+				if throttler.MayHaveCharged(err) {
 					failed.Add(1)
 				}
 				if err != nil {

@@ -16,7 +16,6 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -263,7 +262,7 @@ func FateOf(err error) Fate {
 		return Answered
 	case errors.Is(err, throttler.ErrInvalid):
 		return Wrong
-	case errors.Is(err, breaker.ErrOpen): // it says that nothing was sent
+	case errors.Is(err, throttler.ErrNotSent):
 		return Unsent
 	case errors.Is(err, throttler.ErrUnavailable):
 		return Unknown

@@ -134,6 +134,7 @@ func (b *backends) openServing(ctx context.Context) error {
 	}
 	b.closers = append(b.closers, r.Close)
 	b.serving, b.rollout = r, r
+	b.observed.export("rollout", func() any { return r.Stats() })
 	return nil
 }
 
@@ -152,6 +153,7 @@ func (b *backends) openShadow(ctx context.Context) error {
 	}
 	b.closers = append(b.closers, s.Close)
 	b.serving, b.shadow = s, s
+	b.observed.export("shadow", func() any { return s.Stats() })
 	return nil
 }
 
@@ -165,6 +167,7 @@ func (b *backends) openFallback() error {
 	}
 	b.closers = append(b.closers, f.Close)
 	b.serving, b.fallback = f, f
+	b.observed.export("fallback", func() any { return f.Stats() })
 	return nil
 }
 
@@ -176,6 +179,7 @@ func (b *backends) openRefusals() error {
 		return err
 	}
 	b.serving, b.refusals = r, r
+	b.observed.export("refusals", func() any { return r.Stats() })
 	return nil
 }
 
@@ -183,8 +187,12 @@ func (b *backends) openRefusals() error {
 func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		b.memory = memorybackend.New(&memorybackend.Options{Log: b.log})
-		return b.memory, nil
+		m := memorybackend.New(&memorybackend.Options{Log: b.log})
+		b.memory = m
+		if prefix == "" { // else it is the candidate's
+			b.observed.export("memory", func() any { return m.Stats() })
+		}
+		return m, nil
 	case redisName:
 		return b.openRedis(ctx, b.config.backends.shards, prefix)
 	case reshardedName:

@@ -17,6 +17,12 @@ import (
 type observation struct {
 	observer throttler.Observer // for all of them
 	metrics  http.Handler
+	registry *prometheus.Registry
+}
+
+// export adds what a backend's Stats returns to the metrics.
+func (o *observation) export(name string, stats func() any) {
+	o.registry.MustRegister(weirprom.Stats(name, stats))
 }
 
 func newObservation(log *slog.Logger) (observation, error) {
@@ -28,6 +34,7 @@ func newObservation(log *slog.Logger) (observation, error) {
 	}
 	return observation{
 		observer: throttler.Observers(metrics, weirlog.New(log, nil)),
+		registry: registry,
 		metrics:  promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	}, nil
 }

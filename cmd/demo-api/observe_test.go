@@ -1,9 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/weir-go/weir/internal/testserver"
 )
 
 func TestMetrics(t *testing.T) {
@@ -20,6 +24,7 @@ func TestMetrics(t *testing.T) {
 		`weir_decisions_total{op="take",outcome="refused",policy="core"} 3`,
 		`weir_refusals_total{limit="0",policy="core"} 3`,
 		`weir_decision_duration_seconds_count{op="take"} 5`,
+		`weir_memory_keys 2`, `weir_memory_evicted_total 0`,
 		`go_goroutines `, `process_cpu_seconds_total `,
 	} {
 		if !strings.Contains(r.body, "\n"+want) {
@@ -35,4 +40,25 @@ func TestMetrics(t *testing.T) {
 	if log := d.stderr.String(); strings.Count(log, `msg="rate limit: refusals" policy=core limit=0 count=1`) != 1 {
 		t.Errorf("three refusals are one line of log, not\n%s", log)
 	}
+}
+
+func TestMetricsOfBackends(t *testing.T) {
+	memcached, redis := testserver.Memcached(t), testserver.Redis(t)
+	flags := filepath.Join(t.TempDir(), "flags.json")
+	share(t, flags, 100)
+	d := startDemo(t, fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\nredis: {shards: [{name: a, primary: %s}]}\nflags: %s\non_failure: local\nprocesses: 1\n", memcached.Addr, redis.Addr, flags))
+	has := func(want ...string) {
+		t.Helper()
+		body := d.operator("/metrics").body
+		for _, w := range want {
+			if !strings.Contains(body, "\n"+w+"\n") {
+				t.Errorf("the metrics do not have %s", w)
+			}
+		}
+	}
+	d.get("/repos/acme/rockets")
+	has(`weir_rollout_served_total{name="redis"} 1`, "weir_refusals_asked_total 1", "weir_fallback_outages 0", "weir_fallback_local_total 0")
+	redis.Kill()
+	d.get("/repos/acme/rockets")
+	has("weir_fallback_outages 1", "weir_fallback_local_total 1", "weir_fallback_held 2") // core and secondary
 }

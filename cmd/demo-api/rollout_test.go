@@ -81,6 +81,9 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 		case <-time.After(*rolloutWindow * 13 / 10):
 		case <-t.Context().Done():
 		}
+		for percent == 100 && moved(demos) < int64(*rolloutClients) { // a busy machine may take longer
+			time.Sleep(10 * time.Millisecond)
+		}
 		t.Logf("at %3d percent: %+v", percent, *demos[0].backend().Rollout)
 	}
 	stop()
@@ -92,18 +95,26 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	if r.Served == 0 || r.Refused == 0 {
 		t.Errorf("served %d, refused %d: the test tests nothing", r.Served, r.Refused)
 	}
-	var moved, lost int64
+	var lost int64
 	for _, d := range demos {
 		s := d.backend().Rollout
-		moved, lost = moved+s.Moved, lost+s.Lost
+		lost += s.Lost
 		delete(s.Defaulted, "hangs") // other tests may have the processor for themselves
 		if len(s.Defaulted) > 0 {
 			t.Errorf("the flag failed: %v", s.Defaulted)
 		}
 	}
-	if moved < int64(*rolloutClients) || lost > 0 {
-		t.Errorf("%d counts moved, %d lost; want at least %d, none", moved, lost, *rolloutClients)
+	if lost > 0 {
+		t.Errorf("%d counts were lost, want none", lost)
 	}
+}
+
+// moved returns how many counts the demos have moved.
+func moved(demos []*demo) (n int64) {
+	for _, d := range demos {
+		n += d.backend().Rollout.Moved
+	}
+	return n
 }
 
 // TestFlagsFileGoesWrong breaks the file while demos run, and starts one on it.

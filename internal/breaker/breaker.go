@@ -4,17 +4,19 @@ package breaker
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
+
+	"github.com/weir-go/weir/throttler"
 )
 
 // ErrOpen is the error of a call that was not made, because the breaker is open.
-var ErrOpen = errors.New("circuit breaker is open: the server did not answer, and nothing was sent")
+var ErrOpen = fmt.Errorf("circuit breaker is open: the server did not answer, and %w", throttler.ErrNotSent)
 
 // When a breaker opens. Both rules are about shares and times: a count of failures
 // would, at enough calls a second, open it for any small share of errors.

@@ -94,7 +94,7 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 // was about to meet, so the command is repeated.
 func (c *RedisCluster) meet(command string) error {
 	all := strconv.Itoa(len(c.Nodes))
-	deadline := time.Now().Add(4 * startTimeout)
+	deadline := time.Now().Add(agreeTimeout)
 	for try := 0; ; try++ {
 		known := 0
 		for i, addr := range c.Addrs {
@@ -114,7 +114,7 @@ func (c *RedisCluster) meet(command string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d of the cluster's nodes %v know all others after %v", known, c.Addrs, 4*startTimeout)
+			return fmt.Errorf("%d of the cluster's nodes %v know all others after %v", known, c.Addrs, agreeTimeout)
 		}
 		time.Sleep(10 * pollEvery)
 	}

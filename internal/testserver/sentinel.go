@@ -108,7 +108,7 @@ func (s *Sentinels) Stop() {
 
 // await asks addr a question until the field called name is right.
 func await(addr, question, field string, right func(string) bool) error {
-	for deadline := time.Now().Add(2 * startTimeout); ; time.Sleep(5 * pollEvery) {
+	for deadline := time.Now().Add(agreeTimeout); ; time.Sleep(5 * pollEvery) {
 		value, err := ask(addr, question, field)
 		if err == nil && right(value) {
 			return nil
@@ -117,7 +117,7 @@ func await(addr, question, field string, right func(string) bool) error {
 			if err == nil {
 				err = fmt.Errorf("%s%s", field, value)
 			}
-			return fmt.Errorf("%s: waited %v: %w", addr, 2*startTimeout, err)
+			return fmt.Errorf("%s: waited %v: %w", addr, agreeTimeout, err)
 		}
 	}
 }

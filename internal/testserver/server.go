@@ -25,6 +25,7 @@ import (
 
 const (
 	startTimeout = 10 * time.Second // to answer; 15 ms is usual
+	agreeTimeout = time.Minute      // of servers with each other: an election on a busy machine may need several tries
 	askTimeout   = 5 * time.Second
 	pollEvery    = 2 * time.Millisecond
 	portTries    = 20

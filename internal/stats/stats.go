@@ -1,0 +1,65 @@
+// Package stats reads the numbers of what a backend's Stats returns, for metrics.
+package stats
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Number is one number.
+type Number struct {
+	Field string // of the struct
+	Name  string // in JSON
+	Gauge bool   // it may fall: a bool, or a field with the tag `metric:"gauge"`
+	Named bool   // it is one of a map
+	Key   string // in that map
+	Value int64  // 1 for true
+}
+
+// Of returns the numbers of s, a struct: of its fields that are integers or bools, and
+// of the maps of these by strings. Others are left out. A map that is empty has one
+// Number, without a Key, if empty.
+func Of(s any, empty bool) []Number {
+	var all []Number
+	v := reflect.ValueOf(s)
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		n := Number{Field: f.Name, Gauge: f.Tag.Get("metric") == "gauge"}
+		n.Name, _, _ = strings.Cut(f.Tag.Get("json"), ",")
+		kind := f.Type
+		if n.Named = kind.Kind() == reflect.Map; n.Named {
+			kind = kind.Elem()
+		}
+		n.Gauge = n.Gauge || kind.Kind() == reflect.Bool
+		isInt := reflect.Int <= kind.Kind() && kind.Kind() <= reflect.Int64
+		if n.Name == "" || !isInt && kind.Kind() != reflect.Bool {
+			continue
+		}
+		if !n.Named {
+			n.Value = number(v.Field(i))
+			all = append(all, n)
+			continue
+		}
+		if empty && v.Field(i).Len() == 0 {
+			all = append(all, n)
+		}
+		keys := v.Field(i).MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			n.Key, n.Value = key.String(), number(v.Field(i).MapIndex(key))
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+func number(v reflect.Value) int64 {
+	if v.Kind() != reflect.Bool {
+		return v.Int()
+	}
+	if v.Bool() {
+		return 1
+	}
+	return 0
+}
