@@ -15,8 +15,8 @@ local states, writes = {nil, nil, nil}, {nil, nil, nil}
 -- A shape is a kind and a window in one number: kind * SHAPE_WINDOW + window.
 local SHAPE_WINDOW = 281474976710656
 
--- A decision begins with so many bytes: now, margin, operation, number of charges.
-local HEAD_BYTES = 12
+-- A decision begins with so many bytes: times, now, margin, operation, number of charges.
+local HEAD_BYTES = 13
 
 -- A limit: shape, quota, capacity; to settle also mark, fraction.
 local LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES = '>I7I7I7', 21, '>I7I7I7I6I7', 34

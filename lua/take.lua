@@ -114,7 +114,7 @@ local lives = {nil, nil, nil}
 -- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
 -- false if it does not, and then nothing is done.
 local function take_arranged(packed, charges, first_key)
-  local now, margin = unpack('>I6I4', packed)
+  local _, now, margin = unpack('>I1I6I4', packed)
   if now > MAX_INSTANT then return false end
   local allowed, place = true, HEAD_BYTES + 1
   for i = 1, charges do
