@@ -25,10 +25,17 @@ for i = argument, #ARGV do
   local packed = ARGV[i]
   local times = string.byte(packed)
   local op, charges = string.byte(packed, 12, 13)
-  local arranged = op == TAKE and take_arranged or op == SETTLE and settle_arranged -- nil of logs
+  local has_log = op >= HAS_LOG
+  local arranged = settle_arranged
+  if op == TAKE or op == TAKE + HAS_LOG then arranged = take_arranged elseif has_log then arranged = nil end
   for _ = made + 1, times do
-    if arranged then
-      for c = 1, charges do states[c] = redis.pcall('GET', KEYS[next_key + c - 1]) end
+    for c = 1, charges do
+      if has_log then -- it may be long
+        local front = redis.pcall('GETRANGE', KEYS[next_key + c - 1], '0', FRONT_END)
+        states[c] = front ~= '' and front
+      else
+        states[c] = redis.pcall('GET', KEYS[next_key + c - 1])
+      end
     end
     if not (arranged and arranged(packed, charges, next_key)) then
       general = general or make_general()
