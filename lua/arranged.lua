@@ -6,25 +6,28 @@
 --
 -- Provides states, writes, drain_time, SHAPE_WINDOW, HEAD_BYTES, and the formats and
 -- sizes of limits and records: LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES,
--- FIXED, FIXED_BYTES, SLIDING, SLIDING_BYTES, BUCKET, BUCKET_BYTES; and read_lone,
--- lone_state. Uses window_code, digits_of, read_digits of digits.lua.
+-- FIXED, FIXED_BYTES, SLIDING, SLIDING_BYTES, LOG, LOG_BYTES, BUCKET, BUCKET_BYTES; and
+-- read_lone, lone_state. Uses window_code, digits_of, read_digits of digits.lua.
 
 -- What the keys of a decision's charges have stored, false if nothing, and are to store.
+-- Of what may be a long log, it is the first FRONT_BYTES.
 local states, writes = {nil, nil, nil}, {nil, nil, nil}
 
 -- A shape is a kind and a window in one number: kind * SHAPE_WINDOW + window.
 local SHAPE_WINDOW = 281474976710656
 
--- A decision begins with so many bytes: now, margin, operation, number of charges.
-local HEAD_BYTES = 12
+-- A decision begins with so many bytes: times, now, margin, operation, number of charges.
+local HEAD_BYTES = 13
 
 -- A limit: shape, quota, capacity; to settle also mark, fraction.
 local LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES = '>I7I7I7', 21, '>I7I7I7I6I7', 34
 
 -- Records: shape; fixed windows: reset at, used; sliding window: start, current,
--- previous; buckets: drained at, fraction, quota, charged at.
+-- previous; sliding log: number of entries, their sum, and behind them the entries;
+-- buckets: drained at, fraction, quota, charged at.
 local FIXED, FIXED_BYTES = '>I7I6I7', 20
 local SLIDING, SLIDING_BYTES = '>I7I6I7I7', 27
+local LOG, LOG_BYTES = '>I7I4I7', 18
 local BUCKET, BUCKET_BYTES = '>I7I6I7I7I6', 33
 
 -- The ms in which units of a bucket drain, and the rest in 1/quota of one; nil if that

@@ -6,6 +6,7 @@
 -- records.lua. The part that follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
+--   1 times that it is made, each time with other keys; the part that follows counts
 --   6 now, Unix ms
 --   4 margin, ms that a state outlives its last window
 --   1 operation: take 0, settlement 1; and 2 more if a limit is a sliding log
@@ -58,7 +59,7 @@ end
 -- Reads a decision whose first charge has KEYS[first_key]; with it, the number of its
 -- charges. Returns nil for the decision if a limit is of an unknown kind.
 local function read_decision(packed, first_key)
-  local now, margin, op, count, place = unpack('>I6I4I1I1', packed)
+  local _, now, margin, op, count, place = unpack('>I1I6I4I1I1', packed)
   local settles, charges = bit.band(op, SETTLE) ~= 0, {}
   for i = 1, count do
     charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)

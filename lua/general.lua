@@ -18,13 +18,13 @@ local function put(c, records, reset_at, d)
   store(c, c.claim, records, max(life, 1))
 end
 
--- Reads the states of d's charges, but for logs, which may be long.
+-- Reads the states of d's charges, of which logs may be long.
 -- Returns false if a key holds no string.
 local function get(d)
   for i = 1, #d.charges do
     local c = d.charges[i]
     local stored, has_rings = states[i], false
-    if d.has_log then stored, has_rings = read_front(c.key) end
+    if d.has_log and stored then stored, has_rings = read_front(c.key, stored) end
     if type(stored) == 'table' then return false end
     c.claim, c.state = split_claim(stored)
     if has_rings then c.front_claim = c.claim end

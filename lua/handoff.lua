@@ -39,7 +39,7 @@ end
 -- Finds the count of c, which may be the arrival. Returns whether it is here.
 local function find(c, p, arrival, d)
   local stored, has_rings
-  if d.has_log then stored, has_rings = read_front(c.key) else stored = redis.call('GET', c.key) end
+  if d.has_log then stored, has_rings = read_front(c.key, redis.pcall('GETRANGE', c.key, '0', FRONT_END)) else stored = redis.call('GET', c.key) end
   if type(stored) == 'table' then error(stored.err, 0) end
   c.claim, c.state = read_present(stored, d.now, has_rings and c.key)
   if has_rings and c.state then c.front_claim = split_claim(stored) end

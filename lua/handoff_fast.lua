@@ -6,8 +6,8 @@
 -- It returns from the script, or falls through to the parts that follow. Uses
 -- window_code, read_digits of digits.lua.
 
-if #ARGV == 1 and #ARGV[1] == 41 then -- one charge of one limit, and no arrival
-  local now, _, op, _, cost, _, kind, window, quota = unpack('>I6I4I1I1I7I1I1I6I7', ARGV[1])
+if #ARGV == 1 and #ARGV[1] == 42 then -- one charge of one limit, and no arrival
+  local _, now, _, op, _, cost, _, kind, window, quota = unpack('>I1I6I4I1I1I7I1I1I6I7', ARGV[1])
   if op == TAKE and kind == FIXED_WINDOW and window < SHORT_WINDOW then
     local state, claim = redis.pcall('GET', KEYS[1]), ''
     if not state then return {2, 1} end -- missing

@@ -5,10 +5,6 @@
 --
 -- A limit is {algorithm, kind, window, quota, capacity}.
 
--- The most entries of logs, all in all, that are kept in rows: with some records, what
--- FRONT_BYTES of stored.lua hold.
-local MAX_IN_ROWS = 200
-
 -- The bytes of records. Their logs are in them, or are rings.
 local function encode_rows(records, as_rings)
   local parts = {}

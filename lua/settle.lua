@@ -91,7 +91,8 @@ end
 -- false if it does not, and then nothing is done. Reset times do not move forward, so
 -- keys keep their expiry.
 local function settle_arranged(packed, charges, first_key)
-  local now, place = unpack('>I6', packed), HEAD_BYTES + 1
+  local _, now = unpack('>I1I6', packed)
+  local place = HEAD_BYTES + 1
   for i = 1, charges do
     local charged, cost, _, limits, first = unpack('>I7I7I6I1', packed, place)
     if cost > charged then return false end

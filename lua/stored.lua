@@ -3,13 +3,11 @@
 -- Provides read_front, store. Uses window_code, digits_of of digits.lua; split_claim,
 -- RINGS, RINGS_FORM of state.lua; encode, encode_rows, sizes_of_logs of records.lua.
 
--- What is read of a key that may have rings: all of it, if it is short.
-local FRONT_BYTES = 2560
-
 -- What is stored under a key, but for its rings, and whether it has rings; false if
--- nothing is, a table if it is no string.
-local function read_front(key)
-  local stored = redis.pcall('GETRANGE', key, '0', tostring(FRONT_BYTES - 1))
+-- nothing is, a table if it is no string. front is what GETRANGE has of it, up to
+-- FRONT_END.
+local function read_front(key, front)
+  local stored = front
   if type(stored) == 'table' then return stored end
   if #stored < FRONT_BYTES then return stored ~= '' and stored end
   local claim, state = split_claim(stored)

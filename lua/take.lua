@@ -1,8 +1,38 @@
 -- take.lua: takes of any number of charges and limits whose states are arranged.
 --
--- Provides take_arranged. Uses REFUSED, ALLOWED, replies, replied of fast.lua; states,
--- writes, HEAD_BYTES, SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
--- SLIDING_BYTES, BUCKET, BUCKET_BYTES, drain_time, read_lone, lone_state of arranged.lua.
+-- Provides take_arranged. Uses REFUSED, ALLOWED, replies, replied of
+-- fast.lua; states, writes, HEAD_BYTES, SHAPE_WINDOW, LIMIT, LIMIT_BYTES, FIXED, FIXED_BYTES, SLIDING,
+-- SLIDING_BYTES, LOG, LOG_BYTES, BUCKET, BUCKET_BYTES, drain_time, read_lone, lone_state
+-- of arranged.lua.
+
+-- How many dead entries of a log are dropped here, where it is done one by one.
+local MAX_DROPPED = 16
+
+-- Drops dead entries, and charges cost to a log. Returns its number of entries, their
+-- sum, and the entries; and the latest reset times before, now if nothing counted, and
+-- after; false if the cost does not fit, and nil if this is not that simple.
+local function charge_log(entries, sum, log, window, capacity, cost, now)
+  local dead, before = 0, now
+  while dead < entries do
+    local at, amount = unpack(ENTRY, log, dead * ENTRY_BYTES + 1)
+    if at > now - window then break end
+    if dead == MAX_DROPPED then return nil end
+    dead, sum = dead + 1, sum - amount
+  end
+  if dead > 0 then entries, log = entries - dead, string.sub(log, dead * ENTRY_BYTES + 1) end
+  local last, amount = now, 0 -- the entry to charge
+  if entries > 0 then
+    local newest, newest_amount = unpack(ENTRY, log, #log - ENTRY_BYTES + 1)
+    before = max(newest + window, now)
+    if newest >= now then -- time that stepped back logs at the last instant
+      last, amount = newest, newest_amount
+      entries, log = entries - 1, string.sub(log, 1, #log - ENTRY_BYTES)
+    end
+  end
+  if cost > capacity - sum then return false end
+  if amount + cost > MAX_LOG_COST then return nil end
+  return entries + 1, sum + cost, log .. pack(ENTRY, last, amount + cost), before, last + window
+end
 
 -- Charges cost to the limits of one charge. Returns the bytes to store, the latest
 -- reset times before and after, and the place in packed that follows; false if cost
@@ -10,6 +40,8 @@
 local function charge_limits(state, packed, place, limits, cost, now)
   local bytes, before, after = nil, now, now
   local from, left = 1, state and #state or 0 -- where the next record begins; bytes left
+  local entries_in_all = 0
+  if left >= FRONT_BYTES then return nil end -- perhaps not the whole state
   for _ = 1, limits do
     local shape, quota, capacity, record, reset_at
     shape, quota, capacity, place = unpack(LIMIT, packed, place)
@@ -68,6 +100,24 @@ local function charge_limits(state, packed, place, limits, cost, now)
       if cost > capacity - used then return false end
       record = pack(SLIDING, shape, start, current + cost, previous)
 
+    elseif kind == SLIDING_LOG then
+      local entries, sum, log, reset_before = 0, 0, '', nil
+      if state then
+        left = left - LOG_BYTES
+        if left < 0 then return nil end
+        local stored, place
+        stored, entries, sum, place = unpack(LOG, state, from)
+        left, from = left - entries * ENTRY_BYTES, place + entries * ENTRY_BYTES
+        if stored ~= shape or left < 0 then return nil end
+        log = string.sub(state, place, from - 1)
+      end
+      entries, sum, log, reset_before, reset_at = charge_log(entries, sum, log, window, capacity, cost, now)
+      if not entries then return entries end
+      entries_in_all = entries_in_all + entries
+      if entries_in_all > MAX_IN_ROWS or reset_at > MAX_INSTANT then return nil end
+      if reset_before > before then before = reset_before end
+      record = pack(LOG, shape, entries, sum) .. log
+
     elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
       local at, fraction = now, 0
       if state then
@@ -114,7 +164,7 @@ local lives = {nil, nil, nil}
 -- Makes a decision whose first charge has KEYS[first_key], and replies it. Returns
 -- false if it does not, and then nothing is done.
 local function take_arranged(packed, charges, first_key)
-  local now, margin = unpack('>I6I4', packed)
+  local _, now, margin = unpack('>I1I6I4', packed)
   if now > MAX_INSTANT then return false end
   local allowed, place = true, HEAD_BYTES + 1
   for i = 1, charges do

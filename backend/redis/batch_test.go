@@ -20,7 +20,7 @@ func packedTake(now int64, limits ...throttler.Limit) []byte {
 
 // packedTakes is a take of a charge of one unit for each list of limits.
 func packedTakes(now int64, charges ...[]throttler.Limit) []byte {
-	b := algorithm.AppendUint(nil, 6, now)
+	b := algorithm.AppendUint([]byte{1}, 6, now)
 	b = append(algorithm.AppendUint(b, 4, 5000), 0, byte(len(charges)))
 	for _, limits := range charges {
 		b = append(algorithm.AppendUint(b, 7, 1), byte(len(limits)))
@@ -59,12 +59,27 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 		packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, window),
 		packedTake(now, window), packedTake(now, bucket), packedTake(now, window), packedTake(now, window),
 	}
-	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, keys, args...).Text()
-	if err != nil || got != want {
-		t.Errorf("got  %x, %v\nwant %x", got, err, want)
+	several := []any{ // the same: five, one and two are of the same bytes
+		packedTake(now, window), packedTake(now, bucket), packedTake(now, window),
+	}
+	several[0].([]byte)[0], several[2].([]byte)[0] = 5, 2
+	for _, args := range [][]any{args, several} {
+		client.Del(t.Context(), "a", "b", "c")
+		got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, keys, args...).Text()
+		if err != nil || got != want {
+			t.Errorf("%d arguments: got  %x, %v\nwant %x", len(args), got, err, want)
+		}
 	}
 	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
 		t.Error("what is not ours was changed")
+	}
+
+	simple := packedTake(now, window)
+	simple[0] = 4
+	want = "\x01" + used(1) + "\x03" + digits(1) + "\x03" + digits(2) + "\x00" + digits(3)
+	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"d", "d", "d", "d"}, simple).Text()
+	if err != nil || got != want {
+		t.Errorf("simple ones: got  %x, %v\nwant %x", got, err, want)
 	}
 }
 

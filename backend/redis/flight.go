@@ -153,7 +153,9 @@ func (f *flight) plan(splits bool) {
 	}
 }
 
-// argsOf returns the arguments of a call for jobs.
+// argsOf returns the arguments of a call for jobs. Decisions in a row of the same bytes,
+// which have the same policies, costs and ms, are one argument, whose first byte says
+// how many they are: the script reads it once.
 func (f *flight) argsOf(jobs []*job, command string) []any {
 	start, keys := len(f.args), 0
 	for _, j := range jobs {
@@ -170,7 +172,15 @@ func (f *flight) argsOf(jobs []*job, command string) []any {
 			f.args = append(f.args, &j.keys[i])
 		}
 	}
+	var last *job
 	for _, j := range jobs {
+		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) {
+			last.packed[0]++
+			continue
+		}
+		if last = j; j.kind != lone {
+			j.packed[0] = 1 // a call that is sent again may have been another
+		}
 		f.args = append(f.args, &j.packed)
 		if j.more != nil {
 			f.args = append(f.args, &j.more)

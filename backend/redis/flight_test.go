@@ -96,6 +96,33 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Decisions in a row of the same bytes are one argument, also when they are sent again.
+func TestDecisionsOfTheSameBytes(t *testing.T) {
+	f := &flight{jobs: jobs(6)}
+	for i, j := range f.jobs {
+		j.packed = []byte{1, "aabaaa"[i]}
+	}
+	release := &job{script: &releaseScript, kind: lone, keys: make([]arg, 1), packed: []byte{9, 'a'}}
+	packed := func(jobs []*job) string {
+		var all []string
+		for _, a := range f.argsOf(jobs, "evalsha")[3+len(jobs):] {
+			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0], (*a.(*arg))[1:]))
+		}
+		return fmt.Sprint(all)
+	}
+	for range 2 {
+		if got, want := packed(f.jobs), "[2a 1b 3a]"; got != want {
+			t.Errorf("arguments %s, want %s", got, want)
+		}
+	}
+	if got, want := packed(f.jobs[4:]), "[2a]"; got != want {
+		t.Errorf("sent again: arguments %s, want %s", got, want)
+	}
+	if got, want := packed([]*job{release}), "[9a]"; got != want {
+		t.Errorf("a release: arguments %s, want %s", got, want)
+	}
+}
+
 func TestQueue(t *testing.T) {
 	var q queue
 	all := jobs(5)

@@ -17,6 +17,7 @@ const (
 	repliesRefused = 0 // then the states that refused
 	repliesAllowed = 1 // then the states as they were charged
 	repliesNumbers = 2 // then numbers, one of which says what was decided
+	repliesBefore  = 3 // if allowed; then the states as they were before
 )
 
 // notACount is the first number of a reply about a key that holds something else.
@@ -60,7 +61,7 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 	charges := r.Charges()
 	reply, rest, err := cutReply(reply, len(charges))
 	switch {
-	case err != nil || len(rest) > 0 || reply[0] > repliesNumbers:
+	case err != nil || len(rest) > 0 || reply[0] > repliesBefore:
 		return throttler.Decision{}, errReply
 	case reply[0] == repliesNumbers:
 		numbers := make([]int64, len(reply)/8)
@@ -69,7 +70,7 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 		}
 		return readNumbers(r, settles, numbers)
 	}
-	allowed, fit := reply[0] == repliesAllowed, true
+	allowed, fit := reply[0] != repliesRefused, true
 	d := throttler.NewDecision(r)
 	d.Allowed = allowed
 	all := d.Results()
@@ -82,7 +83,14 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 		if settles {
 			cost = 0 // it looks at what is left, and asks for nothing
 		}
-		fits, err := algorithm.ReadStored(states[2:size], c.Policy.Limits, cost, r.Now, allowed && cost > 0, results)
+		moment := algorithm.Uncharged
+		switch {
+		case reply[0] == repliesBefore:
+			moment = algorithm.BeforeCharge
+		case allowed && cost > 0:
+			moment = algorithm.AfterCharge
+		}
+		fits, err := algorithm.ReadStored(states[2:size], moment, c.Policy.Limits, cost, r.Now, results)
 		if err != nil {
 			return throttler.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
 		}

@@ -69,6 +69,7 @@ func FuzzReply(f *testing.F) {
 	f.Add(statesReply(repliesAllowed), false)
 	f.Add(statesReply(repliesRefused), true)
 	f.Add([]byte{repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, false)
+	f.Add([]byte{repliesBefore, 0, 0, 0, 0}, false)
 	f.Fuzz(func(t *testing.T, reply []byte, settles bool) {
 		d, err := readDecision(replied, settles, reply)
 		if err != nil {
@@ -110,6 +111,13 @@ func TestStatesReply(t *testing.T) {
 	got, err := readDecision(replied, false, statesReply(repliesAllowed))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+	}
+	none := []byte{repliesBefore}
+	for range replied.Charges() {
+		none = append(none, 0, 0)
+	}
+	if got, err := readDecision(replied, false, none); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("before: got  %+v, %v\nwant %+v", got, err, want)
 	}
 	good := statesReply(repliesAllowed)
 	for n := range len(good) {

@@ -24,7 +24,10 @@ func TestHistoriesWithRings(t *testing.T) {
 	t.Cleanup(func() {
 		lua.Decide, lua.DecideAt, decideScript, decideAtScript = decide, decideAt, script, scriptAt
 	})
-	lua.Decide, lua.DecideAt = withShortRings(t, lua.Decide), withShortRings(t, lua.DecideAt)
+	lua.Decide, lua.DecideAt = withShortRings(t, lua.Decide, [][2]string{
+		{"left >= 2560", "left >= 60"},
+		{"entries_in_all > 200", "entries_in_all > 2"},
+	}), withShortRings(t, lua.DecideAt, nil)
 	decideScript, decideAtScript = newScript(lua.Decide), newScript(lua.DecideAt)
 
 	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
@@ -103,13 +106,13 @@ func (m *moving) Settle(ctx context.Context, s throttler.Settlement) (throttler.
 	return m.SettleAt(ctx, s, p)
 }
 
-func withShortRings(t *testing.T, script string) string {
-	for _, change := range [][2]string{
+func withShortRings(t *testing.T, script string, more [][2]string) string {
+	for _, change := range append(more, [][2]string{
 		{"sizes_of_logs(records) <= 200", "sizes_of_logs(records) <= 2"},
-		{"'0', tostring(2560 - 1)", "'0', tostring(60 - 1)"},
+		{"'0', '2559'", "'0', '59'"},
 		{"#stored < 2560", "#stored < 60"},
 		{"math.floor(r.entries / 2) + 8", "2"},
-	} {
+	}...) {
 		if strings.Count(script, change[0]) != 1 {
 			t.Fatalf("the script does not have %q once", change[0])
 		}

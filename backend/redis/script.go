@@ -62,6 +62,7 @@ func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *jo
 }
 
 func (b *Backend) appendHead(buf []byte, now int64, op byte, charges []throttler.Charge) []byte {
+	buf = append(buf, 1) // it is made once; see flight.argsOf
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
 	for i := range charges {

@@ -152,7 +152,7 @@ func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, sett
 func TestUnknownKindOfLimit(t *testing.T) {
 	client := newClient(t, testserver.Redis(t).Addr)
 	for kind := range 256 {
-		packed := algorithm.AppendUint(nil, 6, t0.UnixMilli())
+		packed := algorithm.AppendUint([]byte{1}, 6, t0.UnixMilli())
 		packed = append(algorithm.AppendUint(packed, 4, 5000), 0, 1)
 		packed = append(algorithm.AppendUint(packed, 7, 1), 1)
 		packed = algorithm.AppendUint(append(packed, byte(kind)), 6, 1000)

@@ -9,12 +9,10 @@
 -- rewrites lie charges in proportion to the entries, so each charge pays for a
 -- constant part.
 --
--- Provides sliding_log. Uses MAX_LOG_COST of numbers.lua.
+-- Provides sliding_log.
 
 local function sliding_log()
   local FORM, RING_FORM = '>I1I6I4I7', '>I1I6I4I7I4I4' -- kind, window; entries, their sum; first, slots
-  local ENTRY, ENTRY_BYTES = '>I6I4', 10 -- instant, cost
-
   local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
 
   -- The bytes of n entries, from the i-th on; the oldest is the 0th.
