@@ -96,10 +96,6 @@ func (r *Request) Charges() []Charge {
 	return r.many
 }
 
-// isLone reports whether r, which is resolved, is about one charge in its key's own
-// partition.
-func (r *Request) isLone() bool { return r.many == nil && r.one[0].Partition == r.one[0].Key }
-
 // Settlement corrects the costs of an allowed decision. A decision that was never
 // taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
 // that charges the costs at Now, room or no room.

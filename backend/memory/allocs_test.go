@@ -10,7 +10,7 @@ import (
 )
 
 // A decision about one limit allocates its receipt, if there is something to give
-// back, and nothing else.
+// back and the decision leaves its caller's frame, and nothing else.
 func TestAllocations(t *testing.T) {
 	th := throttler.New(memorybackend.New(nil), nil)
 	for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.TokenBucket, throttler.LeakyBucket} {
