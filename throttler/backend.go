@@ -119,7 +119,7 @@ type Result struct {
 const NeverFits = -1
 
 // Remaining returns what is left of l, which r reports on.
-func (r *Result) Remaining(l *Limit) int64 { return max(l.Capacity()-r.Used, 0) }
+func (r *Result) Remaining(l *Limit) int64 { return max(l.capacity()-r.Used, 0) }
 
 // Mark names the window, or the point of a bucket, that a charge went to, for
 // Refund and Settle.

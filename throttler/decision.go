@@ -70,7 +70,20 @@ func (d *Decision) NumLimits() int { return len(d.Results()) }
 func (d *Decision) Limit(i int) (s Status) {
 	r := &d.Results()[i]
 	c, l := d.limit(i)
-	s.set(c, l, r)
+	// Field by field, and here: a function that sets s would move what d points to to
+	// the heap, and one that returns it would copy it once more.
+	s.Policy, s.Key, s.Cost, s.Limit = c.Policy, c.Key, c.Cost, *l
+	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
+	switch r.RetryAt {
+	case 0:
+	case NeverFits:
+		s.Refused, s.RetryAt = true, Never
+	default:
+		s.Refused, s.RetryAt = true, instant(r.RetryAt)
+	}
+	if r.StartAt != 0 {
+		s.StartAt = instant(r.StartAt)
+	}
 	return s
 }
 

@@ -37,23 +37,6 @@ type Status struct {
 	StartAt time.Time
 }
 
-// set makes s, the zero Status, what r says of l, a limit of c's policy. It writes
-// field by field, because most of what a Status costs is to be copied.
-func (s *Status) set(c *Charge, l *Limit, r *Result) {
-	s.Policy, s.Key, s.Cost = c.Policy, c.Key, c.Cost
-	s.Limit = *l
-	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
-	if r.RetryAt != 0 {
-		s.Refused, s.RetryAt = true, Never
-		if r.RetryAt != NeverFits {
-			s.RetryAt = instant(r.RetryAt)
-		}
-	}
-	if r.StartAt != 0 {
-		s.StartAt = instant(r.StartAt)
-	}
-}
-
 // BindsBefore reports whether s is to be reported, and not o, where there is room
 // for one only: see [Decision.Binding].
 func (s *Status) BindsBefore(o *Status) bool {
