@@ -55,9 +55,12 @@ type Backend interface {
 type WindowTaker interface {
 	Backend
 
-	// TakeWindow does what Take does with a charge of cost to key, if p is one
-	// FixedWindow, and returns what the Result says. If ok is false, it has done
-	// nothing, and Take is to decide.
+	// TakeWindow does what Take does with a charge of cost to key, if key has a
+	// window under p, which is one FixedWindow, and returns what the Result says. If
+	// ok is false, it has done nothing, and Take is to decide.
+	//
+	// It is asked before p is validated, because a window that is found under p's
+	// name, and has the length that p says, shows that they are valid. The rest is.
 	TakeWindow(now int64, p *Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
 
 	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which

@@ -70,22 +70,27 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 	if t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
 		return nil
 	}
-	var r Request
-	if err := resolve(&r, charges); err != nil {
-		return err
-	}
-	r.Now = t.now()
-	*d, err = t.backend.Take(ctx, r)
-	if err != nil {
-		*d = Decision{}
-	}
+	*d, err = t.takeRequest(ctx, charges)
 	return err
 }
 
+func (t *Throttler) takeRequest(ctx context.Context, charges []Charge) (Decision, error) {
+	var r Request
+	if err := resolve(&r, charges); err != nil {
+		return Decision{}, err
+	}
+	r.Now = t.now()
+	d, err := t.backend.Take(ctx, r)
+	if err != nil {
+		return Decision{}, err
+	}
+	return d, nil
+}
+
 // takeWindow makes d, a zero Decision, the one about c, if a WindowTaker can decide
-// about it.
+// about it. If not, it leaves anything in d.
 func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
-	if c.Policy == nil || !c.Policy.isPlain() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > MaxQuota {
+	if c.Policy == nil || !c.Policy.isWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > MaxQuota {
 		return false
 	}
 	// Field by field, and early: to copy what was just written waits for the writes.
