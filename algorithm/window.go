@@ -17,7 +17,7 @@ type Window struct {
 
 // IsOf reports whether w counts for l: whether l is a fixed window of that length.
 func (w *Window) IsOf(l *throttler.Limit) bool {
-	return l.Algorithm == throttler.FixedWindow && int64(l.Window/time.Millisecond) == w.Length && l.Aligned == w.Aligned
+	return l.Algorithm == throttler.FixedWindow && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
 }
 
 // Take decides, while w is open, as [Take] does about one charge of that cost, more

@@ -56,9 +56,12 @@ type Backend interface {
 type WindowTaker interface {
 	Backend
 
-	// TakeWindow does what Take does with a charge of cost to key, if p is one
-	// FixedWindow, and returns what the Result says. If ok is false, it has done
-	// nothing, and Take is to decide.
+	// TakeWindow does what Take does with a charge of cost to key, if key has a
+	// window under p, which is one FixedWindow, and returns what the Result says. If
+	// ok is false, it has done nothing, and Take is to decide.
+	//
+	// It is asked before p is validated, because a window that is found under p's
+	// name, and has the length that p says, shows that they are valid. The rest is.
 	TakeWindow(now int64, p *Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
 
 	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which
@@ -97,10 +100,6 @@ func (r *Request) Charges() []Charge {
 	return r.many
 }
 
-// isLone reports whether r, which is resolved, is about one charge in its key's own
-// partition.
-func (r *Request) isLone() bool { return r.many == nil && r.one[0].Partition == r.one[0].Key }
-
 // Settlement corrects the costs of an allowed decision. A decision that was never
 // taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
 // that charges the costs at Now, room or no room.
@@ -124,7 +123,7 @@ type Result struct {
 const NeverFits = -1
 
 // Remaining returns what is left of l, which r reports on.
-func (r *Result) Remaining(l *Limit) int64 { return max(l.Capacity()-r.Used, 0) }
+func (r *Result) Remaining(l *Limit) int64 { return max(l.capacity()-r.Used, 0) }
 
 // Mark names the window, or the point of a bucket, that a charge went to, for
 // Refund and Settle.

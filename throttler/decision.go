@@ -67,16 +67,35 @@ func (d *Decision) NumLimits() int { return len(d.Results()) }
 
 // Limit returns what the decision says of limit i, in the order of the charges
 // and of their policies' limits. It panics if i is not within NumLimits.
-func (d *Decision) Limit(i int) Status {
-	result, first := &d.Results()[i], 0
+func (d *Decision) Limit(i int) (s Status) {
+	r := &d.Results()[i]
+	c, l := d.limit(i)
+	// Field by field, and here: a function that sets s would move what d points to to
+	// the heap, and one that returns it would copy it once more.
+	s.Policy, s.Key, s.Cost, s.Limit = c.Policy, c.Key, c.Cost, *l
+	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
+	switch r.RetryAt {
+	case 0:
+	case NeverFits:
+		s.Refused, s.RetryAt = true, Never
+	default:
+		s.Refused, s.RetryAt = true, instant(r.RetryAt)
+	}
+	if r.StartAt != 0 {
+		s.StartAt = instant(r.StartAt)
+	}
+	return s
+}
+
+// limit returns limit i, and the charge whose policy has it.
+func (d *Decision) limit(i int) (*Charge, *Limit) {
 	charges := d.Charges()
 	for c := range charges {
-		charge := &charges[c]
-		if n := len(charge.Policy.Limits); i-first >= n {
-			first += n
-			continue
+		limits := charges[c].Policy.Limits
+		if i < len(limits) {
+			return &charges[c], &limits[i]
 		}
-		return statusOf(charge, &charge.Policy.Limits[i-first], result)
+		i -= len(limits)
 	}
 	panic("throttler: a decision has more results than limits")
 }
@@ -104,9 +123,13 @@ func (d *Decision) Binding() Status {
 
 // binding returns the index of the limit that Binding reports.
 func (d *Decision) binding() int {
-	binding, status := 0, Status{}
-	for i, s := range d.Limits() {
-		if i == 0 || s.BindsBefore(&status) {
+	n := d.NumLimits()
+	if n <= 1 {
+		return 0
+	}
+	binding, status := 0, d.Limit(0)
+	for i := 1; i < n; i++ {
+		if s := d.Limit(i); s.BindsBefore(&status) {
 			binding, status = i, s
 		}
 	}

@@ -50,7 +50,9 @@ type Limit struct {
 
 // Capacity returns the most units that can be taken at once: Quota, or what
 // Burst and MaxWait make of it for the two buckets.
-func (l Limit) Capacity() int64 {
+func (l Limit) Capacity() int64 { return l.capacity() }
+
+func (l *Limit) capacity() int64 {
 	capacity, a := l.Quota, l.Algorithm.traits()
 	if a.burst && l.Burst > 0 {
 		capacity = l.Burst

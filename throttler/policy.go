@@ -67,16 +67,23 @@ func (p *Policy) Validate() error {
 }
 
 // isPlain reports whether p is one fixed window without mistakes, in a third of the
-// time that it takes to look for all that could be wrong: every decision asks.
+// time that it takes to look for all that could be wrong: most policies are.
 func (p *Policy) isPlain() bool {
+	if !p.isWindow() {
+		return false
+	}
+	l := &p.Limits[0]
+	return l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
+}
+
+// isWindow reports whether p is one fixed window without mistakes, but for its name
+// and what a window's length can be.
+func (p *Policy) isWindow() bool {
 	if len(p.Limits) != 1 {
 		return false
 	}
 	l := &p.Limits[0]
-	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 &&
-		l.Quota >= 1 && l.Quota <= MaxQuota &&
-		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 &&
-		validName(p.Name)
+	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Quota >= 1 && l.Quota <= MaxQuota
 }
 
 func validName(name string) bool {

@@ -37,25 +37,6 @@ type Status struct {
 	StartAt time.Time
 }
 
-// statusOf returns what r says of l, a limit of c's policy.
-func statusOf(c *Charge, l *Limit, r *Result) Status {
-	s := Status{
-		Policy: c.Policy, Key: c.Key, Cost: c.Cost, Limit: *l,
-		Used: r.Used, Remaining: r.Remaining(l), ResetAt: instant(r.ResetAt), Refused: r.RetryAt != 0,
-	}
-	switch r.RetryAt {
-	case 0:
-	case NeverFits:
-		s.RetryAt = Never
-	default:
-		s.RetryAt = instant(r.RetryAt)
-	}
-	if r.StartAt != 0 {
-		s.StartAt = instant(r.StartAt)
-	}
-	return s
-}
-
 // BindsBefore reports whether s is to be reported, and not o, where there is room
 // for one only: see [Decision.Binding].
 func (s *Status) BindsBefore(o *Status) bool {

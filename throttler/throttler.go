@@ -53,32 +53,51 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // policy, add up: the decision has one charge of their sum. Errors wrap
 // [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
-	if t.observer != nil {
-		return t.observed(ctx, OpTake, charges)
+	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
+	if err = t.take(ctx, charges, &d); d.Allowed {
+		d.receipt = new(receipt)
 	}
-	r := &d.request
-	if err := resolve(r, charges); err != nil {
+	return d, err
+}
+
+// take makes d, a zero Decision, the one about charges. It does not read d: what it
+// gives to a backend would be moved to the heap, with d's receipt.
+func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (err error) {
+	if t.observer != nil {
+		*d, err = t.observed(ctx, OpTake, charges)
+		return err
+	}
+	if t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
+		return nil
+	}
+	*d, err = t.takeRequest(ctx, charges)
+	return err
+}
+
+func (t *Throttler) takeRequest(ctx context.Context, charges []Charge) (Decision, error) {
+	var r Request
+	if err := resolve(&r, charges); err != nil {
 		return Decision{}, err
 	}
 	r.Now = t.now()
-	if !t.takeWindow(ctx, &d) {
-		if d, err = t.backend.Take(ctx, d.request); err != nil {
-			return Decision{}, err
-		}
-	}
-	if d.Allowed {
-		d.receipt = new(receipt)
+	d, err := t.backend.Take(ctx, r)
+	if err != nil {
+		return Decision{}, err
 	}
 	return d, nil
 }
 
-// takeWindow makes the decision about d's request, if that is one for a WindowTaker.
-func (t *Throttler) takeWindow(ctx context.Context, d *Decision) bool {
-	if t.windows == nil || !d.request.isLone() || ctx.Err() != nil {
+// takeWindow makes d, a zero Decision, the one about c, if a WindowTaker can decide
+// about it. If not, it leaves anything in d.
+func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
+	if c.Policy == nil || !c.Policy.isWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > MaxQuota {
 		return false
 	}
-	c := &d.request.one[0]
-	used, resetAt, retryAt, ok := t.windows.TakeWindow(d.request.Now, c.Policy, c.Key, c.Cost)
+	// Field by field, and early: to copy what was just written waits for the writes.
+	r := &d.request
+	r.Now = t.now()
+	r.one[0].Policy, r.one[0].Key, r.one[0].Cost, r.one[0].Partition = c.Policy, c.Key, max(c.Cost, 1), c.Key
+	used, resetAt, retryAt, ok := t.windows.TakeWindow(r.Now, c.Policy, c.Key, max(c.Cost, 1))
 	if ok {
 		d.SetWindow(used, resetAt, retryAt)
 	}

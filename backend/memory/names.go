@@ -48,9 +48,13 @@ func nameHash(seed maphash.Seed, c *throttler.Charge, partition uint64) uint32 {
 	if c.Key != c.Partition {
 		h = bits.RotateLeft64(h, 29) ^ maphash.String(seed, c.Key)
 	}
+	return hashUnder(c.Policy.Name, h)
+}
+
+// hashUnder returns the hash of a name under policy, h that of the rest.
+func hashUnder(policy string, h uint64) uint32 {
 	// Policies are few, and not the clients' choice: some of their names will do.
-	name := c.Policy.Name
-	some := uint64(len(name))<<24 | uint64(name[0])<<16 | uint64(name[len(name)/2])<<8 | uint64(name[len(name)-1])
+	some := uint64(len(policy))<<24 | uint64(policy[0])<<16 | uint64(policy[len(policy)/2])<<8 | uint64(policy[len(policy)-1])
 	return uint32(((h ^ some) * 0x9e3779b97f4a7c15) >> 32)
 }
 

@@ -115,10 +115,13 @@ func (h *hot) setWindow(w *algorithm.Window) {
 	if w.Aligned {
 		shape |= 1
 	}
-	binary.LittleEndian.PutUint64(h.state[:], uint64(w.Used))
+	h.setUsed(w.Used)
 	binary.LittleEndian.PutUint64(h.state[8:], shape)
 	h.endsAt = w.ResetAt
 }
+
+// setUsed makes used the units of the window that is the state of h's entry.
+func (h *hot) setUsed(used int64) { binary.LittleEndian.PutUint64(h.state[:], uint64(used)) }
 
 // appendState appends the stored form of e's state to b.
 func (e entry) appendState(b []byte) []byte {

@@ -2,6 +2,7 @@ package memorybackend
 
 import (
 	"context"
+	"hash/maphash"
 
 	"github.com/weir-go/weir/throttler"
 )
@@ -10,39 +11,34 @@ import (
 // every take of most programs. It does what shard.take does, without what only other
 // takes need.
 func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
-	if len(p.Limits) != 1 || p.Limits[0].Algorithm != throttler.FixedWindow {
+	if len(p.Limits) != 1 || p.Name == "" || len(p.Name)+2 > nameHead || len(p.Name)+2+len(key) > maxName {
 		return 0, 0, 0, false
 	}
 	limit := &p.Limits[0]
-	c := &throttler.Charge{Policy: p, Key: key, Cost: cost, Partition: key}
-	if len(p.Name)+2 > nameHead || isLong(c) {
-		return 0, 0, 0, false
-	}
 	perUnit := allUsed / float32(limit.Quota) // before the lock: a division is slow
-	partition := partitionHash(b.seed, c)
-	hash := nameHash(b.seed, c, partition)
+	partition := maphash.String(b.seed, key)
+	hash := hashUnder(p.Name, partition)
 	s := b.shardAt(partition)
 	s.mu.Lock()
-	e := s.entries.lone(c, hash)
-	if e == nil || e.flags != isWindow || now < e.openedAt {
+	e := s.entries.lone(p.Name, key, hash)
+	if e == nil || e.flags != isWindow || now < e.openedAt || now >= e.endsAt {
 		s.mu.Unlock()
 		return 0, 0, 0, false
 	}
 	w := e.window()
-	if !w.IsOf(limit) || now >= w.ResetAt {
+	if !w.IsOf(limit) {
 		s.mu.Unlock()
 		return 0, 0, 0, false
 	}
 	retryAt = w.Take(limit.Quota, cost)
-	switch retryAt {
-	case 0:
-		e.setWindow(&w)
+	switch {
+	case retryAt == 0:
+		e.setUsed(w.Used)
 		e.used = allUsed
 		if w.Used < limit.Quota {
 			e.used = usedPart(float32(w.Used) * perUnit)
 		}
-	case throttler.NeverFits:
-	default:
+	case retryAt != throttler.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
 		e.used = allUsed
 	}
 	s.mu.Unlock()
@@ -67,9 +63,9 @@ func (b *Backend) takeLone(ctx context.Context, r *throttler.Request) (d throttl
 	return d, ok
 }
 
-// lone returns the hot half of c's entry, or nil. c's partition is its key, and the
-// policy's name fits in that half.
-func (t *table) lone(c *throttler.Charge, hash uint32) *hot {
+// lone returns the hot half of the entry of key's count under policy, or nil. The
+// partition is the key, and policy fits in that half.
+func (t *table) lone(policy, key string, hash uint32) *hot {
 	if len(t.cells) == 0 {
 		return nil
 	}
@@ -80,20 +76,19 @@ func (t *table) lone(c *throttler.Charge, hash uint32) *hot {
 			return nil
 		}
 		if uint32(cell>>32) == hash {
-			if e := t.at(uint32(cell) - 1); e.isOf(c) {
+			if e := t.at(uint32(cell) - 1); e.isOf(policy, key) {
 				return e.hot
 			}
 		}
 	}
 }
 
-// isOf reports whether e has the name of c: see appendName.
-func (e entry) isOf(c *throttler.Charge) bool {
-	policy := len(c.Policy.Name)
-	key := 1 + policy + 1 // where the key begins
-	inHead := min(len(c.Key), nameHead-key)
+// isOf reports whether e has the name of key's count under policy: see appendName.
+func (e entry) isOf(policy, key string) bool {
 	name := &e.hot.name
-	return int(e.nameLen) == key+len(c.Key) && int(name[0]) == policy && name[policy+1] == tagKey &&
-		string(name[1:policy+1]) == c.Policy.Name && string(name[key:key+inHead]) == c.Key[:inHead] &&
-		(inHead == len(c.Key) || string(e.cold.name[:len(c.Key)-inHead]) == c.Key[inHead:])
+	keyAt := 1 + len(policy) + 1
+	inHead := min(len(key), nameHead-keyAt)
+	return int(e.nameLen) == keyAt+len(key) && int(name[0]) == len(policy) && name[keyAt-1] == tagKey &&
+		string(name[1:keyAt-1]) == policy && string(name[keyAt:keyAt+inHead]) == key[:inHead] &&
+		(inHead == len(key) || string(e.cold.name[:len(key)-inHead]) == key[inHead:])
 }

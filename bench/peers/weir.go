@@ -122,19 +122,26 @@ func weirBackend(c Config) (throttler.Backend, func(), error) {
 
 // weirLimiter decides under one policy, or under two together.
 func weirLimiter(t *throttler.Throttler, closeAll func(), policies ...*throttler.Policy) *Limiter {
-	l := &Limiter{Close: closeAll}
+	w := &weirTaker{t, policies}
 	if len(policies) == 1 {
-		policy := policies[0]
-		l.Take = func(ctx context.Context, key string) (bool, error) {
-			d, err := t.Take(ctx, policy.Charge(key))
-			return d.Allowed, err
-		}
-		return l
+		return &Limiter{Take: w.takeOne, Close: closeAll}
 	}
-	one, other := policies[0], policies[1]
-	l.Take = func(ctx context.Context, key string) (bool, error) {
-		d, err := t.Take(ctx, one.Charge(key), other.Charge(key))
-		return d.Allowed, err
-	}
-	return l
+	return &Limiter{Take: w.takeTwo, Close: closeAll}
+}
+
+// weirTaker has methods, and no closures, because the compiler does not inline Take,
+// as it does for a user, into the closures of a function that is itself inlined.
+type weirTaker struct {
+	throttler *throttler.Throttler
+	policies  []*throttler.Policy
+}
+
+func (w *weirTaker) takeOne(ctx context.Context, key string) (allowed bool, err error) {
+	d, err := w.throttler.Take(ctx, w.policies[0].Charge(key))
+	return d.Allowed, err
+}
+
+func (w *weirTaker) takeTwo(ctx context.Context, key string) (allowed bool, err error) {
+	d, err := w.throttler.Take(ctx, w.policies[0].Charge(key), w.policies[1].Charge(key))
+	return d.Allowed, err
 }
