@@ -1,6 +1,8 @@
 package algorithm
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // bucket is both buckets: the generic cell rate algorithm. It keeps one instant,
 // at which the bucket is drained. A charge of cost moves it cost * window / quota
@@ -53,13 +55,13 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	}
 	r.quota, r.chargedAt = l.quota, now
 	r.forward(l, cost)
-	c.mark = throttler.Mark{At: r.at, Fraction: r.fraction}
+	c.mark = driver.Mark{At: r.at, Fraction: r.fraction}
 	return c
 }
 
 // Where the charge began is where cost less ends.
 func (k bucket) lastCharge(r *record, cost int64) charged {
-	c := charged{mark: throttler.Mark{At: r.at, Fraction: r.fraction}}
+	c := charged{mark: driver.Mark{At: r.at, Fraction: r.fraction}}
 	if k.queue {
 		began := *r
 		began.back(mulDiv(cost, r.window, r.quota))
@@ -191,7 +193,7 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 // bucket empty. A place in a queue is lost.
 func (k bucket) giveBackJoined(r *record, c settled, now int64) {
 	ahead, rest := mulDiv(c.charged, r.window, r.quota)
-	c.mark = throttler.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
+	c.mark = driver.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
 	if !k.queue && k.resetAt(r, now) > now && c.mark.At >= now {
 		r.refill(c, now)
 	}

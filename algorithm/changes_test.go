@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // changed is a key whose policy has two forms, which processes of both kinds run
@@ -19,8 +20,8 @@ type changed struct {
 	charged [2]bool // the form was; else it counts what it adopts
 }
 
-func (c *changed) look(form int, cost, now int64) (bool, []throttler.Result) {
-	results := make([]throttler.Result, len(c.forms[form]))
+func (c *changed) look(form int, cost, now int64) (bool, []driver.Result) {
+	results := make([]driver.Result, len(c.forms[form]))
 	fits := c.state.Evaluate(c.forms[form], cost, now, results)
 	return fits, results
 }
@@ -31,7 +32,7 @@ func (c *changed) used(form int, now int64) int64 {
 }
 
 // take is a take as a store makes it: what is kept goes through its stored form.
-func (c *changed) take(form int, cost, now int64) (bool, []throttler.Result) {
+func (c *changed) take(form int, cost, now int64) (bool, []driver.Result) {
 	allowed, r := take(&c.state, c.forms[form], cost, now)
 	state, err := algorithm.Parse(c.state.Append(nil))
 	if err != nil {
@@ -42,12 +43,12 @@ func (c *changed) take(form int, cost, now int64) (bool, []throttler.Result) {
 	return allowed, r
 }
 
-func (c *changed) refund(form int, cost, takenAt, now int64, r []throttler.Result) {
-	marks := make([]throttler.Mark, len(r))
+func (c *changed) refund(form int, cost, takenAt, now int64, r []driver.Result) {
+	marks := make([]driver.Mark, len(r))
 	for i := range r {
 		marks[i] = r[i].Mark
 	}
-	results := make([]throttler.Result, len(r))
+	results := make([]driver.Result, len(r))
 	c.state.Settle(c.forms[form], algorithm.Settlement{TakenAt: takenAt, Marks: marks, Charged: cost}, now, results)
 }
 
@@ -108,7 +109,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 		type charge struct {
 			form     int
 			cost, at int64
-			results  []throttler.Result
+			results  []driver.Result
 		}
 		var charges []charge
 		for range 30 {
@@ -169,7 +170,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 	}
 }
 
-func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r throttler.Result) {
+func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bound int64, r driver.Result) {
 	c.t.Helper()
 	if r.RetryAt <= now || r.RetryAt-now > bound {
 		c.t.Fatalf("%v at %d: form %d is to retry at %d, later than either window", forms, now, form, r.RetryAt)

@@ -1,14 +1,17 @@
 package algorithm
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // The executor: decisions about several charges, by the states of their counts.
 // states[i] belongs to charge i. The caller holds whatever locks guard the states.
 
 // Evaluate returns the decision about r, and charges nothing. A nil state is a count
 // that was never charged.
-func Evaluate(r throttler.Request, states []*State) throttler.Decision {
-	d := throttler.NewDecision(r)
+func Evaluate(r driver.Request, states []*State) driver.Decision {
+	d := driver.NewDecision(r)
 	d.Allowed = true
 	var none State
 	charges, results := r.Charges(), d.Results()
@@ -27,8 +30,8 @@ func Evaluate(r throttler.Request, states []*State) throttler.Decision {
 // Charge carries out d, an allowed decision that Evaluate returned: it charges the
 // states, none of which may be nil, and makes d report them as they are then. It
 // is separate from Evaluate so that a store can make room between the two.
-func Charge(d *throttler.Decision, states []*State) {
-	r := d.Request()
+func Charge(d *driver.Decision, states []*State) {
+	r := d.Request
 	charges, results := r.Charges(), d.Results()
 	for i := range charges {
 		c := &charges[i]
@@ -40,7 +43,7 @@ func Charge(d *throttler.Decision, states []*State) {
 
 // Take returns the decision about r and, if it is allowed, charges the states,
 // none of which may be nil.
-func Take(r throttler.Request, states []*State) throttler.Decision {
+func Take(r driver.Request, states []*State) driver.Decision {
 	d := Evaluate(r, states)
 	if d.Allowed {
 		Charge(&d, states)
@@ -49,16 +52,16 @@ func Take(r throttler.Request, states []*State) throttler.Decision {
 }
 
 // Settle carries out s on the states, none of which may be nil.
-func Settle(s throttler.Settlement, states []*State) throttler.Decision {
-	r := s.Charged.Request()
+func Settle(s driver.Settlement, states []*State) driver.Decision {
+	r := s.Charged.Request
 	takenAt := r.Now
 	r.Now = s.Now
-	d := throttler.NewDecision(r)
+	d := driver.NewDecision(r)
 	d.Allowed = true
 	charges, results := r.Charges(), d.Results()
 	for i := range charges {
 		c := &charges[i]
-		var marks [throttler.MaxLimits]throttler.Mark
+		var marks [quota.MaxLimits]driver.Mark
 		for j, result := range s.Charged.ResultsOf(i) {
 			marks[j] = result.Mark
 		}

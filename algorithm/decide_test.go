@@ -5,25 +5,27 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // chain is two charges of two limits each, whose second has room for two more.
-func chain() (throttler.Request, []*algorithm.State) {
+func chain() (driver.Request, []*algorithm.State) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Minute}, {Quota: 9, Window: time.Hour, Algorithm: throttler.TokenBucket}}}
 	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute, Algorithm: throttler.SlidingWindow}, {Quota: 2, Window: time.Second, Algorithm: throttler.SlidingLog}}}
-	return throttler.NewRequest(time.UnixMilli(day).UTC().UnixMilli(), org.Charge("acme"), user.Charge("alice")),
+	return driver.NewRequest(time.UnixMilli(day).UTC().UnixMilli(), org.Charge("acme"), user.Charge("alice")),
 		[]*algorithm.State{new(algorithm.State), new(algorithm.State)}
 }
 
-func wantUsed(t *testing.T, d throttler.Decision, allowed bool, used ...int64) {
+func wantUsed(t *testing.T, d driver.Decision, allowed bool, used ...int64) {
 	t.Helper()
-	if d.Allowed != allowed || d.NumLimits() != len(used) {
+	if d.Allowed != allowed || len(d.Results()) != len(used) {
 		t.Fatalf("%+v; want allowed %v and %d limits", d, allowed, len(used))
 	}
 	for i := range used {
-		if d.Limit(i).Used != used[i] {
-			t.Errorf("limit %d: used %d, want %d", i, d.Limit(i).Used, used[i])
+		if d.Results()[i].Used != used[i] {
+			t.Errorf("limit %d: used %d, want %d", i, d.Results()[i].Used, used[i])
 		}
 	}
 }
@@ -36,10 +38,10 @@ func TestDecisionsAreAllOrNothing(t *testing.T) {
 	wantUsed(t, algorithm.Take(r, states), true, 2, 2, 2, 2)
 	refused := algorithm.Take(r, states)
 	wantUsed(t, refused, false, 2, 2, 2, 2)
-	if s := refused.ResultsOf(1); len(s) != 2 || s[0].RetryAt != 0 || s[1].RetryAt == 0 || refused.Limit(3).Key != "alice" {
+	if s := refused.ResultsOf(1); len(s) != 2 || s[0].RetryAt != 0 || s[1].RetryAt == 0 {
 		t.Errorf("alice's limits: %+v; want her second one to refuse", s)
 	}
-	settled := algorithm.Settle(throttler.Settlement{Now: r.Now, Charged: first, Costs: []int64{0, 4}}, states)
+	settled := algorithm.Settle(driver.Settlement{Now: r.Now, Charged: first, Costs: []int64{0, 4}}, states)
 	wantUsed(t, settled, true, 1, 1, 5, 5)
 }
 
@@ -53,7 +55,7 @@ func TestDecisionAllocatesItsStatuses(t *testing.T) {
 	}
 	algorithm.Take(r, states)
 	if n := testing.AllocsPerRun(100, func() {
-		var some [throttler.MaxCharges]*algorithm.State
+		var some [quota.MaxCharges]*algorithm.State
 		copy(some[:], states)
 		algorithm.Take(r, some[:len(states)])
 	}); n != 1 {

@@ -1,6 +1,8 @@
 package algorithm
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // fixedWindow keeps a count and the window's reset-at, which is set when the
 // window opens and never again.
@@ -23,11 +25,11 @@ func (f fixedWindow) charge(r *record, l limit, cost, now int64) charged {
 	} else {
 		r.at, r.count = f.opensUntil(l.window, now), cost
 	}
-	return charged{mark: throttler.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.at}}
 }
 
 func (fixedWindow) lastCharge(r *record, _ int64) charged {
-	return charged{mark: throttler.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.at}}
 }
 
 // opensUntil returns the reset-at of a window that opens at now.

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // kind says how a record counts. Kinds are stored, as a state's first byte or,
@@ -16,7 +17,7 @@ type kind uint8
 // its counter, and a line here. The Redis scripts have the same table, in
 // lua/kinds.lua, by the same numbers.
 var kinds = [...]struct {
-	algorithm throttler.Algorithm
+	algorithm quota.Algorithm
 	aligned   bool // the Limit is
 	counter   counter
 
@@ -30,12 +31,12 @@ var kinds = [...]struct {
 
 	queue bool // charges have starts
 }{
-	1: {algorithm: throttler.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
-	2: {algorithm: throttler.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
-	3: {algorithm: throttler.SlidingWindow, counter: slidingWindow{}},
-	4: {algorithm: throttler.SlidingLog, counter: slidingLog{}},
-	5: {algorithm: throttler.TokenBucket, counter: bucket{}},
-	6: {algorithm: throttler.LeakyBucket, counter: bucket{queue: true}, queue: true},
+	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
+	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
+	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}},
+	4: {algorithm: quota.SlidingLog, counter: slidingLog{}},
+	5: {algorithm: quota.TokenBucket, counter: bucket{}},
+	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, queue: true},
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -91,13 +92,13 @@ type counter interface {
 
 // charged is what a charge is reported with.
 type charged struct {
-	mark    throttler.Mark
+	mark    driver.Mark
 	startAt int64 // of a queue, else 0
 }
 
 // settled is a charge whose real cost is known, and is no more than was charged.
 type settled struct {
-	mark          throttler.Mark
+	mark          driver.Mark
 	takenAt       int64
 	charged, cost int64
 }
@@ -127,8 +128,8 @@ var kindsByAlgorithm = func() (all [256][2]kind) {
 }()
 
 // kindOf returns the kind of records under l. It panics if there is none:
-// [throttler.Policy.Validate] lets no such limit through.
-func kindOf(l *throttler.Limit) kind {
+// [quota.Policy.Validate] lets no such limit through.
+func kindOf(l *quota.Limit) kind {
 	aligned := 0
 	if l.Aligned {
 		aligned = 1
@@ -142,11 +143,11 @@ func kindOf(l *throttler.Limit) kind {
 
 // Lifetime returns how long a charge under l counts at most, if l is not in debt
 // and its policy does not change.
-func Lifetime(l throttler.Limit) time.Duration {
+func Lifetime(l quota.Limit) time.Duration {
 	n := limitOf(&l)
 	return time.Duration(min(n.kind.counter().lifetime(n), maxLifetime)) * time.Millisecond
 }
 
 // maxLifetime, in ms, is more than any limit needs: two windows, or the time that
 // a burst needs to drain.
-const maxLifetime = float64(2 * throttler.MaxWindow / time.Millisecond)
+const maxLifetime = float64(2 * quota.MaxWindow / time.Millisecond)

@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
 func TestEveryAlgorithmIsCounted(t *testing.T) {
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		if l := (throttler.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).known() {
 			t.Errorf("nothing counts a %v", a)
 		}
@@ -134,7 +135,7 @@ func TestLifetime(t *testing.T) {
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingWindow}, 2 * time.Minute},
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingLog}, time.Minute},
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 30}, 3 * time.Minute},
-		{throttler.Limit{Quota: 1, Window: throttler.MaxWindow, Algorithm: throttler.LeakyBucket}, throttler.MaxWindow},
+		{throttler.Limit{Quota: 1, Window: quota.MaxWindow, Algorithm: throttler.LeakyBucket}, quota.MaxWindow},
 	} {
 		if got := Lifetime(test.limit); got != test.want {
 			t.Errorf("%v: %v, want %v", test.limit, got, test.want)

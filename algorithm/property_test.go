@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
@@ -22,7 +24,7 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(s, 0))
 }
 
-var algorithms = throttler.Algorithms()
+var algorithms = quota.Algorithms()
 
 // randomLimit returns a valid limit, small ones and extreme ones.
 func randomLimit(rng *rand.Rand, a throttler.Algorithm) throttler.Limit {
@@ -60,13 +62,13 @@ func TestClosedForms(t *testing.T) {
 		capacity := limits[0].Capacity()
 		var s algorithm.State
 		now := int64(day) + rng.Int64N(1e9)
-		at := func(now int64) throttler.Result {
-			var r [1]throttler.Result
+		at := func(now int64) driver.Result {
+			var r [1]driver.Result
 			s.Evaluate(limits, 0, now, r[:])
 			return r[0]
 		}
 		fits := func(cost, now int64) bool {
-			var r [1]throttler.Result
+			var r [1]driver.Result
 			return s.Evaluate(limits, cost, now, r[:])
 		}
 		for range 6 {
@@ -177,14 +179,14 @@ func TestRefundUndoesACharge(t *testing.T) {
 			take(&s, limits, 1+rng.Int64N(limits[0].Capacity()), now)
 			now += rng.Int64N(limits[0].Window.Milliseconds() + 1)
 		}
-		var before, after [1]throttler.Result
+		var before, after [1]driver.Result
 		s.Evaluate(limits, 0, now, before[:])
 		cost := 1 + rng.Int64N(limits[0].Capacity())
 		allowed, r := take(&s, limits, cost, now)
 		if !allowed {
 			continue
 		}
-		s.Settle(limits, algorithm.Settlement{TakenAt: now, Marks: []throttler.Mark{r[0].Mark}, Charged: cost}, now, after[:])
+		s.Settle(limits, algorithm.Settlement{TakenAt: now, Marks: []driver.Mark{r[0].Mark}, Charged: cost}, now, after[:])
 		want := before[0].Used
 		if start := r[0].StartAt; start != 0 && start <= now {
 			want = max(want, 1) // a queue keeps the place of what has started
@@ -213,7 +215,7 @@ func TestStoredForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, got := make([]throttler.Result, len(limits)), make([]throttler.Result, len(limits))
+		want, got := make([]driver.Result, len(limits)), make([]driver.Result, len(limits))
 		s.Evaluate(limits, 1, now, want)
 		parsed.Evaluate(limits, 1, now, got)
 		for i := range want {
@@ -251,7 +253,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		results := make([]throttler.Result, len(limits))
+		results := make([]driver.Result, len(limits))
 		s.Evaluate(limits, 1, day, results)
 		s.Charge(limits, 1, day, results)
 		if _, err := algorithm.Parse(s.Append(nil)); err != nil {

@@ -6,13 +6,14 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 const day = 1_900_000_800_000 // ms, a multiple of a day
 
 // take looks and, if it fits, charges.
-func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []throttler.Result) {
-	results := make([]throttler.Result, len(limits))
+func take(s *algorithm.State, limits []throttler.Limit, cost, now int64) (bool, []driver.Result) {
+	results := make([]driver.Result, len(limits))
 	if !s.Evaluate(limits, cost, now, results) {
 		return false, results
 	}

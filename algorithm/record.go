@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // Margin is how long stores keep a state beyond its reset time unless their
@@ -14,10 +14,10 @@ const Margin = 10 * time.Second
 // Largest values that are stored; what would exceed them stays there. The Redis
 // scripts have the same constants.
 const (
-	maxCount   = throttler.MaxQuota
-	maxLogCost = 1<<32 - 1               // of one log entry
-	maxInstant = 253402300799000         // throttler.Never in ms: it fits six bytes
-	maxRecords = 2 * throttler.MaxLimits // of a state: the limits of one policy, and as many left over
+	maxCount   = quota.MaxQuota
+	maxLogCost = 1<<32 - 1           // of one log entry
+	maxInstant = 253402300799000     // throttler.Never in ms: it fits six bytes
+	maxRecords = 2 * quota.MaxLimits // of a state: the limits of one policy, and as many left over
 )
 
 // record is what one limit keeps. It is named by kind and window, not by its
@@ -53,7 +53,7 @@ type record struct {
 	endsAt int64
 }
 
-// limit is a throttler.Limit in the numbers that the algorithms use.
+// limit is a quota.Limit in the numbers that the algorithms use.
 type limit struct {
 	kind     kind
 	window   int64
@@ -61,7 +61,7 @@ type limit struct {
 	capacity int64
 }
 
-func limitOf(l *throttler.Limit) limit {
+func limitOf(l *quota.Limit) limit {
 	return limit{kind: kindOf(l), window: int64(l.Window / time.Millisecond), quota: l.Quota, capacity: l.Capacity()}
 }
 

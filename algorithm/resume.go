@@ -1,19 +1,22 @@
 package algorithm
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // Resume returns a state that counts what reported says of limits at now: Used until
 // ResetAt. It is for a store that knows of a count only what a decision said about it.
 // What a result does not say, when the units were charged, is taken to be now: a
 // sliding window or log counts them up to a window longer, never shorter.
-func Resume(limits []throttler.Limit, now int64, reported []throttler.Result) State {
+func Resume(limits []quota.Limit, now int64, reported []driver.Result) State {
 	s := State{records: make([]record, len(limits))}
 	for i := range limits {
 		l, r := limitOf(&limits[i]), &s.records[i]
 		r.kind, r.window = l.kind, l.window
 		switch used, resetAt := reported[i].Used, reported[i].ResetAt; {
 		case resetAt <= now:
-		case kinds[l.kind].algorithm == throttler.FixedWindow:
+		case kinds[l.kind].algorithm == quota.FixedWindow:
 			r.at, r.count = resetAt, used
 		case used > 0:
 			l.kind.counter().charge(r, l, used, now)

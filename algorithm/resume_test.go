@@ -5,14 +5,16 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // TestResumeCountsNoLess charges states at random times, and compares each with the
 // state that Resume makes of its results, then and later.
 func TestResumeCountsNoLess(t *testing.T) {
 	const start = 1_900_000_000_123
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		for _, burst := range []int64{0, 25} {
 			limit := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: a}
 			if a == throttler.TokenBucket || a == throttler.LeakyBucket {
@@ -20,14 +22,14 @@ func TestResumeCountsNoLess(t *testing.T) {
 			}
 			limits := []throttler.Limit{limit}
 			var s algorithm.State
-			result := make([]throttler.Result, 1)
+			result := make([]driver.Result, 1)
 			for now := int64(start); now < start+60_000; now += 1_700 {
 				if s.Evaluate(limits, 3, now, result) {
 					s.Charge(limits, 3, now, result)
 				}
 				s.Evaluate(limits, 0, now, result)
 				said := result[0]
-				resumed := algorithm.Resume(limits, now, []throttler.Result{said})
+				resumed := algorithm.Resume(limits, now, []driver.Result{said})
 				for later := now; later < now+25_000; later += 311 {
 					s.Evaluate(limits, 0, later, result)
 					want := result[0].Used
@@ -46,8 +48,8 @@ func TestResumeCountsNoLess(t *testing.T) {
 func TestResumeKeepsLimitsApart(t *testing.T) {
 	const now = 1_900_000_000_000
 	limits := []throttler.Limit{{Quota: 20, Window: time.Minute}, {Quota: 5, Window: 3 * time.Second}}
-	s := algorithm.Resume(limits, now, []throttler.Result{{Used: 15, ResetAt: now + 30_000}, {Used: 0, ResetAt: now}})
-	results := make([]throttler.Result, 2)
+	s := algorithm.Resume(limits, now, []driver.Result{{Used: 15, ResetAt: now + 30_000}, {Used: 0, ResetAt: now}})
+	results := make([]driver.Result, 2)
 	if !s.Evaluate(limits, 5, now, results) || results[0].Used != 15 || results[0].ResetAt != now+30_000 || results[1].Used != 0 {
 		t.Errorf("got %+v, want 15 used until +30s, and none of the second", results)
 	}

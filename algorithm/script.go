@@ -6,14 +6,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What the Redis scripts get of a limit, and reply about it; lua/decide.lua reads
 // the one and writes the other.
 
 // AppendLimit appends l as scripts read it: 1 kind, 6 window, 7 quota, 7 capacity.
-func AppendLimit(b []byte, l *throttler.Limit) []byte {
+func AppendLimit(b []byte, l *quota.Limit) []byte {
 	n := limitOf(l)
 	b = append(b, byte(n.kind))
 	b = AppendUint(b, windowBytes, n.window)
@@ -34,7 +35,7 @@ const (
 // form of a state that was stored at that moment of a decision at now about cost.
 // It reports whether cost fits, and fails if b is not what a script replies: a proxy,
 // or a script that is not ours, may answer anything.
-func ReadStored(b []byte, moment Moment, limits []throttler.Limit, cost, now int64, results []throttler.Result) (fits bool, err error) {
+func ReadStored(b []byte, moment Moment, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
 	s := states.Get().(*State)
 	defer states.Put(s)
 	if err := s.Load(b); err != nil {
@@ -61,36 +62,36 @@ var states = sync.Pool{New: func() any { return new(State) }}
 // CutResult returns what a script's reply in numbers begins with, the result for l of
 // a decision at now about cost, and the rest of the reply. It fails if no script
 // replies this.
-func CutResult(l *throttler.Limit, cost, now int64, reply []int64) (throttler.Result, []int64, error) {
+func CutResult(l *quota.Limit, cost, now int64, reply []int64) (driver.Result, []int64, error) {
 	size := 6
 	if kinds[kindOf(l)].markIsResetAt {
 		size = 3
 	}
 	if len(reply) < size {
-		return throttler.Result{}, nil, errors.New("the reply is too short")
+		return driver.Result{}, nil, errors.New("the reply is too short")
 	}
-	r := throttler.Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
+	r := driver.Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
 	if size == 3 {
 		r.Mark.At = r.ResetAt
 	} else {
 		r.StartAt = reply[3]
-		r.Mark = throttler.Mark{At: reply[4], Fraction: reply[5]}
+		r.Mark = driver.Mark{At: reply[4], Fraction: reply[5]}
 	}
 	if err := plausible(l, cost, now, &r); err != nil {
-		return throttler.Result{}, nil, err
+		return driver.Result{}, nil, err
 	}
 	return r, reply[size:], nil
 }
 
 // plausible returns an error if no decision at now about cost has the result r.
-func plausible(l *throttler.Limit, cost, now int64, r *throttler.Result) error {
+func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 	isInstant := func(at int64) bool { return at >= now && at <= max(now, maxInstant)+maxWindow }
 	switch {
 	case r.Used < 0 || r.Used > maxCount:
 		return fmt.Errorf("used is %d", r.Used)
 	case !isInstant(r.ResetAt):
 		return fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
-	case r.RetryAt != 0 && (r.RetryAt == throttler.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < throttler.NeverFits:
+	case r.RetryAt != 0 && (r.RetryAt == driver.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < driver.NeverFits:
 		return fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
 	case r.StartAt != 0 && (!kinds[kindOf(l)].queue || !isInstant(r.StartAt)):
 		return fmt.Errorf("start at is %d, at %d", r.StartAt, now)
@@ -100,4 +101,4 @@ func plausible(l *throttler.Limit, cost, now int64, r *throttler.Result) error {
 	return nil
 }
 
-const maxWindow = int64(throttler.MaxWindow / time.Millisecond)
+const maxWindow = int64(quota.MaxWindow / time.Millisecond)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A state that was loaded into the memory of another one is as it was stored, and
@@ -21,7 +22,7 @@ func TestLoadReusesMemory(t *testing.T) {
 			limits[i] = randomLimit(rng, algorithms[rng.IntN(len(algorithms))])
 		}
 		now := 1 + rng.Int64N(1<<40)
-		results := make([]throttler.Result, len(limits))
+		results := make([]driver.Result, len(limits))
 		for range rng.IntN(5) {
 			s.Charge(limits, 1+rng.Int64N(3), now, results)
 			now += rng.Int64N(10)
@@ -50,7 +51,7 @@ func TestCoarsen(t *testing.T) {
 		quota := 40 + rng.Int64N(200)
 		limits := []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.SlidingLog}}
 		var exact, coarse algorithm.State
-		var want, got [1]throttler.Result
+		var want, got [1]driver.Result
 		now := int64(1e12)
 		for range 400 {
 			now += rng.Int64N(20)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // slidingLog keeps every charge's instant. A charge counts while now is less than
@@ -56,19 +56,19 @@ func (s slidingLog) charge(r *record, _ limit, cost, now int64) charged {
 	if last < 0 || r.log[last].at < now {
 		r.log = append(r.log, entry{at: now, cost: cost})
 		r.count += cost
-		return charged{mark: throttler.Mark{At: now}}
+		return charged{mark: driver.Mark{At: now}}
 	}
 	before := r.log[last].cost
 	r.log[last].cost = min(before+cost, maxLogCost)
 	r.count += r.log[last].cost - before
-	return charged{mark: throttler.Mark{At: r.log[last].at}}
+	return charged{mark: driver.Mark{At: r.log[last].at}}
 }
 
 func (slidingLog) lastCharge(r *record, _ int64) charged {
 	if len(r.log) == 0 {
 		return charged{}
 	}
-	return charged{mark: throttler.Mark{At: r.log[len(r.log)-1].at}}
+	return charged{mark: driver.Mark{At: r.log[len(r.log)-1].at}}
 }
 
 func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) bool {

@@ -1,6 +1,8 @@
 package algorithm
 
-import "github.com/weir-go/weir/throttler"
+import (
+	"github.com/weir-go/weir/throttler/driver"
+)
 
 // slidingWindow keeps the counts of two adjacent windows, which begin on multiples
 // of the window since the epoch or, where the window was changed, since the record
@@ -60,11 +62,11 @@ func (s slidingWindow) retryAt(r *record, l limit, cost, now int64) int64 {
 func (s slidingWindow) charge(r *record, _ limit, cost, now int64) charged {
 	start, _, current, previous := s.moved(r, now)
 	r.at, r.count, r.previous = start, addCount(current, cost), previous
-	return charged{mark: throttler.Mark{At: start}}
+	return charged{mark: driver.Mark{At: start}}
 }
 
 func (slidingWindow) lastCharge(r *record, _ int64) charged {
-	return charged{mark: throttler.Mark{At: r.at}}
+	return charged{mark: driver.Mark{At: r.at}}
 }
 
 func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {

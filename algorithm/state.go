@@ -3,7 +3,8 @@ package algorithm
 import (
 	"slices"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // State is what one (policy, key) keeps: a record for each limit that was
@@ -13,18 +14,18 @@ type State struct{ records []record }
 
 // Evaluate writes a result for each of limits, charging nothing, and reports
 // whether cost fits them all. results must be as long as limits.
-func (s *State) Evaluate(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
+func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver.Result) bool {
 	fits := true
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := s.under(l)
-		results[i] = throttler.Result{ResetAt: now}
+		results[i] = driver.Result{ResetAt: now}
 		if r != nil {
 			results[i] = resultOf(r, l, now)
 		}
 		if cost > l.capacity-results[i].Used {
 			fits = false
-			results[i].RetryAt = throttler.NeverFits
+			results[i].RetryAt = driver.NeverFits
 			if cost <= l.capacity {
 				results[i].RetryAt = l.kind.counter().retryAt(r, l, cost, now)
 			}
@@ -33,14 +34,14 @@ func (s *State) Evaluate(limits []throttler.Limit, cost, now int64, results []th
 	return fits
 }
 
-func resultOf(r *record, l limit, now int64) throttler.Result {
+func resultOf(r *record, l limit, now int64) driver.Result {
 	counter := l.kind.counter()
-	return throttler.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
+	return driver.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
 }
 
 // Charge adds cost to every limit, room or no room: Evaluate first. Records of other
 // policies that live are charged as well. A cost of 0 changes nothing.
-func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []throttler.Result) {
+func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if cost == 0 {
 		s.Evaluate(limits, 0, now, results)
 		return
@@ -66,7 +67,7 @@ func (s *State) Charge(limits []throttler.Limit, cost, now int64, results []thro
 
 // charged writes the results that Charge wrote, of a charge of cost at now that was the
 // last. It reports whether s can be what that charge left.
-func (s *State) charged(limits []throttler.Limit, cost, now int64, results []throttler.Result) bool {
+func (s *State) charged(limits []quota.Limit, cost, now int64, results []driver.Result) bool {
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := s.own(l)
@@ -82,20 +83,20 @@ func (s *State) charged(limits []throttler.Limit, cost, now int64, results []thr
 
 // Settlement says what a charge cost in the end.
 type Settlement struct {
-	TakenAt int64            // when it was charged
-	Marks   []throttler.Mark // what each of its limits was charged under
+	TakenAt int64         // when it was charged
+	Marks   []driver.Mark // what each of its limits was charged under
 	Charged int64
 	Cost    int64
 }
 
 // Settle replaces the cost that was charged by the real one: less returns to what
 // the marks name, as far as it still counts; more is charged now, room or no room.
-func (s *State) Settle(limits []throttler.Limit, st Settlement, now int64, results []throttler.Result) {
+func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results []driver.Result) {
 	if st.Cost > st.Charged {
 		s.Charge(limits, st.Cost-st.Charged, now, results)
 		return
 	}
-	var found [throttler.MaxLimits]bool
+	var found [quota.MaxLimits]bool
 	for i := range limits {
 		l := limitOf(&limits[i])
 		if r := s.own(l); r != nil {
@@ -173,7 +174,7 @@ const (
 
 // nearestLimit returns which of limits has the algorithm of r and the window nearest
 // to its own: isOwn if r is that limit's own record, noneOf if there is none.
-func nearestLimit(r *record, limits []throttler.Limit) int {
+func nearestLimit(r *record, limits []quota.Limit) int {
 	nearest, least := noneOf, 0.0
 	for i := range limits {
 		l := limitOf(&limits[i])
@@ -191,7 +192,7 @@ func nearestLimit(r *record, limits []throttler.Limit) int {
 // missing. Records of no limit stay behind them while they live: another process
 // may still run the policy that they belong to. One that this policy keeps alive
 // ends where its own left it.
-func (s *State) arrange(limits []throttler.Limit, now int64) {
+func (s *State) arrange(limits []quota.Limit, now int64) {
 	if s.arranged(limits) {
 		return
 	}
@@ -214,7 +215,7 @@ func (s *State) arrange(limits []throttler.Limit, now int64) {
 	s.records = records
 }
 
-func (s *State) arranged(limits []throttler.Limit) bool {
+func (s *State) arranged(limits []quota.Limit) bool {
 	if len(s.records) != len(limits) {
 		return false
 	}

@@ -3,7 +3,8 @@ package algorithm
 import (
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Window is a State that is one fixed window, as nearly all are. A store may keep
@@ -16,8 +17,8 @@ type Window struct {
 }
 
 // IsOf reports whether w counts for l: whether l is a fixed window of that length.
-func (w *Window) IsOf(l *throttler.Limit) bool {
-	return l.Algorithm == throttler.FixedWindow && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
+func (w *Window) IsOf(l *quota.Limit) bool {
+	return l.Algorithm == quota.FixedWindow && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
 }
 
 // Take decides, while w is open, as [Take] does about one charge of that cost, more
@@ -26,7 +27,7 @@ func (w *Window) IsOf(l *throttler.Limit) bool {
 func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	switch {
 	case cost > quota:
-		return throttler.NeverFits
+		return driver.NeverFits
 	case cost > quota-w.Used:
 		return w.ResetAt
 	}
@@ -41,7 +42,7 @@ func (s *State) Window() (w Window, ok bool) {
 	}
 	r := &s.records[0]
 	k := &kinds[r.kind]
-	if k.algorithm != throttler.FixedWindow || r.endsAt != 0 {
+	if k.algorithm != quota.FixedWindow || r.endsAt != 0 {
 		return Window{}, false
 	}
 	return Window{Length: r.window, Aligned: k.aligned, ResetAt: r.at, Used: r.count}, true
@@ -55,6 +56,6 @@ func (s *State) SetWindow(w Window) {
 		aligned = 1
 	}
 	s.records = append(s.records[:0], record{
-		kind: kindsByAlgorithm[throttler.FixedWindow][aligned], window: w.Length, at: w.ResetAt, count: w.Used,
+		kind: kindsByAlgorithm[quota.FixedWindow][aligned], window: w.Length, at: w.ResetAt, count: w.Used,
 	})
 }

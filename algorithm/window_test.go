@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A window decides as the executor does, answer by answer, also where the clock
@@ -19,7 +21,7 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 	for range 2000 {
 		limit := throttler.Limit{Quota: 1 + rng.Int64N(20), Window: time.Duration(1+rng.IntN(50)) * time.Millisecond, Aligned: rng.IntN(2) == 0}
 		if rng.IntN(10) == 0 {
-			limit.Quota = throttler.MaxQuota - rng.Int64N(5)
+			limit.Quota = quota.MaxQuota - rng.Int64N(5)
 		}
 		p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
 		now := []int64{0, 1_900_000_000_000, maxInstant - 60}[rng.IntN(3)]
@@ -34,7 +36,7 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 			if rng.IntN(10) == 0 {
 				cost = p.Limits[0].Quota + rng.Int64N(2)
 			}
-			d := algorithm.Take(throttler.NewRequest(now, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}), []*algorithm.State{&want})
+			d := algorithm.Take(driver.NewRequest(now, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}), []*algorithm.State{&want})
 			if w, ok := want.Window(); step == 0 && ok {
 				got = w // the first take opened it
 				continue

@@ -32,7 +32,7 @@ type api struct {
 
 func newAPI(t *testing.T, now clock.Clock, window time.Duration, options *middleware.Options, handler http.HandlerFunc) *api {
 	a := new(api)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: now})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 3, Window: window}}}
 	classify := middleware.Limit(core, middleware.Everyone())
 	status, err := middleware.Status(th, classify, nil)

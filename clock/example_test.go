@@ -14,7 +14,7 @@ import (
 // A test moves the clock past the end of a window instead of sleeping.
 func ExampleManual() {
 	clk := clock.NewManual(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clk})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 	take := func() {
 		d, err := t.Take(context.Background(), core.Charge("alice"))

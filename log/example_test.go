@@ -12,6 +12,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -23,7 +24,7 @@ func ExampleNew() {
 		}
 		return a
 	}}))
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: weirlog.New(log, nil)})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: weirlog.New(log, nil)})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
 	for range 500 {
 		_, _ = t.Take(context.Background(), core.Charge("alice"))
@@ -33,14 +34,14 @@ func ExampleNew() {
 
 // All backends and the throttler get the same observer.
 func ExampleNew_redis() {
-	var metrics throttler.Unobserved // in its place, the Observer of package prom or otel
+	var metrics observe.Nothing // in its place, the Observer of package prom or otel
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{"redis-a.internal:6379"}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	shards := []redisbackend.Shard{{Name: "a", Primary: client}}
 
-	observer := throttler.Observers(metrics, weirlog.New(slog.Default(), nil))
+	observer := observe.All(metrics, weirlog.New(slog.Default(), nil))
 	backend, err := redisbackend.New(shards, &redisbackend.Options{Observer: observer})
 	if err != nil {
 		log.Fatal(err)

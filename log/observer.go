@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // Options configures an Observer. Nil and the zero value select the defaults.
@@ -28,10 +28,10 @@ type Options struct {
 	MaxLines int
 }
 
-// Observer is a throttler.Observer that logs. Give it to the throttler and to each
+// Observer is a observe.Observer that logs. Give it to the throttler and to each
 // backend. It is safe for concurrent use.
 type Observer struct {
-	throttler.Unobserved // events to come
+	observe.Nothing // events to come
 
 	log  *slog.Logger // nil for slog.Default
 	opts Options
@@ -42,7 +42,7 @@ type Observer struct {
 	bound   bound
 }
 
-var _ throttler.Observer = (*Observer)(nil)
+var _ observe.Observer = (*Observer)(nil)
 
 // New returns an Observer that logs to log, or if it is nil, to [slog.Default].
 func New(log *slog.Logger, options *Options) *Observer {
@@ -60,17 +60,17 @@ func New(log *slog.Logger, options *Options) *Observer {
 }
 
 // Decided logs a sample of refusals and of degraded decisions.
-func (o *Observer) Decided(_ context.Context, e throttler.Decided) {
+func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	if e.Degraded {
 		o.sample(sampleKey{kind: degraded, name: e.Policy}, nil)
 	}
-	if e.Op == throttler.OpTake && e.Outcome == throttler.OutcomeRefused {
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
 		o.sample(sampleKey{kind: refused, name: e.Policy, limit: e.Limit}, nil)
 	}
 }
 
 // Moved logs a sample of the counts that were lost, and of those that did not move.
-func (o *Observer) Moved(e throttler.Moved) {
+func (o *Observer) Moved(e observe.Moved) {
 	switch {
 	case e.Err != nil:
 		o.sample(sampleKey{kind: notMoved, name: e.From, to: e.To}, e.Err)
@@ -81,7 +81,7 @@ func (o *Observer) Moved(e throttler.Moved) {
 
 // Checked logs what changed at a server: whether it answers, and whether a replica has
 // its primary.
-func (o *Observer) Checked(e throttler.Checked) {
+func (o *Observer) Checked(e observe.Checked) {
 	for _, l := range o.servers.checked(e, o.now(), &o.bound, o.opts.MaxLines) {
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
 	}

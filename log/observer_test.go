@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -57,7 +58,7 @@ func (l *logged) want(t *testing.T, lines ...string) {
 
 func TestServers(t *testing.T) {
 	l := newLogged(nil)
-	primary := throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+	primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
 	l.Checked(primary)
 	l.want(t)
 
@@ -71,12 +72,12 @@ func TestServers(t *testing.T) {
 	l.Checked(primary)
 	l.want(t, `level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=1.5s`)
 
-	replica := throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Cut: true, Lag: 3 * time.Second}
+	replica := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Cut: true, Lag: 3 * time.Second}
 	l.Checked(replica)
 	l.want(t, `level=WARN msg="rate limit: a replica is cut off from its primary, and is not asked" backend=redisbackend shard=a server="replica 0" lag=3s`)
-	l.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // says nothing of the primary
+	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // says nothing of the primary
 	l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server="replica 0"`)
-	l.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
+	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
 	l.want(t,
 		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server="replica 0" lasted=0s`,
 		`level=INFO msg="rate limit: a replica has its primary again" backend=redisbackend shard=a server="replica 0" lasted=0s lag=0s`)
@@ -87,7 +88,7 @@ func TestServers(t *testing.T) {
 
 func TestRefusalsAreSampled(t *testing.T) {
 	l := newLogged(nil)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: l})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: l})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}, {Quota: 1, Window: time.Minute}}}
 	take := func(n int) {
 		for range n {
@@ -102,16 +103,16 @@ func TestRefusalsAreSampled(t *testing.T) {
 	take(10)
 	l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=1000`)
 	_, _ = th.Peek(t.Context(), core.Charge("secret"))
-	l.Decided(t.Context(), throttler.Decided{Policy: "core", Degraded: true})
+	l.Decided(t.Context(), observe.Decided{Policy: "core", Degraded: true})
 	l.want(t, `level=WARN msg="rate limit: decisions without the shared counts" policy=core count=1`)
 }
 
 func TestMoves(t *testing.T) {
 	l := newLogged(nil)
 	for range 3 {
-		l.Moved(throttler.Moved{From: "a", To: "b"})
-		l.Moved(throttler.Moved{From: "a", To: "b", Lost: true})
-		l.Moved(throttler.Moved{From: "a", To: "b", Err: errors.New(strings.Repeat("x", 1000))})
+		l.Moved(observe.Moved{From: "a", To: "b"})
+		l.Moved(observe.Moved{From: "a", To: "b", Lost: true})
+		l.Moved(observe.Moved{From: "a", To: "b", Err: errors.New(strings.Repeat("x", 1000))})
 	}
 	l.want(t,
 		`level=WARN msg="rate limit: counts began at zero, because the backend that had them did not answer" from=a to=b count=1`,
@@ -124,12 +125,12 @@ func TestLinesAreBounded(t *testing.T) {
 	const most, servers = 60, 100
 	l := newLogged(nil)
 	check := func(i int, open bool) {
-		l.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i), Open: open})
+		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i), Open: open})
 	}
 	for tenth := range 10 * 60 {
 		for i := range servers {
 			check(i, tenth%2 == 0)
-			l.Decided(context.Background(), throttler.Decided{Policy: fmt.Sprint("p", tenth, i), Outcome: throttler.OutcomeRefused})
+			l.Decided(context.Background(), observe.Decided{Policy: fmt.Sprint("p", tenth, i), Outcome: observe.OutcomeRefused})
 		}
 		l.at = l.at.Add(100 * time.Millisecond)
 	}
@@ -156,7 +157,7 @@ func TestLinesAreBounded(t *testing.T) {
 func TestRememberedServersAreBounded(t *testing.T) {
 	l := newLogged(&Options{MaxLines: 1 << 30})
 	for i := range 10 * maxServers {
-		l.Checked(throttler.Checked{Server: fmt.Sprint(i), Open: true})
+		l.Checked(observe.Checked{Server: fmt.Sprint(i), Open: true})
 	}
 	if n := len(l.servers.all); n > maxServers {
 		t.Errorf("%d servers are remembered; %d is the most", n, maxServers)
@@ -171,13 +172,13 @@ func TestManyGoroutines(t *testing.T) {
 	for range goroutines {
 		wg.Go(func() {
 			for i := range each {
-				o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused})
-				o.Checked(throttler.Checked{Server: "primary", Open: i%2 == 0})
+				o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused})
+				o.Checked(observe.Checked{Server: "primary", Open: i%2 == 0})
 			}
 		})
 	}
 	wg.Wait()
-	o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused})
+	o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused})
 	total := 0
 	for line := range strings.Lines(text.String()) {
 		if _, count, ok := strings.Cut(line, "count="); ok {
@@ -198,7 +199,7 @@ func TestNoAllocations(t *testing.T) {
 	} {
 		o := New(log, nil)
 		refuse := func() {
-			o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused})
+			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused})
 		}
 		refuse()
 		if n := testing.AllocsPerRun(1000, refuse); n != 0 {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // maxServers bounds the servers that are remembered.
@@ -33,7 +33,7 @@ type line struct {
 
 // checked returns a line for each way in which e differs from what was logged. What the
 // bound does not allow is found again by the next check.
-func (s *servers) checked(e throttler.Checked, now time.Time, bound *bound, maxLines int) []line {
+func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLines int) []line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := serverKey{e.Backend, e.Shard, e.Server}

@@ -33,7 +33,7 @@ type cost struct {
 }
 
 func costsInMemory() []cost {
-	th := throttler.New(memorybackend.New(nil), nil)
+	th := throttler.New(memorybackend.NewDefault(), nil)
 	core := policy("core", per(1<<50, time.Hour))
 	all := func(next http.Handler, limits ...func(http.Handler) http.Handler) http.Handler {
 		for _, l := range limits {

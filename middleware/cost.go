@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -23,7 +24,7 @@ import (
 //
 // The error wraps [throttler.ErrInvalid] and says why the call does nothing: no
 // middleware asked for the cost, the cost is negative or above
-// throttler.MaxQuota, or the charge is settled, also because it was refunded. It is nil
+// quota.MaxQuota, or the charge is settled, also because it was refunded. It is nil
 // if a middleware asked but has made no charge, because its backend does not
 // answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
@@ -76,8 +77,8 @@ func reportable(e *entry, cost int64) error {
 	if e == nil {
 		return invalid("SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
 	}
-	if cost < 0 || cost > throttler.MaxQuota {
-		return invalid("SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(throttler.MaxQuota))
+	if cost < 0 || cost > quota.MaxQuota {
+		return invalid("SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
 	}
 	return nil
 }
@@ -177,7 +178,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 			cost += max(o.Cost, 1)
 		}
 	}
-	return min(cost, throttler.MaxQuota)
+	return min(cost, quota.MaxQuota)
 }
 
 func (e *entry) reported(policy string) (cost int64, ok bool) {
@@ -239,8 +240,8 @@ func (e *entry) readCostHeader(h http.Header) {
 	switch {
 	case len(values) > 1:
 		err = invalid("%s has %d values; it must have one", name, len(values))
-	case err != nil || cost < 0 || cost > throttler.MaxQuota:
-		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(throttler.MaxQuota))
+	case err != nil || cost < 0 || cost > quota.MaxQuota:
+		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(quota.MaxQuota))
 	default:
 		e.l.mu.Lock()
 		err = e.note("", cost)

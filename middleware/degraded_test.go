@@ -12,28 +12,29 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // dead is a backend that fails while it is, and names its server.
 type dead struct {
-	throttler.Backend
+	driver.Backend
 	is bool
 }
 
 func (b *dead) err() error {
-	return &throttler.UnavailableError{Backend: "dead", Shard: "shard-7", Err: errors.New("dial 10.0.0.7")}
+	return &driver.UnavailableError{Backend: "dead", Shard: "shard-7", Err: errors.New("dial 10.0.0.7")}
 }
 
-func (b *dead) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if b.is {
-		return throttler.Decision{}, b.err()
+		return driver.Decision{}, b.err()
 	}
 	return b.Backend.Take(ctx, r)
 }
 
-func (b *dead) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *dead) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if b.is {
-		return throttler.Decision{}, b.err()
+		return driver.Decision{}, b.err()
 	}
 	return b.Backend.Peek(ctx, r)
 }
@@ -41,7 +42,7 @@ func (b *dead) Peek(ctx context.Context, r throttler.Request) (throttler.Decisio
 // TestNoHeaderLiesInAnOutage has a policy of each choice, behind a middleware that
 // would serve.
 func TestNoHeaderLiesInAnOutage(t *testing.T) {
-	backend := &dead{Backend: memorybackend.New(nil)}
+	backend := &dead{Backend: memorybackend.NewDefault()}
 	log, _ := newLog()
 	b, err := fallback.New(backend, &fallback.Options{
 		Policies:  map[string]fallback.Choice{"local": fallback.Local, "closed": fallback.Closed},
@@ -92,6 +93,6 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	}
 
 	// One that is behind a middleware that knows its counts: no header for either.
-	both := must(newMiddleware(throttler.New(memorybackend.New(nil), nil), everyone(policy("known", per(9, time.Hour))), options))(handler(open))
+	both := must(newMiddleware(throttler.New(memorybackend.NewDefault(), nil), everyone(policy("known", per(9, time.Hour))), options))(handler(open))
 	expect(t, get(both), 200, none...)
 }

@@ -5,7 +5,7 @@
 // limits in the headers that GitHub's API made common. A response that costs
 // nothing, by default a 304, is refunded before its status is sent.
 //
-//	t := throttler.New(memorybackend.New(nil), nil)
+//	t := throttler.New(memorybackend.NewDefault(), nil)
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 //	limit, err := middleware.New(t, middleware.Limit(core, middleware.ClientIP(nil)), nil)
 //	if err != nil {

@@ -19,7 +19,7 @@ var helloHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request)
 // examples print the same each time.
 func stillThrottler() *throttler.Throttler {
 	clk := clock.NewManual(time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC))
-	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clk})
+	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clk})
 }
 
 // printGet asks h for path, and prints the status and some of the headers.

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What must not be free, and what is.
@@ -274,22 +275,22 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 
 // counting is a backend that counts calls.
 type counting struct {
-	throttler.Backend
+	driver.Backend
 	takes, settles atomic.Int64
 }
 
-func (c *counting) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (c *counting) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	c.takes.Add(1)
 	return c.Backend.Take(ctx, r)
 }
 
-func (c *counting) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (c *counting) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	c.settles.Add(1)
 	return c.Backend.Settle(ctx, s)
 }
 
 func TestAContextThatEndedBeforeCostsNoCallAndIsNotServed(t *testing.T) {
-	b := &counting{Backend: memorybackend.New(nil)}
+	b := &counting{Backend: memorybackend.NewDefault()}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	p := policy("core", per(5, time.Minute))
 	canceled, cancel := context.WithCancel(t.Context())
@@ -312,7 +313,7 @@ func TestAContextThatEndedBeforeCostsNoCallAndIsNotServed(t *testing.T) {
 }
 
 func TestARefundThatFailsIsLogged(t *testing.T) {
-	th := throttler.New(&unsettled{memorybackend.New(nil)}, &throttler.Options{Clock: clock.NewManual(t0)})
+	th := throttler.New(&unsettled{memorybackend.NewDefault()}, &throttler.Options{Clock: clock.NewManual(t0)})
 	log, lines := newLog()
 	var got error
 	p := policy("core", per(5, time.Minute))
@@ -327,14 +328,14 @@ func TestARefundThatFailsIsLogged(t *testing.T) {
 }
 
 // unsettled is a backend whose settlements fail.
-type unsettled struct{ throttler.Backend }
+type unsettled struct{ driver.Backend }
 
-func (unsettled) Settle(context.Context, throttler.Settlement) (throttler.Decision, error) {
-	return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: "a", Err: io.ErrUnexpectedEOF}
+func (unsettled) Settle(context.Context, driver.Settlement) (driver.Decision, error) {
+	return driver.Decision{}, &driver.UnavailableError{Backend: "test", Shard: "a", Err: io.ErrUnexpectedEOF}
 }
 
 func TestASecondaryLimitCountsEveryRequest(t *testing.T) {
-	b := &counting{Backend: memorybackend.New(nil)}
+	b := &counting{Backend: memorybackend.NewDefault()}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
 	h := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // The headers' names in Go's canonical case; on the wire case does not matter.
@@ -158,7 +159,7 @@ func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*t
 type reading struct {
 	charge *throttler.Charge
 	limit  *throttler.Limit
-	result *throttler.Result
+	result *driver.Result
 }
 
 // binding returns the limit that binds among all decisions.
@@ -179,7 +180,7 @@ func binding(decisions ...*throttler.Decision) reading {
 
 // readingAt returns limit i of d, in the order of d.Limits.
 func readingAt(d *throttler.Decision, i int) reading {
-	result, charges := &d.Results()[i], d.Charges()
+	result, charges := &d.Driver().Results()[i], d.Charges()
 	for i >= len(charges[0].Policy.Limits) {
 		i -= len(charges[0].Policy.Limits)
 		charges = charges[1:]

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -53,9 +54,9 @@ type entry struct {
 	passed   http.Request // what the next handler gets
 	ahead    *aheadBody   // its body, if the request waited
 
-	charges []throttler.Charge         // as classified, if they differ from d's
-	marks   [throttler.MaxCharges]mark // of charges
-	call    call                       // that took them
+	charges []throttler.Charge     // as classified, if they differ from d's
+	marks   [quota.MaxCharges]mark // of charges
+	call    call                   // that took them
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler

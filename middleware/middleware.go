@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -139,8 +140,8 @@ func (t *throttle) validate() error {
 	if err := t.classify.validate(); err != nil {
 		return err
 	}
-	if n := t.classify.least(); n > throttler.MaxCharges {
-		return invalid("the classifier makes at least %d charges of each request; a decision can be about at most %d", n, throttler.MaxCharges)
+	if n := t.classify.least(); n > quota.MaxCharges {
+		return invalid("the classifier makes at least %d charges of each request; a decision can be about at most %d", n, quota.MaxCharges)
 	}
 	switch {
 	case t.Deadline < minDeadline && t.Deadline != 0:

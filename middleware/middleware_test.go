@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // t0 is within a second, so that rounding shows.
@@ -36,7 +37,7 @@ func per(quota int64, window time.Duration) throttler.Limit {
 
 func newThrottler() (*throttler.Throttler, *clock.Manual) {
 	c := clock.NewManual(t0)
-	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
+	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), c
 }
 
 // must returns v, or panics if err is not nil.
@@ -258,14 +259,14 @@ func TestRequestsInFlightCount(t *testing.T) {
 }
 
 // broken is a backend that does not answer until its context is done.
-type broken struct{ throttler.Backend }
+type broken struct{ driver.Backend }
 
-func (broken) Take(ctx context.Context, _ throttler.Request) (throttler.Decision, error) {
+func (broken) Take(ctx context.Context, _ driver.Request) (driver.Decision, error) {
 	<-ctx.Done()
-	return throttler.Decision{}, errors.Join(throttler.ErrUnavailable, errors.New("dial 10.0.0.7"))
+	return driver.Decision{}, errors.Join(throttler.ErrUnavailable, errors.New("dial 10.0.0.7"))
 }
 
-func (b broken) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b broken) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.Take(ctx, r)
 }
 
@@ -299,7 +300,7 @@ func TestBackendThatDoesNotAnswer(t *testing.T) {
 
 func TestHoldsUntilTheQueueHasMovedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		th := throttler.New(memorybackend.New(nil), nil) // the bubble's own time
+		th := throttler.New(memorybackend.NewDefault(), nil) // the bubble's own time
 		p := policy("queue", throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: 5 * time.Second})
 		var mu sync.Mutex
 		var starts []time.Duration

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // failure is something that went wrong with one request.
@@ -290,7 +291,7 @@ func (g *group) attrs() []slog.Attr {
 // keyOf returns the group of err.
 func keyOf(err error) groupKey {
 	key := groupKey{cause: causeOf(err)}
-	var u *throttler.UnavailableError
+	var u *driver.UnavailableError
 	if errors.As(err, &u) {
 		key.backend, key.shard = u.Backend, u.Shard
 	}

@@ -20,24 +20,25 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // flaky is a backend of one shard for each first letter of a key; what its fail
 // returns for a shard is the answer.
 type flaky struct {
-	throttler.Backend
+	driver.Backend
 	fail func(shard string) error
 }
 
-func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	shard := r.Charges()[0].Key[:1]
 	if err := f.fail(shard); err != nil {
-		return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: shard, Err: err}
+		return driver.Decision{}, &driver.UnavailableError{Backend: "test", Shard: shard, Err: err}
 	}
 	return f.Backend.Take(ctx, r)
 }
 
-func (f *flaky) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (f *flaky) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return f.Take(ctx, r)
 }
 
@@ -49,7 +50,7 @@ func byUser(p *throttler.Policy) middleware.Classifier {
 func TestAnOutageIsALineEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
-		b := &flaky{memorybackend.New(nil), func(string) error {
+		b := &flaky{memorybackend.NewDefault(), func(string) error {
 			if gone.Load() {
 				return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 			}
@@ -110,7 +111,7 @@ func TestAnOutageIsALineEveryTenSeconds(t *testing.T) {
 func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answered atomic.Int64
-		b := &flaky{memorybackend.New(nil), func(shard string) error {
+		b := &flaky{memorybackend.NewDefault(), func(shard string) error {
 			n := answered.Add(1)
 			switch {
 			case shard == "a":
@@ -158,7 +159,7 @@ func TestShardsAndCausesAreLoggedApart(t *testing.T) {
 func TestManyKindsOfFailuresAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		b := &flaky{memorybackend.New(nil), func(string) error {
+		b := &flaky{memorybackend.NewDefault(), func(string) error {
 			n++
 			return fmt.Errorf("E%c%c no", 'A'+n%26, 'A'+n/26%26)
 		}}

@@ -34,7 +34,7 @@ func TestRandomStacks(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		http2 := rng.IntN(3) == 0
 		m := newModel(rng, http2)
-		m.th = throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(t0)})
+		m.th = throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 		m.dead = throttler.New(down{}, nil)
 		stack := http.Handler(http.HandlerFunc(m.handle))
 		for i := range slices.Backward(m.layers) {

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Middlewares in a row.
@@ -120,10 +121,10 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 }
 
 // down is a backend whose shard refuses connections.
-type down struct{ throttler.Backend }
+type down struct{ driver.Backend }
 
-func (down) Take(context.Context, throttler.Request) (throttler.Decision, error) {
-	return throttler.Decision{}, &throttler.UnavailableError{Backend: "test", Shard: "a", Err: errors.New("dial 10.0.0.7:6379")}
+func (down) Take(context.Context, driver.Request) (driver.Decision, error) {
+	return driver.Decision{}, &driver.UnavailableError{Backend: "test", Shard: "a", Err: errors.New("dial 10.0.0.7:6379")}
 }
 
 func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
@@ -140,7 +141,7 @@ func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
 // Stacked, a limit on all callers is one count, and those on each spread over the
 // backend.
 func TestTogetherAndEach(t *testing.T) {
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(t0)})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 	together, each := policy("together", per(3, time.Minute)), policy("each", per(2, time.Minute))
 	caller := middleware.Limit(each, middleware.KeyFunc(func(r *http.Request) (string, bool) { return r.Header.Get("Caller"), true }))
 	h := must(newMiddleware(th, middleware.Limit(together, middleware.Everyone()), nil))(must(newMiddleware(th, caller, nil))(status(200)))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -144,7 +145,7 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 			c.Partition = c.Key
 		}
 		p, ok := place[c.Partition]
-		if !ok || len(groups[p]) == throttler.MaxCharges {
+		if !ok || len(groups[p]) == quota.MaxCharges {
 			p = len(groups)
 			place[c.Partition] = p
 			groups = append(groups, nil)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
@@ -28,8 +29,8 @@ func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
 func TestHeadersShareNoValues(t *testing.T) {
 	decide := func(used int64) *throttler.Decision {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-		d := throttler.NewDecision(throttler.NewRequest(0, p.Charge("alice")))
-		d.Results()[0].Used = used
+		d := throttler.FromDriver(driver.NewDecision(driver.NewRequest(0, p.Charge("alice"))))
+		d.Driver().Results()[0].Used = used
 		return &d
 	}
 	var values headerValues

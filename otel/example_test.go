@@ -16,7 +16,7 @@ import (
 
 // Without options, metrics and spans go to the global providers.
 func ExampleNew() {
-	backend := memorybackend.New(nil)
+	backend := memorybackend.NewDefault()
 
 	observer, err := weirotel.New(nil)
 	if err != nil {
@@ -35,7 +35,7 @@ func ExampleNew_reader() {
 		log.Fatal(err)
 	}
 	ctx := context.Background()
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: observer})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: observer})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
 	for range 5 {
 		_, _ = t.Take(ctx, core.Charge("alice"))

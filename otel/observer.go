@@ -12,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 )
 
 // Options configures an Observer. Nil and the zero value select the defaults.
@@ -32,10 +33,10 @@ type Options struct {
 // scope is the name of the meter and the tracer.
 const scope = "github.com/weir-go/weir/otel"
 
-// Observer is a throttler.Observer with metrics and spans. Give it to the throttler and
+// Observer is a observe.Observer with metrics and spans. Give it to the throttler and
 // to each backend. It is safe for concurrent use.
 type Observer struct {
-	throttler.Unobserved // events to come
+	observe.Nothing // events to come
 
 	tracer trace.Tracer
 
@@ -54,7 +55,7 @@ type Observer struct {
 	servers  servers
 }
 
-var _ throttler.Observer = (*Observer)(nil)
+var _ observe.Observer = (*Observer)(nil)
 
 // Attributes.
 const (
@@ -122,7 +123,7 @@ func New(options *Options) (*Observer, error) {
 		return nil, err
 	}
 	for op := range o.byOp {
-		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(throttler.Op(op).String()))}
+		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
 	o.policies = cache[string, *policyOptions]{max: opts.MaxNames, others: others, create: newPolicy}
 	o.trips = cache[tripKey, []metric.RecordOption]{max: opts.MaxNames, others: tripKey{backend: others, shard: others}, create: newTrip}
@@ -139,8 +140,8 @@ const others = "(others)"
 
 // Counts of the enumerations in throttler.
 const (
-	ops      = int(throttler.OpSettle) + 1
-	outcomes = int(throttler.OutcomeUnavailable) + 1
+	ops      = int(observe.OpSettle) + 1
+	outcomes = int(observe.OutcomeUnavailable) + 1
 )
 
 // policyOptions is the attributes of one policy's events. They are made once: the SDK
@@ -149,14 +150,14 @@ type policyOptions struct {
 	name     string
 	degraded []metric.AddOption
 	outcomes [ops][outcomes]atomic.Pointer[[]metric.AddOption]
-	refusals [throttler.MaxLimits]atomic.Pointer[[]metric.AddOption]
+	refusals [quota.MaxLimits]atomic.Pointer[[]metric.AddOption]
 }
 
 func newPolicy(name string) *policyOptions {
 	return &policyOptions{name: value(name), degraded: []metric.AddOption{attributes(policyKey.String(value(name)))}}
 }
 
-func (p *policyOptions) outcome(op throttler.Op, outcome throttler.Outcome) []metric.AddOption {
+func (p *policyOptions) outcome(op observe.Op, outcome observe.Outcome) []metric.AddOption {
 	return once(&p.outcomes[op][outcome], func() attribute.Set {
 		return attribute.NewSet(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(outcome.String()))
 	})
@@ -178,7 +179,7 @@ func once(at *atomic.Pointer[[]metric.AddOption], set func() attribute.Set) []me
 }
 
 // Decided counts and times a decision and, in a trace that is recorded, makes its span.
-func (o *Observer) Decided(ctx context.Context, e throttler.Decided) {
+func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
 		return // of a newer throttler
 	}
@@ -188,7 +189,7 @@ func (o *Observer) Decided(ctx context.Context, e throttler.Decided) {
 	if e.Degraded {
 		o.degraded.Add(ctx, 1, p.degraded...)
 	}
-	if e.Op == throttler.OpTake && e.Outcome == throttler.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
 		o.refusals.Add(ctx, 1, p.refusal(e.Limit)...)
 	}
 	if parent := trace.SpanFromContext(ctx); parent.IsRecording() || parent.SpanContext().IsSampled() {
@@ -216,7 +217,7 @@ func newTrip(k tripKey) []metric.RecordOption {
 }
 
 // Sent counts and times a round trip.
-func (o *Observer) Sent(e throttler.Sent) {
+func (o *Observer) Sent(e observe.Sent) {
 	ctx := context.Background() // it is of many decisions
 	failure := ""
 	if e.Err != nil {
@@ -240,7 +241,7 @@ func errorType(err error) string {
 }
 
 // Checked notes what is known of a server.
-func (o *Observer) Checked(e throttler.Checked) { o.servers.checked(e) }
+func (o *Observer) Checked(e observe.Checked) { o.servers.checked(e) }
 
 // What became of a move.
 const (
@@ -256,7 +257,7 @@ func newMove(k moveKey) []metric.AddOption {
 }
 
 // Moved counts a move.
-func (o *Observer) Moved(e throttler.Moved) {
+func (o *Observer) Moved(e observe.Moved) {
 	k := moveKey{e.From, e.To, moveDone}
 	switch {
 	case e.Err != nil:

@@ -18,7 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/observe"
 	weirotel "github.com/weir-go/weir/otel"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -118,7 +120,7 @@ var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 
 func TestDecisions(t *testing.T) {
 	ctx, o := t.Context(), newObserved(t, 0)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	d, err := th.Take(ctx, core.Charge("alice"))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +130,7 @@ func TestDecisions(t *testing.T) {
 	}
 	_, _ = th.Refund(ctx, d)
 	_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "alice", Cost: -1})
-	o.Decided(ctx, throttler.Decided{Policy: "core", Limit: -1, Degraded: true})
+	o.Decided(ctx, observe.Decided{Policy: "core", Limit: -1, Degraded: true})
 	o.want(t,
 		"weir.decisions [op:settle outcome:allowed policy:core] {decision}: 1",
 		"weir.decisions [op:take outcome:allowed policy:core] {decision}: 3",
@@ -146,10 +148,10 @@ func TestDecisions(t *testing.T) {
 
 func TestRoundTripsServersAndMoves(t *testing.T) {
 	o := newObserved(t, 0)
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3})
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Err: errors.New("refused")})
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Err: context.DeadlineExceeded})
-	server := throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3})
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Err: errors.New("refused")})
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Err: context.DeadlineExceeded})
+	server := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
 	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
 	o.Checked(server)
 	for range 2 { // two openings, reported twice each
@@ -159,10 +161,10 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 		server.Open = false
 		o.Checked(server)
 	}
-	o.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
-	o.Moved(throttler.Moved{From: "x", To: "y"})
-	o.Moved(throttler.Moved{From: "x", To: "y", Lost: true})
-	o.Moved(throttler.Moved{From: "x", To: "y", Err: errors.New("no")})
+	o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
+	o.Moved(observe.Moved{From: "x", To: "y"})
+	o.Moved(observe.Moved{From: "x", To: "y", Lost: true})
+	o.Moved(observe.Moved{From: "x", To: "y", Err: errors.New("no")})
 	want := []string{
 		"weir.round_trip.duration [backend:redisbackend role:primary shard:a] s: 1, 15 buckets",
 		"weir.round_trip.duration [backend:redisbackend error.type:_OTHER role:primary shard:a] s: 1, 15 buckets",
@@ -191,7 +193,7 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	o := newObserved(t, 0)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	ctx, request := o.tracer.Tracer("test").Start(t.Context(), "request")
 	take := func(ctx context.Context) {
 		_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "secret", Partition: "secret"})
@@ -201,8 +203,8 @@ func TestSpans(t *testing.T) {
 		take(ctx)
 	}
 	_, _ = th.Peek(ctx, core.Charge("secret"))
-	o.Decided(ctx, throttler.Decided{
-		Policy: "core", Limit: -1, Outcome: throttler.OutcomeUnavailable, Degraded: true, Err: errors.New("dial 10.0.0.1"),
+	o.Decided(ctx, observe.Decided{
+		Policy: "core", Limit: -1, Outcome: observe.OutcomeUnavailable, Degraded: true, Err: errors.New("dial 10.0.0.1"),
 		Start: before, Duration: time.Second,
 	})
 	after := time.Now()
@@ -252,16 +254,16 @@ func TestSpans(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	const names = 20
 	o := newObserved(t, names)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	for i := range 50 * names {
 		p := &throttler.Policy{Name: fmt.Sprintf("policy-%d", i), Limits: core.Limits}
 		for range 3 {
 			_, _ = th.Take(t.Context(), throttler.Charge{Policy: p, Key: "secret", Partition: "secret"})
 		}
 		shard := fmt.Sprintf("shard-%d", i)
-		o.Sent(throttler.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
-		o.Checked(throttler.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
-		o.Moved(throttler.Moved{From: shard, To: "b"})
+		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
+		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
+		o.Moved(observe.Moved{From: shard, To: "b"})
 	}
 	counts := make(map[string]int)
 	for _, p := range o.points(t) {
@@ -286,15 +288,15 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestStrangeEvents(t *testing.T) {
 	o, ctx := newObserved(t, 0), t.Context()
 	strange := "\xff\x00" + strings.Repeat("é", 500)
-	o.Decided(ctx, throttler.Decided{Policy: strange})
-	o.Decided(ctx, throttler.Decided{Op: 200})
-	o.Decided(ctx, throttler.Decided{Outcome: 200})
-	for _, limit := range []int{-1, throttler.MaxLimits, 1 << 30} {
-		o.Decided(ctx, throttler.Decided{Outcome: throttler.OutcomeRefused, Limit: limit})
+	o.Decided(ctx, observe.Decided{Policy: strange})
+	o.Decided(ctx, observe.Decided{Op: 200})
+	o.Decided(ctx, observe.Decided{Outcome: 200})
+	for _, limit := range []int{-1, quota.MaxLimits, 1 << 30} {
+		o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Limit: limit})
 	}
-	o.Sent(throttler.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
-	o.Checked(throttler.Checked{Backend: strange, Shard: strange, Server: strange})
-	o.Moved(throttler.Moved{From: strange, To: strange})
+	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
+	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
+	o.Moved(observe.Moved{From: strange, To: strange})
 	o.points(t)
 }
 
@@ -303,7 +305,7 @@ func TestGlobalProvidersAreTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Decided(t.Context(), throttler.Decided{Policy: "core"})
+	o.Decided(t.Context(), observe.Decided{Policy: "core"})
 	if err := o.Close(); err != nil {
 		t.Error(err)
 	}
@@ -316,8 +318,8 @@ func TestManyGoroutines(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range each {
-				o.Decided(t.Context(), throttler.Decided{Policy: fmt.Sprint("p", i%8), Outcome: throttler.OutcomeRefused, Limit: i % 2})
-				o.Checked(throttler.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
+				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
+				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
 			}
 		})
 	}
@@ -344,10 +346,10 @@ func TestNoAllocations(t *testing.T) {
 	o := newObserved(t, 0)
 	for name, event := range map[string]func(){
 		"Decided": func() {
-			o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused, Limit: 1, Degraded: true})
+			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Degraded: true})
 		},
-		"Sent":  func() { o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
-		"Moved": func() { o.Moved(throttler.Moved{From: "a", To: "b", Lost: true}) },
+		"Sent":  func() { o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
+		"Moved": func() { o.Moved(observe.Moved{From: "a", To: "b", Lost: true}) },
 	} {
 		if n := testing.AllocsPerRun(1000, event); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
@@ -362,14 +364,14 @@ func BenchmarkTake(b *testing.B) {
 	for _, run := range []struct {
 		name     string
 		ctx      context.Context
-		observer throttler.Observer
+		observer observe.Observer
 	}{
 		{"none", b.Context(), nil},
 		{"metrics", b.Context(), o},
 		{"metrics and a span", traced, o},
 	} {
 		b.Run(run.name, func(b *testing.B) {
-			th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: run.observer})
+			th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: run.observer})
 			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 50, Window: time.Hour}}}
 			b.ReportAllocs()
 			for b.Loop() {

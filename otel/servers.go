@@ -7,7 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // forgotten is when a server is dropped: its shard's others were checked for so long
@@ -63,7 +63,7 @@ func (s *servers) register(meter metric.Meter, most int) error {
 	return nil
 }
 
-func (s *servers) checked(e throttler.Checked) {
+func (s *servers) checked(e observe.Checked) {
 	key := serverKey{e.Backend, e.Shard, e.Server}
 	s.mu.Lock()
 	defer s.mu.Unlock()

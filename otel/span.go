@@ -7,14 +7,14 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 var spanNames = [ops]string{"weir.take", "weir.peek", "weir.settle"}
 
 // span makes the span of a decision that is over. Its error has no text: there may be
 // addresses in it.
-func (o *Observer) span(ctx context.Context, policy string, e throttler.Decided) {
+func (o *Observer) span(ctx context.Context, policy string, e observe.Decided) {
 	var room [5]attribute.KeyValue
 	all := append(room[:0], policyKey.String(policy), outcomeKey.String(e.Outcome.String()))
 	if e.Limit >= 0 {

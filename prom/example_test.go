@@ -24,7 +24,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: observer})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: observer})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
 	for range 5 {
 		_, _ = t.Take(context.Background(), core.Charge("alice"))
@@ -44,7 +44,7 @@ func ExampleNew() {
 
 // The handler belongs where only you can reach it.
 func ExampleNew_handler() {
-	backend := memorybackend.New(nil)
+	backend := memorybackend.NewDefault()
 
 	metrics, err := weirprom.New(prometheus.DefaultRegisterer, nil)
 	if err != nil {

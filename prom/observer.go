@@ -9,7 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 )
 
 // Options configures an Observer. Nil and the zero value select the defaults.
@@ -29,10 +30,10 @@ var (
 	batchBuckets   = []float64{1, 2, 4, 8, 16, 32, 64, 128}
 )
 
-// Observer is a throttler.Observer with metrics. Give it to the throttler and to each
+// Observer is a observe.Observer with metrics. Give it to the throttler and to each
 // backend. It is safe for concurrent use.
 type Observer struct {
-	throttler.Unobserved // events to come
+	observe.Nothing // events to come
 
 	decisions *prometheus.CounterVec
 	refusals  *prometheus.CounterVec
@@ -52,7 +53,7 @@ type Observer struct {
 	servers  servers
 }
 
-var _ throttler.Observer = (*Observer)(nil)
+var _ observe.Observer = (*Observer)(nil)
 
 // New returns an Observer, and registers its metrics with r. The error is r's: another
 // Observer's metrics are registered there. Use one Observer for all throttlers of a
@@ -90,7 +91,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 		moves: counter("weir_moves_total", "Counts that moved to another backend, and those that could not.", "from", "to", "outcome"),
 	}
 	for op := range o.byOp {
-		o.byOp[op] = o.duration.WithLabelValues(throttler.Op(op).String())
+		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())
 	}
 	o.policies.max, o.policies.others, o.policies.create = opts.MaxNames, others, o.newPolicy
 	o.trips.max, o.trips.others, o.trips.create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
@@ -128,15 +129,15 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 
 // Counts of the enumerations in throttler.
 const (
-	ops      = int(throttler.OpSettle) + 1
-	outcomes = int(throttler.OutcomeUnavailable) + 1
+	ops      = int(observe.OpSettle) + 1
+	outcomes = int(observe.OutcomeUnavailable) + 1
 )
 
 // policySeries is the series of one policy.
 type policySeries struct {
 	name     string
 	outcomes [ops]atomic.Pointer[[outcomes]prometheus.Counter] // nil before the first
-	refusals [throttler.MaxLimits]atomic.Pointer[prometheus.Counter]
+	refusals [quota.MaxLimits]atomic.Pointer[prometheus.Counter]
 	degraded prometheus.Counter
 }
 
@@ -145,7 +146,7 @@ func (o *Observer) newPolicy(name string) *policySeries {
 }
 
 // Decided counts and times a decision.
-func (o *Observer) Decided(_ context.Context, e throttler.Decided) {
+func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
 		return // of a newer throttler
 	}
@@ -159,7 +160,7 @@ func (o *Observer) Decided(_ context.Context, e throttler.Decided) {
 	if e.Degraded {
 		p.degraded.Inc()
 	}
-	if e.Op == throttler.OpTake && e.Outcome == throttler.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
 		refused := p.refusals[e.Limit].Load()
 		if refused == nil {
 			refused = o.newRefusals(p, e.Limit)
@@ -170,10 +171,10 @@ func (o *Observer) Decided(_ context.Context, e throttler.Decided) {
 
 // newOutcomes creates the series of all outcomes, so that their rates are right from
 // the first on. If two goroutines do, they get the same series.
-func (o *Observer) newOutcomes(p *policySeries, op throttler.Op) *[outcomes]prometheus.Counter {
+func (o *Observer) newOutcomes(p *policySeries, op observe.Op) *[outcomes]prometheus.Counter {
 	var all [outcomes]prometheus.Counter
 	for i := range all {
-		all[i] = o.decisions.WithLabelValues(p.name, op.String(), throttler.Outcome(i).String())
+		all[i] = o.decisions.WithLabelValues(p.name, op.String(), observe.Outcome(i).String())
 	}
 	p.outcomes[op].Store(&all)
 	return &all
@@ -209,7 +210,7 @@ func role(replica bool) string {
 }
 
 // Sent counts and times a round trip.
-func (o *Observer) Sent(e throttler.Sent) {
+func (o *Observer) Sent(e observe.Sent) {
 	s := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica})
 	s.duration.Observe(e.Duration.Seconds())
 	s.decisions.Observe(float64(e.Decisions))
@@ -219,7 +220,7 @@ func (o *Observer) Sent(e throttler.Sent) {
 }
 
 // Checked notes what is known of a server.
-func (o *Observer) Checked(e throttler.Checked) { o.servers.checked(e) }
+func (o *Observer) Checked(e observe.Checked) { o.servers.checked(e) }
 
 // What became of a move.
 const (
@@ -235,7 +236,7 @@ func (o *Observer) newMove(k moveKey) prometheus.Counter {
 }
 
 // Moved counts a move.
-func (o *Observer) Moved(e throttler.Moved) {
+func (o *Observer) Moved(e observe.Moved) {
 	k := moveKey{e.From, e.To, moveDone}
 	switch {
 	case e.Err != nil:

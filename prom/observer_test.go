@@ -14,7 +14,9 @@ import (
 	"go.uber.org/goleak"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/observe"
 	weirprom "github.com/weir-go/weir/prom"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -45,7 +47,7 @@ var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 func TestDecisions(t *testing.T) {
 	ctx := t.Context()
 	o, registry := newObserver(t, nil)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	d, err := th.Take(ctx, core.Charge("alice"))
 	if err != nil {
 		t.Fatal(err)
@@ -83,10 +85,10 @@ weir_refusals_total{limit="1",policy="core"} 3
 
 func TestRoundTripsServersAndMoves(t *testing.T) {
 	o, registry := newObserver(t, &weirprom.Options{Buckets: []float64{.01}})
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3, Duration: time.Millisecond})
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Duration: time.Second, Err: errors.New("refused")})
-	o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Duration: time.Millisecond})
-	server := throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3, Duration: time.Millisecond})
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Duration: time.Second, Err: errors.New("refused")})
+	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Duration: time.Millisecond})
+	server := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
 	o.Checked(server)
 	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
 	o.Checked(server)
@@ -97,10 +99,10 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 		server.Open = false
 		o.Checked(server)
 	}
-	o.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
-	o.Moved(throttler.Moved{From: "a", To: "b"})
-	o.Moved(throttler.Moved{From: "a", To: "b", Lost: true})
-	o.Moved(throttler.Moved{From: "a", To: "b", Err: errors.New("no")})
+	o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
+	o.Moved(observe.Moved{From: "a", To: "b"})
+	o.Moved(observe.Moved{From: "a", To: "b", Lost: true})
+	o.Moved(observe.Moved{From: "a", To: "b", Err: errors.New("no")})
 
 	want(t, registry, `
 # HELP weir_breaker_open Whether the server's breaker is open: 1, it does not answer and is sent nothing.
@@ -176,16 +178,16 @@ weir_round_trip_failures_total{backend="redisbackend",role="replica",shard="a"} 
 func TestSeriesAreBounded(t *testing.T) {
 	const names = 20
 	o, registry := newObserver(t, &weirprom.Options{MaxNames: names})
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	for i := range 50 * names {
 		p := &throttler.Policy{Name: fmt.Sprintf("policy-%d", i), Limits: core.Limits}
 		for range 3 {
 			_, _ = th.Take(t.Context(), throttler.Charge{Policy: p, Key: "secret key", Partition: "secret partition"})
 		}
 		shard := fmt.Sprintf("shard-%d", i)
-		o.Sent(throttler.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
-		o.Checked(throttler.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
-		o.Moved(throttler.Moved{From: shard, To: "b"})
+		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
+		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
+		o.Moved(observe.Moved{From: shard, To: "b"})
 	}
 	families, err := registry.Gather()
 	if err != nil {
@@ -218,19 +220,19 @@ func TestStrangeEvents(t *testing.T) {
 	o, registry := newObserver(t, nil)
 	ctx := t.Context()
 	strange := "\xff\x00" + strings.Repeat("é", 500)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: o})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	_, err := th.Take(ctx, (&throttler.Policy{Name: strange}).Charge("a"))
 	if !errors.Is(err, throttler.ErrInvalid) {
 		t.Error(err)
 	}
-	o.Decided(ctx, throttler.Decided{Op: 200})
-	o.Decided(ctx, throttler.Decided{Outcome: 200})
-	for _, limit := range []int{-1, throttler.MaxLimits, 1 << 30} {
-		o.Decided(ctx, throttler.Decided{Outcome: throttler.OutcomeRefused, Limit: limit})
+	o.Decided(ctx, observe.Decided{Op: 200})
+	o.Decided(ctx, observe.Decided{Outcome: 200})
+	for _, limit := range []int{-1, quota.MaxLimits, 1 << 30} {
+		o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Limit: limit})
 	}
-	o.Sent(throttler.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
-	o.Checked(throttler.Checked{Backend: strange, Shard: strange, Server: strange})
-	o.Moved(throttler.Moved{From: strange, To: strange})
+	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
+	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
+	o.Moved(observe.Moved{From: strange, To: strange})
 	if _, err := registry.Gather(); err != nil {
 		t.Error(err)
 	}
@@ -257,9 +259,9 @@ func TestManyGoroutines(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range each {
-				o.Decided(t.Context(), throttler.Decided{Policy: fmt.Sprint("p", i%8), Outcome: throttler.OutcomeRefused, Limit: i % 2})
-				o.Sent(throttler.Sent{Shard: fmt.Sprint(i % 8)})
-				o.Checked(throttler.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
+				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
+				o.Sent(observe.Sent{Shard: fmt.Sprint(i % 8)})
+				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
 			}
 		})
 	}
@@ -298,13 +300,13 @@ func TestNoAllocations(t *testing.T) {
 	o, _ := newObserver(t, nil)
 	for name, event := range map[string]func(){
 		"Decided": func() {
-			o.Decided(context.Background(), throttler.Decided{Policy: "core", Outcome: throttler.OutcomeRefused, Limit: 1, Degraded: true})
+			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Degraded: true})
 		},
-		"Sent": func() { o.Sent(throttler.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
+		"Sent": func() { o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
 		"Checked": func() {
-			o.Checked(throttler.Checked{Backend: "redisbackend", Shard: "a", Server: "primary", SkewKnown: true})
+			o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary", SkewKnown: true})
 		},
-		"Moved": func() { o.Moved(throttler.Moved{From: "a", To: "b", Lost: true}) },
+		"Moved": func() { o.Moved(observe.Moved{From: "a", To: "b", Lost: true}) },
 	} {
 		if n := testing.AllocsPerRun(1000, event); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
@@ -317,14 +319,14 @@ func BenchmarkTake(b *testing.B) {
 	o, _ := newObserver(b, nil)
 	for _, run := range []struct {
 		name     string
-		observer throttler.Observer
+		observer observe.Observer
 	}{
 		{"none", nil},
-		{"unobserved", throttler.Unobserved{}},
+		{"unobserved", observe.Nothing{}},
 		{"prometheus", o},
 	} {
 		b.Run(run.name, func(b *testing.B) {
-			th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: run.observer})
+			th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: run.observer})
 			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 50, Window: time.Hour}}}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // forgotten is when a server is dropped: its shard's others were checked for so long
@@ -42,7 +42,7 @@ type server struct {
 	at                 time.Time
 }
 
-func (s *servers) checked(e throttler.Checked) {
+func (s *servers) checked(e observe.Checked) {
 	key := serverKey{label(e.Backend), label(e.Shard), label(e.Server)}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // A node that left its cluster goes; the servers of an idle process stay.
 func TestForgottenServers(t *testing.T) {
 	s := servers{max: 10}
 	check := func(shard, name string, ago time.Duration) {
-		s.checked(throttler.Checked{Backend: "redisbackend", Shard: shard, Server: name, Open: true})
+		s.checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: name, Open: true})
 		s.all[serverKey{"redisbackend", shard, name}].at = time.Now().Add(-ago)
 	}
 	check("a", "left", forgotten+time.Second)

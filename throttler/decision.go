@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Never is the RetryAt of a charge that can never fit.
@@ -24,20 +26,25 @@ type Decision struct {
 	// and remaining units are then not the client's.
 	Degraded bool
 
-	request Request
-
-	// What is said of the limits of all charges, in their order: of one limit in
-	// one, of several in many. Most decisions are about one, and need no memory
-	// but the caller's.
-	one  [1]Result
-	many []Result
+	decision driver.Decision
 
 	// receipt is nil if the decision was not made in this process.
 	receipt *receipt
 }
 
+// FromDriver returns a backend's decision as users read it. It cannot be refunded or
+// settled.
+func FromDriver(d driver.Decision) Decision { return decided(d, nil) }
+
+func decided(d driver.Decision, r *receipt) Decision {
+	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, decision: d, receipt: r}
+}
+
+// Driver returns the decision as the backend made it, in plain numbers.
+func (d *Decision) Driver() *driver.Decision { return &d.decision }
+
 // At returns the instant of the decision, in whole milliseconds, UTC.
-func (d *Decision) At() time.Time { return instant(d.request.Now) }
+func (d *Decision) At() time.Time { return instant(d.decision.Request.Now) }
 
 // String returns the decision in words, without its keys.
 func (d Decision) String() string {
@@ -60,15 +67,15 @@ func (d Decision) String() string {
 
 // Charges returns the charges decided about, with every Cost and Partition
 // filled in, and charges to one count added up. They are not to be changed.
-func (d *Decision) Charges() []Charge { return d.request.Charges() }
+func (d *Decision) Charges() []Charge { return d.decision.Charges() }
 
 // NumLimits returns the number of limits decided about, over all charges.
-func (d *Decision) NumLimits() int { return len(d.Results()) }
+func (d *Decision) NumLimits() int { return len(d.decision.Results()) }
 
 // Limit returns what the decision says of limit i, in the order of the charges
 // and of their policies' limits. It panics if i is not within NumLimits.
 func (d *Decision) Limit(i int) (s Status) {
-	r := &d.Results()[i]
+	r := &d.decision.Results()[i]
 	c, l := d.limit(i)
 	// Field by field, and here: a function that sets s would move what d points to to
 	// the heap, and one that returns it would copy it once more.
@@ -76,7 +83,7 @@ func (d *Decision) Limit(i int) (s Status) {
 	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
 	switch r.RetryAt {
 	case 0:
-	case NeverFits:
+	case driver.NeverFits:
 		s.Refused, s.RetryAt = true, Never
 	default:
 		s.Refused, s.RetryAt = true, instant(r.RetryAt)
@@ -141,9 +148,9 @@ func (d *Decision) binding() int {
 // limits that refused. It is zero if the decision is Allowed, and [Never] if
 // the charges can never fit.
 func (d *Decision) RetryAt() time.Time {
-	latest, results := int64(0), d.Results()
+	latest, results := int64(0), d.decision.Results()
 	for i := range results {
-		if results[i].RetryAt == NeverFits {
+		if results[i].RetryAt == driver.NeverFits {
 			return Never
 		}
 		latest = max(latest, results[i].RetryAt)
@@ -157,7 +164,7 @@ func (d *Decision) RetryAt() time.Time {
 // StartAt returns the instant at which an allowed request may start: the
 // latest StartAt of its leaky buckets, or At if there is none.
 func (d *Decision) StartAt() time.Time {
-	latest, results := d.request.Now, d.Results()
+	latest, results := d.decision.Request.Now, d.decision.Results()
 	for i := range results {
 		latest = max(latest, results[i].StartAt)
 	}

@@ -2,7 +2,7 @@
 // quota is left and when to retry.
 //
 //	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-//	t := throttler.New(memorybackend.New(nil), nil)
+//	t := throttler.New(memorybackend.NewDefault(), nil)
 //	d, err := t.Take(ctx, core.Charge("alice"))
 //
 // A refusal is a [Decision] that is not Allowed, never an error. An error means a
@@ -14,20 +14,18 @@
 //
 // # Words
 //
-//   - A [Limit] is a quota of units per window, counted by an [Algorithm].
-//   - A [Policy] is a named list of limits, such as "core" or "search".
 //   - A key is the client that is charged: a user, a token, an address.
-//   - A [Charge] asks for some units, its cost, under a policy for a key.
 //   - A count is what a backend keeps for a policy, a key and a partition.
 //   - A window is live while now is before its reset time, and has expired at
 //     that time.
 //   - Used is what counts now, and remaining what is left of the quota, never
 //     below zero.
 //   - The reset time is when the whole quota is free again, if nothing more is
-//     charged.
-//   - The retry time is the first time at which the same charge would fit.
-//   - A [Backend] keeps counts, in this process, in Redis or in Memcached. A shard
+//     charged. The retry time is the first at which the same charge would fit.
+//   - A backend keeps counts, in this process, in Redis or in Memcached. A shard
 //     is one server of a backend, with its replicas.
+//
+// Package quota has the words of limits: policy, limit, algorithm, charge.
 //
 // [Throttler.Take] decides about one charge or several. If all of their limits
 // have room, it charges them all; otherwise none. [Throttler.Peek] reads without

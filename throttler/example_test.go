@@ -13,7 +13,7 @@ import (
 // example returns a throttler whose clock can be moved.
 func example() (*throttler.Throttler, *clock.Manual) {
 	c := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
-	return throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c}), c
+	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), c
 }
 
 // A take charges, a peek reads, and a refund returns what a take charged.

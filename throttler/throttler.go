@@ -5,15 +5,19 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Throttler decides about charges. It is safe for concurrent use, holds no
 // counts itself, and needs no closing.
 type Throttler struct {
-	backend  Backend
-	windows  WindowTaker // the backend, if it is one
+	backend  driver.Backend
+	windows  driver.WindowTaker // the backend, if it is one
 	clock    clock.Clock
-	observer Observer // or nil
+	observer observe.Observer // or nil
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
@@ -22,17 +26,17 @@ type Options struct {
 	Clock clock.Clock
 
 	// Observer receives each decision. May be nil.
-	Observer Observer
+	Observer observe.Observer
 }
 
 // New returns a Throttler whose counts live in backend. It panics if backend
 // is nil.
-func New(backend Backend, options *Options) *Throttler {
+func New(backend driver.Backend, options *Options) *Throttler {
 	if backend == nil {
 		panic("throttler: New: backend is nil")
 	}
 	t := &Throttler{backend: backend, clock: clock.System{}}
-	if w, ok := backend.(WindowTaker); ok && w.Itself() == backend {
+	if w, ok := backend.(driver.WindowTaker); ok && w.Itself() == backend {
 		t.windows = w
 	}
 	if options == nil {
@@ -64,7 +68,7 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 // gives to a backend would be moved to the heap, with d's receipt.
 func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
-		*d, err = t.observed(ctx, OpTake, charges)
+		*d, err = t.observed(ctx, observe.OpTake, charges)
 		return err
 	}
 	if t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
@@ -75,31 +79,30 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 }
 
 func (t *Throttler) takeRequest(ctx context.Context, charges []Charge) (Decision, error) {
-	var r Request
-	if err := resolve(&r, charges); err != nil {
+	var r driver.Request
+	if err := resolve(&r, t.now(), charges); err != nil {
 		return Decision{}, err
 	}
-	r.Now = t.now()
 	d, err := t.backend.Take(ctx, r)
 	if err != nil {
 		return Decision{}, err
 	}
-	return d, nil
+	return decided(d, nil), nil
 }
 
 // takeWindow makes d, a zero Decision, the one about c, if a WindowTaker can decide
 // about it. If not, it leaves anything in d.
 func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
-	if c.Policy == nil || !c.Policy.isWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > MaxQuota {
+	if c.Policy == nil || !c.Policy.IsWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > quota.MaxQuota {
 		return false
 	}
-	// Field by field, and early: to copy what was just written waits for the writes.
-	r := &d.request
-	r.Now = t.now()
-	r.one[0].Policy, r.one[0].Key, r.one[0].Cost, r.one[0].Partition = c.Policy, c.Key, max(c.Cost, 1), c.Key
-	used, resetAt, retryAt, ok := t.windows.TakeWindow(r.Now, c.Policy, c.Key, max(c.Cost, 1))
+	now := t.now()
+	asked := d.decision.Request.Begin(now, c)
+	asked.Cost, asked.Partition = max(c.Cost, 1), c.Key
+	used, resetAt, retryAt, ok := t.windows.TakeWindow(now, c.Policy, c.Key, max(c.Cost, 1))
 	if ok {
-		d.SetWindow(used, resetAt, retryAt)
+		d.decision.SetWindow(used, resetAt, retryAt)
+		d.Allowed = retryAt == 0
 	}
 	return ok
 }
@@ -108,19 +111,17 @@ func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
 // it, and lag a little behind.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
-		return t.observed(ctx, OpPeek, charges)
+		return t.observed(ctx, observe.OpPeek, charges)
 	}
-	var r Request
-	if err := resolve(&r, charges); err != nil {
+	var r driver.Request
+	if err := resolve(&r, t.now(), charges); err != nil {
 		return Decision{}, err
 	}
-	r.Now = t.now()
 	d, err := t.backend.Peek(ctx, r)
 	if err != nil {
 		return Decision{}, err
 	}
-	d.receipt = tookNothing
-	return d, nil
+	return decided(d, tookNothing), nil
 }
 
 // Refund gives back what d took: to the windows that were charged, while they
@@ -143,11 +144,11 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 // other processes are errors, as for Refund.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
-		return Decision{}, invalid("%d costs for a decision about %d charges", len(costs), len(d.Charges()))
+		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))
 	}
 	for i, cost := range costs {
-		if cost < 0 || cost > MaxQuota {
-			return Decision{}, invalid("charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges()[i].Policy.Name, cost, int64(MaxQuota))
+		if cost < 0 || cost > quota.MaxQuota {
+			return Decision{}, invalid.Errorf("throttler: charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges()[i].Policy.Name, cost, int64(quota.MaxQuota))
 		}
 	}
 	return t.settle(ctx, d, costs)
@@ -158,7 +159,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case !d.Allowed:
 		return d, nil
 	case d.receipt == nil:
-		return Decision{}, invalid("the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
+		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err // nothing was sent: the receipt stays good
@@ -167,9 +168,10 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return d, nil
 	}
 	start := time.Now()
-	after, err := t.backend.Settle(ctx, Settlement{Now: t.now(), Charged: d, Costs: costs})
+	settled, err := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: d.decision, Costs: costs})
+	after := decided(settled, d.receipt)
 	if t.observer != nil {
-		t.observe(ctx, OpSettle, d.Charges(), start, &after, err)
+		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
 		if !MayHaveCharged(err) {
@@ -177,7 +179,6 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		}
 		return Decision{}, err
 	}
-	after.receipt = d.receipt
 	return after, nil
 }
 

@@ -6,16 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Bench runs the same benchmarks on every backend, for numbers that can be
 // compared: one operation is one decision. open returns an empty backend and is
 // called for each benchmark.
-func Bench(b *testing.B, open func(b *testing.B) throttler.Backend) {
-	hour := throttler.Limit{Quota: throttler.MaxQuota, Window: time.Hour}
+func Bench(b *testing.B, open func(b *testing.B) driver.Backend) {
+	hour := throttler.Limit{Quota: quota.MaxQuota, Window: time.Hour}
 	one := &throttler.Policy{Name: "one", Limits: []throttler.Limit{hour}}
-	two := &throttler.Policy{Name: "two", Limits: []throttler.Limit{hour, {Quota: throttler.MaxQuota, Window: time.Minute}}}
+	two := &throttler.Policy{Name: "two", Limits: []throttler.Limit{hour, {Quota: quota.MaxQuota, Window: time.Minute}}}
 	nothing := &throttler.Policy{Name: "nothing", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 	many := make([]string, 100_000)
 	for i := range many {
@@ -31,14 +33,14 @@ func Bench(b *testing.B, open func(b *testing.B) throttler.Backend) {
 	b.Run("take and refund/keys=1", func(b *testing.B) { benchRefund(b, open(b), one, hot[0]) })
 	b.Run("parallel take/keys=100000", func(b *testing.B) { benchParallel(b, open(b), one, many) })
 	b.Run("parallel take/keys=1", func(b *testing.B) { benchParallel(b, open(b), one, hot) })
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		// A sliding log stores each charge; the others might as well have this quota.
 		p := &throttler.Policy{Name: "algorithm", Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: a}}}
 		b.Run("take/"+a.String()+"/keys=100000", func(b *testing.B) { benchTake(b, open(b), p, many) })
 	}
 }
 
-func benchTake(b *testing.B, backend throttler.Backend, p *throttler.Policy, keys []string) {
+func benchTake(b *testing.B, backend driver.Backend, p *throttler.Policy, keys []string) {
 	t := throttler.New(backend, nil)
 	ctx := b.Context()
 	b.ReportAllocs()
@@ -49,7 +51,7 @@ func benchTake(b *testing.B, backend throttler.Backend, p *throttler.Policy, key
 	}
 }
 
-func benchRefused(b *testing.B, backend throttler.Backend, p *throttler.Policy) {
+func benchRefused(b *testing.B, backend driver.Backend, p *throttler.Policy) {
 	t := throttler.New(backend, nil)
 	ctx := b.Context()
 	if _, err := t.Take(ctx, p.Charge("client")); err != nil {
@@ -63,7 +65,7 @@ func benchRefused(b *testing.B, backend throttler.Backend, p *throttler.Policy) 
 	}
 }
 
-func benchPeek(b *testing.B, backend throttler.Backend, p *throttler.Policy, key string) {
+func benchPeek(b *testing.B, backend driver.Backend, p *throttler.Policy, key string) {
 	t := throttler.New(backend, nil)
 	ctx := b.Context()
 	if _, err := t.Take(ctx, p.Charge(key)); err != nil {
@@ -77,7 +79,7 @@ func benchPeek(b *testing.B, backend throttler.Backend, p *throttler.Policy, key
 	}
 }
 
-func benchRefund(b *testing.B, backend throttler.Backend, p *throttler.Policy, key string) {
+func benchRefund(b *testing.B, backend driver.Backend, p *throttler.Policy, key string) {
 	t := throttler.New(backend, nil)
 	ctx := b.Context()
 	b.ReportAllocs()
@@ -92,7 +94,7 @@ func benchRefund(b *testing.B, backend throttler.Backend, p *throttler.Policy, k
 	}
 }
 
-func benchParallel(b *testing.B, backend throttler.Backend, p *throttler.Policy, keys []string) {
+func benchParallel(b *testing.B, backend driver.Backend, p *throttler.Policy, keys []string) {
 	t := throttler.New(backend, nil)
 	ctx := b.Context()
 	b.ReportAllocs()

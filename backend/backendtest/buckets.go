@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func tokenBucketCases() []testCase {
@@ -186,7 +187,7 @@ func leakyBucketCases() []testCase {
 // leavers makes clients wait in a queue of 10 per second and leave at random: at
 // once, while they wait, at the time of their start, later. Clients that are still
 // there at their start start 100 ms apart, so never more than 10 in a second.
-func leavers(ctx context.Context, backend throttler.Backend) error {
+func leavers(ctx context.Context, backend driver.Backend) error {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	clk := clock.NewManual(t0)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 const (
@@ -25,7 +26,7 @@ func concurrencyCases() []testCase {
 		cases = append(cases, testCase{
 			name:        fmt.Sprintf("%d goroutines share a quota of %d, %s", goroutines, rushQuota, nameOf(l)),
 			explanation: returnsDone,
-			run: func(ctx context.Context, backend throttler.Backend) error {
+			run: func(ctx context.Context, backend driver.Backend) error {
 				return rush(ctx, backend, l)
 			},
 		})
@@ -61,7 +62,7 @@ func together(do func(g int) error) error {
 
 // rush charges one key from all sides: as many units as the quota has are
 // allowed, and each answer shows a count that no other does.
-func rush(ctx context.Context, backend throttler.Backend, l throttler.Limit) error {
+func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(l)
 	allowed := make([][]throttler.Status, goroutines)
@@ -102,7 +103,7 @@ func rush(ctx context.Context, backend throttler.Backend, l throttler.Limit) err
 
 // contend has takes of several charges that share some of them, named in both
 // orders, and sees that each count is the sum of the takes that were allowed.
-func contend(ctx context.Context, backend throttler.Backend) error {
+func contend(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := func(name string, quota int64) *throttler.Policy {
 		return &throttler.Policy{Name: name, Limits: []throttler.Limit{
@@ -159,7 +160,7 @@ func contend(ctx context.Context, backend throttler.Backend) error {
 }
 
 // takeAndRefund ends with nothing used: all that is taken is given back.
-func takeAndRefund(ctx context.Context, backend throttler.Backend) error {
+func takeAndRefund(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(tenPer10s[1:]...)
 	err := together(func(g int) error {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func contextCases() []testCase {
@@ -18,7 +20,7 @@ func contextCases() []testCase {
 		cases = append(cases, testCase{
 			name:        "what is done before it starts is not done, " + nameOf(l),
 			explanation: returnsDone,
-			run: func(ctx context.Context, backend throttler.Backend) error {
+			run: func(ctx context.Context, backend driver.Backend) error {
 				return heedsContext(ctx, backend, on(l))
 			},
 		})
@@ -34,7 +36,7 @@ func contextCases() []testCase {
 	})
 }
 
-func heedsContext(ctx context.Context, backend throttler.Backend, core func(int64) []throttler.Charge) error {
+func heedsContext(ctx context.Context, backend driver.Backend, core func(int64) []throttler.Charge) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	taken, err := t.Take(ctx, core(3)...)
 	if err != nil {
@@ -49,16 +51,17 @@ func heedsContext(ctx context.Context, backend throttler.Backend, core func(int6
 	late, cancel := context.WithDeadline(ctx, time.Now().Add(-time.Second))
 	defer cancel()
 	for _, done := range []context.Context{canceled, late} {
-		calls := map[string]func() (throttler.Decision, error){
-			"take": func() (throttler.Decision, error) { return t.Take(done, core(1)...) },
-			"peek": func() (throttler.Decision, error) { return t.Peek(done, core(1)...) },
+		calls := map[string]func() error{
+			"take": func() error { _, err := t.Take(done, core(1)...); return err },
+			"peek": func() error { _, err := t.Peek(done, core(1)...); return err },
 			// A Throttler looks at the context itself before it settles.
-			"settle": func() (throttler.Decision, error) {
-				return backend.Settle(done, throttler.Settlement{Now: t0.UnixMilli(), Charged: taken, Costs: []int64{1}})
+			"settle": func() error {
+				_, err := backend.Settle(done, driver.Settlement{Now: t0.UnixMilli(), Charged: *taken.Driver(), Costs: []int64{1}})
+				return err
 			},
 		}
 		for name, call := range calls {
-			_, err := call()
+			err := call()
 			if err == nil {
 				return fmt.Errorf("%s with a context that is done: got no error, want one that wraps %w", name, done.Err())
 			}
@@ -91,7 +94,7 @@ func (e *ended) Err() error {
 }
 
 // refundUnsent refunds under a context that ends between the Throttler and the backend.
-func refundUnsent(ctx context.Context, backend throttler.Backend) error {
+func refundUnsent(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(tenPer10s[0])
 	d, err := t.Take(ctx, core(3)...)
@@ -115,10 +118,10 @@ func refundUnsent(ctx context.Context, backend throttler.Backend) error {
 
 // endOnTheWay takes and refunds under contexts that end at any time. Whatever the
 // time, the errors say what may have been charged.
-func endOnTheWay(ctx context.Context, backend throttler.Backend) error {
+func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	l := tenPer10s[0]
-	l.Quota, l.Window = throttler.MaxQuota, time.Hour
+	l.Quota, l.Window = quota.MaxQuota, time.Hour
 	core := on(l)
 	var least, most atomic.Int64 // what is used in the end
 	err := together(func(int) error {

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // tenPer10s has ten units per 10 s by each algorithm.
@@ -49,14 +51,14 @@ func costCases() []testCase {
 				explanation: costTooHigh,
 				steps: []step{
 					{at: 0, take: core(11), want: full(0, 10, 0, forever)},
-					{at: time.Second, take: core(throttler.MaxQuota), want: full(0, 10, time.Second, forever)},
+					{at: time.Second, take: core(quota.MaxQuota), want: full(0, 10, time.Second, forever)},
 					{at: 2 * time.Second, peek: core(11), want: full(0, 10, 2*time.Second, forever)},
 				},
 			},
 			testCase{
 				name:        "a bad argument charges nothing, " + nameOf(l),
 				explanation: badArguments,
-				run: func(ctx context.Context, backend throttler.Backend) error {
+				run: func(ctx context.Context, backend driver.Backend) error {
 					return refusesBadArguments(ctx, backend, core)
 				},
 			})
@@ -74,7 +76,7 @@ func costCases() []testCase {
 	return cases
 }
 
-func refusesBadArguments(ctx context.Context, backend throttler.Backend, core func(int64) []throttler.Charge) error {
+func refusesBadArguments(ctx context.Context, backend driver.Backend, core func(int64) []throttler.Charge) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	good := core(1)[0]
 	bad := map[string]throttler.Charge{

@@ -3,12 +3,13 @@ package backendtest
 import (
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
 const (
 	year = 365 * 24 * time.Hour
-	most = throttler.MaxQuota
+	most = quota.MaxQuota
 )
 
 // extremeCases are the shortest and the longest windows, the largest quotas.
@@ -19,7 +20,7 @@ func extremeCases() []testCase {
 	var (
 		msFixed, fixed     = limit(throttler.FixedWindow, 3, time.Millisecond), limit(throttler.FixedWindow, most, year)
 		msSliding, sliding = limit(throttler.SlidingWindow, 3, time.Millisecond), limit(throttler.SlidingWindow, most, year)
-		msLog, log         = limit(throttler.SlidingLog, 3, time.Millisecond), limit(throttler.SlidingLog, throttler.MaxLogQuota, year)
+		msLog, log         = limit(throttler.SlidingLog, 3, time.Millisecond), limit(throttler.SlidingLog, quota.MaxLogQuota, year)
 		msToken, token     = limit(throttler.TokenBucket, 3, time.Millisecond), limit(throttler.TokenBucket, most, year)
 		msLeaky, leaky     = limit(throttler.LeakyBucket, 3, time.Millisecond), limit(throttler.LeakyBucket, most, year)
 		aligned            = on(throttler.Limit{Quota: most, Window: year, Aligned: true})

@@ -11,7 +11,9 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -28,23 +30,23 @@ var (
 //
 // The flags -history-steps and -history-seed choose a longer run, or repeat
 // one. A failure prints the seed and the history of the keys concerned.
-func Histories(t *testing.T, open func(t *testing.T) throttler.Backend) {
+func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
 	seed := *historySeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []throttler.Algorithm{a}) })
 	}
-	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, throttler.Algorithms()) })
+	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, quota.Algorithms()) })
 }
 
 // A history is short, so that no server expires in real time what the manual clock
 // still keeps live.
 const stepsInHistory = 250
 
-func histories(t *testing.T, open func(t *testing.T) throttler.Backend, seed uint64, algorithms []throttler.Algorithm) {
+func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64, algorithms []throttler.Algorithm) {
 	rng := rand.New(rand.NewPCG(seed, uint64(len(algorithms))<<8|uint64(algorithms[0])))
 	for done := 0; done < *historySteps; done += stepsInHistory {
 		h := newHistory(rng, algorithms, open(t))
@@ -62,9 +64,9 @@ type history struct {
 	algorithms   []throttler.Algorithm
 	clock        *clock.Manual
 	model, other *throttler.Throttler
-	backends     [2]throttler.Backend // of model and other
-	policies     []*throttler.Policy  // the present form of each
-	before       []*throttler.Policy  // the form before, which some processes still have
+	backends     [2]driver.Backend   // of model and other
+	policies     []*throttler.Policy // the present form of each
+	before       []*throttler.Policy // the form before, which some processes still have
 	taken        []taken
 	edges        []time.Time // instants that answers spoke of
 	lines        []string
@@ -72,10 +74,10 @@ type history struct {
 
 type taken struct{ model, other throttler.Decision }
 
-func newHistory(rng *rand.Rand, algorithms []throttler.Algorithm, backend throttler.Backend) *history {
+func newHistory(rng *rand.Rand, algorithms []throttler.Algorithm, backend driver.Backend) *history {
 	start := time.UnixMilli(1_900_000_000_000 + rng.Int64N(1e9))
 	h := &history{rng: rng, algorithms: algorithms, clock: clock.NewManual(start)}
-	h.backends = [2]throttler.Backend{model{}, backend}
+	h.backends = [2]driver.Backend{model{}, backend}
 	h.model = throttler.New(h.backends[0], &throttler.Options{Clock: h.clock})
 	h.other = throttler.New(backend, &throttler.Options{Clock: h.clock})
 	for i := range 3 {
@@ -174,10 +176,10 @@ func (h *history) settleAgain(ctx context.Context) error {
 			costs[i] = h.cost(c.Policy)
 		}
 	}
-	want, errWant := h.backends[0].Settle(ctx, throttler.Settlement{Now: h.clock.Now().UnixMilli(), Charged: d.model, Costs: costs})
-	got, errGot := h.backends[1].Settle(ctx, throttler.Settlement{Now: h.clock.Now().UnixMilli(), Charged: d.other, Costs: costs})
-	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
-	return h.compare("settle again", got, want, errGot, errWant)
+	want, errWant := h.backends[0].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.model.Driver(), Costs: costs})
+	got, errGot := h.backends[1].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.other.Driver(), Costs: costs})
+	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, throttler.FromDriver(got))
+	return h.compare("settle again", throttler.FromDriver(got), throttler.FromDriver(want), errGot, errWant)
 }
 
 func (h *history) charges() []throttler.Charge {
@@ -198,18 +200,18 @@ func (h *history) charges() []throttler.Charge {
 }
 
 func (h *history) cost(p *throttler.Policy) int64 {
-	quota := p.Limits[h.rng.IntN(len(p.Limits))].Capacity()
+	capacity := p.Limits[h.rng.IntN(len(p.Limits))].Capacity()
 	switch h.rng.IntN(8) {
 	case 0:
 		return 0
 	case 1:
-		return min(quota, throttler.MaxQuota)
+		return min(capacity, quota.MaxQuota)
 	case 2:
-		return min(quota+1, throttler.MaxQuota)
+		return min(capacity+1, quota.MaxQuota)
 	case 3:
-		return h.rng.Int64N(quota) + 1
+		return h.rng.Int64N(capacity) + 1
 	case 4:
-		return quota/2 + 1
+		return capacity/2 + 1
 	}
 	return 1
 }
@@ -321,7 +323,7 @@ func line(d throttler.Decision) string {
 	fmt.Fprintf(&b, "allowed=%v", d.Allowed)
 	for i, s := range d.Limits() {
 		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, start %d, mark %v]",
-			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), d.Results()[i].Mark)
+			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), d.Driver().Results()[i].Mark)
 	}
 	return b.String()
 }
@@ -346,14 +348,14 @@ func (m model) states(charges []throttler.Charge) []*algorithm.State {
 	return states
 }
 
-func (m model) Peek(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+func (m model) Peek(_ context.Context, r driver.Request) (driver.Decision, error) {
 	return algorithm.Evaluate(r, m.states(r.Charges())), nil
 }
 
-func (m model) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
+func (m model) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
 	return algorithm.Take(r, m.states(r.Charges())), nil
 }
 
-func (m model) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (m model) Settle(_ context.Context, s driver.Settlement) (driver.Decision, error) {
 	return algorithm.Settle(s, m.states(s.Charged.Charges())), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // identity is what names a count.
@@ -28,14 +29,14 @@ func keyCases() []testCase {
 		{
 			name:        "the empty key",
 			explanation: opaqueKeys,
-			run: func(ctx context.Context, backend throttler.Backend) error {
+			run: func(ctx context.Context, backend driver.Backend) error {
 				return countsApart(ctx, backend, []identity{{"core", "", ""}, {"search", "", ""}, {"core", "p", ""}, {"core", "\x00", ""}, {"core", "\x00", "\x00"}, {"core", "0", "0"}})
 			},
 		},
 		{
 			name:        "names whose parts join to the same bytes",
 			explanation: opaqueKeys,
-			run: func(ctx context.Context, backend throttler.Backend) error {
+			run: func(ctx context.Context, backend driver.Backend) error {
 				return countsApart(ctx, backend, joinAlike())
 			},
 		},
@@ -52,7 +53,7 @@ func keyCase(name string, keys ...string) testCase {
 	return testCase{
 		name:        name,
 		explanation: opaqueKeys,
-		run: func(ctx context.Context, backend throttler.Backend) error {
+		run: func(ctx context.Context, backend driver.Backend) error {
 			return countsApart(ctx, backend, ids)
 		},
 	}
@@ -86,7 +87,7 @@ func joinAlike() []identity {
 
 // countsApart charges every identity its own cost, then looks whether each
 // count is what it alone was charged, and refunds all but one of them.
-func countsApart(ctx context.Context, backend throttler.Backend, ids []identity) error {
+func countsApart(ctx context.Context, backend driver.Backend, ids []identity) error {
 	const quota = 100_000
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	policies := make(map[string]*throttler.Policy)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func settlementCases() []testCase {
@@ -17,7 +19,7 @@ func settlementCases() []testCase {
 		token   = on(tenPer10s[4])
 		leaky   = on(tenPer10s[5])
 		orgs    = named("orgs", throttler.Limit{Quota: 20, Window: 60 * s}, throttler.Limit{Quota: 10, Window: 20 * s})
-		largest = on(throttler.Limit{Quota: throttler.MaxQuota, Window: 10 * s})
+		largest = on(throttler.Limit{Quota: quota.MaxQuota, Window: 10 * s})
 	)
 	return []testCase{
 		{
@@ -187,10 +189,10 @@ func settlementCases() []testCase {
 			explanation: exactCounts,
 			steps: []step{
 				{at: 0, take: fixed(1), as: "a", want: room(1, 9, 10*s)},
-				{at: 0, settle: "a", costs: []int64{throttler.MaxQuota}, want: room(throttler.MaxQuota, 0, 10*s)},
-				{at: 0, take: fixed(0), want: full(throttler.MaxQuota, 0, 10*s, 10*s)},
-				{at: 10 * s, take: largest(throttler.MaxQuota), as: "b", want: room(throttler.MaxQuota, 0, 20*s)},
-				{at: 10 * s, settle: "b", costs: []int64{1}, want: room(1, throttler.MaxQuota-1, 20*s)},
+				{at: 0, settle: "a", costs: []int64{quota.MaxQuota}, want: room(quota.MaxQuota, 0, 10*s)},
+				{at: 0, take: fixed(0), want: full(quota.MaxQuota, 0, 10*s, 10*s)},
+				{at: 10 * s, take: largest(quota.MaxQuota), as: "b", want: room(quota.MaxQuota, 0, 20*s)},
+				{at: 10 * s, settle: "b", costs: []int64{1}, want: room(1, quota.MaxQuota-1, 20*s)},
 			},
 		},
 	}
@@ -198,33 +200,35 @@ func settlementCases() []testCase {
 
 // settlesUntaken charges new counts and others by settlements alone, in the order of
 // time and behind it, and expects of each what a take would have left.
-func settlesUntaken(ctx context.Context, backend throttler.Backend) error {
+func settlesUntaken(ctx context.Context, backend driver.Backend) error {
 	now := t0.UnixMilli()
 	for i, l := range tenPer10s {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l, {Quota: 100, Window: time.Hour}}}
 		charge := throttler.Charge{Policy: p, Key: fmt.Sprint("key", i), Partition: "part"}
-		untaken := throttler.NewDecision(throttler.NewRequest(now, charge))
+		untaken := driver.NewDecision(driver.NewRequest(now, charge))
 		untaken.Allowed = true
 		for _, step := range []struct{ at, cost, used int64 }{{0, 4, 4}, {0, 9, 13}} {
-			d, err := backend.Settle(ctx, throttler.Settlement{Now: now + step.at, Charged: untaken, Costs: []int64{step.cost}})
+			d, err := backend.Settle(ctx, driver.Settlement{Now: now + step.at, Charged: untaken, Costs: []int64{step.cost}})
 			if err != nil {
 				return err
 			}
-			if s, long := d.Limit(0), d.Limit(1); !d.Allowed || s.Used != step.used || s.Refused || long.Used != step.used || !long.ResetAt.Equal(t0.Add(time.Hour)) {
-				return fmt.Errorf("%v: after %d, got %v; want %d used", l, step.cost, d, step.used)
+			got := throttler.FromDriver(d)
+			if s, long := got.Limit(0), got.Limit(1); !d.Allowed || s.Used != step.used || s.Refused || long.Used != step.used || !long.ResetAt.Equal(t0.Add(time.Hour)) {
+				return fmt.Errorf("%v: after %d, got %v; want %d used", l, step.cost, got, step.used)
 			}
 		}
 		// From a process that is behind.
-		if _, err := backend.Settle(ctx, throttler.Settlement{Now: now - 1000, Charged: untaken, Costs: []int64{1}}); err != nil {
+		if _, err := backend.Settle(ctx, driver.Settlement{Now: now - 1000, Charged: untaken, Costs: []int64{1}}); err != nil {
 			return err
 		}
 		charge.Cost = 1
-		d, err := backend.Take(ctx, throttler.NewRequest(now, charge))
+		d, err := backend.Take(ctx, driver.NewRequest(now, charge))
 		if err != nil {
 			return err
 		}
-		if s, long := d.Limit(0), d.Limit(1); d.Allowed || !s.Refused || s.Used < 13 || long.Used != 14 {
-			return fmt.Errorf("%v: got %v, want a refusal with 14 used", l, d)
+		got := throttler.FromDriver(d)
+		if s, long := got.Limit(0), got.Limit(1); d.Allowed || !s.Refused || s.Used < 13 || long.Used != 14 {
+			return fmt.Errorf("%v: got %v, want a refusal with 14 used", l, got)
 		}
 	}
 	return nil

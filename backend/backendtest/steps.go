@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // t0 is the instant that timelines count from. It is no multiple of a second,
@@ -83,7 +84,7 @@ func named(name string, limits ...throttler.Limit) func(cost int64) []throttler.
 }
 
 // play runs a timeline and returns what was wrong at the first step that was.
-func play(ctx context.Context, backend throttler.Backend, steps []step) error {
+func play(ctx context.Context, backend driver.Backend, steps []step) error {
 	p := player{backend: backend}
 	for i := range p.processes {
 		p.clocks[i] = clock.NewManual(t0)
@@ -99,7 +100,7 @@ func play(ctx context.Context, backend throttler.Backend, steps []step) error {
 }
 
 type player struct {
-	backend   throttler.Backend
+	backend   driver.Backend
 	processes [2]*throttler.Throttler
 	clocks    [2]*clock.Manual
 	taken     map[string]throttler.Decision
@@ -110,27 +111,32 @@ func (p *player) step(ctx context.Context, s *step) error {
 	t := p.processes[s.process]
 	taken := p.taken[cmp.Or(s.refund, s.settle)]
 	var d throttler.Decision
+	var direct driver.Decision // of a step that goes past the throttler
 	var err error
 	charges := s.take
 	switch {
 	case s.take != nil && asksNothing(s.take):
-		d, err = p.backend.Take(ctx, p.request(s, s.take))
+		direct, err = p.backend.Take(ctx, p.request(s, s.take))
+		d = throttler.FromDriver(direct)
 		p.taken[s.as] = d
 	case s.take != nil:
 		d, err = t.Take(ctx, s.take...)
 		p.taken[s.as] = d
 	case s.peek != nil && asksNothing(s.peek):
 		charges = s.peek
-		d, err = p.backend.Peek(ctx, p.request(s, s.peek))
+		direct, err = p.backend.Peek(ctx, p.request(s, s.peek))
+		d = throttler.FromDriver(direct)
 	case s.peek != nil:
 		charges = s.peek
 		d, err = t.Peek(ctx, s.peek...)
 	case s.refund != "" && asksNothing(taken.Charges()):
 		charges = taken.Charges()
-		d, err = p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(charges))))
+		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(charges))))
+		d = throttler.FromDriver(direct)
 	case s.settle != "" && asksNothing(taken.Charges()):
 		charges = taken.Charges()
-		d, err = p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
+		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
+		d = throttler.FromDriver(direct)
 	case s.refund != "":
 		charges = taken.Charges()
 		d, err = t.Refund(ctx, taken)
@@ -156,18 +162,18 @@ func asksNothing(charges []throttler.Charge) bool {
 	return slices.ContainsFunc(charges, func(c throttler.Charge) bool { return c.Cost == 0 })
 }
 
-func (p *player) request(s *step, charges []throttler.Charge) throttler.Request {
+func (p *player) request(s *step, charges []throttler.Charge) driver.Request {
 	charges = slices.Clone(charges)
 	for i := range charges {
 		if charges[i].Partition == "" {
 			charges[i].Partition = cmp.Or(charges[0].Partition, charges[0].Key)
 		}
 	}
-	return throttler.NewRequest(p.now(s), charges...)
+	return driver.NewRequest(p.now(s), charges...)
 }
 
-func (p *player) settlement(s *step, charged throttler.Decision, costs []int64) throttler.Settlement {
-	return throttler.Settlement{Now: p.now(s), Charged: charged, Costs: costs}
+func (p *player) settlement(s *step, charged throttler.Decision, costs []int64) driver.Settlement {
+	return driver.Settlement{Now: p.now(s), Charged: *charged.Driver(), Costs: costs}
 }
 
 func (p *player) now(s *step) int64 {

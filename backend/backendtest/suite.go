@@ -1,9 +1,9 @@
-// Package backendtest checks that a throttler.Backend keeps its contract.
+// Package backendtest checks that a driver.Backend keeps its contract.
 //
 // A backend's test is three lines:
 //
 //	func TestBackend(t *testing.T) {
-//		backendtest.Run(t, func(t *testing.T) throttler.Backend { return memorybackend.New(nil) })
+//		backendtest.Run(t, func(t *testing.T) driver.Backend { return memorybackend.NewDefault() })
 //	}
 //
 // It does not test what can go wrong in some backends only, such as reads from a
@@ -16,7 +16,7 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Run runs the suite: one subtest for each case. A case that fails prints the
@@ -24,14 +24,14 @@ import (
 //
 // open returns an empty backend and is called for each case. Several may share
 // one server: a key prefix that was not used before makes an empty one.
-func Run(t *testing.T, open func(t *testing.T) throttler.Backend) {
+func Run(t *testing.T, open func(t *testing.T) driver.Backend) {
 	RunExcept(t, open, nil)
 }
 
 // RunExcept runs the suite for a backend that documents where it departs from the
 // contract. exceptions has reasons by "group/case". These cases must fail: one that
 // passes, or that does not exist, is an error.
-func RunExcept(t *testing.T, open func(t *testing.T) throttler.Backend, exceptions map[string]string) {
+func RunExcept(t *testing.T, open func(t *testing.T) driver.Backend, exceptions map[string]string) {
 	unknown := maps.Clone(exceptions)
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
@@ -91,15 +91,15 @@ type testCase struct {
 	name        string
 	explanation string // the sentence of the contract
 	steps       []step
-	run         func(ctx context.Context, backend throttler.Backend) error
+	run         func(ctx context.Context, backend driver.Backend) error
 }
 
 // check returns what backend did wrong, and what it promised. It takes no
 // testing.T, so that the suite's own test can watch it fail.
-func (c testCase) check(ctx context.Context, backend throttler.Backend) error {
+func (c testCase) check(ctx context.Context, backend driver.Backend) error {
 	run := c.run
 	if run == nil {
-		run = func(ctx context.Context, backend throttler.Backend) error { return play(ctx, backend, c.steps) }
+		run = func(ctx context.Context, backend driver.Backend) error { return play(ctx, backend, c.steps) }
 	}
 	if err := run(ctx, backend); err != nil {
 		return fmt.Errorf("%w\nthe contract says: %s", err, c.explanation)
@@ -130,7 +130,7 @@ const (
 	exactCounts    = "Bounds of what a limit may say. Counts are exact up to 2^53"
 	retryEarliest  = "RetryAt is, if Refused, the earliest instant at which this limit would have room for the same charge, or [Never]. Zero if not refused."
 	costZero       = "that asks for nothing, is allowed unless a limit is in debt, and opens no window."
-	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is [Never]."
+	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is throttler.Never."
 	peekAnswers    = "Peek reports what Take would answer, charging nothing."
 	startsOnce     = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce   = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."

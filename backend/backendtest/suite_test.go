@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // reference is the model made safe for concurrent use: a backend that keeps
@@ -21,27 +22,27 @@ type reference struct {
 
 func newReference() *reference { return &reference{model: make(model)} }
 
-func (r *reference) Take(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+func (r *reference) Take(ctx context.Context, q driver.Request) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.model.Take(ctx, q)
 }
 
-func (r *reference) Peek(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+func (r *reference) Peek(ctx context.Context, q driver.Request) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.model.Peek(ctx, q)
 }
 
-func (r *reference) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (r *reference) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,32 +50,32 @@ func (r *reference) Settle(ctx context.Context, s throttler.Settlement) (throttl
 }
 
 func TestReferencePasses(t *testing.T) {
-	Run(t, func(*testing.T) throttler.Backend { return newReference() })
+	Run(t, func(*testing.T) driver.Backend { return newReference() })
 }
 
 // broken does one thing wrong, by the functions that are not nil.
 type broken struct {
-	throttler.Backend
-	take   func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error)
-	peek   func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error)
-	settle func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error)
+	driver.Backend
+	take   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)
+	peek   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)
+	settle func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error)
 }
 
-func (b *broken) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *broken) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if b.take == nil {
 		return b.Backend.Take(ctx, r)
 	}
 	return b.take(b.Backend, ctx, r)
 }
 
-func (b *broken) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *broken) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if b.peek == nil {
 		return b.Backend.Peek(ctx, r)
 	}
 	return b.peek(b.Backend, ctx, r)
 }
 
-func (b *broken) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (b *broken) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if b.settle == nil {
 		return b.Backend.Settle(ctx, s)
 	}
@@ -90,26 +91,26 @@ func renamed(rename func(c *throttler.Charge)) broken {
 		}
 		return charges
 	}
-	restored := func(d throttler.Decision, charges []throttler.Charge) throttler.Decision {
-		return d.About(throttler.NewRequest(d.At().UnixMilli(), charges...))
+	restored := func(d driver.Decision, charges []throttler.Charge) driver.Decision {
+		return d.About(driver.NewRequest(d.Request.Now, charges...))
 	}
-	ask := func(call func(context.Context, throttler.Request) (throttler.Decision, error), ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-		d, err := call(ctx, throttler.NewRequest(r.Now, each(r.Charges())...))
+	ask := func(call func(context.Context, driver.Request) (driver.Decision, error), ctx context.Context, r driver.Request) (driver.Decision, error) {
+		d, err := call(ctx, driver.NewRequest(r.Now, each(r.Charges())...))
 		if err != nil {
 			return d, err
 		}
 		return restored(d, r.Charges()), nil
 	}
 	return broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			return ask(b.Take, ctx, r)
 		},
-		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		peek: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			return ask(b.Peek, ctx, r)
 		},
-		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			charges := s.Charged.Charges()
-			s.Charged = s.Charged.About(throttler.NewRequest(s.Charged.At().UnixMilli(), each(charges)...))
+			s.Charged = s.Charged.About(driver.NewRequest(s.Charged.Request.Now, each(charges)...))
 			d, err := b.Settle(ctx, s)
 			if err != nil {
 				return d, err
@@ -127,11 +128,11 @@ var mutants = []struct {
 	broken   broken
 }{
 	{"charges one charge after the other", allOrNothing, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-			all := throttler.NewDecision(r)
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
+			all := driver.NewDecision(r)
 			all.Allowed = true
 			for i, c := range r.Charges() {
-				d, err := b.Take(ctx, throttler.NewRequest(r.Now, c))
+				d, err := b.Take(ctx, driver.NewRequest(r.Now, c))
 				if err != nil {
 					return d, err
 				}
@@ -141,7 +142,7 @@ var mutants = []struct {
 			return all, nil
 		}}},
 	{"looks, and charges later", returnsDone, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Peek(ctx, r)
 			if err != nil || !d.Allowed {
 				return d, err
@@ -150,14 +151,14 @@ var mutants = []struct {
 			return charge(b, ctx, r, d)
 		}}},
 	{"reports the limit that refused only", wholeAnswer, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
 			if err == nil && !d.Allowed {
 				d = cut(d)
 			}
 			return d, err
 		},
-		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		peek: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Peek(ctx, r)
 			if err == nil {
 				d = cut(d)
@@ -165,18 +166,19 @@ var mutants = []struct {
 			return d, err
 		}}},
 	{"recomputes reset at", resetStored, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits() {
-				d.Results()[i].ResetAt = r.Now + d.Limit(i).Limit.Window.Milliseconds()
+			decided := throttler.FromDriver(d)
+			for i, s := range decided.Limits() {
+				d.Results()[i].ResetAt = r.Now + s.Limit.Window.Milliseconds()
 			}
 			return d, err
 		}}},
 	{"keeps windows one millisecond longer", liveBefore, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			now := r.Now
 			d, err := b.Peek(ctx, r)
-			if err == nil && d.Limit(0).Used == 0 {
+			if err == nil && d.Results()[0].Used == 0 {
 				r.Now = now - 1
 				if late, err := b.Peek(ctx, r); err == nil && !late.Allowed {
 					r.Now = now
@@ -187,48 +189,48 @@ var mutants = []struct {
 			return b.Take(ctx, r)
 		}}},
 	{"charges when it peeks", peekReads, broken{
-		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		peek: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			return b.Take(ctx, r)
 		}}},
 	{"always allows a peek", peekAnswers, broken{
-		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		peek: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Peek(ctx, r)
 			d.Allowed = true
 			return d, err
 		}}},
 	{"refunds twice", refundNames, broken{
-		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			if d, err := b.Settle(ctx, s); err != nil {
 				return d, err
 			}
 			return b.Settle(ctx, s)
 		}}},
 	{"refunds to the window of the moment", refundNames, broken{
-		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			for i, c := range s.Charged.Charges() {
 				c.Cost = 0
-				d, err := b.Peek(ctx, throttler.NewRequest(s.Now, c))
+				d, err := b.Peek(ctx, driver.NewRequest(s.Now, c))
 				if err != nil {
 					return d, err
 				}
-				if s.Charged.NumLimits() == 1 && i == 0 && c.Policy.Limits[0].Algorithm == throttler.FixedWindow {
+				if len(s.Charged.Results()) == 1 && i == 0 && c.Policy.Limits[0].Algorithm == throttler.FixedWindow {
 					s.Charged.Results()[0].Mark.At = d.Results()[0].ResetAt
 				}
 			}
 			return b.Settle(ctx, s)
 		}}},
 	{"forgets refunds", refundNames, broken{
-		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-			return b.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: s.Charged, Costs: costsOf(s.Charged)})
+		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+			return b.Settle(ctx, driver.Settlement{Now: s.Now, Charged: s.Charged, Costs: costsOf(s.Charged)})
 		}}},
 	{"allows no debt", settleDebt, broken{
-		settle: func(b throttler.Backend, ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			costs := append([]int64(nil), s.Costs...)
 			place := 0
 			for i, c := range s.Charged.Charges() {
-				for range c.Policy.Limits {
-					status := s.Charged.Limit(place)
-					costs[i] = min(costs[i], c.Cost+status.Remaining)
+				for l := range c.Policy.Limits {
+					result := &s.Charged.Results()[place]
+					costs[i] = min(costs[i], c.Cost+result.Remaining(&c.Policy.Limits[l]))
 					place++
 				}
 			}
@@ -236,28 +238,28 @@ var mutants = []struct {
 			return b.Settle(ctx, s)
 		}}},
 	{"refuses costs of zero where nothing is left", costZero, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Peek(ctx, r)
-			if err == nil && d.Limit(0).Remaining == 0 {
+			if err == nil && d.Results()[0].Remaining(&r.Charges()[0].Policy.Limits[0]) == 0 {
 				d.Allowed = false
 				return d, nil
 			}
 			return b.Take(ctx, r)
 		}}},
 	{"names a time for what can never fit", costTooHigh, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits() {
-				if result := &d.Results()[i]; result.RetryAt == throttler.NeverFits {
+			for i := range d.Results() {
+				if result := &d.Results()[i]; result.RetryAt == driver.NeverFits {
 					result.RetryAt = result.ResetAt
 				}
 			}
 			return d, err
 		}}},
 	{"retries at reset at", retryEarliest, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits() {
+			for i := range d.Results() {
 				if result := &d.Results()[i]; result.RetryAt > 0 {
 					result.RetryAt = result.ResetAt
 				}
@@ -265,9 +267,9 @@ var mutants = []struct {
 			return d, err
 		}}},
 	{"starts all of a queue at once", leakyCounts, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
-			for i := range d.Limits() {
+			for i := range d.Results() {
 				if result := &d.Results()[i]; result.StartAt != 0 {
 					result.StartAt = r.Now
 				}
@@ -275,19 +277,19 @@ var mutants = []struct {
 			return d, err
 		}}},
 	{"counts in single precision", exactCounts, broken{
-		peek: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		peek: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Peek(ctx, r)
-			for i := range d.Limits() {
+			for i := range d.Results() {
 				d.Results()[i].Used = int64(float32(d.Results()[i].Used))
 			}
 			return d, err
 		}}},
 	{"ignores its context", returnsDone, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			return b.Take(context.WithoutCancel(ctx), r)
 		}}},
 	{"charges, and says that it was not asked", doneOnTheWay, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
 			if _, ok := ctx.Deadline(); ok && err == nil {
 				<-ctx.Done()
@@ -296,7 +298,7 @@ var mutants = []struct {
 			return d, err
 		}}},
 	{"hides that its context ended", doneOnTheWay, broken{
-		take: func(b throttler.Backend, ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
 			if _, ok := ctx.Deadline(); ok {
 				<-ctx.Done()
@@ -329,18 +331,18 @@ var mutants = []struct {
 }
 
 // cut returns d without all that follows the first limit of its first charge.
-func cut(d throttler.Decision) throttler.Decision {
+func cut(d driver.Decision) driver.Decision {
 	c := d.Charges()[0]
 	p := *c.Policy
 	p.Limits = p.Limits[:1]
 	c.Policy = &p
-	r := throttler.NewDecision(throttler.NewRequest(d.At().UnixMilli(), c))
+	r := driver.NewDecision(driver.NewRequest(d.Request.Now, c))
 	r.Allowed = d.Allowed
 	r.Results()[0] = d.Results()[0]
 	return r
 }
 
-func costsOf(d throttler.Decision) []int64 {
+func costsOf(d driver.Decision) []int64 {
 	costs := make([]int64, len(d.Charges()))
 	for i := range costs {
 		costs[i] = d.Charges()[i].Cost
@@ -350,13 +352,13 @@ func costsOf(d throttler.Decision) []int64 {
 
 // charge charges without looking whether there is room: as the settlement of a
 // take that cost nothing.
-func charge(b throttler.Backend, ctx context.Context, r throttler.Request, d throttler.Decision) (throttler.Decision, error) {
+func charge(b driver.Backend, ctx context.Context, r driver.Request, d driver.Decision) (driver.Decision, error) {
 	costs := costsOf(d)
 	free := append([]throttler.Charge(nil), d.Charges()...)
 	for i := range free {
 		free[i].Cost = 0
 	}
-	d, err := b.Settle(ctx, throttler.Settlement{Now: r.Now, Charged: d.About(throttler.NewRequest(r.Now, free...)), Costs: costs})
+	d, err := b.Settle(ctx, driver.Settlement{Now: r.Now, Charged: d.About(driver.NewRequest(r.Now, free...)), Costs: costs})
 	if err != nil {
 		return d, err
 	}
@@ -390,13 +392,16 @@ func TestMutantsFail(t *testing.T) {
 	}
 }
 
-// Failures quote sentences that are in package throttler's documentation.
+// Failures quote sentences that are in the documentation.
 func TestExplanationsAreTheContract(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("..", "..", "throttler", "*.go"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("files of package throttler: %v, %v", files, err)
+	var files, words []string
+	for _, pkg := range []string{"throttler", "throttler/driver", "quota"} {
+		in, err := filepath.Glob(filepath.Join("..", "..", pkg, "*.go"))
+		if err != nil || len(in) == 0 {
+			t.Fatalf("files of package %s: %v, %v", pkg, in, err)
+		}
+		files = append(files, in...)
 	}
-	var words []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -413,7 +418,7 @@ func TestExplanationsAreTheContract(t *testing.T) {
 	for _, g := range groups() {
 		for _, c := range g.cases {
 			if !strings.Contains(contract, c.explanation) {
-				t.Errorf("%s/%s: package throttler does not say: %s", g.name, c.name, c.explanation)
+				t.Errorf("%s/%s: no package says: %s", g.name, c.name, c.explanation)
 			}
 			if seen[g.name+"/"+c.name] {
 				t.Errorf("%s has two cases named %q", g.name, c.name)

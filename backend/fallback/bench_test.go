@@ -18,7 +18,7 @@ func BenchmarkTake(b *testing.B) {
 		fails *failure
 	}{{"answers", nil}, {"down", down}} {
 		b.Run(bench.name, func(b *testing.B) {
-			shared := &flaky{Backend: memorybackend.New(nil)}
+			shared := &flaky{Backend: memorybackend.NewDefault()}
 			backend := open(b, shared, &fallback.Options{OnFailure: fallback.Local, Processes: 3})
 			th := throttler.New(backend, nil)
 			shared.fails.Store(bench.fails)

@@ -3,7 +3,7 @@ package fallback
 import (
 	"fmt"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // Choice is what requests get while the backend does not answer. A greater choice is
@@ -19,7 +19,7 @@ const (
 	Local
 
 	// Closed allows nothing: decisions fail with an error that wraps
-	// throttler.ErrFailClosed.
+	// driver.ErrFailClosed.
 	Closed
 )
 
@@ -52,7 +52,7 @@ func (b *Backend) of(policy string) Choice {
 }
 
 // choiceOf returns the strictest choice of charges, and the policy that makes it.
-func (b *Backend) choiceOf(charges []throttler.Charge) (strictest Choice, policy string) {
+func (b *Backend) choiceOf(charges []quota.Charge) (strictest Choice, policy string) {
 	for i := range charges {
 		name := charges[i].Policy.Name
 		if choice := b.of(name); i == 0 || choice > strictest {

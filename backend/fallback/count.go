@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // count is what this process knows of the count of one (policy, key).
@@ -13,7 +14,7 @@ type count struct {
 	name name
 
 	// What the backend last said, when, and of which limits.
-	limits   []throttler.Limit
+	limits   []quota.Limit
 	readings []reading
 	saidAt   int64
 
@@ -29,7 +30,7 @@ type count struct {
 
 	// What is to be charged to the backend, and as what; outage is nil if nothing is.
 	outage  *outage
-	charge  throttler.Charge
+	charge  quota.Charge
 	pending []units
 	handing chan struct{} // closed when the hand-over in progress ends; nil if there is none
 
@@ -53,7 +54,7 @@ type units struct {
 }
 
 // say notes what the backend said of limits at now.
-func (c *count) say(limits []throttler.Limit, now int64, results []throttler.Result) {
+func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 	c.about(limits)
 	c.saidAt, c.state = now, nil
 	c.used, c.until = 0, now
@@ -64,7 +65,7 @@ func (c *count) say(limits []throttler.Limit, now int64, results []throttler.Res
 }
 
 // about makes c about limits. Of others it forgets what was said.
-func (c *count) about(limits []throttler.Limit) {
+func (c *count) about(limits []quota.Limit) {
 	if slices.Equal(c.limits, limits) {
 		return
 	}
@@ -79,7 +80,7 @@ func (c *count) note(used, capacity, resetAt int64) {
 }
 
 // stateAt returns the state to decide about at now.
-func (c *count) stateAt(limits []throttler.Limit, processes, now int64) *algorithm.State {
+func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.State {
 	if c.state != nil {
 		return c.state
 	}
@@ -88,8 +89,8 @@ func (c *count) stateAt(limits []throttler.Limit, processes, now int64) *algorit
 	}
 	// Under the limits of then; the state's algorithms know what that is under others.
 	limits = c.limits
-	var buf [throttler.MaxLimits]throttler.Limit
-	var all [throttler.MaxLimits]throttler.Result
+	var buf [quota.MaxLimits]quota.Limit
+	var all [quota.MaxLimits]driver.Result
 	shares, results, at := sharesOf(buf[:0], limits, processes), all[:len(limits)], c.saidAt
 	if c.spent != nil {
 		c.spent.Evaluate(shares, 0, now, results)
@@ -107,10 +108,10 @@ func (c *count) stateAt(limits []throttler.Limit, processes, now int64) *algorit
 }
 
 // share returns what one of n processes may allow of l.
-func share(l *throttler.Limit, n int64) throttler.Limit {
+func share(l *quota.Limit, n int64) quota.Limit {
 	s := *l
 	s.Quota = ceilDiv(l.Quota, n)
-	if l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket {
+	if l.Algorithm == quota.TokenBucket || l.Algorithm == quota.LeakyBucket {
 		s.Burst = ceilDiv(l.Capacity(), n)
 	}
 	return s
@@ -128,12 +129,12 @@ func usedOfShare(used, capacity, ofShare, processes int64) int64 {
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
 
 // spend notes units that were allowed here and that the backend may never learn of.
-func (c *count) spend(limits []throttler.Limit, cost, processes, now int64) {
+func (c *count) spend(limits []quota.Limit, cost, processes, now int64) {
 	if c.spent == nil {
 		c.spent = new(algorithm.State)
 	}
-	var buf [throttler.MaxLimits]throttler.Limit
-	var results [throttler.MaxLimits]throttler.Result
+	var buf [quota.MaxLimits]quota.Limit
+	var results [quota.MaxLimits]driver.Result
 	c.spent.Charge(sharesOf(buf[:0], limits, processes), cost, now, results[:len(limits)])
 	c.spent.Coarsen(maxLog)
 }
@@ -146,15 +147,15 @@ const (
 
 // owe notes that cost was allowed at now under limits and is to be handed over.
 // results are what the shares say of it.
-func (c *count) owe(limits []throttler.Limit, cost, now int64, results []throttler.Result) {
+func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	u := units{at: now, cost: cost, until: now}
-	opened, grain, fixed := int64(0), int64(throttler.MaxWindow/time.Millisecond), true
+	opened, grain, fixed := int64(0), int64(quota.MaxWindow/time.Millisecond), true
 	for i := range results {
 		window := int64(limits[i].Window / time.Millisecond)
 		u.until = max(u.until, results[i].ResetAt)
 		opened = max(opened, results[i].ResetAt-window)
 		grain = min(grain, window/maxPending)
-		fixed = fixed && limits[i].Algorithm == throttler.FixedWindow
+		fixed = fixed && limits[i].Algorithm == quota.FixedWindow
 	}
 	c.pending = slices.DeleteFunc(c.pending, func(p units) bool { return p.until <= now })
 	last := len(c.pending) - 1

@@ -14,7 +14,7 @@ import (
 // Three processes share 60 requests an hour. While the backend does not answer, each
 // allows 20 by itself.
 func Example() {
-	shared := &flaky{Backend: memorybackend.New(nil)} // in a program, a redisbackend.Backend
+	shared := &flaky{Backend: memorybackend.NewDefault()} // in a program, a redisbackend.Backend
 
 	backend, err := fallback.New(shared, &fallback.Options{
 		OnFailure: fallback.Local,

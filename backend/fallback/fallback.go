@@ -48,7 +48,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults and bounds of Options.
@@ -91,7 +92,7 @@ func (o *Options) validate() error {
 		return invalid("OnFailure is %d; it must be Open, Local or Closed", o.OnFailure)
 	}
 	for name, choice := range o.Policies {
-		named := throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
+		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
 		if err := named.Validate(); err != nil {
 			return fmt.Errorf("fallback: Policies: %w", err)
 		}
@@ -114,13 +115,13 @@ func (o *Options) validate() error {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("fallback: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("fallback: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
-// Backend is a throttler.Backend that asks another one, and decides by itself while
+// Backend is a driver.Backend that asks another one, and decides by itself while
 // that does not answer. It is safe for concurrent use.
 type Backend struct {
-	wrapped   throttler.Backend
+	wrapped   driver.Backend
 	onFailure Choice
 	policies  map[string]Choice
 	processes int64
@@ -140,12 +141,12 @@ type Backend struct {
 	watches sync.WaitGroup
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that asks backend. Close it when it is no longer needed.
-// Errors are about options and wrap throttler.ErrInvalid. New panics if backend is
+// Errors are about options and wrap quota.ErrInvalid. New panics if backend is
 // nil.
-func New(backend throttler.Backend, options *Options) (*Backend, error) {
+func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("fallback: New: backend is nil")
 	}
@@ -192,19 +193,19 @@ func (b *Backend) Close() {
 	b.watches.Wait()
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	for {
 		o, err := b.release(ctx, &r)
 		if err != nil {
-			return throttler.Decision{}, err
+			return driver.Decision{}, err
 		}
 		handOver := true
 		if o == nil {
-			var d throttler.Decision
+			var d driver.Decision
 			d, err = b.wrapped.Take(ctx, r)
 			switch {
 			case err == nil:
@@ -213,24 +214,24 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, handOver = b.outageOf(err, &r), !throttler.MayHaveCharged(err)
+			o, handOver = b.outageOf(err, &r), !driver.MayHaveCharged(err)
 		} else {
 			err = o.cause()
 		}
-		d, err := b.decide(&r, o, err, func() (throttler.Decision, error) { return b.take(&r, o, handOver) })
+		d, err := b.decide(&r, o, err, func() (driver.Decision, error) { return b.take(&r, o, handOver) })
 		if !errors.Is(err, errOver) {
 			return d, err
 		}
 	}
 }
 
-// Peek implements throttler.Backend. It charges nothing and hands nothing over: what is
+// Peek implements driver.Backend. It charges nothing and hands nothing over: what is
 // still counted here is reported as it is here.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
-	local := func() (throttler.Decision, error) { return b.peek(&r) }
+	local := func() (driver.Decision, error) { return b.peek(&r) }
 	if o := b.holder(&r); o != nil {
 		return b.decide(&r, o, o.cause(), local)
 	}
@@ -241,10 +242,10 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return b.decide(&r, b.outageOf(err, &r), err, local)
 }
 
-// Settle implements throttler.Backend. A decision that was made here is settled here,
+// Settle implements driver.Backend. A decision that was made here is settled here,
 // or, if it was handed over, with the backend: then only what it costs more is
 // charged. A decision that the backend made is settled by the backend, or not at all.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if s.Charged.Degraded {
 		return b.settle(ctx, &s)
 	}
@@ -253,7 +254,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 	case err == nil:
 		b.remember(&d)
 	case failed(ctx, err):
-		r := s.Charged.Request()
+		r := s.Charged.Request
 		r.Now = s.Now
 		b.outageOf(err, &r)
 	}
@@ -263,7 +264,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 // failed reports whether a call failed because of the backend: not because of its
 // arguments or of a caller that left.
 func failed(ctx context.Context, err error) bool {
-	return !errors.Is(err, throttler.ErrInvalid) && !errors.Is(ctx.Err(), context.Canceled)
+	return !errors.Is(err, quota.ErrInvalid) && !errors.Is(ctx.Err(), context.Canceled)
 }
 
 // errTooLarge and errOver are why local decisions fail.
@@ -274,7 +275,7 @@ var (
 
 // decide makes the decision about r by the strictest choice of its policies. local
 // decides locally.
-func (b *Backend) decide(r *throttler.Request, o *outage, cause error, local func() (throttler.Decision, error)) (throttler.Decision, error) {
+func (b *Backend) decide(r *driver.Request, o *outage, cause error, local func() (driver.Decision, error)) (driver.Decision, error) {
 	choice, policy := b.choiceOf(r.Charges())
 	switch {
 	case choice == Local:
@@ -289,10 +290,10 @@ func (b *Backend) decide(r *throttler.Request, o *outage, cause error, local fun
 		cause = fmt.Errorf("%w: %w", err, cause)
 	case choice == Open && (b.openFor == 0 || o.silence() < b.openFor):
 		b.count(o, Open)
-		d := throttler.NewDecision(throttler.NewRequest(r.Now))
+		d := driver.NewDecision(driver.NewRequest(r.Now))
 		d.Allowed, d.Degraded = true, true
 		return d, nil
 	}
 	b.count(o, Closed)
-	return throttler.Decision{}, fmt.Errorf("fallback: policy %q: %w: %w", policy, throttler.ErrFailClosed, cause)
+	return driver.Decision{}, fmt.Errorf("fallback: policy %q: %w: %w", policy, driver.ErrFailClosed, cause)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
-func open(t testing.TB, wrapped throttler.Backend, o *fallback.Options) *fallback.Backend {
+func open(t testing.TB, wrapped driver.Backend, o *fallback.Options) *fallback.Backend {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -41,7 +42,7 @@ func open(t testing.TB, wrapped throttler.Backend, o *fallback.Options) *fallbac
 
 // flaky is a backend that fails on command: at once, or as if a reply was lost.
 type flaky struct {
-	throttler.Backend
+	driver.Backend
 	fails atomic.Pointer[failure]
 	calls atomic.Int64 // takes and settlements that arrived while it failed
 }
@@ -52,13 +53,13 @@ type failure struct {
 }
 
 var (
-	down      = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: breaker.ErrOpen}}
-	refusing  = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", throttler.ErrNotSent, syscall.ECONNREFUSED)}}
-	lost      = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: io.EOF}}
-	lateReply = &failure{err: &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: context.DeadlineExceeded}, charges: true}
+	down      = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: breaker.ErrOpen}}
+	refusing  = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", throttler.ErrNotSent, syscall.ECONNREFUSED)}}
+	lost      = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: io.EOF}}
+	lateReply = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: context.DeadlineExceeded}, charges: true}
 )
 
-func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	fails := f.fails.Load()
 	if fails == nil {
 		return f.Backend.Take(ctx, r)
@@ -67,17 +68,17 @@ func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decisi
 	if fails.charges {
 		_, _ = f.Backend.Take(ctx, r)
 	}
-	return throttler.Decision{}, fails.err
+	return driver.Decision{}, fails.err
 }
 
-func (f *flaky) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (f *flaky) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if fails := f.fails.Load(); fails != nil {
-		return throttler.Decision{}, fails.err
+		return driver.Decision{}, fails.err
 	}
 	return f.Backend.Peek(ctx, r)
 }
 
-func (f *flaky) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (f *flaky) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	fails := f.fails.Load()
 	if fails == nil {
 		return f.Backend.Settle(ctx, s)
@@ -86,14 +87,14 @@ func (f *flaky) Settle(ctx context.Context, s throttler.Settlement) (throttler.D
 	if fails.charges {
 		_, _ = f.Backend.Settle(ctx, s)
 	}
-	return throttler.Decision{}, fails.err
+	return driver.Decision{}, fails.err
 }
 
 // fixture is some processes in front of one backend that fails on command.
 type fixture struct {
 	*testing.T
 	clock     *clock.Manual
-	shared    throttler.Backend // which never fails
+	shared    driver.Backend // which never fails
 	flaky     *flaky
 	backends  []*fallback.Backend
 	processes []*throttler.Throttler
@@ -101,7 +102,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, processes int, o fallback.Options) *fixture {
-	f := &fixture{T: t, clock: clock.NewManual(t0), shared: memorybackend.New(nil)}
+	f := &fixture{T: t, clock: clock.NewManual(t0), shared: memorybackend.NewDefault()}
 	f.flaky = &flaky{Backend: f.shared}
 	f.truth = throttler.New(f.shared, &throttler.Options{Clock: f.clock})
 	o.Processes = processes
@@ -181,16 +182,16 @@ var (
 func TestContract(t *testing.T) {
 	for _, choice := range []fallback.Choice{fallback.Local, fallback.Closed} {
 		t.Run(choice.String(), func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) throttler.Backend {
-				return open(t, memorybackend.New(nil), &fallback.Options{OnFailure: choice, Processes: 3})
+			backendtest.Run(t, func(t *testing.T) driver.Backend {
+				return open(t, memorybackend.NewDefault(), &fallback.Options{OnFailure: choice, Processes: 3})
 			})
 		})
 	}
 }
 
 func TestHistories(t *testing.T) {
-	backendtest.Histories(t, func(t *testing.T) throttler.Backend {
-		return open(t, memorybackend.New(nil), &fallback.Options{OnFailure: fallback.Local, Processes: 3, MaxKeys: 8})
+	backendtest.Histories(t, func(t *testing.T) driver.Backend {
+		return open(t, memorybackend.NewDefault(), &fallback.Options{OnFailure: fallback.Local, Processes: 3, MaxKeys: 8})
 	})
 }
 
@@ -528,7 +529,7 @@ func TestChargeAboveTheShare(t *testing.T) {
 
 // Keys of shards that answer notice nothing.
 func TestOtherShards(t *testing.T) {
-	shards := &twoShards{a: &flaky{Backend: memorybackend.New(nil)}, b: memorybackend.New(nil)}
+	shards := &twoShards{a: &flaky{Backend: memorybackend.NewDefault()}, b: memorybackend.NewDefault()}
 	b := open(t, shards, &fallback.Options{OnFailure: fallback.Local, Processes: 3})
 	th := throttler.New(b, nil)
 	shards.a.fails.Store(down)
@@ -547,25 +548,25 @@ func TestOtherShards(t *testing.T) {
 // twoShards has keys that begin with "a" on a, and others on b.
 type twoShards struct {
 	a *flaky
-	b throttler.Backend
+	b driver.Backend
 }
 
-func (s *twoShards) of(charges []throttler.Charge) throttler.Backend {
+func (s *twoShards) of(charges []throttler.Charge) driver.Backend {
 	if charges[0].Partition[0] == 'a' {
 		return s.a
 	}
 	return s.b
 }
 
-func (s *twoShards) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *twoShards) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return s.of(r.Charges()).Take(ctx, r)
 }
 
-func (s *twoShards) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *twoShards) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return s.of(r.Charges()).Peek(ctx, r)
 }
 
-func (s *twoShards) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (s *twoShards) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	return s.of(st.Charged.Charges()).Settle(ctx, st)
 }
 
@@ -589,18 +590,18 @@ func TestWhatIsNoOutage(t *testing.T) {
 }
 
 // poisoned is a backend that fails for one key.
-type poisoned struct{ throttler.Backend }
+type poisoned struct{ driver.Backend }
 
-func (b poisoned) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b poisoned) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if r.Charges()[0].Key == "poisoned" {
-		return throttler.Decision{}, &throttler.UnavailableError{Backend: "flaky", Shard: "a", Err: errors.New("WRONGTYPE")}
+		return driver.Decision{}, &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: errors.New("WRONGTYPE")}
 	}
 	return b.Backend.Take(ctx, r)
 }
 
 // Failures of one key do not keep the others from the backend.
 func TestOneKeyFails(t *testing.T) {
-	shared := &flaky{Backend: poisoned{memorybackend.New(nil)}}
+	shared := &flaky{Backend: poisoned{memorybackend.NewDefault()}}
 	b := open(t, shared, &fallback.Options{OnFailure: fallback.Local, Processes: 3})
 	th := throttler.New(b, nil)
 	shared.fails.Store(down)
@@ -667,9 +668,9 @@ func TestOptions(t *testing.T) {
 		{fallback.Options{Policies: map[string]fallback.Choice{"core": 7}}, `fallback: Policies["core"] is 7; it must be Open, Local or Closed: invalid argument`},
 		{fallback.Options{OpenFor: -1}, "fallback: OpenFor is -1ns; it must be positive, or 0 for no bound: invalid argument"},
 		{fallback.Options{MaxKeys: -1}, "fallback: MaxKeys is -1; it must be positive, or 0 for 65536: invalid argument"},
-		{fallback.Options{Policies: map[string]fallback.Choice{"a b": fallback.Open}}, "fallback: Policies: throttler: policy name is \"a b\"; it must be 1 to 64 letters, digits, and . _ - / :"},
+		{fallback.Options{Policies: map[string]fallback.Choice{"a b": fallback.Open}}, "fallback: Policies: quota: policy name is \"a b\"; it must be 1 to 64 letters, digits, and . _ - / :"},
 	} {
-		_, err := fallback.New(memorybackend.New(nil), &test.o)
+		_, err := fallback.New(memorybackend.NewDefault(), &test.o)
 		if !errors.Is(err, throttler.ErrInvalid) || err.Error() != test.want {
 			t.Errorf("%+v: got %v, want %s", test.o, err, test.want)
 		}

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Bounds of the hand-over in the background.
@@ -16,7 +16,7 @@ const (
 
 // holder returns the outage because of which a count of r is decided about here, or
 // nil.
-func (b *Backend) holder(r *throttler.Request) *outage {
+func (b *Backend) holder(r *driver.Request) *outage {
 	if b.held.Load() == 0 {
 		return nil
 	}
@@ -34,7 +34,7 @@ func (b *Backend) holder(r *throttler.Request) *outage {
 
 // release hands over the counts of r that are held here, so that the backend can
 // decide. If it can not, it returns the outage because of which they stay.
-func (b *Backend) release(ctx context.Context, r *throttler.Request) (*outage, error) {
+func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, error) {
 	if b.held.Load() == 0 {
 		return nil, nil
 	}
@@ -86,12 +86,12 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 	c.pending, c.handing = nil, make(chan struct{})
 	p.mu.Unlock()
 
-	var after throttler.Decision
+	var after driver.Decision
 	var err error
 	for len(owed) > 0 {
 		u := owed[0]
 		if u.cost > 0 && u.until > now {
-			after, err = b.wrapped.Settle(ctx, untaken(throttler.NewRequest(u.at, charge), []int64{u.cost}))
+			after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.at, charge), []int64{u.cost}))
 			if err != nil {
 				break
 			}
@@ -103,7 +103,7 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil && throttler.MayHaveCharged(err) {
+	if err != nil && driver.MayHaveCharged(err) {
 		b.stats.lost.Add(owed[0].cost)
 		o.stats.lost.Add(owed[0].cost)
 		c.spend(charge.Policy.Limits, owed[0].cost, b.processes, owed[0].at)
@@ -116,8 +116,8 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 		return err
 	}
 	state := c.state
-	if after.NumLimits() > 0 && !after.Degraded {
-		r := after.Request()
+	if len(after.Results()) > 0 && !after.Degraded {
+		r := after.Request
 		c.say(charge.Policy.Limits, r.Now, after.Results())
 	}
 	if c.state = state; o.ready.Load() {
@@ -157,7 +157,7 @@ func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage)
 		p.mu.Unlock()
 		return
 	}
-	r := throttler.NewRequest(o.now(), c.charge)
+	r := driver.NewRequest(o.now(), c.charge)
 	if err := b.handOver(ctx, p, c, r.Now); err != nil {
 		b.outageOf(err, &r)
 	}

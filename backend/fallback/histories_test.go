@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/fallback"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -123,7 +124,7 @@ func (f *fixture) holds() bool {
 // TestNoSecondQuota has a client that uses all it gets, from all processes, before,
 // during and after an outage, for each algorithm.
 func TestNoSecondQuota(t *testing.T) {
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			f := newFixture(t, 3, local)
 			const quota = 60

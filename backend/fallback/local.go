@@ -6,12 +6,13 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // remember notes what the backend said of the counts that would be decided about
 // locally.
-func (b *Backend) remember(d *throttler.Decision) {
+func (b *Backend) remember(d *driver.Decision) {
 	charges := d.Charges()
 	if !b.local || len(charges) == 0 || d.Degraded {
 		return
@@ -20,7 +21,7 @@ func (b *Backend) remember(d *throttler.Decision) {
 	if choice == Open {
 		return
 	}
-	r := d.Request()
+	r := d.Request
 	p := b.table.partOf(charges)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,15 +43,15 @@ func (b *Backend) remember(d *throttler.Decision) {
 
 // take takes locally during o. Its charges are handed over after o, unless the backend
 // may have made them.
-func (b *Backend) take(r *throttler.Request, o *outage, handOver bool) (throttler.Decision, error) {
+func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Decision, error) {
 	charges := r.Charges()
 	p := b.table.partOf(charges)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if o.over.Load() {
-		return throttler.Decision{}, errOver // what would be held for it would not be handed over
+		return driver.Decision{}, errOver // what would be held for it would not be handed over
 	}
-	var all [throttler.MaxCharges]*count
+	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
 		counts[i] = b.countOf(p, charges, i, r.Now)
@@ -75,8 +76,8 @@ func (b *Backend) take(r *throttler.Request, o *outage, handOver bool) (throttle
 }
 
 // charge charges c, which has room, to known, its count.
-func (b *Backend) charge(known *count, c *throttler.Charge, o *outage, handOver bool, now int64, results []throttler.Result) {
-	var buf [throttler.MaxLimits]throttler.Limit
+func (b *Backend) charge(known *count, c *quota.Charge, o *outage, handOver bool, now int64, results []driver.Result) {
+	var buf [quota.MaxLimits]quota.Limit
 	known.state.Charge(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, now, results)
 	known.state.Coarsen(maxLog)
 	switch {
@@ -92,12 +93,12 @@ func (b *Backend) charge(known *count, c *throttler.Charge, o *outage, handOver 
 }
 
 // peek reports what a local take would.
-func (b *Backend) peek(r *throttler.Request) (throttler.Decision, error) {
+func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	charges := r.Charges()
 	p := b.table.partOf(charges)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all [throttler.MaxCharges]*count
+	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
 		if counts[i] = p.counts[b.table.nameOf(&charges[i])]; counts[i] == nil {
@@ -112,7 +113,7 @@ func (b *Backend) peek(r *throttler.Request) (throttler.Decision, error) {
 }
 
 // countOf returns the count of charge i, which may be one that new keys share.
-func (b *Backend) countOf(p *part, charges []throttler.Charge, i int, now int64) *count {
+func (b *Backend) countOf(p *part, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.nameOf(c)
 	if known := p.counts[n]; known != nil {
@@ -127,19 +128,19 @@ func (b *Backend) countOf(p *part, charges []throttler.Charge, i int, now int64)
 
 // evaluate returns the decision about r by the shares. It fails if a charge fits no
 // share, but would fit the quota.
-func (b *Backend) evaluate(r *throttler.Request, counts []*count) (throttler.Decision, error) {
-	d := throttler.NewDecision(*r)
+func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision, error) {
+	d := driver.NewDecision(*r)
 	d.Allowed, d.Degraded = true, true
 	charges := r.Charges()
-	var buf [throttler.MaxLimits]throttler.Limit
+	var buf [quota.MaxLimits]quota.Limit
 	for i := range charges {
 		c, results := &charges[i], d.ResultsOf(i)
 		state := counts[i].stateAt(c.Policy.Limits, b.processes, r.Now)
 		fits := state.Evaluate(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, r.Now, results)
 		d.Allowed = d.Allowed && fits
 		for j := range results {
-			if results[j].RetryAt == throttler.NeverFits && c.Cost <= c.Policy.Limits[j].Capacity() {
-				return throttler.Decision{}, errTooLarge
+			if results[j].RetryAt == driver.NeverFits && c.Cost <= c.Policy.Limits[j].Capacity() {
+				return driver.Decision{}, errTooLarge
 			}
 		}
 	}
@@ -148,7 +149,7 @@ func (b *Backend) evaluate(r *throttler.Request, counts []*count) (throttler.Dec
 
 // report makes d, whose results are of shares, report on the limits: what remains of
 // each is what remains of the share. It makes what is used known to the table.
-func report(d *throttler.Decision, counts []*count, processes int64) {
+func report(d *driver.Decision, counts []*count, processes int64) {
 	charges := d.Charges()
 	for i := range charges {
 		c := counts[i]
@@ -169,7 +170,7 @@ func report(d *throttler.Decision, counts []*count, processes int64) {
 }
 
 // sharesOf appends the shares of limits to buf.
-func sharesOf(buf, limits []throttler.Limit, processes int64) []throttler.Limit {
+func sharesOf(buf, limits []quota.Limit, processes int64) []quota.Limit {
 	for i := range limits {
 		buf = append(buf, share(&limits[i], processes))
 	}
@@ -177,14 +178,14 @@ func sharesOf(buf, limits []throttler.Limit, processes int64) []throttler.Limit 
 }
 
 // hold notes that known, the count of c, is to be handed over after o.
-func (b *Backend) hold(known *count, c *throttler.Charge, o *outage) {
+func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	if known.outage != nil {
 		known.outage = o
 		return
 	}
 	b.held.Add(1)
 	known.outage = o
-	known.charge = throttler.Charge{Policy: c.Policy, Key: strings.Clone(c.Key)}
+	known.charge = quota.Charge{Policy: c.Policy, Key: strings.Clone(c.Key)}
 	if known.charge.Partition = known.charge.Key; c.Partition != c.Key {
 		known.charge.Partition = strings.Clone(c.Partition)
 	}
@@ -193,15 +194,15 @@ func (b *Backend) hold(known *count, c *throttler.Charge, o *outage) {
 // settled notes that nothing is to be handed over of c.
 func (b *Backend) settled(c *count) {
 	if c.outage != nil {
-		c.outage, c.charge, c.pending = nil, throttler.Charge{}, nil
+		c.outage, c.charge, c.pending = nil, quota.Charge{}, nil
 		b.held.Add(-1)
 	}
 }
 
 // settle settles a decision that was made here.
-func (b *Backend) settle(ctx context.Context, s *throttler.Settlement) (throttler.Decision, error) {
+func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	d, missing := b.settleHere(s)
 	if len(missing) == 0 {
@@ -211,7 +212,7 @@ func (b *Backend) settle(ctx context.Context, s *throttler.Settlement) (throttle
 	for i := range missing {
 		costs[i], missing[i].Cost = missing[i].Cost, 0
 	}
-	if _, err := b.wrapped.Settle(ctx, untaken(throttler.NewRequest(s.Now, missing...), costs)); err != nil {
+	if _, err := b.wrapped.Settle(ctx, untaken(driver.NewRequest(s.Now, missing...), costs)); err != nil {
 		return d, inPart{err}
 	}
 	return d, nil
@@ -225,18 +226,18 @@ type inPart struct{ err error }
 func (e inPart) Error() string { return "fallback: settled in part: " + e.err.Error() }
 
 func (e inPart) Is(target error) bool {
-	return target == throttler.ErrUnavailable || target != throttler.ErrNotSent && errors.Is(e.err, target)
+	return target == driver.ErrUnavailable || target != driver.ErrNotSent && errors.Is(e.err, target)
 }
 
 func (e inPart) As(target any) bool { return errors.As(e.err, target) }
 
 // settleHere settles s with the counts that are here. It returns what the backend is
 // to be charged in addition: what was handed over, or never will be, cost more.
-func (b *Backend) settleHere(s *throttler.Settlement) (d throttler.Decision, missing []throttler.Charge) {
-	r := s.Charged.Request()
+func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing []quota.Charge) {
+	r := s.Charged.Request
 	takenAt := r.Now
 	r.Now = s.Now
-	d = throttler.NewDecision(r)
+	d = driver.NewDecision(r)
 	d.Allowed, d.Degraded = true, true
 	charges := r.Charges()
 	if len(charges) == 0 {
@@ -245,7 +246,7 @@ func (b *Backend) settleHere(s *throttler.Settlement) (d throttler.Decision, mis
 	p := b.table.partOf(charges)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all [throttler.MaxCharges]*count
+	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
 		c, before := &charges[i], s.Charged.ResultsOf(i)
@@ -260,7 +261,7 @@ func (b *Backend) settleHere(s *throttler.Settlement) (d throttler.Decision, mis
 		counts[i] = known
 		known.settle(c, s.Costs[i], takenAt, s.Now, b.processes, before, d.ResultsOf(i))
 		if more := s.Costs[i] - c.Cost; more > 0 && known.outage == nil && !known.pooled {
-			missing = append(missing, throttler.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: more})
+			missing = append(missing, quota.Charge{Policy: c.Policy, Key: c.Key, Partition: c.Partition, Cost: more})
 		}
 	}
 	report(&d, counts, b.processes)
@@ -272,14 +273,14 @@ func (b *Backend) settleHere(s *throttler.Settlement) (d throttler.Decision, mis
 }
 
 // settle replaces the cost of charge, which was taken here with the results before.
-func (c *count) settle(charge *throttler.Charge, cost, takenAt, now, processes int64, before, results []throttler.Result) {
-	var buf [throttler.MaxLimits]throttler.Limit
+func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64, before, results []driver.Result) {
+	var buf [quota.MaxLimits]quota.Limit
 	shares := sharesOf(buf[:0], charge.Policy.Limits, processes)
 	if c.state == nil { // the backend has spoken since
 		c.stateAt(charge.Policy.Limits, processes, now).Evaluate(shares, 0, now, results)
 		return
 	}
-	var marks [throttler.MaxLimits]throttler.Mark
+	var marks [quota.MaxLimits]driver.Mark
 	for j := range before {
 		marks[j] = before[j].Mark
 	}
@@ -294,8 +295,8 @@ func (c *count) settle(charge *throttler.Charge, cost, takenAt, now, processes i
 
 // untaken returns the settlement of a decision that was never taken: it charges costs to
 // the counts of r, whose costs are 0, room or no room.
-func untaken(r throttler.Request, costs []int64) throttler.Settlement {
-	d := throttler.NewDecision(r)
+func untaken(r driver.Request, costs []int64) driver.Settlement {
+	d := driver.NewDecision(r)
 	d.Allowed = true
-	return throttler.Settlement{Now: r.Now, Charged: d, Costs: costs}
+	return driver.Settlement{Now: r.Now, Charged: d, Costs: costs}
 }

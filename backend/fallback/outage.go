@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Times of an outage.
@@ -30,7 +31,7 @@ type outage struct {
 	b *Backend
 	shard
 	began time.Duration // as Backend.elapsed
-	probe throttler.Charge
+	probe quota.Charge
 
 	failed  atomic.Bool  // a call has, since the last probe
 	answers atomic.Bool  // the last probe was answered
@@ -48,9 +49,9 @@ type outage struct {
 
 // outageOf returns the outage that err, of a decision about r, belongs to. It begins
 // one if there is none.
-func (b *Backend) outageOf(err error, r *throttler.Request) *outage {
+func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	var at shard
-	var u *throttler.UnavailableError
+	var u *driver.UnavailableError
 	if errors.As(err, &u) {
 		at = shard{u.Backend, u.Shard}
 	}
@@ -61,7 +62,7 @@ func (b *Backend) outageOf(err error, r *throttler.Request) *outage {
 	if o == nil {
 		c := r.Charges()[0]
 		o = &outage{b: b, shard: at, began: now, silent: now}
-		o.probe = throttler.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
+		o.probe = quota.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
 		b.outages[at] = o
 		if b.closed.Err() == nil {
 			b.watches.Go(o.watch)
@@ -97,7 +98,7 @@ func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Millisecon
 
 // probePolicy is charged to find out whether a shard makes charges: one that only
 // answers may be full, or a replica.
-var probePolicy = &throttler.Policy{Name: "weir/probe", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Second}}}
+var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: quota.MaxQuota, Window: time.Second}}}
 
 // watch probes the shard, and hands over to it what it has missed, until it has
 // not failed for quietTime. Only a probe says that the shard does not answer: calls
@@ -160,7 +161,7 @@ func (o *outage) probed() time.Duration {
 
 // asks reports whether the shard makes charges.
 func (o *outage) asks(ctx context.Context) bool {
-	_, err := o.b.wrapped.Take(ctx, throttler.NewRequest(o.now(), o.probe))
+	_, err := o.b.wrapped.Take(ctx, driver.NewRequest(o.now(), o.probe))
 	return err == nil
 }
 

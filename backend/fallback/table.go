@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // table has the counts. Those of one partition are in one part, under one lock.
@@ -49,11 +49,11 @@ func (t *table) init(b *Backend, maxKeys int) {
 }
 
 // partOf returns the part of charges, which have one partition.
-func (t *table) partOf(charges []throttler.Charge) *part {
+func (t *table) partOf(charges []quota.Charge) *part {
 	return &t.parts[maphash.String(t.seeds[0], charges[0].Partition)&uint64(len(t.parts)-1)]
 }
 
-func (t *table) nameOf(c *throttler.Charge) (n name) {
+func (t *table) nameOf(c *quota.Charge) (n name) {
 	for i, seed := range t.seeds {
 		h := mix(maphash.String(seed, c.Key), maphash.String(seed, c.Policy.Name))
 		if c.Partition != c.Key {
@@ -66,7 +66,7 @@ func (t *table) nameOf(c *throttler.Charge) (n name) {
 
 // pooledName returns the name of the pooled count that replaces charge i of a
 // decision, of a key with that name.
-func (t *table) pooledName(c *throttler.Charge, i int, of name) (n name) {
+func (t *table) pooledName(c *quota.Charge, i int, of name) (n name) {
 	place := of[1] % uint64(max(pooledPerPlace/len(t.parts), 1))
 	for j, seed := range t.seeds {
 		n[j] = mix(mix(maphash.String(seed, c.Policy.Name), uint64(i)), place)
@@ -78,7 +78,7 @@ func (t *table) pooledName(c *throttler.Charge, i int, of name) (n name) {
 func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }
 
 // add returns a new count of that name, for c, or nil if there is no room.
-func (p *part) add(t *table, n name, c *throttler.Charge, now int64) *count {
+func (p *part) add(t *table, n name, c *quota.Charge, now int64) *count {
 	weight := 1 + (len(c.Key)+len(c.Partition))/weightBytes
 	for range lookTimes {
 		if p.weight+weight <= t.maxWeight {
@@ -130,7 +130,7 @@ func (p *part) remove(t *table, c *count) {
 }
 
 // pool returns the count of new keys that find no room.
-func (p *part) pool(t *table, c *throttler.Charge, i int, of name) *count {
+func (p *part) pool(t *table, c *quota.Charge, i int, of name) *count {
 	n := t.pooledName(c, i, of)
 	pooled := p.counts[n]
 	if pooled == nil {

@@ -28,26 +28,27 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Store is a Backend whose counts can move to other Stores and arrive from them.
-// The methods of throttler.Backend are for programs that move no counts: they
+// The methods of driver.Backend are for programs that move no counts: they
 // continue from whatever state is stored. The methods here begin no count: they
 // fail with an [ElsewhereError] if a count of the decision is, or may be, in
 // another Store, and nothing is charged then. Without a Placement, they do what
-// the methods of throttler.Backend do.
+// the methods of driver.Backend do.
 type Store interface {
-	throttler.Backend
+	driver.Backend
 
 	// TakeAt is Take under p.
-	TakeAt(ctx context.Context, r throttler.Request, p *Placement) (throttler.Decision, error)
+	TakeAt(ctx context.Context, r driver.Request, p *Placement) (driver.Decision, error)
 
 	// PeekAt is Peek under p. Arrivals are taken into account, and not stored.
-	PeekAt(ctx context.Context, r throttler.Request, p *Placement) (throttler.Decision, error)
+	PeekAt(ctx context.Context, r driver.Request, p *Placement) (driver.Decision, error)
 
 	// SettleAt is Settle under p.
-	SettleAt(ctx context.Context, s throttler.Settlement, p *Placement) (throttler.Decision, error)
+	SettleAt(ctx context.Context, s driver.Settlement, p *Placement) (driver.Decision, error)
 
 	// Release releases counts to another Store. It returns one Released for
 	// each of r.Charges.
@@ -110,8 +111,8 @@ type Arrival struct {
 
 // ReleaseRequest asks a backend to release counts.
 type ReleaseRequest struct {
-	Now     int64              // ms since the epoch
-	Charges []throttler.Charge // of one partition; their costs are ignored
+	Now     int64          // ms since the epoch
+	Charges []quota.Charge // of one partition; their costs are ignored
 
 	// To is the backend that receives the counts.
 	To BackendID
@@ -181,6 +182,6 @@ func (e *ElsewhereError) Error() string {
 	return fmt.Sprintf("of %d counts, %d are missing and %d have moved to another backend", len(e.Counts), missing, moved)
 }
 
-// Unwrap returns throttler.ErrUnavailable, which is what a moved count means to
+// Unwrap returns driver.ErrUnavailable, which is what a moved count means to
 // a caller that moves none.
-func (e *ElsewhereError) Unwrap() error { return throttler.ErrUnavailable }
+func (e *ElsewhereError) Unwrap() error { return driver.ErrUnavailable }

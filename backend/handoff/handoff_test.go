@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,13 +24,13 @@ func used(t *testing.T, s *handoff.Stored) int64 {
 	if s == nil {
 		return -1
 	}
-	var results [1]throttler.Result
+	var results [1]driver.Result
 	s.State.Evaluate(perMinute, 0, now, results[:])
 	return results[0].Used
 }
 
 func charged(s *handoff.Stored, cost int64) *handoff.Stored {
-	var results [1]throttler.Result
+	var results [1]driver.Result
 	s.State.Charge(perMinute, cost, now, results[:])
 	return s
 }

@@ -8,21 +8,23 @@ import (
 
 	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // BenchmarkTake measures a decision from a lease, and one that the other backend makes.
 func BenchmarkTake(b *testing.B) {
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Hour}}}
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour}}}
 	for _, keys := range []int{1, 10_000} {
 		charges := make([]throttler.Charge, keys)
 		for i := range charges {
 			charges[i] = policy.Charge("client-" + strconv.Itoa(i))
 		}
-		memory := memorybackend.New(nil)
+		memory := memorybackend.NewDefault()
 		for _, c := range []struct {
 			name    string
-			backend throttler.Backend
+			backend driver.Backend
 		}{{"memory", memory}, {"leased", open(b, memory, &leased.Options{Busy: 1})}} {
 			b.Run(fmt.Sprintf("%s/%d keys", c.name, keys), func(b *testing.B) {
 				b.ReportAllocs()
@@ -33,7 +35,7 @@ func BenchmarkTake(b *testing.B) {
 					}
 					charge := charges[i%keys]
 					charge.Cost, charge.Partition = 1, charge.Key
-					if _, err := c.backend.Take(b.Context(), throttler.NewRequest(now, charge)); err != nil {
+					if _, err := c.backend.Take(b.Context(), driver.NewRequest(now, charge)); err != nil {
 						b.Fatal(err)
 					}
 				}

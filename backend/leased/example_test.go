@@ -13,7 +13,7 @@ import (
 
 // Two processes share a quota of 100, and ask the store 20 times for 300 decisions.
 func Example() {
-	store := memorybackend.New(nil) // in production, a redisbackend.Backend
+	store := memorybackend.NewDefault() // in production, a redisbackend.Backend
 	now := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
 
@@ -45,7 +45,7 @@ func Example() {
 }
 
 func ExampleNew() {
-	redis := memorybackend.New(nil) // in place of the redisbackend.Backend that all processes share
+	redis := memorybackend.NewDefault() // in place of the redisbackend.Backend that all processes share
 	backend, err := leased.New(redis, nil)
 	if err != nil {
 		fmt.Println(err)

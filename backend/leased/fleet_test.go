@@ -31,7 +31,7 @@ type process struct {
 }
 
 func newFleet(t *testing.T, n int, o leased.Options) *fleet {
-	f := &fleet{T: t, clock: clock.NewManual(t0), store: memorybackend.New(nil), options: o}
+	f := &fleet{T: t, clock: clock.NewManual(t0), store: memorybackend.NewDefault(), options: o}
 	f.options.Clock = f.clock
 	for range n {
 		f.processes = append(f.processes, f.start())

@@ -7,14 +7,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A lease is what this process knows of one key under one or several policies, and
 // the units that it holds for it. The shard's lock guards it.
 type lease struct {
 	name   name
-	policy *throttler.Policy // of its only charge, else nil
+	policy *quota.Policy // of its only charge, else nil
 
 	// held units may be spent from since until the end of the first of d's windows. d is
 	// the take that leased the last of them.
@@ -33,9 +34,9 @@ type lease struct {
 	refusedUntil int64
 	refusedCost  int64
 	again        int64 // ms, of the last refusal
-	refusal      throttler.Decision
+	refusal      driver.Decision
 
-	d throttler.Decision
+	d driver.Decision
 }
 
 // renewal is a take of the other backend that others wait for.
@@ -47,7 +48,7 @@ type renewal struct {
 // failed reports whether those that wait fail with it: the other backend does not
 // answer.
 func (r *renewal) failed() bool {
-	return errors.Is(r.err, throttler.ErrUnavailable) && !errors.Is(r.err, context.Canceled)
+	return errors.Is(r.err, driver.ErrUnavailable) && !errors.Is(r.err, context.Canceled)
 }
 
 // canSpend reports whether to answer r from the lease. The last unit is not spent
@@ -62,9 +63,9 @@ func (l *lease) canSpend(now, cost int64) bool {
 
 // spend spends cost of what is held, fewer than nothing for a settlement that returns
 // units, and returns the decision about r.
-func (l *lease) spend(r *throttler.Request, cost int64) throttler.Decision {
+func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	l.held -= cost
-	d := throttler.NewDecision(*r)
+	d := driver.NewDecision(*r)
 	d.Allowed = true
 	results := d.Results()
 	copy(results, l.d.Results())
@@ -80,9 +81,9 @@ func (l *lease) spend(r *throttler.Request, cost int64) throttler.Decision {
 
 // answer returns the decision about r, a take of cost from d, which has just leased
 // more. What is held counts as not used.
-func (l *lease) answer(r *throttler.Request, d *throttler.Decision, cost int64) throttler.Decision {
+func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver.Decision {
 	l.held -= cost
-	a := throttler.NewDecision(*r)
+	a := driver.NewDecision(*r)
 	a.Allowed = true
 	results := a.Results()
 	copy(results, d.Results())
@@ -93,7 +94,7 @@ func (l *lease) answer(r *throttler.Request, d *throttler.Decision, cost int64) 
 }
 
 // grant adds the units of d, an allowed take.
-func (l *lease) grant(d *throttler.Decision) {
+func (l *lease) grant(d *driver.Decision) {
 	charges := slices.Clone(d.Charges())
 	l.held += charges[0].Cost
 	for i := range charges { // a caller's key may be a part of a long string
@@ -105,8 +106,8 @@ func (l *lease) grant(d *throttler.Decision) {
 			c.Partition = strings.Clone(c.Partition)
 		}
 	}
-	r := d.Request()
-	l.d = throttler.NewDecision(throttler.NewRequest(r.Now, charges...))
+	r := d.Request
+	l.d = driver.NewDecision(driver.NewRequest(r.Now, charges...))
 	l.d.Allowed = true
 	copy(l.d.Results(), d.Results())
 	l.free = free(d)
@@ -115,14 +116,14 @@ func (l *lease) grant(d *throttler.Decision) {
 		l.until = min(l.until, result.ResetAt)
 	}
 	l.since = r.Now
-	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == throttler.Mark{At: l.until}
+	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == driver.Mark{At: l.until}
 	l.refusedUntil = 0
 }
 
 // refuse notes d, a take of cost that was refused. It is repeated for at least again ms.
-func (l *lease) refuse(d *throttler.Decision, cost, again int64) {
-	refused := d.Request()
-	if before := l.refusal.Request(); l.refusedUntil > 0 && refused.Now < before.Now+4*l.again {
+func (l *lease) refuse(d *driver.Decision, cost, again int64) {
+	refused := d.Request
+	if before := l.refusal.Request; l.refusedUntil > 0 && refused.Now < before.Now+4*l.again {
 		again = min(2*l.again, 10*again)
 	}
 	until := refused.Now + again
@@ -136,16 +137,16 @@ func (l *lease) refuse(d *throttler.Decision, cost, again int64) {
 }
 
 // refuses reports whether r, of that cost, is refused from memory.
-func (l *lease) refuses(r *throttler.Request, cost int64) bool {
-	refused := l.refusal.Request()
+func (l *lease) refuses(r *driver.Request, cost int64) bool {
+	refused := l.refusal.Request
 	return cost >= l.refusedCost && l.refusedCost > 0 && r.Now >= refused.Now && r.Now < l.refusedUntil && l.held < cost &&
 		sameCosts(refused.Charges(), r.Charges())
 }
 
 // refuseAgain returns the last refusal as the decision about r.
-func (l *lease) refuseAgain(r *throttler.Request) throttler.Decision {
-	refused := l.refusal.Request()
-	d := throttler.NewDecision(*r)
+func (l *lease) refuseAgain(r *driver.Request) driver.Decision {
+	refused := l.refusal.Request
+	d := driver.NewDecision(*r)
 	results := d.Results()
 	copy(results, l.refusal.Results())
 	for i := range results {
@@ -156,26 +157,26 @@ func (l *lease) refuseAgain(r *throttler.Request) throttler.Decision {
 	return d
 }
 
-func sameCosts(a, b []throttler.Charge) bool {
-	return slices.EqualFunc(a, b, func(a, b throttler.Charge) bool { return a.Cost == b.Cost })
+func sameCosts(a, b []quota.Charge) bool {
+	return slices.EqualFunc(a, b, func(a, b quota.Charge) bool { return a.Cost == b.Cost })
 }
 
 // live reports whether a window has not ended that l holds units of.
 func (l *lease) live(now int64) bool {
-	return slices.ContainsFunc(l.d.Results(), func(r throttler.Result) bool { return r.ResetAt > now })
+	return slices.ContainsFunc(l.d.Results(), func(r driver.Result) bool { return r.ResetAt > now })
 }
 
 // drop forgets what l holds, and returns the settlement that gives it back.
-func (l *lease) drop(now int64) throttler.Settlement {
-	r := l.d.Request()
-	st := throttler.Settlement{Now: now, Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
+func (l *lease) drop(now int64) driver.Settlement {
+	r := l.d.Request
+	st := driver.Settlement{Now: now, Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
 	l.held = 0
 	return st
 }
 
 // leasable returns the cost of charges, or 0 if they cannot be leased: all must have
 // the same cost, and fixed windows alone.
-func leasable(charges []throttler.Charge) int64 {
+func leasable(charges []quota.Charge) int64 {
 	if len(charges) == 0 {
 		return 0
 	}
@@ -186,7 +187,7 @@ func leasable(charges []throttler.Charge) int64 {
 		}
 		limits := charges[i].Policy.Limits
 		for k := range limits {
-			if limits[k].Algorithm != throttler.FixedWindow {
+			if limits[k].Algorithm != quota.FixedWindow {
 				return 0
 			}
 		}
@@ -198,7 +199,7 @@ func leasable(charges []throttler.Charge) int64 {
 type name struct{ policy, key, partition string }
 
 // nameOf returns the name of charges. Several are named, with their limits, by one key.
-func nameOf(charges []throttler.Charge) name {
+func nameOf(charges []quota.Charge) name {
 	if len(charges) > 1 {
 		return name{key: string(appendNames(nil, charges))}
 	}
@@ -216,7 +217,7 @@ func (n *name) clone() name {
 }
 
 // isOf reports whether l, found by the name of charges, counts under their limits.
-func (l *lease) isOf(charges []throttler.Charge) bool {
+func (l *lease) isOf(charges []quota.Charge) bool {
 	if len(charges) > 1 {
 		return true // the name has them
 	}
@@ -225,7 +226,7 @@ func (l *lease) isOf(charges []throttler.Charge) bool {
 }
 
 // appendNames appends what names the counts of charges, and their limits.
-func appendNames(b []byte, charges []throttler.Charge) []byte {
+func appendNames(b []byte, charges []quota.Charge) []byte {
 	for i := range charges {
 		c := &charges[i]
 		b = appendString(b, c.Policy.Name)
@@ -249,17 +250,17 @@ func appendString(b []byte, s string) []byte {
 }
 
 // withCost returns r with each charge at that cost.
-func withCost(r *throttler.Request, cost int64) throttler.Request {
+func withCost(r *driver.Request, cost int64) driver.Request {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Cost = cost
 	}
-	return throttler.NewRequest(r.Now, charges...)
+	return driver.NewRequest(r.Now, charges...)
 }
 
 // free returns how many units fit into all limits after d.
-func free(d *throttler.Decision) int64 {
-	least, i, results := int64(throttler.MaxQuota), 0, d.Results()
+func free(d *driver.Decision) int64 {
+	least, i, results := int64(quota.MaxQuota), 0, d.Results()
 	for _, c := range d.Charges() {
 		for k := range c.Policy.Limits {
 			least = min(least, results[i].Remaining(&c.Policy.Limits[k]))
@@ -270,8 +271,8 @@ func free(d *throttler.Decision) int64 {
 }
 
 // capacity returns how many units fit into all limits of charges that are not used.
-func capacity(charges []throttler.Charge) int64 {
-	least := int64(throttler.MaxQuota)
+func capacity(charges []quota.Charge) int64 {
+	least := int64(quota.MaxQuota)
 	for i := range charges {
 		limits := charges[i].Policy.Limits
 		for k := range limits {
@@ -282,12 +283,12 @@ func capacity(charges []throttler.Charge) int64 {
 }
 
 // sameWindows reports whether two allowed takes were charged to the same windows.
-func sameWindows(a, b *throttler.Decision) bool {
-	return slices.EqualFunc(a.Results(), b.Results(), func(a, b throttler.Result) bool { return a.Mark == b.Mark })
+func sameWindows(a, b *driver.Decision) bool {
+	return slices.EqualFunc(a.Results(), b.Results(), func(a, b driver.Result) bool { return a.Mark == b.Mark })
 }
 
 // addHeld makes d, a peek, report held units of l's windows as not used.
-func addHeld(d, l *throttler.Decision, held int64) {
+func addHeld(d, l *driver.Decision, held int64) {
 	i, results := 0, d.Results()
 	d.Allowed = true
 	for _, c := range d.Charges() {
@@ -307,7 +308,7 @@ func addHeld(d, l *throttler.Decision, held int64) {
 
 // extra returns how much more than charged st costs, and whether that is the same for
 // all charges.
-func extra(st *throttler.Settlement) (more int64, even bool) {
+func extra(st *driver.Settlement) (more int64, even bool) {
 	charges := st.Charged.Charges()
 	for i := range charges {
 		m := st.Costs[i] - charges[i].Cost

@@ -13,6 +13,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var hour = &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
@@ -125,26 +126,26 @@ func TestChangedPolicy(t *testing.T) {
 
 // flaky is a backend that fails, or hangs until a context ends, on command.
 type flaky struct {
-	throttler.Backend
+	driver.Backend
 	fails, hangs atomic.Bool
 	takes        atomic.Int64
 }
 
-func (f *flaky) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	f.takes.Add(1)
 	if f.hangs.Load() {
 		<-ctx.Done()
-		return throttler.Decision{}, errors.Join(throttler.ErrUnavailable, ctx.Err())
+		return driver.Decision{}, errors.Join(throttler.ErrUnavailable, ctx.Err())
 	}
 	if f.fails.Load() {
-		return throttler.Decision{}, throttler.ErrUnavailable
+		return driver.Decision{}, throttler.ErrUnavailable
 	}
 	return f.Backend.Take(ctx, r)
 }
 
 // A backend that fails does not take away what is held, and its error is everybody's.
 func TestBackendThatFails(t *testing.T) {
-	store := &flaky{Backend: memorybackend.New(nil)}
+	store := &flaky{Backend: memorybackend.NewDefault()}
 	b := open(t, store, nil)
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	p := process{b, th}
@@ -189,7 +190,7 @@ func TestBackendThatFails(t *testing.T) {
 // Under the race detector: many goroutines of several processes, with refunds, silences
 // and ends, admit exactly the quota.
 func TestProcessesShareAQuota(t *testing.T) {
-	store := memorybackend.New(nil)
+	store := memorybackend.NewDefault()
 	var admitted atomic.Int64
 	quota := &throttler.Policy{Name: "quota", Limits: []throttler.Limit{{Quota: 3000, Window: time.Hour}}}
 	var all sync.WaitGroup
@@ -245,7 +246,7 @@ func TestBadOptions(t *testing.T) {
 	for _, o := range []leased.Options{
 		{Ahead: time.Millisecond}, {Ahead: time.Hour}, {Ahead: -1}, {Again: -1}, {Again: time.Hour}, {Busy: -1}, {MaxKeys: -1}, {MaxKeys: 63},
 	} {
-		if b, err := leased.New(memorybackend.New(nil), &o); !errors.Is(err, throttler.ErrInvalid) {
+		if b, err := leased.New(memorybackend.NewDefault(), &o); !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("New(%+v): %v, %v; want an error that wraps ErrInvalid", o, b, err)
 		}
 	}

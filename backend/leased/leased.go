@@ -41,7 +41,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults of Options.
@@ -75,21 +76,21 @@ type Options struct {
 
 	// Leases reports whether units of p may be leased: takes of others go to the other
 	// backend one by one. It may change its mind. If nil, all may.
-	Leases func(p *throttler.Policy) bool
+	Leases func(p *quota.Policy) bool
 
 	// Clock is the clock of the throttler in front: silence is measured by it. If
 	// nil, clock.System.
 	Clock clock.Clock
 }
 
-// Backend is a throttler.Backend that leases units of another one. It is safe for
+// Backend is a driver.Backend that leases units of another one. It is safe for
 // concurrent use. Close it to give back what it holds.
 type Backend struct {
-	wrapped throttler.Backend
+	wrapped driver.Backend
 	ahead   int64 // ms
 	again   int64 // ms
 	busy    int64
-	leases  func(*throttler.Policy) bool // or nil
+	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
 	seed   maphash.Seed
@@ -102,12 +103,12 @@ type Backend struct {
 	renewals sync.RWMutex // read-locked while a lease is taken
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that leases units of backend, which must be the same counts
-// for all processes. Errors are about options and wrap throttler.ErrInvalid. New
+// for all processes. Errors are about options and wrap quota.ErrInvalid. New
 // panics if backend is nil.
-func New(backend throttler.Backend, options *Options) (*Backend, error) {
+func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("leased: New: backend is nil")
 	}
@@ -161,7 +162,7 @@ func (o *Options) complete() error {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("leased: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("leased: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close gives back all leases. After it, takes go to the other backend one by one. The
@@ -175,13 +176,13 @@ func (b *Backend) Close(ctx context.Context) error {
 	return b.giveBackAll(ctx)
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if d, ok := b.takeLone(ctx, &r); ok {
 		return d, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
 	if cost == 0 || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
@@ -220,10 +221,10 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 			select {
 			case <-renewal.done:
 			case <-ctx.Done():
-				return throttler.Decision{}, ctx.Err()
+				return driver.Decision{}, ctx.Err()
 			}
 			if renewal.failed() {
-				return throttler.Decision{}, renewal.err
+				return driver.Decision{}, renewal.err
 			}
 			s.mu.Lock()
 		case l.held < cost && l.demand.perSecond(r.Now) < b.busy:
@@ -236,7 +237,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 }
 
 // mayLease reports whether all of charges' policies may be leased.
-func (b *Backend) mayLease(charges []throttler.Charge) bool {
+func (b *Backend) mayLease(charges []quota.Charge) bool {
 	if b.leases == nil {
 		return true
 	}
@@ -248,14 +249,14 @@ func (b *Backend) mayLease(charges []throttler.Charge) bool {
 	return true
 }
 
-func (b *Backend) ask(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b.stats.asked.Add(1)
 	return b.wrapped.Take(ctx, r)
 }
 
 // renew takes a lease for l, and answers r from it. It is called with the shard's lock
 // held, and releases it. Other takes of the key wait meanwhile.
-func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r throttler.Request, cost int64) (throttler.Decision, error) {
+func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
 	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the shard's lock for it
 		s.mu.Unlock()
 		return b.ask(ctx, r)
@@ -295,7 +296,7 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r throttler.Req
 
 // lease takes units, or what there is, but at least cost. A decision that is not
 // allowed is about cost.
-func (b *Backend) lease(ctx context.Context, r *throttler.Request, units, cost int64) (throttler.Decision, error) {
+func (b *Backend) lease(ctx context.Context, r *driver.Request, units, cost int64) (driver.Decision, error) {
 	for {
 		d, err := b.ask(ctx, withCost(r, units))
 		if err != nil || d.Allowed || units == cost {
@@ -322,9 +323,9 @@ func (b *Backend) size(l *lease, now, cost int64) int64 {
 // units of it.
 const maxShare = 8
 
-// Peek implements throttler.Backend. It asks the other backend. What this process
+// Peek implements driver.Backend. It asks the other backend. What this process
 // holds of the counts is reported as not used.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, err := b.wrapped.Peek(ctx, r)
 	if err != nil || leasable(r.Charges()) == 0 {
 		return d, err
@@ -340,17 +341,17 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, nil
 }
 
-// Settle implements throttler.Backend. Units return to the lease, or come from it, if
+// Settle implements driver.Backend. Units return to the lease, or come from it, if
 // the process still has one of the same windows.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	more, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
 		if even && l.held > 0 && l.held >= more && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
 			defer s.mu.Unlock()
-			r := st.Charged.Request()
+			r := st.Charged.Request
 			r.Now = st.Now
 			return l.spend(&r, more), nil
 		}
@@ -360,7 +361,7 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttle
 }
 
 // find returns the lease of charges, with its shard's lock held, or nil and no lock.
-func (b *Backend) find(charges []throttler.Charge) (*shard, *lease) {
+func (b *Backend) find(charges []quota.Charge) (*shard, *lease) {
 	if leasable(charges) == 0 {
 		return nil, nil
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-func open(t testing.TB, wrapped throttler.Backend, o *leased.Options) *leased.Backend {
+func open(t testing.TB, wrapped driver.Backend, o *leased.Options) *leased.Backend {
 	t.Helper()
 	b, err := leased.New(wrapped, o)
 	if err != nil {
@@ -26,7 +26,7 @@ func open(t testing.TB, wrapped throttler.Backend, o *leased.Options) *leased.Ba
 
 func TestBackend(t *testing.T) {
 	const reason = "answers from leases report the units that others may hold as used"
-	backendtest.RunExcept(t, func(t *testing.T) throttler.Backend { return open(t, memorybackend.New(nil), nil) }, map[string]string{
+	backendtest.RunExcept(t, func(t *testing.T) driver.Backend { return open(t, memorybackend.NewDefault(), nil) }, map[string]string{
 		"concurrency/64 goroutines share a quota of 500, fixed-window":         reason,
 		"concurrency/64 goroutines share a quota of 500, aligned fixed-window": reason,
 	})

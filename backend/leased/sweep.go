@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 const (
@@ -35,8 +35,8 @@ func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time
 
 // sweep returns the settlements that give back the leases of keys that have been silent
 // for long enough, and removes keys.
-func (b *Backend) sweep(now int64) []throttler.Settlement {
-	var all []throttler.Settlement
+func (b *Backend) sweep(now int64) []driver.Settlement {
+	var all []driver.Settlement
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
@@ -46,7 +46,7 @@ func (b *Backend) sweep(now int64) []throttler.Settlement {
 	return all
 }
 
-func (s *shard) sweep(all []throttler.Settlement, now, silentSince int64) []throttler.Settlement {
+func (s *shard) sweep(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for _, l := range s.lost {
 		if l.live(now) {
 			all = append(all, l.drop(now))
@@ -76,7 +76,7 @@ func (b *Backend) expire(s *shard, l *lease) {
 // giveBackAll gives back what all keys hold.
 func (b *Backend) giveBackAll(ctx context.Context) error {
 	now := b.clock.Now().UnixMilli()
-	var all []throttler.Settlement
+	var all []driver.Settlement
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
@@ -92,7 +92,7 @@ func (b *Backend) giveBackAll(ctx context.Context) error {
 
 // giveBack makes the settlements. One that fails leaves its units used until their
 // windows end.
-func (b *Backend) giveBack(ctx context.Context, all []throttler.Settlement) error {
+func (b *Backend) giveBack(ctx context.Context, all []driver.Settlement) error {
 	errs := make(chan error, len(all))
 	slots := make(chan struct{}, giveBacks)
 	for _, st := range all {

@@ -3,15 +3,16 @@ package leased
 import (
 	"context"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-var _ throttler.WindowTaker = (*Backend)(nil)
+var _ driver.WindowTaker = (*Backend)(nil)
 
-// TakeWindow implements throttler.WindowTaker, for a key that holds enough: nearly every
+// TakeWindow implements driver.WindowTaker, for a key that holds enough: nearly every
 // take of a busy key. It does what Take does, without what only other takes need.
-func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
-	if len(p.Limits) != 1 || p.Limits[0].Algorithm != throttler.FixedWindow || b.leases != nil && !b.leases(p) {
+func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
+	if len(p.Limits) != 1 || p.Limits[0].Algorithm != quota.FixedWindow || b.leases != nil && !b.leases(p) {
 		return 0, 0, 0, false
 	}
 	n := name{policy: p.Name, key: key}
@@ -32,11 +33,11 @@ func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost in
 	return used, resetAt, 0, true
 }
 
-// Itself implements throttler.WindowTaker.
-func (b *Backend) Itself() throttler.Backend { return b }
+// Itself implements driver.WindowTaker.
+func (b *Backend) Itself() driver.Backend { return b }
 
 // takeLone makes the decision about r by TakeWindow.
-func (b *Backend) takeLone(ctx context.Context, r *throttler.Request) (d throttler.Decision, ok bool) {
+func (b *Backend) takeLone(ctx context.Context, r *driver.Request) (d driver.Decision, ok bool) {
 	charges := r.Charges()
 	if len(charges) != 1 || charges[0].Key != charges[0].Partition || charges[0].Cost < 1 || ctx.Err() != nil {
 		return d, false

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -16,7 +17,7 @@ import (
 // chosen at random, alone and together with the partition's own. A take must
 // not become slower with the number of counts.
 func BenchmarkPartition(b *testing.B) {
-	policy := perHour(throttler.MaxQuota)
+	policy := perHour(quota.MaxQuota)
 	member := func(i int) throttler.Charge {
 		return throttler.Charge{Policy: policy, Key: fmt.Sprint("member", i), Partition: "acme"}
 	}

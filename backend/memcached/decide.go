@@ -3,7 +3,7 @@ package memcachedbackend
 import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // counts are the counts of a decision's charges, in their order.
@@ -61,7 +61,7 @@ func (it *item) keep(c counts, i int, now int64) {
 	it.put(c.names[i].inPartition, c.found[i].Stored, expiry)
 }
 
-func (it *item) take(r throttler.Request, names []name, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
+func (it *item) take(r driver.Request, names []name, p *handoff.Placement) (d driver.Decision, changed bool, err error) {
 	counts, err := it.locate(names, p, r.Now)
 	if err != nil {
 		return d, false, err
@@ -76,15 +76,15 @@ func (it *item) take(r throttler.Request, names []name, p *handoff.Placement) (d
 	return d, changed, nil
 }
 
-func (it *item) peek(r throttler.Request, names []name, p *handoff.Placement) (throttler.Decision, error) {
+func (it *item) peek(r driver.Request, names []name, p *handoff.Placement) (driver.Decision, error) {
 	counts, err := it.locate(names, p, r.Now)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return algorithm.Evaluate(r, counts.states), nil
 }
 
-func (it *item) settle(s throttler.Settlement, names []name, p *handoff.Placement) (d throttler.Decision, changed bool, err error) {
+func (it *item) settle(s driver.Settlement, names []name, p *handoff.Placement) (d driver.Decision, changed bool, err error) {
 	charges := s.Charged.Charges()
 	counts, err := it.locate(names, p, s.Now)
 	if err != nil {

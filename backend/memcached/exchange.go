@@ -6,7 +6,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Bounds of what is decided together: that many decisions, by one gets of that many
@@ -37,7 +38,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	}
 	if s.observer != nil {
 		defer func() {
-			s.observer.Sent(throttler.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
+			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
 		}()
 	}
 	// Memcached looks keys up in their order. The partition's item must be the
@@ -46,7 +47,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
 	if err != nil {
 		s.recordLeft(jobs[:n], start, err)
-		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", throttler.ErrNotSent, err)
+		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // What its breaker counts against a server:
@@ -95,6 +95,6 @@ func (s *server) breakerChanged(open bool, cause error) {
 		s.failWaiting()
 	}
 	if s.observer != nil {
-		s.observer.Checked(throttler.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
+		s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Whatever a server returns as items, a decision is an error or makes sense, and what is
@@ -29,7 +30,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	r := throttler.NewRequest(at, charges...)
+	r := driver.NewRequest(at, charges...)
 	if _, _, err := good.take(r, names, nil); err != nil {
 		f.Fatal(err)
 	}
@@ -48,14 +49,15 @@ func FuzzDecisionOnItem(f *testing.F) {
 			return
 		}
 		refused := false
-		for i, s := range d.Limits() {
+		decided := throttler.FromDriver(d)
+		for i, s := range decided.Limits() {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.UnixMilli() < at || s.Refused && s.RetryAt.UnixMilli() < at || d.Allowed && s.Used < s.Cost {
 				t.Errorf("%x, %x: limit %d: %+v", value, own, i, s)
 			}
 		}
 		if d.Allowed == refused {
-			t.Errorf("%x, %x: allowed %v: %v", value, own, d.Allowed, d)
+			t.Errorf("%x, %x: allowed %v: %v", value, own, d.Allowed, decided)
 		}
 		again, _ := it.encode()
 		if _, err := newItem(key, again, 5000, spillAt); err != nil {

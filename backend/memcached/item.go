@@ -8,7 +8,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // item is the item of a partition. Its stored form is
@@ -100,7 +100,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 			all = append(all, c)
 		}
 	}
-	it.counts = make([]*count, len(all), len(all)+throttler.MaxCharges)
+	it.counts = make([]*count, len(all), len(all)+quota.MaxCharges)
 	for i := range all {
 		it.counts[i] = &all[i]
 		it.measure(&all[i], len(all[i].raw))

@@ -26,13 +26,13 @@
 // for its reply, and if all of its callers have left, it counts in their place.
 //
 // While it is open, all decisions about the server's keys fail at once, those that
-// wait too. Their errors wrap throttler.ErrUnavailable, and nothing was sent for
+// wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
 // them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
 // when one succeeds. Other servers are not affected, and get none of its keys.
 //
 // A context that ends before its decision was sent is an error without
-// throttler.ErrUnavailable. If it ends later, but before the item was read, the decision
-// is never written, and the error wraps throttler.ErrNotSent too. A server that hangs and goes on executes the cas that it was sent,
+// driver.ErrUnavailable. If it ends later, but before the item was read, the decision
+// is never written, and the error wraps driver.ErrNotSent too. A server that hangs and goes on executes the cas that it was sent,
 // and so may charge decisions that have failed: at most the 256 that share a cas, of
 // one partition, and at most MaxConnections times.
 //
@@ -49,7 +49,9 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/rendezvous"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Server is one Memcached server, by a client that the caller has made and closes.
@@ -93,7 +95,7 @@ type Options struct {
 	// Observer receives an event for each exchange with a server, which is a read
 	// and, if something changes, a write of one item; and for each change of a
 	// server's breaker. May be nil.
-	Observer throttler.Observer
+	Observer observe.Observer
 }
 
 // Defaults of Options.
@@ -116,7 +118,7 @@ var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over servers. It dials nothing: a server that is down
 // fails its own decisions, until it is up. Errors say which server or option is
-// wrong, and wrap throttler.ErrInvalid.
+// wrong, and wrap quota.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
 	o := Options{}
 	if options != nil {
@@ -175,59 +177,59 @@ func New(servers []Server, options *Options) (*Backend, error) {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("memcachedbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("memcachedbackend: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.TakeAt(ctx, r, nil)
 }
 
-// Peek implements throttler.Backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Peek implements driver.Backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+// Settle implements driver.Backend.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	return b.SettleAt(ctx, s, nil)
 }
 
 // TakeAt implements handoff.Store.
-func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	var d throttler.Decision
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	var d driver.Decision
 	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (changed bool, err error) {
 		d, changed, err = it.take(r, names, p)
 		return changed, err
 	})
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return d, nil
 }
 
 // PeekAt implements handoff.Store.
-func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	var d throttler.Decision
+func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	var d driver.Decision
 	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (_ bool, err error) {
 		d, err = it.peek(r, names, p)
 		return false, err
 	})
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return d, nil
 }
 
 // SettleAt implements handoff.Store.
-func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
-	var d throttler.Decision
+func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+	var d driver.Decision
 	err := b.decide(ctx, s.Charged.Charges(), func(it *item, names []name) (changed bool, err error) {
 		d, changed, err = it.settle(s, names, p)
 		return changed, err
 	})
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return d, nil
 }
@@ -261,7 +263,7 @@ func (b *Backend) Close() {
 
 // decide applies change to the item of charges, and waits for it or for ctx. If
 // another process writes the item first, change is applied again to the new value.
-func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change func(*item, []name) (bool, error)) error {
+func (b *Backend) decide(ctx context.Context, charges []quota.Charge, change func(*item, []name) (bool, error)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -290,7 +292,7 @@ func (b *Backend) decide(ctx context.Context, charges []throttler.Charge, change
 		case never && j.sentAt.Load() == 0:
 			return server.unsent(ctx.Err())
 		case never:
-			err = server.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", throttler.ErrNotSent, ctx.Err()))
+			err = server.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, ctx.Err()))
 		default:
 			err = server.unavailable(ctx.Err()) // its write may be on its way
 		}
@@ -312,7 +314,7 @@ type Location struct {
 
 // Locate returns where the count of c lives, for an operator to find the clients
 // that a server's outage affects.
-func (b *Backend) Locate(c throttler.Charge) Location {
+func (b *Backend) Locate(c quota.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key
 	}

@@ -15,6 +15,7 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,25 +32,25 @@ func TestHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t
 
 func BenchmarkBackend(b *testing.B) {
 	open := opener(b, 1)
-	backendtest.Bench(b, func(b *testing.B) throttler.Backend { return open(nil) })
+	backendtest.Bench(b, func(b *testing.B) driver.Backend { return open(nil) })
 }
 
 // opener returns a function that makes empty backends on the same new servers:
 // each has a prefix of its own.
-func opener(t testing.TB, n int) func(*testing.T) throttler.Backend {
+func opener(t testing.TB, n int) func(*testing.T) driver.Backend {
 	servers := make([]memcachedbackend.Server, n)
 	for i := range servers {
 		servers[i] = memcachedbackend.Server{Name: string(rune('a' + i)), Client: newClient(t, testserver.Memcached(t).Addr)}
 	}
 	opened := 0
-	return func(*testing.T) throttler.Backend {
+	return func(*testing.T) driver.Backend {
 		opened++
 		return newBackend(t, servers, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":"})
 	}
 }
 
-func spilling(open func(*testing.T) throttler.Backend) func(*testing.T) throttler.Backend {
-	return func(t *testing.T) throttler.Backend {
+func spilling(open func(*testing.T) driver.Backend) func(*testing.T) driver.Backend {
+	return func(t *testing.T) driver.Backend {
 		b := open(t)
 		b.(*memcachedbackend.Backend).SpillAt(1)
 		return b
@@ -59,11 +60,11 @@ func spilling(open func(*testing.T) throttler.Backend) func(*testing.T) throttle
 // either returns a function that makes two backends over the same empty counts, as
 // two processes have, and a backend that asks one of them at a time. Each spills
 // while the other decides.
-func either(t *testing.T) func(*testing.T) throttler.Backend {
+func either(t *testing.T) func(*testing.T) driver.Backend {
 	addr := testserver.Memcached(t).Addr
 	clients := []*memcachedbackend.Client{newClient(t, addr), newClient(t, addr)}
 	opened := 0
-	return func(t *testing.T) throttler.Backend {
+	return func(t *testing.T) driver.Backend {
 		opened++
 		var e eitherOf
 		for i, client := range clients {
@@ -76,15 +77,15 @@ func either(t *testing.T) func(*testing.T) throttler.Backend {
 
 type eitherOf [2]*memcachedbackend.Backend
 
-func (e eitherOf) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (e eitherOf) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return e[rand.IntN(2)].Take(ctx, r)
 }
 
-func (e eitherOf) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (e eitherOf) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return e[rand.IntN(2)].Peek(ctx, r)
 }
 
-func (e eitherOf) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (e eitherOf) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	return e[rand.IntN(2)].Settle(ctx, s)
 }
 

@@ -5,7 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // A partition's item is
@@ -45,7 +45,7 @@ type name struct {
 	ownKey      string // Memcached's, of the item of its own; empty if it never has one
 }
 
-func namesOf(key string, charges []throttler.Charge) []name {
+func namesOf(key string, charges []quota.Charge) []name {
 	names := make([]name, len(charges))
 	for i := range charges {
 		names[i] = nameOf(key, &charges[i])
@@ -59,7 +59,7 @@ func namesOf(key string, charges []throttler.Charge) []name {
 //
 // Counts of the partition's key, one for each policy, stay in the partition's item,
 // so that a client that is a partition by itself costs no second look-up.
-func nameOf(key string, c *throttler.Charge) name {
+func nameOf(key string, c *quota.Charge) name {
 	n := c.Policy.Name
 	if c.Key == c.Partition {
 		return name{inPartition: n}

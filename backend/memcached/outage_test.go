@@ -19,26 +19,29 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 const outageDeadline = 50 * time.Millisecond
 
 // recorder records the events of a backend.
 type recorder struct {
-	throttler.Unobserved
+	observe.Nothing
 	mu      sync.Mutex
-	sent    []throttler.Sent
-	checked []throttler.Checked
+	sent    []observe.Sent
+	checked []observe.Checked
 }
 
-func (r *recorder) Sent(e throttler.Sent) {
+func (r *recorder) Sent(e observe.Sent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sent = append(r.sent, e)
 }
 
-func (r *recorder) Checked(e throttler.Checked) {
+func (r *recorder) Checked(e observe.Checked) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.checked = append(r.checked, e)
@@ -102,7 +105,7 @@ func TestServerThatHangs(t *testing.T) {
 	}
 	failing := func(what string, err error) {
 		t.Helper()
-		var of *throttler.UnavailableError
+		var of *driver.UnavailableError
 		if !errors.Is(err, breaker.ErrOpen) || !errors.As(err, &of) || of.Shard != "a" {
 			t.Errorf("%s: %v, want an UnavailableError of shard a that wraps breaker.ErrOpen", what, err)
 		}
@@ -147,8 +150,8 @@ func TestServerThatHangs(t *testing.T) {
 			t.Errorf("an exchange %v after the breaker opened", e.Start.Sub(opened))
 		}
 	}
-	c := slices.DeleteFunc(events.checked, func(e throttler.Checked) bool { return e.Shard != "a" })
-	if first := slices.IndexFunc(c, func(e throttler.Checked) bool { return e.Open }); first > 0 {
+	c := slices.DeleteFunc(events.checked, func(e observe.Checked) bool { return e.Shard != "a" })
+	if first := slices.IndexFunc(c, func(e observe.Checked) bool { return e.Open }); first > 0 {
 		c = c[first:]
 	}
 	if len(c) != 2 || !c[0].Open || c[0].Err == nil || c[1].Open || c[1].Shard != "a" || c[1].Err != nil {
@@ -211,7 +214,7 @@ func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
 	var events recorder
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, &memcachedbackend.Options{Observer: &events, Deadline: time.Second})
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
-	policy := perHour(throttler.MaxQuota)
+	policy := perHour(quota.MaxQuota)
 	var charged, failed atomic.Int64
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

@@ -12,7 +12,8 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // server is a Server in use.
@@ -20,10 +21,10 @@ type server struct {
 	name         string
 	client       *Client
 	breaker      *breaker.Breaker
-	observer     throttler.Observer // or nil
-	probeKey     string             // Memcached's
-	margin       int64              // ms
-	deadline     time.Duration      // of an exchange
+	observer     observe.Observer // or nil
+	probeKey     string           // Memcached's
+	margin       int64            // ms
+	deadline     time.Duration    // of an exchange
 	maxItemBytes int
 	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
@@ -68,7 +69,7 @@ func newServer(s Server, o *Options) *server {
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
 	if n.observer != nil {
-		n.observer.Checked(throttler.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
+		n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
 	}
 	return n
 }
@@ -197,5 +198,5 @@ func (s *server) unsent(err error) error {
 }
 
 func (s *server) unavailable(err error) error {
-	return &throttler.UnavailableError{Backend: "memcachedbackend", Shard: s.name, Err: err}
+	return &driver.UnavailableError{Backend: "memcachedbackend", Shard: s.name, Err: err}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // member returns a charge of 1 to one of the keys of the partition acme.
@@ -275,17 +276,17 @@ func TestSpilledCountsMove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory := memorybackend.New(nil)
+	memory := memorybackend.NewDefault()
 	there := &handoff.Placement{Backend: handoff.IDOf("there"), Version: 10, Keep: time.Minute, Arrivals: []handoff.Arrival{
 		{Due: true, State: released[0].State, ReleaseVersion: released[0].ReleaseVersion},
 	}}
-	d, err := memory.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges[0]), there)
-	if err != nil || d.Limit(0).Used != 3 {
+	d, err := memory.TakeAt(t.Context(), driver.NewRequest(request.Now, request.Charges[0]), there)
+	if err != nil || d.Results()[0].Used != 3 {
 		t.Errorf("there: %v, %v; want used 3", d, err)
 	}
 	sequence(t, th, member(policy, 4), member(policy, 5), member(policy, 6)) // push the claims out
 	here := &handoff.Placement{Backend: handoff.IDOf("here")}
-	_, err = b.TakeAt(t.Context(), throttler.NewRequest(request.Now, request.Charges...), here)
+	_, err = b.TakeAt(t.Context(), driver.NewRequest(request.Now, request.Charges...), here)
 	elsewhere := (*handoff.ElsewhereError)(nil)
 	if !errors.As(err, &elsewhere) || elsewhere.Counts[0].Owner != handoff.IDOf("there") || elsewhere.Counts[1].Owner != handoff.IDOf("there") {
 		t.Errorf("here: %v, want an error that says where both counts are", err)

@@ -16,7 +16,7 @@ func TestAllocations(t *testing.T) {
 	if testing.CoverMode() != "" { // what is counted is too large to be inlined
 		inlined = 1
 	}
-	th := throttler.New(memorybackend.New(nil), nil)
+	th := throttler.New(memorybackend.NewDefault(), nil)
 	for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.TokenBucket, throttler.LeakyBucket} {
 		roomy := &throttler.Policy{Name: "roomy-" + a.String(), Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour, Algorithm: a}}}
 		full := &throttler.Policy{Name: "full-" + a.String(), Limits: []throttler.Limit{{Quota: 1, Window: time.Hour, Algorithm: a}}}

@@ -10,6 +10,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 const benchKeys = 100_000
@@ -41,17 +42,17 @@ func BenchmarkTake(b *testing.B) {
 			charges[i] = throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key}
 		}
 		b.Run("throttler/"+bench.name, func(b *testing.B) {
-			th := throttler.New(memorybackend.New(nil), nil)
+			th := throttler.New(memorybackend.NewDefault(), nil)
 			run(b, charges, func(i int) error {
 				_, err := th.Take(context.Background(), charges[i])
 				return err
 			})
 		})
 		b.Run("backend/"+bench.name, func(b *testing.B) {
-			backend := memorybackend.New(nil)
+			backend := memorybackend.NewDefault()
 			now := time.Now().Truncate(time.Millisecond)
 			run(b, charges, func(i int) error {
-				_, err := backend.Take(context.Background(), throttler.NewRequest(now.UnixMilli(), charges[i:i+1]...))
+				_, err := backend.Take(context.Background(), driver.NewRequest(now.UnixMilli(), charges[i:i+1]...))
 				return err
 			})
 		})
@@ -82,7 +83,7 @@ func run(b *testing.B, charges []throttler.Charge, take func(i int) error) {
 // BenchmarkNewKey is the first take of a key. It ends far above the bound.
 func BenchmarkNewKey(b *testing.B) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	th := throttler.New(memorybackend.New(nil), nil)
+	th := throttler.New(memorybackend.NewDefault(), nil)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		_, _ = th.Take(context.Background(), p.Charge("user:"+strconv.Itoa(i)))
@@ -92,7 +93,7 @@ func BenchmarkNewKey(b *testing.B) {
 // BenchmarkGC is a collection while a million keys are kept.
 func BenchmarkGC(b *testing.B) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-	backend := memorybackend.New(nil)
+	backend := memorybackend.NewDefault()
 	th := throttler.New(backend, nil)
 	for i := range 1_000_000 {
 		_, _ = th.Take(context.Background(), p.Charge("user:"+strconv.Itoa(i)))

@@ -17,6 +17,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -36,7 +37,11 @@ func newRand(t *testing.T) *rand.Rand {
 // bounded returns a throttler on a backend of o, which logs nothing.
 func bounded(o memorybackend.Options) (*throttler.Throttler, *memorybackend.Backend, *clock.Manual) {
 	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	b, c := memorybackend.New(&o), clock.NewManual(t0)
+	b, err := memorybackend.New(&o)
+	if err != nil {
+		panic(err)
+	}
+	c := clock.NewManual(t0)
 	return throttler.New(b, &throttler.Options{Clock: c}), b, c
 }
 
@@ -213,8 +218,8 @@ func TestFullOfOneExhaustedKey(t *testing.T) {
 	}
 	c.Advance(time.Hour)
 	d, err := th.Take(t.Context(), p.Charge("b"))
-	if err != nil || !d.Allowed || d.Results()[0].Mark.Shared {
-		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, d.Results()[0].Mark.Shared, err)
+	if err != nil || !d.Allowed || d.Driver().Results()[0].Mark.Shared {
+		t.Errorf("after the window: allowed %v, shared %v, error %v; the dead key should have made room", d.Allowed, d.Driver().Results()[0].Mark.Shared, err)
 	}
 }
 
@@ -226,7 +231,7 @@ func TestChainOfNewKeysWhenFull(t *testing.T) {
 	if _, err := th.Take(t.Context(), full.Charge("a")); err != nil {
 		t.Fatal(err)
 	}
-	charges := make([]throttler.Charge, throttler.MaxCharges)
+	charges := make([]throttler.Charge, quota.MaxCharges)
 	for i := range charges {
 		charges[i] = throttler.Charge{Policy: p, Key: strconv.Itoa(i), Partition: "acme", Cost: 6}
 	}
@@ -298,10 +303,10 @@ func TestRandomTakesOnFewPlaces(t *testing.T) {
 			if d.At().After(latest) {
 				latest = d.At()
 			}
-			if d.Allowed && latest.Before(until[who]) && !d.Results()[0].Mark.Shared {
+			if d.Allowed && latest.Before(until[who]) && !d.Driver().Results()[0].Mark.Shared {
 				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", who, d.At(), until[who])
 			}
-			if d.Allowed && !d.Results()[0].Mark.Shared {
+			if d.Allowed && !d.Driver().Results()[0].Mark.Shared {
 				for _, l := range d.Limits() {
 					if l.Remaining == 0 && l.ResetAt.After(until[who]) {
 						until[who] = l.ResetAt
@@ -452,14 +457,13 @@ func TestLogsWithoutRoom(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, bad := range []*memorybackend.Options{{MaxKeys: -1}, {MaxBytes: -1}, {MaxBytes: memorybackend.MinMaxBytes - 1}} {
-		if err := bad.Validate(); !errors.Is(err, throttler.ErrInvalid) {
+		if _, err := memorybackend.New(bad); !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", bad, err)
 		}
 	}
 	for _, good := range []*memorybackend.Options{nil, {}, {MaxKeys: 1, MaxBytes: memorybackend.MinMaxBytes}} {
-		if err := good.Validate(); err != nil {
+		if _, err := memorybackend.New(good); err != nil {
 			t.Errorf("%+v: %v", good, err)
 		}
-		memorybackend.New(good)
 	}
 }

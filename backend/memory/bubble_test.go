@@ -9,18 +9,19 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // In a bubble of testing/synctest it is the year 2000, long before the process
 // began. Claims expire there too.
 func TestClaimsExpireInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := memorybackend.New(nil)
+		b := memorybackend.NewDefault()
 		here, p := handoff.IDOf("here"), &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
 		take := func(arrivals ...handoff.Arrival) error {
 			c := p.Charge("alice")
 			c.Partition = c.Key
-			_, err := b.TakeAt(t.Context(), throttler.NewRequest(time.Now().UnixMilli(), c),
+			_, err := b.TakeAt(t.Context(), driver.NewRequest(time.Now().UnixMilli(), c),
 				&handoff.Placement{Backend: here, Version: 1, Keep: time.Minute, Arrivals: arrivals})
 			return err
 		}

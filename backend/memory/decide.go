@@ -3,7 +3,8 @@ package memorybackend
 import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // found says whether a take met keys without a count.
@@ -17,12 +18,12 @@ const (
 
 // take makes a decision under p, nil if counts do not move, as peek and settle
 // do.
-func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, found, error) {
+func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, found, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
-		return throttler.Decision{}, noNewKeys, err
+		return driver.Decision{}, noNewKeys, err
 	}
 	found := s.admitTake(r.Charges(), at)
 	if found == newKeysPooled {
@@ -43,12 +44,12 @@ func (s *shard) take(r *throttler.Request, p *handoff.Placement, long [][]byte, 
 	return d, found, nil
 }
 
-func (s *shard) peek(r *throttler.Request, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
+func (s *shard) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	s.admitTake(r.Charges(), at)
 	return algorithm.Evaluate(*r, s.statesOf()), nil
@@ -56,13 +57,13 @@ func (s *shard) peek(r *throttler.Request, p *handoff.Placement, long [][]byte, 
 
 // settle settles what was charged. What was charged too little is charged even
 // if the count was lost or has expired since.
-func (s *shard) settle(st *throttler.Settlement, p *handoff.Placement, long [][]byte, at *moment) (throttler.Decision, error) {
+func (s *shard) settle(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	charges := st.Charged.Charges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.locate(charges, p, long, at)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	for i := range s.all {
 		c := &s.all[i]
@@ -85,7 +86,7 @@ func (s *shard) settle(st *throttler.Settlement, p *handoff.Placement, long [][]
 }
 
 // admitTake finds room for the counts that a take would create.
-func (s *shard) admitTake(charges []throttler.Charge, at *moment) found {
+func (s *shard) admitTake(charges []quota.Charge, at *moment) found {
 	for i := range s.all {
 		c := &s.all[i]
 		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0)
@@ -94,7 +95,7 @@ func (s *shard) admitTake(charges []throttler.Charge, at *moment) found {
 }
 
 // saveCharged stores counts that d has charged or settled.
-func (s *shard) saveCharged(d *throttler.Decision, at *moment) {
+func (s *shard) saveCharged(d *driver.Decision, at *moment) {
 	for i := range s.all {
 		c := &s.all[i]
 		results := d.ResultsOf(i)
@@ -117,7 +118,7 @@ type usedPart uint16
 const allUsed = 1<<16 - 1
 
 // partUsed returns the largest used / capacity, allUsed if a limit has no more room.
-func partUsed(p *throttler.Policy, results []throttler.Result) usedPart {
+func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	var part usedPart
 	for i := range results {
 		used, capacity := results[i].Used, p.Limits[i].Capacity()
@@ -132,7 +133,7 @@ func partUsed(p *throttler.Policy, results []throttler.Result) usedPart {
 // keepRefused notes which counts refused d, a take: a flood of keys must not free
 // a client that is refused, though a cheaper charge might still fit. It stores
 // counts that arrived.
-func (s *shard) keepRefused(d *throttler.Decision, at *moment) {
+func (s *shard) keepRefused(d *driver.Decision, at *moment) {
 	arrived := false
 	for i := range s.all {
 		c := &s.all[i]

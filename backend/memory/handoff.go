@@ -2,12 +2,12 @@ package memorybackend
 
 import (
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // locate finds the charges' counts, including those that arrive. It fails if one
 // is in another backend.
-func (s *shard) locate(charges []throttler.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
+func (s *shard) locate(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
 	s.open(charges, long, at)
 	moves := p != nil
 	for i := range s.all {
@@ -16,7 +16,7 @@ func (s *shard) locate(charges []throttler.Charge, p *handoff.Placement, long []
 	if !moves {
 		return nil
 	}
-	var stored [throttler.MaxCharges]*handoff.Stored
+	var stored [quota.MaxCharges]*handoff.Stored
 	for i := range s.all {
 		stored[i] = s.all[i].stored
 	}

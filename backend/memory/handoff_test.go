@@ -11,6 +11,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A flood of releases keeps to the bound: what stays of counts that left is inside
@@ -37,7 +38,7 @@ func TestArrivalsWhenFull(t *testing.T) {
 	th, b, _ := bounded(memorybackend.Options{MaxKeys: 1000})
 	p := hourly("core", 5)
 	exhaust(t, th, b, hourly("other", 1))
-	other := memorybackend.New(nil)
+	other := memorybackend.NewDefault()
 	source := throttler.New(other, &throttler.Options{Clock: clock.NewManual(t0)})
 	if _, err := source.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func TestArrivalsWhenFull(t *testing.T) {
 	released := release(t, other, p.Charge("alice"))
 	served := 0
 	for range 100 {
-		d, err := b.TakeAt(t.Context(), throttler.NewRequest(t0.UnixMilli(), inPartition(p.Charge("alice"))), &handoff.Placement{
+		d, err := b.TakeAt(t.Context(), driver.NewRequest(t0.UnixMilli(), inPartition(p.Charge("alice"))), &handoff.Placement{
 			Backend: handoff.IDOf("here"), Version: 2, Keep: time.Minute,
 			Arrivals: []handoff.Arrival{{Due: true, State: released.State, ReleaseVersion: released.ReleaseVersion}},
 		})
@@ -87,7 +88,10 @@ func inPartition(c throttler.Charge) throttler.Charge {
 // up its quota.
 func TestWhatLeftIsBounded(t *testing.T) {
 	const maxKeys = 64
-	b := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})
+	b, err := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 	charge := func(key string) []throttler.Charge {
 		return []throttler.Charge{{Policy: p, Key: key, Partition: key, Cost: 1}}
@@ -107,7 +111,7 @@ func TestWhatLeftIsBounded(t *testing.T) {
 	}
 	remembered := 0
 	for i := range 100 * maxKeys {
-		_, err := b.TakeAt(t.Context(), throttler.NewRequest(t0.UnixMilli(), charge(fmt.Sprint("client", i))...), &handoff.Placement{Backend: 1})
+		_, err := b.TakeAt(t.Context(), driver.NewRequest(t0.UnixMilli(), charge(fmt.Sprint("client", i))...), &handoff.Placement{Backend: 1})
 		var away *handoff.ElsewhereError
 		if errors.As(err, &away) && away.Counts[0].Owner == 2 {
 			remembered++

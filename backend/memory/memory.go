@@ -10,6 +10,7 @@
 package memorybackend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults of Options. A million keys of one or two limits fit in DefaultMaxBytes
@@ -52,21 +54,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Validate returns nil, or an error that wraps throttler.ErrInvalid and names the
-// field that is wrong. Call it if options come from configuration: New panics
-// where it fails. Nil options are valid.
-func (o *Options) Validate() error {
-	switch {
-	case o == nil:
-		return nil
-	case o.MaxKeys < 0:
-		return fmt.Errorf("memorybackend: MaxKeys is %d; it must be 1 or more, or 0 for %d: %w", o.MaxKeys, DefaultMaxKeys, throttler.ErrInvalid)
-	case o.MaxBytes != 0 && o.MaxBytes < MinMaxBytes:
-		return fmt.Errorf("memorybackend: MaxBytes is %d; it must be %d or more, or 0 for %d: %w", o.MaxBytes, MinMaxBytes, DefaultMaxBytes, throttler.ErrInvalid)
-	}
-	return nil
-}
-
 // Backend keeps counts in memory of this process. It is safe for concurrent use.
 type Backend struct {
 	seed   maphash.Seed
@@ -76,22 +63,30 @@ type Backend struct {
 
 var _ handoff.Store = (*Backend)(nil)
 
-// New returns an empty Backend. It panics if options are not valid.
-func New(options *Options) *Backend {
-	if err := options.Validate(); err != nil {
-		panic(err)
-	}
-	o := Options{MaxKeys: DefaultMaxKeys, MaxBytes: DefaultMaxBytes, Log: slog.Default()}
+// New returns an empty Backend. The error wraps quota.ErrInvalid and names the option
+// that is wrong.
+func New(options *Options) (*Backend, error) {
+	o := Options{}
 	if options != nil {
-		if options.MaxKeys != 0 {
-			o.MaxKeys = options.MaxKeys
-		}
-		if options.MaxBytes != 0 {
-			o.MaxBytes = options.MaxBytes
-		}
-		if options.Log != nil {
-			o.Log = options.Log
-		}
+		o = *options
+	}
+	switch {
+	case o.MaxKeys < 0:
+		return nil, fmt.Errorf("memorybackend: MaxKeys is %d; it must be 1 or more, or 0 for %d: %w", o.MaxKeys, DefaultMaxKeys, quota.ErrInvalid)
+	case o.MaxBytes != 0 && o.MaxBytes < MinMaxBytes:
+		return nil, fmt.Errorf("memorybackend: MaxBytes is %d; it must be %d or more, or 0 for %d: %w", o.MaxBytes, MinMaxBytes, DefaultMaxBytes, quota.ErrInvalid)
+	}
+	return newBackend(o), nil
+}
+
+// NewDefault returns an empty Backend with the default options.
+func NewDefault() *Backend { return newBackend(Options{}) }
+
+func newBackend(o Options) *Backend {
+	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
+	if o.Log == nil {
+		o.Log = slog.Default()
 	}
 	// Enough locks that goroutines seldom meet, a power of two to mask by, and so
 	// few that keys and bytes divide evenly.
@@ -115,7 +110,7 @@ const (
 	bytesPerLock = 1 << 18
 )
 
-func (b *Backend) shardOf(charges []throttler.Charge) *shard {
+func (b *Backend) shardOf(charges []quota.Charge) *shard {
 	return b.shardAt(partitionHash(b.seed, &charges[0]))
 }
 
@@ -123,28 +118,28 @@ func (b *Backend) shardAt(partition uint64) *shard {
 	return &b.shards[partition&uint64(len(b.shards)-1)]
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if d, ok := b.takeLone(ctx, &r); ok {
 		return d, nil
 	}
 	return b.TakeAt(ctx, r, nil)
 }
 
-// Peek implements throttler.Backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Peek implements driver.Backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+// Settle implements driver.Backend.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	return b.SettleAt(ctx, st, nil)
 }
 
 // TakeAt implements handoff.Store.
-func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	at := moment{now: r.Now}
 	d, found, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
@@ -153,18 +148,18 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 }
 
 // PeekAt implements handoff.Store.
-func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
 
 // SettleAt implements handoff.Store.
-func (b *Backend) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	charges := st.Charged.Charges()
 	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
@@ -193,5 +188,5 @@ func outside(err error) error {
 	if elsewhere := (*handoff.ElsewhereError)(nil); errors.As(err, &elsewhere) {
 		return err
 	}
-	return fmt.Errorf("memorybackend: %w: %w", throttler.ErrUnavailable, err)
+	return fmt.Errorf("memorybackend: %w: %w", driver.ErrUnavailable, err)
 }

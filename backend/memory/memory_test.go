@@ -9,19 +9,20 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestContract(t *testing.T) {
-	backendtest.Run(t, func(*testing.T) throttler.Backend { return memorybackend.New(nil) })
+	backendtest.Run(t, func(*testing.T) driver.Backend { return memorybackend.NewDefault() })
 }
 
 func TestHistories(t *testing.T) {
-	backendtest.Histories(t, func(*testing.T) throttler.Backend { return memorybackend.New(nil) })
+	backendtest.Histories(t, func(*testing.T) driver.Backend { return memorybackend.NewDefault() })
 }
 
 // What stayed of a count that left is forgotten in time, and a new one begins.
 func TestCountThatLeftLongAgo(t *testing.T) {
-	b := memorybackend.New(nil)
+	b := memorybackend.NewDefault()
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Millisecond}}}
 	take := func(want int64) {

@@ -6,7 +6,7 @@ import (
 	"hash/maphash"
 	"math/bits"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // A count's name is its policy, partition and key with their lengths, so that no
@@ -28,7 +28,7 @@ const (
 )
 
 // appendName appends the name of c's count, which may be too long.
-func appendName(b []byte, c *throttler.Charge) []byte {
+func appendName(b []byte, c *quota.Charge) []byte {
 	b = binary.AppendUvarint(b, uint64(len(c.Policy.Name)))
 	b = append(b, c.Policy.Name...)
 	if c.Key == c.Partition { // the common case, half as long
@@ -43,7 +43,7 @@ func appendName(b []byte, c *throttler.Charge) []byte {
 
 // nameHash returns the hash of the name of c's count. The seed is the process's own,
 // so that clients cannot choose keys that meet.
-func nameHash(seed maphash.Seed, c *throttler.Charge, partition uint64) uint32 {
+func nameHash(seed maphash.Seed, c *quota.Charge, partition uint64) uint32 {
 	h := partition
 	if c.Key != c.Partition {
 		h = bits.RotateLeft64(h, 29) ^ maphash.String(seed, c.Key)
@@ -59,13 +59,13 @@ func hashUnder(policy string, h uint64) uint32 {
 }
 
 // partitionHash returns the hash of c's partition, which chooses the shard.
-func partitionHash(seed maphash.Seed, c *throttler.Charge) uint64 {
+func partitionHash(seed maphash.Seed, c *quota.Charge) uint64 {
 	return maphash.String(seed, c.Partition)
 }
 
 // isLong reports whether c's name is hashed. Lengths take one byte in the names
 // that are not.
-func isLong(c *throttler.Charge) bool {
+func isLong(c *quota.Charge) bool {
 	length := 1 + len(c.Policy.Name) + 1 + len(c.Key)
 	if c.Key != c.Partition {
 		length += 1 + len(c.Partition)
@@ -81,7 +81,7 @@ func hashed(name []byte) []byte {
 // longNames returns the hashed names of the charges whose names are too long, by
 // their place; nil if there is none. It is apart from the shards so that no lock
 // is held while a key of a megabyte is hashed.
-func longNames(charges []throttler.Charge) [][]byte {
+func longNames(charges []quota.Charge) [][]byte {
 	var names [][]byte
 	for i := range charges {
 		if isLong(&charges[i]) {

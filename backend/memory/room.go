@@ -3,7 +3,7 @@ package memorybackend
 import (
 	"slices"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 const (
@@ -14,7 +14,7 @@ const (
 
 // admit finds room for the counts that are new. If there is too little, it has
 // all of them counted with other new keys.
-func (s *shard) admit(charges []throttler.Charge, at *moment) found {
+func (s *shard) admit(charges []quota.Charge, at *moment) found {
 	keys, bytes := 0, int64(0)
 	for i := range s.all {
 		if c := &s.all[i]; c.isNew && !c.shared {

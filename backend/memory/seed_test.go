@@ -12,7 +12,7 @@ import (
 // choose keys that do, without the seed of the process.
 func TestHashesAreSeeded(t *testing.T) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
-	here, there := New(nil), New(nil)
+	here, there := NewDefault(), NewDefault()
 	if len(here.shards) == 1 {
 		t.Fatal("there is one lock")
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // shard is a part of the counts under one lock. All keys of a partition are in
@@ -30,8 +30,8 @@ type shard struct {
 
 	// What the decision in progress works on, one for each charge.
 	all    []count
-	counts [throttler.MaxCharges]count
-	states [throttler.MaxCharges]*algorithm.State
+	counts [quota.MaxCharges]count
+	states [quota.MaxCharges]*algorithm.State
 	form   [maxPacked]byte // a state on its way to or from an entry
 
 	_ [64]byte // keeps the next lock off this one's cache line
@@ -82,7 +82,7 @@ const clockBase = 1 << 46
 const margin = int64(algorithm.Margin / time.Millisecond)
 
 // open finds the counts of charges, and unpacks them.
-func (s *shard) open(charges []throttler.Charge, long [][]byte, at *moment) {
+func (s *shard) open(charges []quota.Charge, long [][]byte, at *moment) {
 	s.all = s.counts[:0]
 	for i := range charges {
 		s.all = s.counts[:i+1]

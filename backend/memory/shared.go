@@ -3,7 +3,7 @@ package memorybackend
 import (
 	"hash/maphash"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // Counts that new keys share while there is no room for counts of their own.
@@ -25,7 +25,7 @@ const (
 // share makes c, the count of charge i, one that new keys share. The keys of one
 // decision never share one: it is chosen by the place of the charge, and by the
 // seeded hash of the key's own name.
-func (s *shard) share(c *count, charge *throttler.Charge, i int, at *moment) {
+func (s *shard) share(c *count, charge *quota.Charge, i int, at *moment) {
 	number := byte(c.hash % s.shares)
 	c.shared, c.arrived = true, false
 	s.findShared(c, charge.Policy.Name, i, number, at)

@@ -10,7 +10,7 @@ import (
 // One line a second while new keys find no room, and one when that is over.
 func TestReport(t *testing.T) {
 	var out bytes.Buffer
-	b := New(&Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+	b := newBackend(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
 	note := func(ms int64, f found) { b.report.note(b, f, &moment{read: true, cached: ms}) }
 	for ms := range int64(3000) {
 		note(ms, newKeysPooled)

@@ -4,13 +4,14 @@ import (
 	"context"
 	"hash/maphash"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-// TakeWindow implements throttler.WindowTaker, for a key that has a window: nearly
+// TakeWindow implements driver.WindowTaker, for a key that has a window: nearly
 // every take of most programs. It does what shard.take does, without what only other
 // takes need.
-func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
+func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
 	if len(p.Limits) != 1 || p.Name == "" || len(p.Name)+2 > nameHead || len(p.Name)+2+len(key) > maxName {
 		return 0, 0, 0, false
 	}
@@ -38,18 +39,18 @@ func (b *Backend) TakeWindow(now int64, p *throttler.Policy, key string, cost in
 		if w.Used < limit.Quota {
 			e.used = usedPart(float32(w.Used) * perUnit)
 		}
-	case retryAt != throttler.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
+	case retryAt != driver.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
 		e.used = allUsed
 	}
 	s.mu.Unlock()
 	return w.Used, w.ResetAt, retryAt, true
 }
 
-// Itself implements throttler.WindowTaker.
-func (b *Backend) Itself() throttler.Backend { return b }
+// Itself implements driver.WindowTaker.
+func (b *Backend) Itself() driver.Backend { return b }
 
 // takeLone makes the decision about r by TakeWindow, for a backend that wraps b.
-func (b *Backend) takeLone(ctx context.Context, r *throttler.Request) (d throttler.Decision, ok bool) {
+func (b *Backend) takeLone(ctx context.Context, r *driver.Request) (d driver.Decision, ok bool) {
 	charges := r.Charges()
 	if len(charges) != 1 || charges[0].Key != charges[0].Partition || charges[0].Cost < 1 || ctx.Err() != nil {
 		return d, false

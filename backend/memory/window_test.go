@@ -8,13 +8,14 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
 // A key's window is found before its policy is validated: what is wrong with a policy
 // is an error all the same, and charges nothing.
 func TestTakeOfAWindowValidates(t *testing.T) {
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
 	valid := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	take := func(c throttler.Charge) (throttler.Decision, error) { return th.Take(context.Background(), c) }
 	if _, err := take(valid.Charge("alice")); err != nil {
@@ -37,12 +38,12 @@ func TestTakeOfAWindowValidates(t *testing.T) {
 		"part of a ms":     policy("core", func(l *throttler.Limit) { l.Window++ }).Charge("alice"),
 		"negative window":  policy("core", func(l *throttler.Limit) { l.Window = -l.Window }).Charge("alice"),
 		"no quota":         policy("core", func(l *throttler.Limit) { l.Quota = 0 }).Charge("alice"),
-		"quota":            policy("core", func(l *throttler.Limit) { l.Quota = throttler.MaxQuota + 1 }).Charge("alice"),
+		"quota":            policy("core", func(l *throttler.Limit) { l.Quota = quota.MaxQuota + 1 }).Charge("alice"),
 		"burst":            policy("core", func(l *throttler.Limit) { l.Burst = 1 }).Charge("alice"),
 		"max wait":         policy("core", func(l *throttler.Limit) { l.MaxWait = time.Second }).Charge("alice"),
 		"algorithm":        policy("core", func(l *throttler.Limit) { l.Algorithm = 99 }).Charge("alice"),
 		"negative cost":    {Policy: valid, Key: "alice", Cost: -1},
-		"cost above a max": {Policy: valid, Key: "alice", Cost: throttler.MaxQuota + 1},
+		"cost above a max": {Policy: valid, Key: "alice", Cost: quota.MaxQuota + 1},
 	} {
 		if d, err := take(c); !errors.Is(err, throttler.ErrInvalid) || d.NumLimits() != 0 {
 			t.Errorf("%s: %v, %v; want an error that wraps ErrInvalid", name, d, err)

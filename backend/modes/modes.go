@@ -37,32 +37,32 @@ import (
 	"context"
 
 	"github.com/weir-go/weir/backend/synced"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Backend is a throttler.Backend over a store and synced counts. It is safe for
+// Backend is a driver.Backend over a store and synced counts. It is safe for
 // concurrent use, and needs no closing.
 type Backend struct {
-	store throttler.Backend
+	store driver.Backend
 	soft  *synced.Backend
 	table *Table
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft, which
 // needs to have them, about Synced ones. Store leases what is Leased if it is, or wraps,
 // a leased.Backend whose Options.Leases are the table's. New panics if an argument is
 // nil.
-func New(store throttler.Backend, soft *synced.Backend, table *Table) *Backend {
+func New(store driver.Backend, soft *synced.Backend, table *Table) *Backend {
 	if store == nil || soft == nil || table == nil {
 		panic("modes: New: store, soft or table is nil")
 	}
 	return &Backend{store, soft, table}
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	switch p := b.place(&r); p.all {
 	case inStore:
 		return b.store.Take(ctx, r)
@@ -76,16 +76,16 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 }
 
 // takeBoth takes from the synced counts and, if they allow it, from the store.
-func (b *Backend) takeBoth(ctx context.Context, r throttler.Request, p places) (throttler.Decision, error) {
+func (b *Backend) takeBoth(ctx context.Context, r driver.Request, p places) (driver.Decision, error) {
 	ofSoft, ofStore := p.split(&r)
 	soft, err := b.soft.Take(ctx, ofSoft)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	if !soft.Allowed {
 		store, err := b.store.Peek(ctx, ofStore)
 		if err != nil {
-			store = throttler.Decision{Degraded: true}
+			store = driver.Decision{Degraded: true}
 		}
 		return p.merge(&r, &soft, &store), nil
 	}
@@ -94,22 +94,22 @@ func (b *Backend) takeBoth(ctx context.Context, r throttler.Request, p places) (
 	case err == nil && store.Allowed:
 		b.fill(ctx, &r, p, &soft, &store)
 	default:
-		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), throttler.Settlement{
+		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{
 			Now: r.Now, Charged: soft, Costs: make([]int64, len(soft.Charges())),
 		})
 		if err != nil {
-			return throttler.Decision{}, err
+			return driver.Decision{}, err
 		}
 		if settleErr != nil {
-			return throttler.Decision{}, settleErr // cannot be: its policies were known a moment ago
+			return driver.Decision{}, settleErr // cannot be: its policies were known a moment ago
 		}
 		soft = returned
 	}
 	return p.merge(&r, &soft, &store), nil
 }
 
-// Peek implements throttler.Backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Peek implements driver.Backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	p := b.place(&r)
 	switch p.all {
 	case inStore:
@@ -120,18 +120,18 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Deci
 	ofSoft, ofStore := p.split(&r)
 	soft, err := b.soft.Peek(ctx, ofSoft)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	store, err := b.store.Peek(ctx, ofStore)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return p.merge(&r, &soft, &store), nil
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
-	r := st.Charged.Request()
+// Settle implements driver.Backend.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	r := st.Charged.Request
 	r.Now = st.Now
 	charged, present := chargedIn(&st.Charged), b.place(&r)
 	p := charged
@@ -152,11 +152,11 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (throttle
 	}
 	soft, err := b.soft.Settle(ctx, charged.settlement(&st, p, member.hasSoft))
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return p.merge(&r, &soft, &store), nil
 }

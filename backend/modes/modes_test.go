@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,27 +56,27 @@ type process struct {
 
 // switchable is a store that does not answer while it is down.
 type switchable struct {
-	throttler.Backend
+	driver.Backend
 	down         bool
 	takes, peeks int
 }
 
-func (s *switchable) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *switchable) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.takes++; s.down {
-		return throttler.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
+		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
 	}
 	return s.Backend.Take(ctx, r)
 }
 
-func (s *switchable) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.peeks++; s.down {
-		return throttler.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
+		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
 	}
 	return s.Backend.Peek(ctx, r)
 }
 
 func newFleet(t *testing.T) *fleet {
-	return &fleet{T: t, clock: clock.NewManual(t0), store: &switchable{Backend: memorybackend.New(nil)}, root: testserver.Redis(t)}
+	return &fleet{T: t, clock: clock.NewManual(t0), store: &switchable{Backend: memorybackend.NewDefault()}, root: testserver.Redis(t)}
 }
 
 func (f *fleet) start() *process {
@@ -164,7 +165,7 @@ func costing(p *throttler.Policy, cost int64) throttler.Charge {
 func TestBackend(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	backendtest.Run(t, func(t *testing.T) throttler.Backend { return modes.New(memorybackend.New(nil), p.soft, p.table) })
+	backendtest.Run(t, func(t *testing.T) driver.Backend { return modes.New(memorybackend.NewDefault(), p.soft, p.table) })
 }
 
 func TestTakesOfSeveralModes(t *testing.T) {

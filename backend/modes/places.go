@@ -4,17 +4,18 @@ import (
 	"context"
 	"slices"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // places says in which counts each charge of a request is.
 type places struct {
-	of  [throttler.MaxCharges]member
+	of  [quota.MaxCharges]member
 	all member // inBoth if they differ
 }
 
 // place returns where the charges of r are counted now.
-func (b *Backend) place(r *throttler.Request) (p places) {
+func (b *Backend) place(r *driver.Request) (p places) {
 	table, charges := *b.table.byName.Load(), r.Charges()
 	for i := range charges {
 		if e, ok := table[charges[i].Policy.Name]; ok {
@@ -26,7 +27,7 @@ func (b *Backend) place(r *throttler.Request) (p places) {
 }
 
 // chargedIn returns where the charges of d, which was allowed, were counted.
-func chargedIn(d *throttler.Decision) (p places) {
+func chargedIn(d *driver.Decision) (p places) {
 	results, first := d.Results(), 0
 	for i, c := range d.Charges() {
 		p.of[i] = member(results[first].Mark.Member)
@@ -46,7 +47,7 @@ func (p *places) note(i int) {
 }
 
 // mark notes in d where its charges were counted.
-func mark(d *throttler.Decision, m member) {
+func mark(d *driver.Decision, m member) {
 	results := d.Results()
 	for i := range results {
 		results[i].Mark.Member = uint8(m)
@@ -54,8 +55,8 @@ func mark(d *throttler.Decision, m member) {
 }
 
 // split returns the requests for the two kinds of counts.
-func (p *places) split(r *throttler.Request) (soft, store throttler.Request) {
-	var ofSoft, ofStore []throttler.Charge
+func (p *places) split(r *driver.Request) (soft, store driver.Request) {
+	var ofSoft, ofStore []quota.Charge
 	for i, c := range r.Charges() {
 		if p.of[i].hasSoft() {
 			ofSoft = append(ofSoft, c)
@@ -64,17 +65,17 @@ func (p *places) split(r *throttler.Request) (soft, store throttler.Request) {
 			ofStore = append(ofStore, c)
 		}
 	}
-	return throttler.NewRequest(r.Now, ofSoft...), throttler.NewRequest(r.Now, ofStore...)
+	return driver.NewRequest(r.Now, ofSoft...), driver.NewRequest(r.Now, ofStore...)
 }
 
 // settlement returns the part of st about the counts that in selects. Its charges are
 // those that p, which is charged and what has to be charged now, has there. What was not
 // charged there has cost nothing so far.
-func (charged *places) settlement(st *throttler.Settlement, p places, in func(member) bool) throttler.Settlement {
-	r := st.Charged.Request()
-	part := throttler.Settlement{Now: st.Now}
-	var charges []throttler.Charge
-	var results []throttler.Result
+func (charged *places) settlement(st *driver.Settlement, p places, in func(member) bool) driver.Settlement {
+	r := st.Charged.Request
+	part := driver.Settlement{Now: st.Now}
+	var charges []quota.Charge
+	var results []driver.Result
 	for i, c := range r.Charges() {
 		if !in(p.of[i]) {
 			continue
@@ -82,11 +83,11 @@ func (charged *places) settlement(st *throttler.Settlement, p places, in func(me
 		cost, of := st.Costs[i], st.Charged.ResultsOf(i)
 		if !in(charged.of[i]) {
 			c.Cost, cost = 0, cost-c.Cost
-			of = make([]throttler.Result, len(of))
+			of = make([]driver.Result, len(of))
 		}
 		charges, results, part.Costs = append(charges, c), append(results, of...), append(part.Costs, cost)
 	}
-	part.Charged = throttler.NewDecision(throttler.NewRequest(r.Now, charges...))
+	part.Charged = driver.NewDecision(driver.NewRequest(r.Now, charges...))
 	part.Charged.Allowed, part.Charged.Degraded = true, st.Charged.Degraded
 	copy(part.Charged.Results(), results)
 	mark(&part.Charged, inStore) // as the backend returned it
@@ -95,11 +96,11 @@ func (charged *places) settlement(st *throttler.Settlement, p places, in func(me
 
 // merge returns the decision about r from its two parts. If the store decided without
 // counts, because it does not answer, the decision is about the synced charges alone.
-func (p *places) merge(r *throttler.Request, soft, store *throttler.Decision) throttler.Decision {
+func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.Decision {
 	withStore := len(store.Charges()) > 0
-	d := throttler.NewDecision(soft.Request())
+	d := driver.NewDecision(soft.Request)
 	if withStore {
-		d = throttler.NewDecision(p.withQuotas(r, soft))
+		d = driver.NewDecision(p.withQuotas(r, soft))
 	}
 	d.Degraded = store.Degraded
 	d.Allowed = soft.Allowed && (store.Allowed || !withStore)
@@ -114,7 +115,7 @@ func (p *places) merge(r *throttler.Request, soft, store *throttler.Decision) th
 			m = inSoft
 		}
 		for k := range n {
-			var result throttler.Result
+			var result driver.Result
 			if m.hasStore() {
 				result = store.Results()[firstStore+k]
 			}
@@ -139,7 +140,7 @@ func (p *places) merge(r *throttler.Request, soft, store *throttler.Decision) th
 }
 
 // withQuotas returns r with the quotas that roots have for what is synced alone.
-func (p *places) withQuotas(r *throttler.Request, soft *throttler.Decision) throttler.Request {
+func (p *places) withQuotas(r *driver.Request, soft *driver.Decision) driver.Request {
 	charges, k := slices.Clone(r.Charges()), 0
 	for i := range charges {
 		if p.of[i] == inSoft {
@@ -149,19 +150,19 @@ func (p *places) withQuotas(r *throttler.Request, soft *throttler.Decision) thro
 			k++
 		}
 	}
-	return throttler.NewRequest(r.Now, charges...)
+	return driver.NewRequest(r.Now, charges...)
 }
 
 // stricter returns what of, the store's result, says with what the synced counts say of
 // the same limit: the one that leaves less. The mark is the store's: synced counts need
 // none.
-func stricter(of throttler.Result, soft *throttler.Result) throttler.Result {
+func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	of.Used = max(of.Used, soft.Used)
 	of.ResetAt = max(of.ResetAt, soft.ResetAt)
-	if of.RetryAt != throttler.NeverFits && soft.RetryAt != 0 {
+	if of.RetryAt != driver.NeverFits && soft.RetryAt != 0 {
 		of.RetryAt = max(of.RetryAt, soft.RetryAt)
-		if soft.RetryAt == throttler.NeverFits {
-			of.RetryAt = throttler.NeverFits
+		if soft.RetryAt == driver.NeverFits {
+			of.RetryAt = driver.NeverFits
 		}
 	}
 	return of
@@ -173,7 +174,7 @@ const residue = 20 // one in
 
 // fill makes the token buckets of policies that are changing their mode as full in the
 // counts to come as in the old ones, after an allowed take.
-func (b *Backend) fill(ctx context.Context, r *throttler.Request, p places, soft, store *throttler.Decision) {
+func (b *Backend) fill(ctx context.Context, r *driver.Request, p places, soft, store *driver.Decision) {
 	if len(store.Charges()) == 0 || store.Degraded {
 		return
 	}
@@ -189,7 +190,7 @@ func (b *Backend) fill(ctx context.Context, r *throttler.Request, p places, soft
 				// A take, and not a settlement: if several processes do this at once,
 				// the bucket is full, and not in debt.
 				c.Cost = more
-				_, _ = b.store.Take(ctx, throttler.NewRequest(r.Now, c)) // the next take sees what is missing still
+				_, _ = b.store.Take(ctx, driver.NewRequest(r.Now, c)) // the next take sees what is missing still
 			}
 		}
 		if m.hasSoft() {
@@ -203,11 +204,11 @@ func (b *Backend) fill(ctx context.Context, r *throttler.Request, p places, soft
 
 // missing returns the units by which the buckets of p are fuller in the synced counts
 // than in the store.
-func missing(p *throttler.Policy, soft, store []throttler.Result) int64 {
+func missing(p *quota.Policy, soft, store []driver.Result) int64 {
 	most := int64(0)
 	for k := range p.Limits {
 		l := &p.Limits[k]
-		if l.Algorithm != throttler.TokenBucket {
+		if l.Algorithm != quota.TokenBucket {
 			continue
 		}
 		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > max(l.Capacity()/residue, 1) {

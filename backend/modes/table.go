@@ -9,7 +9,7 @@ import (
 
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // Mode is where a policy's decisions are made.
@@ -32,7 +32,7 @@ func (m Mode) String() string {
 }
 
 // ParseMode returns the mode whose String is text. The error wraps
-// throttler.ErrInvalid.
+// quota.ErrInvalid.
 func ParseMode(text string) (Mode, error) {
 	for i, name := range modeNames {
 		if text == name {
@@ -43,7 +43,7 @@ func ParseMode(text string) (Mode, error) {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("modes: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("modes: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // DefaultAgree is the Agree of Options that set none.
@@ -75,7 +75,7 @@ type entry struct {
 }
 
 // NewTable returns a Table in which all policies are Exact. The error is about options
-// and wraps throttler.ErrInvalid.
+// and wraps quota.ErrInvalid.
 func NewTable(options *Options) (*Table, error) {
 	o := Options{}
 	if options != nil {
@@ -98,8 +98,8 @@ func NewTable(options *Options) (*Table, error) {
 // Set puts a policy in a mode. The first Set of a policy says what it begins in. A later
 // one changes it: if it is from or to Synced, takes charge both kinds of counts, and must
 // fit both, for Agree and as long as a charge counts under p. An error wraps
-// throttler.ErrInvalid: p cannot be synced.
-func (t *Table) Set(p *throttler.Policy, m Mode) error {
+// quota.ErrInvalid: p cannot be synced.
+func (t *Table) Set(p *quota.Policy, m Mode) error {
 	if m > Synced {
 		return invalid("mode is %d; it must be Exact, Leased or Synced", m)
 	}
@@ -129,17 +129,17 @@ func (t *Table) Set(p *throttler.Policy, m Mode) error {
 }
 
 // longest returns for how long a charge may count under p, in ms.
-func longest(p *throttler.Policy) int64 {
+func longest(p *quota.Policy) int64 {
 	most := 0.0
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		ms := float64(l.Window.Milliseconds())
-		if l.Algorithm == throttler.TokenBucket {
+		if l.Algorithm == quota.TokenBucket {
 			ms *= float64(l.Capacity()) / float64(l.Quota)
 		}
 		most = max(most, math.Ceil(ms))
 	}
-	return int64(min(most, float64(2*throttler.MaxWindow.Milliseconds())))
+	return int64(min(most, float64(2*quota.MaxWindow.Milliseconds())))
 }
 
 // State is the mode of a policy.
@@ -162,7 +162,7 @@ func (t *Table) Of(policy string) State {
 }
 
 // Leases reports whether p is Leased. It is the Leases of leased.Options.
-func (t *Table) Leases(p *throttler.Policy) bool {
+func (t *Table) Leases(p *quota.Policy) bool {
 	return (*t.byName.Load())[p.Name].mode == Leased
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // aclRules returns the rules that docs/operations.md lists for each use, and the
@@ -209,7 +210,7 @@ func (s *aclServer) takes() error { return s.takesFrom(s.backend(s.login())) }
 
 // takesFrom takes, refunds and settles, with the script unknown to the server
 // at first.
-func (s *aclServer) takesFrom(b throttler.Backend) error {
+func (s *aclServer) takesFrom(b driver.Backend) error {
 	th := throttler.New(b, nil)
 	for _, p := range []*throttler.Policy{policy("one", perHour(5)), aclPolicy} {
 		for range 2 {
@@ -276,7 +277,7 @@ func (s *aclServer) cluster() error {
 func (s *aclServer) moves() error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
 	defer cancel()
-	memory, inRedis := memorybackend.New(nil), s.backend(s.login())
+	memory, inRedis := memorybackend.NewDefault(), s.backend(s.login())
 	for i, place := range []string{"redis", "memory", "redis", "redis"} {
 		api := isolated.NewAPI()
 		if err := api.SetProviderAndWait(ctx, memprovider.NewInMemoryProvider(map[string]memprovider.InMemoryFlag{

@@ -11,12 +11,13 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func BenchmarkBackend(b *testing.B) {
 	c := newClient(b, testserver.Redis(b).Addr)
 	n := 0
-	backendtest.Bench(b, func(b *testing.B) throttler.Backend {
+	backendtest.Bench(b, func(b *testing.B) driver.Backend {
 		n++
 		return newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, &redisbackend.Options{Prefix: "b" + strconv.Itoa(n) + ":"})
 	})

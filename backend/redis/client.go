@@ -31,7 +31,7 @@ import (
 // Dialer, if set, also does TLS. Sentinels are dialed as servers are, with
 // SentinelUsername and SentinelPassword.
 //
-// Errors name the field, and wrap throttler.ErrInvalid.
+// Errors name the field, and wrap quota.ErrInvalid.
 func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	o := redis.UniversalOptions{}
 	if options != nil {

@@ -23,7 +23,7 @@ import (
 // 6379, and of a Sentinel 26379. User and password are the servers', not the Sentinels'.
 // Percent-encode what a URL reserves, such as %2F for a slash in a password.
 //
-// Errors wrap throttler.ErrInvalid. They quote nothing of the URL, which may have a
+// Errors wrap quota.ErrInvalid. They quote nothing of the URL, which may have a
 // password.
 func ParseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)

@@ -13,7 +13,9 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -62,13 +64,13 @@ type clocksRun struct {
 	}
 
 	model   algorithm.State // never forgets
-	charged []throttler.Decision
+	charged []driver.Decision
 	reset   int64 // the latest
 	back    bool  // a reset time was earlier than it
 	debts   int64 // units that were charged beyond the quota, at most
 
 	what      string // was done last
-	got, want throttler.Decision
+	got, want driver.Decision
 }
 
 func runClocks(t *testing.T, spread time.Duration, check func(*clocksRun)) {
@@ -80,7 +82,7 @@ func runClocks(t *testing.T, spread time.Duration, check func(*clocksRun)) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	c := newClient(t, testserver.Redis(t).Addr)
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		for i := range *clocksRuns {
 			window := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, time.Minute}[rng.IntN(4)]
 			r := &clocksRun{
@@ -123,7 +125,7 @@ func (r *clocksRun) step() {
 	now := max(r.now.Add(r.clocks[i].ahead).UnixMilli(), 0)
 	charge := r.charge
 	charge.Cost = 1 + r.Int64N(min(3, charge.Policy.Limits[0].Quota))
-	request := throttler.NewRequest(now, charge)
+	request := driver.NewRequest(now, charge)
 	ctx, states := r.t.Context(), []*algorithm.State{&r.model}
 	var err error
 	switch op := r.IntN(10); {
@@ -142,7 +144,7 @@ func (r *clocksRun) step() {
 		r.notice(r.got)
 	default:
 		last := len(r.charged) - 1
-		s := throttler.Settlement{Now: now, Charged: r.charged[last], Costs: []int64{r.Int64N(6)}}
+		s := driver.Settlement{Now: now, Charged: r.charged[last], Costs: []int64{r.Int64N(6)}}
 		r.charged = r.charged[:last]
 		r.what = fmt.Sprintf("settlement at %d", s.Costs[0])
 		r.got, err = r.backend.Settle(ctx, s)
@@ -180,7 +182,7 @@ func (r *clocksRun) readExpiry() {
 }
 
 // notice remembers the reset time of an answer about what is used.
-func (r *clocksRun) notice(d throttler.Decision) {
+func (r *clocksRun) notice(d driver.Decision) {
 	if result := d.Results()[0]; result.Used > 0 {
 		r.back = result.ResetAt < r.reset
 		r.reset = max(r.reset, result.ResetAt)

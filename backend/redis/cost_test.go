@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // minimal is the least that a fixed window with a stored reset-at can do in
@@ -246,7 +247,7 @@ func BenchmarkMovedCost(b *testing.B) {
 	now := time.UnixMilli(1_900_000_000_000)
 	take := func(i int, placement *handoff.Placement) {
 		key := "key" + strconv.Itoa(i%costKeys)
-		r := throttler.NewRequest(now.UnixMilli(), throttler.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
+		r := driver.NewRequest(now.UnixMilli(), throttler.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
 		if _, err := backend.TakeAt(context.Background(), r, placement); err != nil {
 			b.Fatal(err)
 		}

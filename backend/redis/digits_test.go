@@ -7,6 +7,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // One window of a common length is an integer to Redis, for as long as its count and
@@ -51,7 +52,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 			}
 			c.Partition = c.Key
 			key, state := b.backend.Locate(c).Key, new(algorithm.State)
-			check := func(digits bool, got throttler.Decision, err error, want throttler.Decision) {
+			check := func(digits bool, got driver.Decision, err error, want driver.Decision) {
 				t.Helper()
 				if err != nil {
 					t.Fatal(err)
@@ -61,7 +62,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				again := throttler.NewRequest(test.now.UnixMilli(), c)
+				again := driver.NewRequest(test.now.UnixMilli(), c)
 				compareDecisions(t, 0, algorithm.Evaluate(again, []*algorithm.State{&stored}), algorithm.Evaluate(again, []*algorithm.State{state}))
 				code := test.code
 				if aligned && code != "" {
@@ -69,12 +70,12 @@ func TestWindowsAreIntegers(t *testing.T) {
 				}
 				value, encoding := b.client.Get(t.Context(), key).Val(), b.client.ObjectEncoding(t.Context(), key).Val()
 				if (encoding == "int") != digits || digits && value[:3] != code {
-					t.Errorf("window %v, aligned %v, at %v, used %d: %q is stored as %s", test.window, aligned, test.now, got.Limit(0).Used, value, encoding)
+					t.Errorf("window %v, aligned %v, at %v, used %d: %q is stored as %s", test.window, aligned, test.now, got.Results()[0].Used, value, encoding)
 				}
 			}
-			take := func(cost int64) (throttler.Decision, throttler.Decision, error) {
+			take := func(cost int64) (driver.Decision, driver.Decision, error) {
 				c.Cost = cost
-				r := throttler.NewRequest(test.now.UnixMilli(), c)
+				r := driver.NewRequest(test.now.UnixMilli(), c)
 				got, err := b.backend.Take(t.Context(), r)
 				return got, algorithm.Take(r, []*algorithm.State{state}), err
 			}
@@ -88,8 +89,8 @@ func TestWindowsAreIntegers(t *testing.T) {
 				if step.cost == 10_000 { // refused
 					continue
 				}
-				if step.cost == 1 && !step.digits && want.Limit(0).Used == 10_000 { // and back
-					s := throttler.Settlement{Now: test.now.UnixMilli(), Charged: got, Costs: []int64{0}}
+				if step.cost == 1 && !step.digits && want.Results()[0].Used == 10_000 { // and back
+					s := driver.Settlement{Now: test.now.UnixMilli(), Charged: got, Costs: []int64{0}}
 					got, err = b.backend.Settle(t.Context(), s)
 					s.Charged = want
 					check(int, got, err, algorithm.Settle(s, []*algorithm.State{state}))
@@ -107,7 +108,7 @@ func TestWindowsInBytesGoOn(t *testing.T) {
 	c := policy("core", perHour(10)).Charge("alice")
 	c.Cost, c.Partition = 3, c.Key
 	state := new(algorithm.State)
-	algorithm.Take(throttler.NewRequest(t0.UnixMilli(), c), []*algorithm.State{state})
+	algorithm.Take(driver.NewRequest(t0.UnixMilli(), c), []*algorithm.State{state})
 	b.client.Set(t.Context(), b.backend.Locate(c).Key, state.Append(nil), time.Hour)
 	if d, err := b.Take(t.Context(), c); err != nil || d.Limit(0).Used != 6 || !d.Limit(0).ResetAt.Equal(t0.Add(time.Hour)) {
 		t.Errorf("%+v, %v; want 6 used, and the reset time of before", d, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // A flight waits for its reply for patience at least, although its callers have left. A
@@ -144,7 +144,7 @@ func (f *flight) plan(splits bool) {
 	}
 	for rest := f.jobs; len(rest) > 0; {
 		n, work := 1, rest[0].work
-		for n < len(rest) && n < perCall && rest[0].kind != lone && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= throttler.MaxWork {
+		for n < len(rest) && n < perCall && rest[0].kind != lone && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= quota.MaxWork {
 			work += rest[n].work
 			n++
 		}

@@ -10,7 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // jobs returns n jobs about one charge each.
@@ -89,7 +91,7 @@ func TestPlan(t *testing.T) {
 		if int(j.buf[0]) != i {
 			t.Fatalf("decision %d is in place %d", j.buf[0], i)
 		}
-		j.work = throttler.MaxWork / 3
+		j.work = quota.MaxWork / 3
 	}
 	if got, want := sizes(false)[:6], "[3 3 3"; got != want {
 		t.Errorf("calls of %s decisions, want %s", got, want)
@@ -172,7 +174,7 @@ func TestAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		var all [perFlight]*job
 		for i := range all {
-			all[i] = b.newTake(context.Background(), throttler.NewRequest(at, charge))
+			all[i] = b.newTake(context.Background(), driver.NewRequest(at, charge))
 			all[i].deadline = time.Now().Add(time.Minute)
 		}
 		f.departed = time.Now()

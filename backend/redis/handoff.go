@@ -8,11 +8,12 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // TakeAt implements handoff.Store: one EVALSHA on the primary.
-func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	if p == nil {
 		return b.Take(ctx, r)
 	}
@@ -22,7 +23,7 @@ func (b *Backend) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Pl
 }
 
 // SettleAt implements handoff.Store: one EVALSHA on the primary.
-func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if p == nil {
 		return b.Settle(ctx, s)
 	}
@@ -33,7 +34,7 @@ func (b *Backend) SettleAt(ctx context.Context, s throttler.Settlement, p *hando
 
 // decideAt makes j's decision, about r, under p. It shares a round trip with others,
 // but no call.
-func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) decideAt(j *job, r driver.Request, settles bool, p *handoff.Placement) (driver.Decision, error) {
 	b.monitor.run()
 	charges := r.Charges()
 	j.script, j.kind = &decideAtScript, lone
@@ -42,18 +43,18 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 	}
 	shard := b.shardOf(charges)
 	if err := shard.do(shard.lineOf(j), j); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	if len(j.numbers) > 0 && j.numbers[0] == elsewhere {
 		err := unpackElsewhere(len(charges), j.numbers[1:])
 		if e := (*handoff.ElsewhereError)(nil); !errors.As(err, &e) {
 			err = shard.unavailable(err)
 		}
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	d, err := readNumbers(r, settles, j.numbers)
 	if err != nil {
-		return throttler.Decision{}, shard.unavailable(err)
+		return driver.Decision{}, shard.unavailable(err)
 	}
 	return d, nil
 }
@@ -61,30 +62,30 @@ func (b *Backend) decideAt(j *job, r throttler.Request, settles bool, p *handoff
 // Down implements handoff.Store: it reports on the breaker of the primary or, in a
 // Redis Cluster, of the node that has the partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
-	charges := []throttler.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
+	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
 	j := b.newJob(context.Background(), charges)
 	defer j.free()
 	return b.shardOf(charges).lineOf(j).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
-func (b *Backend) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	values, err := shard.read(ctx, r.Charges(), b.replicaTimeout)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	stored, err := parseStored(values)
 	if err != nil {
-		return throttler.Decision{}, shard.unavailable(err)
+		return driver.Decision{}, shard.unavailable(err)
 	}
 	counts, err := handoff.FindAll(stored, p, r.Now, unknownTime)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	states := make([]*algorithm.State, len(counts))
 	for i := range counts {

@@ -38,7 +38,8 @@ func FuzzReplyOfACall(f *testing.F) {
 				if err != nil {
 					continue
 				}
-				for i, s := range d.Limits() {
+				decided := throttler.FromDriver(d)
+				for i, s := range decided.Limits() {
 					if d.Allowed && !settles && s.Used < s.Cost {
 						t.Errorf("%x: limit %d: allowed, and %d are used after a charge of %d", first, i, s.Used, s.Cost)
 					}

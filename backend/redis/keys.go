@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // A count's Redis key is
@@ -20,7 +20,7 @@ import (
 const hashChars = 16
 
 // keysOf returns the Redis keys of charges, which share a partition.
-func (b *Backend) keysOf(charges []throttler.Charge) []string {
+func (b *Backend) keysOf(charges []quota.Charge) []string {
 	keys := make([]string, len(charges))
 	var buf [96]byte
 	for i := range charges {
@@ -30,7 +30,7 @@ func (b *Backend) keysOf(charges []throttler.Charge) []string {
 }
 
 // appendKey appends the Redis key of c.
-func (b *Backend) appendKey(buf []byte, c *throttler.Charge) []byte {
+func (b *Backend) appendKey(buf []byte, c *quota.Charge) []byte {
 	buf = append(buf, b.prefix...)
 	buf = append(buf, '{')
 	buf = appendHash(buf, c.Partition)

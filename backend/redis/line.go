@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Bounds of what one server is sent.
@@ -52,15 +53,15 @@ type line struct {
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
-// does not wrap throttler.ErrUnavailable, because the outcome is known.
+// does not wrap driver.ErrUnavailable, because the outcome is known.
 type unsentError struct{ err error }
 
 func (e *unsentError) Error() string { return "the decision was not sent: " + e.err.Error() }
 func (e *unsentError) Unwrap() error { return e.err }
 
 var (
-	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; %w", maxWaiting, throttler.ErrNotSent)
-	errWaited  = fmt.Errorf("%w in time: %w", throttler.ErrNotSent, context.DeadlineExceeded)
+	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; %w", maxWaiting, driver.ErrNotSent)
+	errWaited  = fmt.Errorf("%w in time: %w", driver.ErrNotSent, context.DeadlineExceeded)
 )
 
 // do sends j and returns when it has its reply, or at once when its context is done.
@@ -277,7 +278,7 @@ type job struct {
 	packed    arg
 	more      arg // a second argument, or nil
 
-	work int // of its limits, as throttler.Limit.Work has it
+	work int // of its limits, as quota.Limit.Work has it
 
 	buf []byte // of keys and packed
 
@@ -327,7 +328,7 @@ func (a *arg) String() string { return string(*a) }
 var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 1)} }}
 
 // newJob returns a job about charges, with nothing packed yet.
-func (b *Backend) newJob(ctx context.Context, charges []throttler.Charge) *job {
+func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 	j := jobPool.Get().(*job)
 	j.ctx, j.script, j.kind = ctx, &decideScript, mixed
 	for i := range charges {

@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // tally counts what happened to the takes of one unit of some keys.
@@ -332,7 +333,7 @@ func TestLeaving(t *testing.T) {
 	leaveFlights()
 	for range redisbackend.MaxWithLate {
 		err := <-flown
-		var unavailable *throttler.UnavailableError
+		var unavailable *driver.UnavailableError
 		if !errors.Is(err, context.Canceled) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
 			t.Errorf("one that left its flight: %v; want context.Canceled, of an UnavailableError of shard a", err)
 		}

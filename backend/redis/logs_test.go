@@ -8,7 +8,9 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func log(quota int64, window time.Duration) throttler.Limit {
@@ -34,7 +36,7 @@ func TestLongLogs(t *testing.T) {
 			c.Partition = c.Key
 			state := new(algorithm.State)
 			key := b.backend.Locate(c).Key
-			var taken [][2]throttler.Decision
+			var taken [][2]driver.Decision
 			for step := range 8000 {
 				pause := 3 // ms, at most
 				if step > 6000 {
@@ -45,21 +47,21 @@ func TestLongLogs(t *testing.T) {
 				if rng.IntN(40) == 0 {
 					c.Cost = 1 + rng.Int64N(limits[len(limits)-1].Quota)
 				}
-				r := throttler.NewRequest(b.clock.Now().Truncate(time.Millisecond).UnixMilli(), c)
+				r := driver.NewRequest(b.clock.Now().Truncate(time.Millisecond).UnixMilli(), c)
 				want := algorithm.Take(r, []*algorithm.State{state})
 				got, err := b.backend.Take(t.Context(), r)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if want.Allowed {
-					taken = append(taken, [2]throttler.Decision{got, want})
+					taken = append(taken, [2]driver.Decision{got, want})
 				}
 				compareDecisions(t, step, got, want)
 				if len(taken) > 0 && rng.IntN(8) == 0 {
 					d := taken[max(len(taken)-1-rng.IntN(1000), 0)]
 					costs := []int64{rng.Int64N(d[0].Charges()[0].Cost + 1)}
-					want = algorithm.Settle(throttler.Settlement{Now: r.Now, Charged: d[1], Costs: costs}, []*algorithm.State{state})
-					if got, err = b.backend.Settle(t.Context(), throttler.Settlement{Now: r.Now, Charged: d[0], Costs: costs}); err != nil {
+					want = algorithm.Settle(driver.Settlement{Now: r.Now, Charged: d[1], Costs: costs}, []*algorithm.State{state})
+					if got, err = b.backend.Settle(t.Context(), driver.Settlement{Now: r.Now, Charged: d[0], Costs: costs}); err != nil {
 						t.Fatal(err)
 					}
 					compareDecisions(t, step, got, want)
@@ -80,11 +82,11 @@ func TestLongLogs(t *testing.T) {
 	}
 }
 
-func compareDecisions(t *testing.T, step int, got, want throttler.Decision) {
+func compareDecisions(t *testing.T, step int, got, want driver.Decision) {
 	t.Helper()
-	for i, w := range want.Limits() {
-		g := got.Limit(i)
-		if got.Allowed != want.Allowed || g.Used != w.Used || !g.ResetAt.Equal(w.ResetAt) || !g.RetryAt.Equal(w.RetryAt) {
+	for i, w := range want.Results() {
+		g := got.Results()[i]
+		if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
 			t.Fatalf("step %d, limit %d: got  %+v\nthe model says %+v", step, i, g, w)
 		}
 	}
@@ -94,7 +96,7 @@ func compareDecisions(t *testing.T, step int, got, want throttler.Decision) {
 // the whole of it, but when its ring is full.
 func TestTakesOfLongLogsAreFlat(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	p := policy("core", log(throttler.MaxLogQuota, time.Hour))
+	p := policy("core", log(quota.MaxLogQuota, time.Hour))
 	key := b.backend.Locate(p.Charge("alice")).Key
 	take := func() throttler.Decision {
 		b.clock.Advance(time.Millisecond)

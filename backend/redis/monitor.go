@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 const (
@@ -30,7 +30,7 @@ type monitor struct {
 	clock    *correctedClock
 	maxSkew  time.Duration // a warning is logged beyond it
 	timeout  time.Duration // for a server's answer
-	observer throttler.Observer
+	observer observe.Observer
 	log      *slog.Logger
 
 	start   sync.Once
@@ -55,7 +55,7 @@ type checked struct {
 
 // ServerState is what a Backend knows of a server, as of its last check.
 type ServerState struct {
-	throttler.Checked
+	observe.Checked
 
 	At      time.Time // of the check
 	Primary bool      // takes are sent to it
@@ -82,7 +82,7 @@ type ServerState struct {
 	SkewWithin time.Duration
 }
 
-func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o throttler.Observer, log *slog.Logger) *monitor {
+func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o observe.Observer, log *slog.Logger) *monitor {
 	m := &monitor{
 		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, timeout: checkTimeout, observer: o, log: log,
 		first: make(chan struct{}), servers: make(map[serverName]*checked),
@@ -327,7 +327,7 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 		s.reading = a.reading
 	}
 	state := ServerState{
-		Checked: throttler.Checked{
+		Checked: observe.Checked{
 			Backend: "redisbackend", Shard: in.name, Server: a.server, Replica: !a.primary,
 			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, Err: a.err,
 		},
@@ -347,7 +347,7 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 		m.warn(&state)
 	}
 	if of != nil {
-		of.checked(func(known *throttler.Checked) {
+		of.checked(func(known *observe.Checked) {
 			if state.Open = known.Open; state.Open {
 				state.Err = known.Err
 			}

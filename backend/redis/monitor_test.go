@@ -15,6 +15,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -370,12 +371,12 @@ func TestChecksThatAreDenied(t *testing.T) {
 
 // checks records events.
 type checks struct {
-	throttler.Unobserved
+	observe.Nothing
 	mu  sync.Mutex
-	all []throttler.Checked
+	all []observe.Checked
 }
 
-func (c *checks) Checked(e throttler.Checked) {
+func (c *checks) Checked(e observe.Checked) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, e)

@@ -20,25 +20,27 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // events collects what an observer receives.
 type events struct {
-	throttler.Unobserved
+	observe.Nothing
 
 	mu      sync.Mutex
-	sent    []throttler.Sent
-	checked []throttler.Checked
+	sent    []observe.Sent
+	checked []observe.Checked
 }
 
-func (e *events) Sent(s throttler.Sent) {
+func (e *events) Sent(s observe.Sent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.sent = append(e.sent, s)
 }
 
-func (e *events) Checked(c throttler.Checked) {
+func (e *events) Checked(c observe.Checked) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.checked = append(e.checked, c)
@@ -58,10 +60,10 @@ func (e *events) opened() int {
 }
 
 // answered returns the round trips that did not fail.
-func (e *events) answered() []throttler.Sent {
+func (e *events) answered() []observe.Sent {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(e.sent), func(s throttler.Sent) bool { return s.Err != nil })
+	return slices.DeleteFunc(slices.Clone(e.sent), func(s observe.Sent) bool { return s.Err != nil })
 }
 
 // silent returns the address of a server that accepts connections and never answers,
@@ -141,7 +143,7 @@ func TestSilentServer(t *testing.T) {
 				}
 				for range 10_000 {
 					err := call(0)
-					var unavailable *throttler.UnavailableError
+					var unavailable *driver.UnavailableError
 					if !errors.Is(err, breaker.ErrOpen) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
 						t.Fatalf("while the breaker is open: %v; want breaker.ErrOpen, of an UnavailableError of shard a", err)
 					}
@@ -395,7 +397,7 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 					"take": func() error { _, err := b.Take(ctx, p.Charge("alice")); return err },
 					"peek": func() error { _, err := b.Peek(ctx, p.Charge("alice")); return err },
 					"settle": func() error {
-						_, err := b.backend.Settle(ctx, throttler.Settlement{Now: t0.UnixMilli(), Charged: d, Costs: []int64{0}})
+						_, err := b.backend.Settle(ctx, driver.Settlement{Now: t0.UnixMilli(), Charged: *d.Driver(), Costs: []int64{0}})
 						return err
 					},
 					"load": func() error { return b.backend.Load(ctx) },
@@ -604,7 +606,7 @@ func TestReplicaBreaker(t *testing.T) {
 		if _, err := th.Peek(t.Context(), p.Charge("alice")); err != nil {
 			t.Fatal(err)
 		}
-		var last throttler.Sent
+		var last observe.Sent
 		eventually(t, "the event", func() bool {
 			answered := e.answered()
 			if len(answered) > len(before) {

@@ -13,14 +13,14 @@
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
 // them, as calls of up to 16. There is no timer, and a decision that finds no queue
 // is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
-// primary; one more is an error that wraps throttler.ErrUnavailable.
+// primary; one more is an error that wraps driver.ErrUnavailable.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
 // Options.Deadline is its deadline.
 //
 //   - If a context ends before its decision was sent, the caller returns at once.
 //     The decision is never sent, and the error wraps the context's, not
-//     throttler.ErrUnavailable.
+//     driver.ErrUnavailable.
 //   - If a context ends later, the caller returns at once, with an error that
 //     wraps both: whether the decision was made is unknown. A decision that is
 //     sent in its caller's goroutine and is canceled returns with the reply, or at
@@ -36,7 +36,7 @@
 //
 // Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each
 // node. While it is open, decisions fail at once, with an error that wraps
-// throttler.ErrUnavailable, and nothing is sent; those that wait when it opens fail, too.
+// driver.ErrUnavailable, and nothing is sent; those that wait when it opens fail, too.
 // Peeks leave out a replica whose breaker is open.
 //
 // A primary's opens with a connection that is refused, or when three round trips in a
@@ -53,7 +53,7 @@
 //
 // The keys of a dead shard are not moved to another shard: each outage would hand
 // out fresh windows. Its decisions fail with an error that wraps
-// throttler.ErrUnavailable, and other shards are not affected.
+// driver.ErrUnavailable, and other shards are not affected.
 package redisbackend
 
 import (
@@ -71,7 +71,9 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/rendezvous"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Shard is one primary and its replicas, by clients that the caller has made
@@ -126,7 +128,7 @@ type Options struct {
 	Clock clock.Clock
 
 	// Observer receives the Sent and Checked events of the backend. May be nil.
-	Observer throttler.Observer
+	Observer observe.Observer
 
 	// Log receives a warning when the process' clock and a server's differ by more
 	// than half of Margin, and a line when they no longer do. If nil, slog.Default().
@@ -143,7 +145,7 @@ type Backend struct {
 	margin         int64 // ms
 	timeout        time.Duration
 	replicaTimeout time.Duration
-	observer       throttler.Observer
+	observer       observe.Observer
 	monitor        *monitor
 	closed         atomic.Bool
 }
@@ -152,7 +154,7 @@ var _ handoff.Store = (*Backend)(nil)
 
 // New returns a Backend over shards. It dials nothing: a shard that is down
 // fails its own decisions, until it is up. Errors say which shard or option is
-// wrong, and wrap throttler.ErrInvalid.
+// wrong, and wrap quota.ErrInvalid.
 func New(shards []Shard, options *Options) (*Backend, error) {
 	if options == nil {
 		options = new(Options)
@@ -238,7 +240,7 @@ func (b *Backend) Servers() []ServerState {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("redisbackend: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("redisbackend: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close ends what the Backend does in the background: checks of servers, and probes of
@@ -254,51 +256,51 @@ func (b *Backend) Close() {
 	}
 }
 
-// Take implements throttler.Backend: one decision of an EVALSHA on the primary.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend: one decision of an EVALSHA on the primary.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	j := b.newTake(ctx, r)
 	defer j.free()
 	return b.decide(j, r, false)
 }
 
-// Settle implements throttler.Backend: one decision of an EVALSHA on the primary.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+// Settle implements driver.Backend: one decision of an EVALSHA on the primary.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	j := b.newSettlement(ctx, s)
 	defer j.free()
 	return b.decide(j, settled(s), true)
 }
 
 // settled returns the request that s settles, at the time of s.
-func settled(s throttler.Settlement) throttler.Request {
-	r := s.Charged.Request()
+func settled(s driver.Settlement) driver.Request {
+	r := s.Charged.Request
 	r.Now = s.Now
 	return r
 }
 
-func (b *Backend) decide(j *job, r throttler.Request, settles bool) (throttler.Decision, error) {
+func (b *Backend) decide(j *job, r driver.Request, settles bool) (driver.Decision, error) {
 	b.monitor.run()
 	shard := b.shardOf(r.Charges())
 	if err := shard.do(shard.lineOf(j), j); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	d, err := readDecision(r, settles, j.reply)
 	if err != nil {
-		return throttler.Decision{}, shard.unavailable(err)
+		return driver.Decision{}, shard.unavailable(err)
 	}
 	return d, nil
 }
 
-// Peek implements throttler.Backend: one round trip of GETs, on a replica if one answers.
+// Peek implements driver.Backend: one round trip of GETs, on a replica if one answers.
 // What is stored is judged here, by its reset-at and the caller's now, so that
 // a dead window that a replica still shows reads as none.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.PeekAt(ctx, r, nil)
 }
 
 // Load loads the scripts on every primary, so that the first decision need not, and
 // returns after the first check of the servers, so that the clock is corrected and
 // replicas serve peeks from the first decision on. It returns the joined errors of the primaries that did not answer; each names its
-// shard and wraps throttler.ErrUnavailable. Calling it is optional: on NOSCRIPT the
+// shard and wraps driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the
 // script is sent along with the call.
 func (b *Backend) Load(ctx context.Context) error {
 	b.monitor.run()
@@ -325,15 +327,15 @@ type Location struct {
 
 // Locate returns where the count of c lives, for an operator to read it, or to find
 // the clients that a shard's outage affects.
-func (b *Backend) Locate(c throttler.Charge) Location {
+func (b *Backend) Locate(c quota.Charge) Location {
 	if c.Partition == "" {
 		c.Partition = c.Key
 	}
-	charges := []throttler.Charge{c}
+	charges := []quota.Charge{c}
 	return Location{Shard: b.shardOf(charges).name, Key: b.keysOf(charges)[0]}
 }
 
 // shardOf returns the shard of charges, which share a partition.
-func (b *Backend) shardOf(charges []throttler.Charge) *shard {
+func (b *Backend) shardOf(charges []quota.Charge) *shard {
 	return b.shards[b.ring.Choose(charges[0].Partition)]
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestHistoriesThreeShards(t *testing.T) {
 
 // opener returns a function that opens an empty backend over n servers of its
 // own.
-func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
+func opener(t *testing.T, n int) func(*testing.T) driver.Backend {
 	shards := make([]redisbackend.Shard, n)
 	for i := range shards {
 		shards[i] = redisbackend.Shard{
@@ -52,9 +52,9 @@ func opener(t *testing.T, n int) func(*testing.T) throttler.Backend {
 
 // openerOn returns a function that opens an empty backend over shards, by a key prefix
 // not used before.
-func openerOn(shards ...redisbackend.Shard) func(*testing.T) throttler.Backend {
+func openerOn(shards ...redisbackend.Shard) func(*testing.T) driver.Backend {
 	var opened atomic.Int64
-	return func(t *testing.T) throttler.Backend {
+	return func(t *testing.T) driver.Backend {
 		return newBackend(t, shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", opened.Add(1))})
 	}
 }

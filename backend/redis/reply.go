@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What the scripts reply. lua/plain.lua describes the replies of the script that makes
@@ -57,12 +57,12 @@ func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
 
 // readDecision reads the reply to a decision about r, a settlement if settles.
 // It fails if the reply is not one that the script can give.
-func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.Decision, error) {
+func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision, error) {
 	charges := r.Charges()
 	reply, rest, err := cutReply(reply, len(charges))
 	switch {
 	case err != nil || len(rest) > 0 || reply[0] > repliesBefore:
-		return throttler.Decision{}, errReply
+		return driver.Decision{}, errReply
 	case reply[0] == repliesNumbers:
 		numbers := make([]int64, len(reply)/8)
 		for i := range numbers {
@@ -71,7 +71,7 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 		return readNumbers(r, settles, numbers)
 	}
 	allowed, fit := reply[0] != repliesRefused, true
-	d := throttler.NewDecision(r)
+	d := driver.NewDecision(r)
 	d.Allowed = allowed
 	all := d.Results()
 	for i, states := 0, reply[1:]; i < len(charges); i++ {
@@ -92,7 +92,7 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 		}
 		fits, err := algorithm.ReadStored(states[2:size], moment, c.Policy.Limits, cost, r.Now, results)
 		if err != nil {
-			return throttler.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
+			return driver.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
 		}
 		if settles {
 			fits = true
@@ -104,20 +104,20 @@ func readDecision(r throttler.Request, settles bool, reply []byte) (throttler.De
 		states = states[size:]
 	}
 	if allowed != fit {
-		return throttler.Decision{}, fmt.Errorf("the script's reply contradicts itself: %x", reply)
+		return driver.Decision{}, fmt.Errorf("the script's reply contradicts itself: %x", reply)
 	}
 	return d, nil
 }
 
 // readNumbers reads a reply in numbers.
-func readNumbers(r throttler.Request, settles bool, reply []int64) (throttler.Decision, error) {
+func readNumbers(r driver.Request, settles bool, reply []int64) (driver.Decision, error) {
 	if len(reply) == 1 && reply[0] == notACount {
-		return throttler.Decision{}, errForeign
+		return driver.Decision{}, errForeign
 	}
 	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
-		return throttler.Decision{}, fmt.Errorf("the script's reply does not begin with a decision: %d", reply)
+		return driver.Decision{}, fmt.Errorf("the script's reply does not begin with a decision: %d", reply)
 	}
-	d := throttler.NewDecision(r)
+	d := driver.NewDecision(r)
 	d.Allowed = reply[0] == 1
 	charges, results := r.Charges(), d.Results()
 	rest, refused := reply[1:], false
@@ -126,7 +126,7 @@ func readNumbers(r throttler.Request, settles bool, reply []int64) (throttler.De
 		for j := range c.Policy.Limits {
 			var err error
 			if results[j], rest, err = algorithm.CutResult(&c.Policy.Limits[j], c.Cost, r.Now, rest); err != nil {
-				return throttler.Decision{}, fmt.Errorf("the script's reply about limit %d of charge %d: %w: %d", j, i, err, reply)
+				return driver.Decision{}, fmt.Errorf("the script's reply about limit %d of charge %d: %w: %d", j, i, err, reply)
 			}
 			refused = refused || results[j].RetryAt != 0
 		}
@@ -134,9 +134,9 @@ func readNumbers(r throttler.Request, settles bool, reply []int64) (throttler.De
 	}
 	switch {
 	case len(rest) > 0:
-		return throttler.Decision{}, fmt.Errorf("the script's reply is %d numbers too long: %d", len(rest), reply)
+		return driver.Decision{}, fmt.Errorf("the script's reply is %d numbers too long: %d", len(rest), reply)
 	case d.Allowed == refused || settles && refused:
-		return throttler.Decision{}, fmt.Errorf("the script's reply contradicts itself: %d", reply)
+		return driver.Decision{}, fmt.Errorf("the script's reply contradicts itself: %d", reply)
 	}
 	return d, nil
 }

@@ -7,11 +7,12 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
 	now     = time.UnixMilli(1_900_000_000_000).UTC()
-	replied = throttler.NewRequest(at, []throttler.Charge{
+	replied = driver.NewRequest(at, []throttler.Charge{
 		{Policy: &throttler.Policy{Name: "fixed", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}, Key: "k", Cost: 1},
 		{Policy: &throttler.Policy{Name: "two", Limits: []throttler.Limit{
 			{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
@@ -76,14 +77,15 @@ func FuzzReply(f *testing.F) {
 			return
 		}
 		refused := false
-		for _, s := range d.Limits() {
+		decided := throttler.FromDriver(d)
+		for _, s := range decided.Limits() {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.Before(now) || s.Refused && s.RetryAt.Before(now) {
 				t.Errorf("%x was accepted: %+v", reply, s)
 			}
 		}
 		if d.Allowed == refused {
-			t.Errorf("%x was accepted: %+v", reply, d)
+			t.Errorf("%x was accepted: %+v", reply, decided)
 		}
 	})
 }
@@ -94,7 +96,7 @@ func statesReply(code byte) []byte {
 	for i := range replied.Charges() {
 		var s algorithm.State
 		c := &replied.Charges()[i]
-		s.Charge(c.Policy.Limits, c.Cost, at, make([]throttler.Result, len(c.Policy.Limits)))
+		s.Charge(c.Policy.Limits, c.Cost, at, make([]driver.Result, len(c.Policy.Limits)))
 		state := s.Append(nil)
 		b = append(algorithm.AppendUint(b, 2, int64(len(state))), state...)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Histories are too short for long logs, so here the scripts take a log of three
@@ -46,10 +47,10 @@ func TestHistoriesWithRings(t *testing.T) {
 		return b
 	}
 	t.Run("stay", func(t *testing.T) {
-		backendtest.Histories(t, func(t *testing.T) throttler.Backend { return open(t) })
+		backendtest.Histories(t, func(t *testing.T) driver.Backend { return open(t) })
 	})
 	t.Run("move", func(t *testing.T) {
-		backendtest.Histories(t, func(t *testing.T) throttler.Backend { return &moving{Backend: open(t)} })
+		backendtest.Histories(t, func(t *testing.T) driver.Backend { return &moving{Backend: open(t)} })
 	})
 }
 
@@ -81,27 +82,27 @@ func (m *moving) placement(ctx context.Context, now int64, charges []throttler.C
 	return p, nil
 }
 
-func (m *moving) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (m *moving) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	m.takes++
 	p, err := m.placement(ctx, r.Now, r.Charges(), m.takes%3 == 0)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return m.TakeAt(ctx, r, p)
 }
 
-func (m *moving) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (m *moving) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	p, err := m.placement(ctx, r.Now, r.Charges(), false)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return m.PeekAt(ctx, r, p)
 }
 
-func (m *moving) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	p, err := m.placement(ctx, s.Now, s.Charged.Charges(), false)
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	return m.SettleAt(ctx, s, p)
 }

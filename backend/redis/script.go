@@ -4,7 +4,8 @@ import (
 	"context"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What goes to the scripts that decide and comes back; lua/decide.lua describes
@@ -19,7 +20,7 @@ const (
 )
 
 // newTake returns the job of a take.
-func (b *Backend) newTake(ctx context.Context, r throttler.Request) *job {
+func (b *Backend) newTake(ctx context.Context, r driver.Request) *job {
 	charges := r.Charges()
 	j := b.newJob(ctx, charges)
 	buf := b.appendHead(j.buf, r.Now, opTake, charges)
@@ -39,8 +40,8 @@ func (b *Backend) newTake(ctx context.Context, r throttler.Request) *job {
 }
 
 // newSettlement returns the job of a settlement.
-func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *job {
-	charged := s.Charged.Request()
+func (b *Backend) newSettlement(ctx context.Context, s driver.Settlement) *job {
+	charged := s.Charged.Request
 	charges, results := charged.Charges(), s.Charged.Results()
 	j := b.newJob(ctx, charges)
 	buf := b.appendHead(j.buf, s.Now, opSettle, charges)
@@ -61,13 +62,13 @@ func (b *Backend) newSettlement(ctx context.Context, s throttler.Settlement) *jo
 	return j
 }
 
-func (b *Backend) appendHead(buf []byte, now int64, op byte, charges []throttler.Charge) []byte {
+func (b *Backend) appendHead(buf []byte, now int64, op byte, charges []quota.Charge) []byte {
 	buf = append(buf, 1) // it is made once; see flight.argsOf
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
 	for i := range charges {
 		for k := range charges[i].Policy.Limits {
-			if charges[i].Policy.Limits[k].Algorithm == throttler.SlidingLog {
+			if charges[i].Policy.Limits[k].Algorithm == quota.SlidingLog {
 				op |= hasLog
 			}
 		}
@@ -76,10 +77,10 @@ func (b *Backend) appendHead(buf []byte, now int64, op byte, charges []throttler
 }
 
 // isSimple reports whether fast.lua decides a take of charges, in most cases.
-func isSimple(charges []throttler.Charge) bool {
+func isSimple(charges []quota.Charge) bool {
 	if len(charges) != 1 || len(charges[0].Policy.Limits) != 1 {
 		return false
 	}
 	l := &charges[0].Policy.Limits[0]
-	return l.Algorithm == throttler.FixedWindow && !l.Aligned
+	return l.Algorithm == quota.FixedWindow && !l.Aligned
 }

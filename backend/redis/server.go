@@ -14,7 +14,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // server is what a line knows of the server that it leads to: a primary, a node of a
@@ -40,7 +42,7 @@ type server struct {
 	failed atomic.Pointer[failure] // the last one
 
 	mu    sync.Mutex
-	known throttler.Checked
+	known observe.Checked
 }
 
 // failure is what the server failed, so that a probe asks the like.
@@ -141,14 +143,14 @@ func (s *server) sent(start time.Time, decisions int, err error) {
 	if s.backend.observer == nil {
 		return
 	}
-	s.backend.observer.Sent(throttler.Sent{
+	s.backend.observer.Sent(observe.Sent{
 		Backend: "redisbackend", Shard: s.shard, Replica: s.replica,
 		Decisions: decisions, Start: start, Duration: time.Since(start), Err: err,
 	})
 }
 
 // checked changes what is known of the server, and reports it to the observer.
-func (s *server) checked(change func(known *throttler.Checked)) {
+func (s *server) checked(change func(known *observe.Checked)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.known)
@@ -164,7 +166,7 @@ func (s *server) close() {
 	}
 }
 
-var probePolicy = &throttler.Policy{Name: "weir/probe", Limits: []throttler.Limit{{Quota: 1 << 30, Window: time.Second}}}
+var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
 
 // probe returns nil if the server does again what it failed. It asks on a connection of
 // its own, which no pool delays.
@@ -254,7 +256,7 @@ func (s *server) ask(ctx context.Context, c client, key string, read bool) error
 	} else {
 		charge := probePolicy.Charge("")
 		charge.Cost = 1
-		j := s.backend.newTake(ctx, throttler.NewRequest(time.Now().UnixMilli(), charge))
+		j := s.backend.newTake(ctx, driver.NewRequest(time.Now().UnixMilli(), charge))
 		run := func(command, source string) error {
 			return c.process(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
 		}

@@ -16,7 +16,9 @@ import (
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/lua"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // script is a Lua script. Its SHA-1 is computed here, not asked for.
@@ -63,7 +65,7 @@ type shard struct {
 
 func newShard(b *Backend, s Shard) *shard {
 	sh := &shard{backend: b, name: s.Name}
-	sh.errOpen = &throttler.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: breaker.ErrOpen}
+	sh.errOpen = &driver.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: breaker.ErrOpen}
 	_, oneServer := s.Primary.(*redis.Client)
 	sh.splits = s.Proxy || !oneServer
 	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
@@ -83,14 +85,14 @@ func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client
 	l.splits.Store(s.splits)
 	l.server = &server{
 		backend: s.backend, client: l.client, node: node, shard: s.name,
-		known: throttler.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
+		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
 	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), "")})
 	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
 		if open {
 			l.opened()
 		}
-		l.server.checked(func(known *throttler.Checked) { known.Open, known.Err = open, cause })
+		l.server.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
 	})
 	return l
 }
@@ -108,7 +110,7 @@ func (s *shard) lines(do func(*line)) {
 }
 
 // do sends j with others through l. It returns the context's error if j was not sent,
-// and a throttler.UnavailableError if its outcome is unknown, or the breaker open.
+// and a driver.UnavailableError if its outcome is unknown, or the breaker open.
 func (s *shard) do(l *line, j *job) error {
 	err := l.do(j)
 	if err == nil {
@@ -150,7 +152,7 @@ var doNotAsk = func() context.Context {
 }()
 
 // read returns the stored bytes of the keys of charges, "" for a missing key.
-func (s *shard) read(ctx context.Context, charges []throttler.Charge, replicaTimeout time.Duration) ([]string, error) {
+func (s *shard) read(ctx context.Context, charges []quota.Charge, replicaTimeout time.Duration) ([]string, error) {
 	if r := s.pickReplica(); r != nil {
 		if deadline, ok := ctx.Deadline(); ok {
 			replicaTimeout = max(min(replicaTimeout, time.Until(deadline)/2), 1)
@@ -169,7 +171,7 @@ func (s *shard) read(ctx context.Context, charges []throttler.Charge, replicaTim
 // readFrom reads from a replica or, if r is nil, from the primary, within limit. It
 // uses GET for each key, not MGET, which returns nil for a key that holds something
 // other than a string.
-func (s *shard) readFrom(ctx context.Context, r *line, charges []throttler.Charge, limit time.Duration) ([]string, error) {
+func (s *shard) readFrom(ctx context.Context, r *line, charges []quota.Charge, limit time.Duration) ([]string, error) {
 	j := s.backend.newJob(ctx, charges)
 	defer j.free()
 	j.script, j.kind, j.limit = nil, lone, limit
@@ -236,9 +238,9 @@ func (s *shard) unavailable(err error) error {
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		err = errForeign
 	case errors.As(err, &op) && op.Op == "dial":
-		err = fmt.Errorf("%w: %w", throttler.ErrNotSent, err)
+		err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err) // a connection's deadline is a context's, or the client's
 	}
-	return &throttler.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
+	return &driver.UnavailableError{Backend: "redisbackend", Shard: s.name, Err: err}
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // The script stores what package algorithm does: byte for byte, when both are in the
@@ -24,7 +26,7 @@ func TestStoredBytes(t *testing.T) {
 		policy("all", perHour(1<<40)), policy("aligned", throttler.Limit{Quota: 9, Window: time.Minute, Aligned: true}),
 		policy("long", throttler.Limit{Quota: 9, Window: 100 * time.Hour}),
 	}
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		l := throttler.Limit{Quota: 7, Window: 997 * time.Millisecond, Algorithm: a}
 		policies = append(policies, policy(a.String(), l))
 		policies[0].Limits = append(policies[0].Limits, l)
@@ -40,12 +42,12 @@ func TestStoredBytes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours := algorithm.Take(throttler.NewRequest(d.At().UnixMilli(), c), []*algorithm.State{state})
+			ours := algorithm.Take(driver.NewRequest(d.At().UnixMilli(), c), []*algorithm.State{state})
 			if step == 3 {
 				if _, err := b.Settle(t.Context(), d, 1); err != nil {
 					t.Fatal(err)
 				}
-				algorithm.Settle(throttler.Settlement{Now: d.At().UnixMilli(), Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
+				algorithm.Settle(driver.Settlement{Now: d.At().UnixMilli(), Charged: ours, Costs: []int64{1}}, []*algorithm.State{state})
 			}
 			stored, err := algorithm.Parse([]byte(b.client.Get(t.Context(), key).Val()))
 			if got, want := stored.Append(nil), state.Append(nil); err != nil || !bytes.Equal(got, want) {
@@ -71,12 +73,12 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 	c.Partition = c.Key
 	key := b.backend.Locate(c).Key
 	b.client.Del(t.Context(), key)
-	r := throttler.NewRequest(t0.UnixMilli(), c)
+	r := driver.NewRequest(t0.UnixMilli(), c)
 	taken, err := b.Take(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	settlement := throttler.Settlement{Now: t0.UnixMilli(), Charged: taken, Costs: []int64{0}}
+	settlement := driver.Settlement{Now: t0.UnixMilli(), Charged: *taken.Driver(), Costs: []int64{0}}
 	placements := map[string]*handoff.Placement{
 		"settled": {Backend: 1, Version: 1},
 	}
@@ -123,9 +125,9 @@ func (b *bench) unknownKinds(t *testing.T, p *throttler.Policy) {
 }
 
 // checkForeign sees that every call about c fails, and says why.
-func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, settlement throttler.Settlement, placements map[string]*handoff.Placement) {
+func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, settlement driver.Settlement, placements map[string]*handoff.Placement) {
 	t.Helper()
-	r := throttler.NewRequest(t0.UnixMilli(), c)
+	r := driver.NewRequest(t0.UnixMilli(), c)
 	check := func(call string, err error) {
 		t.Helper()
 		if !errors.Is(err, throttler.ErrUnavailable) || !strings.Contains(err.Error(), "newer version") {
@@ -159,7 +161,7 @@ func TestUnknownKindOfLimit(t *testing.T) {
 		packed = algorithm.AppendUint(algorithm.AppendUint(packed, 7, 10), 7, 10)
 		for name, script := range map[string]string{"Decide": lua.Decide, "DecideAt": lua.DecideAt} {
 			reply, err := redis.NewScript(script).Run(t.Context(), client, []string{"key"}, packed).Result()
-			known := 1 <= kind && kind <= len(throttler.Algorithms())+1 // and aligned windows
+			known := 1 <= kind && kind <= len(quota.Algorithms())+1 // and aligned windows
 			notDecided := reply == notDecided || err != nil && strings.Contains(err.Error(), "newer version")
 			if known == notDecided || known && err != nil {
 				t.Errorf("%s: a limit of kind %d: %q, %v", name, kind, reply, err)
@@ -177,7 +179,7 @@ func TestPlainDecisionsContinueBehindClaims(t *testing.T) {
 	for _, p := range []*throttler.Policy{core, mixed} {
 		c := p.Charge("alice")
 		c.Partition = c.Key
-		r := throttler.NewRequest(b.clock.Now().UnixMilli(), c)
+		r := driver.NewRequest(b.clock.Now().UnixMilli(), c)
 		key := b.backend.Locate(c).Key
 		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Hour, Arrivals: []handoff.Arrival{{Due: true}}}
 		if _, err := b.backend.TakeAt(t.Context(), r, arrive); err != nil {

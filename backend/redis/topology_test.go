@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestContractSentinel(t *testing.T) {
@@ -30,7 +30,7 @@ func TestContractReplica(t *testing.T) {
 	server := testserver.Redis(t)
 	primary, replica := newClient(t, server.Addr), newClient(t, testserver.RedisReplica(t, server).Addr)
 	open := openerOn(redisbackend.Shard{Name: "a", Primary: primary, Replicas: []redis.UniversalClient{replica}})
-	backendtest.Run(t, func(t *testing.T) throttler.Backend {
+	backendtest.Run(t, func(t *testing.T) driver.Backend {
 		return patientPeeks{open(t).(*redisbackend.Backend), primary}
 	})
 	if stats := commandStats(t, replica); stats["get"].calls < 100 {
@@ -44,7 +44,7 @@ type patientPeeks struct {
 	primary *redis.Client
 }
 
-func (b patientPeeks) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b patientPeeks) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	// WAIT waits for what its own connection wrote.
 	_, err := b.primary.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.Set(ctx, "written", 1, 0)
@@ -52,7 +52,7 @@ func (b patientPeeks) Peek(ctx context.Context, r throttler.Request) (throttler.
 		return nil
 	})
 	if err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	b.Check() // else the replica is not asked
 	return b.Backend.Peek(ctx, r)

@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkMostExpensiveDecisions reads from the server what the most expensive
-// decisions that throttler.MaxWork allows cost it: takes, refusals, refunds. None
+// decisions that quota.MaxWork allows cost it: takes, refusals, refunds. None
 // is to exceed 1 ms; docs/operations.md has the figures.
 func BenchmarkMostExpensiveDecisions(b *testing.B) {
 	for _, bench := range []struct {

@@ -11,20 +11,22 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func Benchmark(b *testing.B) {
-	backendtest.Bench(b, func(b *testing.B) throttler.Backend { return open(b, memorybackend.New(nil), nil) })
+	backendtest.Bench(b, func(b *testing.B) driver.Backend { return open(b, memorybackend.NewDefault(), nil) })
 }
 
 // refusing refuses everything until a minute has passed, in no time.
-type refusing struct{ throttler.Backend }
+type refusing struct{ driver.Backend }
 
-func (refusing) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.NewDecision(r)
-	for i := range d.Results() {
+func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(r)
+	decided := throttler.FromDriver(d)
+	for i, s := range decided.Limits() {
 		end := r.Now + time.Minute.Milliseconds()
-		d.Results()[i] = throttler.Result{Used: d.Limit(i).Limit.Quota, ResetAt: end, RetryAt: end}
+		d.Results()[i] = driver.Result{Used: s.Limit.Quota, ResetAt: end, RetryAt: end}
 	}
 	return d, nil
 }
@@ -33,12 +35,12 @@ func (refusing) Take(_ context.Context, r throttler.Request) (throttler.Decision
 func BenchmarkAnswer(b *testing.B) {
 	one := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	two := &throttler.Policy{Name: "search", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}, {Quota: 5, Window: time.Second}}}
-	request := func(key string, policies ...*throttler.Policy) throttler.Request {
+	request := func(key string, policies ...*throttler.Policy) driver.Request {
 		var charges []throttler.Charge
 		for _, p := range policies {
 			charges = append(charges, throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
 		}
-		return throttler.NewRequest(1_900_000_000_000, charges...)
+		return driver.NewRequest(1_900_000_000_000, charges...)
 	}
 	for _, bench := range []struct {
 		name     string
@@ -50,7 +52,7 @@ func BenchmarkAnswer(b *testing.B) {
 		{"two policies, three limits/keys=1", 1, []*throttler.Policy{one, two}},
 	} {
 		backend := open(b, refusing{}, &refusals.Options{MaxAge: time.Hour, MaxKeys: 1 << 16})
-		var requests []throttler.Request
+		var requests []driver.Request
 		for i := range bench.keys {
 			requests = append(requests, request(fmt.Sprintf("client-%d", i), bench.policies...))
 		}

@@ -10,11 +10,12 @@ import (
 
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-func take(t testing.TB, b throttler.Backend, p *throttler.Policy, key string) {
+func take(t testing.TB, b driver.Backend, p *throttler.Policy, key string) {
 	t.Helper()
-	r := throttler.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
+	r := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key})
 	if d, err := b.Take(t.Context(), r); err != nil || d.Allowed {
 		t.Fatalf("allowed %v, error %v; want a refusal", d.Allowed, err)
 	}
@@ -75,7 +76,7 @@ func TestWhichIsPushedOut(t *testing.T) {
 // ending refuses until the present if the key is "ending".
 type ending struct{ refusing }
 
-func (e ending) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (e ending) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, err := e.refusing.Take(ctx, r)
 	if r.Charges()[0].Key == "ending" {
 		d.Results()[0].RetryAt = r.Now
@@ -152,7 +153,7 @@ func heap() int64 {
 
 func TestAllocations(t *testing.T) {
 	b := open(t, refusing{}, &refusals.Options{MaxAge: time.Hour})
-	r := throttler.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: core, Key: "alice", Cost: 1, Partition: "alice"})
+	r := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: core, Key: "alice", Cost: 1, Partition: "alice"})
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(1000, func() {
 		if d, err := b.Take(ctx, r); err != nil || d.Allowed {

@@ -16,7 +16,7 @@ import (
 // that at once.
 func Example() {
 	ctx := context.Background()
-	counts := memorybackend.New(nil) // in a program of several processes, Redis or Memcached
+	counts := memorybackend.NewDefault() // in a program of several processes, Redis or Memcached
 	backend, err := refusals.New(counts, &refusals.Options{MaxAge: time.Minute})
 	if err != nil {
 		log.Fatal(err)

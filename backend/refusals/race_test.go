@@ -11,17 +11,19 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/refusals"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // stepping decides when its backend does, and answers when the test lets it.
 type stepping struct {
-	throttler.Backend
+	driver.Backend
 	decided, answer chan struct{} // of a take; nil for none
 	settled, report chan struct{} // of a settlement; nil for none
 }
 
-func (s *stepping) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *stepping) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, err := s.Backend.Take(ctx, r)
 	if s.decided != nil {
 		s.decided <- struct{}{}
@@ -30,7 +32,7 @@ func (s *stepping) Take(ctx context.Context, r throttler.Request) (throttler.Dec
 	return d, err
 }
 
-func (s *stepping) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (s *stepping) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if s.settled != nil {
 		s.settled <- struct{}{}
 		<-s.report
@@ -98,7 +100,7 @@ type numbered struct {
 	made atomic.Int64
 }
 
-func (n *numbered) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (n *numbered) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	made := n.made.Load()
 	yield()
 	d, err := n.refusing.Take(ctx, r)
@@ -108,11 +110,11 @@ func (n *numbered) Take(ctx context.Context, r throttler.Request) (throttler.Dec
 	return d, err
 }
 
-func (n *numbered) Settle(_ context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (n *numbered) Settle(_ context.Context, s driver.Settlement) (driver.Decision, error) {
 	yield()
 	made := n.made.Add(1)
 	yield()
-	d := throttler.NewDecision(s.Charged.Request())
+	d := driver.NewDecision(s.Charged.Request)
 	d.Results()[0].Used = made
 	return d, nil
 }
@@ -129,18 +131,18 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 	backend := &numbered{}
 	b := open(t, backend, nil)
 	b.SetElapsed(func() time.Duration { return 0 })
-	r := throttler.NewRequest(t0.UnixMilli(),
+	r := driver.NewRequest(t0.UnixMilli(),
 		throttler.Charge{Policy: core, Key: "acme", Cost: 1, Partition: "acme"},
 		throttler.Charge{Policy: core, Key: "alice", Cost: 1, Partition: "acme"})
-	charged := throttler.NewDecision(throttler.NewRequest(t0.UnixMilli(), r.Charges()[1]))
+	charged := driver.NewDecision(driver.NewRequest(t0.UnixMilli(), r.Charges()[1]))
 	var ended atomic.Int64 // settlements
 	var running sync.WaitGroup
 	for range 8 {
 		running.Go(func() {
 			for range 5000 {
 				if rand.IntN(8) == 0 {
-					d, _ := b.Settle(t.Context(), throttler.Settlement{Now: t0.UnixMilli(), Charged: charged, Costs: []int64{0}})
-					for made, before := d.Limit(0).Used, ended.Load(); made > before; before = ended.Load() {
+					d, _ := b.Settle(t.Context(), driver.Settlement{Now: t0.UnixMilli(), Charged: charged, Costs: []int64{0}})
+					for made, before := d.Results()[0].Used, ended.Load(); made > before; before = ended.Load() {
 						if ended.CompareAndSwap(before, made) {
 							break
 						}
@@ -149,7 +151,7 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 				}
 				want := ended.Load()
 				d, _ := b.Take(t.Context(), r)
-				if got := d.Limit(0).Used; got < want {
+				if got := d.Results()[0].Used; got < want {
 					t.Errorf("a take saw %d settlements, but %d had ended when it began", got, want)
 					return
 				}
@@ -178,11 +180,11 @@ func TestHistories(t *testing.T) {
 
 func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answered int64) {
 	f := newFixture(t, &refusals.Options{MaxAge: time.Hour})
-	reference := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: f.clock})
+	reference := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: f.clock})
 	var policies []*throttler.Policy
 	for _, name := range []string{"org", "user"} {
 		p := policy(name)
-		for _, a := range rng.Perm(len(throttler.Algorithms()))[:1+rng.IntN(3)] {
+		for _, a := range rng.Perm(len(quota.Algorithms()))[:1+rng.IntN(3)] {
 			p.Limits = append(p.Limits, throttler.Limit{Quota: 1 + rng.Int64N(12), Window: time.Duration(1+rng.IntN(9)) * time.Second, Algorithm: throttler.Algorithm(a)})
 		}
 		policies = append(policies, p)

@@ -14,9 +14,10 @@ import (
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-func redisOn(t testing.TB, client redis.UniversalClient, prefix string) throttler.Backend {
+func redisOn(t testing.TB, client redis.UniversalClient, prefix string) driver.Backend {
 	t.Helper()
 	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: prefix})
 	if err != nil {
@@ -42,7 +43,7 @@ func newClient(t testing.TB) redis.UniversalClient {
 func TestContractFromMemoryOverRedis(t *testing.T) {
 	client := newClient(t)
 	var opened atomic.Int64
-	backendtest.RunExcept(t, func(t *testing.T) throttler.Backend {
+	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
 		return open(t, redisOn(t, client, fmt.Sprintf("t%d:", opened.Add(1))), &refusals.Options{MaxAge: time.Hour})
 	}, decays)
 }
@@ -50,7 +51,7 @@ func TestContractFromMemoryOverRedis(t *testing.T) {
 // BenchmarkRedis is a hot key that Redis refuses, without and with a Backend.
 func BenchmarkRedis(b *testing.B) {
 	client := newClient(b)
-	for name, backend := range map[string]throttler.Backend{
+	for name, backend := range map[string]driver.Backend{
 		"asked":      redisOn(b, client, "a:"),
 		"remembered": open(b, redisOn(b, client, "b:"), nil),
 	} {

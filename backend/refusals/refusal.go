@@ -8,7 +8,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // MaxBytes is the most memory that one refusal takes, in bytes. What would take
@@ -22,7 +23,7 @@ type refusal struct {
 	asked  time.Duration
 	until  int64 // the first time that it names, in ms
 	idle   bool  // a limit of it had nothing to count: its ResetAt is the time of the take
-	d      throttler.Decision
+	d      driver.Decision
 	counts []count // of each charge
 
 	used atomic.Bool // it has answered a take
@@ -37,7 +38,7 @@ type count struct {
 
 // newRefusal returns what is remembered of d, which the backend made from before
 // and asked on. It is nil if d takes too much memory.
-func newRefusal(id uint64, d *throttler.Decision, asked time.Duration, before *snapshot) *refusal {
+func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before *snapshot) *refusal {
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
@@ -53,8 +54,8 @@ func newRefusal(id uint64, d *throttler.Decision, asked time.Duration, before *s
 			c.Partition = strings.Clone(c.Partition)
 		}
 	}
-	r := d.Request()
-	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: throttler.NewDecision(throttler.NewRequest(r.Now, charges...))}
+	r := d.Request
+	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
 	copy(f.d.Results(), d.Results())
 	f.counts = make([]count, len(charges))
 	for i := range charges {
@@ -68,7 +69,7 @@ func newRefusal(id uint64, d *throttler.Decision, asked time.Duration, before *s
 }
 
 // note notes the times that result, of a decision at now, names.
-func (f *refusal) note(result *throttler.Result, now int64) {
+func (f *refusal) note(result *driver.Result, now int64) {
 	if result.RetryAt > 0 {
 		f.until = min(f.until, result.RetryAt)
 	}
@@ -81,7 +82,7 @@ func (f *refusal) note(result *throttler.Result, now int64) {
 
 // bytesOf returns how much memory a refusal with decision d takes, and what it
 // keeps alive.
-func bytesOf(d *throttler.Decision) int {
+func bytesOf(d *driver.Decision) int {
 	n := int(unsafe.Sizeof(refusal{}))
 	charges := d.Charges()
 	for i := range charges {
@@ -91,30 +92,30 @@ func bytesOf(d *throttler.Decision) int {
 			n += len(c.Partition)
 		}
 	}
-	return n + d.NumLimits()*int(unsafe.Sizeof(throttler.Result{})+unsafe.Sizeof(throttler.Limit{}))
+	return n + len(d.Results())*int(unsafe.Sizeof(driver.Result{})+unsafe.Sizeof(quota.Limit{}))
 }
 
 // isOf reports whether f is a refusal of exactly these charges.
-func (f *refusal) isOf(charges []throttler.Charge) bool {
-	return slices.EqualFunc(f.d.Charges(), charges, func(a, b throttler.Charge) bool {
+func (f *refusal) isOf(charges []quota.Charge) bool {
+	return slices.EqualFunc(f.d.Charges(), charges, func(a, b quota.Charge) bool {
 		return a.Key == b.Key && a.Cost == b.Cost && a.Partition == b.Partition && samePolicy(a.Policy, b.Policy)
 	})
 }
 
 // samePolicy reports whether a and b ask the same: programs may make a Policy
 // for each request.
-func samePolicy(a, b *throttler.Policy) bool {
+func samePolicy(a, b *quota.Policy) bool {
 	return a == b || a.Name == b.Name && slices.Equal(a.Limits, b.Limits)
 }
 
 // holds reports whether the backend would refuse r, of the same charges, for all
 // that b knows.
-func (f *refusal) holds(r *throttler.Request, b *Backend) bool {
+func (f *refusal) holds(r *driver.Request, b *Backend) bool {
 	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < b.maxAge && !f.overtaken()
 }
 
 func (f *refusal) madeAt() int64 {
-	r := f.d.Request()
+	r := f.d.Request
 	return r.Now
 }
 
@@ -133,12 +134,12 @@ func (f *refusal) overtaken() bool {
 
 // answer returns f as the decision about r. Several results are shared, as they are
 // between copies of a decision.
-func (f *refusal) answer(r *throttler.Request) throttler.Decision {
+func (f *refusal) answer(r *driver.Request) driver.Decision {
 	madeAt := f.madeAt()
 	if !f.idle || r.Now == madeAt {
 		return f.d.About(*r)
 	}
-	d := throttler.NewDecision(*r)
+	d := driver.NewDecision(*r)
 	results := d.Results()
 	copy(results, f.d.Results())
 	for i := range results {

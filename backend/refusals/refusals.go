@@ -44,7 +44,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults of Options.
@@ -78,10 +79,10 @@ type Options struct {
 	Except []string
 }
 
-// Backend is a throttler.Backend that asks another one, and remembers what it
+// Backend is a driver.Backend that asks another one, and remembers what it
 // refused. It is safe for concurrent use, starts no goroutine and needs no closing.
 type Backend struct {
-	wrapped throttler.Backend
+	wrapped driver.Backend
 	maxAge  time.Duration
 	except  []string
 
@@ -92,11 +93,11 @@ type Backend struct {
 	elapsed  func() time.Duration // since New, by the monotonic clock
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that asks backend. Errors are about options and wrap
-// throttler.ErrInvalid. New panics if backend is nil.
-func New(backend throttler.Backend, options *Options) (*Backend, error) {
+// quota.ErrInvalid. New panics if backend is nil.
+func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
 		panic("refusals: New: backend is nil")
 	}
@@ -128,13 +129,13 @@ func New(backend throttler.Backend, options *Options) (*Backend, error) {
 
 func (o *Options) validate() error {
 	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
-		return fmt.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d: %w", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys, throttler.ErrInvalid)
+		return fmt.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d: %w", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys, quota.ErrInvalid)
 	}
 	if o.MaxAge < 0 {
-		return fmt.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v: %w", o.MaxAge, DefaultMaxAge, throttler.ErrInvalid)
+		return fmt.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v: %w", o.MaxAge, DefaultMaxAge, quota.ErrInvalid)
 	}
 	for i, name := range o.Except {
-		named := throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 1, Window: time.Second}}}
+		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
 		if err := named.Validate(); err != nil {
 			return fmt.Errorf("refusals: Except[%d]: %w", i, err)
 		}
@@ -142,10 +143,10 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	var counts hashes
 	id := b.hash(r.Charges(), &counts)
@@ -157,7 +158,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 }
 
 // ask takes from the backend, and remembers a refusal.
-func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, counts *hashes) (throttler.Decision, error) {
+func (b *Backend) ask(ctx context.Context, r driver.Request, id uint64, counts *hashes) (driver.Decision, error) {
 	// All read before the backend is asked: what changes while it decides must
 	// end a refusal that may have been decided before the change.
 	asked := b.elapsed()
@@ -190,28 +191,28 @@ func (b *Backend) ask(ctx context.Context, r throttler.Request, id uint64, count
 
 // isWhole reports whether d reports on every limit of charges. A backend that
 // answers without counts, because another one is down, may not.
-func isWhole(d *throttler.Decision, charges []throttler.Charge) bool {
+func isWhole(d *driver.Decision, charges []quota.Charge) bool {
 	limits := 0
 	for i := range charges {
 		limits += len(charges[i].Policy.Limits)
 	}
-	return len(d.Charges()) == len(charges) && d.NumLimits() == limits
+	return len(d.Charges()) == len(charges) && len(d.Results()) == limits
 }
 
-func (b *Backend) optsOut(charges []throttler.Charge) bool {
-	return len(b.except) > 0 && slices.ContainsFunc(charges, func(c throttler.Charge) bool {
+func (b *Backend) optsOut(charges []quota.Charge) bool {
+	return len(b.except) > 0 && slices.ContainsFunc(charges, func(c quota.Charge) bool {
 		return slices.Contains(b.except, c.Policy.Name)
 	})
 }
 
-// Peek implements throttler.Backend. It asks the backend.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Peek implements driver.Backend. It asks the backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.wrapped.Peek(ctx, r)
 }
 
-// Settle implements throttler.Backend. When it returns, refusals that share a count
+// Settle implements driver.Backend. When it returns, refusals that share a count
 // with the settlement are forgotten, also ones that are still being decided.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	charges := s.Charged.Charges()
 	var counts hashes
 	b.hash(charges, &counts)
@@ -222,12 +223,12 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 }
 
 // hashes has the hash of each charge's count.
-type hashes [throttler.MaxCharges]uint64
+type hashes [quota.MaxCharges]uint64
 
 // hash fills counts and returns the hash of the charges. The seed is the
 // process's own, so that no client can choose keys that meet. Where hashes do
 // meet, a refusal is pushed out or forgotten early, never mistaken for another.
-func (b *Backend) hash(charges []throttler.Charge, counts *hashes) uint64 {
+func (b *Backend) hash(charges []quota.Charge, counts *hashes) uint64 {
 	var id uint64
 	for i := range charges {
 		c := &charges[i]

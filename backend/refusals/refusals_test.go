@@ -11,13 +11,15 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // t0 is where clocks start.
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
-func open(t testing.TB, wrapped throttler.Backend, o *refusals.Options) *refusals.Backend {
+func open(t testing.TB, wrapped driver.Backend, o *refusals.Options) *refusals.Backend {
 	t.Helper()
 	b, err := refusals.New(wrapped, o)
 	if err != nil {
@@ -28,11 +30,11 @@ func open(t testing.TB, wrapped throttler.Backend, o *refusals.Options) *refusal
 
 // counting counts the takes that reach it.
 type counting struct {
-	throttler.Backend
+	driver.Backend
 	takes atomic.Int64
 }
 
-func (c *counting) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (c *counting) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	c.takes.Add(1)
 	return c.Backend.Take(ctx, r)
 }
@@ -55,7 +57,7 @@ func newFixture(t *testing.T, o *refusals.Options) *fixture {
 		// one in a million.
 		o = &refusals.Options{MaxKeys: 1 << 18}
 	}
-	memory := memorybackend.New(nil)
+	memory := memorybackend.NewDefault()
 	f.counting = &counting{Backend: memory}
 	f.backend = open(t, f.counting, o)
 	f.backend.SetElapsed(func() time.Duration { return f.elapsed })
@@ -123,8 +125,8 @@ func charge(p *throttler.Policy, key string, cost int64) throttler.Charge {
 
 // The whole suite, with refusals that are too old at once.
 func TestContract(t *testing.T) {
-	backendtest.Run(t, func(t *testing.T) throttler.Backend {
-		return open(t, memorybackend.New(nil), &refusals.Options{MaxAge: 1})
+	backendtest.Run(t, func(t *testing.T) driver.Backend {
+		return open(t, memorybackend.NewDefault(), &refusals.Options{MaxAge: 1})
 	})
 }
 
@@ -139,13 +141,13 @@ var decays = map[string]string{
 
 // The suite with refusals that do not age.
 func TestContractFromMemory(t *testing.T) {
-	backendtest.RunExcept(t, func(t *testing.T) throttler.Backend {
-		return open(t, memorybackend.New(nil), &refusals.Options{MaxAge: time.Hour})
+	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
+		return open(t, memorybackend.NewDefault(), &refusals.Options{MaxAge: time.Hour})
 	}, decays)
 }
 
 func TestRefusedUntilRetryAt(t *testing.T) {
-	for _, a := range throttler.Algorithms() {
+	for _, a := range quota.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			l := fivePerMinute
 			l.Algorithm = a
@@ -355,10 +357,10 @@ func TestDoneContext(t *testing.T) {
 }
 
 // failing has no answers.
-type failing struct{ throttler.Backend }
+type failing struct{ driver.Backend }
 
-func (failing) Take(context.Context, throttler.Request) (throttler.Decision, error) {
-	return throttler.Decision{}, throttler.ErrUnavailable
+func (failing) Take(context.Context, driver.Request) (driver.Decision, error) {
+	return driver.Decision{}, throttler.ErrUnavailable
 }
 
 func TestErrorsAreNotRemembered(t *testing.T) {
@@ -377,12 +379,12 @@ func TestErrorsAreNotRemembered(t *testing.T) {
 
 // bare allows or refuses, and reports on nothing.
 type bare struct {
-	throttler.Backend
+	driver.Backend
 	allowed bool
 }
 
-func (b bare) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.NewDecision(throttler.NewRequest(r.Now))
+func (b bare) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(driver.NewRequest(r.Now))
 	d.Allowed = b.allowed
 	return d, nil
 }
@@ -421,12 +423,12 @@ func TestStats(t *testing.T) {
 }
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
-	m := memorybackend.New(nil)
+	m := memorybackend.NewDefault()
 	for want, o := range map[string]refusals.Options{
-		"refusals: MaxKeys is -1; it must be from 1 to 1048576, or 0 for 16384: invalid argument":                      {MaxKeys: -1},
-		"refusals: MaxKeys is 1048577; it must be from 1 to 1048576, or 0 for 16384: invalid argument":                 {MaxKeys: refusals.MaxMaxKeys + 1},
-		"refusals: MaxAge is -1ns; it must be positive, or 0 for 1s: invalid argument":                                 {MaxAge: -1},
-		`refusals: Except[1]: throttler: policy name is "a policy"; it must be 1 to 64 letters, digits, and . _ - / :`: {Except: []string{"core", "a policy"}},
+		"refusals: MaxKeys is -1; it must be from 1 to 1048576, or 0 for 16384: invalid argument":                  {MaxKeys: -1},
+		"refusals: MaxKeys is 1048577; it must be from 1 to 1048576, or 0 for 16384: invalid argument":             {MaxKeys: refusals.MaxMaxKeys + 1},
+		"refusals: MaxAge is -1ns; it must be positive, or 0 for 1s: invalid argument":                             {MaxAge: -1},
+		`refusals: Except[1]: quota: policy name is "a policy"; it must be 1 to 64 letters, digits, and . _ - / :`: {Except: []string{"core", "a policy"}},
 	} {
 		_, err := refusals.New(m, &o)
 		if err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
@@ -442,12 +444,12 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 }
 
 // degraded refuses without the shared counts.
-type degraded struct{ throttler.Backend }
+type degraded struct{ driver.Backend }
 
-func (degraded) Take(_ context.Context, r throttler.Request) (throttler.Decision, error) {
-	d := throttler.NewDecision(r)
+func (degraded) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(r)
 	d.Degraded = true
-	d.Results()[0] = throttler.Result{Used: 5, ResetAt: r.Now + 60_000, RetryAt: r.Now + 60_000}
+	d.Results()[0] = driver.Result{Used: 5, ResetAt: r.Now + 60_000, RetryAt: r.Now + 60_000}
 	return d, nil
 }
 

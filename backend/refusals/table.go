@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // ways is how many refusals may be in the place of one. Four slots are a cache
@@ -41,7 +41,7 @@ func (t *table) group(id uint64) []slot {
 }
 
 // find returns a refusal that answers r, or nil.
-func (t *table) find(id uint64, r *throttler.Request, b *Backend) *refusal {
+func (t *table) find(id uint64, r *driver.Request, b *Backend) *refusal {
 	group := t.group(id)
 	for i := range group {
 		if group[i].id.Load() != id {
@@ -61,7 +61,7 @@ func (t *table) find(id uint64, r *throttler.Request, b *Backend) *refusal {
 
 // put stores f, the refusal of r, in place of the one in its group that is worth
 // the least, and reports whether that could still have answered.
-func (t *table) put(f *refusal, r *throttler.Request, b *Backend) (pushedOut bool) {
+func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) {
 	group := t.group(f.id)
 	chosen, least := 0, group[0].worth(f, r, b)
 	for i := 1; i < len(group); i++ {
@@ -92,7 +92,7 @@ func (w worth) lessThan(o worth) bool {
 }
 
 // worth returns the worth of what is in s when f, the refusal of r, needs a slot.
-func (s *slot) worth(f *refusal, r *throttler.Request, b *Backend) worth {
+func (s *slot) worth(f *refusal, r *driver.Request, b *Backend) worth {
 	old := s.refusal.Load()
 	switch {
 	case old == nil:

@@ -5,7 +5,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // version numbers the changes that are made to a count through a Backend. Counts
@@ -28,7 +29,7 @@ type version struct {
 type versionAt struct{ taken, changed uint64 }
 
 // snapshot has the version of each charge's count, and what it was.
-type snapshot [throttler.MaxCharges]struct {
+type snapshot [quota.MaxCharges]struct {
 	at *version
 	as versionAt
 }
@@ -48,7 +49,7 @@ func (v versions) of(hash uint64) *version {
 
 // ask fills s with the versions of the counts, which are about to be asked for
 // charges.
-func (v versions) ask(charges []throttler.Charge, counts *hashes, s *snapshot) {
+func (v versions) ask(charges []quota.Charge, counts *hashes, s *snapshot) {
 	for i := range charges {
 		at := v.of(counts[i])
 		s[i].at, s[i].as = at, versionAt{taken: at.taken.Load(), changed: at.changed.Load()}
@@ -68,7 +69,7 @@ func (v *version) atLeast(cost int64) {
 }
 
 // take notes that charges were made, and left what d reports.
-func (v versions) take(charges []throttler.Charge, counts *hashes, d *throttler.Decision) {
+func (v versions) take(charges []quota.Charge, counts *hashes, d *driver.Decision) {
 	whole := isWhole(d, charges)
 	for i := range charges {
 		at := v.of(counts[i])
@@ -81,7 +82,7 @@ func (v versions) take(charges []throttler.Charge, counts *hashes, d *throttler.
 }
 
 // leastRemaining returns the least Remaining of the limits of charge i.
-func leastRemaining(d *throttler.Decision, i int) int64 {
+func leastRemaining(d *driver.Decision, i int) int64 {
 	least := int64(math.MaxInt64)
 	limits := d.Charges()[i].Policy.Limits
 	for j, result := range d.ResultsOf(i) {
@@ -91,7 +92,7 @@ func leastRemaining(d *throttler.Decision, i int) int64 {
 }
 
 // settle notes that charges were settled.
-func (v versions) settle(charges []throttler.Charge, counts *hashes) {
+func (v versions) settle(charges []quota.Charge, counts *hashes) {
 	for i := range charges {
 		v.of(counts[i]).changed.Add(1)
 	}

@@ -10,21 +10,21 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // forgetful allows everything and keeps nothing.
 type forgetful struct{ handoff.Store }
 
-func (forgetful) TakeAt(_ context.Context, r throttler.Request, _ *handoff.Placement) (throttler.Decision, error) {
-	return throttler.NewDecision(r), nil
+func (forgetful) TakeAt(_ context.Context, r driver.Request, _ *handoff.Placement) (driver.Decision, error) {
+	return driver.NewDecision(r), nil
 }
 
 // What is remembered of partitions is bounded in their number and in bytes, however
 // long they are.
 func TestRoutesAreBounded(t *testing.T) {
 	const maxKeys, keys, each = 1 << 12, 1 << 15, 250
-	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.New(nil)}}, rollout.Options{Events: true, MaxKeys: maxKeys})
+	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Events: true, MaxKeys: maxKeys})
 	before := heap()
 	long := strings.Repeat("x", 8000)
 	for i := range keys {
@@ -53,9 +53,13 @@ func heap() int64 {
 // lost.
 func TestFloodOfKeysWhileCountsMove(t *testing.T) {
 	const maxKeys, victims, flood = 4096, 50, 20_000
-	backends := map[string]handoff.Store{
-		"old": memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys}),
-		"new": memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys}),
+	backends := make(map[string]handoff.Store)
+	for _, name := range []string{"old", "new"} {
+		b, err := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		backends[name] = b
 	}
 	f := newFlagged(t, "old", backends, rollout.Options{Events: true, MaxKeys: 256})
 	n := 0

@@ -9,25 +9,25 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/backend/rollout"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // instant decides nothing, at once.
 type instant struct{ handoff.Store }
 
-func (instant) TakeAt(context.Context, throttler.Request, *handoff.Placement) (throttler.Decision, error) {
-	return throttler.Decision{Allowed: true}, nil
+func (instant) TakeAt(context.Context, driver.Request, *handoff.Placement) (driver.Decision, error) {
+	return driver.Decision{Allowed: true}, nil
 }
 
 // BenchmarkOverhead measures what a rollout adds to a decision in the steady state,
 // and what evaluating the flag for each decision would add.
 func BenchmarkOverhead(b *testing.B) {
-	requests := func(n int) []throttler.Request {
-		all := make([]throttler.Request, n)
+	requests := func(n int) []driver.Request {
+		all := make([]driver.Request, n)
 		for i := range all {
 			c := core.Charge(fmt.Sprint("client number ", i))
 			c.Partition = c.Key
-			all[i] = throttler.NewRequest(t0.UnixMilli(), c)
+			all[i] = driver.NewRequest(t0.UnixMilli(), c)
 		}
 		return all
 	}

@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // decision is a decision in progress.
 type decision struct {
 	now       int64
-	charges   []throttler.Charge
+	charges   []quota.Charge
 	partition string // of the charges
 	readOnly  bool   // a peek
 	wanted    *member
@@ -30,11 +32,11 @@ const maxHops = 256
 
 // decide moves the counts to where they belong, if they are not there, and makes
 // the decision.
-func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (throttler.Decision, error)) (throttler.Decision, error) {
+func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
 	d.partition = d.charges[0].Partition
 	r := b.routeOf(ctx, d.partition)
 	if err := ctx.Err(); err != nil {
-		return throttler.Decision{}, err
+		return driver.Decision{}, err
 	}
 	d.wanted = r.wanted
 	defer d.endTurn()
@@ -53,11 +55,11 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 			return answer, err
 		}
 		if err := b.waitTurn(ctx, &d); err != nil {
-			return throttler.Decision{}, err
+			return driver.Decision{}, err
 		}
 		next, err := b.fetch(ctx, &d, at, away.Counts)
 		if err != nil {
-			return throttler.Decision{}, err
+			return driver.Decision{}, err
 		}
 		placement = next.member.placement
 		if next == at {
@@ -67,7 +69,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		}
 		at = next
 	}
-	return throttler.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, throttler.ErrUnavailable)
+	return driver.Decision{}, fmt.Errorf("rollout: other processes moved the counts %d times while one decision was made: %w", maxHops, driver.ErrUnavailable)
 }
 
 // waitTurn waits until no other decision of this process fetches counts of the
@@ -160,7 +162,7 @@ func (b *Backend) arrive(d *decision, to, next target, from *member, released []
 			*a = handoff.Arrival{Due: true, State: r.State, ReleaseVersion: r.ReleaseVersion}
 			from.named.Store(true)
 			if !r.AlreadyReleased && !d.readOnly {
-				b.moved(throttler.Moved{From: from.name, To: to.member.name})
+				b.moved(observe.Moved{From: from.name, To: to.member.name})
 			}
 		}
 	}
@@ -200,7 +202,7 @@ func (b *Backend) release(ctx context.Context, m, to *member, r handoff.ReleaseR
 	case err != nil:
 		err = fmt.Errorf("rollout: releasing counts from %q: %w", m.name, err)
 		if !r.ReadOnly {
-			b.moved(throttler.Moved{From: m.name, To: to.name, Err: err})
+			b.moved(observe.Moved{From: m.name, To: to.name, Err: err})
 		}
 		return nil, err
 	}
@@ -241,13 +243,13 @@ func (b *Backend) countLost(m, to *member, r handoff.ReleaseRequest) {
 		b.stats.passedOver.Add(int64(len(r.Charges)))
 	default:
 		for range r.Charges {
-			b.moved(throttler.Moved{From: m.name, To: to.name, Lost: true})
+			b.moved(observe.Moved{From: m.name, To: to.name, Lost: true})
 		}
 	}
 }
 
 // moved counts a move, a loss or a move that failed.
-func (b *Backend) moved(e throttler.Moved) {
+func (b *Backend) moved(e observe.Moved) {
 	switch {
 	case e.Lost:
 		b.stats.lost.Add(1)

@@ -13,24 +13,25 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
 // moves records the moves of a rollout.
 type moves struct {
-	throttler.Unobserved
+	observe.Nothing
 	mu  sync.Mutex
-	all []throttler.Moved
+	all []observe.Moved
 }
 
-func (m *moves) Moved(e throttler.Moved) {
+func (m *moves) Moved(e observe.Moved) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.all = append(m.all, e)
 }
 
 // last returns the last event, and how many there are.
-func (m *moves) last() (e throttler.Moved, n int) {
+func (m *moves) last() (e observe.Moved, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n = len(m.all); n > 0 {
@@ -61,7 +62,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n++
 			var events moves
-			f := newFlagged(t, "old", map[string]handoff.Store{"old": test.open(t), "new": memorybackend.New(nil)},
+			f := newFlagged(t, "old", map[string]handoff.Store{"old": test.open(t), "new": memorybackend.NewDefault()},
 				rollout.Options{Events: true, Abandon: 300 * time.Millisecond, Observer: &events})
 			// A busy machine is no hanging server, before it hangs.
 			take := func(key string, wait time.Duration) (throttler.Decision, error) {
@@ -78,7 +79,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 			if d, err := take("kept", time.Minute); err != nil || d.Limit(0).Used != 2 {
 				t.Fatalf("a client that moves: used %d, %v; want 2", d.Limit(0).Used, err)
 			}
-			if e, n := events.last(); n != 1 || e != (throttler.Moved{From: "old", To: "new"}) {
+			if e, n := events.last(); n != 1 || e != (observe.Moved{From: "old", To: "new"}) {
 				t.Errorf("%d events, the last %+v; want one of a move", n, e)
 			}
 			test.server.Pause()
@@ -108,7 +109,7 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 			if failed < 3 {
 				t.Errorf("%d decisions failed, want those that open the breaker at least", failed)
 			}
-			if e, _ := events.last(); e != (throttler.Moved{From: "old", To: "new", Lost: true}) {
+			if e, _ := events.last(); e != (observe.Moved{From: "old", To: "new", Lost: true}) {
 				t.Errorf("the last event is %+v; want a loss", e)
 			}
 			// On a busy machine the decision that loses it may fail, and the next one does.

@@ -31,8 +31,8 @@ func Example() {
 	}
 	setFlag("old")
 	backend, err := rollout.New(map[string]handoff.Store{
-		"old": memorybackend.New(nil),
-		"new": memorybackend.New(nil),
+		"old": memorybackend.NewDefault(),
+		"new": memorybackend.NewDefault(),
 	}, "old", openfeature.NewClient("throttler"), &rollout.Options{Events: true})
 	if err != nil {
 		log.Fatal(err)

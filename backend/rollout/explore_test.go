@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -143,7 +144,7 @@ func newWorld(t *testing.T, seed, n uint64) *world {
 	for _, name := range w.names {
 		s := &site{w: w, name: name}
 		for i := range s.shards {
-			s.shards[i].Backend = memorybackend.New(nil)
+			s.shards[i].Backend = memorybackend.NewDefault()
 		}
 		w.sites[name] = s
 	}
@@ -536,7 +537,7 @@ func (w *world) step() {
 	}
 }
 
-var errLost = &throttler.UnavailableError{Backend: "explorer", Err: errors.New("lost")}
+var errLost = &driver.UnavailableError{Backend: "explorer", Err: errors.New("lost")}
 
 // callSite has f happen when the world says so, on the shard of a partition.
 func callSite[T any](ctx context.Context, l *link, charges []throttler.Charge, writes bool, f func(context.Context, *memorybackend.Backend) (T, error)) (T, error) {
@@ -590,42 +591,44 @@ func callOpen[T any](ctx context.Context, s *site, charges []throttler.Charge, w
 	return none, errLost
 }
 
-func (s *link) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *link) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return s.TakeAt(ctx, r, nil)
 }
 
-func (s *link) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (s *link) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return s.PeekAt(ctx, r, nil)
 }
 
-func (s *link) Settle(ctx context.Context, st throttler.Settlement) (throttler.Decision, error) {
+func (s *link) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	return s.SettleAt(ctx, st, nil)
 }
 
-func (s *link) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+func (s *link) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.TakeAt(ctx, r, p)
 		if err == nil {
-			for i := range d.Limits() {
-				s.w.took(s.site, &r.Charges()[i], r.Now, d.Allowed, d.Limit(i))
+			decided := throttler.FromDriver(d)
+			for i, status := range decided.Limits() {
+				s.w.took(s.site, &r.Charges()[i], r.Now, d.Allowed, status)
 			}
 		}
 		return d, err
 	})
 }
 
-func (s *link) PeekAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+func (s *link) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	return callSite(ctx, s, r.Charges(), false, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		return b.PeekAt(ctx, r, p)
 	})
 }
 
-func (s *link) SettleAt(ctx context.Context, st throttler.Settlement, p *handoff.Placement) (throttler.Decision, error) {
-	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (throttler.Decision, error) {
+func (s *link) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.SettleAt(ctx, st, p)
 		if err == nil {
-			for i := range d.Limits() {
-				s.w.returned(s.site, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, d.Limit(i))
+			decided := throttler.FromDriver(d)
+			for i, status := range decided.Limits() {
+				s.w.returned(s.site, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, status)
 			}
 		}
 		return d, err
@@ -708,7 +711,7 @@ func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got t
 }
 
 // returned checks a refund that happened.
-func (w *world) returned(s *site, c *throttler.Charge, ms int64, charged throttler.Mark, got throttler.Status) {
+func (w *world) returned(s *site, c *throttler.Charge, ms int64, charged driver.Mark, got throttler.Status) {
 	now := time.UnixMilli(ms)
 	k := w.count(c)
 	k.saw(now)

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Each of these tests gives a client a fresh window, or keeps it out, where a
@@ -97,7 +98,7 @@ type mortal struct {
 }
 
 func newMortal(t *testing.T) *mortal {
-	m := &mortal{Store: memorybackend.New(nil)}
+	m := &mortal{Store: memorybackend.NewDefault()}
 	for shard := range m.breakers {
 		m.breakers[shard] = newBreaker(t, func(context.Context) error {
 			if m.dead[shard].Load() {
@@ -130,9 +131,9 @@ func (m *mortal) err(ctx context.Context, shard int) error {
 	return errBroken
 }
 
-func (m *mortal) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (m *mortal) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	shard := shardOf(r.Charges()[0].Partition)
-	return guarded(ctx, m.breakers[shard], func() (d throttler.Decision, err error) {
+	return guarded(ctx, m.breakers[shard], func() (d driver.Decision, err error) {
 		m.calls.Add(1)
 		if err = m.err(ctx, shard); err == nil {
 			d, err = m.Store.TakeAt(ctx, r, p)
@@ -240,7 +241,7 @@ func TestSeveralCountsDoNotAlternate(t *testing.T) {
 // An arrival that was not stored, because another count of the take was moved in
 // the meantime, is asked for again.
 func TestArrivalThatWasNotStored(t *testing.T) {
-	backend := memorybackend.New(nil)
+	backend := memorybackend.NewDefault()
 	now := t0.Truncate(time.Millisecond)
 	x, y := hourly.Charge("x"), hourly.Charge("y")
 	x.Partition, y.Partition, x.Cost, y.Cost = "p", "p", 1, 1
@@ -248,7 +249,7 @@ func TestArrivalThatWasNotStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = backend.TakeAt(t.Context(), throttler.NewRequest(now.UnixMilli(), x, y), &handoff.Placement{
+	_, err = backend.TakeAt(t.Context(), driver.NewRequest(now.UnixMilli(), x, y), &handoff.Placement{
 		Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}, {Due: true}},
 	})
 	var away *handoff.ElsewhereError

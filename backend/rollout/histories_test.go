@@ -20,7 +20,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // provider is an OpenFeature provider whose string flag is what value says.
@@ -88,15 +88,15 @@ func newRestless(t *testing.T, intN func(int) int, backends map[string]handoff.S
 
 func (r *restless) process() *rollout.Backend { return r.processes[r.intN(len(r.processes))] }
 
-func (r *restless) Take(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+func (r *restless) Take(ctx context.Context, q driver.Request) (driver.Decision, error) {
 	return r.process().Take(ctx, q)
 }
 
-func (r *restless) Peek(ctx context.Context, q throttler.Request) (throttler.Decision, error) {
+func (r *restless) Peek(ctx context.Context, q driver.Request) (driver.Decision, error) {
 	return r.process().Peek(ctx, q)
 }
 
-func (r *restless) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+func (r *restless) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	return r.process().Settle(ctx, s)
 }
 
@@ -118,7 +118,7 @@ func TestHistoriesWhileCountsMove(t *testing.T) {
 	for name, open := range houses(t) {
 		t.Run(name, func(t *testing.T) {
 			var all []*restless
-			backendtest.Histories(t, func(t *testing.T) throttler.Backend {
+			backendtest.Histories(t, func(t *testing.T) driver.Backend {
 				r := newRestless(t, rng.IntN, open(t))
 				all = append(all, r)
 				return r
@@ -180,7 +180,7 @@ func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) ha
 func TestContractWhileCountsMove(t *testing.T) {
 	for name, open := range houses(t) {
 		t.Run(name, func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) throttler.Backend { return newRestless(t, rand.IntN, open(t)) })
+			backendtest.Run(t, func(t *testing.T) driver.Backend { return newRestless(t, rand.IntN, open(t)) })
 		})
 	}
 }
@@ -195,12 +195,12 @@ func houses(t *testing.T) map[string]func(*testing.T) map[string]handoff.Store {
 	n := 0 // makes prefixes that were not used before
 	return map[string]func(*testing.T) map[string]handoff.Store{
 		"two in memory": func(*testing.T) map[string]handoff.Store {
-			return map[string]handoff.Store{"old": memorybackend.New(nil), "new": memorybackend.New(nil)}
+			return map[string]handoff.Store{"old": memorybackend.NewDefault(), "new": memorybackend.NewDefault()}
 		},
 		"three kinds": func(t *testing.T) map[string]handoff.Store {
 			n++
 			return map[string]handoff.Store{
-				"memory": memorybackend.New(nil), "redis": redisBackend(t, shards[:1], n), "memcached": memcachedBackend(t, servers, n),
+				"memory": memorybackend.NewDefault(), "redis": redisBackend(t, shards[:1], n), "memcached": memcachedBackend(t, servers, n),
 			}
 		},
 		"two rings": func(t *testing.T) map[string]handoff.Store {

@@ -24,7 +24,9 @@ import (
 	"github.com/open-feature/go-sdk/openfeature"
 
 	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // DefaultFlag is the key of the flag if Options sets none.
@@ -60,7 +62,7 @@ type Options struct {
 
 	// Observer receives an event for each count that moves, is lost, or could not be
 	// moved. May be nil.
-	Observer throttler.Observer
+	Observer observe.Observer
 
 	// MaxKeys bounds the partitions whose backend is remembered here, at some 200
 	// bytes each, however long they are. For others the flag is evaluated each time.
@@ -74,7 +76,7 @@ const DefaultMaxKeys = 1 << 18
 // MaxBackends is the most backends that New accepts.
 const MaxBackends = 1 << indexBits
 
-// Backend is a throttler.Backend over others. It is safe for concurrent use.
+// Backend is a driver.Backend over others. It is safe for concurrent use.
 type Backend struct {
 	client   openfeature.IClient
 	flag     string
@@ -82,7 +84,7 @@ type Backend struct {
 	refresh  time.Duration
 	keep     time.Duration
 	abandon  time.Duration
-	observer throttler.Observer // or nil
+	observer observe.Observer // or nil
 
 	members  []*member
 	byName   map[string]*member
@@ -101,7 +103,7 @@ type Backend struct {
 	onEvent openfeature.EventCallback
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // member is one of the backends.
 type member struct {
@@ -130,7 +132,7 @@ type member struct {
 // Client evaluates the flag. The targeting key is [TargetingKey] of the partition.
 // For a single charge the partition defaults to its key.
 //
-// Errors wrap throttler.ErrInvalid. New panics if client is nil.
+// Errors wrap quota.ErrInvalid. New panics if client is nil.
 func New(backends map[string]handoff.Store, defaultName string, client openfeature.IClient, options *Options) (*Backend, error) {
 	if client == nil {
 		panic("rollout: New: client is nil")
@@ -233,7 +235,7 @@ func (o *Options) validate() error {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("rollout: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("rollout: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // events are the events after which the flag may have another value.
@@ -248,25 +250,25 @@ func (b *Backend) Close() {
 	}
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.TakeAt(ctx, r, p)
 	})
 }
 
-// Peek implements throttler.Backend. It moves no count: a count that is about to
+// Peek implements driver.Backend. It moves no count: a count that is about to
 // move is read where it is.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: r.Now, charges: r.Charges(), readOnly: true}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.PeekAt(ctx, r, p)
 	})
 }
 
-// Settle implements throttler.Backend. It follows a count that has moved since it
+// Settle implements driver.Backend. It follows a count that has moved since it
 // was charged.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
-	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (throttler.Decision, error) {
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	return b.decide(ctx, decision{now: s.Now, charges: s.Charged.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
 		return m.backend.SettleAt(ctx, s, p)
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
@@ -37,7 +38,7 @@ type watched struct {
 var errBroken = fmt.Errorf("broken: %w", throttler.ErrUnavailable)
 
 func newWatched(t *testing.T) *watched {
-	w := &watched{Store: memorybackend.New(nil)}
+	w := &watched{Store: memorybackend.NewDefault()}
 	w.breaker = newBreaker(t, func(context.Context) error { return w.err() })
 	return w
 }
@@ -51,8 +52,8 @@ func (w *watched) err() error {
 
 func (w *watched) Down(string) (since time.Time, down bool) { return w.breaker.Since() }
 
-func (w *watched) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
-	return guarded(ctx, w.breaker, func() (d throttler.Decision, err error) {
+func (w *watched) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	return guarded(ctx, w.breaker, func() (d driver.Decision, err error) {
 		w.calls.Add(1)
 		if err = w.err(); err == nil {
 			d, err = w.Store.TakeAt(ctx, r, p)
@@ -433,7 +434,7 @@ func TestNobodyGainsByMoving(t *testing.T) {
 }
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
-	m := memorybackend.New(nil)
+	m := memorybackend.NewDefault()
 	one := map[string]handoff.Store{"a": m}
 	many := map[string]handoff.Store{}
 	for i := range rollout.MaxBackends + 1 {
@@ -514,7 +515,7 @@ func TestManyEvaluationsAtOnce(t *testing.T) {
 func TestCountWentToAnUnknownBackend(t *testing.T) {
 	p, reset := newPairAfterMove(t)
 	for _, wish := range []string{"old", "third"} {
-		known := map[string]handoff.Store{"old": p.old, "third": memorybackend.New(nil)}
+		known := map[string]handoff.Store{"old": p.old, "third": memorybackend.NewDefault()}
 		b := newRollout(t, known, "old", clientOf(t, inMemory(rollout.DefaultFlag, wish)), nil)
 		d, err := throttler.New(b, &throttler.Options{Clock: p.clock}).Take(t.Context(), core.Charge("alice"))
 		if err != nil || d.Limit(0).Used < 2 || !d.Limit(0).ResetAt.Equal(reset) {

@@ -29,7 +29,7 @@ func TestShares(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		backends := map[string]handoff.Store{"redis": memorybackend.New(nil), "memcached": memorybackend.New(nil)}
+		backends := map[string]handoff.Store{"redis": memorybackend.NewDefault(), "memcached": memorybackend.NewDefault()}
 		b := newRollout(t, backends, "memcached", clientOf(t, flags), nil)
 		chosen := make(map[string]bool)
 		for i := range clients {

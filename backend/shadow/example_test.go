@@ -15,7 +15,7 @@ import (
 // A candidate receives what the serving backend decides, and the statistics say
 // whether the two agree.
 func Example() {
-	serving, candidate := memorybackend.New(nil), memorybackend.New(nil) // in a server: Memcached, say, and Redis
+	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault() // in a server: Memcached, say, and Redis
 	backend, err := shadow.New(serving, candidate, &shadow.Options{Deadline: time.Minute})
 	if err != nil {
 		log.Fatal(err)

@@ -21,7 +21,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults of Options.
@@ -49,10 +51,10 @@ type Options struct {
 	OnDifference func(serving, candidate throttler.Decision)
 }
 
-// Backend is a throttler.Backend that answers from one backend and compares another
+// Backend is a driver.Backend that answers from one backend and compares another
 // with it. It is safe for concurrent use.
 type Backend struct {
-	serving   throttler.Backend
+	serving   driver.Backend
 	candidate handoff.Store
 	deadline  time.Duration
 	differ    func(serving, candidate throttler.Decision)
@@ -64,12 +66,12 @@ type Backend struct {
 	counts  counts
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that answers as serving does, and compares candidate with
 // it. Close ends its goroutines. Errors are about options and wrap
-// throttler.ErrInvalid. New panics if serving or candidate is nil.
-func New(serving throttler.Backend, candidate handoff.Store, options *Options) (*Backend, error) {
+// quota.ErrInvalid. New panics if serving or candidate is nil.
+func New(serving driver.Backend, candidate handoff.Store, options *Options) (*Backend, error) {
 	switch {
 	case serving == nil:
 		panic("shadow: New: serving is nil")
@@ -116,7 +118,7 @@ func (o *Options) validate() error {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("shadow: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("shadow: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close stops the comparison, and returns when the last call of the candidate has
@@ -126,8 +128,8 @@ func (b *Backend) Close() {
 	b.running.Wait()
 }
 
-// Take implements throttler.Backend.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	began := time.Now()
 	d, err := b.serving.Take(ctx, r)
 	if err == nil {
@@ -137,13 +139,13 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Deci
 	return d, err
 }
 
-// Peek implements throttler.Backend. The candidate does not receive peeks.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Peek implements driver.Backend. The candidate does not receive peeks.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.serving.Peek(ctx, r)
 }
 
-// Settle implements throttler.Backend.
-func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler.Decision, error) {
+// Settle implements driver.Backend.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	d, err := b.serving.Settle(ctx, s)
 	if err == nil {
 		b.show(s.Charged.Charges(), shown{settlement: &s, decision: d})
@@ -152,7 +154,7 @@ func (b *Backend) Settle(ctx context.Context, s throttler.Settlement) (throttler
 }
 
 // show queues s for the candidate, or drops it if the queue is full.
-func (b *Backend) show(charges []throttler.Charge, s shown) {
+func (b *Backend) show(charges []quota.Charge, s shown) {
 	w := b.workers[maphash.String(b.seed, charges[0].Partition)%uint64(len(b.workers))]
 	select {
 	case w.queue <- s:

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,7 +25,7 @@ var (
 	core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute}}}
 )
 
-func newShadow(t testing.TB, serving throttler.Backend, candidate handoff.Store, options *shadow.Options) *shadow.Backend {
+func newShadow(t testing.TB, serving driver.Backend, candidate handoff.Store, options *shadow.Options) *shadow.Backend {
 	t.Helper()
 	b, err := shadow.New(serving, candidate, options)
 	if err != nil {
@@ -58,13 +59,13 @@ func take(t *testing.T, th *throttler.Throttler, key string) throttler.Decision 
 }
 
 func TestContract(t *testing.T) {
-	backendtest.Run(t, func(t *testing.T) throttler.Backend {
-		return newShadow(t, memorybackend.New(nil), memorybackend.New(nil), nil)
+	backendtest.Run(t, func(t *testing.T) driver.Backend {
+		return newShadow(t, memorybackend.NewDefault(), memorybackend.NewDefault(), nil)
 	})
 }
 
 func TestAgreement(t *testing.T) {
-	b := newShadow(t, memorybackend.New(nil), memorybackend.New(nil), &shadow.Options{
+	b := newShadow(t, memorybackend.NewDefault(), memorybackend.NewDefault(), &shadow.Options{
 		OnDifference: func(serving, candidate throttler.Decision) { t.Errorf("%v, %v", serving, candidate) },
 	})
 	clk := clock.NewManual(t0)
@@ -94,7 +95,7 @@ func TestAgreement(t *testing.T) {
 // The candidate is there from the middle of a window on: it waits for the next,
 // and then is in step.
 func TestBeginning(t *testing.T) {
-	serving, candidate := memorybackend.New(nil), memorybackend.New(nil)
+	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
 	take(t, throttler.New(serving, options), "alice")
@@ -112,7 +113,7 @@ func TestBeginning(t *testing.T) {
 
 // Two that count differently: the candidate was charged more, and then less.
 func TestDifference(t *testing.T) {
-	serving, candidate := memorybackend.New(nil), memorybackend.New(nil)
+	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
 	var different [][2]throttler.Decision
@@ -144,7 +145,7 @@ func TestDifference(t *testing.T) {
 
 // What is refunded is what the candidate itself charged.
 func TestRefund(t *testing.T) {
-	serving, candidate := memorybackend.New(nil), memorybackend.New(nil)
+	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
 	take(t, throttler.New(candidate, options), "alice") // its window began earlier
@@ -175,13 +176,13 @@ func TestRefund(t *testing.T) {
 // hanging answers when its context is done.
 type hanging struct{ handoff.Store }
 
-func (hanging) TakeAt(ctx context.Context, _ throttler.Request, _ *handoff.Placement) (throttler.Decision, error) {
+func (hanging) TakeAt(ctx context.Context, _ driver.Request, _ *handoff.Placement) (driver.Decision, error) {
 	<-ctx.Done()
-	return throttler.Decision{}, ctx.Err()
+	return driver.Decision{}, ctx.Err()
 }
 
 func TestHangingCandidate(t *testing.T) {
-	b := newShadow(t, memorybackend.New(nil), hanging{}, &shadow.Options{Queue: 16, Workers: 2, Deadline: time.Hour})
+	b := newShadow(t, memorybackend.NewDefault(), hanging{}, &shadow.Options{Queue: 16, Workers: 2, Deadline: time.Hour})
 	th := throttler.New(b, nil)
 	for i := range 1000 {
 		take(t, th, fmt.Sprint("client", i))
@@ -195,7 +196,7 @@ func TestHangingCandidate(t *testing.T) {
 }
 
 func TestFailingCandidate(t *testing.T) {
-	b := newShadow(t, memorybackend.New(nil), hanging{}, &shadow.Options{Deadline: time.Nanosecond})
+	b := newShadow(t, memorybackend.NewDefault(), hanging{}, &shadow.Options{Deadline: time.Nanosecond})
 	take(t, throttler.New(b, nil), "alice")
 	if s := shown(t, b, 1); s.Failed != 1 {
 		t.Errorf("got %+v, want 1 failed", s)
@@ -203,16 +204,16 @@ func TestFailingCandidate(t *testing.T) {
 }
 
 // failing has no answers.
-type failing struct{ throttler.Backend }
+type failing struct{ driver.Backend }
 
 var errFailing = errors.New("failing")
 
-func (failing) Take(context.Context, throttler.Request) (throttler.Decision, error) {
-	return throttler.Decision{}, errFailing
+func (failing) Take(context.Context, driver.Request) (driver.Decision, error) {
+	return driver.Decision{}, errFailing
 }
 
 func TestWhatWasNotServedIsNotShown(t *testing.T) {
-	b := newShadow(t, failing{}, memorybackend.New(nil), nil)
+	b := newShadow(t, failing{}, memorybackend.NewDefault(), nil)
 	if _, err := throttler.New(b, nil).Take(t.Context(), core.Charge("alice")); !errors.Is(err, errFailing) {
 		t.Errorf("got %v, want the serving backend's error", err)
 	}
@@ -223,7 +224,7 @@ func TestWhatWasNotServedIsNotShown(t *testing.T) {
 }
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
-	m := memorybackend.New(nil)
+	m := memorybackend.NewDefault()
 	for want, o := range map[string]shadow.Options{
 		"shadow: Queue is -1; it must be positive, or 0 for 1024: invalid argument":      {Queue: -1},
 		"shadow: Workers is -1; it must be positive, or 0 for 8: invalid argument":       {Workers: -1},

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // steps records which counts of the candidate miss a charge or a settlement that the
@@ -26,7 +28,7 @@ type countID [2]uint64
 
 var countSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func idOf(c *throttler.Charge) (id countID) {
+func idOf(c *quota.Charge) (id countID) {
 	count := [3]string{c.Policy.Name, c.Key, c.Partition}
 	for i := range id {
 		id[i] = maphash.Comparable(countSeeds[i], count)
@@ -36,7 +38,7 @@ func idOf(c *throttler.Charge) (id countID) {
 
 // missed records that the candidate lacks what the serving backend did to charges. d
 // is the decision about them.
-func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
+func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range charges {
@@ -44,7 +46,8 @@ func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 		for _, result := range d.ResultsOf(i) {
 			latest = max(latest, result.ResetAt)
 		}
-		s.extend(idOf(&charges[i]), d.At(), later(time.UnixMilli(latest), outlived(charges[i].Policy, d.At())))
+		at := time.UnixMilli(d.Request.Now)
+		s.extend(idOf(&charges[i]), at, later(time.UnixMilli(latest), outlived(charges[i].Policy, at)))
 	}
 }
 
@@ -52,10 +55,10 @@ func (s *steps) missed(charges []throttler.Charge, d *throttler.Decision) {
 // has ended, whatever the candidate has stored: it may have missed earlier charges,
 // or made this one and lost the reply. A fixed window needs no such time, because
 // the candidate's ends with the serving one's.
-func outlived(p *throttler.Policy, at time.Time) time.Time {
+func outlived(p *quota.Policy, at time.Time) time.Time {
 	end := at
 	for _, l := range p.Limits {
-		if l.Algorithm != throttler.FixedWindow {
+		if l.Algorithm != quota.FixedWindow {
 			end = later(end, at.Add(algorithm.Lifetime(l)))
 		}
 	}
@@ -83,7 +86,7 @@ func (s *steps) extend(id countID, now, until time.Time) {
 // inStep reports whether the counts of both decisions about charges were in step
 // when they were made. A count that was not stays out of step until both have
 // reset.
-func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler.Decision) bool {
+func (s *steps) inStep(charges []quota.Charge, serving, candidate *throttler.Decision) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in := !serving.At().Before(s.all)
@@ -99,7 +102,7 @@ func (s *steps) inStep(charges []throttler.Charge, serving, candidate *throttler
 		default:
 			in = false
 			for j := first; j < last; j++ {
-				if limits[j-first].Algorithm != throttler.FixedWindow {
+				if limits[j-first].Algorithm != quota.FixedWindow {
 					s.until[id] = later(s.until[id], later(serving.Limit(j).ResetAt, candidate.Limit(j).ResetAt))
 				}
 			}

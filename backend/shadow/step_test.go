@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // faulty fails some calls, before they have charged or afterwards.
@@ -24,15 +25,15 @@ type faulty struct {
 	calls atomic.Int64
 }
 
-func (f *faulty) TakeAt(ctx context.Context, r throttler.Request, p *handoff.Placement) (throttler.Decision, error) {
+func (f *faulty) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	f.calls.Add(1)
 	before, after := f.fails()
 	if before {
-		return throttler.Decision{}, errFailing
+		return driver.Decision{}, errFailing
 	}
 	d, err := f.Store.TakeAt(ctx, r, p)
 	if after {
-		return throttler.Decision{}, errFailing
+		return driver.Decision{}, errFailing
 	}
 	return d, err
 }
@@ -44,9 +45,9 @@ func TestOutOfStepIsKnown(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for _, algorithm := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
 		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
-		candidate := &faulty{Store: memorybackend.New(nil)}
+		candidate := &faulty{Store: memorybackend.NewDefault()}
 		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }
-		b := newShadow(t, memorybackend.New(nil), candidate, &shadow.Options{
+		b := newShadow(t, memorybackend.NewDefault(), candidate, &shadow.Options{
 			Workers: 1, Queue: 4096,
 			OnDifference: func(serving, candidate throttler.Decision) {
 				t.Errorf("%v: serving %+v, candidate %+v", algorithm, serving, candidate)
@@ -79,7 +80,7 @@ func TestOutOfStepIsKnown(t *testing.T) {
 // with the length of its key.
 func TestLongKeysOutOfStep(t *testing.T) {
 	const keys, each = 4000, 300
-	b := newShadow(t, memorybackend.New(nil), &faulty{Store: memorybackend.New(nil), fails: func() (bool, bool) { return true, false }}, nil)
+	b := newShadow(t, memorybackend.NewDefault(), &faulty{Store: memorybackend.NewDefault(), fails: func() (bool, bool) { return true, false }}, nil)
 	th := throttler.New(b, nil)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}}
 	heap := func() int64 {

@@ -6,15 +6,17 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // shown is one item of the candidate's queue: a request or a settlement, and the
 // serving backend's decision.
 type shown struct {
-	request    throttler.Request
-	decision   throttler.Decision
-	settlement *throttler.Settlement
+	request    driver.Request
+	decision   driver.Decision
+	settlement *driver.Settlement
 }
 
 // worker sends the candidate the decisions of some partitions.
@@ -25,7 +27,7 @@ type worker struct {
 
 	// taken has the candidate's decisions by the serving backend's takes. Settlements
 	// need them, because the candidate's windows may have opened at other times.
-	taken  map[takeID]throttler.Decision
+	taken  map[takeID]driver.Decision
 	oldest []takeID // a ring that bounds taken
 	next   int
 }
@@ -34,7 +36,7 @@ func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
 		steps: steps{until: make(map[countID]time.Time), bound: max(64*size, 1024)},
-		taken: make(map[takeID]throttler.Decision), oldest: make([]takeID, size),
+		taken: make(map[takeID]driver.Decision), oldest: make([]takeID, size),
 	}
 }
 
@@ -57,7 +59,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	}
 	var p *handoff.Placement
-	if !opens(s.decision) {
+	if !opens(throttler.FromDriver(s.decision)) {
 		p = inStep
 	}
 	began := time.Now()
@@ -72,11 +74,12 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	}
 	w.b.counts.candidate.note(time.Since(began))
+	serving, candidate := throttler.FromDriver(s.decision), throttler.FromDriver(d)
 	switch {
-	case !w.steps.inStep(s.request.Charges(), &s.decision, &d):
+	case !w.steps.inStep(s.request.Charges(), &serving, &candidate):
 		w.b.counts.notInStep.Add(1)
-	case w.b.counts.compare(s.decision, d) && w.b.differ != nil:
-		w.b.differ(s.decision, d)
+	case w.b.counts.compare(serving, candidate) && w.b.differ != nil:
+		w.b.differ(serving, candidate)
 	}
 	if d.Allowed && s.decision.Allowed {
 		w.remember(&s.decision, d)
@@ -90,7 +93,7 @@ var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 // window in it was open before.
 func opens(d throttler.Decision) bool {
 	for _, s := range d.Limits() {
-		opensWhenCharged := s.Limit.Algorithm == throttler.FixedWindow && !s.Limit.Aligned
+		opensWhenCharged := s.Limit.Algorithm == quota.FixedWindow && !s.Limit.Aligned
 		if opensWhenCharged && !s.ResetAt.Equal(d.At().Add(s.Limit.Window)) {
 			return false
 		}
@@ -105,17 +108,17 @@ type takeID struct {
 	count countID // of the first charge
 	at    int64
 	cost  int64
-	mark  throttler.Mark
+	mark  driver.Mark
 	nth   int
 }
 
-func takeIDOf(d *throttler.Decision) takeID {
-	r, first := d.Request(), &d.Charges()[0]
+func takeIDOf(d *driver.Decision) takeID {
+	r, first := d.Request, &d.Charges()[0]
 	return takeID{count: idOf(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
 }
 
 // remember stores d, the candidate's decision about a take of the serving backend.
-func (w *worker) remember(serving *throttler.Decision, d throttler.Decision) {
+func (w *worker) remember(serving *driver.Decision, d driver.Decision) {
 	id := takeIDOf(serving)
 	for w.taken[id].Allowed {
 		id.nth++
@@ -126,7 +129,7 @@ func (w *worker) remember(serving *throttler.Decision, d throttler.Decision) {
 }
 
 // recall returns the decision that was stored for a take, and removes it.
-func (w *worker) recall(serving *throttler.Decision) (d throttler.Decision, ok bool) {
+func (w *worker) recall(serving *driver.Decision) (d driver.Decision, ok bool) {
 	id := takeIDOf(serving)
 	for {
 		next := id
@@ -143,7 +146,7 @@ func (w *worker) recall(serving *throttler.Decision) (d throttler.Decision, ok b
 
 // missed records that the candidate did not process s, or may not have. A refusal
 // changed nothing.
-func (w *worker) missed(charges []throttler.Charge, s *shown) {
+func (w *worker) missed(charges []quota.Charge, s *shown) {
 	if s.decision.Allowed {
 		w.steps.missed(charges, &s.decision)
 	}
@@ -158,7 +161,7 @@ func (w *worker) settle(ctx context.Context, shown *shown) {
 		w.missed(s.Charged.Charges(), shown)
 		return
 	}
-	if _, err := w.b.candidate.Settle(ctx, throttler.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
+	if _, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
 		w.b.counts.failed.Add(1)
 		w.missed(s.Charged.Charges(), shown)
 	}

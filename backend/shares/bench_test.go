@@ -7,6 +7,7 @@ import (
 	"fmt"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 	"runtime"
 	"sync"
 	"testing"
@@ -79,8 +80,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 	for _, backend := range []struct {
 		name string
-		throttler.Backend
-	}{{"shares", shared.Backend}, {"memory", memorybackend.New(nil)}} {
+		driver.Backend
+	}{{"shares", shared.Backend}, {"memory", memorybackend.NewDefault()}} {
 		for _, load := range []struct {
 			name string
 			mask int
@@ -98,7 +99,7 @@ func BenchmarkTake(b *testing.B) {
 									now = time.Now().UnixMilli()
 								}
 								at = (at + 40_503) & load.mask
-								if _, err := backend.Take(context.Background(), throttler.NewRequest(now, charges[at])); err != nil {
+								if _, err := backend.Take(context.Background(), driver.NewRequest(now, charges[at])); err != nil {
 									b.Error(err)
 									return
 								}

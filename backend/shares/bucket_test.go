@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // model is a bucket next to the algorithm that it must agree with.
@@ -20,8 +22,10 @@ type model struct {
 	bucket bucket
 	state  algorithm.State
 	now    int64
-	taken  []throttler.Decision // as the algorithm returned them
+	taken  []driver.Decision // as the algorithm returned them
 }
+
+const year = int64(quota.MaxWindow / time.Millisecond) // and a day
 
 func newModel(t testing.TB, quota, window, burst int64) *model {
 	l := throttler.Limit{Quota: quota, Window: time.Duration(window) * time.Millisecond, Algorithm: throttler.TokenBucket, Burst: burst}
@@ -35,7 +39,7 @@ func newModel(t testing.TB, quota, window, burst int64) *model {
 func (m *model) take(cost int64) {
 	charge := m.policy.Charge("k")
 	charge.Cost = cost
-	want := algorithm.Take(throttler.NewRequest(m.now, charge), []*algorithm.State{&m.state})
+	want := algorithm.Take(driver.NewRequest(m.now, charge), []*algorithm.State{&m.state})
 	v, ok := m.bucket.take(&m.share, cost, m.now)
 	if ok != want.Allowed {
 		m.t.Fatalf("take of %d at %d: %v, the algorithm says %v", cost, m.now, ok, want.Allowed)
@@ -52,7 +56,7 @@ func (m *model) take(cost int64) {
 func (m *model) settle(i int, cost int64) {
 	d := m.taken[i%len(m.taken)]
 	was, mark := d.Charges()[0].Cost, d.Results()[0].Mark
-	want := algorithm.Settle(throttler.Settlement{Now: m.now, Charged: d, Costs: []int64{cost}}, []*algorithm.State{&m.state})
+	want := algorithm.Settle(driver.Settlement{Now: m.now, Charged: d, Costs: []int64{cost}}, []*algorithm.State{&m.state})
 	v := m.bucket.peek(&m.share, m.now)
 	if cost > was {
 		v = m.bucket.charge(&m.share, cost-was, m.now)
@@ -62,7 +66,7 @@ func (m *model) settle(i int, cost int64) {
 	m.compare("settle", v, &want)
 }
 
-func (m *model) compare(what string, v level, want *throttler.Decision) {
+func (m *model) compare(what string, v level, want *driver.Decision) {
 	r := want.Results()[0]
 	if used := m.share.capacity - m.share.whole(v, m.now); used != r.Used {
 		m.t.Fatalf("%s at %d: %d are used, the algorithm says %d", what, m.now, used, r.Used)
@@ -96,7 +100,7 @@ func TestBucketIsTheAlgorithm(t *testing.T) {
 		most := min(burst, 1<<random.IntN(tokenBits))
 		for range 300 {
 			m.now += random.Int64N(max(2*most*window/quota, 2))
-			if m.now > maxInstant-throttler.MaxWindow.Milliseconds() {
+			if m.now > maxInstant-year {
 				break
 			}
 			m.take(random.Int64N(most + 2))
@@ -199,7 +203,7 @@ func TestBucketDebt(t *testing.T) {
 	if _, ok := b.take(&s, 1, start+60_001); !ok {
 		t.Error("a take does not fit when the debt is paid")
 	}
-	b.charge(&s, throttler.MaxQuota, start+60_001)
+	b.charge(&s, quota.MaxQuota, start+60_001)
 	if _, ok := b.take(&s, 1, maxInstant-1); ok {
 		t.Error("a debt of 285 years is paid in 35")
 	}
@@ -249,7 +253,7 @@ func FuzzBucket(f *testing.F) {
 		for ; len(history) >= 4; history = history[4:] {
 			wait, cost := binary.LittleEndian.Uint16(history), binary.LittleEndian.Uint16(history[2:])
 			m.now += int64(wait) * (1 + window/(1+quota)/16)
-			if m.now > maxInstant-throttler.MaxWindow.Milliseconds() {
+			if m.now > maxInstant-year {
 				return
 			}
 			m.take(int64(cost) * (1 + burst/(1<<15)))

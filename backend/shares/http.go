@@ -70,7 +70,7 @@ const (
 // A config is for both ends: it has this member's certificate, and the authorities that
 // sign those of the others as RootCAs and ClientCAs. Without TLS it is nil.
 //
-// Errors wrap throttler.ErrInvalid.
+// Errors wrap quota.ErrInvalid.
 func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 	h := &HTTP{self: self, key: key, scheme: "http", challenges: challenges{every: challengeEvery}}
 	if _, _, err := net.SplitHostPort(self); err != nil {

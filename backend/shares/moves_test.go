@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // group is backends between which a test moves shares of one policy.
@@ -56,11 +57,12 @@ func (g *group) divide(next []division.Share) {
 
 func (g *group) take(i int, key string, cost int64) *throttler.Decision {
 	charge := throttler.Charge{Policy: g.policy, Key: key, Cost: cost, Partition: key}
-	d, err := g.backends[i].Take(g.t.Context(), throttler.NewRequest(g.clock.Now().UnixMilli(), charge))
+	d, err := g.backends[i].Take(g.t.Context(), driver.NewRequest(g.clock.Now().UnixMilli(), charge))
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	return &d
+	decided := throttler.FromDriver(d)
+	return &decided
 }
 
 func hashed(key string) uint64 { return (&name{key: key}).hash() }

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/shares/division"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // policy is a policy in force.
 type policy struct {
-	*throttler.Policy
+	*quota.Policy
 	quota   int // the index of its first limit among all quotas
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
@@ -50,7 +51,7 @@ func (s *shares) of(hash uint64) *keyShares {
 }
 
 // newPolicies returns the policies by their names, and in order, for a list of members.
-func newPolicies(all []*throttler.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
+func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
 	if len(all) == 0 {
 		return nil, nil, invalid("policies is empty; it must have those that takes charge")
 	}
@@ -89,18 +90,18 @@ func (p *policy) none() keyShares {
 
 // shareOf returns the share of l's rate and, rounded down, of its capacity that so many
 // units of its quota are.
-func shareOf(l *throttler.Limit, units int64) share {
+func shareOf(l *quota.Limit, units int64) share {
 	return newShare(units, l.Window.Milliseconds(), l.Capacity()*units/l.Quota)
 }
 
 // Unsupported returns why a limit cannot be divided between so many members, or "".
-func Unsupported(l *throttler.Limit, members int) string {
+func Unsupported(l *quota.Limit, members int) string {
 	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket has "+strconv.Itoa(tokenBits)+
 		" bits for tokens; a shorter window with a smaller quota has the same rate", int64(members)
 	switch {
-	case l.Algorithm == throttler.LeakyBucket:
+	case l.Algorithm == quota.LeakyBucket:
 		return "a queue needs one order of all charges: it must be a token-bucket"
-	case l.Algorithm != throttler.TokenBucket:
+	case l.Algorithm != quota.TokenBucket:
 		return "a window's count cannot be divided while it runs, because what was admitted before would count against both shares: it must be a token-bucket"
 	case l.Quota > maxTokens:
 		return "the quota " + most
@@ -199,7 +200,7 @@ func (k *keyShares) lower(other *keyShares, now int64) {
 }
 
 // check reports whether charges are of the policies in force, or of ones of their names.
-func (b *Backend) check(charges []throttler.Charge) (inForce bool, err error) {
+func (b *Backend) check(charges []quota.Charge) (inForce bool, err error) {
 	inForce = true
 	for i := range charges {
 		given := charges[i].Policy
@@ -213,10 +214,10 @@ func (b *Backend) check(charges []throttler.Charge) (inForce bool, err error) {
 }
 
 // replace returns r with charges of the policies in force.
-func (b *Backend) replace(r throttler.Request) throttler.Request {
+func (b *Backend) replace(r driver.Request) driver.Request {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Policy = b.byName[charges[i].Policy.Name].Policy
 	}
-	return throttler.NewRequest(r.Now, charges...)
+	return driver.NewRequest(r.Now, charges...)
 }

@@ -17,7 +17,7 @@ import (
 const MinKeyBytes = 32
 
 // ReadKey reads the key that members share from a file, which may end with a line end.
-// Errors name the file and wrap throttler.ErrInvalid.
+// Errors name the file and wrap quota.ErrInvalid.
 func ReadKey(file string) ([]byte, error) {
 	key, err := os.ReadFile(file)
 	if err != nil {

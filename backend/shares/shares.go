@@ -8,7 +8,7 @@
 //
 // # Limits
 //
-// A limit must be a [throttler.TokenBucket]: each process has a bucket with its share of
+// A limit must be a [quota.TokenBucket]: each process has a bucket with its share of
 // the rate and of the capacity. All buckets of a key together admit no more in any time
 // than one bucket would: the burst, and what the rate gives in that time. A process that
 // starts with full buckets may add to this, once, the capacity of its first share.
@@ -44,7 +44,9 @@ import (
 
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // DefaultMaxKeys is the default of Options.MaxKeys.
@@ -73,10 +75,10 @@ type Options struct {
 	Clock clock.Clock
 
 	// Observer receives each message to another member, as a round trip. May be nil.
-	Observer throttler.Observer
+	Observer observe.Observer
 }
 
-// Backend is a throttler.Backend that decides from this process' shares. It is safe for
+// Backend is a driver.Backend that decides from this process' shares. It is safe for
 // concurrent use. Close it.
 type Backend struct {
 	clock  clock.Clock
@@ -96,15 +98,15 @@ type Backend struct {
 	running sync.WaitGroup
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies, as the member self of list. Charges
 // of other policies are errors. Until it has its first shares, which is when it has heard
-// of the other members, it fails with errors that wrap throttler.ErrUnavailable.
+// of the other members, it fails with errors that wrap driver.ErrUnavailable.
 //
 // All processes need the same policies, each with its name. The messages of other members
-// go to Receive. Errors are about arguments, and wrap throttler.ErrInvalid.
-func New(self string, list division.List, transport division.Transport, policies []*throttler.Policy, options *Options) (*Backend, error) {
+// go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
+func New(self string, list division.List, transport division.Transport, policies []*quota.Policy, options *Options) (*Backend, error) {
 	b, quotas, o, err := newBackend(self, len(list.Members), policies, options)
 	if err != nil {
 		return nil, err
@@ -121,7 +123,7 @@ func New(self string, list division.List, transport division.Transport, policies
 	return b, nil
 }
 
-func newBackend(self string, members int, policies []*throttler.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
+func newBackend(self string, members int, policies []*quota.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
 	o := &Options{}
 	if options != nil {
 		*o = *options
@@ -169,7 +171,7 @@ func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, er
 }
 
 // SetList replaces the list of members by one with a higher epoch. It is enough to do so
-// in one process. A list that is not valid is an error that wraps throttler.ErrInvalid.
+// in one process. A list that is not valid is an error that wraps quota.ErrInvalid.
 func (b *Backend) SetList(list division.List) error { return b.member.SetList(list) }
 
 // Status is what a Backend knows of the division, and holds.
@@ -215,14 +217,14 @@ func (b *Backend) apply(given division.Shares) {
 
 // instant returns ms since 1970 as a bucket's, or the nearest that it can have.
 func (b *Backend) instant(ms int64) int64 {
-	return min(max(ms-b.epoch, 0), maxInstant-throttler.MaxWindow.Milliseconds())
+	return min(max(ms-b.epoch, 0), maxInstant-quota.MaxWindow.Milliseconds())
 }
 
 var errNoShares = errors.New("this process holds no shares, because it has not heard of all members since it started, or is not on their list")
 
 // ready returns why a decision about r cannot be made. It makes r's charges those of the
 // policies in force.
-func (b *Backend) ready(ctx context.Context, r *throttler.Request) error {
+func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -235,13 +237,13 @@ func (b *Backend) ready(ctx context.Context, r *throttler.Request) error {
 		return invalid("now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
 	}
 	if !b.holds.Load() {
-		return &throttler.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
+		return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
 	}
 	return nil
 }
 
-// Take implements throttler.Backend. It makes no call.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+// Take implements driver.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
 	if err := b.ready(ctx, &r); err != nil {
 		return d, err
 	}
@@ -262,7 +264,7 @@ func (b *Backend) Take(ctx context.Context, r throttler.Request) (d throttler.De
 }
 
 // takeOne decides about one limit, if there is an entry under the shares in force.
-func (b *Backend) takeOne(s *shard, d *throttler.Decision, now int64) (done bool) {
+func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 	charge := &d.Charges()[0]
 	p := b.byName[charge.Policy.Name]
 	n := nameOf(charge, p)
@@ -281,7 +283,7 @@ func (b *Backend) takeOne(s *shard, d *throttler.Decision, now int64) (done bool
 
 // takeAll decides about all charges. Its caller holds the lock alone, so that between the
 // look and the charge there is no other.
-func (b *Backend) takeAll(s *shard, d *throttler.Decision, now int64) {
+func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 	charges, results, i := d.Charges(), d.Results(), 0
 	s.find(b, charges, now)
 	d.Allowed = true
@@ -309,7 +311,7 @@ func (b *Backend) takeAll(s *shard, d *throttler.Decision, now int64) {
 }
 
 // find sets s.found to the entries of charges. Its caller holds the lock alone.
-func (s *shard) find(b *Backend, charges []throttler.Charge, now int64) {
+func (s *shard) find(b *Backend, charges []quota.Charge, now int64) {
 	s.found = s.found[:0]
 	for i := range charges {
 		n := nameOf(&charges[i], b.byName[charges[i].Policy.Name])
@@ -318,7 +320,7 @@ func (s *shard) find(b *Backend, charges []throttler.Charge, now int64) {
 }
 
 // report writes what v says of limit k of e. charged says that a charge of cost was made.
-func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *throttler.Result) {
+func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *driver.Result) {
 	l, s := &e.name.policy.Limits[k], &e.limits[k]
 	capacity := l.Capacity()
 	r.Used = capacity - s.whole(v, now)
@@ -329,13 +331,13 @@ func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charge
 	r.ResetAt = b.epoch + full + min(rest, 1)
 	if fits {
 		if charged && cost > 0 {
-			r.Mark = throttler.Mark{At: b.epoch + full, Fraction: rest}
+			r.Mark = driver.Mark{At: b.epoch + full, Fraction: rest}
 		}
 		return
 	}
 	switch {
 	case cost > capacity:
-		r.RetryAt = throttler.NeverFits
+		r.RetryAt = driver.NeverFits
 	case cost > s.capacity: // it may fit when the share has grown
 		r.RetryAt = max(r.ResetAt, b.epoch+now+b.refresh)
 	default:
@@ -344,8 +346,8 @@ func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charge
 	}
 }
 
-// Peek implements throttler.Backend. It makes no call.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (d throttler.Decision, err error) {
+// Peek implements driver.Backend. It makes no call.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
 	if err := b.ready(ctx, &r); err != nil {
 		return d, err
 	}
@@ -378,9 +380,9 @@ func (b *Backend) Peek(ctx context.Context, r throttler.Request) (d throttler.De
 	return d, nil
 }
 
-// Settle implements throttler.Backend. It makes no call.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d throttler.Decision, err error) {
-	r := st.Charged.Request()
+// Settle implements driver.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
+	r := st.Charged.Request
 	marks := st.Charged.Results()
 	r.Now = st.Now
 	if err := b.ready(ctx, &r); err != nil {
@@ -421,16 +423,16 @@ func (b *Backend) shardOf(partition string) *shard {
 // observed reports messages to an observer.
 type observed struct {
 	division.Transport
-	observer throttler.Observer
+	observer observe.Observer
 }
 
 func (o observed) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
 	start := time.Now()
 	reply, err = o.Transport.Send(ctx, to, message)
-	o.observer.Sent(throttler.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
+	o.observer.Sent(observe.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
 	return reply, err
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("shares: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("shares: "+format+": %w", append(args, quota.ErrInvalid)...)
 }

@@ -12,6 +12,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,7 +34,7 @@ func newAlone(t testing.TB, o *Options) *alone {
 		t.Fatal(err)
 	}
 	b.hold(1)
-	return &alone{Backend: b, memory: memorybackend.New(nil)}
+	return &alone{Backend: b, memory: memorybackend.NewDefault()}
 }
 
 func tokens(name string, quota int64, window time.Duration, burst int64) *throttler.Policy {
@@ -57,7 +58,7 @@ func (p *policy) part(of int64) (all []division.Share) {
 }
 
 // backendFor returns the backend that is to decide about charges, and what ends that.
-func (a *alone) backendFor(charges []throttler.Charge) (throttler.Backend, func()) {
+func (a *alone) backendFor(charges []throttler.Charge) (driver.Backend, func()) {
 	if !a.learn(charges) {
 		return a.memory, func() {}
 	}
@@ -84,19 +85,19 @@ func (a *alone) learn(charges []throttler.Charge) bool {
 	return true
 }
 
-func (a *alone) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (a *alone) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b, done := a.backendFor(r.Charges())
 	defer done()
 	return b.Take(ctx, r)
 }
 
-func (a *alone) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (a *alone) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b, done := a.backendFor(r.Charges())
 	defer done()
 	return b.Peek(ctx, r)
 }
 
-func (a *alone) Settle(ctx context.Context, r throttler.Settlement) (throttler.Decision, error) {
+func (a *alone) Settle(ctx context.Context, r driver.Settlement) (driver.Decision, error) {
 	b, done := a.backendFor(r.Charged.Charges())
 	defer done()
 	return b.Settle(ctx, r)
@@ -108,7 +109,7 @@ func TestBackend(t *testing.T) {
 		halves  = "half of its charges went to memory"
 		changes = "policies are given once"
 	)
-	backendtest.RunExcept(t, func(t *testing.T) throttler.Backend {
+	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
 		a := newAlone(t, nil)
 		t.Cleanup(func() { asked += a.asked })
 		return a

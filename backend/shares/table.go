@@ -9,7 +9,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // shard is a part of the table of keys. Decisions about one limit hold its lock together,
@@ -41,7 +41,7 @@ type entry struct {
 	buckets []bucket
 }
 
-func nameOf(c *throttler.Charge, p *policy) name {
+func nameOf(c *quota.Charge, p *policy) name {
 	n := name{policy: p, key: c.Key}
 	if c.Partition != c.Key {
 		n.partition = c.Partition

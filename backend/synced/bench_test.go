@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // BenchmarkTake measures a decision while nothing syncs.
 func BenchmarkTake(b *testing.B) {
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: throttler.MaxQuota, Window: time.Hour, Aligned: true}}}
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour, Aligned: true}}}
 	for _, keys := range []int{1, 100_000} {
 		f := newFleet(b, 1, 1, Options{}, policy)
 		charges := make([]throttler.Charge, keys)
@@ -26,7 +28,7 @@ func BenchmarkTake(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				charge := charges[i%keys]
 				charge.Cost, charge.Partition = 1, charge.Key
-				if _, err := f.processes[0].backend.Take(context.Background(), throttler.NewRequest(now, charge)); err != nil {
+				if _, err := f.processes[0].backend.Take(context.Background(), driver.NewRequest(now, charge)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -5,7 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // limit is a limit in force.
@@ -31,11 +32,11 @@ const (
 	window kind = 2
 )
 
-func newLimit(l *throttler.Limit, low float64, sync time.Duration, index int) limit {
+func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit {
 	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index, recent: 4 * sync.Milliseconds()}
 	in.rate = float64(l.Quota) / float64(l.Window.Milliseconds())
 	ms := float64(l.Window.Milliseconds())
-	if l.Algorithm == throttler.TokenBucket {
+	if l.Algorithm == quota.TokenBucket {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
 	} else {
 		in.span = span{window, ms}
@@ -148,7 +149,7 @@ func (c *count) used(l *limit, now int64) float64 {
 }
 
 // evaluate reports whether cost fits, and when it will if it does not.
-func (c *count) evaluate(l *limit, cost, now int64, r *throttler.Result) bool {
+func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	after := c.used(l, now) + float64(cost)
 	high := float64(l.capacity)
 	switch {
@@ -157,7 +158,7 @@ func (c *count) evaluate(l *limit, cost, now int64, r *throttler.Result) bool {
 	case after <= high+tolerance && rand.Float64()*(high-l.low) > after-l.low:
 		return true
 	case cost > l.capacity:
-		r.RetryAt = throttler.NeverFits
+		r.RetryAt = driver.NeverFits
 	case l.kind == window:
 		r.RetryAt = c.endsAt
 	default:
@@ -181,7 +182,7 @@ func (c *count) add(l *limit, units, now int64) {
 }
 
 // report writes what r says of the count, but when it was refused.
-func (c *count) report(l *limit, now int64, r *throttler.Result) {
+func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
 	r.Used = int64(math.Ceil(used - tolerance))
 	switch {

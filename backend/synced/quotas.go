@@ -10,7 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Quotas of one policy, as roots keep them: the bounds of its limits, in order. All
@@ -29,7 +30,7 @@ type bound struct {
 // has them within two syncs: also those that start later, and roots that were down. The
 // algorithms and windows of policies stay as they are. Of two calls, the later one by
 // the clocks of its callers is in force. It fails if no root has them.
-func SetQuotas(ctx context.Context, roots []Root, all []*throttler.Policy, options *Options) error {
+func SetQuotas(ctx context.Context, roots []Root, all []*quota.Policy, options *Options) error {
 	o := Options{}
 	if options != nil {
 		o = *options
@@ -51,7 +52,7 @@ func SetQuotas(ctx context.Context, roots []Root, all []*throttler.Policy, optio
 	var failed []error
 	for _, s := range servers {
 		if _, err := s.call(ctx, []call{{header: header, quotas: p.encode()}}); err != nil {
-			failed = append(failed, fmt.Errorf("synced: root %q: %w: %w", s.name(), throttler.ErrUnavailable, err))
+			failed = append(failed, fmt.Errorf("synced: root %q: %w: %w", s.name(), driver.ErrUnavailable, err))
 		}
 	}
 	if len(failed) == len(servers) {
@@ -94,7 +95,7 @@ func (b *Backend) learnQuotas(text []byte) {
 	if int64(epoch) <= current.epoch {
 		return
 	}
-	given := make([]*throttler.Policy, 0, len(current.order))
+	given := make([]*quota.Policy, 0, len(current.order))
 	for _, in := range current.order {
 		given = append(given, withQuotas(in.Policy, all))
 	}
@@ -107,12 +108,12 @@ func (b *Backend) learnQuotas(text []byte) {
 }
 
 // withQuotas returns p with its quotas among all, or p.
-func withQuotas(p *throttler.Policy, all []quotas) *throttler.Policy {
+func withQuotas(p *quota.Policy, all []quotas) *quota.Policy {
 	i := slices.IndexFunc(all, func(q quotas) bool { return q.Policy == p.Name })
 	if i < 0 || len(all[i].Limits) != len(p.Limits) {
 		return p
 	}
-	changed := &throttler.Policy{Name: p.Name, Limits: slices.Clone(p.Limits)}
+	changed := &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits)}
 	for k, q := range all[i].Limits {
 		changed.Limits[k].Quota, changed.Limits[k].Burst = q.Quota, q.Burst
 	}

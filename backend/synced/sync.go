@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
 )
 
 // Bounds of a sync.
@@ -119,7 +119,7 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 
 func (b *Backend) observe(r *root, start time.Time, calls int, err error) {
 	if b.observer != nil {
-		b.observer.Sent(throttler.Sent{Backend: "synced", Shard: r.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
+		b.observer.Sent(observe.Sent{Backend: "synced", Shard: r.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
 	}
 }
 

@@ -16,12 +16,12 @@
 //
 // # Limits
 //
-// A [throttler.TokenBucket] is the instant at which it will be empty of use. Time passes
+// A [quota.TokenBucket] is the instant at which it will be empty of use. Time passes
 // that instant by itself, so nothing has to leak, and it only grows, so totals of several
 // roots merge. Above [Options.Low] of its capacity, the chance of a refusal rises
 // linearly, from none to certainty at the capacity.
 //
-// An aligned [throttler.FixedWindow] is a count, which begins at zero with each window.
+// An aligned [quota.FixedWindow] is a count, which begins at zero with each window.
 //
 // Other algorithms are refused by [New]: a window that a key opens needs one process to
 // open it, a log needs each charge, and a queue needs one order of all.
@@ -45,7 +45,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Defaults of Options.
@@ -88,17 +90,17 @@ type Options struct {
 	Clock clock.Clock
 
 	// Observer receives each sync, as a round trip. May be nil.
-	Observer throttler.Observer
+	Observer observe.Observer
 }
 
-// Backend is a throttler.Backend whose counts are in this process, and agreed on with
+// Backend is a driver.Backend whose counts are in this process, and agreed on with
 // others. It is safe for concurrent use. Close it.
 type Backend struct {
 	sync     time.Duration
 	lows     lows
 	prefix   string
 	clock    clock.Clock
-	observer throttler.Observer
+	observer observe.Observer
 
 	policies atomic.Pointer[policies]
 	editing  sync.Mutex // held while policies are replaced
@@ -112,12 +114,12 @@ type Backend struct {
 	syncing sync.WaitGroup
 }
 
-var _ throttler.Backend = (*Backend)(nil)
+var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies and agrees at roots. It dials
 // nothing: while no root answers, each process decides by itself. Charges of other
-// policies are errors. Errors of New are about arguments, and wrap throttler.ErrInvalid.
-func New(roots []Root, limits []*throttler.Policy, options *Options) (*Backend, error) {
+// policies are errors. Errors of New are about arguments, and wrap quota.ErrInvalid.
+func New(roots []Root, limits []*quota.Policy, options *Options) (*Backend, error) {
 	o := Options{}
 	if options != nil {
 		o = *options
@@ -137,7 +139,7 @@ func New(roots []Root, limits []*throttler.Policy, options *Options) (*Backend, 
 	return b, nil
 }
 
-func newBackend(servers []server, limits []*throttler.Policy, o *Options) (*Backend, error) {
+func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend, error) {
 	live, err := newPolicies(limits, o.lows(), o.Sync)
 	if err != nil {
 		return nil, err
@@ -203,7 +205,7 @@ func (l lows) of(policy string) float64 {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("synced: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("synced: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 func (b *Backend) start() {
@@ -219,18 +221,18 @@ func (b *Backend) Close() {
 	b.syncing.Wait()
 }
 
-// Take implements throttler.Backend. It makes no call.
-func (b *Backend) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+// Take implements driver.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.decide(ctx, r, true)
 }
 
-// Peek implements throttler.Backend. It makes no call: what other processes added to a
+// Peek implements driver.Backend. It makes no call: what other processes added to a
 // count that this one was never asked about is known after the next sync.
-func (b *Backend) Peek(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.decide(ctx, r, false)
 }
 
-func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) (d throttler.Decision, err error) {
+func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d driver.Decision, err error) {
 	if err := ctx.Err(); err != nil {
 		return d, err
 	}
@@ -264,7 +266,7 @@ func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) 
 		for k := range c.counts {
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
-				results[i].Mark = throttler.Mark{At: r.Now}
+				results[i].Mark = driver.Mark{At: r.Now}
 			}
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
@@ -273,12 +275,12 @@ func (b *Backend) decide(ctx context.Context, r throttler.Request, charge bool) 
 	return d, nil
 }
 
-// Settle implements throttler.Backend. It makes no call.
-func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d throttler.Decision, err error) {
+// Settle implements driver.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
 	if err := ctx.Err(); err != nil {
 		return d, err
 	}
-	r := st.Charged.Request()
+	r := st.Charged.Request
 	takenAt := r.Now
 	r.Now = st.Now
 	in := b.policies.Load()
@@ -312,8 +314,8 @@ func (b *Backend) Settle(ctx context.Context, st throttler.Settlement) (d thrott
 // Raise makes the token buckets of c as full as results say, which another backend
 // returned for c's limits at now, unless they are fuller. Other processes learn of it
 // with the next units that this one sends. Windows stay as they are.
-func (b *Backend) Raise(c throttler.Charge, now int64, results []throttler.Result) {
-	r := throttler.NewRequest(now, c)
+func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
+	r := driver.NewRequest(now, c)
 	in := b.policies.Load()
 	if inForce, err := in.check(r.Charges()); err != nil {
 		return
@@ -347,11 +349,11 @@ type policies struct {
 
 // policy is a policy in force.
 type policy struct {
-	*throttler.Policy
+	*quota.Policy
 	limits []limit
 }
 
-func newPolicies(all []*throttler.Policy, low lows, sync time.Duration) (*policies, error) {
+func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, error) {
 	if len(all) == 0 {
 		return nil, invalid("policies is empty; it must have those that takes charge")
 	}
@@ -384,8 +386,8 @@ func newPolicies(all []*throttler.Policy, low lows, sync time.Duration) (*polici
 }
 
 // Supports returns nil if New accepts p, a valid policy, or an error that wraps
-// throttler.ErrInvalid and says why p cannot be synced.
-func Supports(p *throttler.Policy) error {
+// quota.ErrInvalid and says why p cannot be synced.
+func Supports(p *quota.Policy) error {
 	for k := range p.Limits {
 		if why := unsupported(&p.Limits[k]); why != "" {
 			return invalid("policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
@@ -395,20 +397,20 @@ func Supports(p *throttler.Policy) error {
 }
 
 // unsupported returns why l cannot be synced, or "".
-func unsupported(l *throttler.Limit) string {
+func unsupported(l *quota.Limit) string {
 	switch {
-	case l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.FixedWindow && l.Aligned:
+	case l.Algorithm == quota.TokenBucket || l.Algorithm == quota.FixedWindow && l.Aligned:
 		return ""
-	case l.Algorithm == throttler.FixedWindow:
+	case l.Algorithm == quota.FixedWindow:
 		return "it must be aligned, because one process would have to open a window for all"
-	case l.Algorithm == throttler.LeakyBucket:
+	case l.Algorithm == quota.LeakyBucket:
 		return "a queue needs one order of all charges: it must be a token-bucket or an aligned fixed-window"
 	}
 	return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
 }
 
 // check reports whether charges are of the policies in force, or of ones of their names.
-func (p *policies) check(charges []throttler.Charge) (inForce bool, err error) {
+func (p *policies) check(charges []quota.Charge) (inForce bool, err error) {
 	inForce = true
 	for i := range charges {
 		given := charges[i].Policy
@@ -422,10 +424,10 @@ func (p *policies) check(charges []throttler.Charge) (inForce bool, err error) {
 }
 
 // replace returns r with charges of the policies in force.
-func (p *policies) replace(r throttler.Request) throttler.Request {
+func (p *policies) replace(r driver.Request) driver.Request {
 	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
 	}
-	return throttler.NewRequest(r.Now, charges...)
+	return driver.NewRequest(r.Now, charges...)
 }

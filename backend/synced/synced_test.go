@@ -34,7 +34,7 @@ func TestOneProcessIsExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := algorithm.Take(d.Request(), []*algorithm.State{state})
+		want := throttler.FromDriver(algorithm.Take(d.Driver().Request, []*algorithm.State{state}))
 		if d.Allowed != want.Allowed {
 			t.Fatalf("step %d: %v, the algorithms say %v", step, d, want)
 		}

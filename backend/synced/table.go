@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // shard is a part of the table of counters. A background task holds its lock for at
@@ -32,7 +32,7 @@ type name struct{ policy, key, partition string }
 // counter is the counts of a key under a policy.
 type counter struct {
 	name    name
-	policy  *throttler.Policy // as charged
+	policy  *quota.Policy // as charged
 	limits  []limit
 	counts  []count
 	dirty   uint64 // the roots in whose lists it is
@@ -56,7 +56,7 @@ func (s *shard) init(most, roots int, sync time.Duration) {
 
 // find returns the counters of charges, new ones if there were none, with their windows
 // as of now, and notes that they were asked for. The next call reuses the slice.
-func (s *shard) find(charges []throttler.Charge, now int64, in *policies) []*counter {
+func (s *shard) find(charges []quota.Charge, now int64, in *policies) []*counter {
 	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -51,7 +52,7 @@ func openWeirUncached(c Config) (*Limiter, error) {
 	return weirWithMiddleware(backend, c, closeAll)
 }
 
-func weirWithMiddleware(backend throttler.Backend, c Config, closeAll func()) (*Limiter, error) {
+func weirWithMiddleware(backend driver.Backend, c Config, closeAll func()) (*Limiter, error) {
 	t := throttler.New(backend, nil)
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: c.Quota, Window: c.Window}}}
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
@@ -95,14 +96,14 @@ func openWeirManyLimits(c Config) (*Limiter, error) {
 
 // weirBackend returns weir's backend over one redis-server or, if c names none,
 // in memory.
-func weirBackend(c Config) (throttler.Backend, func(), error) {
+func weirBackend(c Config) (driver.Backend, func(), error) {
 	if c.Redis == "" {
 		// The bounds are divided among locks: twice the keys fit for sure.
-		backend := memorybackend.New(&memorybackend.Options{
+		backend, err := memorybackend.New(&memorybackend.Options{
 			MaxKeys:  max(2*c.Keys, memorybackend.DefaultMaxKeys),
 			MaxBytes: max(2*int64(c.Keys)*1024, memorybackend.DefaultMaxBytes),
 		})
-		return backend, func() {}, nil
+		return backend, func() {}, err
 	}
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{c.Redis}})
 	if err != nil {

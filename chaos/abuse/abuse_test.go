@@ -26,6 +26,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var requests = flag.Int("requests", 100_000, "of the floods; what the tests allow follows from it, up to the defaults")
@@ -46,11 +47,14 @@ type api struct {
 // proxy is the address of a proxy that is trusted.
 const proxy = "10.0.0.1:4711"
 
-func newAPI(t *testing.T, addresses int, over func(*memorybackend.Backend) throttler.Backend) *api {
+func newAPI(t *testing.T, addresses int, over func(*memorybackend.Backend) driver.Backend) *api {
 	t.Helper()
 	a := &api{addresses: addresses, keys: min(addresses/4, memorybackend.DefaultMaxKeys)}
-	a.memory = memorybackend.New(&memorybackend.Options{MaxKeys: a.keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	var backend throttler.Backend = a.memory
+	var err error
+	if a.memory, err = memorybackend.New(&memorybackend.Options{MaxKeys: a.keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}); err != nil {
+		t.Fatal(err)
+	}
+	var backend driver.Backend = a.memory
 	if over != nil {
 		backend = over(a.memory)
 	}
@@ -221,7 +225,7 @@ func TestForwardedForOfAnyone(t *testing.T) {
 
 // A cache of refusals is bounded however many keys are refused.
 func TestRefusalCache(t *testing.T) {
-	a := newAPI(t, *requests/quota, func(m *memorybackend.Backend) throttler.Backend {
+	a := newAPI(t, *requests/quota, func(m *memorybackend.Backend) driver.Backend {
 		b, err := refusals.New(m, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -241,8 +245,8 @@ func TestRoutesOfRollout(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = flags.Shutdown(context.Background()) })
-	a := newAPI(t, *requests/4, func(m *memorybackend.Backend) throttler.Backend {
-		b, err := rollout.New(map[string]handoff.Store{"old": m, "new": memorybackend.New(nil)}, "old", flags.NewClient(), nil)
+	a := newAPI(t, *requests/4, func(m *memorybackend.Backend) driver.Backend {
+		b, err := rollout.New(map[string]handoff.Store{"old": m, "new": memorybackend.NewDefault()}, "old", flags.NewClient(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

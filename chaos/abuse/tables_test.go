@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // hourly is a limit of 20 an hour, whose window is aligned, as synced needs it.
@@ -101,13 +102,13 @@ func (g *target) flood(keys, each int) {
 
 // dead is a backend that can be made to answer nothing.
 type dead struct {
-	throttler.Backend
+	driver.Backend
 	is atomic.Bool
 }
 
-func (d *dead) Take(ctx context.Context, r throttler.Request) (throttler.Decision, error) {
+func (d *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if d.is.Load() {
-		return throttler.Decision{}, &throttler.UnavailableError{Backend: "dead", Shard: "a", Err: throttler.ErrNotSent}
+		return driver.Decision{}, &driver.UnavailableError{Backend: "dead", Shard: "a", Err: throttler.ErrNotSent}
 	}
 	return d.Backend.Take(ctx, r)
 }
@@ -117,7 +118,7 @@ func TestTableOfFallback(t *testing.T) {
 	for _, each := range []int{1, quota + 1} {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys, pooled = 1024, 64 * 2
-			d := &dead{Backend: memorybackend.New(nil)}
+			d := &dead{Backend: memorybackend.NewDefault()}
 			b, err := fallback.New(d, &fallback.Options{OnFailure: fallback.Local, Processes: 1, MaxKeys: maxKeys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 			if err != nil {
 				t.Fatal(err)
@@ -139,7 +140,10 @@ func TestTableOfLeased(t *testing.T) {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys = 1024
 			c := clock.NewManual(start)
-			m := memorybackend.New(&memorybackend.Options{MaxKeys: 8 * maxKeys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			m, err := memorybackend.New(&memorybackend.Options{MaxKeys: 8 * maxKeys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
 			b, err := leased.New(m, &leased.Options{MaxKeys: maxKeys, Clock: c})
 			if err != nil {
 				t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -75,7 +76,7 @@ func newRig(t *testing.T, store, addr string) *rig {
 	return r
 }
 
-func (r *rig) open(t *testing.T, store, addr string) throttler.Backend {
+func (r *rig) open(t *testing.T, store, addr string) driver.Backend {
 	t.Helper()
 	if store == "memcached" {
 		c := memcachedbackend.NewClient(addr)

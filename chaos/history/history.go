@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Op is what was asked.
@@ -57,8 +57,8 @@ type Record struct {
 	Costs     []int64  `json:"costs,omitempty"` // of a settlement
 
 	// Of a return with a decision.
-	Allowed bool               `json:"allowed,omitempty"`
-	Results []throttler.Result `json:"results,omitempty"`
+	Allowed bool            `json:"allowed,omitempty"`
+	Results []driver.Result `json:"results,omitempty"`
 }
 
 // Charge is a charge for a key of a partition.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -186,11 +186,11 @@ func TestCheckSeesWrongAnswers(t *testing.T) {
 			Call:   Record{ID: id, At: call, Op: Take, Now: at, Partition: "x", Charges: []Charge{{"fixed", "x", 6}}},
 			Return: Record{At: back, Fate: Answered, Allowed: allowed},
 		}
-		result := throttler.Result{Used: used, ResetAt: at + 300, Mark: throttler.Mark{At: at + 300}}
+		result := driver.Result{Used: used, ResetAt: at + 300, Mark: driver.Mark{At: at + 300}}
 		if !allowed {
-			result.RetryAt, result.Mark = at+300, throttler.Mark{}
+			result.RetryAt, result.Mark = at+300, driver.Mark{}
 		}
-		o.Return.Results = []throttler.Result{result}
+		o.Return.Results = []driver.Result{result}
 		return o
 	}
 	unknown := func(id int, call int64) *Operation {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Check reports what is wrong with the history of ops, or nil: an answer that no order
@@ -138,7 +139,7 @@ func (o *Operation) step(s state) (bool, state) {
 		}
 		states[i] = counts[name]
 	}
-	var d throttler.Decision
+	var d driver.Decision
 	switch o.Call.Op {
 	case Take:
 		d = algorithm.Take(r, states)
@@ -148,7 +149,7 @@ func (o *Operation) step(s state) (bool, state) {
 	case Peek:
 		d, counts = algorithm.Evaluate(r, states), nil
 	case Settle:
-		d = algorithm.Settle(throttler.Settlement{Now: o.Call.Now, Charged: o.Charged.decision(), Costs: o.Call.Costs}, states)
+		d = algorithm.Settle(driver.Settlement{Now: o.Call.Now, Charged: o.Charged.decision(), Costs: o.Call.Costs}, states)
 	}
 	if counts != nil {
 		s = pack(counts)
@@ -156,9 +157,9 @@ func (o *Operation) step(s state) (bool, state) {
 	if o.Return.Fate == Unknown {
 		return true, s
 	}
-	same := func(a, b throttler.Result) bool {
+	same := func(a, b driver.Result) bool {
 		if o.Call.Op != Take || !d.Allowed {
-			a.Mark, b.Mark = throttler.Mark{}, throttler.Mark{} // there is nothing to settle
+			a.Mark, b.Mark = driver.Mark{}, driver.Mark{} // there is nothing to settle
 		}
 		return a == b
 	}
@@ -166,7 +167,7 @@ func (o *Operation) step(s state) (bool, state) {
 }
 
 // request returns what o asked for, or what the take asked for that o settles.
-func (o *Operation) request() throttler.Request {
+func (o *Operation) request() driver.Request {
 	asked := o.Call
 	if o.Call.Op == Settle {
 		asked = o.Charged.Call
@@ -175,12 +176,12 @@ func (o *Operation) request() throttler.Request {
 	for i, c := range asked.Charges {
 		charges[i] = throttler.Charge{Policy: policies[c.Policy], Key: c.Key, Cost: c.Cost, Partition: asked.Partition}
 	}
-	return throttler.NewRequest(asked.Now, charges...)
+	return driver.NewRequest(asked.Now, charges...)
 }
 
 // decision returns what o, a take, was answered.
-func (o *Operation) decision() throttler.Decision {
-	d := throttler.NewDecision(o.request())
+func (o *Operation) decision() driver.Decision {
+	d := driver.NewDecision(o.request())
 	d.Allowed = o.Return.Allowed
 	copy(d.Results(), o.Return.Results)
 	return d

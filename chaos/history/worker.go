@@ -17,6 +17,7 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // policies are small and short, so that histories have refusals and ends of windows.
@@ -114,7 +115,7 @@ func (w Work) run() error {
 	return errors.Join(errs...)
 }
 
-func (w Work) open() (b throttler.Backend, done func(), err error) {
+func (w Work) open() (b driver.Backend, done func(), err error) {
 	switch w.Store {
 	case "redis":
 		c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{w.Addr}})
@@ -134,7 +135,7 @@ func (w Work) open() (b throttler.Backend, done func(), err error) {
 // client is one goroutine of a worker.
 type client struct {
 	Work
-	backend  throttler.Backend
+	backend  driver.Backend
 	recorder *Recorder
 	random   *rand.Rand
 
@@ -144,7 +145,7 @@ type client struct {
 // taken is an allowed take.
 type taken struct {
 	id       int
-	decision throttler.Decision
+	decision driver.Decision
 }
 
 func (c *client) run(ctx context.Context) error {
@@ -217,7 +218,7 @@ func (c *client) settle() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.Deadline)
 	defer cancel()
-	d, err := c.backend.Settle(ctx, throttler.Settlement{Now: call.Now, Charged: t.decision, Costs: call.Costs})
+	d, err := c.backend.Settle(ctx, driver.Settlement{Now: call.Now, Charged: t.decision, Costs: call.Costs})
 	return c.recorder.Return(returned(id, d, err))
 }
 
@@ -241,7 +242,7 @@ func (c *client) choose() (partition string, charges []Charge) {
 	return partition, both
 }
 
-func returned(id int, d throttler.Decision, err error) Record {
+func returned(id int, d driver.Decision, err error) Record {
 	r := Record{ID: id, Fate: FateOf(err)}
 	if err != nil {
 		r.Error = err.Error()

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/weir/backend/shares"
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // startTimeout bounds how long servers that do not answer delay the start.
@@ -33,7 +33,7 @@ type backends struct {
 	config   *config
 	log      *slog.Logger
 	observed observation
-	serving  throttler.Backend
+	serving  driver.Backend
 	redis    []*redisbackend.Backend // one for each list of shards
 	memory   *memorybackend.Backend  // nil if no backend is in memory
 	shares   *shares.Backend         // nil if it does not serve
@@ -187,7 +187,10 @@ func (b *backends) openRefusals() error {
 func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		m := memorybackend.New(&memorybackend.Options{Log: b.log})
+		m, err := memorybackend.New(&memorybackend.Options{Log: b.log})
+		if err != nil {
+			return nil, err
+		}
 		b.memory = m
 		if prefix == "" { // else it is the candidate's
 			b.observed.export("memory", func() any { return m.Stats() })

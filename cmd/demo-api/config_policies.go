@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -90,12 +91,12 @@ func readPolicy(name string, v value, keys ...string) (*throttler.Policy, map[st
 	at := v
 	for i := range p.Limits { // which one is it?
 		alone := throttler.Policy{Name: name, Limits: p.Limits[i : i+1]}
-		if alone.Validate() != nil && len(p.Limits) <= throttler.MaxLimits {
+		if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
 			at = limits[i]
 			break
 		}
 	}
-	at.problem("%s", strings.TrimPrefix(err.Error(), "throttler: "))
+	at.problem("%s", strings.TrimPrefix(err.Error(), "quota: "))
 	return nil, f
 }
 
@@ -105,8 +106,8 @@ func readLimit(v value) throttler.Limit {
 	if a := f["algorithm"]; !a.missing() {
 		if text, ok := a.scalar("the name of an algorithm"); ok {
 			var err error
-			if l.Algorithm, err = throttler.ParseAlgorithm(text); err != nil {
-				a.problem("%s", strings.TrimPrefix(err.Error(), "throttler: "))
+			if l.Algorithm, err = quota.ParseAlgorithm(text); err != nil {
+				a.problem("%s", strings.TrimPrefix(err.Error(), "quota: "))
 			}
 		}
 	}

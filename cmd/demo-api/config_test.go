@@ -603,7 +603,7 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		c.warnings()
-		if _, _, err := routes(c, &backends{config: c, serving: memorybackend.New(nil)}, slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := routes(c, &backends{config: c, serving: memorybackend.NewDefault()}, slog.New(slog.DiscardHandler)); err != nil {
 			t.Errorf("%q: the configuration is right, and its routes are not: %v", text, err)
 		}
 	})

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // value is a place in a configuration file, and what the file has there. Its
@@ -227,8 +227,8 @@ func (v value) whole() int64 {
 		return 0
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n > throttler.MaxQuota {
-		v.wrong(fmt.Sprintf("at most %d (2^53)", int64(throttler.MaxQuota)))
+	if err != nil || n > quota.MaxQuota {
+		v.wrong(fmt.Sprintf("at most %d (2^53)", int64(quota.MaxQuota)))
 		return 0
 	}
 	return n

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	weirprom "github.com/weir-go/weir/prom"
-	"github.com/weir-go/weir/throttler"
 )
 
 // observation is what the demo shows of its throttler and backends.
 type observation struct {
-	observer throttler.Observer // for all of them
+	observer observe.Observer // for all of them
 	metrics  http.Handler
 	registry *prometheus.Registry
 }
@@ -33,7 +33,7 @@ func newObservation(log *slog.Logger) (observation, error) {
 		return observation{}, err
 	}
 	return observation{
-		observer: throttler.Observers(metrics, weirlog.New(log, nil)),
+		observer: observe.All(metrics, weirlog.New(log, nil)),
 		registry: registry,
 		metrics:  promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	}, nil

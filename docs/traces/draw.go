@@ -75,7 +75,7 @@ func panel(b *bytes.Buffer, a throttler.Algorithm, y int) {
 		}
 	}
 	drawCurve(b, curve, base)
-	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s" stroke-dasharray="4 3"/>`+"\n", left, base-scale(quota), right, faint)
+	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s" stroke-dasharray="4 3"/>`+"\n", left, base-scale(perWindow), right, faint)
 	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s"/>`+"\n", left, base, right, grid)
 	refusals := base + 16
 	if a == throttler.LeakyBucket {

@@ -11,7 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 func main() {
@@ -28,4 +28,4 @@ func main() {
 	}
 }
 
-var algorithms = throttler.Algorithms()
+var algorithms = quota.Algorithms()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // traffic returns the ms until the next request of a client.
@@ -94,7 +95,7 @@ func measureEstimate(t traffic) figures {
 	var f figures
 	for range clients {
 		var s algorithm.State
-		var results [1]throttler.Result
+		var results [1]driver.Result
 		var admitted []int64 // in the last window
 		now := int64(1_900_000_800_000) + rng.Int64N(measuredWindow)
 		for range perClient {
@@ -127,7 +128,7 @@ func measureEstimate(t traffic) figures {
 func worstWindow(a throttler.Algorithm) (most int) {
 	limits := []throttler.Limit{{Quota: measuredQuota, Window: measuredWindow * time.Millisecond, Algorithm: a}}
 	var s algorithm.State
-	var results [1]throttler.Result
+	var results [1]driver.Result
 	var admitted []int64
 	take := func(now int64) {
 		for len(admitted) > 0 && admitted[0]+measuredWindow <= now {

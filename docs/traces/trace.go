@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	quota    = 10
-	window   = 10 * time.Second
-	duration = 60 * time.Second
+	perWindow = 10
+	window    = 10 * time.Second
+	duration  = 60 * time.Second
 )
 
 // arrivals is the traffic: a trickle, a burst on either side of the tenth
@@ -52,8 +52,8 @@ func play(a throttler.Algorithm) (outcomes []outcome, curve []sample, resets []t
 	const step = 50 * time.Millisecond
 	began := time.UnixMilli(1_900_000_800_000) // a multiple of the window
 	c := clock.NewManual(began)
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Clock: c})
-	p := &throttler.Policy{Name: "trace", Limits: []throttler.Limit{{Quota: quota, Window: window, Algorithm: a}}}
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c})
+	p := &throttler.Policy{Name: "trace", Limits: []throttler.Limit{{Quota: perWindow, Window: window, Algorithm: a}}}
 	charge := p.Charge("client")
 	next := arrivals()
 	for at := time.Duration(0); at <= duration; at += step {

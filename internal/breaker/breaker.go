@@ -12,11 +12,11 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // ErrOpen is the error of a call that was not made, because the breaker is open.
-var ErrOpen = fmt.Errorf("circuit breaker is open: the server did not answer, and %w", throttler.ErrNotSent)
+var ErrOpen = fmt.Errorf("circuit breaker is open: the server did not answer, and %w", driver.ErrNotSent)
 
 // When a breaker opens. Both rules are about shares and times: a count of failures
 // would, at enough calls a second, open it for any small share of errors.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var (
@@ -138,7 +138,7 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 		switch {
 		case err == nil:
 			m.answered.Add(1)
-		case !errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
+		case !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded):
 			t.Error(err)
 		default:
 			took[phase] = append(took[phase], lasted)

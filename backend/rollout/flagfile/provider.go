@@ -38,7 +38,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // DefaultPoll is the time between two reads of the file if Options sets none.
@@ -80,7 +80,7 @@ var (
 
 // New returns a Provider of the flags in the named file, for
 // openfeature.SetProviderAndWait and the like. It does not read the file: Init
-// does. Errors are about the name and options, and wrap throttler.ErrInvalid.
+// does. Errors are about the name and options, and wrap quota.ErrInvalid.
 func New(name string, options *Options) (*Provider, error) {
 	o := Options{}
 	if options != nil {
@@ -102,7 +102,7 @@ func New(name string, options *Options) (*Provider, error) {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("flagfile: "+format+": %w", append(args, throttler.ErrInvalid)...)
+	return fmt.Errorf("flagfile: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Check returns an error that says what is wrong with the named file, or nil.

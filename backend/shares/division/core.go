@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // Times, in parts or multiples of a refresh.
@@ -84,18 +84,18 @@ type call struct {
 
 func (l *List) validate() error {
 	if l.Epoch == 0 {
-		return fmt.Errorf("%w: Epoch is 0; it must be at least 1", throttler.ErrInvalid)
+		return fmt.Errorf("%w: Epoch is 0; it must be at least 1", quota.ErrInvalid)
 	}
 	if n := len(l.Members); n == 0 || n > MaxMembers {
-		return fmt.Errorf("%w: Members has %d; it must have from 1 to %d", throttler.ErrInvalid, n, MaxMembers)
+		return fmt.Errorf("%w: Members has %d; it must have from 1 to %d", quota.ErrInvalid, n, MaxMembers)
 	}
 	known := make(map[string]bool, len(l.Members))
 	for i, name := range l.Members {
 		if name == "" || len(name) > maxName {
-			return fmt.Errorf("%w: Members[%d] has %d bytes; a name has from 1 to %d", throttler.ErrInvalid, i, len(name), maxName)
+			return fmt.Errorf("%w: Members[%d] has %d bytes; a name has from 1 to %d", quota.ErrInvalid, i, len(name), maxName)
 		}
 		if known[name] {
-			return fmt.Errorf("%w: Members[%d] is %q a second time; names must differ", throttler.ErrInvalid, i, name)
+			return fmt.Errorf("%w: Members[%d] is %q a second time; names must differ", quota.ErrInvalid, i, name)
 		}
 		known[name] = true
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 )
 
 // A Member is one process in the division. Its methods may be called concurrently.
@@ -28,7 +28,7 @@ type Member struct {
 
 // New returns a Member named self. It holds nothing and sends nothing before Run.
 // self need not be on the list: it holds nothing then, until a list names it. Errors
-// wrap throttler.ErrInvalid.
+// wrap quota.ErrInvalid.
 //
 // apply is called with the shares whenever they change, one call at a time, and once
 // in New. The shares must be in force when it returns: what a division lowers is given
@@ -59,7 +59,7 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 // complain sets the defaults, and returns an error if something is out of its bounds.
 func (c *core) complain(list List) error {
 	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{throttler.ErrInvalid}, args...)...)
+		return fmt.Errorf("%w: "+format, append([]any{quota.ErrInvalid}, args...)...)
 	}
 	if c.refresh == 0 {
 		c.refresh = DefaultRefresh
@@ -178,7 +178,7 @@ var errNotRunning = errors.New("division: the member does not run")
 
 // SetList replaces the list of members, if its epoch is higher. Members pass the list
 // on, so it is enough to set it at one of them. A list with a lower or equal epoch, or
-// that is not valid, is an error that wraps throttler.ErrInvalid.
+// that is not valid, is an error that wraps quota.ErrInvalid.
 func (m *Member) SetList(list List) error {
 	if err := list.validate(); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (m *Member) SetList(list List) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.core.adopt(m.clock.Now(), list) {
-		return fmt.Errorf("%w: Epoch is %d; it must be higher than the present list's, %d", throttler.ErrInvalid, list.Epoch, m.core.list.Epoch)
+		return fmt.Errorf("%w: Epoch is %d; it must be higher than the present list's, %d", quota.ErrInvalid, list.Epoch, m.core.list.Epoch)
 	}
 	m.rouse()
 	return nil

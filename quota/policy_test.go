@@ -1,4 +1,4 @@
-package throttler
+package quota
 
 import (
 	"math/rand/v2"

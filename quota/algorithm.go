@@ -1,8 +1,10 @@
-package throttler
+package quota
 
 import (
 	"fmt"
 	"strings"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // Algorithm is how a limit counts.
@@ -70,7 +72,7 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return Algorithm(i), nil
 		}
 	}
-	return 0, invalid("algorithm is %q; it must be one of %q", name, algorithmNames())
+	return 0, invalid.Errorf("quota: algorithm is %q; it must be one of %q", name, algorithmNames())
 }
 
 // Algorithms returns all algorithms.

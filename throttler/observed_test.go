@@ -8,25 +8,27 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 type recorder struct {
-	throttler.Unobserved
-	seen []throttler.Decided
+	observe.Nothing
+	seen []observe.Decided
 }
 
-func (r *recorder) Decided(_ context.Context, e throttler.Decided) { r.seen = append(r.seen, e) }
+func (r *recorder) Decided(_ context.Context, e observe.Decided) { r.seen = append(r.seen, e) }
 
-func (r *recorder) last() throttler.Decided { return r.seen[len(r.seen)-1] }
+func (r *recorder) last() observe.Decided { return r.seen[len(r.seen)-1] }
 
 func TestObserverSeesEachDecision(t *testing.T) {
 	ctx, seen := t.Context(), new(recorder)
-	th := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: throttler.Observers(seen)})
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: observe.All(seen)})
 	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
 	both := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}, {Quota: 1, Window: time.Minute}}}
 
-	check := func(op throttler.Op, outcome throttler.Outcome, policy string, limit int) {
+	check := func(op observe.Op, outcome observe.Outcome, policy string, limit int) {
 		t.Helper()
 		e := seen.last()
 		if e.Op != op || e.Outcome != outcome || e.Policy != policy || e.Limit != limit || e.Start.IsZero() || e.Duration < 0 {
@@ -38,38 +40,38 @@ func TestObserverSeesEachDecision(t *testing.T) {
 		return d
 	}
 	d := take(hour.Charge("a"), both.Charge("b"))
-	check(throttler.OpTake, throttler.OutcomeAllowed, "both", 1)
+	check(observe.OpTake, observe.OutcomeAllowed, "both", 1)
 	take(hour.Charge("a"), both.Charge("b"))
-	check(throttler.OpTake, throttler.OutcomeRefused, "both", 1)
+	check(observe.OpTake, observe.OutcomeRefused, "both", 1)
 	_, _ = th.Peek(ctx, hour.Charge("a"))
-	check(throttler.OpPeek, throttler.OutcomeAllowed, "hour", 0)
+	check(observe.OpPeek, observe.OutcomeAllowed, "hour", 0)
 	_, _ = th.Refund(ctx, d)
-	check(throttler.OpSettle, throttler.OutcomeAllowed, "both", 1)
+	check(observe.OpSettle, observe.OutcomeAllowed, "both", 1)
 	_, _ = th.Refund(ctx, d)
 	if n := len(seen.seen); n != 4 {
 		t.Errorf("the observer saw %d decisions; a second refund does nothing, and is none", n)
 	}
 	take()
-	check(throttler.OpTake, throttler.OutcomeInvalid, "", -1)
+	check(observe.OpTake, observe.OutcomeInvalid, "", -1)
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
 	_, _ = th.Take(canceled, hour.Charge("a"))
-	check(throttler.OpTake, throttler.OutcomeCanceled, "hour", -1)
+	check(observe.OpTake, observe.OutcomeCanceled, "hour", -1)
 	if err := seen.last().Err; !errors.Is(err, context.Canceled) {
 		t.Errorf("the observer saw the error %v; want %v", err, context.Canceled)
 	}
 }
 
 // panicking is a backend that panics.
-type panicking struct{ throttler.Backend }
+type panicking struct{ driver.Backend }
 
-func (panicking) Take(context.Context, throttler.Request) (throttler.Decision, error) {
+func (panicking) Take(context.Context, driver.Request) (driver.Decision, error) {
 	panic("a fault of the backend")
 }
 
 func TestObserverSeesPanics(t *testing.T) {
 	seen := new(recorder)
-	th := throttler.New(panicking{}, &throttler.Options{Observer: throttler.Observers(nil, seen)})
+	th := throttler.New(panicking{}, &throttler.Options{Observer: observe.All(nil, seen)})
 	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
 	func() {
 		defer func() {
@@ -79,24 +81,24 @@ func TestObserverSeesPanics(t *testing.T) {
 		}()
 		_, _ = th.Take(t.Context(), hour.Charge("a"))
 	}()
-	if e := seen.last(); e.Outcome != throttler.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
-		t.Errorf("the observer saw %+v; want %v", e, throttler.OutcomeUnavailable)
+	if e := seen.last(); e.Outcome != observe.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
+		t.Errorf("the observer saw %+v; want %v", e, observe.OutcomeUnavailable)
 	}
 }
 
 // outcomes counts decisions by policy and outcome.
 type outcomes struct {
-	throttler.Unobserved
+	observe.Nothing
 	counts map[string]int
 }
 
-func (o *outcomes) Decided(_ context.Context, e throttler.Decided) {
+func (o *outcomes) Decided(_ context.Context, e observe.Decided) {
 	o.counts[fmt.Sprint(e.Policy, " ", e.Op, " ", e.Outcome)]++
 }
 
 func ExampleObserver() {
 	seen := &outcomes{counts: map[string]int{}}
-	t := throttler.New(memorybackend.New(nil), &throttler.Options{Observer: seen})
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
 	for range 5 {
 		_, _ = t.Take(context.Background(), core.Charge("alice"))

@@ -1,8 +1,9 @@
-package throttler
+// Package observe is the hook for metrics, traces and logs. An [Observer] receives what a
+// throttler and its backends do.
+package observe
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 )
@@ -12,7 +13,7 @@ import (
 // the goroutine that serves a request or a server, so they must not block, and must
 // be safe for concurrent use. No event has a key.
 //
-// Embed [Unobserved] to implement only some of the methods, and to keep compiling
+// Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
 type Observer interface {
 	// Decided follows each Take, Peek, Refund and Settle of a Throttler.
@@ -69,7 +70,7 @@ type Decided struct {
 	Op      Op
 	Outcome Outcome
 
-	// Policy is the name of the policy whose limit binds (see [Decision.Binding])
+	// Policy is the name of the policy whose limit binds (see throttler.Decision.Binding)
 	// and Limit the index of that limit in it. If the decision failed, Policy is the
 	// first charge's and Limit -1; if it is about no charges, "" and -1.
 	Policy string
@@ -127,24 +128,24 @@ type Moved struct {
 	Err      error  // why it stays at From; may have addresses in it
 }
 
-// Unobserved is an Observer that ignores all events.
-type Unobserved struct{}
+// Nothing is an Observer that ignores all events.
+type Nothing struct{}
 
 // Decided does nothing.
-func (Unobserved) Decided(context.Context, Decided) {}
+func (Nothing) Decided(context.Context, Decided) {}
 
 // Sent does nothing.
-func (Unobserved) Sent(Sent) {}
+func (Nothing) Sent(Sent) {}
 
 // Checked does nothing.
-func (Unobserved) Checked(Checked) {}
+func (Nothing) Checked(Checked) {}
 
 // Moved does nothing.
-func (Unobserved) Moved(Moved) {}
+func (Nothing) Moved(Moved) {}
 
-// Observers returns an Observer that passes each event to all of them, in order. Those
+// All returns an Observer that passes each event to all of them, in order. Those
 // that are nil are left out.
-func Observers(all ...Observer) Observer {
+func All(all ...Observer) Observer {
 	return observers(slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == nil }))
 }
 
@@ -172,68 +173,4 @@ func (all observers) Moved(e Moved) {
 	for _, o := range all {
 		o.Moved(e)
 	}
-}
-
-// observed makes a decision about charges, and reports it to the observer.
-func (t *Throttler) observed(ctx context.Context, op Op, charges []Charge) (d Decision, err error) {
-	// Deferred, to see a backend that panics.
-	defer func(start time.Time) { t.observe(ctx, op, charges, start, &d, err) }(time.Now())
-	unobserved := *t
-	unobserved.observer = nil
-	if op == OpPeek {
-		return unobserved.Peek(ctx, charges...)
-	}
-	return unobserved.Take(ctx, charges...)
-}
-
-// observe reports a decision about charges to the observer, if there is one.
-func (t *Throttler) observe(ctx context.Context, op Op, charges []Charge, start time.Time, d *Decision, err error) {
-	e := Decided{Op: op, Limit: -1, Start: start, Duration: time.Since(start), Err: err}
-	if err != nil {
-		e.Outcome = outcomeOf(err)
-		if len(charges) > 0 && charges[0].Policy != nil {
-			e.Policy = charges[0].Policy.Name
-		}
-		t.observer.Decided(ctx, e)
-		return
-	}
-	switch {
-	case op == OpSettle || d.Allowed:
-	case d.NumLimits() == 0: // the backend panics
-		e.Outcome, e.Policy = OutcomeUnavailable, charges[0].Policy.Name
-	default:
-		e.Outcome = OutcomeRefused
-	}
-	e.Degraded = d.Degraded
-	if d.NumLimits() > 0 {
-		e.Policy, e.Limit = d.bindingLimit()
-	}
-	t.observer.Decided(ctx, e)
-}
-
-// bindingLimit returns the name of the policy that Binding reports on, and the index of
-// the limit among the policy's.
-func (d *Decision) bindingLimit() (policy string, limit int) {
-	limit = d.binding()
-	charges := d.Charges()
-	for i := range charges {
-		p := charges[i].Policy
-		if limit < len(p.Limits) {
-			return p.Name, limit
-		}
-		limit -= len(p.Limits)
-	}
-	panic("throttler: a decision has more results than limits")
-}
-
-func outcomeOf(err error) Outcome {
-	switch {
-	case errors.Is(err, ErrInvalid):
-		return OutcomeInvalid
-	case errors.Is(err, ErrUnavailable):
-		return OutcomeUnavailable
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
-		return OutcomeCanceled
-	}
-	return OutcomeUnavailable
 }

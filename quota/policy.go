@@ -1,9 +1,11 @@
-package throttler
+package quota
 
 import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // Policy is a named list of limits that hold together: a charge must fit them
@@ -30,28 +32,28 @@ type Policy struct {
 func (p *Policy) Charge(key string) Charge { return Charge{Policy: p, Key: key, Cost: 1} }
 
 // Validate returns nil, or an error that wraps [ErrInvalid] and names the
-// field. [Throttler.Take] validates each policy that it meets; call Validate to
-// learn earlier.
+// field. A throttler validates each policy that it meets; call Validate to learn
+// earlier.
 func (p *Policy) Validate() error {
 	if p == nil {
-		return invalid("policy is nil")
+		return invalid.Errorf("quota: policy is nil")
 	}
 	if p.isPlain() {
 		return nil
 	}
 	if !validName(p.Name) {
-		return invalid("policy name is %q; it must be 1 to %d letters, digits, and . _ - / :", p.Name, MaxNameBytes)
+		return invalid.Errorf("quota: policy name is %q; it must be 1 to %d letters, digits, and . _ - / :", p.Name, MaxNameBytes)
 	}
 	if n := len(p.Limits); n == 0 || n > MaxLimits {
-		return invalid("policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
+		return invalid.Errorf("quota: policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
 	}
 	work := 0
 	for i := range p.Limits {
 		if problem := p.Limits[i].validate(); problem != "" {
-			return invalid("policy %q: limit %d: %s", p.Name, i, problem)
+			return invalid.Errorf("quota: policy %q: limit %d: %s", p.Name, i, problem)
 		}
 		if work += p.Limits[i].Work(); work > MaxWork {
-			return invalid("policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
+			return invalid.Errorf("quota: policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
 		}
 		for j := range i {
 			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window {
@@ -59,7 +61,7 @@ func (p *Policy) Validate() error {
 				if a.Aligned != b.Aligned {
 					right = "one aligned and one not; keep one of them"
 				}
-				return invalid("policy %q: limits %d and %d are both a %v of %v; %s", p.Name, j, i, b.Algorithm, b.Window, right)
+				return invalid.Errorf("quota: policy %q: limits %d and %d are both a %v of %v; %s", p.Name, j, i, b.Algorithm, b.Window, right)
 			}
 		}
 	}
@@ -69,16 +71,16 @@ func (p *Policy) Validate() error {
 // isPlain reports whether p is one fixed window without mistakes, in a third of the
 // time that it takes to look for all that could be wrong: most policies are.
 func (p *Policy) isPlain() bool {
-	if !p.isWindow() {
+	if !p.IsWindow() {
 		return false
 	}
 	l := &p.Limits[0]
 	return l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
 }
 
-// isWindow reports whether p is one fixed window without mistakes, but for its name
-// and what a window's length can be.
-func (p *Policy) isWindow() bool {
+// IsWindow reports whether p is one FixedWindow without mistakes, but perhaps in its
+// name and in the window's length.
+func (p *Policy) IsWindow() bool {
 	if len(p.Limits) != 1 {
 		return false
 	}

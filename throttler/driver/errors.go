@@ -1,4 +1,4 @@
-package throttler
+package driver
 
 import (
 	"errors"
@@ -41,17 +41,3 @@ func (e *UnavailableError) Unwrap() []error { return []error{ErrUnavailable, e.E
 // configured to allow nothing while the backend is unavailable, as package fallback
 // returns them. A caller that would serve on other failures must not serve on this one.
 var ErrFailClosed = errors.New("nothing is allowed until the backend answers")
-
-// ErrInvalid is wrapped by errors about an argument. The text names the field,
-// its value, and what would be right. Nothing was sent to the backend.
-var ErrInvalid = errors.New("invalid argument")
-
-// invalid returns an error that wraps ErrInvalid and reads "throttler: …".
-func invalid(format string, args ...any) error {
-	return &invalidError{fmt.Sprintf(format, args...)}
-}
-
-type invalidError struct{ text string }
-
-func (e *invalidError) Error() string        { return "throttler: " + e.text }
-func (e *invalidError) Is(target error) bool { return target == ErrInvalid }

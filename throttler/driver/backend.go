@@ -1,0 +1,73 @@
+package driver
+
+import (
+	"context"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Backend keeps counts.
+//
+// What every backend promises:
+//
+//  1. All or nothing. A take charges every limit of every charge or, if one
+//     lacks room, none of them. A refused request drains nothing.
+//  2. One round trip. One decision is one command to one server, or a share of
+//     one, whatever the number of limits and whether allowed or refused.
+//  3. The answer is whole: every limit is reported, none needs a second call.
+//  4. Time is the application's. A decision uses Request.Now; a server's clock
+//     is used only to expire stale data.
+//  5. A window is live while now is before its reset-at. At that instant a new
+//     one opens.
+//  6. Reset-at is stored, never recomputed: the same in every answer about one
+//     window, from every process, and it never goes back.
+//  7. A refund names its window. It returns units to that window and to no
+//     other, and never lifts remaining above the quota.
+//  8. A peek writes nothing, and may be served by a replica that lags. A dead
+//     window reads as no window.
+//  9. No silent double charge. What may have reached the server is not sent
+//     again; the error wraps [ErrUnavailable]. If nothing was sent for another
+//     reason than a done context, it wraps [ErrNotSent] too.
+//  10. A refusal is not an error.
+//  11. Keys are opaque. Two different keys, or the same key under two policies
+//     or in two partitions, never share a count.
+//  12. Bad arguments fail before anything is charged.
+//  13. A done context ends the call. The error wraps ctx.Err() and, if anything
+//     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
+//     given back.
+//
+// Requests reach a backend validated, with every Cost and Partition filled in. A
+// Backend must be safe for concurrent use and must return when ctx is done.
+type Backend interface {
+	// Take decides and, if all limits have room, charges.
+	Take(ctx context.Context, r Request) (Decision, error)
+
+	// Peek reports what Take would, and charges nothing.
+	Peek(ctx context.Context, r Request) (Decision, error)
+
+	// Settle replaces the costs of an allowed decision by the real ones: what
+	// was charged too much returns to the window that was charged; what was
+	// charged too little is charged at s.Now, room or no room. A refund is a
+	// settlement at cost 0. The decision returned reports every limit
+	// afterwards.
+	Settle(ctx context.Context, s Settlement) (Decision, error)
+}
+
+// WindowTaker is a Backend that decides about a fixed window in less time than it
+// takes to copy a Request and a Decision. A Throttler calls TakeWindow first where it
+// is about one charge, whose partition is its key.
+type WindowTaker interface {
+	Backend
+
+	// TakeWindow does what Take does with a charge of cost to key, if key has a
+	// window under p, for which IsWindow holds, and returns what the Result says. If
+	// ok is false, it has done nothing, and Take is to decide.
+	//
+	// It is asked before p is validated, because a window that is found under p's
+	// name, and has the length that p says, shows that they are valid. The rest is.
+	TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
+
+	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which
+	// is not to be bypassed, and is known by not being what Itself returns.
+	Itself() Backend
+}

@@ -1,0 +1,107 @@
+package driver
+
+import "github.com/weir-go/weir/quota"
+
+// Decision is a backend's whole answer to a request or a settlement. Users read it as
+// a throttler.Decision.
+type Decision struct {
+	// Allowed reports whether every limit had room.
+	Allowed bool
+
+	// Degraded reports that the shared counts could not be reached.
+	Degraded bool
+
+	// Request is what was decided about.
+	Request Request
+
+	// What is said of the limits of all charges, in their order: of one limit in
+	// one, of several in many. Most decisions are about one, and need no memory
+	// but the caller's.
+	one  [1]Result
+	many []Result
+}
+
+// NewDecision returns the decision about r that a backend is about to make: not
+// allowed, and with a zero Result for each limit.
+func NewDecision(r Request) (d Decision) {
+	d.Begin(&r)
+	return d
+}
+
+// Begin makes d, a zero Decision, the one that [NewDecision] returns.
+func (d *Decision) Begin(r *Request) {
+	d.Request = *r
+	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
+		return
+	}
+	limits, charges := 0, r.Charges()
+	for i := range charges {
+		limits += len(charges[i].Policy.Limits)
+	}
+	if limits > 1 {
+		d.many = make([]Result, limits)
+	}
+}
+
+// SetWindow makes d, whose Request is about one charge, the decision that
+// [WindowTaker.TakeWindow] has made.
+func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
+	result := &d.one[0]
+	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
+	if retryAt == 0 {
+		d.Allowed = true
+		result.Mark.At = resetAt
+	}
+}
+
+// Charges returns the charges decided about. They are not to be changed.
+func (d *Decision) Charges() []quota.Charge { return d.Request.Charges() }
+
+// About returns d as the decision about r, a request of the same costs and limits.
+// The two share their results.
+func (d *Decision) About(r Request) Decision {
+	return Decision{Allowed: d.Allowed, Request: r, one: d.one, many: d.many}
+}
+
+// Results returns the results of the limits of all charges, in their order, for
+// a backend to fill in.
+func (d *Decision) Results() []Result {
+	if d.many == nil && d.Request.one[0].Policy != nil {
+		return d.one[:]
+	}
+	return d.many
+}
+
+// ResultsOf returns the results of charge i's limits.
+func (d *Decision) ResultsOf(i int) []Result {
+	first, charges := 0, d.Charges()
+	for c := range charges[:i] {
+		first += len(charges[c].Policy.Limits)
+	}
+	return d.Results()[first : first+len(charges[i].Policy.Limits)]
+}
+
+// Result is a backend's answer about one limit. Users read it as a throttler.Status.
+// Instants are ms since the epoch.
+type Result struct {
+	Used    int64
+	ResetAt int64
+	RetryAt int64 // 0 if the charge fits, NeverFits if it never can
+	StartAt int64 // of a LeakyBucket that was charged, else 0
+	Mark    Mark
+}
+
+// NeverFits is the RetryAt of a Result whose charge exceeds the capacity.
+const NeverFits = -1
+
+// Remaining returns what is left of l, which r reports on.
+func (r *Result) Remaining(l *quota.Limit) int64 { return max(l.Capacity()-r.Used, 0) }
+
+// Mark names the window, or the point of a bucket, that a charge went to, for
+// Refund and Settle.
+type Mark struct {
+	At       int64 // ms since the epoch
+	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
+	Shared   bool  // the charge went to a count that several keys share
+	Member   uint8 // which of several backends was charged, for a backend over them
+}

@@ -1,0 +1,59 @@
+package driver
+
+import "github.com/weir-go/weir/quota"
+
+// Request is one decision to make: see [NewRequest]. It is passed by value, and
+// one charge needs no memory of its own.
+//
+// A throttler sends costs of 1 and more. A backend that wraps another may send 0:
+// that asks for nothing, is allowed unless a limit is in debt, and opens no window.
+type Request struct {
+	Now int64 // ms since the epoch
+
+	one  [1]quota.Charge // the charge, if many is nil
+	many []quota.Charge
+}
+
+// NewRequest returns the request for a decision at now, in ms since the epoch,
+// about charges: all with a Partition, and the same one, no two for one count. It
+// keeps the slice if there are several. A backend that decides without counts
+// answers about no charges.
+func NewRequest(now int64, charges ...quota.Charge) Request {
+	if len(charges) == 1 {
+		return Request{Now: now, one: [1]quota.Charge{charges[0]}}
+	}
+	return Request{Now: now, many: charges}
+}
+
+// Begin makes r, a zero Request, the one about c, and returns its copy of c, of which
+// the Partition and the Cost may still be filled in.
+func (r *Request) Begin(now int64, c *quota.Charge) *quota.Charge {
+	r.Now, r.one[0] = now, *c
+	return &r.one[0]
+}
+
+// Charges returns the charges. They are not to be changed.
+func (r *Request) Charges() []quota.Charge {
+	if r.many == nil && r.one[0].Policy != nil {
+		return r.one[:]
+	}
+	return r.many
+}
+
+// Lone returns the charge, if there is one and its partition is its key; else nil. It
+// is not to be changed.
+func (r *Request) Lone() *quota.Charge {
+	if c := &r.one[0]; r.many == nil && c.Policy != nil && c.Partition == c.Key {
+		return c
+	}
+	return nil
+}
+
+// Settlement corrects the costs of an allowed decision. A decision that was never
+// taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
+// that charges the costs at Now, room or no room.
+type Settlement struct {
+	Now     int64    // ms since the epoch
+	Charged Decision // as the same backend returned it
+	Costs   []int64  // real costs, one for each of Charged.Charges
+}

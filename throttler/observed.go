@@ -1,0 +1,73 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-go/weir/observe"
+)
+
+// observed makes a decision about charges, and reports it to the observer.
+func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charge) (d Decision, err error) {
+	// Deferred, to see a backend that panics.
+	defer func(start time.Time) { t.observe(ctx, op, charges, start, &d, err) }(time.Now())
+	unobserved := *t
+	unobserved.observer = nil
+	if op == observe.OpPeek {
+		return unobserved.Peek(ctx, charges...)
+	}
+	return unobserved.Take(ctx, charges...)
+}
+
+// observe reports a decision about charges to the observer, if there is one.
+func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge, start time.Time, d *Decision, err error) {
+	e := observe.Decided{Op: op, Limit: -1, Start: start, Duration: time.Since(start), Err: err}
+	if err != nil {
+		e.Outcome = outcomeOf(err)
+		if len(charges) > 0 && charges[0].Policy != nil {
+			e.Policy = charges[0].Policy.Name
+		}
+		t.observer.Decided(ctx, e)
+		return
+	}
+	switch {
+	case op == observe.OpSettle || d.Allowed:
+	case d.NumLimits() == 0: // the backend panics
+		e.Outcome, e.Policy = observe.OutcomeUnavailable, charges[0].Policy.Name
+	default:
+		e.Outcome = observe.OutcomeRefused
+	}
+	e.Degraded = d.Degraded
+	if d.NumLimits() > 0 {
+		e.Policy, e.Limit = d.bindingLimit()
+	}
+	t.observer.Decided(ctx, e)
+}
+
+// bindingLimit returns the name of the policy that Binding reports on, and the index of
+// the limit among the policy's.
+func (d *Decision) bindingLimit() (policy string, limit int) {
+	limit = d.binding()
+	charges := d.Charges()
+	for i := range charges {
+		p := charges[i].Policy
+		if limit < len(p.Limits) {
+			return p.Name, limit
+		}
+		limit -= len(p.Limits)
+	}
+	panic("throttler: a decision has more results than limits")
+}
+
+func outcomeOf(err error) observe.Outcome {
+	switch {
+	case errors.Is(err, ErrInvalid):
+		return observe.OutcomeInvalid
+	case errors.Is(err, ErrUnavailable):
+		return observe.OutcomeUnavailable
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return observe.OutcomeCanceled
+	}
+	return observe.OutcomeUnavailable
+}
