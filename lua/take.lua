@@ -29,8 +29,7 @@ local function charge_log(entries, sum, log, window, capacity, cost, now)
       entries, log = entries - 1, string.sub(log, 1, #log - ENTRY_BYTES)
     end
   end
-  if cost > capacity - sum then return false end
-  if amount + cost > MAX_LOG_COST then return nil end
+  if cost > capacity - sum then return false end -- else an entry holds it: capacities of logs are small
   return entries + 1, sum + cost, log .. pack(ENTRY, last, amount + cost), before, last + window
 end
 
