@@ -96,6 +96,7 @@ local function charge_limits(state, packed, place, limits, cost, now)
       if rest > 0 then used = used + 1 end
       -- What is in the previous window alone ends before the charge does.
       if current > 0 and reset_at > before then before = reset_at end
+      if start > now then reset_at = now + 2 * window end -- see life_of
       if cost > capacity - used then return false end
       record = pack(SLIDING, shape, start, current + cost, previous)
 
