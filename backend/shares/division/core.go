@@ -19,8 +19,8 @@ import (
 const (
 	newsPart     = 50 // gossip about news at most once per refresh/newsPart
 	openPart     = 10 // gossip while a division is incomplete
-	patience     = 4  // refreshes until an incomplete division is given up
-	absence      = 6  // refreshes without a collection until another member starts one; up to 8
+	patience     = 3  // refreshes until an incomplete division is given up
+	absence      = 3  // refreshes without a collection until another member starts one; up to 5
 	silentFor    = 4  // refreshes in which a member that did not answer is passed over
 	retryPart    = 10 // until a collection that was refused is tried again
 	callsTimeout = 2  // parts of a refresh that a call may take, but a second at most

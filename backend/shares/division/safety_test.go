@@ -174,6 +174,11 @@ func history(t *testing.T, seed uint64, rash bool) int {
 // A process that gets copies of what its predecessor got, a collection and its division,
 // holds nothing by them: the others have what the predecessor held.
 func TestSuccessorAndOldMessages(t *testing.T) {
+	t.Run("in the chain", func(t *testing.T) { successor(t, false) })
+	t.Run("last in the chain", func(t *testing.T) { successor(t, true) })
+}
+
+func successor(t *testing.T, last bool) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(3)}
 	busy := ""
@@ -190,7 +195,7 @@ func TestSuccessorAndOldMessages(t *testing.T) {
 		switch m, err := decode(b, List{}, nil); {
 		case err != nil:
 			t.Fatal(err)
-		case m.kind == kindCollect && to == "" && f.whole(list) == nil && len(m.collect.left) > 0:
+		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.collect.left) == 0) == last:
 			to, collected, id = name, b, m.collect.id
 		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.collectionID == id && m.seen.covers(m.ref.in):
 			divided = b
