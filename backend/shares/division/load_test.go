@@ -33,15 +33,15 @@ type stream struct {
 	rate    float64 // a second
 }
 
-// newLoad returns a fleet of n processes with a quota per window, which has run until
+// newLoad returns a fleet of n processes with a quota per ten seconds, which has run until
 // its first division.
-func newLoad(t testing.TB, seed uint64, n int, total int64, window time.Duration, burst float64, divide Divide, static bool) *load {
+func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, divide Divide, static bool) *load {
 	l := &load{
 		fleet: newFleet(t, seed, []Quota{{Name: "core", Total: total}}, Options{Keys: -1, Divide: divide}),
-		list:  List{1, names(n)}, window: window, burst: burst, static: static,
+		list:  List{1, names(n)}, window: 10 * time.Second, burst: burst, static: static,
 		buckets: make(map[string]*bucket), demands: make(map[string]*Sampler),
 	}
-	l.fleet.changed = func(p *process) { l.set(p.name, float64(p.shares.Quotas[0].Units)/float64(total)) }
+	l.changed = func(p *process) { l.set(p.name, float64(p.shares.Quotas[0].Units)/float64(total)) }
 	l.demand = func(name string, _ int, now time.Time, keys int) Demand { return l.demands[name].Demand(now, keys) }
 	for _, name := range l.list.Members {
 		l.demands[name] = NewSampler(2*l.options.Refresh, 0)
@@ -153,7 +153,7 @@ func total(steps [][]float64) (sum float64) {
 func TestGoodput(t *testing.T) {
 	const perSecond, burst, after = 30, 30, 3 * time.Second
 	for name, divide := range map[string]Divide{"proportional": Proportional, "flow proportional": FlowProportional(10 * time.Second)} {
-		l := newLoad(t, 7, 3, 300, 10*time.Second, burst, divide, false)
+		l := newLoad(t, 7, 3, 300, burst, divide, false)
 		even := []stream{{0, 1, 20}, {1, 1, 20}, {2, 1, 20}}
 		for _, streams := range [][]stream{{{0, 1, 60}}, {{1, 1, 60}}, even, {{2, 1, 60}}} {
 			l.offer(after, after, streams...)
@@ -168,7 +168,7 @@ func TestGoodput(t *testing.T) {
 			t.Errorf("%s: %d were admitted within 10 s; the quota is 300, and the burst %d", name, most, burst)
 		}
 	}
-	l := newLoad(t, 7, 3, 300, 10*time.Second, burst, nil, true)
+	l := newLoad(t, 7, 3, 300, burst, nil, true)
 	l.offer(after, after, stream{0, 1, 60})
 	_, admitted := l.offer(10*time.Second, time.Second, stream{0, 1, 60})
 	if used := total(admitted) / 10 / perSecond; used > 0.4 {
@@ -186,7 +186,7 @@ func TestAdmitted(t *testing.T) {
 	for i := range uint64(4) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) {
 			const n, total, burst = 5, 500, 100
-			l := newLoad(t, first+i, n, total, 10*time.Second, burst, nil, false)
+			l := newLoad(t, first+i, n, total, burst, nil, false)
 			l.loss, l.late, l.repeat = 0.05, 0.05, 0.05
 			random := rand.New(rand.NewPCG(first+i, 1))
 			for range 25 {

@@ -47,7 +47,7 @@ func TestSimulations(t *testing.T) {
 		n = 300
 	}
 	for _, w := range ways {
-		l := newLoad(t, 3, 3, 300, 10*time.Second, 15, w.divide, w.static)
+		l := newLoad(t, 3, 3, 300, 15, w.divide, w.static)
 		var series plot.Series
 		line := func(s *plot.Series) {
 			s.Name, s.Class, s.Color = w.name, w.class, w.color
@@ -65,7 +65,7 @@ func TestSimulations(t *testing.T) {
 			t.Logf("  %s: %.1f %% from the third second on", name, mean(series.Y[30*k+6:30*k+30]))
 		}
 
-		l = newLoad(t, 4, 3, 3000, 10*time.Second, 300, w.divide, w.static)
+		l = newLoad(t, 4, 3, 3000, 300, w.divide, w.static)
 		series = plot.Series{}
 		line(&series)
 		for _, rates := range [][3]float64{{420, 120, 60}, {60, 420, 120}, {200, 200, 200}} {
@@ -85,7 +85,7 @@ func TestSimulations(t *testing.T) {
 		t.Logf("%s, difference of chances: %.0f %% in all, %.0f %% from the third second after each change on", w.name, mean(series.Y),
 			(mean(series.Y[6:40])+mean(series.Y[46:80])+mean(series.Y[86:]))/3)
 
-		l = newLoad(t, 5, n, 30_000, 10*time.Second, 1500, w.divide, w.static)
+		l = newLoad(t, 5, n, int64(100*n), float64(5*n), w.divide, w.static)
 		l.loss = 0.001
 		series = plot.Series{}
 		line(&series)
@@ -94,17 +94,17 @@ func TestSimulations(t *testing.T) {
 			var streams []stream
 			for i := range n {
 				if k == 2 || i/(n/10) == 4*k {
-					streams = append(streams, stream{i, 1, 60_000 / float64(n)})
+					streams = append(streams, stream{i, 1, 200})
 				}
 			}
 			if k == 2 {
 				for i := range streams {
-					streams[i].rate = 6_000 / float64(n)
+					streams[i].rate = 20
 				}
 			}
 			_, admitted := l.offer(15*time.Second, step, streams...)
 			for _, each := range admitted {
-				add(&series, step, 100*total([][]float64{each})/step.Seconds()/3000)
+				add(&series, step, 100*total([][]float64{each})/step.Seconds()/float64(10*n))
 			}
 		}
 		many.Series = append(many.Series, smooth(series, 3))
@@ -129,7 +129,7 @@ func TestSimulations(t *testing.T) {
 // a flow gets.
 func TestFlows(t *testing.T) {
 	for _, w := range ways {
-		l := newLoad(t, 6, 3, 300, 10*time.Second, 15, w.divide, w.static)
+		l := newLoad(t, 6, 3, 300, 15, w.divide, w.static)
 		streams := []stream{{0, 100, 40}}
 		for client := range uint64(10) {
 			streams = append(streams, stream{1, 1 + client, 2})
