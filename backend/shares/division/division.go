@@ -48,8 +48,8 @@ type Quota struct {
 
 	// Demand returns what this process was recently asked for, refused requests
 	// included, and its keys with the highest demand, at most so many: see
-	// [Sampler.Demand]. It is called for each collection, and must not call the
-	// Member. If nil, this process has none.
+	// [Sampler.Demand]; a window of two refreshes is right. It is called for each
+	// collection, and must not call the Member. If nil, this process has none.
 	Demand func(now time.Time, keys int) Demand
 }
 

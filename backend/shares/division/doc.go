@@ -43,7 +43,7 @@
 //     old and processes with the new one run, each of the two is divided by itself.
 //
 // A member that starts holds nothing, because others may use what its predecessor held,
-// until its first division. With all members present, that is some milliseconds.
+// until its first division. With all members present, that is within a refresh.
 //
 // # What is lost for a while
 //
