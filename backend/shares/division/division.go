@@ -113,7 +113,9 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have divisions of their own, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none.
+	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 60 bytes
+	// for each member, of each quota and of twice as many keys: with hundreds of
+	// members and many quotas, Keys must be lower.
 	Keys int
 
 	// Divide divides. If nil, Proportional.
