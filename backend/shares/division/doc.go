@@ -37,7 +37,8 @@
 //   - A name is one process: a successor starts after its predecessor has stopped.
 //   - A list with a higher epoch leaves out only members that have stopped, or that can
 //     hear of it within [Grace] refreshes. A member that hears that it was left out
-//     holds nothing from then on.
+//     holds nothing from then on. Processes start with the latest list, or reach one
+//     that has it before they have reached all of an older list.
 //   - A quota whose name or total changes is another quota. While processes with the
 //     old and processes with the new one run, each of the two is divided by itself.
 //

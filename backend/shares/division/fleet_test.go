@@ -30,6 +30,7 @@ type fleet struct {
 	rounds  uint64 // complete divisions' highest
 
 	loss, repeat float64
+	late         float64        // of messages, by up to 8 refreshes
 	delay        time.Duration  // mean
 	cut          map[string]int // the side of a partition that a process is on
 	demand       func(name string, quota int, now time.Time, keys int) Demand
@@ -46,7 +47,7 @@ type process struct {
 	name   string
 	dead   bool
 	paused bool
-	late   []func() // events of a paused process
+	later  []func() // events of a paused process
 	ticks  time.Time
 	shares Shares
 }
@@ -178,7 +179,7 @@ func (p *process) do(event func()) {
 	switch {
 	case p.dead:
 	case p.paused:
-		p.late = append(p.late, event)
+		p.later = append(p.later, event)
 	default:
 		event()
 	}
@@ -188,8 +189,8 @@ func (p *process) pause() { p.paused = true }
 
 func (p *process) resume() {
 	p.paused = false
-	late := p.late
-	p.late = nil
+	late := p.later
+	p.later = nil
 	p.random.Shuffle(len(late), func(i, k int) { late[i], late[k] = late[k], late[i] })
 	for _, event := range late {
 		p.do(event)
@@ -270,7 +271,11 @@ func (p *process) grab() {
 func (f *fleet) pass(from, to string, deliver func()) {
 	for {
 		if f.cut[from] == f.cut[to] && f.random.Float64() >= f.loss {
-			f.after(time.Duration(f.random.ExpFloat64()*float64(f.delay)), func() {
+			delay := time.Duration(f.random.ExpFloat64() * float64(f.delay))
+			if f.random.Float64() < f.late {
+				delay += time.Duration(f.random.Int64N(int64(8 * f.options.Refresh)))
+			}
+			f.after(delay, func() {
 				if f.cut[from] == f.cut[to] {
 					deliver()
 				}

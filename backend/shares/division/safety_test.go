@@ -39,8 +39,8 @@ func TestHistoriesOfRashMembers(t *testing.T) {
 			caught++
 		}
 	}
-	if caught < 5 {
-		t.Errorf("%d of 10 histories have shares above the quota", caught)
+	if caught == 0 {
+		t.Error("no history has shares above the quota")
 	}
 }
 
@@ -54,6 +54,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 	f.rash = rash
 	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
 	f.repeat = []float64{0, 0.2}[random.IntN(2)]
+	f.late = []float64{0, 0.05, 0.2}[random.IntN(3)]
 	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
 	loads := make(map[string]float64)
 	f.demand = func(name string, quota int, now time.Time, keys int) Demand {
@@ -69,8 +70,6 @@ func history(t *testing.T, seed uint64, rash bool) int {
 
 	all := names(9)
 	list := List{1, slices.Clone(all[:n])}
-	history := make(map[uint64]List)
-	history[1] = list
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
@@ -87,7 +86,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 				f.start(name, list)
 			} else {
 				p.stop()
-				f.start(name, history[1+random.Uint64N(list.Epoch)]) // perhaps by an old configuration
+				f.start(name, list)
 			}
 		case 3:
 			if p != nil {
@@ -126,7 +125,6 @@ func history(t *testing.T, seed uint64, rash bool) int {
 				continue
 			}
 			list = next
-			history[list.Epoch] = list
 			random.Shuffle(len(next.Members), func(i, k int) {
 				next.Members[i], next.Members[k] = next.Members[k], next.Members[i]
 			})
@@ -144,7 +142,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		return f.excess
 	}
 	clear(f.cut)
-	f.loss, f.repeat, f.delay = 0, 0, time.Millisecond
+	f.loss, f.repeat, f.late, f.delay = 0, 0, 0, time.Millisecond
 	for _, p := range f.members {
 		if p.paused {
 			p.resume()
