@@ -73,7 +73,7 @@ func TestSharesMove(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const members = 3
-	for range 40 {
+	for range 12 {
 		quota, window, burst := 3+random.Int64N(500), 1+random.Int64N(20_000), 3+random.Int64N(500)
 		g := newGroup(t, tokens("core", quota, time.Duration(window)*time.Millisecond, burst), members, Options{})
 		split := func() (parts [members]int64) {
