@@ -196,8 +196,8 @@ func TestHTTPStrangers(t *testing.T) {
 	refused("with a longer body")
 	tap.request = func(_ *http.Request, body []byte) []byte { return body[1:] }
 	refused("with a shorter body")
-	tap.request = func(r *http.Request, body []byte) []byte {
-		body = []byte("other")
+	tap.request = func(r *http.Request, _ []byte) []byte {
+		body := []byte("other")
 		r.Header.Set(bodyHeader, hashOf(body))
 		return body
 	}
