@@ -42,7 +42,7 @@ type Quota struct {
 	Total int64
 
 	// Min is the units that each member has at least when all take part in a
-	// division. If zero, a tenth of the even share, but at least 1 if the quota has
+	// division. If zero, a twentieth of the even share, but at least 1 if the quota has
 	// as many units as there are members. If there are too few, it is lower.
 	Min int64
 

@@ -53,6 +53,17 @@
 // divide what the running ones hold; if all start, they have nothing until it is back or
 // left out. [Status] shows the units that no member holds.
 //
+// A round waits for members that do not answer: up to a second for a call, once in four
+// refreshes for each, and three refreshes for a division that one of its members has not
+// taken in. If the member that starts the rounds is gone, another one starts them after
+// three to five refreshes. A round must be shorter than a refresh: with hundreds of
+// members, the collection takes hundreds of messages, one after the other.
+//
+// # Weights
+//
+// [Proportional] is the default. docs/consistency.md compares it with
+// [FlowProportional] and with even shares.
+//
 // # Keys
 //
 // A quota is per key, as limits are. The share of a member is its part of every key's

@@ -110,10 +110,10 @@ func TestMembers(t *testing.T) {
 		}
 	}
 	units := func(name string) int64 { return all[name].shares().Quotas[0].Units }
-	until("a has nearly all", func() bool { return units("a") == 280 && units("b") == 10 && units("c") == 10 })
+	until("a has nearly all", func() bool { return units("a") == 290 && units("b") == 5 && units("c") == 5 })
 
 	s := net.members["b"].Status()
-	if s.Self != "b" || s.Epoch != 1 || !s.Valid || s.Round == 0 || s.Quotas[0].Units != 10 || s.Quotas[0].Unused != 0 {
+	if s.Self != "b" || s.Epoch != 1 || !s.Valid || s.Round == 0 || s.Quotas[0].Units != 5 || s.Quotas[0].Unused != 0 {
 		t.Errorf("Status = %+v", s)
 	}
 
@@ -126,12 +126,12 @@ func TestMembers(t *testing.T) {
 	}
 	until("c is silent", func() bool {
 		s := net.members["a"].Status()
-		return s.Quotas[0].Shares[2] == -1 && s.Complete && s.Quotas[0].Unused == 10
+		return s.Quotas[0].Shares[2] == -1 && s.Complete && s.Quotas[0].Unused == 5
 	})
 	if err := net.members["b"].SetList(division.List{Epoch: 2, Members: []string{"b", "a"}}); err != nil {
 		t.Fatal(err)
 	}
-	until("a and b have all", func() bool { return units("a")+units("b") == 300 && units("a") == 285 })
+	until("a and b have all", func() bool { return units("a")+units("b") == 300 && units("a") == 293 })
 	if s := net.members["a"].Status(); s.Epoch != 2 {
 		t.Errorf("a has the list %d; b was given 2", s.Epoch)
 	}
