@@ -491,7 +491,7 @@ func (c *core) shrink() {
 		old := *h
 		keys := make(map[uint64]int64, len(old.keys))
 		share := func(key uint64) int64 {
-			if v := c.div.of(vectorID{id, key}); v != nil {
+			if v := c.div.of(vectorID{id, key}); v != nil && v.total == c.quotas[i].Total {
 				return v.shares[place]
 			}
 			return 0 // no member of the collection knows the quota
@@ -517,7 +517,7 @@ func (c *core) grow() {
 		h := holding{keys: make(map[uint64]int64)}
 		for _, v := range c.div.vectors {
 			switch {
-			case v.id.quota != c.ids[i] || v.ends:
+			case v.id.quota != c.ids[i] || v.total != c.quotas[i].Total || v.ends:
 			case v.id.key == 0:
 				h.units = v.shares[place]
 			default:

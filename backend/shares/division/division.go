@@ -48,8 +48,8 @@ type Quota struct {
 
 	// Demand returns what this process was recently asked for, refused requests
 	// included, and its keys with the highest demand, at most so many: see
-	// [Sampler.Demand]. It is called for each collection, and must not call the
-	// Member. If nil, this process has none.
+	// [Sampler.Demand]; a window of two refreshes is right. It is called for each
+	// collection, and must not call the Member. If nil, this process has none.
 	Demand func(now time.Time, keys int) Demand
 }
 
@@ -113,7 +113,9 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have divisions of their own, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none.
+	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 60 bytes
+	// for each member, of each quota and of twice as many keys: with hundreds of
+	// members and many quotas, Keys must be lower.
 	Keys int
 
 	// Divide divides. If nil, Proportional.

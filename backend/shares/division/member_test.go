@@ -3,6 +3,7 @@ package division_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,14 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// many returns the names of n members.
+func many(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("m", i))
+	}
+	return names
+}
+
 func TestNewRefuses(t *testing.T) {
 	list := division.List{Epoch: 1, Members: []string{"a", "b"}}
 	quotas := []division.Quota{{Name: "core", Total: 10}}
@@ -159,6 +168,7 @@ func TestNewRefuses(t *testing.T) {
 		"quotas[0].Min is 6":           {"a", list, []division.Quota{{Name: "core", Total: 10, Min: 6}}, division.Options{}},
 		`quotas[1] is "core" with a T`: {"a", list, append(quotas, quotas[0]), division.Options{}},
 		"Refresh is 1ms":               {"a", list, quotas, division.Options{Refresh: time.Millisecond}},
+		"Keys of 64 need messages":     {"a", division.List{Epoch: 1, Members: many(600)}, []division.Quota{{Name: "core", Total: 1000}}, division.Options{Keys: 64}},
 		"Keys is 65":                   {"a", list, quotas, division.Options{Keys: 65}},
 	} {
 		_, err := division.New(c.self, c.list, c.quotas, &network{}, func(division.Shares) {}, &c.o)

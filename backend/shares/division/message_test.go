@@ -48,6 +48,9 @@ func FuzzReceive(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := decode(b, List{}, nil); err != nil {
+			return
+		}
 		fleet := newFleet(t, 2, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
 		list := List{1, names(3)}
 		for _, name := range list.Members {
