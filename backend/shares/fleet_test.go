@@ -196,7 +196,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// Shares of long ago are not kept for keys that nobody asks for.
+// Shares of long ago are not kept for keys that are no longer asked for.
 func TestOldSharesAreForgotten(t *testing.T) {
 	g := newGroup(t, tokens("hour", 10, time.Hour, 0), 1, Options{})
 	g.divide([]division.Share{{Units: 10}})

@@ -397,7 +397,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// With certificates on both sides, a sender is who its certificate says.
+// With certificates on both sides, a sender's address is in its certificate.
 func TestTLS(t *testing.T) {
 	ca := newAuthority(t)
 	local := ca.config(t, "127.0.0.1")
