@@ -13,10 +13,11 @@ import (
 
 // Bounds of a sync.
 const (
-	perCall    = 1000 // counters in one call
-	maxLimits  = 1 << 16
-	minTimeout = 100 * time.Millisecond
-	staleAfter = 10 // syncs after which a lost batch is replaced by the state
+	perCall     = 1000 // counters in one call: a root does nothing else for a millisecond or two
+	maxLimits   = 1 << 16
+	perCallTime = 20 * time.Millisecond // that a call may add to a sync, on a root that is busy
+	minTimeout  = 100 * time.Millisecond
+	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
 // root is a root, as its goroutine knows it.
@@ -199,7 +200,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		if w.call == nil || len(w.call.about) == perCall {
+		if w.call == nil || len(w.call.about) == w.b.perCall {
 			w.begin()
 		}
 		units, x := float64(count.pending(w.r.index)), count.total
