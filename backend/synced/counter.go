@@ -208,15 +208,17 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	busy = !v.known || b-v.b != float64(part-v.acked)
 	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
 		rate := max(b-v.b-float64(part-v.acked), 0) / float64(now-v.at)
+		// Others send once a sync: what came in less time says less.
+		weight := min(float64(now-v.at)/float64(l.recent/2), 0.5)
 		// In a window that is nearly full, a lower rate is one of refusals: the others
 		// would still use what is left.
 		if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
-			if c.rate = (c.rate + rate) / 2; rate == 0 && c.rate*float64(l.recent) < 1 {
+			if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
 				c.rate = 0 // the rest of what they did a while ago
 			}
 		}
-		c.usual += (rate - c.usual) / memory
-		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) / memory
+		c.usual += (rate - c.usual) * 2 * weight / memory
+		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) * 2 * weight / memory
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 
