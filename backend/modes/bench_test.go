@@ -37,7 +37,10 @@ func BenchmarkTake(b *testing.B) {
 		if err := table.Set(policy, mode); err != nil {
 			b.Fatal(err)
 		}
-		alone := map[modes.Mode]throttler.Backend{modes.Leased: store, modes.Synced: soft}[mode]
+		alone := throttler.Backend(store)
+		if mode == modes.Synced {
+			alone = soft
+		}
 		for name, backend := range map[string]throttler.Backend{"alone": alone, "modes": modes.New(store, soft, table)} {
 			b.Run(mode.String()+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
