@@ -25,10 +25,11 @@ func AppendLimit(b []byte, l *quota.Limit) []byte {
 // A Moment is when a state was stored that a script replies.
 type Moment int
 
+// The moments.
 const (
 	Uncharged    Moment = iota // nothing was charged
 	AfterCharge                // with what was charged
-	BeforeCharge               // without it
+	BeforeCharge               // without what is charged
 )
 
 // ReadStored writes a result for each of limits to results, read from the stored

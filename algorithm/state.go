@@ -135,6 +135,17 @@ func (s *State) ResetAt(now int64) int64 {
 	return at
 }
 
+// LongestWindow returns the longest window that s counts in, in ms, and whether it has a
+// bucket: only in a bucket may a charge count for longer than two windows.
+func (s *State) LongestWindow() (ms int64, inBucket bool) {
+	for i := range s.records {
+		ms = max(ms, s.records[i].window)
+		_, isBucket := s.records[i].kind.counter().(bucket)
+		inBucket = inBucket || isBucket
+	}
+	return ms, inBucket
+}
+
 // own returns l's own record, nil if there is none. A record is a limit's own by
 // algorithm and window.
 func (s *State) own(l limit) *record {

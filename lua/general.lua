@@ -3,7 +3,7 @@
 -- it: to make all of theirs is a good part of a call's cost.
 --
 -- Uses NUMBERS of fast.lua; states of arranged.lua; split_claim of state.lua;
--- read_front, store of stored.lua; read_decision, decide, reply, numbers, numbered of
+-- read_front, life_of, store of stored.lua; read_decision, decide, reply, numbers, numbered of
 -- decide.lua.
 --
 -- Returns a function that makes a decision whose first charge has KEYS[first_key],
@@ -13,7 +13,7 @@
 -- the caller's now, so that no two clocks are compared.
 local function put(c, records, reset_at, d)
   if c.state and reset_at <= c.reset_at then return store(c, c.claim, records, nil) end
-  local life = reset_at - d.now + d.margin
+  local life = life_of(c, records, reset_at, d) + d.margin
   if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
   store(c, c.claim, records, max(life, 1))
 end

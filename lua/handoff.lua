@@ -16,8 +16,8 @@
 --          missing, else 2, version, backend for which it left.
 --
 -- handoff_fast.lua comes before it. Uses read_decision, decide, reply, numbers of
--- decide.lua; parse, latest_reset_at, split_claim of state.lua; read_front, store of
--- stored.lua; server_clock, read_present, write_claim, unknown_kind of claim.lua.
+-- decide.lua; parse, latest_reset_at, split_claim of state.lua; read_front, life_of, store
+-- of stored.lua; server_clock, read_present, write_claim, unknown_kind of claim.lua.
 
 local function read_placement(packed, charges)
   local p, place = {}
@@ -79,7 +79,7 @@ end
 
 -- As in plain.lua; and the key outlives the claim.
 local function put(c, records, reset_at, d)
-  local claim, life = '', reset_at - d.now
+  local claim, life = '', life_of(c, records, reset_at, d)
   if c.claim then
     claim = write_claim(c.claim)
     life = max(life, c.claim.expires_at - server_clock())

@@ -1,7 +1,10 @@
 -- numbers.lua: exact arithmetic in doubles, as algorithm/exact.go has it. Nothing
 -- above 2^53 is ever computed.
 --
--- Provides add_count, add_instant, mul_div, ceil_level.
+-- Provides MAX_LOG_COST, add_count, add_instant, mul_div, ceil_level.
+
+-- The largest cost of a log's entry; what would exceed it stays there.
+local MAX_LOG_COST = 4294967295
 
 local function add_count(a, b)
   if b > MAX_COUNT - a then return MAX_COUNT end

@@ -28,10 +28,10 @@ local MAX_INSTANT = 253402300799000
 -- below it are exact in a double.
 local MAX_COUNT = 9007199254740992
 
--- An entry of a log: instant, cost; the largest cost, where what would exceed it
--- stays; and the most entries of a state's logs, all in all, that are kept in rows.
--- With some records, they are what is read of a key that may have more.
-local ENTRY, ENTRY_BYTES, MAX_LOG_COST, MAX_IN_ROWS = '>I6I4', 10, 4294967295, 200
+-- An entry of a log: instant, cost. The most entries, of all logs of a state, that are
+-- kept in rows; and what is read of a key that may have more, which holds as many and
+-- some records.
+local ENTRY, ENTRY_BYTES, MAX_IN_ROWS = '>I6I4', 10, 200
 local FRONT_BYTES, FRONT_END = 2560, '2559'
 
 -- The first byte of a claim in front of a state, of a count that is here or has

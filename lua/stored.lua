@@ -1,6 +1,6 @@
 -- stored.lua: what a key keeps, read and stored without its rings where it has them.
 --
--- Provides read_front, store. Uses window_code, digits_of of digits.lua; split_claim,
+-- Provides read_front, life_of, store. Uses window_code, digits_of of digits.lua; split_claim,
 -- RINGS, RINGS_FORM of state.lua; encode, encode_rows, sizes_of_logs of records.lua.
 
 -- What is stored under a key, but for its rings, and whether it has rings; false if
@@ -41,6 +41,23 @@ local function encode_behind(claim, records)
     if digits then return digits end
   end
   return claim .. encode(records)
+end
+
+-- For how many ms records count: until reset_at, by the caller's clock. A process whose
+-- clock is far ahead may have written the state, and then that is years: but nothing
+-- counts longer than twice its window, or in a bucket than it did, by the key's expiry,
+-- and what it is charged now.
+local function life_of(c, records, reset_at, d)
+  local life, most, in_bucket = reset_at - d.now, 0, false
+  if not c.state then return life end
+  for i = 1, #records do
+    most = max(most, 2 * records[i].window)
+    in_bucket = in_bucket or records[i].fraction
+  end
+  if life > most and in_bucket then
+    most = max(most, redis.call('PTTL', c.key) - d.margin + reset_at - c.reset_at)
+  end
+  return min(life, most)
 end
 
 -- Stores c's records behind a claim, '' if there is none; life is how many ms the key is

@@ -29,8 +29,7 @@ local function charge_log(entries, sum, log, window, capacity, cost, now)
       entries, log = entries - 1, string.sub(log, 1, #log - ENTRY_BYTES)
     end
   end
-  if cost > capacity - sum then return false end
-  if amount + cost > MAX_LOG_COST then return nil end
+  if cost > capacity - sum then return false end -- else an entry holds it: capacities of logs are small
   return entries + 1, sum + cost, log .. pack(ENTRY, last, amount + cost), before, last + window
 end
 
@@ -97,20 +96,22 @@ local function charge_limits(state, packed, place, limits, cost, now)
       if rest > 0 then used = used + 1 end
       -- What is in the previous window alone ends before the charge does.
       if current > 0 and reset_at > before then before = reset_at end
+      if start > now then reset_at = now + 2 * window end -- see life_of
       if cost > capacity - used then return false end
       record = pack(SLIDING, shape, start, current + cost, previous)
 
     elseif kind == SLIDING_LOG then
-      local entries, sum, log, reset_before = 0, 0, '', nil
+      local entries, sum, log = 0, 0, ''
       if state then
         left = left - LOG_BYTES
         if left < 0 then return nil end
-        local stored, place
-        stored, entries, sum, place = unpack(LOG, state, from)
-        left, from = left - entries * ENTRY_BYTES, place + entries * ENTRY_BYTES
+        local stored, first
+        stored, entries, sum, first = unpack(LOG, state, from)
+        left, from = left - entries * ENTRY_BYTES, first + entries * ENTRY_BYTES
         if stored ~= shape or left < 0 then return nil end
-        log = string.sub(state, place, from - 1)
+        log = string.sub(state, first, from - 1)
       end
+      local reset_before
       entries, sum, log, reset_before, reset_at = charge_log(entries, sum, log, window, capacity, cost, now)
       if not entries then return entries end
       entries_in_all = entries_in_all + entries

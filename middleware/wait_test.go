@@ -27,13 +27,13 @@ var queue = policy("queue", throttler.Limit{Quota: 1, Window: 10 * time.Second, 
 
 // queued returns a server behind queue, in which one request has started: the next
 // waits for ten seconds of the clock.
-func queued(t *testing.T, http2 bool, handler http.HandlerFunc, options *middleware.Options, configure func(*http.Server)) (*server, *throttler.Throttler, *clock.Manual) {
+func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options, configure func(*http.Server)) (*server, *throttler.Throttler, *clock.Manual) {
 	t.Helper()
 	th, c := newThrottler()
 	if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, http2, limit(th, queue, options)(handler), configure), th, c
+	return start(t, false, limit(th, queue, options)(handler), configure), th, c
 }
 
 // response is what a request in the background got.
@@ -63,7 +63,7 @@ func (s *server) request(t *testing.T, method string, body io.Reader) *http.Requ
 }
 
 func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
-	s, th, c := queued(t, false, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") },
+	s, th, c := queued(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") },
 		&middleware.Options{RateLimitFields: true}, nil)
 	answer := s.send(s.request(t, "GET", nil))
 	c.BlockUntil(1)
@@ -171,7 +171,7 @@ func TestAContextThatEndsDuringAWaitIs503(t *testing.T) {
 }
 
 func TestShutdownWakesWaiters(t *testing.T) {
-	s, th, c := queued(t, false, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil, nil)
+	s, th, c := queued(t, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil, nil)
 	const waiters = 20
 	var all sync.WaitGroup
 	for i := range waiters {
@@ -227,7 +227,7 @@ func TestAWaiterThatLeavesIsNoticed(t *testing.T) {
 
 // What was read ahead is handed on, to the last byte.
 func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
-	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
+	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
 		fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
@@ -252,7 +252,7 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 
 // A body that comes slowly goes on to the handler when the wait is over.
 func TestABodyThatIsStillComing(t *testing.T) {
-	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
+	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %v", body, err)
 	}, nil, nil)
@@ -299,7 +299,7 @@ func TestAnAnswerWithoutReadingTheBodyLeavesAtOnce(t *testing.T) {
 }
 
 func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
-	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
+	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
 			t.Error(err)
 		}
@@ -323,7 +323,7 @@ func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
 }
 
 func TestAClientThatExpects100IsAskedByTheHandlerOnly(t *testing.T) {
-	s, _, c := queued(t, false, func(w http.ResponseWriter, r *http.Request) {
+	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Unwanted") != "" {
 			w.WriteHeader(417)
 			return

@@ -17,7 +17,8 @@ func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charg
 	if op == observe.OpPeek {
 		return unobserved.Peek(ctx, charges...)
 	}
-	return unobserved.Take(ctx, charges...)
+	err = unobserved.take(ctx, charges, &d) // Take adds the receipt
+	return d, err
 }
 
 // observe reports a decision about charges to the observer, if there is one.

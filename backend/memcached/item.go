@@ -84,7 +84,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	switch form {
 	case plainForm:
 	case spreadForm:
-		it.epoch, it.until = r.uint64(), r.uint48()
+		it.epoch, it.until = r.uint64(), min(r.uint48(), it.latest())
 		r.failed = r.failed || it.epoch == 0
 	default:
 		return nil, errForeign
@@ -95,7 +95,7 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 		if form == spreadForm {
 			c.writeID = r.uint64()
 		}
-		c.expiry, c.raw = r.uint48(), r.field()
+		c.expiry, c.raw = min(r.uint48(), it.latest()), r.field()
 		if c.expiry > it.now {
 			all = append(all, c)
 		}
@@ -111,6 +111,10 @@ func newItem(key string, value []byte, margin int64, spillAt int) (*item, error)
 	it.wasBytes = it.bytes
 	return it, nil
 }
+
+// latest returns the latest expiry that a count may have. A host whose clock is years
+// ahead writes later ones, by which an item would stay until it is evicted.
+func (it *item) latest() int64 { return it.now + 2*quota.MaxWindow.Milliseconds() + it.margin }
 
 // writeIDOf returns the write ID of a partition's item that is stored as value.
 func writeIDOf(value []byte) uint64 {
@@ -230,6 +234,7 @@ func (it *item) find(n name) (*count, error) {
 	if c == nil || err != nil {
 		return nil, err
 	}
+	c.expiry = min(c.expiry, it.latest())
 	it.counts = append(it.counts, c)
 	return c, c.parse()
 }

@@ -212,7 +212,7 @@ func TestSettlementsAcrossChanges(t *testing.T) {
 func TestBucketsAreFilled(t *testing.T) {
 	for _, sequence := range [][]modes.Mode{{modes.Exact, modes.Synced}, {modes.Synced, modes.Exact}} {
 		for _, policy := range []*throttler.Policy{bucket, several} {
-			t.Run(fmt.Sprint(policy.Name, sequence), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%v", policy.Name, sequence), func(t *testing.T) {
 				f := newFleet(t)
 				p := f.start()
 				f.set(p, policy, sequence[0])

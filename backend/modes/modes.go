@@ -116,6 +116,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 		return b.store.Peek(ctx, r)
 	case inSoft:
 		return b.soft.Peek(ctx, r)
+	case inBoth:
 	}
 	ofSoft, ofStore := p.split(&r)
 	soft, err := b.soft.Peek(ctx, ofSoft)
@@ -149,6 +150,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 		d, err := b.soft.Settle(ctx, st)
 		mark(&d, inSoft)
 		return d, err
+	case inBoth:
 	}
 	soft, err := b.soft.Settle(ctx, charged.settlement(&st, p, member.hasSoft))
 	if err != nil {

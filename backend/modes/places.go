@@ -119,11 +119,12 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 			if m.hasStore() {
 				result = store.Results()[firstStore+k]
 			}
-			switch {
-			case m == inSoft:
+			switch m {
+			case inSoft:
 				result = soft.Results()[firstSoft+k]
-			case m == inBoth:
+			case inBoth:
 				result = stricter(result, &soft.Results()[firstSoft+k])
+			case inStore:
 			}
 			result.Mark.Member = uint8(m)
 			results[first+k] = result

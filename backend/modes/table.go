@@ -15,6 +15,7 @@ import (
 // Mode is where a policy's decisions are made.
 type Mode uint8
 
+// The modes. Exact is the zero value.
 const (
 	Exact  Mode = iota // by the store, each
 	Leased             // in this process, from units leased of the store

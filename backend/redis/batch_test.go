@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -22,9 +23,13 @@ func packedTake(now int64, limits ...throttler.Limit) []byte {
 func packedTakes(now int64, charges ...[]throttler.Limit) []byte {
 	b := algorithm.AppendUint([]byte{1}, 6, now)
 	b = append(algorithm.AppendUint(b, 4, 5000), 0, byte(len(charges)))
+	op := len(b) - 2
 	for _, limits := range charges {
 		b = append(algorithm.AppendUint(b, 7, 1), byte(len(limits)))
 		for i := range limits {
+			if limits[i].Algorithm == throttler.SlidingLog {
+				b[op] = 2
+			}
 			b = algorithm.AppendLimit(b, &limits[i])
 		}
 	}
@@ -85,22 +90,23 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 
 // BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
 // make so many: about a lone fixed window, and about two policies of three mixed
-// limits; and, for the latter, how many times a lone window's that is.
+// limits, without a sliding log and with one; and, for these, how many times a lone window's that is.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
 	script := redis.NewScript(lua.Decide)
-	const quota = 1 << 40
-	lone := []throttler.Limit{{Quota: quota, Window: time.Hour}}
+	const units = 1 << 40
+	lone := []throttler.Limit{{Quota: units, Window: time.Hour}}
 	reads := []throttler.Limit{
-		{Quota: quota, Window: time.Hour},
-		{Quota: quota, Window: time.Minute, Algorithm: throttler.SlidingWindow},
-		{Quota: quota, Window: time.Second, Algorithm: throttler.TokenBucket},
+		{Quota: units, Window: time.Hour},
+		{Quota: units, Window: time.Minute, Algorithm: throttler.SlidingWindow},
+		{Quota: units, Window: time.Second, Algorithm: throttler.TokenBucket},
 	}
 	writes := []throttler.Limit{
-		{Quota: quota, Window: 24 * time.Hour, Aligned: true},
-		{Quota: quota, Window: time.Hour, Algorithm: throttler.SlidingWindow},
-		{Quota: quota, Window: time.Minute, Algorithm: throttler.LeakyBucket},
+		{Quota: units, Window: 24 * time.Hour, Aligned: true},
+		{Quota: units, Window: time.Hour, Algorithm: throttler.SlidingWindow},
+		{Quota: units, Window: time.Minute, Algorithm: throttler.LeakyBucket},
 	}
+	logs := []throttler.Limit{{Quota: quota.MaxLogQuota, Window: time.Minute, Algorithm: throttler.SlidingLog}, writes[1], writes[2]}
 	full := append([]throttler.Limit{{Quota: 1, Window: time.Hour}}, reads[1:]...)
 	for _, n := range []int{1, 2, 4, 16} {
 		cost := func(name string, charges ...[]throttler.Limit) float64 {
@@ -126,6 +132,7 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 		}{
 			{"lone", [][]throttler.Limit{lone}},
 			{"six", [][]throttler.Limit{reads, writes}},
+			{"six-with-log", [][]throttler.Limit{reads, logs}},
 			{"six-refused", [][]throttler.Limit{full, writes}},
 		} {
 			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {

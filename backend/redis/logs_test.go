@@ -92,6 +92,37 @@ func compareDecisions(t *testing.T, step int, got, want driver.Decision) {
 	}
 }
 
+// A short log is charged in one pass, where its key's expiry moves as its reset time
+// does, and only then: renewed by a process whose clock has stopped, it would keep the
+// log forever.
+func TestExpiryOfShortLogs(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(1000), log(1000, 2*time.Hour))
+	key := b.backend.Locate(p.Charge("alice")).Key
+	life := func() time.Duration {
+		if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		return b.client.PTTL(t.Context(), key).Val()
+	}
+	if got := life(); got < 119*time.Minute {
+		t.Errorf("a charge that counts for two hours is in a key that lives for %v", got)
+	}
+	b.client.PExpire(t.Context(), key, time.Minute)
+	if got := life(); got > time.Minute {
+		t.Errorf("a charge in the same ms has made the key live for %v", got)
+	}
+	b.clock.Advance(time.Millisecond)
+	if got := life(); got < 119*time.Minute {
+		t.Errorf("a charge a ms later is in a key that lives for %v", got)
+	}
+	b.clock.Advance(-time.Hour)
+	b.client.PExpire(t.Context(), key, time.Minute)
+	if got := life(); got > time.Minute {
+		t.Errorf("a charge of a clock that stepped back has made the key live for %v", got)
+	}
+}
+
 // What a take asks of the server does not grow with the log: neither GET nor SET moves
 // the whole of it, but when its ring is full.
 func TestTakesOfLongLogsAreFlat(t *testing.T) {

@@ -75,7 +75,7 @@ func TestSharesMove(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	const members = 3
-	for range 40 {
+	for range 12 {
 		quota, window, burst := 3+random.Int64N(500), 1+random.Int64N(20_000), 3+random.Int64N(500)
 		g := newGroup(t, tokens("core", quota, time.Duration(window)*time.Millisecond, burst), members, Options{})
 		split := func() (parts [members]int64) {
@@ -95,7 +95,7 @@ func TestSharesMove(t *testing.T) {
 			even[i].Units = quota / members
 		}
 		g.divide(even) // all start together, with full buckets
-		for range 1500 {
+		for step := range 1500 {
 			g.clock.Advance(time.Duration(random.Int64N(max(window/30, 2))) * time.Millisecond)
 			switch random.IntN(20) {
 			case 0:
@@ -103,8 +103,8 @@ func TestSharesMove(t *testing.T) {
 				for i, units := range split() {
 					next[i] = division.Share{Units: units, Keys: make(map[uint64]int64)}
 				}
-				for range random.IntN(4) {
-					key := hashed(fmt.Sprint("key-", random.IntN(6)))
+				for range random.IntN(6) { // some of them not known yet
+					key := hashed(fmt.Sprint("key-", random.IntN(4+step/50)))
 					for i, units := range split() {
 						next[i].Keys[key] = units
 					}
@@ -113,8 +113,10 @@ func TestSharesMove(t *testing.T) {
 			case 1:
 				g.backends[random.IntN(members)].sweep()
 			}
-			key, cost := fmt.Sprint("key-", random.IntN(6)), 1+random.Int64N(max(burst/20, 2))
-			if d := g.take(random.IntN(members), key, cost); d.Allowed {
+			// One of the keys, of which more become known, at one of the backends, for all
+			// that it has.
+			key, i, cost := fmt.Sprint("key-", random.IntN(2+step/50)), random.IntN(members), 1+random.Int64N(max(burst/20, 2))
+			for g.take(i, key, cost).Allowed {
 				if one[key] == nil {
 					one[key] = new(bucket)
 				}

@@ -121,7 +121,7 @@ func (p *policy) quotas(members int) []division.Quota {
 		all[i] = division.Quota{Name: p.Name + "/" + strconv.Itoa(i), Total: l.Quota, Demand: p.sampler.Demand}
 		// A member needs a capacity of at least 1.
 		if least := divUp(l.Quota, l.Capacity()); least > 1 {
-			all[i].Min = max(least, l.Quota/int64(10*members))
+			all[i].Min = max(least, l.Quota/int64(20*members))
 		}
 	}
 	return all

@@ -36,19 +36,31 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkKeys measures the memory of a key.
+// BenchmarkKeys measures the memory of a million keys, and the time that it takes to sweep
+// them when their windows have ended.
 func BenchmarkKeys(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
-	const keys = 200_000
+	const keys = 1_000_000
 	for range b.N {
-		f := newFleet(b, 1, 1, Options{}, policy)
+		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys}, policy)
 		before := heap()
 		for i := range keys {
 			_, _ = f.processes[0].throttler.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i)))
 		}
 		f.advance(2 * DefaultSync)
+		f.roots[0].flush() // a root is another process
 		b.ReportMetric(float64(heap()-before)/keys, "B/key")
-		runtime.KeepAlive(f)
+		if n := f.processes[0].backend.Stats().Keys; n != keys {
+			b.Fatalf("%d keys are counted, want %d", n, keys)
+		}
+		f.clock.Advance(2 * time.Hour)
+		f.processes[0].backend.syncOnce(context.Background(), f.processes[0].backend.roots[0]) // nothing is watched any more
+		start := time.Now()
+		f.processes[0].backend.sweep()
+		b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms/sweep")
+		if n := f.processes[0].backend.Stats().Keys; n != 0 {
+			b.Fatalf("%d keys are left", n)
+		}
 	}
 }
 

@@ -105,7 +105,7 @@ func (c *count) others(l *limit, now int64) float64 {
 	usual := c.usual
 	if all := c.usual + c.own; all > nearly*l.rate {
 		usual = l.rate * c.usual / all
-		if age > l.recent/2 {
+		if l.kind == bucket && age > l.recent/2 { // a window has no rate of its own while it fills
 			recent = 0 // whatever their last rate was, the quota bounds what they added since
 		}
 	}
@@ -209,15 +209,20 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	busy = !v.known || b-v.b != float64(part-v.acked)
 	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
 		rate := max(b-v.b-float64(part-v.acked), 0) / float64(now-v.at)
+		// Others send once a sync: what came in less time says less, unless a window fills.
+		weight := 0.5
+		if l.kind == bucket {
+			weight = min(float64(now-v.at)/float64(l.recent/2), weight)
+		}
 		// In a window that is nearly full, a lower rate is one of refusals: the others
 		// would still use what is left.
 		if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
-			if c.rate = (c.rate + rate) / 2; rate == 0 && c.rate*float64(l.recent) < 1 {
+			if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
 				c.rate = 0 // the rest of what they did a while ago
 			}
 		}
-		c.usual += (rate - c.usual) / memory
-		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) / memory
+		c.usual += (rate - c.usual) * 2 * weight / memory
+		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) * 2 * weight / memory
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 

@@ -67,7 +67,7 @@ func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) 
 func (s *redisServer) name() string { return s.Name }
 
 func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout+time.Duration(len(calls))*perCallTime)
 	defer cancel()
 	replies, err := s.send(ctx, calls, "evalsha", syncHash)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {

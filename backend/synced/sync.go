@@ -13,10 +13,11 @@ import (
 
 // Bounds of a sync.
 const (
-	perCall    = 1000 // counters in one call
-	maxLimits  = 1 << 16
-	minTimeout = 100 * time.Millisecond
-	staleAfter = 10 // syncs after which a lost batch is replaced by the state
+	perCall     = 1000 // counters in one call: a root does nothing else for a millisecond or two
+	maxLimits   = 1 << 16
+	perCallTime = 20 * time.Millisecond // that a call may add to a sync, on a root that is busy
+	minTimeout  = 100 * time.Millisecond
+	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
 // root is a root, as its goroutine knows it.
@@ -32,10 +33,10 @@ type root struct {
 	up atomic.Bool
 }
 
-// batch is the counters of one sync. It is sent again, the same bytes, until it is
-// answered or too old.
+// batch is the counters of one sync. Additions are sent again, the same bytes, until they
+// are answered or too old. A state is made again.
 type batch struct {
-	at    int64 // ms, when it was made
+	mode  mode
 	calls []call
 	tries int
 }
@@ -80,7 +81,7 @@ func (b *Backend) syncUntilClosed(r *root) {
 // syncOnce sends what root r does not know, and takes in what it says.
 func (b *Backend) syncOnce(ctx context.Context, r *root) {
 	now := b.clock.Now().UnixMilli()
-	if r.batch != nil && r.batch.tries >= staleAfter {
+	if r.batch != nil && (r.batch.mode == state || r.batch.tries >= staleAfter) {
 		r.batch, r.known = nil, false
 	}
 	if r.batch == nil {
@@ -89,6 +90,8 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 			r.batch = b.additions(r, add, now)
 		case r.number == 0: // what it knows is what it added
 			r.batch = b.additions(r, first, now)
+		case !r.up.Load() && !b.answers(ctx, r, now):
+			return // the state would be old when r is back
 		default:
 			r.batch = b.state(r, now)
 		}
@@ -115,6 +118,17 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 		}
 	}
 	r.known = true
+}
+
+// answers asks a root that did not answer whether it does again.
+func (b *Backend) answers(ctx context.Context, r *root, now int64) bool {
+	start, probe := time.Now(), newBatchWriter(b, r, add, now).finish()
+	_, err := r.server.call(ctx, probe.calls)
+	b.observe(r, start, len(probe.calls), err)
+	if err != nil {
+		b.stats.failed.Add(1)
+	}
+	return err == nil
 }
 
 func (b *Backend) observe(r *root, start time.Time, calls int, err error) {
@@ -188,7 +202,7 @@ type batchWriter struct {
 }
 
 func newBatchWriter(b *Backend, r *root, m mode, now int64) *batchWriter {
-	return &batchWriter{b: b, r: r, mode: m, now: now, policies: b.policies.Load(), batch: &batch{at: now}}
+	return &batchWriter{b: b, r: r, mode: m, now: now, policies: b.policies.Load(), batch: &batch{mode: m}}
 }
 
 // write adds the counts of c, whose shard is locked.
@@ -199,7 +213,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
-		if w.call == nil || len(w.call.about) == perCall {
+		if w.call == nil || len(w.call.about) == w.b.perCall {
 			w.begin()
 		}
 		units, x := float64(count.pending(w.r.index)), count.total

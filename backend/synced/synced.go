@@ -4,8 +4,9 @@
 // where it does, and backend/leased where the quota must never be exceeded.
 //
 // Once per sync interval, each process sends what it has added to the counters that it
-// was asked about, and receives their totals, in one call of each root, whatever the
-// number of counters. Roots are plain Redis servers that know nothing of each other.
+// was asked about, and receives their totals, in one round trip to each root: a call of a
+// script for each thousand counters, because a root does nothing else while it runs one.
+// Roots are plain Redis servers that know nothing of each other.
 // Every process talks to all of them, and the largest total counts. A root that hangs,
 // is gone, or has lost its memory is noticed by no request, as long as another has the
 // counts; it has them again within two syncs of its return.
@@ -62,7 +63,7 @@ const MaxRoots = 64
 // Root is a Redis server that counters are agreed on at.
 type Root struct {
 	Name   string                // in errors and statistics
-	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it
+	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its ReadTimeout bounds a sync
 }
 
 // Options configures a Backend. Nil and the zero value select the defaults.
@@ -79,7 +80,7 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 300 bytes with one limit and one root. When there are more, the one of a few that
+	// 480 bytes with one limit and one root, and its name. When there are more, the one of a few that
 	// has used the least of its quota makes room. If zero, DefaultMaxKeys.
 	MaxKeys int
 
@@ -101,6 +102,7 @@ type Backend struct {
 	prefix   string
 	clock    clock.Clock
 	observer observe.Observer
+	perCall  int // counters
 
 	policies atomic.Pointer[policies]
 	editing  sync.Mutex // held while policies are replaced
@@ -144,7 +146,7 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, seed: maphash.MakeSeed()}
+	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, seed: maphash.MakeSeed()}
 	b.policies.Store(live)
 	for i, s := range servers {
 		b.roots = append(b.roots, &root{server: s, index: i})

@@ -208,15 +208,17 @@ func (b *Backend) sweep() {
 	now := b.clock.Now().UnixMilli()
 	for i := range b.shards {
 		s := &b.shards[i]
-		for at := 0; ; at += atOnce {
+		for at, more := 0, true; more; {
 			s.mu.Lock()
-			if at >= len(s.all) {
-				s.mu.Unlock()
-				break
-			}
-			for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
-				if c := s.all[k]; c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0 {
-					s.remove(c)
+			for range atOnce {
+				if more = at < len(s.all); !more {
+					break
+				}
+				c := s.all[at]
+				if c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0 {
+					s.remove(c) // which puts the last in its place
+				} else {
+					at++
 				}
 			}
 			s.mu.Unlock()

@@ -69,6 +69,34 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// Leases of Memcached, and dry runs in the mode of the policy that they are tried next to.
+func TestModesOfOthers(t *testing.T) {
+	memcached := startDemo(t, fmt.Sprintf(`tokens: any
+backend: memcached
+memcached: {servers: [%s]}
+policies:
+  core: {limits: [{quota: 40, window: 1h}], mode: leased}
+`, testserver.Memcached(t).Addr))
+	served := 0
+	for range 60 {
+		if r := memcached.get("/repos/acme/rockets"); r.status == http.StatusOK {
+			served++
+		}
+	}
+	if served != 40 {
+		t.Errorf("%d were served of a quota of 40", served)
+	}
+	dry := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"dry_runs: {core: {limits: [{quota: 2, window: 1h, aligned: true}]}}\n")
+	for used := 1; used <= 5; used++ {
+		if r := dry.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != fmt.Sprintf("%d/20 core", used) {
+			t.Errorf("got %v, want 200 %d/20", r, used)
+		}
+	}
+	if got := fmt.Sprint(dry.backend().DryRuns); got != "map[core:{2 3}]" {
+		t.Errorf("dry runs %s, want core 2 allowed and 3 refused", got)
+	}
+}
+
 // Two demos change the mode of core one after the other, while it is used. A client gets
 // one quota.
 func TestModesChangeLive(t *testing.T) {

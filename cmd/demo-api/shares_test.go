@@ -24,7 +24,7 @@ import (
 	"github.com/weir-go/weir/backend/shares"
 )
 
-var sharesFor = flag.Duration("shares-window", time.Second, "the window that real processes share a quota of 300 of; from 10s on, with all of what is promised")
+var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
 
 // dividing is demos in processes of their own that divide a quota, under load from here.
 type dividing struct {
@@ -90,7 +90,7 @@ func newDividing(t *testing.T) *dividing {
 			}
 			_ = m.cmd.Process.Signal(syscall.SIGCONT)
 			_ = m.stdin.Close()
-			<-m.ended
+			f.t.Logf("%s ended with %v", m.name, <-m.ended)
 			if m.client != nil {
 				m.client.CloseIdleConnections()
 			}
@@ -214,6 +214,7 @@ func (f *dividing) offer() {
 		f.busy.Go(func() {
 			var all sync.WaitGroup
 			defer all.Wait()
+			room := make(chan struct{}, 50) // for requests that are not answered yet
 			for next := time.Now(); ; {
 				rate := f.load[i].Load()
 				wait := 10 * time.Millisecond
@@ -228,9 +229,17 @@ func (f *dividing) offer() {
 					return
 				case <-time.After(wait):
 				}
-				if rate > 0 {
+				if rate == 0 {
+					continue
+				}
+				select {
+				case room <- struct{}{}:
 					url, client := f.members[i].url, f.members[i].client
-					all.Go(func() { f.ask(i, client, url) })
+					all.Go(func() {
+						f.ask(i, client, url)
+						<-room
+					})
+				default:
 				}
 			}
 		})
@@ -339,49 +348,51 @@ func hasEpoch(epoch uint64) func(*shares.Status) bool {
 // it: while one is stopped, cut off, killed and started again, or taken off the list.
 func TestSharesOfProcesses(t *testing.T) {
 	f := newDividing(t)
-	long := f.window >= 10*time.Second
-	want := func(least, used float64) {
+	// How much is used within rounds of a fifth of a second depends on the machine. That
+	// it is not too much, does not.
+	long, windows := f.window >= 10*time.Second, 0.6
+	if long {
+		windows = 2
+	}
+	want := func(least float64, what string, load ...float64) {
 		t.Helper()
-		if !long {
-			least /= 2 // a busy machine, and rounds of a tenth of a second
+		used := f.phase(what, windows, load...)
+		if used >= least || !long {
+			return
 		}
-		if used < least {
-			t.Errorf("%.1f %% of the quota was used; want %.0f %%", 100*used, 100*least)
-		}
+		t.Errorf("%s: %.1f %% of the quota was used; want %.0f %%", what, 100*used, 100*least)
 	}
 	for i := range 3 {
 		f.status(i, "after the start", isValid)
 	}
 	f.offer()
-	windows := 1.2
-	if long {
-		windows = 2
-	}
-	want(0.9, f.phase("all at the first", windows, 1.5, 0, 0))
-	want(0.9, f.phase("all at the second", windows, 0, 1.5, 0))
-	want(0.9, f.phase("even", windows, 0.5, 0.5, 0.5))
+	want(0.9, "all at the first", 1.5, 0, 0)
+	want(0.9, "all at the second", 0, 1.5, 0)
+	want(0.9, "even", 0.5, 0.5, 0.5)
 
 	f.signal(2, syscall.SIGSTOP)
 	// The third keeps its share.
-	want(0.6, f.phase("the third is stopped", 3*windows, 0.8, 0.8, 0))
+	for range 3 {
+		want(0.6, "the third is stopped", 0.8, 0.8, 0)
+	}
 	f.signal(2, syscall.SIGCONT)
 	f.status(2, "after SIGCONT", isValid)
-	want(0.9, f.phase("the third is back", windows, 0.8, 0.8, 0))
+	want(0.9, "the third is back", 0.8, 0.8, 0)
 
 	f.cut[0].Store(true)
-	want(0.6, f.phase("the first is cut off", windows, 0.75, 0.75, 0))
+	want(0.6, "the first is cut off", 0.75, 0.75, 0)
 	f.cut[0].Store(false)
 	f.status(0, "after the cut", isValid)
-	want(0.9, f.phase("the first is back", windows, 0, 0, 1.5))
+	want(0.9, "the first is back", 0, 0, 1.5)
 
 	f.load[1].Store(0)
 	if err := f.members[1].cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-f.members[1].ended
+	t.Logf("the second ended with %v", <-f.members[1].ended)
 	f.run(1)
 	f.status(1, "after its restart", isValid)
-	want(0.9, f.phase("the second has started again", windows, 0.75, 0.75, 0))
+	want(0.9, "the second has started again", 0.75, 0.75, 0)
 
 	// A list without the third, given to the first alone.
 	f.members[0].list, f.members[0].epoch = f.names(0, 1), 2
@@ -389,7 +400,7 @@ func TestSharesOfProcesses(t *testing.T) {
 	f.signal(0, syscall.SIGHUP)
 	f.status(2, "left out of the list", func(s *shares.Status) bool { return !s.Valid && s.Epoch == 2 })
 	f.status(1, "without the third", func(s *shares.Status) bool { return s.Epoch == 2 && len(s.Members) == 2 && s.Quotas[0].Unused == 0 })
-	want(0.9, f.phase("the third is left out", windows, 0.5, 0.5, 0.5))
+	want(0.9, "the third is left out", 0.5, 0.5, 0.5)
 
 	most, at := f.most()
 	t.Logf("at most %d were admitted in any %v, %v after the start; a bucket of the quota would admit %d", most, f.window, at.Round(time.Millisecond), sharesQuota+sharesBurst)

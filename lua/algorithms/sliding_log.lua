@@ -9,7 +9,7 @@
 -- rewrites lie charges in proportion to the entries, so each charge pays for a
 -- constant part.
 --
--- Provides sliding_log.
+-- Provides sliding_log. Uses MAX_LOG_COST of numbers.lua.
 
 local function sliding_log()
   local FORM, RING_FORM = '>I1I6I4I7', '>I1I6I4I7I4I4' -- kind, window; entries, their sum; first, slots

@@ -19,8 +19,8 @@ import (
 const (
 	newsPart     = 50 // gossip about news at most once per refresh/newsPart
 	openPart     = 10 // gossip while a division is incomplete
-	patience     = 4  // refreshes until an incomplete division is given up
-	absence      = 6  // refreshes without a collection until another member starts one; up to 8
+	patience     = 3  // refreshes until an incomplete division is given up
+	absence      = 3  // refreshes without a collection until another member starts one; up to 5
 	silentFor    = 4  // refreshes in which a member that did not answer is passed over
 	retryPart    = 10 // until a collection that was refused is tried again
 	callsTimeout = 2  // parts of a refresh that a call may take, but a second at most
@@ -38,12 +38,13 @@ type core struct {
 	random  *rand.Rand
 	apply   func(Shares)
 
-	born   uint64 // drawn at the start
-	list   List
-	index  map[string]int
-	me     int       // place on the list, or -1
-	whole  time.Time // until then, a member that the list left out may hold units
-	silent map[string]time.Time
+	born    uint64 // drawn at the start
+	list    List
+	encoded []byte // list, as it is in messages
+	index   map[string]int
+	me      int       // place on the list, or -1
+	whole   time.Time // until then, a member that the list left out may hold units
+	silent  map[string]time.Time
 
 	held  []holding // of quotas
 	valid bool
@@ -113,7 +114,7 @@ func (q *Quota) low(n int) int64 {
 	if q.Min > 0 {
 		return q.Min
 	}
-	low := q.Total / int64(10*n)
+	low := q.Total / int64(20*n)
 	if low == 0 && q.Total >= int64(n) {
 		low = 1
 	}
@@ -138,6 +139,7 @@ func (c *core) part(parts int64) time.Duration {
 
 func (c *core) setMembers(list List) {
 	c.list = List{list.Epoch, slices.Sorted(slices.Values(list.Members))}
+	c.encoded = c.list.append(nil)
 	c.index = make(map[string]int, len(list.Members))
 	c.me = -1
 	for i, name := range c.list.Members {
@@ -378,7 +380,7 @@ func (c *core) news(now time.Time) {
 
 // receive takes in a message of another member. It returns the reply.
 func (c *core) receive(now time.Time, b []byte) ([]byte, []call, error) {
-	m, err := decode(b)
+	m, err := decode(b, c.list, c.encoded)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -417,7 +419,7 @@ func (k *collection) includes(i int) bool {
 func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	var m *message
 	if err == nil {
-		m, err = decode(b)
+		m, err = decode(b, c.list, c.encoded)
 	}
 	if err == nil {
 		err = c.hear(now, m)
@@ -489,7 +491,7 @@ func (c *core) shrink() {
 		old := *h
 		keys := make(map[uint64]int64, len(old.keys))
 		share := func(key uint64) int64 {
-			if v := c.div.of(vectorID{id, key}); v != nil {
+			if v := c.div.of(vectorID{id, key}); v != nil && v.total == c.quotas[i].Total {
 				return v.shares[place]
 			}
 			return 0 // no member of the collection knows the quota
@@ -515,7 +517,7 @@ func (c *core) grow() {
 		h := holding{keys: make(map[uint64]int64)}
 		for _, v := range c.div.vectors {
 			switch {
-			case v.id.quota != c.ids[i] || v.ends:
+			case v.id.quota != c.ids[i] || v.total != c.quotas[i].Total || v.ends:
 			case v.id.key == 0:
 				h.units = v.shares[place]
 			default:

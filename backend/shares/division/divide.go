@@ -69,13 +69,21 @@ func FlowProportional(window time.Duration) Divide {
 	}
 }
 
-// damping is how far shares go towards the target in one round. The rest of a
-// change is due in the next ones: 75 %, 94 %, 98 %.
+// damping is how far shares go towards the target in one round, if much changes. The
+// rest of a change is due in the next rounds: after three, 98 % of it is done.
 const damping = 0.75
 
+// much is the part of the quota that changes hands in a change that is much. A smaller
+// change goes less far in proportion: demand that is measured by few requests differs
+// from round to round, and what is on its way is used by no member.
+const much = 1.0 / 10
+
+// little is the part of the quota that must change hands, or nothing does.
+const little = 1.0 / 64
+
 // apportion divides total by weights: whole units that add up to it, none below low, or
-// below the even share if that is less. It goes from held, which may add up to another
-// total, by the part damping towards the target.
+// below the even share if that is less. It goes from held towards the target; held may
+// add up to another total.
 func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	n := int64(len(weights))
 	low = min(low, total/n)
@@ -87,19 +95,27 @@ func apportion(total, low int64, weights []float64, held []int64) []int64 {
 		weight += w
 		before += float64(held[i])
 	}
-	exact := make([]float64, n)
+	target, old := make([]float64, n), make([]float64, n)
+	var moves float64 // the part of total that changes hands
 	for i, w := range weights {
 		part := 1 / float64(n)
 		if weight > 0 {
 			part = w / weight
 		}
-		exact[i] = float64(low) + part*float64(total-low*n)
-		if before > 0 {
-			old := float64(held[i]) / before * float64(total)
-			exact[i] = max(old+damping*(exact[i]-old), float64(low))
+		target[i] = float64(low) + part*float64(total-low*n)
+		if old[i] = target[i]; before > 0 {
+			old[i] = float64(held[i]) / before * float64(total)
 		}
+		moves += math.Abs(target[i]-old[i]) / 2 / max(float64(total), 1)
 	}
-	return round(total, low, exact)
+	if int64(before) == total && moves < little && slices.Min(held) >= low {
+		return held
+	}
+	gain := damping * min(moves/much, 1)
+	for i := range target {
+		target[i] = max(old[i]+gain*(target[i]-old[i]), float64(low))
+	}
+	return round(total, low, target)
 }
 
 // round returns whole numbers in proportion to exact, none below low, that add up to
@@ -137,19 +153,4 @@ func round(total, low int64, exact []float64) []int64 {
 		}
 	}
 	return whole
-}
-
-// steady is the part of a quota by which some share must change, or nothing does.
-const steady = 1.0 / 64
-
-// settled reports whether shares are near enough to held, which has the same total, to
-// leave it.
-func settled(total, low int64, held, shares []int64) bool {
-	var sum int64
-	for i, h := range held {
-		if sum += h; h < low || math.Abs(float64(h-shares[i])) > steady*float64(total) {
-			return false
-		}
-	}
-	return sum == total
 }

@@ -48,6 +48,8 @@ func TestShares(t *testing.T) {
 		{[]float64{1, 0, 0}, []int64{0, 0, 0}, []int64{280, 10, 10}}, // no damping from nothing
 		{[]float64{1, 0, 0}, even, []int64{235, 33, 32}},
 		{[]float64{1, 0, 0}, []int64{235, 33, 32}, []int64{269, 16, 15}},
+		{[]float64{1, 0, 0}, []int64{269, 16, 15}, []int64{272, 14, 14}}, // small changes are slow
+		{[]float64{1, 0, 0}, []int64{277, 12, 11}, []int64{277, 12, 11}},
 		{[]float64{2, 1, 0}, []int64{0, 0, 0}, []int64{190, 100, 10}},
 	} {
 		if got := apportion(300, 10, c.weights, c.held); !slices.Equal(got, c.want) {

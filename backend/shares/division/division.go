@@ -42,14 +42,14 @@ type Quota struct {
 	Total int64
 
 	// Min is the units that each member has at least when all take part in a
-	// division. If zero, a tenth of the even share, but at least 1 if the quota has
+	// division. If zero, a twentieth of the even share, but at least 1 if the quota has
 	// as many units as there are members. If there are too few, it is lower.
 	Min int64
 
 	// Demand returns what this process was recently asked for, refused requests
 	// included, and its keys with the highest demand, at most so many: see
-	// [Sampler.Demand]. It is called for each collection, and must not call the
-	// Member. If nil, this process has none.
+	// [Sampler.Demand]; a window of two refreshes is right. It is called for each
+	// collection, and must not call the Member. If nil, this process has none.
 	Demand func(now time.Time, keys int) Demand
 }
 
@@ -113,7 +113,9 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have divisions of their own, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none.
+	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 60 bytes
+	// for each member, of each quota and of twice as many keys: with hundreds of
+	// members and many quotas, Keys must be lower.
 	Keys int
 
 	// Divide divides. If nil, Proportional.

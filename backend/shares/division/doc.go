@@ -29,8 +29,10 @@
 // taken it in, it only lowers shares. Two complete divisions with a member in common
 // are joined in one order by all members that they have in common: the one takes in the
 // earlier before it joins the later, so the later is made after the earlier was taken
-// in everywhere. Therefore complete divisions act as if each happened in an instant, and
-// each leaves the sum within the quota. No clock takes part in this, and neither a lost,
+// in everywhere. Therefore complete divisions act as if each happened in an instant. By
+// the third part, each leaves the sum within the quota: the members outside its
+// collection hold at most the quota without its units, because all that the missing ones
+// may hold, or may have passed on since, was taken off. No clock takes part in this, and neither a lost,
 // repeated or late message, nor a pause, nor a partition changes it. The bound on the
 // excess is zero, at every instant, under these conditions:
 //
@@ -43,7 +45,7 @@
 //     old and processes with the new one run, each of the two is divided by itself.
 //
 // A member that starts holds nothing, because others may use what its predecessor held,
-// until its first division. With all members present, that is some milliseconds.
+// until its first division. With all members present, that is within a refresh.
 //
 // # What is lost for a while
 //
@@ -52,6 +54,17 @@
 // back, or a new list leaves it out. If processes start while another is away, they
 // divide what the running ones hold; if all start, they have nothing until it is back or
 // left out. [Status] shows the units that no member holds.
+//
+// A round waits for members that do not answer: up to a second for a call, once in four
+// refreshes for each, and three refreshes for a division that one of its members has not
+// taken in. If the member that starts the rounds is gone, another one starts them after
+// three to five refreshes. A round must be shorter than a refresh: with hundreds of
+// members, the collection takes hundreds of messages, one after the other.
+//
+// # Weights
+//
+// [Proportional] is the default. docs/consistency.md compares it with
+// [FlowProportional] and with even shares.
 //
 // # Keys
 //

@@ -35,7 +35,8 @@ type fleet struct {
 	cut          map[string]int // the side of a partition that a process is on
 	demand       func(name string, quota int, now time.Time, keys int) Demand
 	calls, bytes int
-	sent         func(message []byte) // if not nil
+	sent         func(to string, message []byte) // if not nil
+	changed      func(*process)                  // if not nil: it has other shares
 	excess       int
 	rash         bool // break the rule: grow before the others have shrunk
 }
@@ -152,6 +153,9 @@ func (p *process) apply(s Shares) {
 	old := p.shares
 	p.shares = s
 	p.checks++
+	if p.changed != nil {
+		p.changed(p)
+	}
 	p.rounds = max(p.rounds, s.Round)
 	for i, q := range p.quotas {
 		p.sums[i] += s.Quotas[i].Units - old.Quotas[i].Units
@@ -252,7 +256,7 @@ func (p *process) send(calls []call) {
 			})
 		})
 		if f.sent != nil {
-			f.sent(k.message)
+			f.sent(k.to, k.message)
 		}
 		f.calls++
 		f.bytes += len(k.message)
@@ -305,8 +309,12 @@ func (f *fleet) whole(list List) error {
 		}
 	}
 	for i, q := range f.quotas {
-		if f.sums[i] != q.Total {
-			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, f.sums[i], q.Total)
+		var sum int64
+		for _, name := range list.Members {
+			sum += f.members[name].shares.Quotas[i].Units
+		}
+		if sum != q.Total {
+			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, sum, q.Total)
 		}
 	}
 	return nil

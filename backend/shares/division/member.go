@@ -99,7 +99,14 @@ func (c *core) complain(list List) error {
 		known[id] = true
 		c.ids = append(c.ids, id)
 	}
-	return list.validate()
+	if err := list.validate(); err != nil {
+		return err
+	}
+	// 60 bytes are what a member reports of a quota or a key, and its share, at most.
+	if size := len(list.Members) * len(c.quotas) * (1 + 2*c.keys) * 60; size > MaxMessage {
+		return invalid("%d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", len(list.Members), len(c.quotas), c.keys, size, MaxMessage)
+	}
+	return nil
 }
 
 // Run takes part in the division until ctx is done, and returns when all its goroutines

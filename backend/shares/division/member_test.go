@@ -3,6 +3,7 @@ package division_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -110,10 +111,10 @@ func TestMembers(t *testing.T) {
 		}
 	}
 	units := func(name string) int64 { return all[name].shares().Quotas[0].Units }
-	until("a has nearly all", func() bool { return units("a") == 280 && units("b") == 10 && units("c") == 10 })
+	until("a has nearly all", func() bool { return units("a") == 290 && units("b") == 5 && units("c") == 5 })
 
 	s := net.members["b"].Status()
-	if s.Self != "b" || s.Epoch != 1 || !s.Valid || s.Round == 0 || s.Quotas[0].Units != 10 || s.Quotas[0].Unused != 0 {
+	if s.Self != "b" || s.Epoch != 1 || !s.Valid || s.Round == 0 || s.Quotas[0].Units != 5 || s.Quotas[0].Unused != 0 {
 		t.Errorf("Status = %+v", s)
 	}
 
@@ -126,18 +127,26 @@ func TestMembers(t *testing.T) {
 	}
 	until("c is silent", func() bool {
 		s := net.members["a"].Status()
-		return s.Quotas[0].Shares[2] == -1 && s.Complete && s.Quotas[0].Unused == 10
+		return s.Quotas[0].Shares[2] == -1 && s.Complete && s.Quotas[0].Unused == 5
 	})
 	if err := net.members["b"].SetList(division.List{Epoch: 2, Members: []string{"b", "a"}}); err != nil {
 		t.Fatal(err)
 	}
-	until("a and b have all", func() bool { return units("a")+units("b") == 300 && units("a") == 285 })
+	until("a and b have all", func() bool { return units("a")+units("b") == 300 && units("a") == 293 })
 	if s := net.members["a"].Status(); s.Epoch != 2 {
 		t.Errorf("a has the list %d; b was given 2", s.Epoch)
 	}
 	if err := net.members["a"].SetList(division.List{Epoch: 2, Members: []string{"b"}}); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("a second list 2: %v", err)
 	}
+}
+
+// many returns the names of n members.
+func many(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint("m", i))
+	}
+	return names
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -159,6 +168,7 @@ func TestNewRefuses(t *testing.T) {
 		"quotas[0].Min is 6":           {"a", list, []division.Quota{{Name: "core", Total: 10, Min: 6}}, division.Options{}},
 		`quotas[1] is "core" with a T`: {"a", list, append(quotas, quotas[0]), division.Options{}},
 		"Refresh is 1ms":               {"a", list, quotas, division.Options{Refresh: time.Millisecond}},
+		"Keys of 64 need messages":     {"a", division.List{Epoch: 1, Members: many(600)}, []division.Quota{{Name: "core", Total: 1000}}, division.Options{Keys: 64}},
 		"Keys is 65":                   {"a", list, quotas, division.Options{Keys: 65}},
 	} {
 		_, err := division.New(c.self, c.list, c.quotas, &network{}, func(division.Shares) {}, &c.o)

@@ -1,6 +1,7 @@
 package division
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -184,11 +185,7 @@ func (s set) members() []int {
 func (m *message) encode() []byte {
 	b := []byte{messageVersion, m.kind}
 	b = appendString(b, m.from)
-	b = binary.AppendUvarint(b, m.list.Epoch)
-	b = binary.AppendUvarint(b, uint64(len(m.list.Members)))
-	for _, name := range m.list.Members {
-		b = appendString(b, name)
-	}
+	b = m.list.append(b)
 	b = m.joined.append(b)
 	b = binary.AppendUvarint(b, m.highest)
 	if m.ref == nil {
@@ -199,6 +196,15 @@ func (m *message) encode() []byte {
 	}
 	if m.kind == kindCollect {
 		b = m.collect.append(b)
+	}
+	return b
+}
+
+func (l *List) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, l.Epoch)
+	b = binary.AppendUvarint(b, uint64(len(l.Members)))
+	for _, name := range l.Members {
+		b = appendString(b, name)
 	}
 	return b
 }
@@ -288,8 +294,9 @@ func (c *collection) append(b []byte) []byte {
 
 var errMessage = errors.New("division: not a message of a member")
 
-// decode returns the message in b, all of whose numbers are within their bounds.
-func decode(b []byte) (*message, error) {
+// decode returns the message in b, all of whose numbers are within their bounds. known
+// is a list that it probably has, and encoded that list as it is in messages.
+func decode(b []byte, known List, encoded []byte) (*message, error) {
 	if len(b) > MaxMessage {
 		return nil, fmt.Errorf("%w: %d bytes; the most is %d", errMessage, len(b), MaxMessage)
 	}
@@ -303,14 +310,10 @@ func decode(b []byte) (*message, error) {
 	default:
 		r.fail("its kind is %q", m.kind)
 	}
-	m.list.Epoch = r.uvarint(math.MaxInt64)
-	for range r.count(MaxMembers, 1) {
-		m.list.Members = append(m.list.Members, r.string())
-	}
-	if r.err == nil {
-		if err := m.list.validate(); err != nil {
-			r.fail("%v", err)
-		}
+	if rest, ok := bytes.CutPrefix(r.b, encoded); ok && len(encoded) > 0 {
+		m.list, r.b = known, rest
+	} else {
+		m.list = r.list()
 	}
 	r.n = len(m.list.Members)
 	m.joined = r.collectionID()
@@ -435,6 +438,19 @@ func (r *reader) set() set {
 		r.fail("a set has members beyond the list")
 	}
 	return s
+}
+
+func (r *reader) list() (l List) {
+	l.Epoch = r.uvarint(math.MaxInt64)
+	for range r.count(MaxMembers, 1) {
+		l.Members = append(l.Members, r.string())
+	}
+	if r.err == nil {
+		if err := l.validate(); err != nil {
+			r.fail("%v", err)
+		}
+	}
+	return l
 }
 
 func (r *reader) division() *division {

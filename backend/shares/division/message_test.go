@@ -15,7 +15,7 @@ func messages(t testing.TB) [][]byte {
 		return Demand{Units: 10, Largest: 5, Keys: []KeyDemand{{7, 5}, {8, 3}}}
 	}
 	list := List{1, names(3)}
-	f.sent = func(b []byte) { all = append(all, b) }
+	f.sent = func(_ string, b []byte) { all = append(all, b) }
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
@@ -26,12 +26,12 @@ func messages(t testing.TB) [][]byte {
 func TestMessages(t *testing.T) {
 	kinds := make(map[byte]int)
 	for _, b := range messages(t) {
-		m, err := decode(b)
+		m, err := decode(b, List{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kinds[m.kind]++
-		again, err := decode(m.encode())
+		again, err := decode(m.encode(), m.list, m.list.append(nil))
 		if err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("%+v was encoded and decoded to %+v, %v", m, again, err)
 		}
@@ -48,6 +48,9 @@ func FuzzReceive(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := decode(b, List{}, nil); err != nil {
+			return
+		}
 		fleet := newFleet(t, 2, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
 		list := List{1, names(3)}
 		for _, name := range list.Members {
@@ -57,7 +60,7 @@ func FuzzReceive(f *testing.F) {
 		for range 2 {
 			reply, calls, err := fleet.members["m000"].core.receive(fleet.now, b)
 			if err == nil {
-				if _, err := decode(reply); err != nil {
+				if _, err := decode(reply, List{}, nil); err != nil {
 					t.Errorf("the reply: %v", err)
 				}
 			}
@@ -72,7 +75,7 @@ func TestGarbled(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, b := range messages(t) {
 		for n := range len(b) {
-			if _, err := decode(b[:n]); err == nil {
+			if _, err := decode(b[:n], List{}, nil); err == nil {
 				t.Fatalf("%d of %d bytes are a message", n, len(b))
 			}
 		}
@@ -81,10 +84,10 @@ func TestGarbled(t *testing.T) {
 			for range 1 + random.IntN(3) {
 				garbled[random.IntN(len(b))] = byte(random.Uint32())
 			}
-			_, _ = decode(garbled) // must not panic
+			_, _ = decode(garbled, List{}, nil) // must not panic
 		}
 	}
-	if _, err := decode(make([]byte, MaxMessage+1)); err == nil {
+	if _, err := decode(make([]byte, MaxMessage+1), List{}, nil); err == nil {
 		t.Error("a message above MaxMessage has no error")
 	}
 }

@@ -182,9 +182,6 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 	}
 	total = min(total, v.total)
 	shares := apportion(total, low, divide(total, reports), held)
-	if settled(total, min(low, total/int64(len(held))), held, shares) {
-		shares = held
-	}
 	for k, i := range knows {
 		v.shares[i] = shares[k]
 	}

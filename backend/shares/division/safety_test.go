@@ -1,6 +1,7 @@
 package division
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -11,7 +12,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 60, "how many random histories TestHistories runs")
+	seeds = flag.Int("seeds", 20, "how many random histories TestHistories runs")
 	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
 )
 
@@ -168,4 +169,137 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		}
 	}
 	return 0
+}
+
+// A process that gets copies of what its predecessor got, a collection and its division,
+// holds nothing by them: the others have what the predecessor held.
+func TestSuccessorAndOldMessages(t *testing.T) {
+	t.Run("in the chain", func(t *testing.T) { successor(t, false) })
+	t.Run("last in the chain", func(t *testing.T) { successor(t, true) })
+}
+
+func successor(t *testing.T, last bool) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	busy := ""
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
+		if busy == "" || name == busy {
+			return Demand{Units: 1}
+		}
+		return Demand{}
+	}
+	var to string
+	var collected, divided []byte
+	var id collectionID
+	f.sent = func(name string, b []byte) {
+		switch m, err := decode(b, List{}, nil); {
+		case err != nil:
+			t.Fatal(err)
+		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.collect.left) == 0) == last:
+			to, collected, id = name, b, m.collect.id
+		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.collectionID == id && m.seen.covers(m.ref.in):
+			divided = b
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(4 * time.Second)
+	if divided == nil {
+		t.Fatal("no gossip about the division of a collection")
+	}
+	busy = "m000"
+	if to == busy {
+		busy = "m001"
+	}
+	f.run(4 * time.Second)
+	if units := f.members[busy].shares.Quotas[0].Units; units < 270 {
+		t.Fatalf("%s has %d units, want nearly all", busy, units)
+	}
+	f.members[to].stop()
+	p := f.start(to, list)
+	for _, b := range [][]byte{collected, divided, collected, divided} {
+		if _, _, err := p.core.receive(f.now, b); err != nil {
+			t.Fatal(err)
+		}
+		if p.shares.Valid || p.shares.Quotas[0].Units != 0 {
+			t.Fatalf("the successor holds %+v by messages to its predecessor", p.shares)
+		}
+	}
+	if p.core.joined != id {
+		t.Errorf("the successor joined %v; the test wants it to join %v", p.core.joined, id)
+	}
+}
+
+// A process that starts with an old list adopts the present one from the first member
+// that it reaches. A member that the list leaves out holds nothing when it hears of it.
+func TestOldList(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	old, list := List{1, names(3)}, List{2, []string{"m003", "m001", "m000"}}
+	for _, name := range old.Members {
+		f.start(name, old)
+	}
+	f.run(3 * time.Second)
+	f.start("m003", list)
+	if !f.becomes(list, Grace*time.Second+3*time.Second) {
+		t.Fatal(f.whole(list))
+	}
+	if s := f.members["m002"].shares; s.Valid || s.Quotas[0].Units != 0 {
+		t.Errorf("the member that was left out holds %+v", s)
+	}
+	f.members["m001"].stop()
+	f.start("m001", old)
+	f.run(time.Second)
+	if p := f.members["m001"]; p.core.list.Epoch != 2 || !p.shares.Valid {
+		t.Errorf("m001 started with list 1; it has list %d and holds %+v", p.core.list.Epoch, p.shares)
+	}
+	if !f.becomes(list, Grace*time.Second+3*time.Second) {
+		t.Error(f.whole(list))
+	}
+}
+
+// Two lists with one epoch are an error, and nothing happens.
+func TestTwoListsWithOneEpoch(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	f.start("m000", List{1, []string{"m000", "m001"}})
+	f.start("m001", List{1, []string{"m000", "m001", "m002"}})
+	f.start("m002", List{1, []string{"m000", "m001", "m002"}})
+	f.run(10 * time.Second)
+	b := f.members["m000"].core.message(kindGossip).encode()
+	if _, _, err := f.members["m001"].core.receive(f.now, b); !errors.Is(err, errLists) {
+		t.Errorf("the error is %v", err)
+	}
+	if f.members["m000"].shares.Valid {
+		t.Error("m000 holds shares of a list that the others do not have")
+	}
+}
+
+// A member that dies while shares move costs what it held, and no more: the others
+// divide the rest in each round, whatever is on its way.
+func TestSilentMember(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(4)}
+	random := rand.New(rand.NewPCG(1, 1))
+	loads := make(map[string]float64)
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand { return Demand{Units: loads[name]} }
+	for _, name := range list.Members {
+		f.start(name, list)
+		loads[name] = 1
+	}
+	f.run(3 * time.Second)
+	kept := f.members["m003"].shares.Quotas[0].Units
+	f.members["m003"].stop()
+	f.loss = 0.05
+	for range 60 {
+		for name := range loads {
+			loads[name] = random.Float64()
+		}
+		f.run(time.Second)
+	}
+	f.loss = 0
+	for end := f.now.Add(20 * time.Second); f.sums[0] != 300-kept; f.run(time.Millisecond) {
+		if f.now.After(end) {
+			t.Fatalf("three of four have %d of 300; the one that died had %d", f.sums[0], kept)
+		}
+	}
 }

@@ -1,0 +1,70 @@
+package memcachedbackend_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+)
+
+// What a process wrote whose clock is 50 years ahead lives no longer for what others
+// charge: not for years, and not until it is evicted.
+func TestClockFarAhead(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	now := time.Now()
+	ahead, sane := clock.NewManual(now.AddDate(50, 0, 0)), clock.NewManual(now)
+	fast, th := throttler.New(b, &throttler.Options{Clock: ahead}), throttler.New(b, &throttler.Options{Clock: sane})
+	const window = 10 * time.Second
+	for _, a := range quota.Algorithms() {
+		c := (&throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5, Window: window, Algorithm: a}}}).Charge(fmt.Sprint("alice ", a))
+		for i := range 5 {
+			d, err := fast.Take(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%2 == 0 { // some are given back, and one in the next window
+				if _, err := fast.Refund(t.Context(), d); err != nil {
+					t.Fatal(err)
+				}
+				ahead.Advance(window / 2)
+			} else if _, err := th.Settle(t.Context(), d, 9); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := th.Take(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+			const debts = 2 * 8 * window / 5
+			if left := expiresIn(t, server.Addr, b.Locate(c).Key); left <= 0 || left > 3*window+debts+2*algorithm.Margin {
+				t.Errorf("%v, take %d: the item expires in %v", a, i, left)
+			}
+		}
+	}
+}
+
+// expiresIn asks the server in how long an item expires; negative if it does not.
+func expiresIn(t *testing.T, addr, key string) time.Duration {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "mg %s t\r\n", key); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	var seconds int
+	if _, scanErr := fmt.Sscanf(line, "HD t%d", &seconds); err != nil || scanErr != nil {
+		t.Fatalf("got %q, %v, %v", line, err, scanErr)
+	}
+	return time.Duration(seconds) * time.Second
+}

@@ -1,0 +1,73 @@
+package division
+
+import (
+	"testing"
+	"time"
+)
+
+// The keys that are asked for most have divisions of their own, by their own demand, and
+// do not weigh in that of the others. When they are quiet, they have their quota's
+// shares again.
+func TestKeys(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: 2})
+	list := List{1, names(3)}
+	hot := true
+	f.demand = func(name string, _ int, _ time.Time, keys int) Demand {
+		d := Demand{Units: 10}
+		if hot && name == "m000" {
+			d = Demand{Units: 1010, Largest: 1000, Keys: []KeyDemand{{7, 1000}}}
+		}
+		for key := uint64(100); len(d.Keys) < keys; key++ { // little, of many
+			d.Keys = append(d.Keys, KeyDemand{key, 0.1})
+		}
+		return d
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(8 * time.Second)
+	if !f.becomes(list, 3*time.Second) {
+		t.Fatal(f.whole(list))
+	}
+	a, b := f.members["m000"].shares.Quotas[0], f.members["m001"].shares.Quotas[0]
+	if a.Of(7) < 280 || b.Of(7) > 10 {
+		t.Errorf("of the hot key, the member that is asked for it has %d units, another %d; want 290 and 5", a.Of(7), b.Of(7))
+	}
+	if a.Units < 80 || a.Units > 120 || b.Units < 80 || b.Units > 120 {
+		t.Errorf("of other keys, members have %d and %d units; want a third each", a.Units, b.Units)
+	}
+	if len(a.Keys) != 2 {
+		t.Errorf("%d keys have divisions of their own; want 2", len(a.Keys))
+	}
+
+	hot = false
+	f.run(8 * time.Second)
+	if !f.becomes(list, 3*time.Second) {
+		t.Fatal(f.whole(list))
+	}
+	if a := f.members["m000"].shares.Quotas[0]; a.Of(7) != a.Units {
+		t.Errorf("of the key that was hot, %d units; want %d, as of others", a.Of(7), a.Units)
+	}
+}
+
+// Members that know other quotas, in the middle of a deployment, divide those that they
+// have in common; a quota that only some know is divided between these.
+func TestOtherQuotas(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}, {Name: "old", Total: 60}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	f.start("m000", list)
+	f.start("m001", list)
+	f.quotas = f.quotas[:1]
+	f.start("m002", list)
+	f.run(5 * time.Second)
+	core, old := int64(0), int64(0)
+	for _, p := range f.members {
+		core += p.shares.Quotas[0].Units
+		if p.name != "m002" {
+			old += p.shares.Quotas[1].Units
+		}
+	}
+	if core != 300 || old != 60 {
+		t.Errorf("300 of core are divided into %d, 60 of old into %d", core, old)
+	}
+}
