@@ -42,6 +42,7 @@ func (b *backends) openLeases() error {
 			b.log.Warn("leases were not given back; their units count until their windows end", "error", err)
 		}
 	})
+	b.observed.export("leased", func() any { return l.Stats() })
 	b.serving, b.leased = l, l
 	return nil
 }
@@ -62,6 +63,7 @@ func (b *backends) openSynced() error {
 		return err
 	}
 	b.closers = append(b.closers, s.Close) // before the roots' clients
+	b.observed.export("synced", func() any { return s.Stats() })
 	b.serving, b.synced = modes.New(b.serving, s, b.modes), s
 	return nil
 }

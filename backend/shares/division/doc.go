@@ -78,5 +78,6 @@
 // The sum of the units in all buckets of a key is within the quota for ever if a bucket
 // drops what exceeds a lower share at once, and is not filled by a higher share but by
 // time. So is a bucket that does not exist yet: it has what a bucket would have that
-// existed from the start and was never asked. A process starts with empty buckets.
+// existed from the start and was never asked. What a process starts with in its buckets adds
+// to the quota, once.
 package division
