@@ -127,8 +127,9 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 // Refund gives back what d took: to the windows that were charged, while they
 // last, and never more than was taken. It returns the limits as they are after
 // it. A decision that took nothing, or that was refunded or settled before, is
-// returned as it is. After an error nothing was given back, and Refund may be called
-// again, unless [MayHaveCharged]: then that is unknown, and a second call does nothing. Only the process that took can refund, by a Throttler over the
+// returned as it is. After an error nothing was given back, and Refund may be
+// called again, unless [MayHaveCharged]: then that is unknown, and a second call
+// does nothing. Only the process that took can refund, by a Throttler over the
 // same counts: an allowed decision that went through JSON or was put together by
 // hand is an error that wraps [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
