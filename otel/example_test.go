@@ -52,3 +52,15 @@ func ExampleNew_reader() {
 	}
 	// Output: weir.refusals 3
 }
+
+// The numbers of a backend's Stats are metrics, too.
+func ExampleRegisterStats() {
+	backend := memorybackend.NewDefault()
+
+	registration, err := weirotel.RegisterStats(nil, "memory", func() any { return backend.Stats() })
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer registration.Unregister()
+	// Output:
+}

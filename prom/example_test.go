@@ -55,3 +55,18 @@ func ExampleNew_handler() {
 
 	_ = t
 }
+
+// The numbers of a backend's Stats are metrics, too.
+func ExampleStats() {
+	registry := prometheus.NewRegistry()
+	backend := memorybackend.NewDefault()
+
+	registry.MustRegister(weirprom.Stats("memory", func() any { return backend.Stats() }))
+
+	families, err := registry.Gather()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(families[0].GetName())
+	// Output: weir_memory_bytes
+}

@@ -35,6 +35,7 @@ package leased
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -192,17 +193,10 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	s := b.shardOf(&n)
 	s.mu.Lock()
 	l := s.get(&n)
-	if !l.isOf(r.Charges()) { // the policy has changed
-		b.expire(s, l)
-		l.policy = r.Charges()[0].Policy
-	}
 	l.demand.add(cost, r.Now)
 	s.touch(l, r.Now)
-	if l.until > 0 && r.Now >= l.until {
-		b.expire(s, l)
-		l.free = capacity(r.Charges())
-	}
 	for {
+		b.refresh(s, l, &r) // each time: while it waited, a window may have ended, or the policy changed
 		switch {
 		case l.canSpend(r.Now, cost):
 			d := l.spend(&r, cost)
@@ -224,7 +218,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 				return driver.Decision{}, ctx.Err()
 			}
 			if renewal.failed() {
-				return driver.Decision{}, renewal.err
+				return driver.Decision{}, fmt.Errorf("leased: %w by this take, which waited for a lease: %w", driver.ErrNotSent, renewal.err)
 			}
 			s.mu.Lock()
 		case l.held < cost && l.demand.perSecond(r.Now) < b.busy:
@@ -233,6 +227,22 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		default:
 			return b.renew(ctx, s, l, r, cost)
 		}
+	}
+}
+
+// refresh takes from l what r cannot be answered from: units of a window that has ended,
+// or of other limits.
+func (b *Backend) refresh(s *shard, l *lease, r *driver.Request) {
+	charges := r.Charges()
+	if !l.isOf(charges) {
+		b.expire(s, l)
+	}
+	if len(charges) == 1 {
+		l.policy = charges[0].Policy
+	}
+	if l.until > 0 && r.Now >= l.until {
+		b.expire(s, l)
+		l.free = capacity(charges)
 	}
 }
 
@@ -267,13 +277,30 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	units := b.size(l, r.Now, cost)
 	s.mu.Unlock()
 
-	d, err := b.lease(ctx, &r, units, cost)
-
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.renewal, renewal.err = nil, err
-	close(renewal.done)
+	d, err := driver.Decision{}, errPanicked
+	func() {
+		defer func() {
+			s.mu.Lock()
+			l.renewal, renewal.err = nil, err
+			close(renewal.done)
+		}()
+		d, err = b.lease(ctx, &r, units, cost)
+	}()
+	if err == nil && !l.isOf(r.Charges()) { // the policy has changed meanwhile
+		if d.Allowed {
+			b.stats.leases.Add(1)
+			other := &lease{}
+			other.grant(&d)
+			answer := other.answer(&r, &d, cost)
+			b.expire(s, other)
+			return answer, nil
+		}
+		return d, nil
+	}
 	switch {
+	case err == nil && d.Allowed && len(d.Charges()) == 0: // it decided without counts
+		return d, nil
 	case err == nil && d.Allowed:
 		b.stats.leases.Add(1)
 		if l.held > 0 && !sameWindows(&l.d, &d) {
@@ -293,6 +320,8 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	}
 	return d, err
 }
+
+var errPanicked = errors.New("leased: the other backend panicked")
 
 // lease takes units, or what there is, but at least cost. A decision that is not
 // allowed is about cost.
@@ -349,7 +378,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	more, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
-		if even && l.held > 0 && l.held >= more && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
+		if even && l.held > max(more, 0) && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
 			defer s.mu.Unlock()
 			r := st.Charged.Request
 			r.Now = st.Now

@@ -152,13 +152,18 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 		return d, err
 	case inBoth:
 	}
-	soft, err := b.soft.Settle(ctx, charged.settlement(&st, p, member.hasSoft))
-	if err != nil {
+	// The store first: if it fails and nothing was sent, the settlement is made again, and
+	// units that had come back to the synced counts would come back twice.
+	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
+	if err != nil && !driver.MayHaveCharged(err) {
 		return driver.Decision{}, err
 	}
-	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
-	if err != nil {
+	soft, softErr := b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, p, member.hasSoft))
+	switch {
+	case err != nil: // and there is no second settlement
 		return driver.Decision{}, err
+	case softErr != nil:
+		return driver.Decision{}, softErr // cannot be: its policies were known when they were charged
 	}
 	return p.merge(&r, &soft, &store), nil
 }

@@ -2,6 +2,7 @@ package synced
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -36,11 +37,13 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// BenchmarkKeys measures the memory of a million keys, and the time that it takes to sweep
+var benchKeys = flag.Int("bench-keys", 50_000, "the keys of BenchmarkKeys")
+
+// BenchmarkKeys measures the memory of many keys, and the time that it takes to sweep
 // them when their windows have ended.
 func BenchmarkKeys(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
-	const keys = 1_000_000
+	keys := *benchKeys
 	for range b.N {
 		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys}, policy)
 		before := heap()
@@ -49,7 +52,7 @@ func BenchmarkKeys(b *testing.B) {
 		}
 		f.advance(2 * DefaultSync)
 		f.roots[0].flush() // a root is another process
-		b.ReportMetric(float64(heap()-before)/keys, "B/key")
+		b.ReportMetric(float64(heap()-before)/float64(keys), "B/key")
 		if n := f.processes[0].backend.Stats().Keys; n != keys {
 			b.Fatalf("%d keys are counted, want %d", n, keys)
 		}
