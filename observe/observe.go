@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Observer receives what a Throttler and its backends do, for metrics, traces and
-// logs. Give the same one to each of them, by its Options. Methods are called in
+// Observer receives what a throttler.Throttler and its backends do, for metrics, traces
+// and logs. Give the same one to each of them, by its Options. Methods are called in
 // the goroutine that serves a request or a server, so they must not block, and must
 // be safe for concurrent use. No event has a key.
 //
@@ -53,7 +53,7 @@ const (
 	OutcomeAllowed Outcome = iota
 	// OutcomeRefused is the outcome of a take or a peek that lacks room.
 	OutcomeRefused
-	// OutcomeInvalid is an error that wraps ErrInvalid.
+	// OutcomeInvalid is an error that wraps quota.ErrInvalid.
 	OutcomeInvalid
 	// OutcomeCanceled is the end of a context before anything was sent.
 	OutcomeCanceled

@@ -125,11 +125,11 @@ func (p *Policy) Warnings() []string {
 			switch {
 			case !long.Algorithm.traits().maxWait && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
 				warnings = append(warnings, fmt.Sprintf(
-					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
+					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
 			case !short.Algorithm.traits().maxWait && float64(short.Capacity()) >= mostIn(long, short.Window):
 				warnings = append(warnings, fmt.Sprintf(
-					"policy %q: limit %d, %v, can never refuse beside limit %d, %v, which lets no more than %.4g units through in %v",
+					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v",
 					p.Name, j, short, i, long, mostIn(long, short.Window), short.Window))
 			}
 		}

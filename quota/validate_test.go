@@ -60,10 +60,10 @@ func TestWarningsNameThePair(t *testing.T) {
 		want   []string // parts of the warnings, one each
 	}{
 		{[]quota.Limit{per(20, time.Minute), per(5, 3*time.Second)}, nil},
-		{[]quota.Limit{per(600, 600*time.Second), per(10, 10*time.Second)}, []string{"limit 0, 600 per 10m0s (fixed-window), can never refuse beside limit 1, 10 per 10s"}},
+		{[]quota.Limit{per(600, 600*time.Second), per(10, 10*time.Second)}, []string{"limit 0, 600 per 10m0s (fixed-window), can never refuse next to limit 1, 10 per 10s"}},
 		{[]quota.Limit{per(10, 10*time.Second), per(601, 600*time.Second)}, []string{"limit 1, 601 per 10m0s"}},
 		{[]quota.Limit{per(10, 10*time.Second), per(599, 600*time.Second)}, nil},
-		{[]quota.Limit{per(20, time.Second), per(10, 10*time.Second)}, []string{"limit 0, 20 per 1s (fixed-window), can never refuse beside limit 1"}},
+		{[]quota.Limit{per(20, time.Second), per(10, 10*time.Second)}, []string{"limit 0, 20 per 1s (fixed-window), can never refuse next to limit 1"}},
 		{[]quota.Limit{per(10, 10*time.Second), bucket}, nil}, // its burst binds
 	} {
 		got := policy("p", test.limits...).Warnings()

@@ -27,6 +27,8 @@
 //
 // Package quota has the words of limits: policy, limit, algorithm, charge.
 //
+// # Decisions
+//
 // [Throttler.Take] decides about one charge or several. If all of their limits
 // have room, it charges them all; otherwise none. [Throttler.Peek] reads without
 // charging. [Throttler.Refund] returns what a decision took, to the window that

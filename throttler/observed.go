@@ -10,14 +10,21 @@ import (
 
 // observed makes a decision about charges, and reports it to the observer.
 func (t *Throttler) observed(ctx context.Context, op observe.Op, charges []Charge) (d Decision, err error) {
-	// Deferred, to see a backend that panics.
-	defer func(start time.Time) { t.observe(ctx, op, charges, start, &d, err) }(time.Now())
+	panics := true // the backend, until it has returned
+	defer func(start time.Time) {
+		if panics {
+			d = Decision{}
+		}
+		t.observe(ctx, op, charges, start, &d, err)
+	}(time.Now())
 	unobserved := *t
 	unobserved.observer = nil
 	if op == observe.OpPeek {
-		return unobserved.Peek(ctx, charges...)
+		d, err = unobserved.Peek(ctx, charges...)
+	} else {
+		err = unobserved.take(ctx, charges, &d) // Take adds the receipt
 	}
-	err = unobserved.take(ctx, charges, &d) // Take adds the receipt
+	panics = false
 	return d, err
 }
 

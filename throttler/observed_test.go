@@ -3,12 +3,12 @@ package throttler_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -69,40 +69,30 @@ func (panicking) Take(context.Context, driver.Request) (driver.Decision, error) 
 	panic("a fault of the backend")
 }
 
+// panickingLater has begun a decision when it panics.
+type panickingLater struct{ panicking }
+
+func (panickingLater) TakeWindow(int64, *quota.Policy, string, int64) (used, resetAt, retryAt int64, ok bool) {
+	panic("a fault of the backend")
+}
+
+func (b panickingLater) Itself() driver.Backend { return b }
+
 func TestObserverSeesPanics(t *testing.T) {
-	seen := new(recorder)
-	th := throttler.New(panicking{}, &throttler.Options{Observer: observe.All(nil, seen)})
-	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the panic went no further")
-			}
+	for _, b := range []driver.Backend{panicking{}, panickingLater{}} {
+		seen := new(recorder)
+		th := throttler.New(b, &throttler.Options{Observer: observe.All(nil, seen)})
+		hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic went no further")
+				}
+			}()
+			_, _ = th.Take(t.Context(), hour.Charge("a"))
 		}()
-		_, _ = th.Take(t.Context(), hour.Charge("a"))
-	}()
-	if e := seen.last(); e.Outcome != observe.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
-		t.Errorf("the observer saw %+v; want %v", e, observe.OutcomeUnavailable)
+		if e := seen.last(); e.Outcome != observe.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
+			t.Errorf("%T: the observer saw %+v; want %v", b, e, observe.OutcomeUnavailable)
+		}
 	}
-}
-
-// outcomes counts decisions by policy and outcome.
-type outcomes struct {
-	observe.Nothing
-	counts map[string]int
-}
-
-func (o *outcomes) Decided(_ context.Context, e observe.Decided) {
-	o.counts[fmt.Sprint(e.Policy, " ", e.Op, " ", e.Outcome)]++
-}
-
-func ExampleObserver() {
-	seen := &outcomes{counts: map[string]int{}}
-	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: seen})
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
-	for range 5 {
-		_, _ = t.Take(context.Background(), core.Charge("alice"))
-	}
-	fmt.Println(seen.counts)
-	// Output: map[core take allowed:2 core take refused:3]
 }

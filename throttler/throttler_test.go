@@ -69,7 +69,7 @@ func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
 		d, _ = th.Take(t.Context(), p.Charge("k"))
 	}
 	if got := d.Binding().Limit.Quota; got != 5 {
-		t.Errorf("15 of 20 and 0 of 5 left: the limit of %d binds, want that of 5", got)
+		t.Errorf("15 of 20 and 0 of 5 left: the limit of %d binds, want the limit of 5", got)
 	}
 	d, _ = th.Take(t.Context(), p.Charge("k"))
 	if d.Allowed || d.Binding().Limit.Quota != 5 || !d.RetryAt().Equal(t0.Add(3*time.Second)) || d.Limit(0).Used != 5 || d.Limit(0).Refused {
@@ -82,7 +82,7 @@ func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
 		}
 	}
 	if got := d.Binding().Limit.Quota; got != 20 {
-		t.Errorf("both empty: the limit of %d binds, want that of 20, which frees last", got)
+		t.Errorf("both empty: the limit of %d binds, want the limit of 20, which frees last", got)
 	}
 	d, _ = th.Take(t.Context(), p.Charge("k"))
 	if !d.RetryAt().Equal(t0.Add(time.Minute)) {

@@ -30,8 +30,8 @@ const (
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument; nothing was charged
 	ErrUnavailable = driver.ErrUnavailable // the backend did not answer, and may have charged
-	ErrNotSent     = driver.ErrNotSent     // and it did not: nothing was sent
-	ErrFailClosed  = driver.ErrFailClosed  // and the policy allows nothing until it does
+	ErrNotSent     = driver.ErrNotSent     // with ErrUnavailable: nothing was sent, so nothing was charged
+	ErrFailClosed  = driver.ErrFailClosed  // with ErrUnavailable: the policy allows nothing until the backend answers
 )
 
 // MayHaveCharged reports whether err, of a Take, a Refund or a Settle, leaves open

@@ -107,8 +107,8 @@ func (c testCase) check(ctx context.Context, backend driver.Backend) error {
 	return nil
 }
 
-// The contract, as package throttler writes it down: first the numbered
-// promises of a Backend, then what the algorithms and the answers mean.
+// The contract: first the numbered promises of driver.Backend, then what packages quota
+// and throttler say of algorithms and answers.
 const (
 	allOrNothing = "1. All or nothing. A take charges every limit of every charge or, if one lacks room, none of them. A refused request drains nothing."
 	wholeAnswer  = "3. The answer is whole: every limit is reported, none needs a second call."

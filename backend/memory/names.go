@@ -51,7 +51,7 @@ func nameHash(seed maphash.Seed, c *quota.Charge, partition uint64) uint32 {
 	return hashUnder(c.Policy.Name, h)
 }
 
-// hashUnder returns the hash of a name under policy, h that of the rest.
+// hashUnder returns the hash of a name under policy; h is the hash of the rest.
 func hashUnder(policy string, h uint64) uint32 {
 	// Policies are few, and not the clients' choice: some of their names will do.
 	some := uint64(len(policy))<<24 | uint64(policy[0])<<16 | uint64(policy[len(policy)/2])<<8 | uint64(policy[len(policy)-1])

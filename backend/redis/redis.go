@@ -219,7 +219,7 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 }
 
 // Clock returns this process' clock, Options.Clock, corrected to the median of the
-// primaries' clocks. Given to [throttler.New] by all processes, it makes their clocks
+// primaries' clocks. Given to throttler.New by all processes, it makes their clocks
 // agree to a few milliseconds, which keeps buckets fair between them; see
 // docs/operations.md. It is corrected by at most 10 s: a server whose clock differs by
 // more is left out, and without a server it is the process' own clock. It never goes

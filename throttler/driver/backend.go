@@ -37,7 +37,8 @@ import (
 //     given back.
 //
 // Requests reach a backend validated, with every Cost and Partition filled in. A
-// Backend must be safe for concurrent use and must return when ctx is done.
+// Backend must be safe for concurrent use and must return when ctx is done. For one way
+// around that, see [WindowTaker].
 type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)
@@ -59,15 +60,15 @@ type Backend interface {
 type WindowTaker interface {
 	Backend
 
-	// TakeWindow does what Take does with a charge of cost to key, if key has a
-	// window under p, for which IsWindow holds, and returns what the Result says. If
-	// ok is false, it has done nothing, and Take is to decide.
+	// TakeWindow decides as Take does about one charge of cost to key, and returns the
+	// Result's numbers. If ok is false, it has done nothing: then Take is called.
 	//
-	// It is asked before p is validated, because a window that is found under p's
-	// name, and has the length that p says, shows that they are valid. The rest is.
+	// For p, only IsWindow is known to hold. Whether its name and the window's length
+	// are valid shows when the backend finds a window of that name and length.
 	TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
 
-	// Itself returns the WindowTaker. A Backend that embeds it has another Take, which
-	// is not to be bypassed, and is known by not being what Itself returns.
+	// Itself returns the receiver. A Throttler compares it with the Backend that it was
+	// given: a type that embeds a WindowTaker has its TakeWindow, and another Take,
+	// which must not be bypassed.
 	Itself() Backend
 }
