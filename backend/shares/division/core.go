@@ -186,12 +186,18 @@ func (c *core) drop() {
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
-		s.Round = c.div.id.round
+		s.Round, s.First = c.div.id.round, c.div.first()
 	}
 	for i := range c.held {
 		s.Quotas[i] = Share{c.held[i].units, maps.Clone(c.held[i].keys)}
 	}
 	c.apply(s)
+}
+
+// first reports whether no member of the division held units before it. Then it is one of
+// all members on the list, because others have nothing to divide.
+func (d *division) first() bool {
+	return !slices.ContainsFunc(d.vectors, func(v vector) bool { return slices.Max(v.most) > 0 })
 }
 
 // due returns when tick has something to do.

@@ -76,6 +76,10 @@ type Shares struct {
 	// Round is the round of the division that the shares are from.
 	Round uint64
 
+	// First reports whether no member held units before that division: the whole fleet
+	// starts.
+	First bool
+
 	// Quotas has a Share for each quota, in the order that New was given.
 	Quotas []Share
 }

@@ -231,6 +231,33 @@ func successor(t *testing.T, last bool) {
 	}
 }
 
+// Shares say that the fleet starts with them, and only then.
+func TestFirst(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	first := make(map[bool]int)
+	f.changed = func(p *process) {
+		if p.shares.Valid {
+			first[p.shares.First]++
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(900 * time.Millisecond)
+	if len(first) != 1 || first[true] == 0 {
+		t.Errorf("all start: the shares say First as often as %v; want true only", first)
+	}
+	f.run(4 * time.Second)
+	clear(first)
+	f.members["m001"].stop()
+	f.start("m001", list)
+	f.run(4 * time.Second)
+	if len(first) != 1 || first[false] == 0 {
+		t.Errorf("one starts: the shares say First as often as %v; want false only", first)
+	}
+}
+
 // A process that starts with an old list adopts the present one from the first member
 // that it reaches. A member that the list leaves out holds nothing when it hears of it.
 func TestOldList(t *testing.T) {
