@@ -24,7 +24,7 @@ const (
 // A List is the members that divide the quotas.
 type List struct {
 	// Epoch is the list's number, from 1. The list with the highest one counts. Two
-	// lists with one epoch are an operator's mistake: a member keeps the first.
+	// lists with one epoch are an operator's mistake: the members agree on one of them.
 	Epoch uint64
 
 	// Members are the names of all members, which the Transport sends to, such as
