@@ -109,15 +109,21 @@ func history(t *testing.T, seed uint64, rash bool) int {
 				loads[name] = math.Exp(8 * random.Float64())
 			}
 			loads[name] = 10000
-		case 10: // a new list, which may leave out a member that has stopped
+		case 10: // a new list, which may leave out a member that has stopped, or that gets it first
 			next := List{list.Epoch + 1, slices.Clone(list.Members)}
-			if p == nil && len(next.Members) > 2 {
+			if len(next.Members) > 2 && (p == nil || !p.paused && random.IntN(2) == 0) {
 				next.Members = slices.DeleteFunc(next.Members, func(m string) bool { return m == name })
+				if p != nil {
+					p.core.adopt(f.now, next)
+					p.schedule()
+				}
 			} else if len(next.Members) < len(all) {
 				for _, m := range all {
-					if !slices.Contains(next.Members, m) && f.members[m] == nil {
+					if !slices.Contains(next.Members, m) {
 						next.Members = append(next.Members, m)
-						f.start(m, next)
+						if f.members[m] == nil {
+							f.start(m, next)
+						}
 						break
 					}
 				}
