@@ -104,7 +104,7 @@ func (l *List) validate() error {
 
 // id returns the number that a quota has in messages.
 func (q *Quota) id() uint64 {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", q.Total, q.Name))
+	sum := sha256.Sum256([]byte(q.Name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
@@ -495,7 +495,7 @@ func (c *core) shrink() {
 		old := *h
 		keys := make(map[uint64]int64, len(old.keys))
 		share := func(key uint64) int64 {
-			if v := c.div.of(vectorID{id, key}); v != nil && v.total == c.quotas[i].Total {
+			if v := c.div.of(vectorID{id, key}); v != nil {
 				return v.shares[place]
 			}
 			return 0 // no member of the collection knows the quota
@@ -521,7 +521,7 @@ func (c *core) grow() {
 		h := holding{keys: make(map[uint64]int64)}
 		for _, v := range c.div.vectors {
 			switch {
-			case v.id.quota != c.ids[i] || v.total != c.quotas[i].Total || v.ends:
+			case v.id.quota != c.ids[i] || v.ends:
 			case v.id.key == 0:
 				h.units = v.shares[place]
 			default:

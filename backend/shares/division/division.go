@@ -34,11 +34,11 @@ type List struct {
 
 // A Quota is what is divided.
 type Quota struct {
-	// Name identifies the quota together with Total: all processes divide those that
-	// are equal in both.
+	// Name identifies the quota: all processes that know it divide it.
 	Name string
 
-	// Total is the units to divide, from 1.
+	// Total is the units to divide, from 1. Of processes with different ones, the
+	// lowest is divided.
 	Total int64
 
 	// Min is the units that each member has at least when all take part in a

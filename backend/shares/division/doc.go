@@ -45,8 +45,9 @@
 //     that have that list already; one that still runs is left out by
 //     [Member.SetList]. It starts with the latest list, or reaches a process that has
 //     it before it has reached all of an older list. No two lists have one epoch.
-//   - A quota whose name or total changes is another quota. While processes with the
-//     old and processes with the new one run, each of the two is divided by itself.
+//   - A quota keeps its name. If processes have different totals for it, in the middle
+//     of a deployment, the sum is within the highest, and a round of all members
+//     divides the lowest.
 //
 // A member that starts holds nothing, because others may use what its predecessor held,
 // until its first division. With all members present, that is within a refresh.

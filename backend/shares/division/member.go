@@ -94,7 +94,7 @@ func (c *core) validate(list List) error {
 		}
 		id := q.id()
 		if known[id] {
-			return invalid("quotas[%d] is %q with a Total of %d, as another is", i, q.Name, q.Total)
+			return invalid("quotas[%d] is %q a second time; names must differ", i, q.Name)
 		}
 		known[id] = true
 		c.ids = append(c.ids, id)

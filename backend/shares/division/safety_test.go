@@ -74,6 +74,13 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		f.start(name, list)
 	}
 	for range 60 {
+		if random.IntN(20) == 0 { // another configuration for processes that start
+			f.totals = []int64{quotas[0].Total, quotas[1].Total}
+			if random.IntN(2) == 0 {
+				f.totals[0] = 1 + quotas[0].Total/int64(1+random.IntN(4))
+			}
+			f.totals[0] = min(f.totals[0], quotas[0].Total)
+		}
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
 		switch random.IntN(12) {
@@ -165,8 +172,8 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
 	}
 	for i := range quotas {
-		low := quotas[i].low(len(list.Members))
-		low = min(low, quotas[i].Total/int64(len(list.Members)))
+		q := Quota{Total: f.total(i), Min: quotas[i].Min}
+		low := min(q.low(len(list.Members)), q.Total/int64(len(list.Members)))
 		for _, name := range list.Members {
 			if units := f.members[name].shares.Quotas[i].Units; units < low {
 				t.Errorf("%s has %d units of %s; the minimum is %d", name, units, quotas[i].Name, low)
