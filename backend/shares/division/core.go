@@ -159,7 +159,8 @@ func (c *core) setMembers(list List) {
 	maps.DeleteFunc(c.silent, func(name string, _ time.Time) bool { _, ok := c.index[name]; return !ok })
 }
 
-// adopt replaces the list, if list comes after it. The places on the list change, so the
+// adopt replaces the list, if list comes after it, even if it is too long for messages:
+// this member may be left out. The places on the list change, so the
 // division is forgotten; what is held is not.
 func (c *core) adopt(now time.Time, list List) bool {
 	list = list.sorted()
@@ -285,6 +286,7 @@ func (c *core) report(now time.Time) memberReport {
 		var d Demand
 		if q.Demand != nil {
 			d = q.Demand(now, 2*c.keys)
+			d.Keys = d.Keys[:min(len(d.Keys), 2*c.keys)]
 		}
 		keys := make(map[uint64]item)
 		for key, units := range h.keys {

@@ -117,9 +117,9 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have divisions of their own, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 60 bytes
-	// for each member, of each quota and of twice as many keys: with hundreds of
-	// members and many quotas, Keys must be lower.
+	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 250 bytes
+	// for each member, quota and key: with hundreds of members and many quotas, Keys
+	// must be lower.
 	Keys int
 
 	// Divide divides. If nil, Proportional.

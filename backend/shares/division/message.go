@@ -22,7 +22,7 @@ const messageVersion = 1
 // Bounds of what is decoded, besides those of the API.
 const (
 	maxName    = 255
-	maxVectors = 4096
+	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
 	maxTotal   = 1 << 53
 )
 
