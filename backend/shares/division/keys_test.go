@@ -6,7 +6,7 @@ import (
 )
 
 // The keys that are asked for most have divisions of their own, by their own demand, and
-// do not weigh in that of the others. When they are quiet, they have their quota's
+// do not weigh in the demand of the others. When they are quiet, they have their quota's
 // shares again.
 func TestKeys(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: 2})

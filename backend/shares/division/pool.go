@@ -184,7 +184,11 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 		total = v.total
 	}
 	total = min(total, v.total)
-	shares := apportion(total, low, divide(total, reports), held)
+	weights := divide(total, reports)
+	if len(weights) != len(reports) {
+		weights = make([]float64, len(reports)) // of no use, but no reason to crash
+	}
+	shares := apportion(total, low, weights, held)
 	for k, i := range knows {
 		v.shares[i] = shares[k]
 	}
