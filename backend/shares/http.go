@@ -242,7 +242,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, reply := http.StatusOK, []byte(nil)
-	if ok, latest := h.challenges.obey(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now()); !ok {
+	if ok, latest := h.challenges.accept(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now()); !ok {
 		if latest == "" {
 			http.Error(w, "the message came before", http.StatusUnauthorized)
 			return

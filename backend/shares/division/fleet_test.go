@@ -22,7 +22,8 @@ type fleet struct {
 	now     time.Time
 	queue   events
 	number  int
-	quotas  []Quota
+	quotas  []Quota // whose totals are the highest of any process
+	totals  []int64 // of quotas: what the next process knows; if nil, the highest
 	options Options
 	members map[string]*process
 	sums    []int64 // of quotas: what all processes hold
@@ -39,6 +40,7 @@ type fleet struct {
 	changed      func(*process)                  // if not nil: it has other shares
 	excess       int
 	rash         bool // break the rule: grow before the others have shrunk
+	mistaken     bool // an operator broke a condition: an excess is noted
 }
 
 // process is one process, from its start to its end.
@@ -115,6 +117,9 @@ func (f *fleet) start(name string, list List) *process {
 	quotas := make([]Quota, len(f.quotas))
 	for i, q := range f.quotas {
 		q.Demand = func(now time.Time, keys int) Demand { return f.demand(name, i, now, keys) }
+		if f.totals != nil {
+			q.Total = f.totals[i]
+		}
 		quotas[i] = q
 	}
 	p.shares.Quotas = make([]Share, len(quotas))
@@ -122,7 +127,7 @@ func (f *fleet) start(name string, list List) *process {
 		self: name, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
 		random: rand.New(rand.NewPCG(f.random.Uint64(), 0)), apply: p.apply,
 	}
-	if err := c.complain(list); err != nil {
+	if err := c.validate(list); err != nil {
 		f.Fatal(err)
 	}
 	p.core = c
@@ -132,9 +137,9 @@ func (f *fleet) start(name string, list List) *process {
 	return p
 }
 
-// exceeded fails the test, or notes that the broken rule had its effect.
+// exceeded fails the test, or notes that what was broken had its effect.
 func (f *fleet) exceeded(format string, args ...any) {
-	if f.rash {
+	if f.rash || f.mistaken {
 		f.excess++
 		return
 	}
@@ -310,12 +315,24 @@ func (f *fleet) whole(list List) error {
 	}
 	for i, q := range f.quotas {
 		var sum int64
+		total := f.total(i)
 		for _, name := range list.Members {
 			sum += f.members[name].shares.Quotas[i].Units
 		}
-		if sum != q.Total {
-			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, sum, q.Total)
+		if sum != total {
+			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, sum, total)
 		}
 	}
 	return nil
+}
+
+// total returns the lowest total of a quota that a process on its own list knows.
+func (f *fleet) total(quota int) int64 {
+	total := f.quotas[quota].Total
+	for _, p := range f.members {
+		if p.core.me >= 0 {
+			total = min(total, p.core.quotas[quota].Total)
+		}
+	}
+	return total
 }
