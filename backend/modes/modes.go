@@ -23,8 +23,8 @@
 // always in use would never be as full in the new counts as in the old, and so it is
 // filled to what the old ones say.
 //
-// This is of processes that run. One that starts has the mode that it is given first. If
-// others have changed less long ago, give it their old mode, and then the new one.
+// This is of processes that run. One that starts has the mode that it begins in. If
+// others have changed less long ago, [Table.Begin] in their old mode, and then set the new one.
 //
 // # Settlements
 //

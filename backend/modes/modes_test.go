@@ -58,6 +58,7 @@ type process struct {
 type switchable struct {
 	driver.Backend
 	down         bool
+	unsent       bool // settlements are not sent
 	takes, peeks int
 }
 
@@ -73,6 +74,13 @@ func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decisio
 		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
 	}
 	return s.Backend.Peek(ctx, r)
+}
+
+func (s *switchable) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	if s.unsent {
+		return driver.Decision{}, &driver.UnavailableError{Backend: "modes_test", Shard: "a", Err: driver.ErrNotSent}
+	}
+	return s.Backend.Settle(ctx, st)
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -124,6 +132,13 @@ func (f *fleet) awaitSyncs(processes ...*process) {
 	}
 }
 
+func (f *fleet) begin(p *process, policy *throttler.Policy, m modes.Mode) {
+	f.Helper()
+	if err := p.table.Begin(policy, m); err != nil {
+		f.Fatal(err)
+	}
+}
+
 func (f *fleet) set(p *process, policy *throttler.Policy, m modes.Mode) {
 	f.Helper()
 	if err := p.table.Set(policy, m); err != nil {
@@ -171,8 +186,8 @@ func TestBackend(t *testing.T) {
 func TestTakesOfSeveralModes(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.set(p, window, modes.Synced)
-	f.set(p, hour, modes.Exact)
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Exact)
 	used := func() string {
 		d := f.peek(p, costing(window, 1), costing(hour, 1))
 		return fmt.Sprint(d.Limit(0).Used, " ", d.Limit(1).Used)
@@ -244,11 +259,14 @@ func TestSet(t *testing.T) {
 	if err := p.table.Set(log, 3); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("mode 3: %v, want ErrInvalid", err)
 	}
+	f.begin(p, window, modes.Synced)
+	if err := p.table.Begin(window, modes.Exact); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a second Begin: %v, want ErrInvalid", err)
+	}
 	for _, step := range []struct {
 		mode  modes.Mode
 		until time.Time
 	}{
-		{modes.Synced, time.Time{}}, // how it begins
 		{modes.Synced, time.Time{}},
 		{modes.Leased, t0.Add(2 * time.Minute)}, // a minute to agree, one for the window
 		{modes.Exact, t0.Add(2 * time.Minute)},
@@ -258,6 +276,12 @@ func TestSet(t *testing.T) {
 		if s := p.table.Of("window"); s.Mode != step.mode || !s.BothUntil.Equal(step.until) {
 			t.Errorf("%v: %+v, want until %v", step.mode, s, step.until)
 		}
+	}
+	shorter := *window
+	shorter.Limits = []throttler.Limit{{Quota: 100, Window: time.Second, Aligned: true}}
+	f.set(p, &shorter, modes.Exact)
+	if s := p.table.Of("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
+		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
 	}
 	for _, m := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
 		if parsed, err := modes.ParseMode(m.String()); err != nil || parsed != m {
