@@ -7,7 +7,7 @@ import (
 
 // Sweep does what the background does now and then, at the clock's time.
 func (b *Backend) Sweep() {
-	_ = b.giveBack(context.Background(), b.sweep(b.clock.Now().UnixMilli()))
+	_ = b.giveBack(context.Background(), nil, b.sweep(b.clock.Now().UnixMilli()))
 }
 
 // AwaitWaiters returns when so many takes wait for renewals of b.

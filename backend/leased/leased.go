@@ -168,14 +168,23 @@ func invalid(format string, args ...any) error {
 }
 
 // Close gives back all leases. After it, takes go to the other backend one by one. The
-// error is of a lease that could not be given back: its units count as used until their
-// windows end.
+// error is of a lease that could not be given back, or ctx's: units count as used until
+// their windows end, unless a second Close gives them back.
 func (b *Backend) Close(ctx context.Context) error {
 	b.cancel()
-	b.sweeping.Wait()
-	b.renewals.Lock() // those that are being made may lease more than they spend
-	defer b.renewals.Unlock()
-	return b.giveBackAll(ctx)
+	quiet := make(chan struct{})
+	go func() {
+		defer close(quiet)
+		b.sweeping.Wait()
+		b.renewals.Lock() // those that are being made may lease more than they spend
+		defer b.renewals.Unlock()
+	}()
+	select {
+	case <-quiet:
+		return b.giveBackAll(ctx)
+	case <-ctx.Done():
+		return fmt.Errorf("leased: Close: takes or settlements have not ended: %w", ctx.Err())
+	}
 }
 
 // Take implements driver.Backend.

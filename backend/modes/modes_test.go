@@ -58,7 +58,8 @@ type process struct {
 type switchable struct {
 	driver.Backend
 	down         bool
-	unsent       bool // settlements are not sent
+	unsent       bool  // settlements are not sent
+	fails        error // of peeks
 	takes, peeks int
 }
 
@@ -72,6 +73,9 @@ func (s *switchable) Take(ctx context.Context, r driver.Request) (driver.Decisio
 func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.peeks++; s.down {
 		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
+	}
+	if s.fails != nil {
+		return driver.Decision{}, s.fails
 	}
 	return s.Backend.Peek(ctx, r)
 }
@@ -236,7 +240,20 @@ func TestTakesOfSeveralModes(t *testing.T) {
 	if d.Allowed || !d.Degraded || d.NumLimits() != 1 {
 		t.Errorf("the store is down, the synced counts refuse: %v, want a degraded refusal by them", d)
 	}
+	if d := f.peek(p, costing(window, 99), costing(hour, 1)); d.Allowed || !d.Degraded || d.NumLimits() != 1 {
+		t.Errorf("the store is down, the synced counts refuse: a peek: %v, want a degraded refusal by them", d)
+	}
+	if _, err := p.throttler.Peek(t.Context(), costing(window, 1), costing(hour, 1)); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the store is down: a peek: error %v, want ErrUnavailable", err)
+	}
 	f.store.down = false
+	for _, err := range []error{throttler.ErrInvalid, context.Canceled} {
+		f.store.fails = err
+		if _, got := p.throttler.Take(t.Context(), costing(window, 99), costing(hour, 1)); !errors.Is(got, err) {
+			t.Errorf("the synced counts refuse: error %v, want the store's, %v", got, err)
+		}
+	}
+	f.store.fails = nil
 	want("the store is back", "16 4")
 
 	takes, peeks := f.store.takes, f.store.peeks
