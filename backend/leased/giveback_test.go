@@ -113,5 +113,7 @@ func TestCloseDuringATakeThatHangs(t *testing.T) {
 		t.Errorf("Close: %v, want %v", err, context.DeadlineExceeded)
 	}
 	close(store.fails)
-	<-renewal
+	if err := <-renewal; !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the take: %v, want ErrUnavailable", err)
+	}
 }

@@ -189,7 +189,7 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if d, ok := b.takeLone(ctx, &r); ok {
+	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
 	if err := ctx.Err(); err != nil {
