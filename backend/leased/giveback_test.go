@@ -43,8 +43,8 @@ func TestGiveBacksThatWereNotSent(t *testing.T) {
 			b := open(t, store, &leased.Options{Clock: f.clock, Ahead: time.Minute})
 			p := process{b, throttler.New(b, &throttler.Options{Clock: f.clock})}
 			p.take(t, 50)
-			f.clock.Advance(15 * time.Second)
 			store.unsent.Store(true)
+			f.clock.Advance(15 * time.Second)
 			for range 3 {
 				b.Sweep()
 			}
