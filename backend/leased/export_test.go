@@ -1,8 +1,32 @@
 package leased
 
-import "context"
+import (
+	"context"
+	"runtime"
+)
 
 // Sweep does what the background does now and then, at the clock's time.
 func (b *Backend) Sweep() {
-	_ = b.giveBack(context.Background(), b.sweep(b.clock.Now().UnixMilli()))
+	_ = b.giveBack(context.Background(), nil, b.sweep(b.clock.Now().UnixMilli()))
+}
+
+// AwaitWaiters returns when so many takes wait for renewals of b.
+func AwaitWaiters(b *Backend, n int) {
+	for b.waiters() < n {
+		runtime.Gosched()
+	}
+}
+
+func (b *Backend) waiters() (n int) {
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		for _, l := range s.leases {
+			if l.renewal != nil {
+				n += l.renewal.waiters
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
 }

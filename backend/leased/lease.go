@@ -1,7 +1,6 @@
 package leased
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -41,14 +40,18 @@ type lease struct {
 
 // renewal is a take of the other backend that others wait for.
 type renewal struct {
-	done chan struct{}
-	err  error // set before done is closed
+	waiters int // guarded by the shard's lock
+	done    chan struct{}
+
+	// Set before done is closed.
+	err       error
+	abandoned bool // the context of the take that made it has ended
 }
 
 // failed reports whether those that wait fail with it: the other backend does not
-// answer.
+// answer. They may have more time than the take that made it.
 func (r *renewal) failed() bool {
-	return errors.Is(r.err, driver.ErrUnavailable) && !errors.Is(r.err, context.Canceled)
+	return errors.Is(r.err, driver.ErrUnavailable) && !r.abandoned
 }
 
 // canSpend reports whether to answer r from the lease. The last unit is not spent
@@ -95,9 +98,22 @@ func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver
 
 // grant adds the units of d, an allowed take.
 func (l *lease) grant(d *driver.Decision) {
+	l.held += d.Charges()[0].Cost
+	l.d = owned(d)
+	l.free = free(d)
+	l.until = d.Results()[0].ResetAt
+	for _, result := range d.Results() {
+		l.until = min(l.until, result.ResetAt)
+	}
+	l.since = d.Request.Now
+	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == driver.Mark{At: l.until}
+	l.refusedUntil = 0
+}
+
+// owned returns d with strings of its own: a caller's key may be a part of a long one.
+func owned(d *driver.Decision) driver.Decision {
 	charges := slices.Clone(d.Charges())
-	l.held += charges[0].Cost
-	for i := range charges { // a caller's key may be a part of a long string
+	for i := range charges {
 		c := &charges[i]
 		samePartition := c.Partition == c.Key
 		if c.Key = strings.Clone(c.Key); samePartition {
@@ -106,18 +122,7 @@ func (l *lease) grant(d *driver.Decision) {
 			c.Partition = strings.Clone(c.Partition)
 		}
 	}
-	r := d.Request
-	l.d = driver.NewDecision(driver.NewRequest(r.Now, charges...))
-	l.d.Allowed = true
-	copy(l.d.Results(), d.Results())
-	l.free = free(d)
-	l.until = d.Results()[0].ResetAt
-	for _, result := range d.Results() {
-		l.until = min(l.until, result.ResetAt)
-	}
-	l.since = r.Now
-	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == driver.Mark{At: l.until}
-	l.refusedUntil = 0
+	return d.About(driver.NewRequest(d.Request.Now, charges...))
 }
 
 // refuse notes d, a take of cost that was refused. It is repeated for at least again ms.
@@ -132,7 +137,7 @@ func (l *lease) refuse(d *driver.Decision, cost, again int64) {
 			until = min(until, result.ResetAt)
 		}
 	}
-	l.refusal, l.refusedCost, l.refusedUntil, l.again = *d, cost, until, again
+	l.refusal, l.refusedCost, l.refusedUntil, l.again = owned(d), cost, until, again
 	l.free = free(d)
 }
 

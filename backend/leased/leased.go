@@ -107,7 +107,8 @@ type Backend struct {
 var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that leases units of backend, which must be the same counts
-// for all processes. Errors are about options and wrap quota.ErrInvalid. New
+// for all processes. So a fallback, whose counts may be this process' own, goes in front
+// of it: a decision that is Degraded is passed on, and leases nothing. Errors are about options and wrap quota.ErrInvalid. New
 // panics if backend is nil.
 func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if backend == nil {
@@ -167,19 +168,28 @@ func invalid(format string, args ...any) error {
 }
 
 // Close gives back all leases. After it, takes go to the other backend one by one. The
-// error is of a lease that could not be given back: its units count as used until their
-// windows end.
+// error is of a lease that could not be given back, or ctx's: units count as used until
+// their windows end, unless a second Close gives them back.
 func (b *Backend) Close(ctx context.Context) error {
 	b.cancel()
-	b.sweeping.Wait()
-	b.renewals.Lock() // those that are being made may lease more than they spend
-	defer b.renewals.Unlock()
-	return b.giveBackAll(ctx)
+	quiet := make(chan struct{})
+	go func() {
+		defer close(quiet)
+		b.sweeping.Wait()
+		b.renewals.Lock() // those that are being made may lease more than they spend
+		defer b.renewals.Unlock()
+	}()
+	select {
+	case <-quiet:
+		return b.giveBackAll(ctx)
+	case <-ctx.Done():
+		return fmt.Errorf("leased: Close: takes or settlements have not ended: %w", ctx.Err())
+	}
 }
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if d, ok := b.takeLone(ctx, &r); ok {
+	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -211,11 +221,14 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			return d, nil
 		case l.renewal != nil:
 			renewal := l.renewal
+			renewal.waiters++
 			s.mu.Unlock()
 			select {
 			case <-renewal.done:
 			case <-ctx.Done():
-				return driver.Decision{}, ctx.Err()
+			}
+			if err := ctx.Err(); err != nil {
+				return driver.Decision{}, err
 			}
 			if renewal.failed() {
 				return driver.Decision{}, fmt.Errorf("leased: %w by this take, which waited for a lease: %w", driver.ErrNotSent, renewal.err)
@@ -282,11 +295,14 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	func() {
 		defer func() {
 			s.mu.Lock()
-			l.renewal, renewal.err = nil, err
+			l.renewal, renewal.err, renewal.abandoned = nil, err, ctx.Err() != nil
 			close(renewal.done)
 		}()
 		d, err = b.lease(ctx, &r, units, cost)
 	}()
+	if err == nil && d.Degraded { // it did not ask the counts that a lease is of
+		return d, nil
+	}
 	if err == nil && !l.isOf(r.Charges()) { // the policy has changed meanwhile
 		if d.Allowed {
 			b.stats.leases.Add(1)
@@ -299,8 +315,6 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 		return d, nil
 	}
 	switch {
-	case err == nil && d.Allowed && len(d.Charges()) == 0: // it decided without counts
-		return d, nil
 	case err == nil && d.Allowed:
 		b.stats.leases.Add(1)
 		if l.held > 0 && !sameWindows(&l.d, &d) {
@@ -328,8 +342,16 @@ var errPanicked = errors.New("leased: the other backend panicked")
 func (b *Backend) lease(ctx context.Context, r *driver.Request, units, cost int64) (driver.Decision, error) {
 	for {
 		d, err := b.ask(ctx, withCost(r, units))
-		if err != nil || d.Allowed || units == cost {
+		if err != nil || d.Allowed && !d.Degraded || units == cost || len(d.Charges()) == 0 {
 			return d, err
+		}
+		if d.Degraded { // nothing is leased of counts that are not shared
+			if d.Allowed {
+				st := driver.Settlement{Now: r.Now, Charged: d, Costs: make([]int64, len(d.Charges()))}
+				_, _ = b.wrapped.Settle(ctx, st) // if it fails, the units count until the window ends
+			}
+			units = cost
+			continue
 		}
 		units = max(min(free(&d), units/2), cost)
 	}

@@ -2,7 +2,7 @@ package leased
 
 import (
 	"context"
-	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +26,8 @@ func (b *Backend) sweepUntilClosed() {
 			return
 		case <-tick.C:
 		}
-		_ = b.giveBack(b.closed, b.sweep(b.clock.Now().UnixMilli()))
+		// Those that have begun when b is closed end; Close makes the others.
+		_ = b.giveBack(context.Background(), b.closed.Done(), b.sweep(b.clock.Now().UnixMilli()))
 	}
 }
 
@@ -87,36 +88,87 @@ func (b *Backend) giveBackAll(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-	return b.giveBack(ctx, all)
+	return b.giveBack(ctx, ctx.Done(), all)
 }
 
-// giveBack makes the settlements. One that fails leaves its units used until their
-// windows end.
-func (b *Backend) giveBack(ctx context.Context, all []driver.Settlement) error {
-	errs := make(chan error, len(all))
+// giveBack makes the settlements, and begins none after stop is closed. What was not sent
+// is lost again, for the next sweep. What fails otherwise leaves its units used until
+// their windows end. The error is one of those, or the context's.
+func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, all []driver.Settlement) error {
+	var settling sync.WaitGroup
 	slots := make(chan struct{}, giveBacks)
-	for _, st := range all {
-		slots <- struct{}{}
-		go func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
-			defer cancel()
-			_, err := b.wrapped.Settle(ctx, st)
-			if err == nil {
-				b.stats.givenBack.Add(1)
-			} else {
-				b.stats.stranded.Add(1)
-			}
-			errs <- err
-			<-slots
-		}()
-	}
-	var joined error
-	for range all {
-		if err := <-errs; err != nil && joined == nil {
-			joined = errors.Join(joined, err)
+	failed := make(chan error, 1)
+	var stopped error
+	for i := range all {
+		st := &all[i]
+		if !acquire(slots, stop) {
+			b.keep(st)
+			stopped = ctx.Err()
+			continue
 		}
+		settling.Go(func() {
+			if err := b.settle(ctx, st); err != nil {
+				select {
+				case failed <- err:
+				default: // one is enough
+				}
+			}
+			<-slots
+		})
 	}
-	return joined
+	settling.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return stopped
+	}
+}
+
+// acquire takes a slot, unless stop is closed before there is one.
+func acquire(slots chan<- struct{}, stop <-chan struct{}) bool {
+	select {
+	case <-stop:
+		return false
+	default:
+	}
+	select {
+	case <-stop:
+		return false
+	case slots <- struct{}{}:
+		return true
+	}
+}
+
+// settle makes st, which gives back units.
+func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
+	ctx, cancel := context.WithTimeout(ctx, giveBackTime)
+	defer cancel()
+	_, err := b.wrapped.Settle(ctx, *st)
+	switch {
+	case err == nil:
+		b.stats.givenBack.Add(1)
+	case driver.MayHaveCharged(err):
+		b.stats.stranded.Add(1) // a second time might give back twice
+	default:
+		b.keep(st)
+	}
+	return err
+}
+
+// keep leaves st, of which nothing was sent, to the next sweep: at most as many of a
+// shard as it has room for leases.
+func (b *Backend) keep(st *driver.Settlement) {
+	charges := st.Charged.Charges()
+	n := nameOf(charges)
+	s := b.shardOf(&n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lost) >= s.most {
+		b.stats.stranded.Add(1)
+		return
+	}
+	s.lost = append(s.lost, &lease{held: charges[0].Cost, d: st.Charged})
 }
 
 // Stats has counts since New.

@@ -120,7 +120,7 @@ func (b *Backend) shardAt(partition uint64) *shard {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if d, ok := b.takeLone(ctx, &r); ok {
+	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
 	return b.TakeAt(ctx, r, nil)

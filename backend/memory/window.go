@@ -1,7 +1,6 @@
 package memorybackend
 
 import (
-	"context"
 	"hash/maphash"
 
 	"github.com/weir-go/weir/quota"
@@ -48,21 +47,6 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 
 // Itself implements driver.WindowTaker.
 func (b *Backend) Itself() driver.Backend { return b }
-
-// takeLone makes the decision about r by TakeWindow, for a backend that wraps b.
-func (b *Backend) takeLone(ctx context.Context, r *driver.Request) (d driver.Decision, ok bool) {
-	charges := r.Charges()
-	if len(charges) != 1 || charges[0].Key != charges[0].Partition || charges[0].Cost < 1 || ctx.Err() != nil {
-		return d, false
-	}
-	c := &charges[0]
-	used, resetAt, retryAt, ok := b.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)
-	if ok {
-		d.Begin(r)
-		d.SetWindow(used, resetAt, retryAt)
-	}
-	return d, ok
-}
 
 // lone returns the hot half of the entry of key's count under policy, or nil. The
 // partition is the key, and policy fits in that half.

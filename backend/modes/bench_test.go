@@ -36,7 +36,7 @@ func BenchmarkTake(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := table.Set(policy, mode); err != nil {
+		if err := table.Begin(policy, mode); err != nil {
 			b.Fatal(err)
 		}
 		alone := driver.Backend(store)

@@ -2,6 +2,7 @@ package modes_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -69,7 +70,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 	var all []*process
 	for range processes {
 		p := f.start()
-		f.set(p, policy, sequence[0])
+		f.begin(p, policy, sequence[0])
 		all = append(all, p)
 	}
 	o := &oracle{limit: policy.Limits[0], at: t0}
@@ -126,7 +127,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 		kill := r.IntN(processes)
 		do[25] = func() { // which the change has reached
 			p := f.start()
-			f.set(p, policy, was)
+			f.begin(p, policy, was)
 			f.set(p, policy, mode)
 			all[kill] = p
 		}
@@ -147,7 +148,7 @@ func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) 
 func TestChangeEnds(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.set(p, window, modes.Exact)
+	f.begin(p, window, modes.Exact)
 	f.take(p, costing(window, 60))
 	f.set(p, window, modes.Synced)
 	if d := f.take(p, costing(window, 41)); d.Allowed {
@@ -176,8 +177,8 @@ func TestSettlementsAcrossChanges(t *testing.T) {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
 			f := newFleet(t)
 			p := f.start()
-			f.set(p, hour, m.from)
-			f.set(p, window, modes.Exact)
+			f.begin(p, hour, m.from)
+			f.begin(p, window, modes.Exact)
 			var decisions []throttler.Decision
 			for range 3 {
 				d := f.take(p, costing(hour, 10), costing(window, 1))
@@ -215,7 +216,7 @@ func TestBucketsAreFilled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", policy.Name, sequence), func(t *testing.T) {
 				f := newFleet(t)
 				p := f.start()
-				f.set(p, policy, sequence[0])
+				f.begin(p, policy, sequence[0])
 				f.take(p, costing(policy, 60))
 				f.set(p, policy, sequence[1])
 				for range 125 { // seconds, through the change
@@ -237,12 +238,12 @@ func TestBucketsAreFilled(t *testing.T) {
 func TestStartsDuringAChange(t *testing.T) {
 	f := newFleet(t)
 	old := f.start()
-	f.set(old, hour, modes.Synced)
+	f.begin(old, hour, modes.Synced)
 	f.take(old, costing(hour, 40))
 	f.awaitSyncs(old)
 	f.set(old, hour, modes.Exact)
 	late := f.start()
-	f.set(late, hour, modes.Synced) // what it was
+	f.begin(late, hour, modes.Synced) // what it was
 	f.set(late, hour, modes.Exact)
 	f.peek(late, costing(hour, 1))
 	f.awaitSyncs(late)
@@ -257,5 +258,38 @@ func TestStartsDuringAChange(t *testing.T) {
 	}
 	if sum := admitted[0] + admitted[1]; sum != 10 || !slices.Contains(admitted, 10) {
 		t.Errorf("%v were admitted after 40 of 50", admitted)
+	}
+}
+
+// A policy that was Exact because nothing else was said changes like any other.
+func TestFirstSet(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.take(p, costing(hour, 50))
+	f.set(p, hour, modes.Synced)
+	if d := f.take(p, costing(hour, 1)); d.Allowed {
+		t.Errorf("1 after 50 of 50: %v", d)
+	}
+}
+
+// A refund that was not sent is made again, and returns its units once.
+func TestRefundsThatAreMadeAgain(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, hour, modes.Synced)
+	first := f.take(p, costing(hour, 10), costing(window, 10))
+	f.take(p, costing(hour, 40), costing(window, 40))
+	f.store.unsent = true
+	for range 3 {
+		if _, err := p.throttler.Refund(t.Context(), first); !errors.Is(err, throttler.ErrNotSent) {
+			t.Fatalf("Refund: %v, want ErrNotSent", err)
+		}
+	}
+	f.store.unsent = false
+	if _, err := p.throttler.Refund(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.peek(p, costing(hour, 1), costing(window, 1)); d.Limit(0).Used != 40 || d.Limit(1).Used != 40 {
+		t.Errorf("%v after a refund of 10 of 50, want 40 and 40 used", d)
 	}
 }

@@ -47,7 +47,7 @@ func Example() {
 	}
 	defer soft.Close()
 	for policy, mode := range map[*throttler.Policy]modes.Mode{core: modes.Leased, all: modes.Synced} {
-		if err := table.Set(policy, mode); err != nil {
+		if err := table.Begin(policy, mode); err != nil {
 			fmt.Println(err)
 			return
 		}

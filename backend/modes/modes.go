@@ -8,8 +8,8 @@
 // A take may charge policies of different modes. It is all or nothing as ever: what is
 // synced is charged first, which needs no call, and the others then. If they refuse or
 // fail, the synced units are given back. A take that the synced counts refuse asks the
-// store too, by a peek, because an answer reports all limits. If that fails, the answer
-// is about the synced charges alone, and Degraded.
+// store too, by a peek, because an answer reports all limits. If the store does not
+// answer, the answer is about the synced charges alone, and Degraded. A Peek is the same.
 //
 // # Changing a mode
 //
@@ -23,8 +23,8 @@
 // always in use would never be as full in the new counts as in the old, and so it is
 // filled to what the old ones say.
 //
-// This is of processes that run. One that starts has the mode that it is given first. If
-// others have changed less long ago, give it their old mode, and then the new one.
+// This is of processes that run. One that starts has the mode that it begins in. If
+// others have changed less long ago, [Table.Begin] in their old mode, and then set the new one.
 //
 // # Settlements
 //
@@ -35,6 +35,7 @@ package modes
 
 import (
 	"context"
+	"errors"
 
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/throttler/driver"
@@ -83,11 +84,7 @@ func (b *Backend) takeBoth(ctx context.Context, r driver.Request, p places) (dri
 		return driver.Decision{}, err
 	}
 	if !soft.Allowed {
-		store, err := b.store.Peek(ctx, ofStore)
-		if err != nil {
-			store = driver.Decision{Degraded: true}
-		}
-		return p.merge(&r, &soft, &store), nil
+		return b.peekToo(ctx, &r, p, &soft, ofStore)
 	}
 	store, err := b.store.Take(ctx, ofStore)
 	switch {
@@ -123,11 +120,21 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	if err != nil {
 		return driver.Decision{}, err
 	}
+	return b.peekToo(ctx, &r, p, &soft, ofStore)
+}
+
+// peekToo returns the decision about r, of which soft is one part, with what a peek says
+// of the other. What the synced counts refuse is refused without a store that answers.
+func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
 	store, err := b.store.Peek(ctx, ofStore)
-	if err != nil {
+	switch {
+	case err == nil:
+	case !soft.Allowed && errors.Is(err, driver.ErrUnavailable) && ctx.Err() == nil:
+		store = driver.Decision{Degraded: true}
+	default:
 		return driver.Decision{}, err
 	}
-	return p.merge(&r, &soft, &store), nil
+	return p.merge(r, soft, &store), nil
 }
 
 // Settle implements driver.Backend.

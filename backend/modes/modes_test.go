@@ -58,6 +58,8 @@ type process struct {
 type switchable struct {
 	driver.Backend
 	down         bool
+	unsent       bool  // settlements are not sent
+	fails        error // of peeks
 	takes, peeks int
 }
 
@@ -72,7 +74,17 @@ func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decisio
 	if s.peeks++; s.down {
 		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
 	}
+	if s.fails != nil {
+		return driver.Decision{}, s.fails
+	}
 	return s.Backend.Peek(ctx, r)
+}
+
+func (s *switchable) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	if s.unsent {
+		return driver.Decision{}, &driver.UnavailableError{Backend: "modes_test", Shard: "a", Err: driver.ErrNotSent}
+	}
+	return s.Backend.Settle(ctx, st)
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -124,6 +136,13 @@ func (f *fleet) awaitSyncs(processes ...*process) {
 	}
 }
 
+func (f *fleet) begin(p *process, policy *throttler.Policy, m modes.Mode) {
+	f.Helper()
+	if err := p.table.Begin(policy, m); err != nil {
+		f.Fatal(err)
+	}
+}
+
 func (f *fleet) set(p *process, policy *throttler.Policy, m modes.Mode) {
 	f.Helper()
 	if err := p.table.Set(policy, m); err != nil {
@@ -171,8 +190,8 @@ func TestBackend(t *testing.T) {
 func TestTakesOfSeveralModes(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	f.set(p, window, modes.Synced)
-	f.set(p, hour, modes.Exact)
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Exact)
 	used := func() string {
 		d := f.peek(p, costing(window, 1), costing(hour, 1))
 		return fmt.Sprint(d.Limit(0).Used, " ", d.Limit(1).Used)
@@ -221,7 +240,20 @@ func TestTakesOfSeveralModes(t *testing.T) {
 	if d.Allowed || !d.Degraded || d.NumLimits() != 1 {
 		t.Errorf("the store is down, the synced counts refuse: %v, want a degraded refusal by them", d)
 	}
+	if d := f.peek(p, costing(window, 99), costing(hour, 1)); d.Allowed || !d.Degraded || d.NumLimits() != 1 {
+		t.Errorf("the store is down, the synced counts refuse: a peek: %v, want a degraded refusal by them", d)
+	}
+	if _, err := p.throttler.Peek(t.Context(), costing(window, 1), costing(hour, 1)); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the store is down: a peek: error %v, want ErrUnavailable", err)
+	}
 	f.store.down = false
+	for _, err := range []error{throttler.ErrInvalid, context.Canceled} {
+		f.store.fails = err
+		if _, got := p.throttler.Take(t.Context(), costing(window, 99), costing(hour, 1)); !errors.Is(got, err) {
+			t.Errorf("the synced counts refuse: error %v, want the store's, %v", got, err)
+		}
+	}
+	f.store.fails = nil
 	want("the store is back", "16 4")
 
 	takes, peeks := f.store.takes, f.store.peeks
@@ -244,11 +276,14 @@ func TestSet(t *testing.T) {
 	if err := p.table.Set(log, 3); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("mode 3: %v, want ErrInvalid", err)
 	}
+	f.begin(p, window, modes.Synced)
+	if err := p.table.Begin(window, modes.Exact); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a second Begin: %v, want ErrInvalid", err)
+	}
 	for _, step := range []struct {
 		mode  modes.Mode
 		until time.Time
 	}{
-		{modes.Synced, time.Time{}}, // how it begins
 		{modes.Synced, time.Time{}},
 		{modes.Leased, t0.Add(2 * time.Minute)}, // a minute to agree, one for the window
 		{modes.Exact, t0.Add(2 * time.Minute)},
@@ -258,6 +293,12 @@ func TestSet(t *testing.T) {
 		if s := p.table.Of("window"); s.Mode != step.mode || !s.BothUntil.Equal(step.until) {
 			t.Errorf("%v: %+v, want until %v", step.mode, s, step.until)
 		}
+	}
+	shorter := *window
+	shorter.Limits = []throttler.Limit{{Quota: 100, Window: time.Second, Aligned: true}}
+	f.set(p, &shorter, modes.Exact)
+	if s := p.table.Of("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
+		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
 	}
 	for _, m := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
 		if parsed, err := modes.ParseMode(m.String()); err != nil || parsed != m {

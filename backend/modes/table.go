@@ -2,6 +2,7 @@ package modes
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -75,7 +76,8 @@ type entry struct {
 	bothUntil int64 // ms: until then both kinds of counts decide
 }
 
-// NewTable returns a Table in which all policies are Exact. The error is about options
+// NewTable returns a Table in which all policies are Exact until [Table.Begin] or
+// [Table.Set]. The error is about options
 // and wraps quota.ErrInvalid.
 func NewTable(options *Options) (*Table, error) {
 	o := Options{}
@@ -96,11 +98,51 @@ func NewTable(options *Options) (*Table, error) {
 	return t, nil
 }
 
-// Set puts a policy in a mode. The first Set of a policy says what it begins in. A later
-// one changes it: if it is from or to Synced, takes charge both kinds of counts, and must
-// fit both, for Agree and as long as a charge counts under p. An error wraps
-// quota.ErrInvalid: p cannot be synced.
+// Begin puts a policy, before its first take, in the mode that other processes have for
+// it. An error wraps quota.ErrInvalid: p cannot be in m, or has a mode already.
+func (t *Table) Begin(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, known bool) error {
+		if known {
+			return invalid("policy %q is %v already; Set changes it", p.Name, e.mode)
+		}
+		return nil
+	})
+}
+
+// Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
+// of counts, and must fit both, for Agree and as long as a charge counts under p. A
+// policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
+// cannot be in m.
 func (t *Table) Set(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, _ bool) error {
+		if (e.mode == Synced) != (m == Synced) {
+			e.bothUntil = max(e.bothUntil, t.clock.Now().Add(t.agree).UnixMilli()+longest(p))
+		}
+		return nil
+	})
+}
+
+// edit puts p in m, after change has seen to its entry.
+func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) error) error {
+	if err := Supports(p, m); err != nil {
+		return err
+	}
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	old := *t.byName.Load()
+	e, known := old[p.Name]
+	if err := change(&e, known); err != nil {
+		return err
+	}
+	e.mode = m
+	next := maps.Clone(old)
+	next[p.Name] = e
+	t.byName.Store(&next)
+	return nil
+}
+
+// Supports returns nil if p can be in m. The error wraps quota.ErrInvalid.
+func Supports(p *quota.Policy, m Mode) error {
 	if m > Synced {
 		return invalid("mode is %d; it must be Exact, Leased or Synced", m)
 	}
@@ -108,24 +150,8 @@ func (t *Table) Set(p *quota.Policy, m Mode) error {
 		return err
 	}
 	if m == Synced {
-		if err := synced.Supports(p); err != nil {
-			return err
-		}
+		return synced.Supports(p)
 	}
-	t.editing.Lock()
-	defer t.editing.Unlock()
-	old := *t.byName.Load()
-	e, known := old[p.Name]
-	if known && (e.mode == Synced) != (m == Synced) {
-		e.bothUntil = t.clock.Now().Add(t.agree).UnixMilli() + longest(p)
-	}
-	e.mode = m
-	next := make(map[string]entry, len(old)+1)
-	for name, e := range old {
-		next[name] = e
-	}
-	next[p.Name] = e
-	t.byName.Store(&next)
 	return nil
 }
 

@@ -23,7 +23,7 @@ func (b *backends) openLeases() error {
 		return err
 	}
 	for name := range b.config.modes.policies {
-		if err := b.config.setMode(table, name, true); err != nil {
+		if err := b.config.beginMode(table, name); err != nil {
 			return err
 		}
 	}
@@ -92,15 +92,13 @@ func (b *backends) openRoots() ([]synced.Root, error) {
 	return roots, nil
 }
 
-// setMode sets the mode of the policy of that name and of its dry run. If it begins, it
-// begins in the mode that other processes have, or had.
-func (c *config) setMode(table *modes.Table, name string, begins bool) error {
+// beginMode begins the policy of that name, and its dry run, in the mode that other
+// processes have, or had.
+func (c *config) beginMode(table *modes.Table, name string) error {
 	m := c.modes.policies[name]
 	for _, p := range []*throttler.Policy{c.policies[name], c.dryRunOf(name)} {
-		if begins && m.was != m.mode {
-			if err := table.Set(p, m.was); err != nil {
-				return err
-			}
+		if err := table.Begin(p, m.was); err != nil {
+			return err
 		}
 		if err := table.Set(p, m.mode); err != nil {
 			return err
@@ -141,9 +139,16 @@ func (b *backends) rereadModes(c *config, log *slog.Logger) {
 	}
 }
 
-// changeMode changes the mode of a policy with the limits of c, which are those in use.
+// changeMode changes the mode of a policy and of its dry run, or of neither, with the
+// limits of c, which are those in use.
 func (c *config) changeMode(table *modes.Table, name string, m modes.Mode) error {
-	for _, p := range []*throttler.Policy{c.policies[name], c.dryRunOf(name)} {
+	both := []*throttler.Policy{c.policies[name], c.dryRunOf(name)}
+	for _, p := range both {
+		if err := modes.Supports(p, m); err != nil {
+			return err
+		}
+	}
+	for _, p := range both {
 		if err := table.Set(p, m); err != nil {
 			return err
 		}

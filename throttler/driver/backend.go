@@ -72,3 +72,19 @@ type WindowTaker interface {
 	// which must not be bypassed.
 	Itself() Backend
 }
+
+// TakeLone makes the decision about r by w's TakeWindow, for the Take of w. If ok is
+// false, r is not about one charge whose partition is its key, or ctx is done, or
+// TakeWindow has done nothing.
+func TakeLone(ctx context.Context, w WindowTaker, r *Request) (d Decision, ok bool) {
+	c := r.Lone()
+	if c == nil || c.Cost < 1 || ctx.Err() != nil {
+		return d, false
+	}
+	used, resetAt, retryAt, ok := w.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)
+	if ok {
+		d.Begin(r)
+		d.SetWindow(used, resetAt, retryAt)
+	}
+	return d, ok
+}

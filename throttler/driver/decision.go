@@ -103,5 +103,5 @@ type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
 	Shared   bool  // the charge went to a count that several keys share
-	Member   uint8 // which of several backends was charged, for a backend over them
+	Member   uint8 // which of several backends was charged; the outermost backend over them owns it
 }
