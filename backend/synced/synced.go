@@ -268,7 +268,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		for k := range c.counts {
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
-				results[i].Mark = driver.Mark{At: r.Now}
+				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
 			}
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
@@ -303,9 +303,11 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	for n, c := range s.find(charges, r.Now, in) {
 		more := st.Costs[n] - charges[n].Cost
 		for k := range c.counts {
-			if l := &c.limits[k]; more > 0 || l.counts(takenAt, r.Now) {
-				c.counts[k].add(l, more, r.Now)
+			l, units := &c.limits[k], more
+			if more < 0 {
+				units = -min(-more, l.undrained(takenAt, st.Charged.ResultsOf(n)[k].Mark, r.Now))
 			}
+			c.counts[k].add(l, units, r.Now)
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
 		}

@@ -97,6 +97,66 @@ func TestRefunds(t *testing.T) {
 	check("a second after a refund of 50, when they had drained and their window was over", "0 0")
 }
 
+// Units that have drained do not come back: whatever is refunded late, and by whichever
+// process, a bucket admits no more than exact counts do.
+func TestRefundsOfWhatDrained(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket}}}
+	f := newFleet(t, 2, 1, Options{}, policy)
+	take := func(i int, cost int64) *throttler.Decision {
+		t.Helper()
+		charge := policy.Charge("alice")
+		charge.Cost = cost
+		d, err := f.processes[i].throttler.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &d
+	}
+	used := func(d throttler.Decision, err error) int64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limit(0).Used
+	}
+	first, second := f.processes[0].throttler, f.processes[1].throttler
+	var old []*throttler.Decision
+	for range 10 {
+		d := take(0, 10)
+		if !d.Allowed {
+			t.Fatal("a full bucket refused")
+		}
+		old = append(old, d)
+		f.advance(f.at + 2*time.Second)
+	}
+	last := take(0, 10)
+	for i, d := range old {
+		if n := used(first.Refund(t.Context(), *d)); n != 10 {
+			t.Errorf("%d are used after the refund of charge %d, which had drained; want 10", n, i)
+		}
+	}
+	f.advance(f.at + 600*time.Millisecond)
+	used(second.Peek(t.Context(), policy.Charge("alice")))
+	f.advance(f.at + DefaultSync)
+	if n := used(second.Settle(t.Context(), *last, 0)); n != 0 {
+		t.Errorf("%d are used after a refund of 10, of which 3 had not drained; want 0", n)
+	}
+
+	f.advance(f.at + 10*time.Second)
+	early := take(0, 5)
+	take(0, 5)
+	f.advance(f.at + 300*time.Millisecond)
+	if n := used(first.Refund(t.Context(), *early)); n != 5 {
+		t.Errorf("%d are used after the refund of 5, of which 3 had drained, and 5 more; want 5", n)
+	}
+
+	f.advance(f.at + 10*time.Second)
+	d := take(0, 7)
+	if n := used(first.Refund(t.Context(), *d)); n != 0 {
+		t.Errorf("%d are used after a refund at once; want 0", n)
+	}
+}
+
 // A charge charges the whole chain or nothing, also of what other processes took.
 func TestChains(t *testing.T) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
