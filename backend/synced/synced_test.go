@@ -394,3 +394,28 @@ func TestFirstSyncsAddUp(t *testing.T) {
 		}
 	}
 }
+
+// With the longest time between two syncs, roots still know each process from one to the
+// next: totals are sums, and a first sync that is sent again counts once.
+func TestLongestSync(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100_000, Window: 24 * time.Hour, Aligned: true}}}
+	f := newFleet(t, 4, 1, Options{Sync: time.Minute}, policy)
+	f.roots[0].deaf = true
+	for minute := range 30 {
+		for _, p := range f.processes {
+			if _, err := p.throttler.Take(t.Context(), policy.Charge("alice")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.advance(f.at + time.Minute)
+		f.roots[0].deaf = minute < 2
+	}
+	if n := len(f.roots[0].counters); n != 1 {
+		t.Errorf("the root has %d counters, want 1", n)
+	}
+	for key, state := range f.roots[0].counters {
+		if state[1] != 120 {
+			t.Errorf("the root has %v of %s; want 120 units, of 4 processes and 30 takes", state, key)
+		}
+	}
+}
