@@ -267,6 +267,73 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
+// While keys that have used up their quotas fill the table, new keys share counts, which
+// processes agree on, and refunds return to. A chain that has more keys than there is
+// room for is decided too.
+func TestNewKeysShareCounts(t *testing.T) {
+	var policies []*throttler.Policy
+	for _, name := range []string{"org", "user"} {
+		policies = append(policies, &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}})
+	}
+	f := newFleet(t, 2, 1, Options{MaxKeys: 64}, policies...)
+	take := func(p *process, key string) throttler.Decision {
+		t.Helper()
+		d, err := p.throttler.Take(t.Context(), policies[0].Charge(key), policies[1].Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for i := range 1000 { // each shard has one spent key, and spent counts for others
+		for _, p := range f.processes {
+			for range 11 {
+				take(p, "attacker-"+strconv.Itoa(i))
+			}
+		}
+		if i%100 == 99 {
+			f.advance(f.at + DefaultSync)
+		}
+	}
+	for i := range 100 {
+		for k, p := range f.processes {
+			if d := take(p, "newcomer-"+strconv.Itoa(i)); d.Allowed {
+				t.Fatalf("process %d: newcomer %d is allowed: %v", k, i, &d)
+			}
+		}
+	}
+	shared := 0
+	for key := range f.roots[0].counters {
+		if strings.Contains(key, ":shared:") {
+			shared++
+		}
+	}
+	if shared == 0 || shared > 64*2 {
+		t.Errorf("the root has %d shared counts; want up to one for each policy and shard", shared)
+	}
+
+	f.clock.Set(t0.Add(time.Hour)) // a new window
+	first, charge := f.processes[0], policies[1].Charge("newcomer")
+	for _, c := range first.backend.shardOf(charge.Key).all {
+		if c.name.shared == 0 { // as if it had been refused a moment ago
+			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
+			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())
+		}
+	}
+	charge.Cost = 6
+	for range 3 {
+		d, err := first.throttler.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			t.Fatalf("a newcomer is refused, whose charges were refunded: %v", &d)
+		}
+		if d, err = first.throttler.Refund(t.Context(), d); err != nil || d.Limit(0).Used != 0 {
+			t.Fatalf("after a refund: %v, %v", &d, err)
+		}
+	}
+}
+
 // Processes on a real server, with real clocks, agree. Under the race detector.
 func TestRedis(t *testing.T) {
 	servers := []*testserver.RedisServer{testserver.Redis(t), testserver.Redis(t)}
