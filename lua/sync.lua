@@ -25,7 +25,8 @@
 local ADD, STATE = 1, 2 -- and FIRST, 3
 local BUCKET, WINDOW = 1, 2
 local MARGIN = 10000 -- ms that a counter outlives its last unit
-local PROCESS = 60000 -- ms that a silent process is remembered
+local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync, or an ADD that is
+-- sent again would count twice, and each would find its process forgotten
 
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local header, entries = ARGV[1], ARGV[2]

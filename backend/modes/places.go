@@ -155,8 +155,8 @@ func (p *places) withQuotas(r *driver.Request, soft *driver.Decision) driver.Req
 }
 
 // stricter returns what of, the store's result, says with what the synced counts say of
-// the same limit: the one that leaves less. The mark is the store's: synced counts need
-// none.
+// the same limit: the one that leaves less. The mark is the store's: of a bucket, both
+// mean the instant at which the charge has drained, and of a window, synced counts need none.
 func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	of.Used = max(of.Used, soft.Used)
 	of.ResetAt = max(of.ResetAt, soft.ResetAt)

@@ -17,6 +17,7 @@ type limit struct {
 	index    int     // of its span, in a call
 	recent   int64   // ms, for which the rate of the last syncs is trusted
 	rate     float64 // of the quota, in units per ms
+	quota    float64
 }
 
 // span is what a root knows of a limit.
@@ -34,8 +35,8 @@ const (
 
 func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit {
 	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index, recent: 4 * sync.Milliseconds()}
-	in.rate = float64(l.Quota) / float64(l.Window.Milliseconds())
 	ms := float64(l.Window.Milliseconds())
+	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
 	if l.Algorithm == quota.TokenBucket {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
 	} else {
@@ -44,9 +45,18 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit 
 	return in
 }
 
-// counts reports whether a charge made at taken can still count at now.
-func (l *limit) counts(taken, now int64) bool {
-	return l.kind == bucket || l.windowAt(taken) == l.windowAt(now)
+// undrained returns the most units of a charge, made at taken, that still count at now.
+// A bucket drains units in the order in which they were charged: those of a charge are
+// the last before its mark.
+func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
+	switch {
+	case l.kind == bucket:
+		part := min(float64(mark.Fraction)/l.quota, 1) // below 1, but for a quota that has changed
+		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+tolerance), 0)
+	case l.windowAt(taken) == l.windowAt(now):
+		return math.MaxInt64
+	}
+	return 0
 }
 
 func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
@@ -179,6 +189,16 @@ func (c *count) add(l *limit, units, now int64) {
 		return
 	}
 	c.total = max(c.total, float64(now)-c.others(l, now)*l.ms) + float64(units)*l.ms
+}
+
+// mark returns the instant at which the units that were just added will have drained.
+// Of a window, it is the present.
+func (c *count) mark(l *limit, now int64) driver.Mark {
+	if l.kind == window {
+		return driver.Mark{At: now}
+	}
+	at, part := math.Modf(c.estimate(l, now))
+	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
 // report writes what r says of the count, but when it was refused.

@@ -5,14 +5,31 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"os"
+	"regexp"
+	"strconv"
 	"sync"
 )
+
+// remembered is PROCESS of sync.lua, in ms.
+var remembered = func() float64 {
+	script, err := os.ReadFile("../../lua/sync.lua") // lua.Sync has shorter names
+	if err != nil {
+		panic(err)
+	}
+	ms, err := strconv.Atoi(string(regexp.MustCompile(`local PROCESS = (\d+)`).FindSubmatch(script)[1]))
+	if err != nil {
+		panic(err)
+	}
+	return float64(ms)
+}()
 
 // modelRoot does what sync.lua does.
 type modelRoot struct {
 	mu        sync.Mutex
 	root      string
 	processes map[string]float64
+	heardOf   map[string]float64 // by process: when, in ms
 	counters  map[string][2]float64
 	quotas    []byte
 	down      bool // it answers nothing, and does nothing
@@ -27,7 +44,8 @@ func newModelRoot(name string) *modelRoot {
 }
 
 func (m *modelRoot) flush() {
-	m.processes, m.counters, m.quotas = map[string]float64{}, map[string][2]float64{}, nil
+	m.processes, m.heardOf = map[string]float64{}, map[string]float64{}
+	m.counters, m.quotas = map[string][2]float64{}, nil
 }
 
 // modelServer is m, as one process reaches it.
@@ -60,7 +78,7 @@ func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uin
 
 // run is sync.lua.
 func (m *modelRoot) run(process string, c *call) []byte {
-	how, number, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[17:])
+	how, number, now, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[9:]), double(c.header[17:])
 	var spans []span
 	for at := 25; at < len(c.header); at += 9 {
 		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
@@ -77,6 +95,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 		quotas = m.quotas
 	}
 	last, known := m.processes[process]
+	known = known && now < m.heardOf[process]+remembered
 	reply := append(binary.BigEndian.AppendUint32([]byte{'o'}, uint32(len(quotas))), quotas...)
 	if how == add && !known {
 		reply[0] = 'u'
@@ -84,7 +103,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 	}
 	isNew := how == state || !known || number > last
 	if isNew {
-		m.processes[process] = number
+		m.processes[process], m.heardOf[process] = number, now
 	}
 	for i, key := range c.keys {
 		m.entries++

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"strconv"
 	"strings"
 	"time"
 
@@ -104,6 +105,18 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 // key returns the Redis key of limit k of c. Hashes are of 96 bits of SHA-256: no client
 // can find a second key for another's hash. Limits of one length of window share no key.
 func (b *Backend) key(c *counter, k int) []byte {
+	key := append([]byte(nil), b.prefix...)
+	if c.name.shared != 0 {
+		key = strconv.AppendInt(append(key, "shared:"...), int64(c.name.shared), 10) // no hash has a colon
+	} else {
+		key = appendHash(key, c)
+	}
+	key = append(key, '/')
+	key = append(key, c.name.policy...)
+	return append(append(key, '/'), byte('a'+k))
+}
+
+func appendHash(key []byte, c *counter) []byte {
 	h := sha256.New()
 	for _, part := range []string{c.name.key, c.name.partition} {
 		var size [8]byte
@@ -114,9 +127,5 @@ func (b *Backend) key(c *counter, k int) []byte {
 		h.Write([]byte(part))
 	}
 	sum := h.Sum(nil)
-	key := append([]byte(nil), b.prefix...)
-	key = base64.RawURLEncoding.AppendEncode(key, sum[:12])
-	key = append(key, '/')
-	key = append(key, c.name.policy...)
-	return append(append(key, '/'), byte('a'+k))
+	return base64.RawURLEncoding.AppendEncode(key, sum[:12])
 }

@@ -80,8 +80,10 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 480 bytes with one limit and one root, and its name. When there are more, the one of a few that
-	// has used the least of its quota makes room. If zero, DefaultMaxKeys.
+	// 490 bytes with one limit and one root, and its name. When there are more, the one of a few that
+	// has used the least of its quota makes room. If all of them have used it up, the
+	// new key is counted together with others: up to 64 quotas of each policy, in all
+	// processes, are for such keys. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// Prefix begins every Redis key. If empty, "weir-sync:".
@@ -152,7 +154,7 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 		b.roots = append(b.roots, &root{server: s, index: i})
 	}
 	for i := range b.shards {
-		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
+		b.shards[i].init(i, max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, nil
@@ -253,7 +255,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	s := b.shardOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.find(charges, r.Now, in)
+	found := s.find(charges, r.Now, in, nil)
 	results, i := d.Results(), 0
 	d.Allowed = true
 	for n, c := range found {
@@ -268,7 +270,8 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		for k := range c.counts {
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
-				results[i].Mark = driver.Mark{At: r.Now}
+				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
+				results[i].Mark.Shared = c.name.shared != 0
 			}
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
@@ -300,12 +303,21 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	s := b.shardOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, c := range s.find(charges, r.Now, in) {
-		more := st.Costs[n] - charges[n].Cost
+	for n, c := range s.find(charges, r.Now, in, &st.Charged) {
+		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
 		for k := range c.counts {
-			if l := &c.limits[k]; more > 0 || l.counts(takenAt, r.Now) {
-				c.counts[k].add(l, more, r.Now)
+			l, units, mark := &c.limits[k], more, driver.Mark{}
+			if k < len(charged) { // else charged under a policy of that name with fewer limits
+				mark = charged[k].Mark
 			}
+			switch {
+			case more >= 0:
+			case mark.Shared != (c.name.shared != 0): // the count that was charged is gone
+				units = 0
+			default:
+				units = -min(-more, l.undrained(takenAt, mark, r.Now))
+			}
+			c.counts[k].add(l, units, r.Now)
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
 		}
@@ -327,9 +339,9 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	s := b.shardOf(c.Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, found := range s.find(r.Charges(), now, in) {
+	for _, found := range s.find(r.Charges(), now, in, nil) {
 		for k := range found.counts {
-			if found.limits[k].kind == bucket && k < len(results) {
+			if found.limits[k].kind == bucket && k < len(results) && found.name.shared == 0 {
 				found.counts[k].total = max(found.counts[k].total, float64(results[k].ResetAt))
 			}
 		}

@@ -97,6 +97,66 @@ func TestRefunds(t *testing.T) {
 	check("a second after a refund of 50, when they had drained and their window was over", "0 0")
 }
 
+// Units that have drained do not come back: whatever is refunded late, and by whichever
+// process, a bucket admits no more than exact counts do.
+func TestRefundsOfWhatDrained(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket}}}
+	f := newFleet(t, 2, 1, Options{}, policy)
+	take := func(i int, cost int64) *throttler.Decision {
+		t.Helper()
+		charge := policy.Charge("alice")
+		charge.Cost = cost
+		d, err := f.processes[i].throttler.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &d
+	}
+	used := func(d throttler.Decision, err error) int64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Limit(0).Used
+	}
+	first, second := f.processes[0].throttler, f.processes[1].throttler
+	var old []*throttler.Decision
+	for range 10 {
+		d := take(0, 10)
+		if !d.Allowed {
+			t.Fatal("a full bucket refused")
+		}
+		old = append(old, d)
+		f.advance(f.at + 2*time.Second)
+	}
+	last := take(0, 10)
+	for i, d := range old {
+		if n := used(first.Refund(t.Context(), *d)); n != 10 {
+			t.Errorf("%d are used after the refund of charge %d, which had drained; want 10", n, i)
+		}
+	}
+	f.advance(f.at + 600*time.Millisecond)
+	used(second.Peek(t.Context(), policy.Charge("alice")))
+	f.advance(f.at + DefaultSync)
+	if n := used(second.Settle(t.Context(), *last, 0)); n != 0 {
+		t.Errorf("%d are used after a refund of 10, of which 3 had not drained; want 0", n)
+	}
+
+	f.advance(f.at + 10*time.Second)
+	early := take(0, 5)
+	take(0, 5)
+	f.advance(f.at + 300*time.Millisecond)
+	if n := used(first.Refund(t.Context(), *early)); n != 5 {
+		t.Errorf("%d are used after the refund of 5, of which 3 had drained, and 5 more; want 5", n)
+	}
+
+	f.advance(f.at + 10*time.Second)
+	d := take(0, 7)
+	if n := used(first.Refund(t.Context(), *d)); n != 0 {
+		t.Errorf("%d are used after a refund at once; want 0", n)
+	}
+}
+
 // A charge charges the whole chain or nothing, also of what other processes took.
 func TestChains(t *testing.T) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
@@ -204,6 +264,73 @@ func TestKeysAreBounded(t *testing.T) {
 	p.backend.sweep()
 	if n := p.backend.Stats().Keys; n != 0 {
 		t.Errorf("%d keys are kept that count nothing", n)
+	}
+}
+
+// While keys that have used up their quotas fill the table, new keys share counts, which
+// processes agree on, and refunds return to. A chain that has more keys than there is
+// room for is decided too.
+func TestNewKeysShareCounts(t *testing.T) {
+	var policies []*throttler.Policy
+	for _, name := range []string{"org", "user"} {
+		policies = append(policies, &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}})
+	}
+	f := newFleet(t, 2, 1, Options{MaxKeys: 64}, policies...)
+	take := func(p *process, key string) throttler.Decision {
+		t.Helper()
+		d, err := p.throttler.Take(t.Context(), policies[0].Charge(key), policies[1].Charge(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for i := range 1000 { // each shard has one spent key, and spent counts for others
+		for _, p := range f.processes {
+			for range 11 {
+				take(p, "attacker-"+strconv.Itoa(i))
+			}
+		}
+		if i%100 == 99 {
+			f.advance(f.at + DefaultSync)
+		}
+	}
+	for i := range 100 {
+		for k, p := range f.processes {
+			if d := take(p, "newcomer-"+strconv.Itoa(i)); d.Allowed {
+				t.Fatalf("process %d: newcomer %d is allowed: %v", k, i, &d)
+			}
+		}
+	}
+	shared := 0
+	for key := range f.roots[0].counters {
+		if strings.Contains(key, ":shared:") {
+			shared++
+		}
+	}
+	if shared == 0 || shared > 64*2 {
+		t.Errorf("the root has %d shared counts; want up to one for each policy and shard", shared)
+	}
+
+	f.clock.Set(t0.Add(time.Hour)) // a new window
+	first, charge := f.processes[0], policies[1].Charge("newcomer")
+	for _, c := range first.backend.shardOf(charge.Key).all {
+		if c.name.shared == 0 { // as if it had been refused a moment ago
+			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
+			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())
+		}
+	}
+	charge.Cost = 6
+	for range 3 {
+		d, err := first.throttler.Take(t.Context(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			t.Fatalf("a newcomer is refused, whose charges were refunded: %v", &d)
+		}
+		if d, err = first.throttler.Refund(t.Context(), d); err != nil || d.Limit(0).Used != 0 {
+			t.Fatalf("after a refund: %v, %v", &d, err)
+		}
 	}
 }
 
@@ -331,6 +458,31 @@ func TestFirstSyncsAddUp(t *testing.T) {
 	for i, p := range f.processes {
 		if d, err := p.throttler.Peek(t.Context(), charge); err != nil || d.Limit(0).Used != 60 {
 			t.Errorf("process %d: %v, %v; want 60 used", i, &d, err)
+		}
+	}
+}
+
+// With the longest time between two syncs, roots still know each process from one to the
+// next: totals are sums, and a first sync that is sent again counts once.
+func TestLongestSync(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100_000, Window: 24 * time.Hour, Aligned: true}}}
+	f := newFleet(t, 4, 1, Options{Sync: time.Minute}, policy)
+	f.roots[0].deaf = true
+	for minute := range 30 {
+		for _, p := range f.processes {
+			if _, err := p.throttler.Take(t.Context(), policy.Charge("alice")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.advance(f.at + time.Minute)
+		f.roots[0].deaf = minute < 2
+	}
+	if n := len(f.roots[0].counters); n != 1 {
+		t.Errorf("the root has %d counters, want 1", n)
+	}
+	for key, state := range f.roots[0].counters {
+		if state[1] != 120 {
+			t.Errorf("the root has %v of %s; want 120 units, of 4 processes and 30 takes", state, key)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // shard is a part of the table of counters. A background task holds its lock for at
@@ -22,12 +23,18 @@ type shard struct {
 	every  uint64       // all roots
 	found  []*counter   // by the last find
 	next   int          // where to look for a victim, in all
+	index  int          // of the shard
+	shared int          // counters in all that new keys share
 }
 
 const atOnce = 64
 
-// name names a counter. The partition is empty if it is the key.
-type name struct{ policy, key, partition string }
+// name names a counter. The partition is empty if it is the key. A counter that keys
+// share has neither: it is named by its number, from 1.
+type name struct {
+	policy, key, partition string
+	shared                 int
+}
 
 // counter is the counts of a key under a policy.
 type counter struct {
@@ -49,14 +56,16 @@ type counter struct {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *shard) init(most, roots int, sync time.Duration) {
+func (s *shard) init(index, most, roots int, sync time.Duration) {
+	s.index = index
 	s.byName, s.most, s.roots, s.sync = make(map[name]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
 // find returns the counters of charges, new ones if there were none, with their windows
-// as of now, and notes that they were asked for. The next call reuses the slice.
-func (s *shard) find(charges []quota.Charge, now int64, in *policies) []*counter {
+// as of now, and notes that they were asked for. If charged is not nil, it says which
+// charges went to a shared counter. The next call reuses the slice.
+func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *driver.Decision) []*counter {
 	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]
@@ -64,9 +73,16 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies) []*counter
 		if charge.Partition != charge.Key {
 			n.partition = charge.Partition
 		}
+		if charged != nil && charged.ResultsOf(i)[0].Mark.Shared {
+			n = s.sharedName(n.policy, i)
+		}
 		c := s.byName[n]
+		if c == nil && n.shared == 0 && !s.makeRoom(now) {
+			n = s.sharedName(n.policy, i)
+			c = s.byName[n]
+		}
 		if c == nil {
-			c = s.create(&n, now)
+			c = s.create(&n)
 		}
 		if c.policy != charge.Policy {
 			c.use(in.byName[n.policy], s.roots)
@@ -102,18 +118,37 @@ func (s *shard) forgetRemoved(r int) {
 	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return s.byName[c.name] != c })
 }
 
-// create returns a new counter. If there is no room, it takes the place of one that is
-// not among those found.
-func (s *shard) create(n *name, now int64) *counter {
-	if len(s.all) >= s.most {
-		s.remove(s.victim(now))
+// makeRoom removes a counter if there is no room for another key's, and reports whether
+// there is now. Keys that have used up their quotas stay: to forget one would give it a
+// second quota. New keys are then counted together.
+func (s *shard) makeRoom(now int64) bool {
+	if len(s.all)-s.shared < s.most {
+		return true
 	}
+	victim := s.victim(now)
+	if victim == nil || victim.spent(now) {
+		return false
+	}
+	s.remove(victim)
+	return true
+}
+
+// sharedName names the counter that new keys share while there is no room for their own:
+// one for each policy and shard. The keys of one request never share one.
+func (s *shard) sharedName(policy string, charge int) name {
+	return name{policy: policy, shared: 1 + s.index*quota.MaxCharges + charge}
+}
+
+func (s *shard) create(n *name) *counter {
 	c := &counter{
-		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition)},
+		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition), n.shared},
 		index: len(s.all),
 	}
 	s.byName[c.name] = c
 	s.all = append(s.all, c)
+	if n.shared != 0 {
+		s.shared++
+	}
 	return c
 }
 
@@ -137,7 +172,8 @@ func (c *counter) unwatch() {
 	}
 }
 
-// victim returns the one of a few counters that has used the least of its quota.
+// victim returns the one of a few counters that has used the least of its quota, of those
+// that are of one key and not among those found; nil if there is none.
 func (s *shard) victim(now int64) *counter {
 	var victim *counter
 	least := 0.0
@@ -146,7 +182,7 @@ func (s *shard) victim(now int64) *counter {
 		c := s.all[s.next]
 		used := c.fill(now)
 		if victim == nil || used < least {
-			if !slices.Contains(s.found, c) {
+			if c.name.shared == 0 && !slices.Contains(s.found, c) {
 				victim, least = c, used
 			}
 		}
@@ -167,8 +203,25 @@ func (c *counter) fill(now int64) float64 {
 	return most
 }
 
+// spent reports whether a quota has no unit left.
+func (c *counter) spent(now int64) bool {
+	for k := range c.counts {
+		l := &c.limits[k]
+		if l.kind == window && l.windowAt(now) > c.counts[k].window {
+			continue
+		}
+		if c.counts[k].used(l, now)+1 > float64(l.capacity)+tolerance {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *shard) remove(c *counter) {
 	delete(s.byName, c.name)
+	if c.name.shared != 0 {
+		s.shared--
+	}
 	last := len(s.all) - 1
 	s.all[c.index] = s.all[last]
 	s.all[c.index].index = c.index

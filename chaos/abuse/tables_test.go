@@ -164,9 +164,12 @@ func TestTableOfLeased(t *testing.T) {
 
 // The counts of synced, also while no root answers, so that nothing can be sent off.
 func TestTableOfSynced(t *testing.T) {
-	for _, roots := range []string{"up", "dead"} {
-		t.Run("roots "+roots, func(t *testing.T) {
-			const maxKeys = 1024
+	for _, run := range []struct {
+		roots string
+		each  int
+	}{{"up", 1}, {"dead", 1}, {"up", quota + 1}, {"dead", quota + 1}} {
+		t.Run(fmt.Sprintf("roots %s, %d takes a key", run.roots, run.each), func(t *testing.T) {
+			const maxKeys, shared = 1024, 64
 			logging.Disable()
 			server := testserver.Redis(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
@@ -179,14 +182,14 @@ func TestTableOfSynced(t *testing.T) {
 			defer b.Close()
 			g := &target{
 				T: t, throttler: throttler.New(b, &throttler.Options{Clock: c}),
-				keys: func() int { return b.Stats().Keys }, maxKeys: maxKeys, perKey: 3000, // removed ones wait for their sync
+				keys: func() int { return b.Stats().Keys }, maxKeys: maxKeys + shared, perKey: 3000, // removed ones wait for their sync
 				begin: func() {
-					if roots == "dead" {
+					if run.roots == "dead" {
 						server.Kill()
 					}
 				},
 			}
-			g.flood(*requests/4, 1)
+			g.flood(*requests/min(4*run.each, 20), run.each)
 		})
 	}
 }
