@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -329,37 +330,90 @@ func TestHTTPSlowStrangers(t *testing.T) {
 	}
 }
 
-// More connections than a fleet of members has are closed at once.
+// Connections of strangers, however many, keep no member out: the oldest of them are
+// closed. The connection of a member is not.
 func TestHTTPBoundsConnections(t *testing.T) {
-	b := newPeer(t, testKey, nil)
-	var all []net.Conn
-	defer func() {
-		for _, c := range all {
-			_ = c.Close()
-		}
-	}()
-	for range maxConnections + 20 {
+	a, b := newPeer(t, testKey, nil), newPeer(t, testKey, nil)
+	dial := func() net.Conn {
 		c, err := net.Dial("tcp", b.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, c)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
 	}
-	last := all[len(all)-1]
-	if _, err := last.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection too many is open")
+	first := dial()
+	for range maxStrangers + 20 {
+		dial()
 	}
-	for _, c := range all {
-		_ = c.Close()
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest of too many connections is open")
 	}
-	all = nil
+	a.mustSend(t, b.addr, "hello")
+	first = dial()
+	for range 2 * maxStrangers {
+		dial()
+	}
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest of too many connections is open")
+	}
+	b.strangers.mu.Lock()
+	if n := len(b.strangers.all); n > maxStrangers {
+		t.Errorf("%d connections of strangers are open; want at most %d", n, maxStrangers)
+	}
+	b.strangers.mu.Unlock()
+	// Another connection would be a stranger's until its first message.
+	a.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("the member's connection was closed")
+	}
+	a.mustSend(t, b.addr, "hello again")
+}
+
+// What a member said once makes no connection a member's, when a stranger says it again.
+func TestHTTPReplaysAreStrangers(t *testing.T) {
+	b := newPeer(t, testKey, nil)
+	tap := newWiretap(t, b.addr)
+	b.self = tap.addr
 	a := newPeer(t, testKey, nil)
-	for range 100 { // until b has noticed
-		if _, err := a.Send(t.Context(), b.addr, []byte("hello")); err == nil {
+	var said *http.Request
+	tap.request = func(r *http.Request, body []byte) []byte { said = r.Clone(t.Context()); return body }
+	a.mustSend(t, tap.addr, "hello")
+	c, err := net.Dial("tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	said.Body, said.ContentLength = io.NopCloser(strings.NewReader("hello")), int64(len("hello"))
+	if err := said.Write(c); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || w.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("a message that came before: %v, %v; want 401", w, err)
+	}
+	b.strangers.mu.Lock()
+	defer b.strangers.mu.Unlock()
+	for _, open := range b.strangers.all {
+		if open.RemoteAddr().String() == c.LocalAddr().String() {
 			return
 		}
 	}
-	t.Error("no message is received after the connections are closed")
+	t.Error("the connection of a replay counts as a member's")
+}
+
+// A panic is logged. What strangers send is not.
+func TestHTTPLogs(t *testing.T) {
+	var text bytes.Buffer
+	was := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&text, nil)))
+	defer slog.SetDefault(was)
+	l := &serverLog{}
+	for range 3 {
+		_, _ = l.Write([]byte("http: TLS handshake error from 192.0.2.1:1: http: panic serving\n"))
+		_, _ = l.Write([]byte("http: panic serving 127.0.0.1:1: nil map\n"))
+	}
+	if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "nil map") || !strings.Contains(got, "WARN") {
+		t.Errorf("the log is %q; want one panic", got)
+	}
 }
 
 func TestKeys(t *testing.T) {
