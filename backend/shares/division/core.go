@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -126,7 +125,7 @@ func (c *core) begin(now time.Time, list List) {
 	c.born = c.random.Uint64()
 	c.held = make([]holding, len(c.quotas))
 	c.silent = make(map[string]time.Time)
-	c.setMembers(list)
+	c.setMembers(list.sorted())
 	c.nextStart = now.Add(c.part(4))
 	c.nextGossip = now.Add(c.part(1))
 	c.publish()
@@ -137,8 +136,17 @@ func (c *core) part(parts int64) time.Duration {
 	return time.Duration(c.random.Int64N(int64(c.refresh)/parts + 1))
 }
 
+// compare orders lists of sorted members. Of two with one epoch, an operator's mistake,
+// one wins everywhere, so that their members do not divide the quotas twice.
+func (l *List) compare(o *List) int {
+	return cmp.Or(cmp.Compare(l.Epoch, o.Epoch), slices.Compare(l.Members, o.Members))
+}
+
+func (l *List) sorted() List { return List{l.Epoch, slices.Sorted(slices.Values(l.Members))} }
+
+// setMembers sets the list, whose members are sorted.
 func (c *core) setMembers(list List) {
-	c.list = List{list.Epoch, slices.Sorted(slices.Values(list.Members))}
+	c.list = list
 	c.encoded = c.list.append(nil)
 	c.index = make(map[string]int, len(list.Members))
 	c.me = -1
@@ -151,10 +159,11 @@ func (c *core) setMembers(list List) {
 	maps.DeleteFunc(c.silent, func(name string, _ time.Time) bool { _, ok := c.index[name]; return !ok })
 }
 
-// adopt replaces the list, if list has a higher epoch. The places on the list change,
-// so the division is forgotten; what is held is not.
+// adopt replaces the list, if list comes after it. The places on the list change, so the
+// division is forgotten; what is held is not.
 func (c *core) adopt(now time.Time, list List) bool {
-	if list.Epoch <= c.list.Epoch {
+	list = list.sorted()
+	if list.compare(&c.list) <= 0 {
 		return false
 	}
 	old := c.list.Members
@@ -186,12 +195,18 @@ func (c *core) drop() {
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
-		s.Round = c.div.id.round
+		s.Round, s.First = c.div.id.round, c.div.first()
 	}
 	for i := range c.held {
 		s.Quotas[i] = Share{c.held[i].units, maps.Clone(c.held[i].keys)}
 	}
 	c.apply(s)
+}
+
+// first reports whether no member of the division held units before it. Then it is one of
+// all members on the list, because others have nothing to divide.
+func (d *division) first() bool {
+	return !slices.ContainsFunc(d.vectors, func(v vector) bool { return slices.Max(v.most) > 0 })
 }
 
 // due returns when tick has something to do.
@@ -384,14 +399,12 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, []call, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.hear(now, m); err != nil {
-		return nil, nil, err
-	}
+	c.hear(now, m)
 	switch m.kind {
 	case kindCollect:
 		// A collection by another list has other places, and ends here; the starter
 		// learns the list. So does one that is not higher than what was joined.
-		if m.list.Epoch != c.list.Epoch || c.me < 0 || !c.joined.less(m.collect.id) || !m.collect.includes(c.me) {
+		if m.list.compare(&c.list) != 0 || c.me < 0 || !c.joined.less(m.collect.id) || !m.collect.includes(c.me) {
 			return c.message(kindRefused).encode(), nil, nil
 		}
 		m.collect.left = slices.DeleteFunc(m.collect.left, func(i int) bool { return i == c.me })
@@ -399,7 +412,7 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, []call, error) {
 		calls := c.forward(now, m.collect, m.ref, m.seen)
 		return c.message(kindJoined).encode(), calls, nil
 	case kindGossip:
-		if m.list.Epoch == c.list.Epoch && m.ref != nil {
+		if m.list.compare(&c.list) == 0 && m.ref != nil {
 			c.learn(now, m.ref, m.seen)
 		}
 		reply := c.message(kindGossip)
@@ -421,9 +434,6 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	if err == nil {
 		m, err = decode(b, c.list, c.encoded)
 	}
-	if err == nil {
-		err = c.hear(now, m)
-	}
 	if err != nil {
 		c.silent[k.to] = now.Add(silentFor * c.refresh)
 		if k.collect != nil && k.collect.id == c.joined { // else a higher one has replaced it
@@ -431,8 +441,9 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 		}
 		return nil
 	}
+	c.hear(now, m)
 	switch {
-	case m.kind == kindGossip && m.list.Epoch == c.list.Epoch && m.ref != nil:
+	case m.kind == kindGossip && m.list.compare(&c.list) == 0 && m.ref != nil:
 		c.learn(now, m.ref, m.seen)
 	case m.kind == kindRefused && k.collect != nil && k.collect.id == c.joined && c.startedLast:
 		c.nextStart = now.Add(c.refresh/retryPart + c.part(retryPart))
@@ -441,18 +452,11 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 }
 
 // hear takes in what every message says.
-func (c *core) hear(now time.Time, m *message) error {
+func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, m.list)
-	// Places would mean other members.
-	if m.list.Epoch == c.list.Epoch && !slices.Equal(m.list.Members, c.list.Members) {
-		return fmt.Errorf("%w: %q has another list with Epoch %d: %q here, %q there", errLists, m.from, c.list.Epoch, c.list.Members, m.list.Members)
-	}
 	delete(c.silent, m.from)
 	c.highest = max(c.highest, m.highest, m.joined.round)
-	return nil
 }
-
-var errLists = errors.New("division: two lists with one epoch")
 
 // learn takes in a division, or that others have taken it in.
 func (c *core) learn(now time.Time, d *division, seen set) {
@@ -590,6 +594,6 @@ func (c *core) make(k *collection, ref *division) *division {
 	if !useful || len(d.vectors) > maxVectors {
 		return nil
 	}
-	slices.SortFunc(d.vectors, func(a, b vector) int { return cmp.Or(a.id.compare(b.id), 0) })
+	slices.SortFunc(d.vectors, func(a, b vector) int { return a.id.compare(b.id) })
 	return d
 }

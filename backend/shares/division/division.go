@@ -24,7 +24,7 @@ const (
 // A List is the members that divide the quotas.
 type List struct {
 	// Epoch is the list's number, from 1. The list with the highest one counts. Two
-	// lists with one epoch are an operator's mistake: a member keeps the first.
+	// lists with one epoch are an operator's mistake: the members agree on one of them.
 	Epoch uint64
 
 	// Members are the names of all members, which the Transport sends to, such as
@@ -75,6 +75,10 @@ type Shares struct {
 
 	// Round is the round of the division that the shares are from.
 	Round uint64
+
+	// First reports whether no member held units before that division: the whole fleet
+	// starts.
+	First bool
 
 	// Quotas has a Share for each quota, in the order that New was given.
 	Quotas []Share

@@ -39,6 +39,7 @@ type fleet struct {
 	changed      func(*process)                  // if not nil: it has other shares
 	excess       int
 	rash         bool // break the rule: grow before the others have shrunk
+	mistaken     bool // an operator broke a condition: an excess is noted
 }
 
 // process is one process, from its start to its end.
@@ -122,7 +123,7 @@ func (f *fleet) start(name string, list List) *process {
 		self: name, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
 		random: rand.New(rand.NewPCG(f.random.Uint64(), 0)), apply: p.apply,
 	}
-	if err := c.complain(list); err != nil {
+	if err := c.validate(list); err != nil {
 		f.Fatal(err)
 	}
 	p.core = c
@@ -132,9 +133,9 @@ func (f *fleet) start(name string, list List) *process {
 	return p
 }
 
-// exceeded fails the test, or notes that the broken rule had its effect.
+// exceeded fails the test, or notes that what was broken had its effect.
 func (f *fleet) exceeded(format string, args ...any) {
-	if f.rash {
+	if f.rash || f.mistaken {
 		f.excess++
 		return
 	}

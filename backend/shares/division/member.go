@@ -44,7 +44,7 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 		self: self, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply,
 	}
-	if err := c.complain(list); err != nil {
+	if err := c.validate(list); err != nil {
 		return nil, err
 	}
 	m := &Member{transport: transport, clock: o.Clock, core: c, wake: make(chan struct{}, 1)}
@@ -56,8 +56,8 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 	return m, nil
 }
 
-// complain sets the defaults, and returns an error if something is out of its bounds.
-func (c *core) complain(list List) error {
+// validate sets the defaults, and returns an error if something is out of its bounds.
+func (c *core) validate(list List) error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{quota.ErrInvalid}, args...)...)
 	}
@@ -192,7 +192,7 @@ func (m *Member) SetList(list List) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.core.adopt(m.clock.Now(), list) {
+	if list.Epoch <= m.core.list.Epoch || !m.core.adopt(m.clock.Now(), list) {
 		return fmt.Errorf("%w: Epoch is %d; it must be higher than the present list's, %d", quota.ErrInvalid, list.Epoch, m.core.list.Epoch)
 	}
 	m.rouse()

@@ -1,7 +1,6 @@
 package division
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -231,6 +230,33 @@ func successor(t *testing.T, last bool) {
 	}
 }
 
+// Shares say that the fleet starts with them, and only then.
+func TestFirst(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	first := make(map[bool]int)
+	f.changed = func(p *process) {
+		if p.shares.Valid {
+			first[p.shares.First]++
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(900 * time.Millisecond)
+	if len(first) != 1 || first[true] == 0 {
+		t.Errorf("all start: the shares say First as often as %v; want true only", first)
+	}
+	f.run(4 * time.Second)
+	clear(first)
+	f.members["m001"].stop()
+	f.start("m001", list)
+	f.run(4 * time.Second)
+	if len(first) != 1 || first[false] == 0 {
+		t.Errorf("one starts: the shares say First as often as %v; want false only", first)
+	}
+}
+
 // A process that starts with an old list adopts the present one from the first member
 // that it reaches. A member that the list leaves out holds nothing when it hears of it.
 func TestOldList(t *testing.T) {
@@ -258,20 +284,49 @@ func TestOldList(t *testing.T) {
 	}
 }
 
-// Two lists with one epoch are an error, and nothing happens.
+// Of two lists with one epoch, all processes keep the same, in whichever order they start.
 func TestTwoListsWithOneEpoch(t *testing.T) {
-	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
-	f.start("m000", List{1, []string{"m000", "m001"}})
-	f.start("m001", List{1, []string{"m000", "m001", "m002"}})
-	f.start("m002", List{1, []string{"m000", "m001", "m002"}})
-	f.run(10 * time.Second)
-	b := f.members["m000"].core.message(kindGossip).encode()
-	if _, _, err := f.members["m001"].core.receive(f.now, b); !errors.Is(err, errLists) {
-		t.Errorf("the error is %v", err)
+	short, long := List{1, names(2)}, List{1, names(3)}
+	agree := func(t *testing.T, f *fleet) {
+		t.Helper()
+		if !f.becomes(long, (Grace+5)*time.Second) {
+			t.Error(f.whole(long))
+		}
+		for name, p := range f.members {
+			if p.core.list.compare(&long) != 0 {
+				t.Errorf("%s has the list %v; want %v everywhere", name, p.core.list, long)
+			}
+		}
+		f.mistaken = false
+		f.run(20 * time.Second)
 	}
-	if f.members["m000"].shares.Valid {
-		t.Error("m000 holds shares of a list that the others do not have")
-	}
+	t.Run("all start", func(t *testing.T) {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+		f.mistaken = true
+		f.start("m000", short)
+		f.start("m001", long)
+		f.start("m002", long)
+		agree(t, f)
+	})
+	t.Run("two restart", func(t *testing.T) {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+		for _, name := range long.Members {
+			f.start(name, long)
+		}
+		f.run(3 * time.Second)
+		f.mistaken = true
+		for _, name := range short.Members {
+			f.members[name].stop()
+		}
+		for _, name := range short.Members {
+			f.start(name, short)
+		}
+		f.run(3 * time.Second)
+		if f.sums[0] > 300 {
+			t.Errorf("the shares add up to %d of 300, three refreshes after the mistake", f.sums[0])
+		}
+		agree(t, f)
+	})
 }
 
 // A member that dies while shares move costs what it held, and no more: the others
