@@ -10,8 +10,10 @@
 //
 // A limit must be a [quota.TokenBucket]: each process has a bucket with its share of
 // the rate and of the capacity. All buckets of a key together admit no more in any time
-// than one bucket would: the burst, and what the rate gives in that time. A process that
-// starts with full buckets may add to this, once, the capacity of its first share.
+// than one bucket would: the burst, and what the rate gives in that time. If the whole
+// fleet starts, all buckets are full, and together they are that one. A process that
+// starts later begins with what a full bucket of the least share has, and may add it to
+// this: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
 //
 // Other algorithms are refused by [New]. So are quotas and bursts above 4,194,303, or with
 // less than a unit for each member: see [Unsupported].
@@ -204,7 +206,7 @@ func (b *Backend) apply(given division.Shares) {
 	for _, p := range b.policies {
 		own := make([]division.Share, len(p.Limits))
 		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
-		p.apply(own, now)
+		p.apply(own, given.First, now)
 	}
 	if given.Valid {
 		b.holds.Store(true)
