@@ -199,6 +199,7 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 func (k *keyShares) follow(was *keyShares, now int64) {
 	for i := range k.fresh {
 		k.fresh[i].word.Store(was.fresh[i].word.Load())
+		k.fresh[i].notAfter(now, 0)
 		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
 	}
 }
@@ -221,6 +222,13 @@ func (k *keyShares) lower(other *keyShares, now int64) {
 		if s.whole(its, now) < s.whole(mine, now) {
 			k.fresh[i].word.Store(other.fresh[i].word.Load())
 		}
+	}
+}
+
+// asked counts a charge as demand, if it can be admitted at all.
+func (p *policy) asked(ms int64, hash uint64, cost int64) {
+	if cost <= p.most {
+		p.sampler.Add(time.UnixMilli(ms), hash, cost)
 	}
 }
 
