@@ -77,6 +77,27 @@ func TestDemand(t *testing.T) {
 	check("with a settlement of 5 more", 85)
 }
 
+// A charge that fits is no demand either, if another of its decision never does.
+func TestDemandOfSeveralPolicies(t *testing.T) {
+	small, large := tokens("small", 100, time.Hour, 50), tokens("large", 1000, time.Hour, 500)
+	b, _, _, err := newBackend("member", 1, []*throttler.Policy{small, large}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.apply(division.Shares{Valid: true, First: true, Quotas: []division.Share{{Units: 100}, {Units: 1000}}})
+	now := time.Now()
+	charges := []throttler.Charge{{Policy: large, Key: "alice", Cost: 100, Partition: "alice"}, {Policy: small, Key: "alice", Cost: 100, Partition: "alice"}}
+	d, err := b.Take(t.Context(), driver.NewRequest(now.UnixMilli(), charges...))
+	if err != nil || d.Allowed {
+		t.Fatalf("Take: %v, %v; want a refusal", &d, err)
+	}
+	for _, p := range b.policies {
+		if got := p.sampler.Demand(now, 0).Units; got != 0 {
+			t.Errorf("the demand of %s is %v; want none", p.Name, got)
+		}
+	}
+}
+
 // A process that loses its shares while it decides is unavailable. It does not refuse,
 // and has charged nothing.
 func TestSharesAreDroppedUnderTakes(t *testing.T) {

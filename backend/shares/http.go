@@ -82,7 +82,7 @@ func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 		return nil, invalid("self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
 	}
 	if key != nil || config == nil {
-		if err := checkKey(key, "the key is one"); err != nil {
+		if err := checkKey(key); err != nil {
 			return nil, err
 		}
 	}
