@@ -294,7 +294,7 @@ func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
 		return
 	}
-	ok, latest := h.challenges.obey(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now())
+	ok, latest := h.challenges.accept(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now())
 	switch {
 	case !ok && latest == "":
 		http.Error(w, "the message came before", http.StatusUnauthorized)

@@ -113,6 +113,10 @@ func TestHTTPLearnsChallenges(t *testing.T) {
 	if got := b.got(); len(got) != 2 {
 		t.Errorf("%q were received; want 2 messages", got)
 	}
+	for range 3 { // its body is not read before the challenge is known
+		c := newPeer(t, testKey, nil)
+		c.mustSend(t, b.addr, strings.Repeat("x", division.MaxMessage-len("re: ")))
+	}
 }
 
 // wiretap is a relay between members that shows, and may change, what passes.

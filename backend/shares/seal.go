@@ -42,12 +42,12 @@ func hashOf(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// challenges keep a receiver from obeying a message twice. A message is for one of the
-// two latest challenges, which a sender learns from the receiver, and a nonce is obeyed
+// challenges keep a receiver from accepting a message twice. A message is for one of the
+// two latest challenges, which a sender learns from the receiver, and a nonce is accepted
 // once for each. No clock is compared with another's, and a receiver that has started
-// again obeys nothing that it obeyed before.
+// again accepts nothing that it accepted before.
 type challenges struct {
-	every time.Duration // a new one
+	every time.Duration // a new one, or sooner if one has maxNonces
 
 	mu           sync.Mutex
 	since        time.Time
@@ -56,31 +56,34 @@ type challenges struct {
 
 type challenge struct {
 	text   string
-	nonces map[string]bool // that were obeyed
+	nonces map[string]bool // that were accepted
 }
 
-// maxNonces bounds what is remembered of one challenge: 1000 messages a second.
+// maxNonces bounds what is remembered of one challenge.
 const maxNonces = 1 << 16
 
 func newChallenge() challenge { return challenge{rand.Text(), make(map[string]bool)} }
 
-// obey reports whether a message is the first of its nonce for a challenge of now. If not
+// accept reports whether a message is the first of its nonce for a challenge of now. If not
 // and another challenge helps, it returns that one.
-func (c *challenges) obey(text, nonce string, now time.Time) (ok bool, latest string) {
+func (c *challenges) accept(text, nonce string, now time.Time) (ok bool, latest string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch age := now.Sub(c.since); {
 	case c.latest.text == "" || age > 2*c.every || age < 0:
 		c.latest, c.last, c.since = newChallenge(), challenge{}, now
-	case age > c.every:
+	case age > c.every || len(c.latest.nonces) >= maxNonces:
 		c.latest, c.last, c.since = newChallenge(), c.latest, now
 	}
 	for _, known := range []*challenge{&c.latest, &c.last} {
 		if text == "" || known.text != text {
 			continue
 		}
-		if known.nonces[nonce] || len(known.nonces) >= maxNonces {
+		if known.nonces[nonce] {
 			return false, ""
+		}
+		if len(known.nonces) >= maxNonces {
+			break // it is the last one: the latest has room
 		}
 		known.nonces[nonce] = true
 		return true, ""

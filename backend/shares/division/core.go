@@ -104,7 +104,7 @@ func (l *List) validate() error {
 
 // id returns the number that a quota has in messages.
 func (q *Quota) id() uint64 {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", q.Total, q.Name))
+	sum := sha256.Sum256([]byte(q.Name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
@@ -159,7 +159,8 @@ func (c *core) setMembers(list List) {
 	maps.DeleteFunc(c.silent, func(name string, _ time.Time) bool { _, ok := c.index[name]; return !ok })
 }
 
-// adopt replaces the list, if list comes after it. The places on the list change, so the
+// adopt replaces the list, if list comes after it, even if it is too long for messages:
+// this member may be left out. The places on the list change, so the
 // division is forgotten; what is held is not.
 func (c *core) adopt(now time.Time, list List) bool {
 	list = list.sorted()
@@ -285,6 +286,7 @@ func (c *core) report(now time.Time) memberReport {
 		var d Demand
 		if q.Demand != nil {
 			d = q.Demand(now, 2*c.keys)
+			d.Keys = d.Keys[:min(len(d.Keys), 2*c.keys)]
 		}
 		keys := make(map[uint64]item)
 		for key, units := range h.keys {
@@ -495,7 +497,7 @@ func (c *core) shrink() {
 		old := *h
 		keys := make(map[uint64]int64, len(old.keys))
 		share := func(key uint64) int64 {
-			if v := c.div.of(vectorID{id, key}); v != nil && v.total == c.quotas[i].Total {
+			if v := c.div.of(vectorID{id, key}); v != nil {
 				return v.shares[place]
 			}
 			return 0 // no member of the collection knows the quota
@@ -521,7 +523,7 @@ func (c *core) grow() {
 		h := holding{keys: make(map[uint64]int64)}
 		for _, v := range c.div.vectors {
 			switch {
-			case v.id.quota != c.ids[i] || v.total != c.quotas[i].Total || v.ends:
+			case v.id.quota != c.ids[i] || v.ends:
 			case v.id.key == 0:
 				h.units = v.shares[place]
 			default:

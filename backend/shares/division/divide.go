@@ -9,7 +9,8 @@ import (
 
 // Divide returns a weight for each member that reports. What is left of total when
 // each has had its minimum is divided in proportion to the weights. They are finite and
-// not negative; if all are zero, shares are even.
+// not negative, and so is their sum; if it is zero or infinite, shares are even. So they
+// are if there is not a weight for each.
 type Divide func(total int64, reports []Report) []float64
 
 // A Report is what a member says of one quota, or of one key of it.
@@ -32,7 +33,7 @@ func Proportional(_ int64, reports []Report) []float64 {
 // FlowProportional is flow proportional share, of Raghavan et al., "Cloud control
 // with distributed rate limiting", 2007, for quotas per window. A member whose demand is
 // within its share has what it demands. The rest is divided between the others by their
-// number of flows, which is their demand by that of their largest key: each flow has the
+// number of flows, which is their demand by their largest key's: each flow has the
 // same, however much it asks for.
 func FlowProportional(window time.Duration) Divide {
 	return func(total int64, reports []Report) []float64 {
@@ -48,8 +49,8 @@ func FlowProportional(window time.Duration) Divide {
 			}
 			all += flows[i]
 		}
-		// From the least demand of a flow upwards: whoever asks for less than its part of
-		// what is left has all it asks for.
+		// From the least demand of a flow upwards: a member that asks for less than its
+		// part of what is left has all that it asks for.
 		slices.SortFunc(order, func(a, b int) int {
 			return cmp.Compare(demand[a]*flows[b], demand[b]*flows[a])
 		})
@@ -95,6 +96,9 @@ func apportion(total, low int64, weights []float64, held []int64) []int64 {
 		weight += w
 		before += float64(held[i])
 	}
+	if math.IsInf(weight, 0) {
+		weight = 0
+	}
 	target, old := make([]float64, n), make([]float64, n)
 	var moves float64 // the part of total that changes hands
 	for i, w := range weights {
@@ -129,7 +133,7 @@ func round(total, low int64, exact []float64) []int64 {
 	whole, rest := make([]int64, n), make([]float64, n)
 	left := total
 	for i, x := range exact {
-		above := 0.0
+		above := float64(total-low*n) / float64(n)
 		if sum > 0 {
 			above = (x - float64(low)) / sum * float64(total-low*n)
 		}

@@ -58,6 +58,35 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// Weights that say nothing divide evenly, and at once.
+func TestUselessWeights(t *testing.T) {
+	for name, weights := range map[string][]float64{
+		"no weights":     nil,
+		"too few":        {1, 2},
+		"too many":       {1, 2, 3, 4},
+		"a huge sum":     {math.MaxFloat64, math.MaxFloat64, 0},
+		"not numbers":    {math.NaN(), math.Inf(1), -1},
+		"all are zeroes": {0, 0, 0},
+	} {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: maxTotal}}, Options{
+			Keys: -1, Divide: func(int64, []Report) []float64 { return slices.Clone(weights) },
+		})
+		list := List{1, names(3)}
+		for _, m := range list.Members {
+			f.start(m, list)
+		}
+		f.run(3 * time.Second)
+		for _, m := range list.Members {
+			if units := f.members[m].shares.Quotas[0].Units; units/2 != maxTotal/6 {
+				t.Errorf("%s: %s has %d units of %d, want a third", name, m, units, int64(maxTotal))
+			}
+		}
+	}
+	if got := round(maxTotal, 0, []float64{0, 0}); got[0] != got[1] {
+		t.Errorf("round of zeroes = %v, want halves", got)
+	}
+}
+
 func TestFlowProportional(t *testing.T) {
 	// 300 in 10 s: the first asks for less than its part; of the others, one has a flow
 	// that asks for much, one has four that ask for as much together.

@@ -34,11 +34,11 @@ type List struct {
 
 // A Quota is what is divided.
 type Quota struct {
-	// Name identifies the quota together with Total: all processes divide those that
-	// are equal in both.
+	// Name identifies the quota: all processes that know it divide it.
 	Name string
 
-	// Total is the units to divide, from 1.
+	// Total is the units to divide, from 1. Of processes with different ones, the
+	// lowest is divided.
 	Total int64
 
 	// Min is the units that each member has at least when all take part in a
@@ -117,9 +117,9 @@ type Options struct {
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have divisions of their own, at most
-	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 60 bytes
-	// for each member, of each quota and of twice as many keys: with hundreds of
-	// members and many quotas, Keys must be lower.
+	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 250 bytes
+	// for each member, quota and key: with hundreds of members and many quotas, Keys
+	// must be lower.
 	Keys int
 
 	// Divide divides. If nil, Proportional.

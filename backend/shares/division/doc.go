@@ -32,17 +32,22 @@
 // in everywhere. Therefore complete divisions act as if each happened in an instant. By
 // the third part, each leaves the sum within the quota: the members outside its
 // collection hold at most the quota without its units, because all that the missing ones
-// may hold, or may have passed on since, was taken off. No clock takes part in this, and neither a lost,
-// repeated or late message, nor a pause, nor a partition changes it. The bound on the
-// excess is zero, at every instant, under these conditions:
+// may hold, or may have passed on since, was taken off. Neither a lost, repeated or late
+// message, nor a pause, nor a partition changes it, and no clock takes part, except for a
+// list that leaves out a member that runs. The bound on the excess is zero, at every
+// instant, under these conditions:
 //
 //   - A name is one process: a successor starts after its predecessor has stopped.
 //   - A list with a higher epoch leaves out only members that have stopped, or that can
 //     hear of it within [Grace] refreshes. A member that hears that it was left out
-//     holds nothing from then on. Processes start with the latest list, or reach one
-//     that has it before they have reached all of an older list.
-//   - A quota whose name or total changes is another quota. While processes with the
-//     old and processes with the new one run, each of the two is divided by itself.
+//     holds nothing from then on.
+//   - A process starts with a list that leaves out only processes that have stopped, or
+//     that have that list already; one that still runs is left out by
+//     [Member.SetList]. It starts with the latest list, or reaches a process that has
+//     it before it has reached all of an older list. No two lists have one epoch.
+//   - A quota keeps its name. If processes have different totals for it, in the middle
+//     of a deployment, the sum is within the highest, and a round of all members
+//     divides the lowest.
 //
 // A member that starts holds nothing, because others may use what its predecessor held,
 // until its first division. With all members present, that is within a refresh.

@@ -22,7 +22,8 @@ type fleet struct {
 	now     time.Time
 	queue   events
 	number  int
-	quotas  []Quota
+	quotas  []Quota // whose totals are the highest of any process
+	totals  []int64 // of quotas: what the next process knows; if nil, the highest
 	options Options
 	members map[string]*process
 	sums    []int64 // of quotas: what all processes hold
@@ -116,6 +117,9 @@ func (f *fleet) start(name string, list List) *process {
 	quotas := make([]Quota, len(f.quotas))
 	for i, q := range f.quotas {
 		q.Demand = func(now time.Time, keys int) Demand { return f.demand(name, i, now, keys) }
+		if f.totals != nil {
+			q.Total = f.totals[i]
+		}
 		quotas[i] = q
 	}
 	p.shares.Quotas = make([]Share, len(quotas))
@@ -311,12 +315,24 @@ func (f *fleet) whole(list List) error {
 	}
 	for i, q := range f.quotas {
 		var sum int64
+		total := f.total(i)
 		for _, name := range list.Members {
 			sum += f.members[name].shares.Quotas[i].Units
 		}
-		if sum != q.Total {
-			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, sum, q.Total)
+		if sum != total {
+			return fmt.Errorf("%s: the shares add up to %d of %d", q.Name, sum, total)
 		}
 	}
 	return nil
+}
+
+// total returns the lowest total of a quota that a process on its own list knows.
+func (f *fleet) total(quota int) int64 {
+	total := f.quotas[quota].Total
+	for _, p := range f.members {
+		if p.core.me >= 0 {
+			total = min(total, p.core.quotas[quota].Total)
+		}
+	}
+	return total
 }

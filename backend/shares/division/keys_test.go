@@ -6,7 +6,7 @@ import (
 )
 
 // The keys that are asked for most have divisions of their own, by their own demand, and
-// do not weigh in that of the others. When they are quiet, they have their quota's
+// do not weigh in the demand of the others. When they are quiet, they have their quota's
 // shares again.
 func TestKeys(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: 2})
@@ -69,5 +69,32 @@ func TestOtherQuotas(t *testing.T) {
 	}
 	if core != 300 || old != 60 {
 		t.Errorf("300 of core are divided into %d, 60 of old into %d", core, old)
+	}
+}
+
+// Members whose totals of a quota differ, in the middle of a deployment, divide the lowest.
+func TestOtherTotals(t *testing.T) {
+	for _, c := range []struct{ old, new int64 }{{300, 600}, {600, 300}} {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: 600}}, Options{Keys: -1})
+		list := List{1, names(3)}
+		f.totals = []int64{c.old}
+		for _, name := range list.Members {
+			f.start(name, list)
+		}
+		f.run(3 * time.Second)
+		f.totals = []int64{c.new}
+		for i, name := range list.Members {
+			f.members[name].stop()
+			f.run(2 * time.Second)
+			f.start(name, list)
+			f.run(3 * time.Second)
+			want := min(c.old, c.new)
+			if i == 2 {
+				want = c.new
+			}
+			if f.sums[0] != want {
+				t.Errorf("from %d to %d, %d of three processes: the shares add up to %d, want %d", c.old, c.new, i+1, f.sums[0], want)
+			}
+		}
 	}
 }

@@ -94,7 +94,7 @@ func (c *core) validate(list List) error {
 		}
 		id := q.id()
 		if known[id] {
-			return invalid("quotas[%d] is %q with a Total of %d, as another is", i, q.Name, q.Total)
+			return invalid("quotas[%d] is %q a second time; names must differ", i, q.Name)
 		}
 		known[id] = true
 		c.ids = append(c.ids, id)
@@ -102,9 +102,21 @@ func (c *core) validate(list List) error {
 	if err := list.validate(); err != nil {
 		return err
 	}
-	// 60 bytes are what a member reports of a quota or a key, and its share, at most.
-	if size := len(list.Members) * len(c.quotas) * (1 + 2*c.keys) * 60; size > MaxMessage {
-		return invalid("%d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", len(list.Members), len(c.quotas), c.keys, size, MaxMessage)
+	return c.fits(list)
+}
+
+// fits returns an error if messages of the list's members may be above MaxMessage.
+func (c *core) fits(list List) error {
+	const (
+		perMember = 320 // its name, and the head of its report
+		perItem   = 50  // of a report
+		perVector = 25  // of a division, and for each member:
+		perShare  = 20
+	)
+	n, quotas := len(list.Members), len(c.quotas)
+	items, vectors := quotas*(1+4*c.keys), quotas*(1+2*c.keys)
+	if size := n*(perMember+items*perItem+vectors*perShare) + vectors*perVector; size > MaxMessage {
+		return fmt.Errorf("%w: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", quota.ErrInvalid, n, quotas, c.keys, size, MaxMessage)
 	}
 	return nil
 }
@@ -184,14 +196,17 @@ func (m *Member) Receive(_ context.Context, message []byte) (reply []byte, err e
 var errNotRunning = errors.New("division: the member does not run")
 
 // SetList replaces the list of members, if its epoch is higher. Members pass the list
-// on, so it is enough to set it at one of them. A list with a lower or equal epoch, or
-// that is not valid, is an error that wraps quota.ErrInvalid.
+// on, so it is enough to set it at one of them. A list with a lower or equal epoch, that
+// is not valid, or too long for messages, is an error that wraps quota.ErrInvalid.
 func (m *Member) SetList(list List) error {
 	if err := list.validate(); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.core.fits(list); err != nil {
+		return err
+	}
 	if list.Epoch <= m.core.list.Epoch || !m.core.adopt(m.clock.Now(), list) {
 		return fmt.Errorf("%w: Epoch is %d; it must be higher than the present list's, %d", quota.ErrInvalid, list.Epoch, m.core.list.Epoch)
 	}

@@ -166,7 +166,7 @@ func TestNewRefuses(t *testing.T) {
 		"quotas has 0":                 {"a", list, nil, division.Options{}},
 		"quotas[0].Total is 0":         {"a", list, []division.Quota{{Name: "core"}}, division.Options{}},
 		"quotas[0].Min is 6":           {"a", list, []division.Quota{{Name: "core", Total: 10, Min: 6}}, division.Options{}},
-		`quotas[1] is "core" with a T`: {"a", list, append(quotas, quotas[0]), division.Options{}},
+		`quotas[1] is "core" a second`: {"a", list, append(quotas, quotas[0]), division.Options{}},
 		"Refresh is 1ms":               {"a", list, quotas, division.Options{Refresh: time.Millisecond}},
 		"Keys of 64 need messages":     {"a", division.List{Epoch: 1, Members: many(600)}, []division.Quota{{Name: "core", Total: 1000}}, division.Options{Keys: 64}},
 		"Keys is 65":                   {"a", list, quotas, division.Options{Keys: 65}},

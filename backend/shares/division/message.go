@@ -22,7 +22,7 @@ const messageVersion = 1
 // Bounds of what is decoded, besides those of the API.
 const (
 	maxName    = 255
-	maxVectors = 4096
+	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
 	maxTotal   = 1 << 53
 )
 
@@ -118,7 +118,7 @@ type division struct {
 // member of the collection, in order.
 type vector struct {
 	id     vectorID
-	total  int64
+	total  int64     // the lowest of what its members know
 	ends   bool      // of a key: its shares are its quota's again
 	most   []int64   // that the member may hold until it takes the division in
 	shares []int64   // that the member has from then on, or when the division is complete
@@ -466,7 +466,7 @@ func (r *reader) division() *division {
 		v := vector{id: r.vectorID(), total: r.units(maxTotal), ends: r.bool()}
 		var sum int64
 		for range n {
-			v.most = append(v.most, r.units(v.total))
+			v.most = append(v.most, r.units(maxTotal)) // of a higher total, perhaps
 			v.shares = append(v.shares, r.units(v.total))
 			if sum += v.shares[len(v.shares)-1]; sum > v.total {
 				r.fail("shares add up to more than their total, %d", v.total)

@@ -1,10 +1,14 @@
 package division
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // messages returns messages of a fleet at work.
@@ -89,5 +93,57 @@ func TestGarbled(t *testing.T) {
 	}
 	if _, err := decode(make([]byte, MaxMessage+1), List{}, nil); err == nil {
 		t.Error("a message above MaxMessage has no error")
+	}
+}
+
+// With as many quotas and keys as New accepts, rounds are complete, and no message is
+// above MaxMessage.
+func TestLargestMessages(t *testing.T) {
+	const quotas = 64
+	all := make([]Quota, quotas)
+	for i := range all {
+		all[i] = Quota{Name: fmt.Sprint("quota ", i), Total: maxTotal}
+	}
+	f := newFleet(t, 1, all, Options{Keys: MaxKeys})
+	list := List{1, names(2)}
+	f.demand = func(name string, _ int, now time.Time, keys int) Demand {
+		d := Demand{Units: 1e6, Largest: 10}
+		for k := range 4 * keys { // others in each round, and too many
+			d.Keys = append(d.Keys, KeyDemand{uint64(1 + k + 1000*int(now.Sub(t0)/time.Second)), 1000})
+		}
+		return d
+	}
+	largest, items, vectors := 0, 0, 0
+	f.sent = func(_ string, b []byte) {
+		largest = max(largest, len(b))
+		m, err := decode(b, List{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.ref != nil {
+			vectors = max(vectors, len(m.ref.vectors))
+		}
+		if m.collect != nil {
+			items = max(items, len(m.collect.reports[0].items))
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(8 * time.Second)
+	p := f.members["m000"]
+	t.Logf("%d bytes, %d items, %d vectors, %d rounds", largest, items, vectors, f.rounds)
+	if !p.core.complete || f.rounds < 6 {
+		t.Errorf("after 8 refreshes, %d rounds; complete: %v", f.rounds, p.core.complete)
+	}
+	if largest > MaxMessage || items > quotas*(1+4*MaxKeys) || vectors > quotas*(1+2*MaxKeys) {
+		t.Errorf("a message of %d bytes, %d items of a member, %d vectors", largest, items, vectors)
+	}
+	if items <= 4096 {
+		t.Errorf("the most items of a member are %d; the test wants more than 4096", items)
+	}
+	long := List{2, names(5)}
+	if err := p.core.fits(long); !errors.Is(err, quota.ErrInvalid) {
+		t.Errorf("a list that is too long for messages: %v", err)
 	}
 }

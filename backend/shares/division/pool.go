@@ -149,7 +149,8 @@ func (p *pool) keys(quota uint64, most int) []candidate {
 	return needed
 }
 
-// vector divides what the members may hold of id.
+// vector divides what the members may hold of id. Where their totals differ, which is
+// while a new configuration is rolled out, it divides the lowest.
 func (p *pool) vector(id vectorID, divide Divide) *vector {
 	v := &vector{id: id}
 	n := len(p.reports)
@@ -160,10 +161,12 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 	var reports []Report
 	for i := range p.reports {
 		it := p.item(i, id)
-		if it == nil || v.total != 0 && it.total != v.total {
+		if it == nil {
 			continue
 		}
-		v.total = it.total
+		if v.total == 0 || it.total < v.total {
+			v.total = it.total
+		}
 		if group := p.item(i, vectorID{quota: id.quota}); group != nil {
 			low = max(low, group.low)
 		}
@@ -181,7 +184,11 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 		total = v.total
 	}
 	total = min(total, v.total)
-	shares := apportion(total, low, divide(total, reports), held)
+	weights := divide(total, reports)
+	if len(weights) != len(reports) {
+		weights = make([]float64, len(reports)) // of no use, but no reason to crash
+	}
+	shares := apportion(total, low, weights, held)
 	for k, i := range knows {
 		v.shares[i] = shares[k]
 	}
@@ -196,7 +203,7 @@ func (p *pool) left(id vectorID, v *vector) int64 {
 		return 0
 	}
 	of := p.ref.of(id)
-	if of == nil || of.total != v.total {
+	if of == nil {
 		return 0
 	}
 	units := of.sum()

@@ -74,6 +74,13 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		f.start(name, list)
 	}
 	for range 60 {
+		if random.IntN(20) == 0 { // another configuration for processes that start
+			f.totals = []int64{quotas[0].Total, quotas[1].Total}
+			if random.IntN(2) == 0 {
+				f.totals[0] = 1 + quotas[0].Total/int64(1+random.IntN(4))
+			}
+			f.totals[0] = min(f.totals[0], quotas[0].Total)
+		}
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
 		switch random.IntN(12) {
@@ -109,15 +116,21 @@ func history(t *testing.T, seed uint64, rash bool) int {
 				loads[name] = math.Exp(8 * random.Float64())
 			}
 			loads[name] = 10000
-		case 10: // a new list, which may leave out a member that has stopped
+		case 10: // a new list, which may leave out a member that has stopped, or that gets it first
 			next := List{list.Epoch + 1, slices.Clone(list.Members)}
-			if p == nil && len(next.Members) > 2 {
+			if len(next.Members) > 2 && (p == nil || !p.paused && random.IntN(2) == 0) {
 				next.Members = slices.DeleteFunc(next.Members, func(m string) bool { return m == name })
+				if p != nil {
+					p.core.adopt(f.now, next)
+					p.schedule()
+				}
 			} else if len(next.Members) < len(all) {
 				for _, m := range all {
-					if !slices.Contains(next.Members, m) && f.members[m] == nil {
+					if !slices.Contains(next.Members, m) {
 						next.Members = append(next.Members, m)
-						f.start(m, next)
+						if f.members[m] == nil {
+							f.start(m, next)
+						}
 						break
 					}
 				}
@@ -159,8 +172,8 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
 	}
 	for i := range quotas {
-		low := quotas[i].low(len(list.Members))
-		low = min(low, quotas[i].Total/int64(len(list.Members)))
+		q := Quota{Total: f.total(i), Min: quotas[i].Min}
+		low := min(q.low(len(list.Members)), q.Total/int64(len(list.Members)))
 		for _, name := range list.Members {
 			if units := f.members[name].shares.Quotas[i].Units; units < low {
 				t.Errorf("%s has %d units of %s; the minimum is %d", name, units, quotas[i].Name, low)
