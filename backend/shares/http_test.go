@@ -446,6 +446,11 @@ func TestTLS(t *testing.T) {
 	local := ca.config(t, "127.0.0.1")
 	a, b := newPeer(t, nil, local), newPeer(t, nil, local)
 	a.mustSend(t, b.addr, "hello")
+	b.strangers.mu.Lock()
+	if n := len(b.strangers.all); n != 0 {
+		t.Errorf("%d connections count as strangers'; want none: the member's has carried a message", n)
+	}
+	b.strangers.mu.Unlock()
 
 	stranger := newPeer(t, nil, ca.config(t, "192.0.2.1")) // has a certificate, but not for its address
 	if _, err := stranger.Send(t.Context(), b.addr, []byte("x")); err == nil {
