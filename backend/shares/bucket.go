@@ -154,6 +154,15 @@ func (b *bucket) move(from, to *share, now int64) {
 	b.word.Store(to.word(v))
 }
 
+// notAfter makes an instant that is later than now, by more than late, be now: the clock
+// was set back. A bucket that was never asked would else have nothing until the clock is
+// where it was.
+func (b *bucket) notAfter(now, late int64) {
+	if word := b.word.Load(); int64(word>>tokenBits) > now+late {
+		b.word.Store(uint64(now)<<tokenBits | word&maxTokens)
+	}
+}
+
 // whole returns the tokens of v at now, rounded down.
 func (s *share) whole(v level, now int64) int64 {
 	return v.tokens + divDown((now-v.at)*s.units, s.window)

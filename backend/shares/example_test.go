@@ -21,7 +21,7 @@ func Example() {
 		return
 	}
 	self := listener.Addr().String()
-	key := []byte("32 bytes or more, from shares.ReadKey")
+	key := []byte("32 random bytes or more, from a file")
 
 	transport, err := shares.NewHTTP(self, key, nil)
 	if err != nil {

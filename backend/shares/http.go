@@ -5,14 +5,17 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/backend/shares/division"
@@ -34,12 +37,12 @@ type HTTP struct {
 	key     []byte
 	receive func(ctx context.Context, message []byte) ([]byte, error)
 
-	client *http.Client
-	scheme string
-	tls    *tls.Config
-	server *http.Server
-	served sync.WaitGroup
-	open   atomic.Int64 // connections
+	client    *http.Client
+	scheme    string
+	tls       *tls.Config
+	server    *http.Server
+	served    sync.WaitGroup
+	strangers strangers
 
 	challenges challenges
 	known      sync.Map // the latest challenges of other members, by their addresses
@@ -48,7 +51,7 @@ type HTTP struct {
 const (
 	path = "/weir/shares"
 
-	maxConnections = 256
+	maxStrangers   = 256
 	callTimeout    = 2 * time.Second
 	challengeEvery = time.Minute
 )
@@ -68,7 +71,9 @@ const (
 // The key has at least MinKeyBytes. It may be nil if config demands and verifies clients'
 // certificates; then the host of a sender's address must be a name in its certificate.
 // A config is for both ends: it has this member's certificate, and the authorities that
-// sign those of the others as RootCAs and ClientCAs. Without TLS it is nil.
+// sign those of the others as RootCAs and ClientCAs. Without TLS it is nil. Without a
+// key, these authorities must sign certificates of members alone: any certificate of
+// theirs for the host of a member is a member's.
 //
 // Errors wrap quota.ErrInvalid.
 func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
@@ -77,7 +82,7 @@ func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 		return nil, invalid("self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
 	}
 	if key != nil || config == nil {
-		if err := checkKey(key, "the key is one"); err != nil {
+		if err := checkKey(key); err != nil {
 			return nil, err
 		}
 	}
@@ -93,15 +98,18 @@ func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 }
 
 // Serve has receive reply to the messages of other members that come to listener, until
-// Close. It returns at once.
+// Close. It returns at once. Panics of receive, and listeners that fail, are logged to
+// slog.Default.
 func (h *HTTP) Serve(listener net.Listener, receive func(ctx context.Context, message []byte) (reply []byte, err error)) {
 	h.receive = receive
 	h.served.Go(func() {
+		serve := h.server.Serve
 		if h.tls != nil {
-			_ = h.server.ServeTLS(listener, "", "") // ends with Close
-			return
+			serve = func(l net.Listener) error { return h.server.ServeTLS(l, "", "") }
 		}
-		_ = h.server.Serve(listener)
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			slog.Error("shares: messages of other members are no longer received", "error", err)
+		}
 	})
 }
 
@@ -203,54 +211,116 @@ func (h *HTTP) sealOfReply(asked string, status int, reply []byte) string {
 
 func (h *HTTP) newServer() *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           http.HandlerFunc(h.serve),
 		TLSConfig:         h.tls,
 		ReadHeaderTimeout: callTimeout,
 		ReadTimeout:       callTimeout,
 		WriteTimeout:      2 * callTimeout,
 		IdleTimeout:       2 * time.Minute, // more than clients keep them
 		MaxHeaderBytes:    4 << 10,
-		ErrorLog:          log.New(io.Discard, "", 0), // what a stranger sends is no news
+		ErrorLog:          log.New(&serverLog{}, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
-				if h.open.Add(1) > maxConnections {
-					_ = c.Close() // its state changes to closed
-				}
+				h.strangers.add(c)
 			case http.StateClosed, http.StateHijacked:
-				h.open.Add(-1)
+				h.strangers.remove(c)
 			case http.StateActive, http.StateIdle:
 			}
 		},
 	}
 }
 
-// ServeHTTP replies to a member. Of a stranger it reads the header and no more.
-func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.Method != http.MethodPost || r.URL.Path != path:
-		http.NotFound(w, r)
-		return
-	case !h.isMember(r):
+type connKey struct{}
+
+// strangers are the connections that have carried no message of a member, the oldest
+// first. The oldest makes room for a new one: if the new one were refused, connections
+// that say nothing would keep members out.
+type strangers struct {
+	mu  sync.Mutex
+	all []net.Conn
+}
+
+func (s *strangers) add(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) >= maxStrangers {
+		oldest := s.all[0]
+		if t, ok := oldest.(*tls.Conn); ok {
+			oldest = t.NetConn() // a tls.Conn says goodbye, which may take seconds
+		}
+		_ = oldest.Close()
+		s.all = slices.Delete(s.all, 0, 1)
+	}
+	s.all = append(s.all, c)
+}
+
+func (s *strangers) remove(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(o net.Conn) bool { return o == c })
+}
+
+// serverLog passes on what a server logs of this process: panics, and a listener that
+// fails. What it logs of strangers is no news, and would be as much as they like.
+type serverLog struct {
+	mu     sync.Mutex
+	latest time.Time
+}
+
+const logEvery = time.Second
+
+func (l *serverLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if !strings.HasPrefix(text, "http: panic ") && !strings.HasPrefix(text, "http2: panic ") && !strings.HasPrefix(text, "http: Accept error") {
+		return len(line), nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); now.Sub(l.latest) >= logEvery {
+		l.latest = now
+		slog.Warn("shares: " + text)
+	}
+	return len(line), nil
+}
+
+// serve replies to a member. Of a stranger it reads the header and no more.
+func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost || r.URL.Path != path || !h.isMember(r) {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
 		return
+	}
+	ok, latest := h.challenges.accept(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now())
+	switch {
+	case !ok && latest == "":
+		http.Error(w, "the message came before", http.StatusUnauthorized)
+		return
+	case !ok:
+		h.reply(w, r, http.StatusConflict, []byte(latest))
+		return
+	}
+	// Not before the message is a new one: a stranger may send again what it has seen.
+	if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+		h.strangers.remove(c)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, division.MaxMessage))
 	if err != nil || hashOf(body) != r.Header.Get(bodyHeader) {
 		http.Error(w, "the body is not the message's", http.StatusBadRequest)
 		return
 	}
-	status, reply := http.StatusOK, []byte(nil)
-	if ok, latest := h.challenges.accept(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now()); !ok {
-		if latest == "" {
-			http.Error(w, "the message came before", http.StatusUnauthorized)
-			return
-		}
-		status, reply = http.StatusConflict, []byte(latest)
-	} else if reply, err = h.receive(r.Context(), body); err != nil {
-		status, reply = http.StatusUnprocessableEntity, []byte(err.Error())
+	reply, err := h.receive(r.Context(), body)
+	if err != nil {
+		h.reply(w, r, http.StatusUnprocessableEntity, []byte(err.Error()))
+		return
 	}
+	h.reply(w, r, http.StatusOK, reply)
+}
+
+func (h *HTTP) reply(w http.ResponseWriter, r *http.Request, status int, reply []byte) {
 	w.Header().Set(sealHeader, h.sealOfReply(r.Header.Get(sealHeader), status, reply))
 	w.Header().Set("Content-Length", strconv.Itoa(len(reply)))
 	w.WriteHeader(status)

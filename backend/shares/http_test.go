@@ -13,12 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +112,10 @@ func TestHTTPLearnsChallenges(t *testing.T) {
 	a.mustSend(t, b.addr, "after")
 	if got := b.got(); len(got) != 2 {
 		t.Errorf("%q were received; want 2 messages", got)
+	}
+	for range 3 { // its body is not read before the challenge is known
+		c := newPeer(t, testKey, nil)
+		c.mustSend(t, b.addr, strings.Repeat("x", 1<<20)) // more than a server reads after its reply
 	}
 }
 
@@ -329,55 +332,95 @@ func TestHTTPSlowStrangers(t *testing.T) {
 	}
 }
 
-// More connections than a fleet of members has are closed at once.
+// Connections of strangers, however many, keep no member out: the oldest of them are
+// closed. The connection of a member is not.
 func TestHTTPBoundsConnections(t *testing.T) {
-	b := newPeer(t, testKey, nil)
-	var all []net.Conn
-	defer func() {
-		for _, c := range all {
-			_ = c.Close()
-		}
-	}()
-	for range maxConnections + 20 {
+	a, b := newPeer(t, testKey, nil), newPeer(t, testKey, nil)
+	dial := func() net.Conn {
 		c, err := net.Dial("tcp", b.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, c)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
 	}
-	last := all[len(all)-1]
-	if _, err := last.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection too many is open")
+	first := dial()
+	for range maxStrangers + 20 {
+		dial()
 	}
-	for _, c := range all {
-		_ = c.Close()
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest of too many connections is open")
 	}
-	all = nil
+	a.mustSend(t, b.addr, "hello")
+	first = dial()
+	for range 2 * maxStrangers {
+		dial()
+	}
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest of too many connections is open")
+	}
+	b.strangers.mu.Lock()
+	if n := len(b.strangers.all); n > maxStrangers {
+		t.Errorf("%d connections of strangers are open; want at most %d", n, maxStrangers)
+	}
+	b.strangers.mu.Unlock()
+	// Another connection would be a stranger's until its first message.
+	a.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("the member's connection was closed")
+	}
+	a.mustSend(t, b.addr, "hello again")
+}
+
+// What a member said once makes no connection a member's, when a stranger says it again.
+func TestHTTPReplaysAreStrangers(t *testing.T) {
+	b := newPeer(t, testKey, nil)
+	tap := newWiretap(t, b.addr)
+	b.self = tap.addr
 	a := newPeer(t, testKey, nil)
-	for range 100 { // until b has noticed
-		if _, err := a.Send(t.Context(), b.addr, []byte("hello")); err == nil {
+	var said *http.Request
+	tap.request = func(r *http.Request, body []byte) []byte { said = r.Clone(t.Context()); return body }
+	a.mustSend(t, tap.addr, "hello")
+	c, err := net.Dial("tcp", b.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	said.Body, said.ContentLength = io.NopCloser(strings.NewReader("hello")), int64(len("hello"))
+	if err := said.Write(c); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || w.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("a message that came before: %v, %v; want 401", w, err)
+	}
+	b.strangers.mu.Lock()
+	defer b.strangers.mu.Unlock()
+	for _, open := range b.strangers.all {
+		if open.RemoteAddr().String() == c.LocalAddr().String() {
 			return
 		}
 	}
-	t.Error("no message is received after the connections are closed")
+	t.Error("the connection of a replay counts as a member's")
+}
+
+// A panic is logged. What strangers send is not.
+func TestHTTPLogs(t *testing.T) {
+	var text bytes.Buffer
+	was := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&text, nil)))
+	defer slog.SetDefault(was)
+	l := &serverLog{}
+	for range 3 {
+		_, _ = l.Write([]byte("http: TLS handshake error from 192.0.2.1:1: http: panic serving\n"))
+		_, _ = l.Write([]byte("http: panic serving 127.0.0.1:1: nil map\n"))
+	}
+	if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "nil map") || !strings.Contains(got, "WARN") {
+		t.Errorf("the log is %q; want one panic", got)
+	}
 }
 
 func TestKeys(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	if key, err := ReadKey(write("good", string(testKey)+"\r\n")); err != nil || !bytes.Equal(key, testKey) {
-		t.Errorf("ReadKey: %q, %v; want the key without the line end", key, err)
-	}
-	for name, file := range map[string]string{"short": write("short", "secret\n"), "empty": write("empty", ""), "missing": filepath.Join(dir, "missing")} {
-		if _, err := ReadKey(file); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), file) || name != "missing" && !strings.Contains(err.Error(), "32 or more") {
-			t.Errorf("ReadKey of a file that is %s: %v; want an error that names the file, and how long a key is", name, err)
-		}
+	if key := TrimKey([]byte(string(testKey) + "\r\n")); !bytes.Equal(key, testKey) {
+		t.Errorf("TrimKey: %q; want the key without the line end", key)
 	}
 	for _, c := range []struct {
 		self string
@@ -403,6 +446,11 @@ func TestTLS(t *testing.T) {
 	local := ca.config(t, "127.0.0.1")
 	a, b := newPeer(t, nil, local), newPeer(t, nil, local)
 	a.mustSend(t, b.addr, "hello")
+	b.strangers.mu.Lock()
+	if n := len(b.strangers.all); n != 0 {
+		t.Errorf("%d connections count as strangers'; want none: the member's has carried a message", n)
+	}
+	b.strangers.mu.Unlock()
 
 	stranger := newPeer(t, nil, ca.config(t, "192.0.2.1")) // has a certificate, but not for its address
 	if _, err := stranger.Send(t.Context(), b.addr, []byte("x")); err == nil {

@@ -3,6 +3,7 @@ package shares
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,6 +40,7 @@ func newGroup(t testing.TB, policy *throttler.Policy, n int, o Options) *group {
 
 // divide puts a division in force: first what it lowers, and then what it raises.
 func (g *group) divide(next []division.Share) {
+	first := !slices.ContainsFunc(g.now, func(s division.Share) bool { return s.Units > 0 })
 	for i, b := range g.backends {
 		was := g.now[i]
 		lower := division.Share{Units: min(was.Units, next[i].Units), Keys: make(map[uint64]int64)}
@@ -50,7 +52,7 @@ func (g *group) divide(next []division.Share) {
 		b.apply(division.Shares{Valid: true, Quotas: []division.Share{lower}})
 	}
 	for i, b := range g.backends {
-		b.apply(division.Shares{Valid: true, Quotas: []division.Share{next[i]}})
+		b.apply(division.Shares{Valid: true, First: first, Quotas: []division.Share{next[i]}})
 	}
 	g.now = next
 }
@@ -209,5 +211,40 @@ func TestAnswers(t *testing.T) {
 	s = g.take(0, "alice", 1).Limit(0)
 	if !s.Refused || s.Remaining != 0 || !s.RetryAt.Equal(now.Add(2*time.Second)) {
 		t.Errorf("1 of a share of nothing: %+v", s)
+	}
+}
+
+// A process that starts again and again among idle ones, which leave it most of the
+// quota, adds no more than a full bucket of the least share at each start.
+func TestStartsAddTheLeastShare(t *testing.T) {
+	const quota, members, starts = 600, 3, 20
+	g := newGroup(t, tokens("core", quota, time.Hour, 0), members, Options{}) // no token comes in time
+	hot := hashed("hot")
+	large := division.Share{Units: 560, Keys: map[uint64]int64{hot: 580}}
+	admitted := map[string]int{}
+	for range starts {
+		b, _, _, err := newBackend("member", members, []*throttler.Policy{g.policy}, &Options{Clock: g.clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.backends[0] = b
+		b.apply(division.Shares{Quotas: []division.Share{{}}})
+		b.apply(division.Shares{Valid: true, Quotas: []division.Share{large}})
+		for _, key := range []string{"hot", "other"} {
+			for g.take(0, key, 1).Allowed {
+				admitted[key]++
+			}
+		}
+		b.Close()
+	}
+	for key, n := range admitted {
+		if most := starts * quota / (20 * members); n != most {
+			t.Errorf("%d of key %q were admitted in %d starts; want %d", n, key, starts, most)
+		}
+	}
+	// What comes is the whole share's.
+	g.clock.Advance(2 * time.Hour)
+	if !g.take(0, "other", 560).Allowed {
+		t.Error("the bucket of a process that has started does not fill")
 	}
 }

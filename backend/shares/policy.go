@@ -1,6 +1,7 @@
 package shares
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -17,7 +18,12 @@ type policy struct {
 	quota   int // the index of its first limit among all quotas
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
-	held    bool // units, at any time; apply alone knows it
+	held    bool      // units, at any time; apply alone knows it
+	least   keyShares // of the shares that a member has, with full buckets
+
+	// The smallest capacity. A charge above it is never admitted, and is no demand: shares
+	// would follow charges that no process can admit.
+	most int64
 }
 
 // shares is what this process may use of a policy's limits, from an instant until the
@@ -71,12 +77,24 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 				return nil, nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, given.Limits[k], why)
 			}
 		}
-		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0)}
+		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
 		p.shares.Store(&shares{usual: p.none()})
+		p.least = p.none()
+		for k := range given.Limits {
+			l := &given.Limits[k]
+			p.least.limits[k] = shareOf(l, leastOf(l, members))
+			p.most = min(p.most, l.Capacity())
+		}
 		quotas += len(given.Limits)
 		byName[given.Name], order = p, append(order, p)
 	}
 	return byName, order, nil
+}
+
+// leastOf returns the units of l's quota that each of so many members has at least: a
+// twentieth of the even share, and what makes a capacity of 1.
+func leastOf(l *quota.Limit, members int) int64 {
+	return max(divUp(l.Quota, l.Capacity()), l.Quota/int64(20*members))
 }
 
 // none returns the shares of a process that holds none.
@@ -119,24 +137,33 @@ func (p *policy) quotas(members int) []division.Quota {
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		all[i] = division.Quota{Name: p.Name + "/" + strconv.Itoa(i), Total: l.Quota, Demand: p.sampler.Demand}
-		// A member needs a capacity of at least 1.
-		if least := divUp(l.Quota, l.Capacity()); least > 1 {
-			all[i].Min = max(least, l.Quota/int64(20*members))
+		if l.Capacity() < l.Quota {
+			all[i].Min = leastOf(l, members)
 		}
 	}
 	return all
 }
 
-// apply puts new shares in force from now on. Buckets are full with the first that this
-// process holds.
-func (p *policy) apply(given []division.Share, now int64) {
+// apply puts new shares in force from now on. With the first units that this process
+// holds, buckets are full if the whole fleet starts with them. Otherwise they have what
+// full ones of the least share have: a process that starts again and again would else
+// admit its whole share each time.
+func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	was, first := p.shares.Load(), !p.held
+	begin := func(k *keyShares, was *keyShares) {
+		switch {
+		case !first:
+			k.follow(was, now)
+		case !fleetStarts:
+			k.follow(&p.least, now)
+		}
+	}
 	s := &shares{since: now, usual: p.none()}
 	for i := range given {
 		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
 		p.held = p.held || given[i].Units > 0
 	}
-	s.usual.follow(&was.usual, now, first)
+	begin(&s.usual, &was.usual)
 	hashes := make(map[uint64]bool)
 	for hash := range was.own {
 		hashes[hash] = true
@@ -154,7 +181,7 @@ func (p *policy) apply(given []division.Share, now int64) {
 			divided = divided || has
 			own.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
 		}
-		own.follow(was.of(hash), now, first)
+		begin(&own, was.of(hash))
 		if divided || len(s.own) < maxOwn && !own.isLike(&s.usual, now) {
 			if s.own == nil {
 				s.own = make(map[uint64]*keyShares)
@@ -169,12 +196,11 @@ func (p *policy) apply(given []division.Share, now int64) {
 }
 
 // follow makes k's fresh buckets what was's are, moved to k's shares.
-func (k *keyShares) follow(was *keyShares, now int64, first bool) {
+func (k *keyShares) follow(was *keyShares, now int64) {
 	for i := range k.fresh {
-		if !first {
-			k.fresh[i].word.Store(was.fresh[i].word.Load())
-			k.fresh[i].move(&was.limits[i], &k.limits[i], now)
-		}
+		k.fresh[i].word.Store(was.fresh[i].word.Load())
+		k.fresh[i].notAfter(now, 0)
+		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
 	}
 }
 
@@ -196,6 +222,13 @@ func (k *keyShares) lower(other *keyShares, now int64) {
 		if s.whole(its, now) < s.whole(mine, now) {
 			k.fresh[i].word.Store(other.fresh[i].word.Load())
 		}
+	}
+}
+
+// asked counts a charge as demand, if it can be admitted at all.
+func (p *policy) asked(ms int64, hash uint64, cost int64) {
+	if cost <= p.most {
+		p.sampler.Add(time.UnixMilli(ms), hash, cost)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
-	"os"
 	"sync"
 	"time"
 )
@@ -16,23 +14,12 @@ import (
 // MinKeyBytes is the shortest key that members may share.
 const MinKeyBytes = 32
 
-// ReadKey reads the key that members share from a file, which may end with a line end.
-// Errors name the file and wrap quota.ErrInvalid.
-func ReadKey(file string) ([]byte, error) {
-	key, err := os.ReadFile(file)
-	if err != nil {
-		return nil, invalid("the key: %v", err)
-	}
-	key = TrimKey(key)
-	return key, checkKey(key, fmt.Sprintf("%s has a key", file))
-}
-
-// TrimKey returns what a file has without its line end.
+// TrimKey returns the key that a file has, without its line end.
 func TrimKey(content []byte) []byte { return bytes.TrimRight(content, "\r\n") }
 
-func checkKey(key []byte, what string) error {
+func checkKey(key []byte) error {
 	if len(key) < MinKeyBytes {
-		return invalid("%s of %d bytes; it must have %d or more, such as from openssl rand -hex 32", what, len(key), MinKeyBytes)
+		return invalid("the key has %d bytes; it must have %d or more, such as from openssl rand -hex 32", len(key), MinKeyBytes)
 	}
 	return nil
 }

@@ -10,8 +10,10 @@
 //
 // A limit must be a [quota.TokenBucket]: each process has a bucket with its share of
 // the rate and of the capacity. All buckets of a key together admit no more in any time
-// than one bucket would: the burst, and what the rate gives in that time. A process that
-// starts with full buckets may add to this, once, the capacity of its first share.
+// than one bucket would: the burst, and what the rate gives in that time. If the whole
+// fleet starts, all buckets are full, and together they are that one. A process that
+// starts later begins with what a full bucket of the least share has, and may add it to
+// this: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
 //
 // Other algorithms are refused by [New]. So are quotas and bursts above 4,194,303, or with
 // less than a unit for each member: see [Unsupported].
@@ -35,7 +37,6 @@ package shares
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -204,7 +205,7 @@ func (b *Backend) apply(given division.Shares) {
 	for _, p := range b.policies {
 		own := make([]division.Share, len(p.Limits))
 		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
-		p.apply(own, now)
+		p.apply(own, given.First, now)
 	}
 	if given.Valid {
 		b.holds.Store(true)
@@ -220,7 +221,12 @@ func (b *Backend) instant(ms int64) int64 {
 	return min(max(ms-b.epoch, 0), maxInstant-quota.MaxWindow.Milliseconds())
 }
 
-var errNoShares = errors.New("this process holds no shares, because it has not heard of all members since it started, or is not on their list")
+// Nothing was charged, so that a refund can be made again.
+var errNoShares = fmt.Errorf("%w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrNotSent)
+
+func (b *Backend) noShares() error {
+	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
+}
 
 // ready returns why a decision about r cannot be made. It makes r's charges those of the
 // policies in force.
@@ -237,7 +243,7 @@ func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
 		return invalid("now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
 	}
 	if !b.holds.Load() {
-		return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
+		return b.noShares()
 	}
 	return nil
 }
@@ -259,6 +265,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := b.find(s, charges, now); err != nil {
+		return driver.Decision{}, err
+	}
 	b.takeAll(s, &d, now)
 	return d, nil
 }
@@ -271,24 +280,29 @@ func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	e := s.byName[n]
-	if e == nil || !e.current() {
+	if e == nil || !e.current() || !b.holds.Load() {
 		return false
 	}
-	p.sampler.Add(time.UnixMilli(now+b.epoch), e.hash, charge.Cost)
+	p.asked(now+b.epoch, e.hash, charge.Cost)
 	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
 	d.Allowed = ok
 	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
 	return true
 }
 
-// takeAll decides about all charges. Its caller holds the lock alone, so that between the
-// look and the charge there is no other.
+// takeAll decides about the charges of s.found. Its caller holds the lock alone, so that
+// between the look and the charge there is no other.
 func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 	charges, results, i := d.Charges(), d.Results(), 0
-	s.find(b, charges, now)
 	d.Allowed = true
+	fitsEver := true
 	for n, e := range s.found {
-		e.name.policy.sampler.Add(time.UnixMilli(now+b.epoch), e.hash, charges[n].Cost)
+		fitsEver = fitsEver && charges[n].Cost <= e.name.policy.most
+	}
+	for n, e := range s.found {
+		if fitsEver {
+			e.name.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
+		}
 		for k := range e.buckets {
 			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
 			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
@@ -311,12 +325,17 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 }
 
 // find sets s.found to the entries of charges. Its caller holds the lock alone.
-func (s *shard) find(b *Backend, charges []quota.Charge, now int64) {
+func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
 	s.found = s.found[:0]
 	for i := range charges {
 		n := nameOf(&charges[i], b.byName[charges[i].Policy.Name])
 		s.found = append(s.found, s.get(&n, now))
 	}
+	// They may have been dropped since ready looked. To hold none is no refusal.
+	if !b.holds.Load() {
+		return b.noShares()
+	}
+	return nil
 }
 
 // report writes what v says of limit k of e. charged says that a charge of cost was made.
@@ -366,7 +385,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 		e := s.byName[n]
 		if e == nil { // as it would begin
 			e = &entry{name: n, hash: n.hash()}
-			e.begin()
+			e.begin(now)
 		}
 		e.update()
 		for k := range e.buckets {
@@ -376,6 +395,9 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 			b.report(e, k, v, now, cost, fits, false, &results[i])
 			i++
 		}
+	}
+	if !b.holds.Load() { // as in find
+		return driver.Decision{}, b.noShares()
 	}
 	return d, nil
 }
@@ -397,9 +419,14 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.find(b, charges, now)
+	if err := b.find(s, charges, now); err != nil {
+		return driver.Decision{}, err
+	}
 	for n, e := range s.found {
 		more := st.Costs[n] - charges[n].Cost
+		if more > 0 {
+			e.name.policy.asked(now+b.epoch, e.hash, more)
+		}
 		for k := range e.buckets {
 			l := &e.limits[k]
 			v := e.buckets[k].peek(l, now)

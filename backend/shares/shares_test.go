@@ -43,7 +43,7 @@ func tokens(name string, quota int64, window time.Duration, burst int64) *thrott
 
 // hold gives b one of every so many units of all quotas.
 func (b *Backend) hold(of int64) {
-	given := division.Shares{Valid: true}
+	given := division.Shares{Valid: true, First: true}
 	for _, p := range b.policies {
 		given.Quotas = append(given.Quotas, p.part(of)...)
 	}
@@ -78,7 +78,7 @@ func (a *alone) learn(charges []throttler.Charge) bool {
 		if err != nil {
 			return false
 		}
-		order[0].apply(order[0].part(1), 0)
+		order[0].apply(order[0].part(1), true, 0)
 		a.byName[given.Name] = byName[given.Name]
 	}
 	a.asked++

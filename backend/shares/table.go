@@ -64,16 +64,18 @@ func (n *name) hash() uint64 {
 
 // get returns the entry of n, a new one if there was none, under the shares in force. Its
 // caller holds the lock alone. If there is no room, a new one takes the place of another
-// that is not in s.found.
+// that is not in s.found. If there is none, there are a few too many for a while.
 func (s *shard) get(n *name, now int64) *entry {
 	e := s.byName[*n]
 	if e == nil {
 		if len(s.all) >= s.most {
-			s.remove(s.victim(now))
-			s.evicted++
+			if victim := s.victim(now); victim != nil {
+				s.remove(victim)
+				s.evicted++
+			}
 		}
 		e = &entry{name: name{n.policy, strings.Clone(n.key), strings.Clone(n.partition)}, hash: n.hash(), index: len(s.all)}
-		e.begin()
+		e.begin(now)
 		s.byName[e.name] = e
 		s.all = append(s.all, e)
 	}
@@ -82,14 +84,19 @@ func (s *shard) get(n *name, now int64) *entry {
 }
 
 // begin gives e, which was never asked, what it has.
-func (e *entry) begin() {
+func (e *entry) begin(now int64) {
 	e.shares = e.name.policy.shares.Load()
 	own := e.shares.of(e.hash)
 	e.limits, e.buckets = own.limits, make([]bucket, len(own.fresh))
 	for i := range e.buckets {
 		e.buckets[i].word.Store(own.fresh[i].word.Load())
+		e.buckets[i].notAfter(now, maxLate)
 	}
 }
+
+// maxLate is the time, in ms, by which a request may be older than the shares that decide
+// about it. If it is by more, the clock was set back.
+const maxLate = 1000
 
 // current reports whether e is under the shares in force.
 func (e *entry) current() bool { return e.shares == e.name.policy.shares.Load() }
@@ -119,7 +126,8 @@ func (e *entry) used(now int64) float64 {
 	return most
 }
 
-// victim returns the one of a few entries that has used the least.
+// victim returns the one of a few entries that has used the least, or nil if all of
+// them are in s.found.
 func (s *shard) victim(now int64) *entry {
 	var victim *entry
 	least := 0.0

@@ -3,7 +3,9 @@ package main
 import (
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/weir-go/weir/backend/shares"
 )
@@ -32,11 +34,36 @@ func (b *backends) openShares() error {
 	return nil
 }
 
-// rereadMembers puts c's list of members in force.
+// rereadMembers puts c's list of members in force, and nothing else of c.
 func (b *backends) rereadMembers(c *config, log *slog.Logger) {
+	if ignored := b.config.changedBut(c); len(ignored) > 0 {
+		log.Warn("SIGHUP: only members and epoch are read again; to change anything else, start the demo again", "ignored", strings.Join(ignored, ", "))
+	}
 	if err := b.shares.SetList(c.backends.shares.list); err != nil {
 		log.Warn("SIGHUP is ignored: " + err.Error())
 		return
 	}
 	log.Info("SIGHUP: the members were read again, and divide the quotas")
+}
+
+// changedBut names what o has different that concerns shares, but for the list.
+func (c *config) changedBut(o *config) (names []string) {
+	was, is := &c.backends.shares, &o.backends.shares
+	for _, part := range []struct {
+		name    string
+		changed bool
+	}{
+		{"backend", c.backends.serving != o.backends.serving},
+		{"self", was.self != is.self},
+		{"listen", was.listen != is.listen},
+		{"key_file", !slices.Equal(was.key, is.key)},
+		{"tls", (was.tls == nil) != (is.tls == nil)},
+		{"refresh", was.refresh != is.refresh},
+		{"policies", !reflect.DeepEqual(c.policies, o.policies) || !reflect.DeepEqual(c.dryRuns, o.dryRuns)},
+	} {
+		if part.changed {
+			names = append(names, part.name)
+		}
+	}
+	return names
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -96,10 +97,23 @@ func TestHangupReadsMembers(t *testing.T) {
 	}
 	f.signal(0, syscall.SIGHUP) // the same again
 	m.stderr.find(t, "(SIGHUP is ignored: .*Epoch is 5; it must be higher)", m.ended)
+	m.epoch = 6
+	f.write(m)
+	text, err := os.ReadFile(m.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := regexp.MustCompile(`refresh: \w+`).ReplaceAll(text, []byte("refresh: 3s"))
+	if err := os.WriteFile(m.config, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.signal(0, syscall.SIGHUP)
+	m.stderr.find(t, `(only members and epoch are read again.*ignored=refresh)`, m.ended)
+	f.status(1, "after SIGHUP with another refresh", hasEpoch(6))
 	if err := os.WriteFile(m.config, []byte("backend: disk\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.signal(0, syscall.SIGHUP)
 	m.stderr.find(t, "(the configuration is wrong, nothing was changed)", m.ended)
-	f.status(0, "after a wrong file", hasEpoch(5))
+	f.status(0, "after a wrong file", hasEpoch(6))
 }
