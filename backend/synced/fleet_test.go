@@ -166,12 +166,12 @@ func TestManyProcesses(t *testing.T) {
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
 		f := newFleet(t, 300, 1, Options{Low: low}, policy)
 		choose := f.loads()["even"]
-		f.offer(100, 10*time.Second, time.Second, policy.Charge("alice"), choose)
-		each := f.offer(100, 40*time.Second, time.Second, policy.Charge("alice"), choose)
+		f.offer(100, 5*time.Second, time.Second, policy.Charge("alice"), choose)
+		each := f.offer(100, 25*time.Second, time.Second, policy.Charge("alice"), choose)
 		most, least := slices.Max(each), slices.Min(each)
-		t.Logf("low %v: %d in half a minute, from %d to %d a second", low, sum(each), least, most)
-		if n := sum(each); n < 1470 || n > 1530 {
-			t.Errorf("low %v: %d were admitted in half a minute; the quota is 1500", low, n)
+		t.Logf("low %v: %d in 20 s, from %d to %d a second", low, sum(each), least, most)
+		if n := sum(each); n < 980 || n > 1020 {
+			t.Errorf("low %v: %d were admitted in 20 s; the quota is 1000", low, n)
 		}
 	}
 }
