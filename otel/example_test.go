@@ -61,6 +61,6 @@ func ExampleRegisterStats() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer registration.Unregister()
-	// Output:
+	fmt.Println(registration.Unregister())
+	// Output: <nil>
 }

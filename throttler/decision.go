@@ -16,14 +16,12 @@ var Never = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
 // Decision is the whole answer to a Take, a Peek, a Refund or a Settle. The zero
 // value is the one that comes with an error: nothing was decided.
 type Decision struct {
-	// Allowed says whether every limit had room. A Take that was allowed has
-	// charged them all, one that was not has charged none. A Peek says whether
-	// a Take of the same charges would have been allowed.
+	// Allowed reports whether every limit had room. A Take has charged all of them
+	// then, and else none. A Peek reports it of a Take of the same charges.
 	Allowed bool
 
-	// Degraded says that the shared counts could not be reached: the decision was
-	// made by what this process, or a replica that may lag behind, knows. Its used
-	// and remaining units are then not the client's.
+	// Degraded reports that the shared counts could not be reached: what is used and
+	// remains is what this process, or a replica that may lag behind, knows.
 	Degraded bool
 
 	decision driver.Decision
@@ -65,15 +63,15 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// Charges returns the charges decided about, with every Cost and Partition
-// filled in, and charges to one count added up. They are not to be changed.
+// Charges returns the charges decided about, complete, and those to one count added
+// up. They are not to be changed.
 func (d *Decision) Charges() []Charge { return d.decision.Charges() }
 
 // NumLimits returns the number of limits decided about, over all charges.
 func (d *Decision) NumLimits() int { return len(d.decision.Results()) }
 
-// Limit returns what the decision says of limit i, in the order of the charges
-// and of their policies' limits. It panics if i is not within NumLimits.
+// Limit returns what the decision says of limit i, below NumLimits, in the order of
+// the charges and of their policies' limits.
 func (d *Decision) Limit(i int) (s Status) {
 	r := &d.decision.Results()[i]
 	c, l := d.limit(i)
@@ -118,9 +116,9 @@ func (d *Decision) Limits() iter.Seq2[int, Status] {
 	}
 }
 
-// Binding returns the status to report where there is room for one only: of the
-// limits that refused, the one that frees last; if none did, the one that this
-// same charge, repeated, would exhaust first.
+// Binding returns the status to report where there is room for one: of the limits
+// that refused, the one that frees last; else the one that this charge, repeated,
+// would exhaust first.
 func (d *Decision) Binding() Status {
 	if d.NumLimits() == 0 {
 		return Status{}
@@ -143,10 +141,9 @@ func (d *Decision) binding() int {
 	return binding
 }
 
-// RetryAt returns the earliest instant at which the same charges would fit,
-// provided that the same keys are not charged before: the latest RetryAt of the
-// limits that refused. It is zero if the decision is Allowed, and [Never] if
-// the charges can never fit.
+// RetryAt returns the earliest instant at which the same charges would fit, if
+// nothing else is charged: the latest RetryAt of the limits that refused. It is zero
+// if the decision is Allowed, and [Never] if the charges can never fit.
 func (d *Decision) RetryAt() time.Time {
 	latest, results := int64(0), d.decision.Results()
 	for i := range results {

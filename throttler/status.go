@@ -9,31 +9,26 @@ type Status struct {
 	Cost   int64   // units this charge asked for
 	Limit  Limit   // the limit reported on
 
-	// Used is what counts against the quota after this decision. It exceeds
-	// the quota after a Settle beyond it, or when the quota was lowered.
+	// Used is what counts against the quota after this decision. It exceeds the
+	// quota after a Settle beyond it, or when the quota was lowered.
 	Used int64
 
-	// Remaining is what is left, never negative: capacity - Used. For example,
-	// if 60 per hour are allowed and 6 were charged in this hour, 54.
-	Remaining int64
+	Remaining int64 // capacity - Used, never negative: of 60 per hour with 6 used, 54
 
-	// ResetAt is the instant from which, with no further charge, the whole
-	// quota is free. It is stored, and the same in every answer about one
-	// window. Where nothing counts, it is the decision's instant, but for a
-	// FixedWindow that is open: one whose charges were all refunded stays open.
+	// ResetAt is when the whole quota is free, if nothing more is charged. It is stored,
+	// and the same in every answer about one window. Where nothing counts, it is the
+	// decision's instant, but for a FixedWindow that is open: that keeps its own.
 	ResetAt time.Time
 
-	// Refused says that this limit had no room.
-	Refused bool
+	Refused bool // this limit had no room
 
 	// RetryAt is, if Refused, the earliest instant at which this limit would
 	// have room for the same charge, or [Never]. Zero if not refused.
 	RetryAt time.Time
 
-	// StartAt is, for a LeakyBucket that was charged, the instant at which the
-	// charge has reached the head of the queue. Zero for other algorithms. A
-	// start that was returned is returned to no other charge, unless its own
-	// was refunded before it came.
+	// StartAt is when a charge to a LeakyBucket reaches the head of the queue. A
+	// start that was returned is returned to no other charge, unless its own was
+	// refunded before it came. Zero for other algorithms.
 	StartAt time.Time
 }
 

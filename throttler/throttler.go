@@ -54,8 +54,7 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 
 // Take decides about charges together and, if every limit of every charge has
 // room, charges them all; else none. Charges to one count, of one key under one
-// policy, add up: the decision has one charge of their sum. Errors wrap
-// [ErrInvalid] or [ErrUnavailable]; a refusal is not an error.
+// policy, add up to one charge of their sum.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
 	if err = t.take(ctx, charges, &d); d.Allowed {
@@ -124,25 +123,20 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	return decided(d, tookNothing), nil
 }
 
-// Refund gives back what d took: to the windows that were charged, while they
-// last, and never more than was taken. It returns the limits as they are after
-// it. A decision that took nothing, or that was refunded or settled before, is
-// returned as it is. After an error nothing was given back, and Refund may be
-// called again, unless [MayHaveCharged]: then that is unknown, and a second call
-// does nothing. Only the process that took can refund, by a Throttler over the
-// same counts: an allowed decision that went through JSON or was put together by
-// hand is an error that wraps [ErrInvalid].
+// Refund gives back what d took, to the windows that were charged, while they last. It
+// returns the limits as they are after it. After an error nothing was given back, and
+// Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a
+// second call does nothing. Only the process that took can refund; a decision that was
+// not returned by its Take is an error that wraps [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle replaces the costs that d charged, one for each of d.Charges, by the
-// real ones, for work whose cost is known only when it is done. What was
-// charged too much is given back as by Refund. What was charged too little is
-// charged now, even beyond the quota: the next requests wait that debt out. It
-// returns the limits as they are after it. A decision is settled or refunded
-// once; after that, and if d took nothing, it is returned as it is. Decisions of
-// other processes are errors, as for Refund.
+// Settle replaces the costs that d charged, one for each of d.Charges, by the real
+// ones. What was charged too much is given back as by Refund. What was charged too
+// little is charged now, even beyond the quota: the next requests wait that debt out.
+// A decision is settled or refunded once; after that, and if d took nothing, it is
+// returned as it is.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))
