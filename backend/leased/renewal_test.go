@@ -243,7 +243,7 @@ func (s *slow) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	return driver.Decision{}, &driver.UnavailableError{Backend: "leased_test", Shard: "a", Err: cause}
 }
 
-// The error of a renewal is that of takes that wait for it. These have sent nothing.
+// Takes that wait for a renewal fail with it. They have sent nothing.
 func TestWaitersOfARenewalThatFails(t *testing.T) {
 	asked := make(chan struct{})
 	store := &slow{Backend: memorybackend.NewDefault(), asked: asked, fails: make(chan struct{})}
