@@ -61,8 +61,8 @@ type work struct {
 	Shards  []workShard
 }
 
-// workShard is a shard by the addresses of this process' links to it, or by those of its
-// Sentinels or of the nodes of its Cluster.
+// workShard is a shard by the addresses of this process' links to it, to its Sentinels,
+// or to the nodes of its Cluster.
 type workShard struct {
 	Name    string
 	Addrs   []string

@@ -299,17 +299,17 @@ func TestRandomTakesOnFewPlaces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			who := id{p.Name, charge.Key}
+			client := id{p.Name, charge.Key}
 			if d.At().After(latest) {
 				latest = d.At()
 			}
-			if d.Allowed && latest.Before(until[who]) && !d.Driver().Results()[0].Mark.Shared {
-				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", who, d.At(), until[who])
+			if d.Allowed && latest.Before(until[client]) && !d.Driver().Results()[0].Mark.Shared {
+				t.Fatalf("%v was served at %v with a count of its own, which is used up until %v", client, d.At(), until[client])
 			}
 			if d.Allowed && !d.Driver().Results()[0].Mark.Shared {
 				for _, l := range d.Limits() {
-					if l.Remaining == 0 && l.ResetAt.After(until[who]) {
-						until[who] = l.ResetAt
+					if l.Remaining == 0 && l.ResetAt.After(until[client]) {
+						until[client] = l.ResetAt
 					}
 				}
 			}

@@ -95,8 +95,8 @@ func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
 	return least, ok
 }
 
-// placeToLookAt returns the place of the i-th look for room. Those of looks one after
-// the other are spread over the table: entries next to each other came together, and may
+// placeToLookAt returns the place of the i-th look for room. Successive looks are
+// spread over the table: entries next to each other came together, and may
 // all have used much. In a small table they are all its places.
 func (s *shard) placeToLookAt(i uint32) uint32 {
 	n := uint32(s.entries.n)

@@ -40,7 +40,7 @@ func TestManyKeysInASmallTable(t *testing.T) {
 		}
 	}
 	if n := len(b.shardOf("all").all); n > quota.MaxCharges {
-		t.Errorf("%d keys are kept; want those of one decision", n)
+		t.Errorf("%d keys are kept; want the keys of one decision", n)
 	}
 }
 

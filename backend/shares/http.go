@@ -71,7 +71,7 @@ const (
 // The key has at least MinKeyBytes. It may be nil if config demands and verifies clients'
 // certificates; then the host of a sender's address must be a name in its certificate.
 // A config is for both ends: it has this member's certificate, and the authorities that
-// sign those of the others as RootCAs and ClientCAs. Without TLS it is nil. Without a
+// sign the other members' certificates as RootCAs and ClientCAs. Without TLS it is nil. Without a
 // key, these authorities must sign certificates of members alone: any certificate of
 // theirs for the host of a member is a member's.
 //

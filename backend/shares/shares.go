@@ -228,8 +228,8 @@ func (b *Backend) noShares() error {
 	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
 }
 
-// ready returns why a decision about r cannot be made. It makes r's charges those of the
-// policies in force.
+// ready returns why a decision about r cannot be made. It puts the policies in force
+// into r's charges.
 func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
 	if err := ctx.Err(); err != nil {
 		return err

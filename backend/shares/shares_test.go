@@ -122,6 +122,6 @@ func TestBackend(t *testing.T) {
 		"changed policies/another algorithm starts empty, and its charges count for the old one too": changes,
 	})
 	if asked < 700 {
-		t.Errorf("%d decisions were about shares; want those of the suite that are about token buckets", asked)
+		t.Errorf("%d decisions were about shares; want the suite's about token buckets", asked)
 	}
 }

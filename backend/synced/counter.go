@@ -46,7 +46,7 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit 
 }
 
 // undrained returns the most units of a charge, made at taken, that still count at now.
-// A bucket drains units in the order in which they were charged: those of a charge are
+// A bucket drains units in the order in which they were charged: a charge's units are
 // the last before its mark.
 func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
 	switch {

@@ -14,7 +14,7 @@ import (
 
 var realFor = flag.Duration("real-for", time.Second, "how long real processes are offered load, for each distribution; from 30s on, all distributions, within what is promised")
 
-// promised reports whether the bounds are those of the documentation, or wider, for a
+// promised reports whether the bounds are as documented, or wider, for a
 // busy machine and a moment.
 func promised() bool { return *realFor >= 30*time.Second }
 

@@ -195,8 +195,8 @@ func (v value) field(name string) value {
 	return value{r: v.r, path: v.child(name), line: v.line}
 }
 
-// limited returns all policies that takes may charge: those of routes, of dry runs, and
-// those that a charge without a dry run of its own is tried under.
+// limited returns all policies that takes may charge: of routes, of dry runs, and the
+// ones that a charge without a dry run of its own is tried under.
 func (c *config) limited() []*throttler.Policy {
 	var all []*throttler.Policy
 	for _, name := range slices.Sorted(maps.Keys(c.policies)) {

@@ -19,7 +19,7 @@ const (
 
 const messageVersion = 1
 
-// Bounds of what is decoded, besides those of the API.
+// Bounds of what is decoded, in addition to the API's.
 const (
 	maxName    = 255
 	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
@@ -35,7 +35,7 @@ type message struct {
 	highest uint64       // the highest round that the sender has heard of
 
 	// ref is the division that the sender took in last; of a collection, the highest
-	// of those of its members so far. seen are the members known to have taken it in.
+	// that a member so far has taken in. seen are the members known to have taken it in.
 	ref  *division
 	seen set
 

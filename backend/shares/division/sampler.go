@@ -96,7 +96,7 @@ func (s *Sampler) Demand(now time.Time, keys int) Demand {
 	at, next := s.ms(now), s.next.Load()
 	size := uint64(len(s.slots))
 	first := next - min(next, size)
-	// Events are in the order of time, but for those of concurrent calls.
+	// Events are in the order of time, except that concurrent calls may change places.
 	n := sort.Search(int(next-first), func(k int) bool {
 		return s.age(at, s.slots[(first+uint64(k))&(size-1)].what.Load()) < s.window
 	})
