@@ -169,10 +169,6 @@ func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	return of
 }
 
-// residue is the part of a bucket's capacity that need not be carried over to the store:
-// what two processes know of a synced bucket may differ by so much.
-const residue = 20 // one in
-
 // fill makes the token buckets of policies that are changing their mode as full in the
 // counts to come as in the old ones, after an allowed take.
 func (b *Backend) fill(ctx context.Context, r *driver.Request, p places, soft, store *driver.Decision) {
@@ -212,7 +208,7 @@ func missing(p *quota.Policy, soft, store []driver.Result) int64 {
 		if l.Algorithm != quota.TokenBucket {
 			continue
 		}
-		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > max(l.Capacity()/residue, 1) {
+		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > 1 { // both are rounded up
 			most = max(most, more)
 		}
 	}

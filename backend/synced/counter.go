@@ -78,7 +78,16 @@ type count struct {
 	own   float64 // of this process, likewise
 
 	part  int64 // units that this process added: to the window, or to a bucket ever
+	floor floor
 	roots []view
+}
+
+// floor is what this process knows of a bucket by itself: it was empty of use until at,
+// when this process had added part units. A reply that was on its way at that time does
+// not say so.
+type floor struct {
+	at   float64 // ms
+	part int64
 }
 
 // view is what one root last said.
@@ -183,12 +192,16 @@ const tolerance = 1e-3
 
 // add adds units, or takes them away.
 func (c *count) add(l *limit, units, now int64) {
-	c.part += units
 	if l.kind == window {
+		c.part += units
 		c.total = max(c.total+float64(units), 0)
 		return
 	}
-	c.total = max(c.total, float64(now)-c.others(l, now)*l.ms) + float64(units)*l.ms
+	if empty := float64(now) - c.others(l, now)*l.ms; c.total < empty {
+		c.total, c.floor = empty, floor{empty, c.part}
+	}
+	c.part += units
+	c.total += float64(units) * l.ms
 }
 
 // mark returns the instant at which the units that were just added will have drained.
@@ -247,6 +260,9 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 
 	total := 0.0
+	if l.kind == bucket {
+		total = c.floor.at + float64(c.part-c.floor.part)*l.ms
+	}
 	for k := range c.roots {
 		v := &c.roots[k]
 		if !v.known {

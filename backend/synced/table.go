@@ -156,6 +156,9 @@ func (s *shard) create(n *name) *counter {
 func (c *counter) use(p *policy, roots int) {
 	c.policy, c.limits = p.Policy, p.limits
 	if len(c.counts) == len(p.limits) {
+		for k := range c.counts { // units of another length would move the floor
+			c.counts[k].floor = floor{part: c.counts[k].part}
+		}
 		return
 	}
 	c.counts = make([]count, len(p.limits))
