@@ -148,6 +148,14 @@ func (c *count) estimate(l *limit, now int64) float64 {
 	return max(c.total, min(c.total+others*l.ms, full), float64(now))
 }
 
+// least returns what a bucket's total is at least: what this process added since it was
+// empty of use. Every root needs that with units, because it has no clock by which to
+// see that the bucket was empty. It gets no more: it has the units of others from them,
+// and another root's total may have units that they are still to send to this one.
+func (c *count) least(l *limit) float64 {
+	return c.floor.at + float64(c.part-c.floor.part)*l.ms
+}
+
 // known returns what a root is to know of a bucket that it has forgotten. Others tell it
 // of their units themselves; only if no root has answered for a while is the estimate of
 // them better than nothing.
@@ -197,11 +205,16 @@ func (c *count) add(l *limit, units, now int64) {
 		c.total = max(c.total+float64(units), 0)
 		return
 	}
-	if empty := float64(now) - c.others(l, now)*l.ms; c.total < empty {
-		c.total, c.floor = empty, floor{empty, c.part}
-	}
+	c.raise(float64(now) - c.others(l, now)*l.ms) // it was empty, if it was less
 	c.part += units
 	c.total += float64(units) * l.ms
+}
+
+// raise makes a bucket's total instant, if it is less.
+func (c *count) raise(instant float64) {
+	if c.total < instant {
+		c.total, c.floor = instant, floor{instant, c.part}
+	}
 }
 
 // mark returns the instant at which the units that were just added will have drained.
@@ -261,7 +274,7 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 
 	total := 0.0
 	if l.kind == bucket {
-		total = c.floor.at + float64(c.part-c.floor.part)*l.ms
+		total = c.least(l)
 	}
 	for k := range c.roots {
 		v := &c.roots[k]

@@ -29,7 +29,7 @@ type fleet struct {
 type process struct {
 	backend   *Backend
 	throttler *throttler.Throttler
-	nextSync  time.Duration
+	syncs     []time.Duration // by root: when the next is due
 }
 
 func newFleet(t testing.TB, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
@@ -52,31 +52,34 @@ func newFleet(t testing.TB, processes, roots int, o Options, policies ...*thrott
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.processes = append(f.processes, &process{
-			backend: b, throttler: throttler.New(b, &throttler.Options{Clock: f.clock}),
-			nextSync: time.Duration(f.random.Int64N(int64(o.Sync))),
-		})
+		p := &process{backend: b, throttler: throttler.New(b, &throttler.Options{Clock: f.clock})}
+		for range roots {
+			p.syncs = append(p.syncs, time.Duration(f.random.Int64N(int64(o.Sync))))
+		}
+		f.processes = append(f.processes, p)
 	}
 	return f
 }
 
-// advance moves the clock, and makes the syncs that are due.
+// advance moves the clock, and makes the syncs that are due: each root's at its own time,
+// as a process does.
 func (f *fleet) advance(to time.Duration) {
 	for {
 		var next *process
+		root := 0
 		for _, p := range f.processes {
-			if p.nextSync <= to && (next == nil || p.nextSync < next.nextSync) {
-				next = p
+			for r, due := range p.syncs {
+				if due <= to && (next == nil || due < next.syncs[root]) {
+					next, root = p, r
+				}
 			}
 		}
 		if next == nil {
 			break
 		}
-		f.clock.Set(t0.Add(next.nextSync))
-		for _, r := range next.backend.roots {
-			next.backend.syncOnce(context.Background(), r)
-		}
-		next.nextSync += next.backend.sync
+		f.clock.Set(t0.Add(next.syncs[root]))
+		next.backend.syncOnce(context.Background(), next.backend.roots[root])
+		next.syncs[root] += next.backend.sync
 	}
 	f.at = to
 	f.clock.Set(t0.Add(to))

@@ -216,7 +216,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		if w.call == nil || len(w.call.about) == w.b.perCall {
 			w.begin()
 		}
-		units, x := float64(count.pending(w.r.index)), count.total
+		units, x := float64(count.pending(w.r.index)), count.least(l)
 		switch {
 		case l.kind == window && w.mode == state:
 			units, x = count.total, count.window
