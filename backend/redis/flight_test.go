@@ -147,12 +147,15 @@ func TestQueue(t *testing.T) {
 // Allocations do not drift with the machine. A decision that travels alone has the
 // throttler's three and the client's; a full flight divides the client's by 256.
 func TestAllocations(t *testing.T) {
-	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
+	const long = 20 * time.Second // a busy machine does not reach it
+	c, err := NewClient(&redis.UniversalOptions{
+		Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	b, err := New([]Shard{{Name: "a", Primary: c}}, nil)
+	b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Deadline: long})
 	if err != nil {
 		t.Fatal(err)
 	}
