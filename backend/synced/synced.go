@@ -342,7 +342,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	for _, found := range s.find(r.Charges(), now, in, nil) {
 		for k := range found.counts {
 			if found.limits[k].kind == bucket && k < len(results) && found.name.shared == 0 {
-				found.counts[k].raise(float64(results[k].ResetAt))
+				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
 			}
 		}
 	}
