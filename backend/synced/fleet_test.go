@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -39,13 +38,15 @@ type process struct {
 	killed    bool
 }
 
-// syncer makes a process's syncs with one root, in a coroutine that waits between them
-// and while a call or its reply is on its way.
+// syncer makes a process's syncs with one root.
 type syncer struct {
 	process *process
-	due     time.Duration
-	resume  func() (wait time.Duration, more bool)
-	stop    func()
+	root    *root
+	due     time.Duration // of what it does next
+	next    func() time.Duration
+	began   time.Duration
+	replies [][]byte
+	err     error
 }
 
 // syncs is a heap of them: the first is due first.
@@ -81,11 +82,6 @@ func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options, poli
 	for range processes {
 		f.processes = append(f.processes, f.start(0))
 	}
-	t.Cleanup(func() {
-		for _, s := range f.syncs {
-			s.stop()
-		}
-	})
 	return f
 }
 
@@ -96,38 +92,49 @@ func (f *fleet) start(ahead time.Duration) *process {
 	o.Clock = skewed{f.clock, ahead}
 	servers := make([]server, len(f.roots))
 	for k := range servers {
-		servers[k] = &modelServer{modelRoot: f.roots[k], process: fmt.Sprint("process-", f.started)}
+		servers[k] = &modelServer{f.roots[k], fmt.Sprint("process-", f.started)}
 	}
 	b, err := newBackend(servers, f.policies, &o)
 	if err != nil {
 		f.Fatal(err)
 	}
 	p := &process{backend: b, throttler: throttler.New(b, &throttler.Options{Clock: o.Clock})}
-	for k, r := range b.roots {
-		s := &syncer{process: p, due: f.at + f.upTo(o.Sync)}
-		s.resume, s.stop = iter.Pull(f.syncsOf(b, r, servers[k].(*modelServer)))
+	for _, r := range b.roots {
+		s := &syncer{process: p, root: r, due: f.at + f.upTo(o.Sync)}
+		s.next = func() time.Duration { return f.send(s) }
 		heap.Push(&f.syncs, s)
 	}
 	return p
 }
 
-// syncsOf makes syncs as syncUntilClosed does, and yields how long each wait takes.
-func (f *fleet) syncsOf(b *Backend, r *root, s *modelServer) iter.Seq[time.Duration] {
-	return func(yield func(time.Duration) bool) {
-		took, goesOn := time.Duration(0), true
-		wait := func(d time.Duration) bool {
-			took += d
-			goesOn = goesOn && yield(d)
-			return goesOn
-		}
-		s.travel = func() bool { return wait(f.upTo(f.oneWay + 1)) }
-		s.timeout = func() { wait(max(2*b.sync, minTimeout)) }
-		for goesOn {
-			took = 0
-			b.syncOnce(context.Background(), r)
-			wait(max(b.sync-took, b.sync/10) + f.upTo(b.sync/50)) // a timer is never early
-		}
+// send begins a sync, as syncUntilClosed does.
+func (f *fleet) send(s *syncer) time.Duration {
+	s.began = s.due
+	if !s.process.backend.prepare(context.Background(), s.root) {
+		return f.rest(s)
 	}
+	s.next = func() time.Duration { return f.arrive(s) }
+	return f.upTo(f.oneWay + 1)
+}
+
+// arrive has the root do what it is sent. Its reply takes time too.
+func (f *fleet) arrive(s *syncer) time.Duration {
+	s.replies, s.err = s.root.server.call(context.Background(), s.root.batch.calls)
+	s.next = func() time.Duration {
+		s.process.backend.conclude(s.root, s.replies, s.err)
+		return f.rest(s)
+	}
+	if s.err != nil {
+		return max(2*f.options.Sync, minTimeout)
+	}
+	return f.upTo(f.oneWay + 1)
+}
+
+// rest waits for the next sync.
+func (f *fleet) rest(s *syncer) time.Duration {
+	s.next = func() time.Duration { return f.send(s) }
+	sync := f.options.Sync
+	return max(sync-(s.due-s.began), sync/10) + f.upTo(sync/50) // a timer is never early
 }
 
 type skewed struct {
@@ -146,12 +153,10 @@ func (f *fleet) advance(to time.Duration) {
 		s := f.syncs[0]
 		if s.process.killed {
 			heap.Pop(&f.syncs)
-			s.stop()
 			continue
 		}
 		f.clock.Set(t0.Add(s.due))
-		wait, _ := s.resume()
-		s.due += wait
+		s.due += s.next()
 		heap.Fix(&f.syncs, 0)
 	}
 	f.at = to

@@ -52,10 +52,6 @@ func (m *modelRoot) flush() {
 type modelServer struct {
 	*modelRoot
 	process string
-
-	// A call and a reply travel, and a caller waits until it times out. Both may be nil.
-	travel  func() (arrives bool)
-	timeout func()
 }
 
 func (m *modelServer) name() string { return m.root }
@@ -63,32 +59,19 @@ func (m *modelServer) name() string { return m.root }
 var errDown = errors.New("the root does not answer")
 
 func (m *modelServer) call(_ context.Context, calls []call) ([][]byte, error) {
-	var replies [][]byte
-	arrives := m.travel == nil || m.travel()
-	if arrives && !m.down {
-		replies = m.runAll(calls)
-	}
-	switch {
-	case !arrives:
-		return nil, errDown
-	case m.down || m.deaf:
-		if m.timeout != nil {
-			m.timeout()
-		}
-		return nil, errDown
-	case m.travel != nil && !m.travel():
-		return nil, errDown
-	}
-	return replies, nil
-}
-
-func (m *modelServer) runAll(calls []call) (replies [][]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.down {
+		return nil, errDown
+	}
+	var replies [][]byte
 	for i := range calls {
 		replies = append(replies, m.run(m.process, &calls[i]))
 	}
-	return replies
+	if m.deaf {
+		return nil, errDown
+	}
+	return replies, nil
 }
 
 func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uint64(b)) }

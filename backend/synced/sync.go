@@ -83,6 +83,18 @@ func (b *Backend) syncUntilClosed(r *root) {
 
 // syncOnce sends what root r does not know, and takes in what it says.
 func (b *Backend) syncOnce(ctx context.Context, r *root) {
+	if !b.prepare(ctx, r) {
+		return
+	}
+	start := time.Now()
+	replies, err := r.server.call(ctx, r.batch.calls)
+	b.observe(r, start, len(r.batch.calls), err)
+	b.conclude(r, replies, err)
+}
+
+// prepare makes the batch that root r is to have next, if it has none. It reports whether
+// there is one.
+func (b *Backend) prepare(ctx context.Context, r *root) bool {
 	now := b.clock.Now().UnixMilli()
 	if r.batch != nil && (r.batch.mode == state || r.batch.tries >= staleAfter) {
 		r.batch, r.known = nil, false
@@ -94,15 +106,17 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 		case r.number == 0: // what it knows is what it added
 			r.batch = b.additions(r, first, now)
 		case !r.up.Load() && !b.answers(ctx, r, now):
-			return // the state would be old when r is back
+			return false // the state would be old when r is back
 		default:
 			r.batch = b.state(r, now)
 		}
 	}
 	r.batch.tries++
-	start := time.Now()
-	replies, err := r.server.call(ctx, r.batch.calls)
-	b.observe(r, start, len(r.batch.calls), err)
+	return true
+}
+
+// conclude takes in what root r replied to its batch.
+func (b *Backend) conclude(r *root, replies [][]byte, err error) {
 	if err != nil {
 		r.up.Store(false)
 		b.stats.failed.Add(1)
@@ -112,7 +126,7 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 	b.stats.syncs.Add(1)
 	done := r.batch
 	r.batch = nil
-	now = b.clock.Now().UnixMilli()
+	now := b.clock.Now().UnixMilli()
 	for i, reply := range replies {
 		known, ok := b.learn(r, &done.calls[i], reply, now)
 		if !ok || !known {
