@@ -256,12 +256,12 @@ func TestManyProcesses(t *testing.T) {
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
 		f := newFleet(t, 300, 1, Options{Low: low}, policy)
 		choose := f.loads()["even"]
-		f.offer(100, 5*time.Second, time.Second, policy.Charge("alice"), choose)
-		each := f.offer(100, 25*time.Second, time.Second, policy.Charge("alice"), choose)
+		f.offer(100, 4*time.Second, time.Second, policy.Charge("alice"), choose)
+		each := f.offer(100, 14*time.Second, time.Second, policy.Charge("alice"), choose)
 		most, least := slices.Max(each), slices.Min(each)
-		t.Logf("low %v: %d in 20 s, from %d to %d a second", low, sum(each), least, most)
-		if n := sum(each); n < 980 || n > 1020 {
-			t.Errorf("low %v: %d were admitted in 20 s; the quota is 1000", low, n)
+		t.Logf("low %v: %d in 10 s, from %d to %d a second", low, sum(each), least, most)
+		if n := sum(each); n < 480 || n > 520 {
+			t.Errorf("low %v: %d were admitted in 10 s; the quota is 500", low, n)
 		}
 	}
 }
