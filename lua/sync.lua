@@ -6,21 +6,25 @@
 -- ARGV[1]  header    '>Bddd': mode, number, now in ms, epoch of the caller's quotas; then
 --                    for each limit '>Bd': kind and span, which is the window, or the
 --                    time between two units, in ms
--- ARGV[2]  entries   for each counter '>Hdd': index of its limit, units, x
+-- ARGV[2]  entries   for each counter '>Hddd': index of its limit, units, x, said
 -- ARGV[3]  newer     quotas of the caller's epoch, or ''
--- Returns  one string: 'o', or 'u' if the process of an ADD is unknown, and nothing was
---          done; '>I4' the length of the quotas, and the quotas if theirs is a later
---          epoch; the counters.
+-- Returns  one string: 'o', or 'u' if an ADD does not follow the process's last call,
+--          and nothing was done; '>I4' the length of the quotas, and the quotas if theirs
+--          is a later epoch; the counters.
 --
 -- A counter is '>dd': for a bucket the instant at which it is empty, which time passes
 -- by itself, so that nothing has to leak, and the units that ever came; for a window its
 -- index since the epoch, and the units in it.
 --
 -- An ADD adds units, to the window x. Its number makes a call that is sent twice count
--- once. A bucket's instant is at least x, what the process knows of it: its units may
--- have come when it was empty. A FIRST is the ADD that begins a process: the root cannot
--- know it. A STATE, of a process that the root does not know, raises counters to what the
--- process knows: to the instant x, or the units of the window x.
+-- once, and shows that this server is as it was: a process sends the next one after a
+-- reply to the last, so a server that has not seen that one has lost its memory, or was
+-- restored from an older copy of it. A bucket's instant is at least x, what the process
+-- knows of it: its units may have come when it was empty. A counter that the server has
+-- evicted begins with what it last said of it to the process: said, which is the instant
+-- of a bucket, or the units of a window. A FIRST is the ADD that begins a process: the
+-- server cannot know it. A STATE, of a process that it does not know, raises counters to
+-- what the process knows: to the instant x, or the units of the window x.
 
 local ADD, STATE = 1, 2 -- and FIRST, 3
 local BUCKET, WINDOW = 1, 2
@@ -49,7 +53,7 @@ if stored <= epoch then
 end
 
 local last = tonumber(call('GET', KEYS[1]))
-if mode == ADD and not last then
+if mode == ADD and (not last or last < number - 1) then
     return 'u' .. pack('>I4', #quotas) .. quotas
 end
 local new = mode == STATE or not last or number > last
@@ -59,22 +63,27 @@ end
 
 local reply, next = {'o', pack('>I4', #quotas), quotas}, 1
 for i = 3, #KEYS do
-    local limit, units, x
-    limit, units, x, next = unpack('>Hdd', entries, next)
-    local state, a, b = call('GET', KEYS[i]), 0, 0
+    local limit, units, x, said
+    limit, units, x, said, next = unpack('>Hddd', entries, next)
+    local state, a, b = call('GET', KEYS[i])
+    local isWindow = kinds[limit + 1] == WINDOW
     if state and #state == 16 then
         a, b = unpack('>dd', state)
+    elseif isWindow then
+        a, b = said > 0 and x or 0, said
+    else
+        a, b = said, 0
     end
     local life
     if not new then -- it was counted when it came first
         life = nil
-    elseif kinds[limit + 1] == WINDOW then
-        if x >= a and (units ~= 0 or x > a) then
+    elseif isWindow then
+        if x >= a and (units ~= 0 or x > a or not state) then
             b = x > a and 0 or b
             b = mode == STATE and math.max(b, units) or math.max(b + units, 0)
             a, life = x, (x + 1) * spans[limit + 1] - now
         end
-    elseif mode == STATE or units ~= 0 then
+    elseif mode == STATE or units ~= 0 or a > 0 and not state then
         a, b = math.max(a + units * spans[limit + 1], x), b + units
         life = a - now
     end

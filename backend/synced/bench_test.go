@@ -46,13 +46,13 @@ func BenchmarkKeys(b *testing.B) {
 	keys := *benchKeys
 	for range b.N {
 		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys}, policy)
-		before := heap()
+		before := inUse()
 		for i := range keys {
 			_, _ = f.processes[0].throttler.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i)))
 		}
 		f.advance(2 * DefaultSync)
 		f.roots[0].flush() // a root is another process
-		b.ReportMetric(float64(heap()-before)/float64(keys), "B/key")
+		b.ReportMetric(float64(inUse()-before)/float64(keys), "B/key")
 		if n := f.processes[0].backend.Stats().Keys; n != keys {
 			b.Fatalf("%d keys are counted, want %d", n, keys)
 		}
@@ -67,7 +67,7 @@ func BenchmarkKeys(b *testing.B) {
 	}
 }
 
-func heap() uint64 {
+func inUse() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -16,6 +16,7 @@ type limit struct {
 	low      float64 // units, up to which all pass
 	index    int     // of its span, in a call
 	recent   int64   // ms, for which the rate of the last syncs is trusted
+	unit     float64 // what one adds to a total
 	rate     float64 // of the quota, in units per ms
 	quota    float64
 }
@@ -39,8 +40,9 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit 
 	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
 	if l.Algorithm == quota.TokenBucket {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
+		in.unit = in.ms
 	} else {
-		in.span = span{window, ms}
+		in.span, in.unit = span{window, ms}, 1
 	}
 	return in
 }
@@ -71,23 +73,27 @@ type count struct {
 	endsAt int64   // ms, of the window
 
 	// total is what all processes added until at, with what this one added since.
-	total float64
+	total tally
 	at    int64   // ms
 	rate  float64 // of the others in the last syncs, in units per ms
 	usual float64 // of the others in some twenty syncs
 	own   float64 // of this process, likewise
 
+	// floor is what this process knows by itself: that a window began with nothing, or
+	// that a bucket was empty of use until then. A reply that was on its way at that time
+	// does not say so.
+	floor tally
+
 	part  int64 // units that this process added: to the window, or to a bucket ever
-	floor floor
 	roots []view
 }
 
-// floor is what this process knows of a bucket by itself: it was empty of use until at,
-// when this process had added part units. A reply that was on its way at that time does
-// not say so.
-type floor struct {
-	at   float64 // ms
-	part int64
+// tally is a total of when this process had added part units. What it added since is
+// counted in whole units: instants have not the digits to add up units that take less
+// than a microsecond.
+type tally struct {
+	total float64
+	part  int64
 }
 
 // view is what one root last said.
@@ -96,6 +102,14 @@ type view struct {
 	acked int64   // units of this process that are in a and b
 	a, b  float64 // as the root keeps them: see sync.lua
 	at    int64   // ms, of the reply
+}
+
+// tally returns what the root said of the count, or false if that says nothing now.
+func (v *view) tally(l *limit, window float64) (t tally, ok bool) {
+	if l.kind == bucket {
+		return tally{v.a, v.acked}, v.known
+	}
+	return tally{v.b, v.acked}, v.known && v.a == window
 }
 
 // roll begins a new window if the last has ended.
@@ -108,7 +122,7 @@ func (c *count) roll(l *limit, now int64) {
 	if start-c.at > l.recent {
 		c.rate = c.usual
 	}
-	c.window, c.total, c.part, c.at, c.endsAt = w, 0, 0, start, int64((w+1)*l.ms)
+	c.window, c.total, c.part, c.at, c.endsAt = w, tally{}, 0, start, int64((w+1)*l.ms)
 	for i := range c.roots {
 		c.roots[i] = view{}
 	}
@@ -137,42 +151,47 @@ const (
 	memory     = 20  // replies that usual rates are averages of
 )
 
-// estimate returns the total at now. The others do not bring it above the capacity,
-// where they are refused too.
-func (c *count) estimate(l *limit, now int64) float64 {
-	others := c.others(l, now)
-	if l.kind == window {
-		return max(c.total, min(c.total+others, float64(l.capacity)))
+// value returns what t is now.
+func (c *count) value(l *limit, t tally) float64 { return t.total + float64(c.part-t.part)*l.unit }
+
+// used returns the units that count at now. The others do not bring them above the
+// capacity, where they are refused too.
+func (c *count) used(l *limit, now int64) float64 {
+	used := c.total.total
+	if l.kind == bucket {
+		used = (used - float64(now)) / l.ms
 	}
-	full := float64(now) + float64(l.capacity)*l.ms
-	return max(c.total, min(c.total+others*l.ms, full), float64(now))
+	used += float64(c.part - c.total.part)
+	return max(used, min(used+c.others(l, now), float64(l.capacity)), 0)
 }
+
+// empty returns the instant at which a bucket will be empty of use.
+func (c *count) empty(l *limit, now int64) float64 { return float64(now) + c.used(l, now)*l.ms }
 
 // least returns what a bucket's total is at least: what this process added since it was
 // empty of use. Every root needs that with units, because it has no clock by which to
 // see that the bucket was empty. It gets no more: it has the units of others from them,
 // and another root's total may have units that they are still to send to this one.
-func (c *count) least(l *limit) float64 {
-	return c.floor.at + float64(c.part-c.floor.part)*l.ms
-}
+func (c *count) least(l *limit) float64 { return c.value(l, c.floor) }
 
-// known returns what a root is to know of a bucket that it has forgotten. Others tell it
+// known returns the total that a root is to know that has lost its memory. Others tell it
 // of their units themselves; only if no root has answered for a while is the estimate of
-// them better than nothing.
+// a bucket better than nothing.
 func (c *count) known(l *limit, now int64) float64 {
-	if now-c.at > l.recent {
-		return c.estimate(l, now)
+	if l.kind == bucket && now-c.at > l.recent {
+		return c.empty(l, now)
 	}
-	return c.total
+	return max(c.value(l, c.total), 0)
 }
 
-// used returns the units that count at now.
-func (c *count) used(l *limit, now int64) float64 {
-	e := c.estimate(l, now)
-	if l.kind == window {
-		return e
+// said returns what root i said of the count, for the case that it has lost that alone.
+// It is 0 if that counts nothing any more.
+func (c *count) said(l *limit, i int, now int64) float64 {
+	t, ok := c.roots[i].tally(l, c.window)
+	if !ok || l.kind == bucket && t.total <= float64(now) {
+		return 0
 	}
-	return (e - float64(now)) / l.ms
+	return t.total
 }
 
 // evaluate reports whether cost fits, and when it will if it does not.
@@ -200,20 +219,17 @@ const tolerance = 1e-3
 
 // add adds units, or takes them away.
 func (c *count) add(l *limit, units, now int64) {
-	if l.kind == window {
-		c.part += units
-		c.total = max(c.total+float64(units), 0)
-		return
+	if l.kind == bucket {
+		c.raise(l, float64(now)-c.others(l, now)*l.ms) // it was empty, if it was less
 	}
-	c.raise(float64(now) - c.others(l, now)*l.ms) // it was empty, if it was less
 	c.part += units
-	c.total += float64(units) * l.ms
 }
 
 // raise makes a bucket's total instant, if it is less.
-func (c *count) raise(instant float64) {
-	if c.total < instant {
-		c.total, c.floor = instant, floor{instant, c.part}
+func (c *count) raise(l *limit, instant float64) {
+	if c.value(l, c.total) < instant {
+		c.total = tally{instant, c.part}
+		c.floor = c.total
 	}
 }
 
@@ -223,7 +239,7 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	if l.kind == window {
 		return driver.Mark{At: now}
 	}
-	at, part := math.Modf(c.estimate(l, now))
+	at, part := math.Modf(c.empty(l, now))
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
@@ -233,7 +249,7 @@ func (c *count) report(l *limit, now int64, r *driver.Result) {
 	r.Used = int64(math.Ceil(used - tolerance))
 	switch {
 	case l.kind == bucket:
-		r.ResetAt = int64(math.Ceil(c.estimate(l, now) - tolerance))
+		r.ResetAt = int64(math.Ceil(c.empty(l, now) - tolerance))
 	case r.Used > 0 || c.part != 0:
 		r.ResetAt = c.endsAt
 	default:
@@ -272,26 +288,13 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 
-	total := 0.0
-	if l.kind == bucket {
-		total = c.least(l)
-	}
+	largest := c.floor
 	for k := range c.roots {
-		v := &c.roots[k]
-		if !v.known {
-			continue
-		}
-		own := float64(c.pending(k))
-		switch {
-		case l.kind == bucket:
-			total = max(total, v.a+own*l.ms)
-		case v.a == c.window:
-			total = max(total, v.b+own)
-		default:
-			total = max(total, own)
+		if t, ok := c.roots[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
+			largest = t
 		}
 	}
-	c.total, c.at = total, now-lag
+	c.total, c.at = largest, now-lag
 	if l.kind == window {
 		c.at = max(c.at, int64(c.window*l.ms))
 	}

@@ -97,7 +97,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 	last, known := m.processes[process]
 	known = known && now < m.heardOf[process]+remembered
 	reply := append(binary.BigEndian.AppendUint32([]byte{'o'}, uint32(len(quotas))), quotas...)
-	if how == add && !known {
+	if how == add && (!known || last < number-1) {
 		reply[0] = 'u'
 		return reply
 	}
@@ -107,15 +107,22 @@ func (m *modelRoot) run(process string, c *call) []byte {
 	}
 	for i, key := range c.keys {
 		m.entries++
-		e := c.entries[18*i:]
-		l, units, x := spans[binary.BigEndian.Uint16(e)], double(e[2:]), double(e[10:])
+		e := c.entries[26*i:]
+		l, units, x, said := spans[binary.BigEndian.Uint16(e)], double(e[2:]), double(e[10:]), double(e[18:])
 		s, exists := m.counters[string(key)]
 		a, b := s[0], s[1]
+		switch {
+		case exists:
+		case l.kind == bucket:
+			a = said
+		case said > 0:
+			a, b = x, said
+		}
 		changed := false
 		switch {
 		case !isNew:
 		case l.kind == window:
-			if x >= a && (units != 0 || x > a) {
+			if x >= a && (units != 0 || x > a || !exists) {
 				if x > a {
 					b = 0
 				}
@@ -126,7 +133,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 				}
 				a, changed = x, true
 			}
-		case how == state || units != 0:
+		case how == state || units != 0 || a > 0 && !exists:
 			a, b, changed = max(a+units*l.ms, x), b+units, true
 		}
 		if changed || exists {

@@ -76,7 +76,14 @@ func TestScriptIsTheModel(t *testing.T) {
 				}
 				c.keys = append(c.keys, []byte("weir-sync:"+name))
 				c.entries = binary.BigEndian.AppendUint16(c.entries, uint16(l))
-				c.entries = appendDouble(appendDouble(c.entries, units), x)
+				said := 0.0
+				if r.IntN(3) == 0 {
+					said = float64(r.IntN(30))
+					if spans[l].kind == bucket {
+						said += now
+					}
+				}
+				c.entries = appendDouble(appendDouble(appendDouble(c.entries, units), x), said)
 			}
 			sent[process] = append(sent[process], c)
 		}
@@ -84,6 +91,12 @@ func TestScriptIsTheModel(t *testing.T) {
 		case 0:
 			model.flush()
 			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		case 2: // the server evicts one
+			evicted := "weir-sync:" + names[r.IntN(len(names))]
+			delete(model.counters, evicted)
+			if err := client.Del(ctx, evicted).Err(); err != nil {
 				t.Fatal(err)
 			}
 		case 1:

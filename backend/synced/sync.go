@@ -67,6 +67,9 @@ func (b *Backend) syncUntilClosed(r *root) {
 		select {
 		case <-b.closed.Done():
 			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.sync, minTimeout))
+			if r.batch != nil { // it is sent again, and has not all
+				b.syncOnce(ctx, r)
+			}
 			b.syncOnce(ctx, r)
 			cancel()
 			return
@@ -80,6 +83,18 @@ func (b *Backend) syncUntilClosed(r *root) {
 
 // syncOnce sends what root r does not know, and takes in what it says.
 func (b *Backend) syncOnce(ctx context.Context, r *root) {
+	if !b.prepare(ctx, r) {
+		return
+	}
+	start := time.Now()
+	replies, err := r.server.call(ctx, r.batch.calls)
+	b.observe(r, start, len(r.batch.calls), err)
+	b.conclude(r, replies, err)
+}
+
+// prepare makes the batch that root r is to have next, if it has none. It reports whether
+// there is one.
+func (b *Backend) prepare(ctx context.Context, r *root) bool {
 	now := b.clock.Now().UnixMilli()
 	if r.batch != nil && (r.batch.mode == state || r.batch.tries >= staleAfter) {
 		r.batch, r.known = nil, false
@@ -91,15 +106,17 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 		case r.number == 0: // what it knows is what it added
 			r.batch = b.additions(r, first, now)
 		case !r.up.Load() && !b.answers(ctx, r, now):
-			return // the state would be old when r is back
+			return false // the state would be old when r is back
 		default:
 			r.batch = b.state(r, now)
 		}
 	}
 	r.batch.tries++
-	start := time.Now()
-	replies, err := r.server.call(ctx, r.batch.calls)
-	b.observe(r, start, len(r.batch.calls), err)
+	return true
+}
+
+// conclude takes in what root r replied to its batch.
+func (b *Backend) conclude(r *root, replies [][]byte, err error) {
 	if err != nil {
 		r.up.Store(false)
 		b.stats.failed.Add(1)
@@ -109,11 +126,11 @@ func (b *Backend) syncOnce(ctx context.Context, r *root) {
 	b.stats.syncs.Add(1)
 	done := r.batch
 	r.batch = nil
-	now = b.clock.Now().UnixMilli()
+	now := b.clock.Now().UnixMilli()
 	for i, reply := range replies {
 		known, ok := b.learn(r, &done.calls[i], reply, now)
 		if !ok || !known {
-			r.known = false // it forgot this process, or is no root: it gets the state
+			r.known = false // it lost what this process sent, or is no root: it gets the state
 			return
 		}
 	}
@@ -162,15 +179,18 @@ func (b *Backend) additions(r *root, m mode, now int64) *batch {
 }
 
 // state returns the batch that tells root r all that this process knows of counters in
-// use.
+// use. Of others, what r was not sent has drained: it must not come with the next units.
 func (b *Backend) state(r *root, now int64) *batch {
 	w := newBatchWriter(b, r, state, now)
 	for i := range b.shards {
 		s := &b.shards[i]
 		for at, more := 0, true; more; at += atOnce {
 			s.mu.Lock()
+			if at == 0 {
+				s.forgetRemoved(r.index)
+			}
 			for k := at; k < min(at+atOnce, len(s.all)); k++ {
-				if c := s.all[k]; c.fill(now) > 0 {
+				if c := s.all[k]; c.fill(now) > 0 || c.hasPending(r.index) {
 					w.write(s, c)
 				}
 			}
@@ -216,10 +236,10 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		if w.call == nil || len(w.call.about) == w.b.perCall {
 			w.begin()
 		}
-		units, x := float64(count.pending(w.r.index)), count.least(l)
+		units, x, said := float64(count.pending(w.r.index)), count.least(l), count.said(l, w.r.index, w.now)
 		switch {
 		case l.kind == window && w.mode == state:
-			units, x = count.total, count.window
+			units, x = count.known(l, w.now), count.window
 		case l.kind == window:
 			x = count.window
 		case w.mode == state:
@@ -227,7 +247,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		}
 		w.call.keys = append(w.call.keys, w.b.key(c, k))
 		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, uint16(l.index))
-		w.call.entries = appendDouble(appendDouble(w.call.entries, units), x)
+		w.call.entries = appendDouble(appendDouble(appendDouble(w.call.entries, units), x), said)
 		w.call.about = append(w.call.about, entry{s, c, k, count.part, count.window})
 	}
 }

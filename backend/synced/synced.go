@@ -80,7 +80,7 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 490 bytes with one limit and one root, and its name. When there are more, the one of a few that
+	// 520 bytes with one limit and one root, and its name. When there are more, the one of a few that
 	// has used the least of its quota makes room. If all of them have used it up, the
 	// new key is counted together with others: up to 64 quotas of each policy, in all
 	// processes, are for such keys. If zero, DefaultMaxKeys.
@@ -342,7 +342,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	for _, found := range s.find(r.Charges(), now, in, nil) {
 		for k := range found.counts {
 			if found.limits[k].kind == bucket && k < len(results) && found.name.shared == 0 {
-				found.counts[k].raise(float64(results[k].ResetAt))
+				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
 			}
 		}
 	}

@@ -164,8 +164,9 @@ func TestChains(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{}, org, user)
 	allowed := map[string]int{}
 	for i := range 20 {
-		f.advance(f.at + DefaultSync)
 		name := []string{"alice", "bob"}[i%2]
+		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name)) // to hear of the others
+		f.advance(f.at + 3*DefaultSync)
 		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name))
 		if err != nil {
 			t.Fatal(err)

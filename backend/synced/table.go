@@ -157,7 +157,7 @@ func (c *counter) use(p *policy, roots int) {
 	c.policy, c.limits = p.Policy, p.limits
 	if len(c.counts) == len(p.limits) {
 		for k := range c.counts { // units of another length would move the floor
-			c.counts[k].floor = floor{part: c.counts[k].part}
+			c.counts[k].floor = tally{part: c.counts[k].part}
 		}
 		return
 	}
@@ -166,6 +166,16 @@ func (c *counter) use(p *policy, roots int) {
 	for k := range c.counts {
 		c.counts[k].roots = views[k*roots : (k+1)*roots : (k+1)*roots]
 	}
+}
+
+// hasPending reports whether root i lacks units of this process.
+func (c *counter) hasPending(i int) bool {
+	for k := range c.counts {
+		if c.counts[k].pending(i) != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // unwatch forgets what the others do: no reply will say when that changes.
