@@ -199,8 +199,19 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 func (k *keyShares) follow(was *keyShares, now int64) {
 	for i := range k.fresh {
 		k.fresh[i].word.Store(was.fresh[i].word.Load())
-		k.fresh[i].notAfter(now, 0)
 		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
+	}
+}
+
+// setBack sets the fresh buckets back, as the clock was.
+func (s *shares) setBack(now, by int64) {
+	for i := range s.usual.fresh {
+		s.usual.fresh[i].setBack(now, by)
+	}
+	for _, own := range s.own {
+		for i := range own.fresh {
+			own.fresh[i].setBack(now, by)
+		}
 	}
 }
 

@@ -92,6 +92,9 @@ type Backend struct {
 	refresh  int64       // ms
 	holds    atomic.Bool // shares
 
+	moving sync.Mutex // while shares, or the clock's steps, move buckets
+	latest int64      // that now returned
+
 	seed    maphash.Seed
 	shards  [64]shard
 	closed  context.Context
@@ -198,7 +201,9 @@ func (b *Backend) Status() Status {
 
 // apply puts shares in force. When it returns, no decision goes on under those before.
 func (b *Backend) apply(given division.Shares) {
-	now := b.instant(b.clock.Now().UnixMilli())
+	b.moving.Lock()
+	defer b.moving.Unlock()
+	now := b.now()
 	if !given.Valid {
 		b.holds.Store(false)
 	}
@@ -284,6 +289,7 @@ func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 		return false
 	}
 	p.asked(now+b.epoch, e.hash, charge.Cost)
+	now = e.at(now)
 	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
 	d.Allowed = ok
 	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
@@ -303,6 +309,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 		if fitsEver {
 			e.name.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
 		}
+		now := e.at(now)
 		for k := range e.buckets {
 			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
 			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
@@ -316,6 +323,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 	}
 	i = 0
 	for n, e := range s.found {
+		now := e.at(now)
 		for k := range e.buckets {
 			v, ok := e.buckets[k].take(&e.limits[k], charges[n].Cost, now)
 			b.report(e, k, v, now, charges[n].Cost, ok, true, &results[i])
@@ -385,9 +393,10 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 		e := s.byName[n]
 		if e == nil { // as it would begin
 			e = &entry{name: n, hash: n.hash()}
-			e.begin(now)
+			e.begin()
 		}
 		e.update()
+		now := e.at(now)
 		for k := range e.buckets {
 			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
 			fits := cost <= l.capacity && l.has(v, cost, now)
@@ -427,6 +436,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 		if more > 0 {
 			e.name.policy.asked(now+b.epoch, e.hash, more)
 		}
+		now := e.at(now)
 		for k := range e.buckets {
 			l := &e.limits[k]
 			v := e.buckets[k].peek(l, now)
