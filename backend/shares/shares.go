@@ -72,6 +72,11 @@ type Options struct {
 	// least of its share makes room. If zero, DefaultMaxKeys.
 	MaxKeys int
 
+	// ListChanged is called with each list of members that replaces another one, from
+	// SetList or from another process. It must return soon, and not call the Backend.
+	// May be nil.
+	ListChanged func(division.List)
+
 	// Clock is the clock of the throttler in front. If nil, clock.System.
 	Clock clock.Clock
 
@@ -118,7 +123,7 @@ func New(self string, list division.List, transport division.Transport, policies
 	if o.Observer != nil && transport != nil {
 		transport = observed{transport, o.Observer}
 	}
-	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, Clock: o.Clock})
+	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, ListChanged: o.ListChanged, Clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type core struct {
 	divide  Divide
 	random  *rand.Rand
 	apply   func(Shares)
+	changed func(List) // or nil
 
 	born    uint64 // drawn at the start
 	list    List
@@ -180,6 +181,9 @@ func (c *core) adopt(now time.Time, list List) bool {
 	}
 	if c.me < 0 {
 		c.drop()
+	}
+	if c.changed != nil {
+		c.changed(list)
 	}
 	return true
 }
