@@ -180,8 +180,16 @@ func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, er
 }
 
 // SetList replaces the list of members by one with a higher epoch. It is enough to do so
-// in one process. A list that is not valid is an error that wraps quota.ErrInvalid.
-func (b *Backend) SetList(list division.List) error { return b.member.SetList(list) }
+// in one process. A list that is not valid, or too long for a limit to have a unit for each
+// member, is an error that wraps quota.ErrInvalid.
+func (b *Backend) SetList(list division.List) error {
+	for _, p := range b.policies {
+		if err := divisible(p.Policy, len(list.Members)); err != nil {
+			return err
+		}
+	}
+	return b.member.SetList(list)
+}
 
 // Status is what a Backend knows of the division, and holds.
 type Status struct {
