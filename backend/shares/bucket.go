@@ -154,12 +154,11 @@ func (b *bucket) move(from, to *share, now int64) {
 	b.word.Store(to.word(v))
 }
 
-// notAfter makes an instant that is later than now, by more than late, be now: the clock
-// was set back. A bucket that was never asked would else have nothing until the clock is
-// where it was.
-func (b *bucket) notAfter(now, late int64) {
-	if word := b.word.Load(); int64(word>>tokenBits) > now+late {
-		b.word.Store(uint64(now)<<tokenBits | word&maxTokens)
+// setBack moves an instant that is later than now back by so many ms, as the clock was.
+// It must not run at the same time as other methods.
+func (b *bucket) setBack(now, by int64) {
+	if word := b.word.Load(); int64(word>>tokenBits) > now {
+		b.word.Store(uint64(max(int64(word>>tokenBits)-by, 0))<<tokenBits | word&maxTokens)
 	}
 }
 

@@ -256,6 +256,13 @@ func TestBadArguments(t *testing.T) {
 	}
 	g := newGroup(t, ok[0], 1, Options{})
 	g.divide([]division.Share{{Units: 100}})
+	var many division.List
+	for i := range 101 {
+		many.Members = append(many.Members, strconv.Itoa(i))
+	}
+	if err := g.backends[0].SetList(many); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "at least 101, a unit for each member") {
+		t.Errorf("SetList of 101 members for a quota of 100: %v; want an error that says so", err)
+	}
 	other := tokens("other", 1, time.Second, 0).Charge("a")
 	if _, err := g.backends[0].Take(t.Context(), driver.NewRequest(g.clock.Now().UnixMilli(), other)); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("Take of an unknown policy: %v; want an error that wraps ErrInvalid", err)

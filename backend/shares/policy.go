@@ -1,6 +1,7 @@
 package shares
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -72,10 +73,8 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 		if byName[given.Name] != nil {
 			return nil, nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
 		}
-		for k := range given.Limits {
-			if why := Unsupported(&given.Limits[k], members); why != "" {
-				return nil, nil, invalid("policies[%d], %q, limit %d is %v; %s", i, given.Name, k, given.Limits[k], why)
-			}
+		if err := divisible(given, members); err != nil {
+			return nil, nil, fmt.Errorf("policies[%d]: %w", i, err)
 		}
 		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
 		p.shares.Store(&shares{usual: p.none()})
@@ -129,6 +128,16 @@ func Unsupported(l *quota.Limit, members int) string {
 		return "the quota and the burst must be at least " + strconv.Itoa(members) + ", a unit for each member"
 	}
 	return ""
+}
+
+// divisible returns an error if a limit of p cannot be divided between so many members.
+func divisible(p *quota.Policy, members int) error {
+	for k := range p.Limits {
+		if why := Unsupported(&p.Limits[k], members); why != "" {
+			return invalid("policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], why)
+		}
+	}
+	return nil
 }
 
 // quotas returns what is divided of p: each of its limits, by the demand for all.
@@ -199,8 +208,19 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 func (k *keyShares) follow(was *keyShares, now int64) {
 	for i := range k.fresh {
 		k.fresh[i].word.Store(was.fresh[i].word.Load())
-		k.fresh[i].notAfter(now, 0)
 		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
+	}
+}
+
+// setBack sets the fresh buckets back, as the clock was.
+func (s *shares) setBack(now, by int64) {
+	for i := range s.usual.fresh {
+		s.usual.fresh[i].setBack(now, by)
+	}
+	for _, own := range s.own {
+		for i := range own.fresh {
+			own.fresh[i].setBack(now, by)
+		}
 	}
 }
 

@@ -72,6 +72,11 @@ type Options struct {
 	// least of its share makes room. If zero, DefaultMaxKeys.
 	MaxKeys int
 
+	// ListChanged is called with each list of members that replaces another one, from
+	// SetList or from another process. It must return soon, and not call the Backend.
+	// May be nil.
+	ListChanged func(division.List)
+
 	// Clock is the clock of the throttler in front. If nil, clock.System.
 	Clock clock.Clock
 
@@ -91,6 +96,9 @@ type Backend struct {
 	policies []*policy
 	refresh  int64       // ms
 	holds    atomic.Bool // shares
+
+	moving sync.Mutex // while shares, or the clock's steps, move buckets
+	latest int64      // that now returned
 
 	seed    maphash.Seed
 	shards  [64]shard
@@ -115,7 +123,7 @@ func New(self string, list division.List, transport division.Transport, policies
 	if o.Observer != nil && transport != nil {
 		transport = observed{transport, o.Observer}
 	}
-	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, Clock: o.Clock})
+	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, ListChanged: o.ListChanged, Clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +180,16 @@ func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, er
 }
 
 // SetList replaces the list of members by one with a higher epoch. It is enough to do so
-// in one process. A list that is not valid is an error that wraps quota.ErrInvalid.
-func (b *Backend) SetList(list division.List) error { return b.member.SetList(list) }
+// in one process. A list that is not valid, or too long for a limit to have a unit for each
+// member, is an error that wraps quota.ErrInvalid.
+func (b *Backend) SetList(list division.List) error {
+	for _, p := range b.policies {
+		if err := divisible(p.Policy, len(list.Members)); err != nil {
+			return err
+		}
+	}
+	return b.member.SetList(list)
+}
 
 // Status is what a Backend knows of the division, and holds.
 type Status struct {
@@ -198,7 +214,9 @@ func (b *Backend) Status() Status {
 
 // apply puts shares in force. When it returns, no decision goes on under those before.
 func (b *Backend) apply(given division.Shares) {
-	now := b.instant(b.clock.Now().UnixMilli())
+	b.moving.Lock()
+	defer b.moving.Unlock()
+	now := b.now()
 	if !given.Valid {
 		b.holds.Store(false)
 	}
@@ -284,6 +302,7 @@ func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 		return false
 	}
 	p.asked(now+b.epoch, e.hash, charge.Cost)
+	now = e.at(now)
 	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
 	d.Allowed = ok
 	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
@@ -303,6 +322,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 		if fitsEver {
 			e.name.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
 		}
+		now := e.at(now)
 		for k := range e.buckets {
 			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
 			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
@@ -316,6 +336,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 	}
 	i = 0
 	for n, e := range s.found {
+		now := e.at(now)
 		for k := range e.buckets {
 			v, ok := e.buckets[k].take(&e.limits[k], charges[n].Cost, now)
 			b.report(e, k, v, now, charges[n].Cost, ok, true, &results[i])
@@ -385,9 +406,10 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 		e := s.byName[n]
 		if e == nil { // as it would begin
 			e = &entry{name: n, hash: n.hash()}
-			e.begin(now)
+			e.begin()
 		}
 		e.update()
+		now := e.at(now)
 		for k := range e.buckets {
 			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
 			fits := cost <= l.capacity && l.has(v, cost, now)
@@ -427,6 +449,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 		if more > 0 {
 			e.name.policy.asked(now+b.epoch, e.hash, more)
 		}
+		now := e.at(now)
 		for k := range e.buckets {
 			l := &e.limits[k]
 			v := e.buckets[k].peek(l, now)

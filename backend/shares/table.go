@@ -75,7 +75,7 @@ func (s *shard) get(n *name, now int64) *entry {
 			}
 		}
 		e = &entry{name: name{n.policy, strings.Clone(n.key), strings.Clone(n.partition)}, hash: n.hash(), index: len(s.all)}
-		e.begin(now)
+		e.begin()
 		s.byName[e.name] = e
 		s.all = append(s.all, e)
 	}
@@ -84,19 +84,18 @@ func (s *shard) get(n *name, now int64) *entry {
 }
 
 // begin gives e, which was never asked, what it has.
-func (e *entry) begin(now int64) {
+func (e *entry) begin() {
 	e.shares = e.name.policy.shares.Load()
 	own := e.shares.of(e.hash)
 	e.limits, e.buckets = own.limits, make([]bucket, len(own.fresh))
 	for i := range e.buckets {
 		e.buckets[i].word.Store(own.fresh[i].word.Load())
-		e.buckets[i].notAfter(now, maxLate)
 	}
 }
 
-// maxLate is the time, in ms, by which a request may be older than the shares that decide
-// about it. If it is by more, the clock was set back.
-const maxLate = 1000
+// at returns when a request that read the clock at now is decided: not before the shares in
+// force were, so that keys need not wait for a clock that was set back.
+func (e *entry) at(now int64) int64 { return max(now, e.shares.since) }
 
 // current reports whether e is under the shares in force.
 func (e *entry) current() bool { return e.shares == e.name.policy.shares.Load() }
@@ -171,7 +170,9 @@ func (b *Backend) sweepUntilClosed() {
 // sweep removes entries that have all that they can have, and updates the others, so that
 // no shares of long ago are kept for them.
 func (b *Backend) sweep() {
-	now := b.instant(b.clock.Now().UnixMilli())
+	b.moving.Lock()
+	now := b.now()
+	b.moving.Unlock()
 	for i := range b.shards {
 		s := &b.shards[i]
 		for at := 0; ; at += atOnce {
@@ -189,5 +190,33 @@ func (b *Backend) sweep() {
 			}
 			s.mu.Unlock()
 		}
+	}
+}
+
+// now returns the instant that it is. If the clock was set back since the last call, so are
+// all buckets: keys would else wait until it is where it was. Its caller holds b.moving.
+func (b *Backend) now() int64 {
+	now := b.instant(b.clock.Now().UnixMilli())
+	if by := b.latest - now; by > 0 {
+		b.setBack(now, by)
+	}
+	b.latest = now
+	return now
+}
+
+func (b *Backend) setBack(now, by int64) {
+	for _, p := range b.policies {
+		p.shares.Load().setBack(now, by)
+	}
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		for _, e := range s.all {
+			e.update() // by instants of the clock as it was
+			for k := range e.buckets {
+				e.buckets[k].setBack(now, by)
+			}
+		}
+		s.mu.Unlock()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/backend/shares"
+	"github.com/weir-go/weir/backend/shares/division"
 )
 
 // openShares opens the backend whose process has a share of each quota. Unlike others,
@@ -23,7 +24,12 @@ func (b *backends) openShares() error {
 		return err
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(b.config.policies)), maps.Values(b.config.dryRuns))
-	s, err := shares.New(c.self, c.list, transport, policies, &shares.Options{Refresh: c.refresh, Observer: b.observed.observer})
+	s, err := shares.New(c.self, c.list, transport, policies, &shares.Options{
+		Refresh: c.refresh, Observer: b.observed.observer,
+		ListChanged: func(list division.List) {
+			b.log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
+		},
+	})
 	if err != nil {
 		_ = listener.Close()
 		return err

@@ -36,6 +36,7 @@ type core struct {
 	divide  Divide
 	random  *rand.Rand
 	apply   func(Shares)
+	changed func(List) // or nil
 
 	born    uint64 // drawn at the start
 	list    List
@@ -180,6 +181,9 @@ func (c *core) adopt(now time.Time, list List) bool {
 	}
 	if c.me < 0 {
 		c.drop()
+	}
+	if c.changed != nil {
+		c.changed(list)
 	}
 	return true
 }
@@ -338,7 +342,7 @@ func (c *core) forward(now time.Time, k *collection, ref *division, seen set) []
 		m.ref, m.seen, m.collect = ref, seen, k
 		return []call{{to, m.encode(), k, ref, seen}}
 	}
-	d := c.make(k, ref)
+	d := c.make(k, ref, seen)
 	if d == nil {
 		return nil
 	}
@@ -573,9 +577,9 @@ func (c *core) status(now time.Time) Status {
 }
 
 // make returns the division that ends collection k, or nil if there is nothing to
-// divide. ref is the highest division that its members know.
-func (c *core) make(k *collection, ref *division) *division {
-	p := newPool(k, ref, len(c.list.Members))
+// divide. ref is the highest division that its members know, and seen has taken it in.
+func (c *core) make(k *collection, ref *division, seen set) *division {
+	p := newPool(k, ref, seen, len(c.list.Members))
 	d := &division{id: divisionID{k.id, c.random.Uint64()}, in: p.in}
 	for _, r := range p.reports {
 		d.born = append(d.born, r.born)

@@ -125,6 +125,11 @@ type Options struct {
 	// Divide divides. If nil, Proportional.
 	Divide Divide
 
+	// ListChanged is called with each list that replaces another one, from SetList or
+	// from another member, one call at a time. It must not call the Member, nor change
+	// the list. May be nil.
+	ListChanged func(List)
+
 	// Clock is the clock for rounds and demand. If nil, clock.System.
 	Clock clock.Clock
 }

@@ -23,7 +23,9 @@
 //   - A division moves units only between the members of its collection. The units
 //     that these may hold are the quota, if every member on the list is among them;
 //     else, the units of the division before, without the most that the missing ones
-//     may hold of it; or, at least, the sum of what they said they hold.
+//     may hold of it; or, at least, the sum of what they said they hold. Units that the
+//     division before found, which none of its members held, count when all of them are
+//     known to have taken it in: a collection that is repeated has several divisions.
 //
 // Proof. Until a division is complete, which is when all members of its collection have
 // taken it in, it only lowers shares. Two complete divisions with a member in common

@@ -170,7 +170,11 @@ func (p *process) apply(s Shares) {
 		if len(p.members) > 16 {
 			continue
 		}
-		keys := slices.AppendSeq(slices.Collect(maps.Keys(s.Quotas[i].Keys)), maps.Keys(old.Quotas[i].Keys))
+		// A key that has no division of its own here, or no longer, may have one elsewhere.
+		keys := slices.Collect(maps.Keys(old.Quotas[i].Keys))
+		for _, o := range p.members {
+			keys = slices.AppendSeq(keys, maps.Keys(o.shares.Quotas[i].Keys))
+		}
 		for _, key := range keys {
 			var sum int64
 			for _, o := range p.members {

@@ -42,7 +42,7 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 	}
 	c := core{
 		self: self, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
-		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply,
+		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply, changed: o.ListChanged,
 	}
 	if err := c.validate(list); err != nil {
 		return nil, err

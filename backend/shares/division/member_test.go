@@ -61,6 +61,7 @@ func TestMembers(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	all := make(map[string]*held)
 	stop := make(map[string]func())
+	lists := make(chan string, 10)
 	for _, name := range names {
 		h := &held{changed: make(chan struct{}, 1)}
 		all[name] = h
@@ -71,7 +72,10 @@ func TestMembers(t *testing.T) {
 			return division.Demand{}
 		}
 		m, err := division.New(name, division.List{Epoch: 1, Members: names},
-			[]division.Quota{{Name: "core", Total: 300, Demand: demand}}, net, h.apply, &division.Options{Clock: at})
+			[]division.Quota{{Name: "core", Total: 300, Demand: demand}}, net, h.apply, &division.Options{
+				Clock:       at,
+				ListChanged: func(l division.List) { lists <- fmt.Sprint(name, " has ", l) },
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,6 +139,9 @@ func TestMembers(t *testing.T) {
 	until("a and b have all", func() bool { return units("a")+units("b") == 300 && units("a") == 293 })
 	if s := net.members["a"].Status(); s.Epoch != 2 {
 		t.Errorf("a has the list %d; b was given 2", s.Epoch)
+	}
+	if b, a := <-lists, <-lists; b != "b has {2 [a b]}" || a != "a has {2 [a b]}" {
+		t.Errorf("ListChanged says %q and %q; want the list at b and then at a", b, a)
 	}
 	if err := net.members["a"].SetList(division.List{Epoch: 2, Members: []string{"b"}}); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("a second list 2: %v", err)

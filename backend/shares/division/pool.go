@@ -11,37 +11,34 @@ type pool struct {
 	reports []memberReport // in the order of members
 	whole   bool           // every member of the list is in, and no other may hold units
 	ref     *division
-	current []bool // of reports: the member has taken in ref, and nothing since
-	places  []int  // of reports: the place in ref, or -1
-	missing []int  // places in ref of members that are not in, or not current
+	places  []int // of reports: the place in ref of a member that has taken it in, and nothing since; or -1
+	missing []int // places in ref of the other members
+	taken   bool  // all members of ref have taken it in
 }
 
-func newPool(k *collection, ref *division, n int) *pool {
+// newPool returns the pool of collection k, by a list of n members, whose highest
+// division is ref. seen are the members known to have taken ref in.
+func newPool(k *collection, ref *division, seen set, n int) *pool {
 	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), ref: ref, whole: len(k.reports) == n}
 	slices.SortFunc(p.reports, func(a, b memberReport) int { return cmp.Compare(a.member, b.member) })
-	current := newSet(n)
+	present := make(map[int]bool) // places in ref
 	for i := range p.reports {
-		r := &p.reports[i]
+		r, place := &p.reports[i], -1
+		if ref != nil && r.div == ref.id && ref.in.has(r.member) {
+			place = ref.place(r.member)
+			present[place] = true
+		}
+		p.places = append(p.places, place)
 		p.in.add(r.member)
 		p.whole = p.whole && r.whole
-		p.current = append(p.current, ref != nil && r.div == ref.id && ref.in.has(r.member))
-		if p.current[i] {
-			current.add(r.member)
-		}
-	}
-	p.places = make([]int, len(p.reports))
-	for i := range p.places {
-		p.places[i] = -1
 	}
 	if ref != nil {
-		for place, member := range ref.in.members() {
-			if !current.has(member) {
+		for place := range ref.born {
+			if !present[place] {
 				p.missing = append(p.missing, place)
-				continue
 			}
-			i, _ := slices.BinarySearchFunc(p.reports, member, func(r memberReport, m int) int { return cmp.Compare(r.member, m) })
-			p.places[i] = place
 		}
+		p.taken = len(p.missing) == 0 || seen.covers(ref.in)
 	}
 	return p
 }
@@ -206,7 +203,15 @@ func (p *pool) left(id vectorID, v *vector) int64 {
 	if of == nil {
 		return 0
 	}
-	units := of.sum()
+	units, before := of.sum(), int64(0)
+	for _, most := range of.most {
+		before += most
+	}
+	if !p.taken {
+		// The missing ones may have another division of ref's collection, and find the
+		// units that no member held before in that one.
+		units = min(units, before)
+	}
 	for _, place := range p.missing {
 		units -= max(of.most[place], of.shares[place])
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 20, "how many random histories TestHistories runs")
+	seeds = flag.Int("seeds", 12, "how many random histories TestHistories runs")
 	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
 )
 
@@ -369,5 +369,45 @@ func TestSilentMember(t *testing.T) {
 		if f.now.After(end) {
 			t.Fatalf("three of four have %d of 300; the one that died had %d", f.sums[0], kept)
 		}
+	}
+}
+
+// If a collection is repeated to the successor of a member, it has two divisions. What
+// they find that no member held is divided once, although each is taken in by one member.
+func TestTwoDivisionsOfOneCollection(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list, busy := List{1, names(2)}, ""
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
+		if name == busy {
+			return Demand{Units: 1}
+		}
+		return Demand{}
+	}
+	receive := func(p *process, message []byte) {
+		t.Helper()
+		if _, _, err := p.core.receive(f.now, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy = "m000"
+	first := f.start("m000", list)
+	collect := first.core.start(f.now)[0].message
+	last := f.start("m001", list)
+	receive(last, collect)
+	divided := last.core.gossip(f.now)[0].message
+	last.stop()
+
+	busy = "m001"
+	last = f.start("m001", list)
+	f.cut["m001"] = 1 // what is on its way from now on is lost
+	receive(last, collect)
+	receive(first, divided)
+	if a, b := first.core.div, last.core.div; a == nil || b == nil || a.id == b.id || a.id.collectionID != b.id.collectionID {
+		t.Fatalf("the members have the divisions %v and %v; want two of one collection", a, b)
+	}
+	f.run(20 * time.Second) // each divides alone
+	clear(f.cut)
+	if !f.becomes(list, 10*time.Second) {
+		t.Error(f.whole(list))
 	}
 }
