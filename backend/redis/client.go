@@ -62,6 +62,7 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	if cluster {
 		co := o.Cluster()
 		co.ClusterStateReloadInterval = time.Second
+		co.DisableRoutingPolicies = true // they ask a node for COMMAND first, for up to 5 s whatever the context
 		c := redis.NewClusterClient(co)
 		c.OnNewNode(func(node *redis.Client) { node.AddHook(failLate{}) })
 		return c, nil
@@ -137,7 +138,8 @@ func (failedConn) SetWriteDeadline(time.Time) error { return nil }
 type client struct {
 	redis.UniversalClient
 	// keepsDeadlines reports that the client does so itself. By default go-redis
-	// lets a context's deadline pass while it waits for a reply.
+	// lets a context's deadline pass while it waits for a reply or, in a cluster, for
+	// the reply to COMMAND.
 	keepsDeadlines bool
 }
 
@@ -146,7 +148,8 @@ func newClient(c redis.UniversalClient) client {
 	case *redis.Client:
 		return client{c, c.Options().ContextTimeoutEnabled}
 	case *redis.ClusterClient:
-		return client{c, c.Options().ContextTimeoutEnabled}
+		o := c.Options()
+		return client{c, o.ContextTimeoutEnabled && o.DisableRoutingPolicies && !o.ReadOnly}
 	}
 	return client{c, false}
 }
