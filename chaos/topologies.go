@@ -72,7 +72,7 @@ func (w *watched) awaitReplica() error {
 		})
 		_ = c.Close()
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; %s", err, w.sentinels.Said())
 		}
 	}
 	return nil
@@ -88,8 +88,10 @@ func sentinelKill(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 	f := &fault{text: "SIGKILL of the primary of " + sentinelName + ", Sentinels promote the replica", processes: s.allProcesses(), shards: s.judged(sentinelName), lost: sentinelName}
 	f, err := during(f, func() error {
 		w.primary.Kill()
-		_, err := w.replica.AwaitPrimary()
-		return err
+		if _, err := w.replica.AwaitPrimary(); err != nil {
+			return fmt.Errorf("%w; %s", err, w.sentinels.Said())
+		}
+		return nil
 	})
 	if err == nil {
 		w.primary, w.replica = w.replica, w.primary

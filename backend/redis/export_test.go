@@ -23,7 +23,7 @@ func (b *Backend) SetRoom(n int) {
 func (b *Backend) SetPatience(d time.Duration) { b.shards[0].line.patience = d }
 
 // Trip opens the breaker of the primary of the first shard.
-func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(err) }
+func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(time.Now(), err) }
 
 // Open reports whether that breaker is open.
 func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }

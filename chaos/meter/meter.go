@@ -1,5 +1,6 @@
 // Package meter measures how long calls take, and how much of that the machine made the
-// process wait for a processor: because it is busy, or because the process is stopped.
+// process wait for a processor: because it is busy, because the process is stopped, or
+// because the machine is a virtual one and had none itself.
 package meter
 
 import (
@@ -21,6 +22,7 @@ type Meter struct {
 	slept   time.Duration            // all that it overslept
 	delays  map[string]time.Duration // of each thread, as Linux counts them
 	delayed time.Duration            // all of them
+	stolen  time.Duration            // what the machine's processors were without a real one
 }
 
 const (
@@ -58,9 +60,11 @@ func (m *Meter) overslept(now time.Time) time.Duration {
 	return 0
 }
 
-// sample adds up how long the threads of the process have been ready to run and did not.
-// Where there is no /proc, nothing is known of them.
+// sample adds up how long the threads of the process have been ready to run and did not,
+// and how long they seemed to run and did not. Where there is no /proc, nothing is known of
+// them.
 func (m *Meter) sample() {
+	m.stolen = stolen()
 	names, _ := filepath.Glob("/proc/self/task/*/schedstat")
 	for _, name := range names {
 		text, err := os.ReadFile(name)
@@ -77,13 +81,26 @@ func (m *Meter) sample() {
 	}
 }
 
+// stolen returns for how long the machine's processors have been without a real one, since
+// it started: a thread is counted as running meanwhile.
+func stolen() time.Duration {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	fields := bytes.Fields(line)
+	if len(fields) < 9 {
+		return 0
+	}
+	ticks, _ := strconv.ParseInt(string(fields[8]), 10, 64)
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
 // Call begins a call that may take as long as may. The function that it returns ends it.
 // It returns how long it took and, if that was longer, how much of it the machine stalled:
 // at most, because threads that wait at the same time count one by one.
 func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
-	slept, delayed := m.slept+m.overslept(began), m.delayed
+	slept, delayed := m.slept+m.overslept(began), m.delayed+m.stolen
 	m.mu.Unlock()
 	return func() (took, stalled time.Duration) {
 		now := time.Now()
@@ -93,7 +110,7 @@ func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.sample()
-		return took, min(took, max(m.slept+m.overslept(now)-slept, m.delayed-delayed))
+		return took, min(took, max(m.slept+m.overslept(now)-slept, m.delayed+m.stolen-delayed))
 	}
 }
 
