@@ -55,7 +55,7 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, time.Second)
 	o.PoolTimeout = cmp.Or(o.PoolTimeout, time.Second)
 	if o.MaintNotificationsConfig == nil {
-		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		o.MaintNotificationsConfig = noMaintNotifications()
 	}
 	o.Dialer = boundedDialer(&o)
 
@@ -75,6 +75,13 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil
+}
+
+// noMaintNotifications returns the configuration of a client that asks for none. Without
+// an EndpointType, go-redis looks the server's name up to find one, for up to 2 s whenever
+// it makes a client: for a probe, or, under a lock that decisions need, of a cluster's node.
+func noMaintNotifications() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled, EndpointType: maintnotifications.EndpointTypeNone}
 }
 
 // boundedDialer returns the Dialer of o, or one that dials as o says, for connections

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/observe"
@@ -220,7 +219,7 @@ func (s *server) dial() *ownClient {
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	o.MaintNotificationsConfig = noMaintNotifications()
 
 	own := new(ownClient)
 	dial := o.Dialer
