@@ -1,12 +1,13 @@
 // Package meter measures how long calls take, and how much of that the machine made the
 // process wait for a processor: because it is busy, because the process is stopped, or
-// because the machine is a virtual one and had none itself.
+// because the machine is a virtual one whose processor was away.
 package meter
 
 import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -18,11 +19,17 @@ type Meter struct {
 	wg  sync.WaitGroup
 
 	mu      sync.Mutex
-	awake   time.Time                // when the meter's goroutine last ran
-	slept   time.Duration            // all that it overslept
+	cpus    []cpu
 	delays  map[string]time.Duration // of each thread, as Linux counts them
 	delayed time.Duration            // all of them
-	stolen  time.Duration            // what the machine's processors were without a real one
+}
+
+// cpu is a processor, on which a thread of the meter sleeps again and again. What it
+// oversleeps is what any thread there may have waited: Linux counts neither that a virtual
+// processor was away while it had nothing to do, nor that it is late to notice a timer.
+type cpu struct {
+	awake time.Time     // when the thread last ran
+	slept time.Duration // all that it overslept
 }
 
 const (
@@ -32,39 +39,61 @@ const (
 
 // Start returns a running Meter.
 func Start() *Meter {
-	m := &Meter{end: make(chan struct{}), awake: time.Now(), delays: make(map[string]time.Duration)}
+	m := &Meter{end: make(chan struct{}), delays: make(map[string]time.Duration)}
+	numbers := processors()
+	for range numbers {
+		m.cpus = append(m.cpus, cpu{awake: time.Now()})
+	}
 	m.sample()
-	m.wg.Go(func() {
-		for {
-			select {
-			case <-m.end:
-				return
-			case <-time.After(nap):
-			}
-			m.mu.Lock()
-			now := time.Now() // one instant, or a stop in between would be lost
-			m.slept += m.overslept(now)
-			m.awake = now
-			m.sample()
-			m.mu.Unlock()
-		}
-	})
+	for i, number := range numbers {
+		m.wg.Go(func() { m.watch(i, number) })
+	}
 	return m
 }
 
-// overslept returns how long the meter's goroutine should have been awake by now.
-func (m *Meter) overslept(now time.Time) time.Duration {
-	if over := now.Sub(m.awake) - nap; over > noise {
+// watch sleeps on processor i of the meter's, until Stop.
+func (m *Meter) watch(i, number int) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	pin(number)
+	for {
+		select {
+		case <-m.end:
+			return
+		default:
+		}
+		sleep(nap)
+		m.mu.Lock()
+		c := &m.cpus[i]
+		now := time.Now() // one instant, or a stop in between would be lost
+		c.slept += c.overslept(now)
+		c.awake = now
+		if i == 0 {
+			m.sample()
+		}
+		m.mu.Unlock()
+	}
+}
+
+// overslept returns how long the thread should have been awake by now.
+func (c *cpu) overslept(now time.Time) time.Duration {
+	if over := now.Sub(c.awake) - nap; over > noise {
 		return over
 	}
 	return 0
 }
 
-// sample adds up how long the threads of the process have been ready to run and did not,
-// and how long they seemed to run and did not. Where there is no /proc, nothing is known of
-// them.
+// stalled returns all that the machine stalled until now.
+func (m *Meter) stalled(now time.Time) time.Duration {
+	all := m.delayed
+	for i := range m.cpus {
+		all += m.cpus[i].slept + m.cpus[i].overslept(now)
+	}
+	return all
+}
+
+// sample adds up how long the threads of the process have been ready to run and did not.
+// Where there is no /proc, nothing is known of them.
 func (m *Meter) sample() {
-	m.stolen = stolen()
 	names, _ := filepath.Glob("/proc/self/task/*/schedstat")
 	for _, name := range names {
 		text, err := os.ReadFile(name)
@@ -81,26 +110,13 @@ func (m *Meter) sample() {
 	}
 }
 
-// stolen returns for how long the machine's processors have been without a real one, since
-// it started: a thread is counted as running meanwhile.
-func stolen() time.Duration {
-	text, _ := os.ReadFile("/proc/stat")
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	fields := bytes.Fields(line)
-	if len(fields) < 9 {
-		return 0
-	}
-	ticks, _ := strconv.ParseInt(string(fields[8]), 10, 64)
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
 // Call begins a call that may take as long as may. The function that it returns ends it.
 // It returns how long it took and, if that was longer, how much of it the machine stalled:
 // at most, because threads that wait at the same time count one by one.
 func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
-	slept, delayed := m.slept+m.overslept(began), m.delayed+m.stolen
+	before := m.stalled(began)
 	m.mu.Unlock()
 	return func() (took, stalled time.Duration) {
 		now := time.Now()
@@ -110,11 +126,11 @@ func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.sample()
-		return took, min(took, max(m.slept+m.overslept(now)-slept, m.delayed+m.stolen-delayed))
+		return took, min(took, m.stalled(now)-before)
 	}
 }
 
-// Stop ends the meter's goroutine.
+// Stop ends the meter's goroutines.
 func (m *Meter) Stop() {
 	close(m.end)
 	m.wg.Wait()
