@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -29,9 +30,9 @@ func guarded[T any](ctx context.Context, b *breaker.Breaker, call func() (T, err
 	switch away := (*handoff.ElsewhereError)(nil); {
 	case errors.Is(ctx.Err(), context.Canceled):
 	case errors.As(err, &away):
-		b.Record(nil)
+		b.Record(time.Now(), nil)
 	default:
-		b.Record(err)
+		b.Record(time.Now(), err)
 	}
 	return answer, err
 }
