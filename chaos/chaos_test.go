@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var lasts = flag.Duration("lasts", 15*time.Second, "how long the run of the test is")
+var lasts = flag.Duration("lasts", 12*time.Second, "how long the run of the test is")
 
 // A short run, of a new seed each time. Its length, and nothing else, tells it from `make
 // chaos`; a loaded machine may take longer to recover.

@@ -108,6 +108,7 @@ func chaos(ctx context.Context, args []string, stdout, stderr io.Writer) (broken
 	if err := s.finish(); err != nil {
 		return false, err
 	}
+	r.faults = append(r.faults, s.unplanned(r.began)...)
 	if r.used, err = s.finalCounts(); err != nil {
 		return false, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/chaos/history"
 	"github.com/weir-go/weir/internal/testserver"
 )
 
@@ -24,13 +25,15 @@ const (
 	slots        = 16384
 )
 
-// missed is how long a primary has to be silent until it is given up.
-const missed = time.Second
+// missed is how long a primary has to be silent until it is given up: longer than a busy
+// machine stalls.
+const missed = 3 * time.Second
 
 // watched is a primary and a replica that Sentinels watch.
 type watched struct {
 	sentinels        *testserver.Sentinels
 	primary, replica *testserver.RedisServer
+	planned          int // failovers
 }
 
 func startWatched() (*watched, error) {
@@ -61,8 +64,16 @@ func (w *watched) stop() {
 	}
 }
 
+// unplanned reports whether Sentinels have promoted a replica that no plan had them promote.
+func (w *watched) unplanned() bool {
+	return strings.Count(w.sentinels.Said(), "+switch-master") > w.planned*len(w.sentinels.Addrs)
+}
+
 // awaitReplica returns when all Sentinels could promote the replica.
 func (w *watched) awaitReplica() error {
+	if isPrimary(w.replica) && !isPrimary(w.primary) { // unplanned
+		w.primary, w.replica = w.replica, w.primary
+	}
 	for _, addr := range w.sentinels.Addrs {
 		c := redis.NewSentinelClient(&redis.Options{Addr: addr})
 		err := eventually("the Sentinel at "+addr+" sees the replica", func() bool {
@@ -72,7 +83,7 @@ func (w *watched) awaitReplica() error {
 		})
 		_ = c.Close()
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; %s", err, w.sentinels.Said())
 		}
 	}
 	return nil
@@ -86,10 +97,13 @@ func sentinelKill(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 		return nil, err
 	}
 	f := &fault{text: "SIGKILL of the primary of " + sentinelName + ", Sentinels promote the replica", processes: s.allProcesses(), shards: s.judged(sentinelName), lost: sentinelName}
+	w.planned++
 	f, err := during(f, func() error {
 		w.primary.Kill()
-		_, err := w.replica.AwaitPrimary()
-		return err
+		if _, err := w.replica.AwaitPrimary(); err != nil {
+			return fmt.Errorf("%w; %s", err, w.sentinels.Said())
+		}
+		return nil
 	})
 	if err == nil {
 		w.primary, w.replica = w.replica, w.primary
@@ -112,6 +126,7 @@ func sentinelFailover(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 		return nil, err
 	}
 	f := &fault{text: "SENTINEL FAILOVER of " + sentinelName, processes: s.allProcesses(), shards: s.judged(sentinelName), lost: sentinelName}
+	w.planned++
 	f, err := during(f, func() error {
 		if err := eventually("SENTINEL FAILOVER", func() bool { return w.sentinels.Failover() == nil }); err != nil {
 			return err
@@ -130,7 +145,20 @@ func sentinelFailover(s *stack, _ *rand.Rand, _ time.Duration) (*fault, error) {
 // clustered is a Cluster, by the parts of its slots.
 type clustered struct {
 	cluster *testserver.RedisCluster
-	parts   [clusterParts]struct{ primary, replica *testserver.RedisServer }
+	parts   [clusterParts]part
+}
+
+// part is a part of the slots.
+type part struct {
+	primary, replica *testserver.RedisServer
+	unplanned        bool // a failover was
+}
+
+// find finds which of its servers is the primary.
+func (p *part) find() {
+	if isPrimary(p.replica) && !isPrimary(p.primary) {
+		p.primary, p.replica, p.unplanned = p.replica, p.primary, true
+	}
 }
 
 func startClustered() (*clustered, error) {
@@ -169,7 +197,8 @@ func partName(i int) string { return fmt.Sprint(clusterName, i) }
 
 // awaitReplica returns when the replica of part i is one, and has the primary's data.
 func (c *clustered) awaitReplica(i int) error {
-	p := c.parts[i]
+	p := &c.parts[i]
+	p.find()
 	admin := redis.NewClient(&redis.Options{Addr: p.replica.Addr})
 	defer admin.Close()
 	_, port, _ := net.SplitHostPort(p.primary.Addr)
@@ -224,6 +253,32 @@ func (s *stack) judged(name string) []string {
 		}
 	}
 	return nil
+}
+
+// isPrimary reports whether a server says that it is one.
+func isPrimary(server *testserver.RedisServer) bool {
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer admin.Close()
+	info, err := admin.Info(context.Background(), "replication").Result()
+	return err == nil && strings.Contains(info, "role:master")
+}
+
+// unplanned returns the failovers, at any time since began, that no plan asked for: the
+// machine stalled for longer than servers are missed. What was lost in them is not known.
+func (s *stack) unplanned(began int64) (faults []*fault) {
+	add := func(name string) {
+		faults = append(faults, &fault{text: "the machine stalled, and a replica of " + name + " was promoted", from: began, to: history.Monotonic(), lost: name})
+	}
+	if s.watched.unplanned() {
+		add(sentinelName)
+	}
+	for i := range s.clustered.parts {
+		p := &s.clustered.parts[i]
+		if p.find(); p.unplanned {
+			add(partName(i))
+		}
+	}
+	return faults
 }
 
 func eventually(what string, is func() bool) error {

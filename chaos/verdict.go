@@ -138,7 +138,7 @@ func (v *verdict) breaks(format string, args ...any) {
 func (r *run) judge(mayTake time.Duration) *verdict {
 	v := new(verdict)
 	for _, d := range r.decisions {
-		v.count(d)
+		r.count(v, d)
 	}
 	r.judgeWindows(v)
 	r.judgeCounts(v)
@@ -160,7 +160,7 @@ func (r *run) judge(mayTake time.Duration) *verdict {
 func (r *run) at(t int64) float64 { return time.Duration(t - r.began).Seconds() }
 
 // count counts d and checks what can be checked of it alone.
-func (v *verdict) count(d *decision) {
+func (r *run) count(v *verdict, d *decision) {
 	switch {
 	case !d.returned:
 		v.killed++
@@ -183,7 +183,8 @@ func (v *verdict) count(d *decision) {
 	v.longest = max(v.longest, d.Took)
 	late := d.Took - d.Stalled - deadline
 	if v.latest = max(v.latest, late); late > lateness {
-		v.breaks("a decision of process %d took %v, %v of which the machine stalled; its deadline was %v", d.process, d.Took, d.Stalled, deadline)
+		v.breaks("a decision of process %d on %s, %.1f s into the run, took %v, %v of which the machine stalled; its deadline was %v; %s %s",
+			d.process, d.shard, r.at(d.call), d.Took, d.Stalled, deadline, d.Fate, d.Error)
 	}
 	if d.Fate != history.Answered || d.peek || d.Degraded {
 		return

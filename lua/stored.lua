@@ -1,6 +1,6 @@
 -- stored.lua: what a key keeps, read and stored without its rings where it has them.
 --
--- Provides read_front, life_of, store. Uses window_code, digits_of of digits.lua; split_claim,
+-- Provides read_front, longest_life, life_of, store. Uses window_code, digits_of of digits.lua; split_claim,
 -- RINGS, RINGS_FORM of state.lua; encode, encode_rows, sizes_of_logs of records.lua.
 
 -- What is stored under a key, but for its rings, and whether it has rings; false if
@@ -43,17 +43,24 @@ local function encode_behind(claim, records)
   return claim .. encode(records)
 end
 
+-- The most ms for which records count, but in a bucket; and whether one is a bucket.
+local function longest_life(records)
+  local most, in_bucket = 0, false
+  for i = 1, #records do
+    most = max(most, 2 * records[i].window)
+    in_bucket = in_bucket or records[i].fraction
+  end
+  return most, in_bucket
+end
+
 -- For how many ms records count: until reset_at, by the caller's clock. A process whose
 -- clock is far ahead may have written the state, and then that is years: but nothing
 -- counts longer than twice its window, or in a bucket than it did, by the key's expiry,
 -- and what it is charged now.
 local function life_of(c, records, reset_at, d)
-  local life, most, in_bucket = reset_at - d.now, 0, false
+  local life = reset_at - d.now
   if not c.state then return life end
-  for i = 1, #records do
-    most = max(most, 2 * records[i].window)
-    in_bucket = in_bucket or records[i].fraction
-  end
+  local most, in_bucket = longest_life(records)
   if life > most and in_bucket then
     most = max(most, redis.call('PTTL', c.key) - d.margin + reset_at - c.reset_at)
   end

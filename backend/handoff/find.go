@@ -80,7 +80,7 @@ func Find(stored *Stored, p *Placement, i int, now, clock int64) (count *Stored,
 		return nil, false, where, err
 	}
 	// The claim outlives what other backends keep of the count.
-	life := max(p.Keep.Milliseconds(), count.State.ResetAt(now)-now)
+	life := max(p.Keep.Milliseconds(), count.Life(now, clock))
 	count.Claim = &Claim{Version: p.Version, ExpiresAt: clock + life + algorithm.Margin.Milliseconds()}
 	return count, true, where, nil
 }

@@ -68,7 +68,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 	}
 	if left {
-		s.breaker.Record(nil) // as no caller does
+		s.breaker.Record(start, nil) // as no caller does
 	}
 	if !changed {
 		return it, n, nil

@@ -41,14 +41,14 @@ func (s *server) record(j *job, deadline time.Time, err error) {
 	if sentAt <= 0 {
 		return // nothing was sent
 	}
-	timedOut := errors.Is(err, context.DeadlineExceeded)
+	began, timedOut := s.started.Add(time.Duration(sentAt)), errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
-	case timedOut && deadline.Sub(s.started)-time.Duration(sentAt) < minWait, errors.Is(err, context.Canceled):
+	case timedOut && deadline.Sub(began) < minWait, errors.Is(err, context.Canceled):
 	case timedOut, errors.As(err, new(serverError)):
-		s.fail(err)
+		s.fail(began, err)
 	default:
-		s.breaker.Record(nil)
+		s.breaker.Record(began, nil)
 	}
 }
 
@@ -64,14 +64,14 @@ func (s *server) recordLeft(jobs []*job, start time.Time, err error) {
 			return
 		}
 	}
-	s.fail(err)
+	s.fail(start, err)
 }
 
-func (s *server) fail(err error) {
+func (s *server) fail(began time.Time, err error) {
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		s.breaker.Trip(err) // nothing listens there
+		s.breaker.Trip(began, err) // nothing listens there
 	} else {
-		s.breaker.Record(err)
+		s.breaker.Record(began, err)
 	}
 }
 

@@ -106,8 +106,8 @@ func TestExchangesWithoutCallersCount(t *testing.T) {
 	slowServer(t, 5*time.Millisecond, func(t *testing.T, b *Backend, th *throttler.Throttler) {
 		s, down := b.servers[0], errors.New("down")
 		for range 10 {
-			s.breaker.Record(down)
-			s.breaker.Record(down)
+			s.breaker.Record(time.Now(), down)
+			s.breaker.Record(time.Now(), down)
 			if opens(t, th, 5, time.Millisecond, false) {
 				t.Fatal("the breaker opened")
 			}

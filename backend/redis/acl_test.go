@@ -168,8 +168,7 @@ func (s *aclServer) allow(rules []string) {
 }
 
 // denied returns what the server has denied since then, also if the client made
-// no error of it: a cluster client that may not send COMMAND sends it again and
-// again.
+// no error of it.
 func (s *aclServer) denied() string {
 	s.t.Helper()
 	entries, err := s.admin.ACLLog(s.t.Context(), 10).Result()
@@ -263,13 +262,8 @@ func (s *aclServer) checks() error {
 
 func (s *aclServer) cluster() error {
 	o := s.options()
-	c := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{s.addr}, Username: o.Username, Password: o.Password,
-		ContextTimeoutEnabled: true, MaxRedirects: -1, MaxRetries: -1,
-		DisableIdentity: o.DisableIdentity, MaintNotificationsConfig: o.MaintNotificationsConfig,
-	})
-	defer c.Close()
-	return s.takesFrom(s.backend(c))
+	o.IsClusterMode, o.MaxRedirects = true, -1
+	return s.takesFrom(s.backend(connect(s.t, o)))
 }
 
 // moves moves a count out of Redis and back. Each process has its own view of

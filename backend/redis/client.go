@@ -55,13 +55,14 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, time.Second)
 	o.PoolTimeout = cmp.Or(o.PoolTimeout, time.Second)
 	if o.MaintNotificationsConfig == nil {
-		o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+		o.MaintNotificationsConfig = noMaintNotifications()
 	}
 	o.Dialer = boundedDialer(&o)
 
 	if cluster {
 		co := o.Cluster()
 		co.ClusterStateReloadInterval = time.Second
+		co.DisableRoutingPolicies = true // they ask a node for COMMAND first, for up to 5 s whatever the context
 		c := redis.NewClusterClient(co)
 		c.OnNewNode(func(node *redis.Client) { node.AddHook(failLate{}) })
 		return c, nil
@@ -74,6 +75,13 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil
+}
+
+// noMaintNotifications returns the configuration of a client that asks for none. Without
+// an EndpointType, go-redis looks the server's name up to find one, for up to 2 s whenever
+// it makes a client: for a probe, or, under a lock that decisions need, of a cluster's node.
+func noMaintNotifications() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled, EndpointType: maintnotifications.EndpointTypeNone}
 }
 
 // boundedDialer returns the Dialer of o, or one that dials as o says, for connections
@@ -137,7 +145,8 @@ func (failedConn) SetWriteDeadline(time.Time) error { return nil }
 type client struct {
 	redis.UniversalClient
 	// keepsDeadlines reports that the client does so itself. By default go-redis
-	// lets a context's deadline pass while it waits for a reply.
+	// lets a context's deadline pass while it waits for a reply or, in a cluster, for
+	// the reply to COMMAND.
 	keepsDeadlines bool
 }
 
@@ -146,7 +155,8 @@ func newClient(c redis.UniversalClient) client {
 	case *redis.Client:
 		return client{c, c.Options().ContextTimeoutEnabled}
 	case *redis.ClusterClient:
-		return client{c, c.Options().ContextTimeoutEnabled}
+		o := c.Options()
+		return client{c, o.ContextTimeoutEnabled && o.DisableRoutingPolicies && !o.ReadOnly}
 	}
 	return client{c, false}
 }

@@ -209,3 +209,40 @@ func (c closing) Close() error {
 	c.open.Add(-1)
 	return nil
 }
+
+// lookups counts what is asked of the DNS by the tests.
+var lookups atomic.Int64
+
+// noDNS is the resolver of the tests. It finds what /etc/hosts has.
+var noDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	lookups.Add(1)
+	return nil, errors.New("there is no DNS here")
+}}
+
+// Only a client's Dialer looks names up: neither a new client does, nor a probe, which an
+// outage of the DNS would hold up.
+func TestClientsLookUpNoNames(t *testing.T) {
+	server := testserver.Redis(t)
+	before := lookups.Load()
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server.Addr)
+	}
+	for name, o := range map[string]*redis.UniversalOptions{
+		"server":   {Addrs: []string{"redis.test:6379"}},
+		"cluster":  {Addrs: []string{"redis.test:6379"}, IsClusterMode: true},
+		"Sentinel": {Addrs: []string{"sentinel.test:6379"}, MasterName: "m"},
+	} {
+		o.Dialer = dial
+		b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: connect(t, o)}}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := throttler.New(b, nil).Take(ctx, policy("core", perHour(10)).Charge("alice"))
+		cancel()
+		if (err == nil) != (name == "server") { // of the others the server is none
+			t.Errorf("%s: a take: %v", name, err)
+		}
+		_ = b.Probe(t.Context())
+		if n := lookups.Load() - before; n > 0 {
+			t.Errorf("%s: %d names were looked up, want none", name, n)
+		}
+	}
+}

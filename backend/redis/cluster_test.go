@@ -1,6 +1,7 @@
 package redisbackend_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -159,5 +160,45 @@ func TestHungNodeOfRedisCluster(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Errorf("on the node that hangs: %v", err)
 		}
+	}
+}
+
+// silentCommand is a connection that loses what asks for COMMAND.
+type silentCommand struct{ net.Conn }
+
+func (c silentCommand) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("\r\ncommand\r\n")) {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// By itself, a cluster's client asks some node for COMMAND before its first command, and
+// waits 5 s for the reply whatever the deadline.
+func TestRedisClusterThatHangsAtCommand(t *testing.T) {
+	servers := startCluster(t, 1)
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return silentCommand{c}, err
+	}
+	const far = time.Minute
+	take := func(c redis.UniversalClient) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		th := throttler.New(newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), nil)
+		start := time.Now()
+		_, err := th.Take(ctx, policy("core", perHour(10)).Charge("alice"))
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("a decision with a deadline of 100ms took %v", took)
+		}
+		return err
+	}
+	_ = take(newClusterClient(t, servers, redis.ClusterOptions{ContextTimeoutEnabled: true, Dialer: dial, ReadTimeout: 6 * time.Second}))
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{servers[0].Addr}, IsClusterMode: true, Dialer: dial, ReadTimeout: far})
+	if err := c.(*redis.ClusterClient).ForEachMaster(t.Context(), func(context.Context, *redis.Client) error { return nil }); err != nil {
+		t.Fatal(err) // it knows the nodes
+	}
+	if err := take(c); err != nil {
+		t.Errorf("with a client of NewClient: %v", err)
 	}
 }

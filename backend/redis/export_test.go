@@ -1,6 +1,9 @@
 package redisbackend
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Line says how many flights to the primary of the first shard are on their way,
 // and how many decisions wait for one.
@@ -23,7 +26,14 @@ func (b *Backend) SetRoom(n int) {
 func (b *Backend) SetPatience(d time.Duration) { b.shards[0].line.patience = d }
 
 // Trip opens the breaker of the primary of the first shard.
-func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(err) }
+func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(time.Now(), err) }
+
+// Probe probes that server, as if a take had failed.
+func (b *Backend) Probe(ctx context.Context) error {
+	s := b.shards[0].line.server
+	s.failed.Store(&failure{partition: []byte("weir:{alice")})
+	return s.probe(ctx)
+}
 
 // Open reports whether that breaker is open.
 func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }

@@ -71,7 +71,7 @@ func (f *flight) run(l *line) {
 			c = f.outcome.spare.client
 		}
 	}
-	l.server.record(&f.outcome, end)
+	l.server.record(&f.outcome, f.departed, end)
 	f.end()
 }
 

@@ -253,7 +253,7 @@ func (m *monitor) nodesOf(c client, name string, primaries bool) ([]node, error)
 	err := c.within(ctx, func() error {
 		return forEach(ctx, func(_ context.Context, n *redis.Client) error {
 			select {
-			case found <- node{n.Options().Addr, client{n, c.keepsDeadlines}}:
+			case found <- node{n.Options().Addr, newClient(n)}:
 			default:
 			}
 			return nil

@@ -382,10 +382,12 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	for name, c := range map[string]*redis.Client{"plain": plain, "recommended": newClient(t, server.Addr)} {
 		t.Run(name, func(t *testing.T) {
 			b, _ := newObserved(t, c, redisbackend.Options{Deadline: 100 * time.Millisecond})
-			d, err := b.Take(t.Context(), p.Charge("alice"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			var d throttler.Decision
+			eventually(t, "a take", func() (taken bool) { // a busy machine may need longer for one
+				var err error
+				d, err = b.Take(t.Context(), p.Charge("alice"))
+				return err == nil
+			})
 			server.Pause()
 			defer server.Resume()
 			began := time.Now()

@@ -2,6 +2,7 @@ package redisbackend_test
 
 import (
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	net.DefaultResolver = noDNS
 	// A client of go-redis that dials a dead server in the background notices within a
 	// second that it was closed.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))

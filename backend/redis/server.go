@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/observe"
@@ -105,20 +104,20 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker how a flight ended that was to end then.
-func (s *server) record(o *outcome, end time.Time) {
+// record tells the breaker how a flight ended that began and was to end then.
+func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
-		s.breaker.Record(nil)
+		s.breaker.Record(began, nil)
 	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
 		f := o.failure
 		s.failed.Store(&f)
 		// The one needs no second opinion, and of the other the primary does the work.
 		if errors.Is(o.fault, syscall.ECONNREFUSED) || s.replica {
-			s.breaker.Trip(o.fault)
+			s.breaker.Trip(began, o.fault)
 		} else {
-			s.breaker.Record(o.fault)
+			s.breaker.Record(began, o.fault)
 		}
 	}
 }
@@ -220,7 +219,7 @@ func (s *server) dial() *ownClient {
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
-	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	o.MaintNotificationsConfig = noMaintNotifications()
 
 	own := new(ownClient)
 	dial := o.Dialer

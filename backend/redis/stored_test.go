@@ -3,6 +3,7 @@ package redisbackend_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,28 @@ func TestUnknownKindOfLimit(t *testing.T) {
 			}
 		}
 		client.Del(t.Context(), "key")
+	}
+}
+
+// A count that arrives, and was written by a process whose clock is ten years ahead, lives
+// no longer than its window explains.
+func TestArrivalFromFarAhead(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	const window = time.Hour
+	for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog} {
+		p := policy(fmt.Sprint(a), throttler.Limit{Quota: 10, Window: window, Algorithm: a})
+		c := p.Charge("alice")
+		c.Partition, c.Cost = c.Key, 1
+		now := b.clock.Now()
+		var state algorithm.State
+		algorithm.Take(driver.NewRequest(now.AddDate(10, 0, 0).UnixMilli(), c), []*algorithm.State{&state})
+		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: state.Append(nil), ReleaseVersion: 4}}}
+		if _, err := b.backend.TakeAt(t.Context(), driver.NewRequest(now.UnixMilli(), c), arrive); err != nil {
+			t.Fatal(err)
+		}
+		if got, most := b.client.PTTL(t.Context(), b.backend.Locate(c).Key).Val(), 2*window+2*algorithm.Margin; got < 0 || got > most {
+			t.Errorf("%v: the key lives for %v, want at most %v", a, got, most)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -25,13 +26,14 @@ func guarded[T any](ctx context.Context, b *breaker.Breaker, call func() (T, err
 		var none T
 		return none, breaker.ErrOpen
 	}
+	began := time.Now()
 	answer, err := call()
 	switch away := (*handoff.ElsewhereError)(nil); {
 	case errors.Is(ctx.Err(), context.Canceled):
 	case errors.As(err, &away):
-		b.Record(nil)
+		b.Record(began, nil)
 	default:
-		b.Record(err)
+		b.Record(began, err)
 	}
 	return answer, err
 }

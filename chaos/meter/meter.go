@@ -1,11 +1,13 @@
 // Package meter measures how long calls take, and how much of that the machine made the
-// process wait for a processor: because it is busy, or because the process is stopped.
+// process wait for a processor: because it is busy, because the process is stopped, or
+// because the machine is a virtual one whose processor was away.
 package meter
 
 import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -17,10 +19,17 @@ type Meter struct {
 	wg  sync.WaitGroup
 
 	mu      sync.Mutex
-	awake   time.Time                // when the meter's goroutine last ran
-	slept   time.Duration            // all that it overslept
+	cpus    []cpu
 	delays  map[string]time.Duration // of each thread, as Linux counts them
 	delayed time.Duration            // all of them
+}
+
+// cpu is a processor, on which a thread of the meter sleeps again and again. What it
+// oversleeps is what any thread there may have waited: Linux counts neither that a virtual
+// processor was away while it had nothing to do, nor that it is late to notice a timer.
+type cpu struct {
+	awake time.Time     // when the thread last ran
+	slept time.Duration // all that it overslept
 }
 
 const (
@@ -30,32 +39,56 @@ const (
 
 // Start returns a running Meter.
 func Start() *Meter {
-	m := &Meter{end: make(chan struct{}), awake: time.Now(), delays: make(map[string]time.Duration)}
+	m := &Meter{end: make(chan struct{}), delays: make(map[string]time.Duration)}
+	numbers := processors()
+	for range numbers {
+		m.cpus = append(m.cpus, cpu{awake: time.Now()})
+	}
 	m.sample()
-	m.wg.Go(func() {
-		for {
-			select {
-			case <-m.end:
-				return
-			case <-time.After(nap):
-			}
-			m.mu.Lock()
-			now := time.Now() // one instant, or a stop in between would be lost
-			m.slept += m.overslept(now)
-			m.awake = now
-			m.sample()
-			m.mu.Unlock()
-		}
-	})
+	for i, number := range numbers {
+		m.wg.Go(func() { m.watch(i, number) })
+	}
 	return m
 }
 
-// overslept returns how long the meter's goroutine should have been awake by now.
-func (m *Meter) overslept(now time.Time) time.Duration {
-	if over := now.Sub(m.awake) - nap; over > noise {
+// watch sleeps on processor i of the meter's, until Stop.
+func (m *Meter) watch(i, number int) {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	pin(number)
+	for {
+		select {
+		case <-m.end:
+			return
+		default:
+		}
+		sleep(nap)
+		m.mu.Lock()
+		c := &m.cpus[i]
+		now := time.Now() // one instant, or a stop in between would be lost
+		c.slept += c.overslept(now)
+		c.awake = now
+		if i == 0 {
+			m.sample()
+		}
+		m.mu.Unlock()
+	}
+}
+
+// overslept returns how long the thread should have been awake by now.
+func (c *cpu) overslept(now time.Time) time.Duration {
+	if over := now.Sub(c.awake) - nap; over > noise {
 		return over
 	}
 	return 0
+}
+
+// stalled returns all that the machine stalled until now.
+func (m *Meter) stalled(now time.Time) time.Duration {
+	all := m.delayed
+	for i := range m.cpus {
+		all += m.cpus[i].slept + m.cpus[i].overslept(now)
+	}
+	return all
 }
 
 // sample adds up how long the threads of the process have been ready to run and did not.
@@ -83,7 +116,7 @@ func (m *Meter) sample() {
 func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration)) {
 	m.mu.Lock()
 	began := time.Now()
-	slept, delayed := m.slept+m.overslept(began), m.delayed
+	before := m.stalled(began)
 	m.mu.Unlock()
 	return func() (took, stalled time.Duration) {
 		now := time.Now()
@@ -93,11 +126,11 @@ func (m *Meter) Call(may time.Duration) (end func() (took, stalled time.Duration
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.sample()
-		return took, min(took, max(m.slept+m.overslept(now)-slept, m.delayed-delayed))
+		return took, min(took, m.stalled(now)-before)
 	}
 }
 
-// Stop ends the meter's goroutine.
+// Stop ends the meter's goroutines.
 func (m *Meter) Stop() {
 	close(m.end)
 	m.wg.Wait()

@@ -44,6 +44,7 @@ type Breaker struct {
 	opened  atomic.Pointer[time.Time] // nil while it is closed
 	success atomic.Int64              // when a call last succeeded, since started
 	row     atomic.Int64              // calls that failed since, however rare they are
+	reset   atomic.Int64              // when the breaker last closed, since started
 
 	started time.Time
 	ctx     context.Context // ends with Close
@@ -96,13 +97,17 @@ func (b *Breaker) Since() (opened time.Time, open bool) {
 	return time.Time{}, false
 }
 
-// Record records the outcome of a call, nil for a success. What says nothing about
-// the server, such as a canceled call, is not to be recorded.
-func (b *Breaker) Record(err error) {
-	if err == nil {
+// Record records the outcome of a call, nil for a success, and when it began. What says
+// nothing about the server, such as a canceled call, is not to be recorded. A call that
+// failed and began before the breaker closed says nothing: the probe knows better.
+func (b *Breaker) Record(began time.Time, err error) {
+	switch {
+	case err == nil:
 		b.success.Store(int64(time.Since(b.started)))
 		b.row.Store(0)
-	} else {
+	case b.isStale(began):
+		return
+	default:
 		b.row.Add(1)
 	}
 	if b.Open() {
@@ -115,8 +120,18 @@ func (b *Breaker) Record(err error) {
 	}
 }
 
-// Trip opens the breaker for err, which leaves no doubt that the server is down.
-func (b *Breaker) Trip(err error) { b.trip(b.circuit.Load(), err) }
+// Trip opens the breaker for err, of a call that began then, which leaves no doubt that
+// the server was down.
+func (b *Breaker) Trip(began time.Time, err error) {
+	if !b.isStale(began) {
+		b.trip(b.circuit.Load(), err)
+	}
+}
+
+// isStale reports whether a call began before the breaker last closed.
+func (b *Breaker) isStale(began time.Time) bool {
+	return int64(began.Sub(b.started)) < b.reset.Load()
+}
 
 // trip opens the breaker because of what c has counted.
 func (b *Breaker) trip(c *circuit, err error) {
@@ -158,7 +173,9 @@ func (b *Breaker) probeUntilClosed() {
 		case <-tick.C:
 		}
 	}
-	b.success.Store(int64(time.Since(b.started)))
+	now := int64(time.Since(b.started))
+	b.success.Store(now)
+	b.reset.Store(now)
 	b.row.Store(0)
 	b.circuit.Store(b.newCircuit())
 	b.changed(false, nil) // first: the next change may follow at once

@@ -24,11 +24,11 @@ func TestOpensAfterAHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(down, nil)
 		defer b.Close()
-		b.Record(nil)
+		b.Record(time.Now(), nil)
 		calls := 0
 		for start := time.Now(); !b.Open(); calls++ {
 			time.Sleep(50 * time.Millisecond) // the deadline of a lone caller
-			b.Record(errDown)
+			b.Record(time.Now(), errDown)
 			if time.Since(start) > 150*time.Millisecond {
 				t.Fatal("a lone caller's third failure did not open the breaker")
 			}
@@ -49,7 +49,7 @@ func TestOpensAfterRareCallsInARow(t *testing.T) {
 				t.Fatal("two failures opened the breaker")
 			}
 			time.Sleep(time.Minute)
-			b.Record(errDown)
+			b.Record(time.Now(), errDown)
 		}
 		if since, open := b.Since(); !open || !since.Equal(time.Now()) {
 			t.Errorf("after three failures in a row: open %t, since %v; want open since now", open, since)
@@ -66,9 +66,9 @@ func TestOpensWhenHalfOfTwentyCallsFail(t *testing.T) {
 				t.Fatalf("%d calls, half of which failed, opened the breaker; want 20", i)
 			}
 			if i%2 == 0 {
-				b.Record(nil)
+				b.Record(time.Now(), nil)
 			} else {
-				b.Record(errDown)
+				b.Record(time.Now(), errDown)
 			}
 		}
 		if !b.Open() {
@@ -86,7 +86,7 @@ func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 			b := New(down, nil)
 			defer b.Close()
 			for range 10 * minCalls { // or two bursts in a row at the start would be half of all calls
-				b.Record(nil)
+				b.Record(time.Now(), nil)
 				time.Sleep(time.Millisecond)
 			}
 			for range 600 * 1000 / burst {
@@ -95,7 +95,7 @@ func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 					err = errDown
 				}
 				for range burst {
-					b.Record(err)
+					b.Record(time.Now(), err)
 					time.Sleep(time.Millisecond)
 				}
 				if b.Open() {
@@ -125,10 +125,10 @@ func TestClosesWhenTheServerAnswers(t *testing.T) {
 		defer b.Close()
 		time.Sleep(time.Second)
 		for range 3 {
-			b.Record(errDown)
+			b.Record(time.Now(), errDown)
 		}
 		time.Sleep(time.Minute)
-		b.Record(nil) // a late reply
+		b.Record(time.Now(), nil) // a late reply
 		if !b.Open() {
 			t.Fatal("the breaker closed while its server hung")
 		}
@@ -138,7 +138,7 @@ func TestClosesWhenTheServerAnswers(t *testing.T) {
 		if b.Open() {
 			t.Error("the breaker did not close with the first probe that succeeded")
 		}
-		b.Record(errDown)
+		b.Record(time.Now(), errDown)
 		if b.Open() {
 			t.Error("one failure opened a breaker that had just closed")
 		}
@@ -162,8 +162,8 @@ func TestTripOpensAtOnce(t *testing.T) {
 			return errDown
 		}, nil)
 		defer b.Close()
-		b.Trip(errDown)
-		b.Trip(errDown)
+		b.Trip(time.Now(), errDown)
+		b.Trip(time.Now(), errDown)
 		synctest.Wait()
 		if !b.Open() || probes.Load() != 1 {
 			t.Errorf("tripped: open %v, %d probes; want true, 1", b.Open(), probes.Load())
@@ -178,10 +178,43 @@ func TestTripOpensAtOnce(t *testing.T) {
 		if b.Open() {
 			t.Error("a probe succeeded, and the breaker is open")
 		}
-		b.Trip(errDown)
+		b.Trip(time.Now(), errDown)
 		synctest.Wait()
 		if b.Open() {
 			t.Error("the first probe of a server that is up did not close the breaker")
+		}
+	})
+}
+
+// A probe succeeds while calls are under way that the server did not answer, and that
+// fail later: they do not open the breaker again.
+func TestLateFailuresOfAnOutageThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var probes atomic.Int64
+		b := New(func(context.Context) error { probes.Add(1); return nil }, nil)
+		defer b.Close()
+		began := time.Now()
+		time.Sleep(time.Millisecond)
+		b.Trip(began, errDown)
+		synctest.Wait()
+		if b.Open() {
+			t.Fatal("a probe succeeded, and the breaker is open")
+		}
+		time.Sleep(time.Second)
+		for range minCalls {
+			b.Record(began, errDown)
+		}
+		b.Trip(began, errDown)
+		synctest.Wait()
+		if n := probes.Load(); n != 1 {
+			t.Errorf("the breaker opened %d times, want once", n)
+		}
+		for range minCalls {
+			b.Record(time.Now(), errDown)
+		}
+		synctest.Wait()
+		if n := probes.Load(); n != 2 {
+			t.Errorf("a second outage: the breaker opened %d times in all, want twice", n)
 		}
 	})
 }
@@ -196,9 +229,9 @@ func TestCloseWhileItOpens(t *testing.T) {
 			all.Go(func() {
 				<-start
 				for range minCalls {
-					b.Record(errDown)
+					b.Record(time.Now(), errDown)
 				}
-				b.Trip(errDown)
+				b.Trip(time.Now(), errDown)
 			})
 		}
 		all.Go(func() {

@@ -99,6 +99,16 @@ func (s *Sentinels) Failover() error {
 	return err
 }
 
+// Said returns what the Sentinels have logged.
+func (s *Sentinels) Said() string {
+	var all strings.Builder
+	for _, server := range s.servers {
+		said, _ := os.ReadFile(filepath.Join(server.dir, "log")) // without it the rest still helps
+		fmt.Fprintf(&all, "Sentinel at %s:\n%s", server.Addr, said)
+	}
+	return all.String()
+}
+
 // Stop kills the Sentinels and removes what they have on disk.
 func (s *Sentinels) Stop() {
 	for _, server := range s.servers {
