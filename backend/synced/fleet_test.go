@@ -1,6 +1,7 @@
 package synced
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -22,6 +23,8 @@ type fleet struct {
 	clock     *clock.Manual
 	roots     []*modelRoot
 	processes []*process
+	turns     []turn // the syncs of all, in the order in which they are due
+	next      int    // of turns
 	random    *rand.Rand
 	at        time.Duration
 }
@@ -29,7 +32,14 @@ type fleet struct {
 type process struct {
 	backend   *Backend
 	throttler *throttler.Throttler
-	syncs     []time.Duration // by root: when the next is due
+}
+
+// turn is when a process syncs with a root. All sync equally often, so one turn follows
+// the other for ever.
+type turn struct {
+	due     time.Duration
+	backend *Backend
+	root    int
 }
 
 func newFleet(t testing.TB, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
@@ -53,33 +63,24 @@ func newFleet(t testing.TB, processes, roots int, o Options, policies ...*thrott
 			t.Fatal(err)
 		}
 		p := &process{backend: b, throttler: throttler.New(b, &throttler.Options{Clock: f.clock})}
-		for range roots {
-			p.syncs = append(p.syncs, time.Duration(f.random.Int64N(int64(o.Sync))))
+		for root := range roots {
+			f.turns = append(f.turns, turn{time.Duration(f.random.Int64N(int64(o.Sync))), b, root})
 		}
 		f.processes = append(f.processes, p)
 	}
+	slices.SortFunc(f.turns, func(a, b turn) int { return cmp.Compare(a.due, b.due) })
 	return f
 }
 
 // advance moves the clock, and makes the syncs that are due: each root's at its own time,
 // as a process does.
 func (f *fleet) advance(to time.Duration) {
-	for {
-		var next *process
-		root := 0
-		for _, p := range f.processes {
-			for r, due := range p.syncs {
-				if due <= to && (next == nil || due < next.syncs[root]) {
-					next, root = p, r
-				}
-			}
-		}
-		if next == nil {
-			break
-		}
-		f.clock.Set(t0.Add(next.syncs[root]))
-		next.backend.syncOnce(context.Background(), next.backend.roots[root])
-		next.syncs[root] += next.backend.sync
+	for len(f.turns) > 0 && f.turns[f.next].due <= to {
+		turn := &f.turns[f.next]
+		f.clock.Set(t0.Add(turn.due))
+		turn.backend.syncOnce(context.Background(), turn.backend.roots[turn.root])
+		turn.due += turn.backend.sync
+		f.next = (f.next + 1) % len(f.turns)
 	}
 	f.at = to
 	f.clock.Set(t0.Add(to))
