@@ -74,7 +74,7 @@ func openBreaker(t *testing.T, th *throttler.Throttler, c throttler.Charge) int 
 // await returns when what is so, and fails the test if it never is.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after 10 s, not yet: %s", what)
 		}

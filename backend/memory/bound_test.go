@@ -283,7 +283,7 @@ func TestRefundOfPooledTake(t *testing.T) {
 // and no more keys are kept than allowed.
 func TestRandomTakesOnFewPlaces(t *testing.T) {
 	rng := newRand(t)
-	for range 20 {
+	for range 10 {
 		maxKeys := 1 + rng.IntN(40)
 		th, b, c := bounded(memorybackend.Options{MaxKeys: maxKeys})
 		policies := []*throttler.Policy{hourly("a", 2), hourly("b", 3), {Name: "c", Limits: []throttler.Limit{
