@@ -42,8 +42,8 @@ func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
 	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, quota.Algorithms()) })
 }
 
-// A history is short, so that no server expires in real time what the manual clock
-// still keeps live.
+// A history is short, so that what servers expire in real time, and the manual clock
+// keeps live, hardly matters. Their margin is to be long all the same.
 const stepsInHistory = 250
 
 func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64, algorithms []throttler.Algorithm) {
