@@ -147,7 +147,7 @@ func TestQueue(t *testing.T) {
 // Allocations do not drift with the machine. A decision that travels alone has the
 // throttler's three and the client's; a full flight divides the client's by 256.
 func TestAllocations(t *testing.T) {
-	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}})
+	c, err := NewClient(&redis.UniversalOptions{Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
