@@ -4,7 +4,8 @@ GOLANGCI = $(CURDIR)/bin/golangci-lint-$(GOLANGCI_VERSION)/golangci-lint
 # The library, and the modules with dependencies of their own.
 MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
 # GOWORK=off: a module must build by its own go.mod.
-EACH = set -e; export GOWORK=off; for module in $(MODULES); do cd $(CURDIR)/$$module;
+# GORACE: a program with the race detector ends at once, and not after a second.
+EACH = set -e; export GOWORK=off GORACE=atexit_sleep_ms=20; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
 
@@ -17,9 +18,10 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 test: lint luacheck alerts test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
-# MODULES=. leaves all modules but the library out.
+# MODULES=. leaves all modules but the library out. Benchmarks run by themselves, because
+# with -bench go test tests one package at a time. -short: those that take means do little.
 test-go: servers prometheus
-	@$(EACH) go test -race -bench=. -benchtime=1x ./...; done
+	@$(EACH) go test -race ./...; go test -race -short -run='^$$' -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server

@@ -39,7 +39,7 @@ func FuzzReplies(f *testing.F) {
 		const maxBytes = 1024
 		c := pipeClient(reply)
 		defer c.Close()
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		keys := []string{"a", "b", "c"}
 		items, err := c.gets(deadline, keys, maxBytes)
 		for i, item := range items {
@@ -99,7 +99,7 @@ func TestCloseDuringACall(t *testing.T) {
 // What a server sends beyond a reply is never the reply to another call.
 func TestMoreThanTheReply(t *testing.T) {
 	c := pipeClient([]byte("END\r\nSTORED\r\n"))
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	if _, err := c.gets(deadline, []string{"a"}, 1024); err != nil {
 		t.Fatal(err)
 	}

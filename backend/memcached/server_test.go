@@ -278,11 +278,12 @@ func evict(t *testing.T, partition string) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 		{Quota: 1000, Window: time.Hour}, {Quota: 1000, Window: 2 * time.Hour},
 	}}
-	const keys = 10_000
+	const keys, enough = 10_000, 100
 	known := make(map[string]int64) // reset-at of each key's window
 	lost := 0
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 2 * keys {
+	i := 0
+	for ; i < 2*keys && lost < enough; i++ {
 		clk.Advance(time.Millisecond)
 		key := fmt.Sprint("key", rng.IntN(keys))
 		d, err := th.Take(t.Context(), throttler.Charge{Policy: policy, Key: key, Partition: partition})
@@ -304,7 +305,7 @@ func evict(t *testing.T, partition string) {
 	if lost == 0 {
 		t.Error("nothing was evicted: the test tests nothing")
 	}
-	t.Logf("%d of %d takes found their count evicted", lost, 2*keys)
+	t.Logf("%d of %d takes found their count evicted", lost, i)
 }
 
 func TestItemThatWouldBeTooLarge(t *testing.T) {
@@ -350,7 +351,7 @@ func TestForeignItem(t *testing.T) {
 func TestClockThatStandsStill(t *testing.T) {
 	th := process(t, clock.NewManual(t0), &memcachedbackend.Options{Margin: time.Millisecond}, testserver.Memcached(t).Addr)
 	short := &throttler.Policy{Name: "short", Limits: []throttler.Limit{{Quota: 1 << 40, Window: 20 * time.Millisecond}}}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for takes, last := int64(1), int64(0); ; takes++ {
 		d, err := th.Take(t.Context(), short.Charge("alice"), perHour(1<<40).Charge("alice"))
 		if err != nil {

@@ -37,6 +37,9 @@ func BenchmarkTake(b *testing.B) {
 	} {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: bench.quota, Window: time.Hour}}}
 		charges := make([]throttler.Charge, 1<<16)
+		if testing.Short() {
+			charges = charges[:1<<10]
+		}
 		for i := range charges {
 			key := keys[bench.next()]
 			charges[i] = throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: key}
@@ -95,7 +98,11 @@ func BenchmarkGC(b *testing.B) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	backend := memorybackend.NewDefault()
 	th := throttler.New(backend, nil)
-	for i := range 1_000_000 {
+	keys := 1_000_000
+	if testing.Short() {
+		keys = 1000
+	}
+	for i := range keys {
 		_, _ = th.Take(context.Background(), p.Charge("user:"+strconv.Itoa(i)))
 	}
 	for b.Loop() {

@@ -40,7 +40,7 @@ func TestCountThatLeftLongAgo(t *testing.T) {
 	if err != nil || released[0].State == nil {
 		t.Fatalf("%+v, %v", released, err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; { // the claim goes by the host's clock
+	for deadline := time.Now().Add(time.Minute); ; { // the claim goes by the host's clock
 		d, err := th.Peek(t.Context(), p.Charge("alice"))
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v; want it forgotten", d, err)

@@ -47,6 +47,9 @@ func BenchmarkServerTime(b *testing.B) {
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
+			if testing.Short() {
+				bench.filled = min(bench.filled, 10)
+			}
 			c := newClient(b, testserver.Redis(b).Addr)
 			clk := clock.NewManual(t0)
 			th := throttler.New(newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), &throttler.Options{Clock: clk})

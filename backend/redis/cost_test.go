@@ -86,22 +86,31 @@ func BenchmarkScriptCost(b *testing.B) {
 	}
 }
 
-const costKeys, costCalls = 500, 2000
+// costs returns of how many keys and calls a cost is the mean. With -short it says that
+// the benchmark runs, and nothing more.
+func costs() (keys, calls int) {
+	if testing.Short() {
+		return 5, 20
+	}
+	return 500, 2000
+}
 
 func weirCost(t testing.TB, c *redis.Client, quota int64) float64 {
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota, Window: time.Hour}}}
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000))})
+	keys, _ := costs()
 	return usecPerCall(t, c, func(i int) {
-		if _, err := th.Take(context.Background(), p.Charge("key"+strconv.Itoa(i%costKeys))); err != nil {
+		if _, err := th.Take(context.Background(), p.Charge("key"+strconv.Itoa(i%keys))); err != nil {
 			t.Fatal(err)
 		}
 	})
 }
 
 func scriptCost(t testing.TB, c *redis.Client, script *redis.Script, name string, quota int64) float64 {
+	keys, _ := costs()
 	return usecPerCall(t, c, func(i int) {
-		key := fmt.Sprintf("%s:{%016d}/core", name, i%costKeys)
+		key := fmt.Sprintf("%s:{%016d}/core", name, i%keys)
 		if err := script.EvalSha(context.Background(), c, []string{key}, int64(1_900_000_000_000), quota, 1, 3_600_000).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -110,18 +119,19 @@ func scriptCost(t testing.TB, c *redis.Client, script *redis.Script, name string
 
 func usecPerCall(t testing.TB, c *redis.Client, call func(i int)) float64 {
 	t.Helper()
-	for i := range costKeys { // windows open, script known
+	keys, calls := costs()
+	for i := range keys { // windows open, script known
 		call(i)
 	}
 	if err := c.ConfigResetStat(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range costCalls {
+	for i := range calls {
 		call(i)
 	}
 	stats := commandStats(t, c)
-	if stats["evalsha"].calls != costCalls {
-		t.Fatalf("%d EVALSHA for %d decisions", stats["evalsha"].calls, costCalls)
+	if stats["evalsha"].calls != calls {
+		t.Fatalf("%d EVALSHA for %d decisions", stats["evalsha"].calls, calls)
 	}
 	return stats["evalsha"].usecPerCall
 }
@@ -151,7 +161,7 @@ func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
 // 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
 // have grown before the measurement begins.
 func TestBytesPerClient(t *testing.T) {
-	const grown, clients = 4200, 3000 // tables of 8192 slots hold both
+	const grown, clients = 1050, 900 // tables of 2048 slots hold both
 	tests := []struct {
 		name  string
 		limit throttler.Limit
@@ -245,15 +255,16 @@ func BenchmarkMovedCost(b *testing.B) {
 	backend := newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
 	now := time.UnixMilli(1_900_000_000_000)
+	keys, _ := costs()
 	take := func(i int, placement *handoff.Placement) {
-		key := "key" + strconv.Itoa(i%costKeys)
+		key := "key" + strconv.Itoa(i%keys)
 		r := driver.NewRequest(now.UnixMilli(), throttler.Charge{Policy: p, Key: key, Partition: key, Cost: 1})
 		if _, err := backend.TakeAt(context.Background(), r, placement); err != nil {
 			b.Fatal(err)
 		}
 	}
 	arrives := &handoff.Placement{Backend: 1, Version: 1, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true}}}
-	for i := range costKeys {
+	for i := range keys {
 		take(i, arrives)
 	}
 	var moved []float64

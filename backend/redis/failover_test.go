@@ -55,6 +55,7 @@ func TestFailover(t *testing.T) {
 				how = "planned"
 			}
 			t.Run(name+"/"+how, func(t *testing.T) {
+				t.Parallel() // it waits most of the time
 				s := start(t)
 				b := newBackend(t, []redisbackend.Shard{s.shard}, nil)
 				l := newFailoverLoad(throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)}))

@@ -125,7 +125,7 @@ func within(d time.Duration) func() (context.Context, context.CancelFunc) {
 // eventually waits until is returns true.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited 20 s for %s", what)
 		}
@@ -385,7 +385,8 @@ func TestHungServer(t *testing.T) {
 			y.load(t, b.Throttler, p, 64, 5, unbounded)
 			server.Pause()
 			var all sync.WaitGroup
-			var unknown atomic.Int64
+			var unknown, latest atomic.Int64
+			lateness := pauses()
 			for g := range 200 {
 				all.Go(func() {
 					random := rand.New(rand.NewPCG(uint64(g), 2))
@@ -400,8 +401,9 @@ func TestHungServer(t *testing.T) {
 						_, err := b.Take(ctx, p.Charge(fmt.Sprint("hung", g, i)))
 						deadline, _ := ctx.Deadline()
 						cancel()
-						if late := time.Since(deadline); late > time.Second && time.Since(began) > time.Second {
-							t.Errorf("returned %v after its deadline", late)
+						if late := time.Since(deadline); time.Since(began) > time.Second {
+							for most := latest.Load(); int64(late) > most && !latest.CompareAndSwap(most, int64(late)); most = latest.Load() {
+							}
 						}
 						// A call that was sent alone ends with its deadline, not when it is cancelled.
 						if !errors.Is(err, want) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, breaker.ErrOpen) {
@@ -414,6 +416,10 @@ func TestHungServer(t *testing.T) {
 				})
 			}
 			all.Wait()
+			// A busy machine is late itself, and more than once in a call.
+			if late, machine := time.Duration(latest.Load()), lateness(); late > time.Second+10*machine {
+				t.Errorf("a call returned %v after its deadline; the machine was %v late", late, machine)
+			}
 			if unknown.Load() == 0 {
 				t.Error("nothing was sent")
 			}

@@ -306,9 +306,9 @@ func TestPeekFailsWithAReplicaAlone(t *testing.T) {
 	r.peeks(t, 10, true) // current until it is too old
 	r.backend.Pass(redisbackend.MaxLag)
 	for range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		d, err := r.Peek(ctx, r.policy.Charge("alice"))
-		cancel()
+		d, err := sent(t, 50*time.Millisecond, func(ctx context.Context) (throttler.Decision, error) {
+			return r.Peek(ctx, r.policy.Charge("alice"))
+		})
 		if !errors.Is(err, throttler.ErrUnavailable) {
 			t.Errorf("peek: %v, error %v; want one that wraps ErrUnavailable", d, err)
 		}

@@ -141,17 +141,18 @@ func TestSilentServer(t *testing.T) {
 				if before > 40 {
 					t.Errorf("%d connections until the breaker opened", before)
 				}
-				for range 10_000 {
+				spent := processorTime(t)
+				for range 2000 {
 					err := call(0)
 					var unavailable *driver.UnavailableError
 					if !errors.Is(err, breaker.ErrOpen) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
 						t.Fatalf("while the breaker is open: %v; want breaker.ErrOpen, of an UnavailableError of shard a", err)
 					}
 				}
-				seconds := time.Since(began).Seconds()
-				if seconds > 10 { // 2 µs each are usual
-					t.Errorf("10,000 decisions took %v s while the breaker was open", seconds)
+				if took := processorTime(t) - spent; took > 2*time.Second { // 2 µs each are usual
+					t.Errorf("2,000 decisions took %v of processors while the breaker was open", took)
 				}
+				seconds := time.Since(began).Seconds()
 				if n := accepted.Load() - before; float64(n) > 12*(seconds+1) {
 					t.Errorf("%d connections in %v s while the breaker was open", n, seconds)
 				}
@@ -524,6 +525,7 @@ func TestClientKill(t *testing.T) {
 	y.load(t, b.Throttler, p, 64, 60, unbounded)
 	all.Wait()
 	eventually(t, "the breaker to be closed", func() bool { return !b.backend.Open() })
+	y.load(t, b.Throttler, p, 64, 5, unbounded) // on a busy machine, all before may have failed
 	y.check(t, b.Throttler, p)
 	if answered, _ := y.sum(); answered == 0 {
 		t.Error("nothing was answered")

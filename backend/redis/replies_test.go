@@ -91,11 +91,22 @@ func TestRepliesAreBounded(t *testing.T) {
 func hostile(t testing.TB, answer []byte) *Backend {
 	t.Helper()
 	ctx, end := context.WithCancel(context.Background())
+	var mu sync.Mutex // go-redis may still dial when the test has ended
 	var servers sync.WaitGroup
-	t.Cleanup(func() { end(); servers.Wait() }) // go-redis does not close all connections
+	t.Cleanup(func() { // go-redis does not close all connections
+		mu.Lock()
+		end()
+		mu.Unlock()
+		servers.Wait()
+	})
 	c, err := NewClient(&redis.UniversalOptions{
 		Addrs: []string{"hostile:0"},
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 			client, server := net.Pipe()
 			context.AfterFunc(ctx, func() { _ = server.Close() })
 			servers.Go(func() {

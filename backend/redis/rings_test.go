@@ -42,7 +42,7 @@ func TestHistoriesWithRings(t *testing.T) {
 	opened := 0
 	open := func(t *testing.T) *Backend {
 		opened++
-		b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Prefix: fmt.Sprintf("t%d:", opened), Deadline: long})
+		b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Prefix: fmt.Sprintf("t%d:", opened), Deadline: long, Margin: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

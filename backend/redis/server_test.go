@@ -156,10 +156,11 @@ func TestDeadlineHoldsWithAnyClient(t *testing.T) {
 		}
 		server.Pause()
 		for call, do := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"take": b.Take, "peek": b.Peek} {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-			began := time.Now()
-			_, err := do(ctx, p.Charge("alice"))
-			cancel()
+			var began time.Time
+			_, err := sent(t, 30*time.Millisecond, func(ctx context.Context) (throttler.Decision, error) {
+				began = time.Now()
+				return do(ctx, p.Charge("alice"))
+			})
 			if !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s, %s of a server that hangs: error %v, want ErrUnavailable and context.DeadlineExceeded", name, call, err)
 			}

@@ -31,6 +31,9 @@ func BenchmarkMostExpensiveDecisions(b *testing.B) {
 		{"a log of 10,000", 1, 1, throttler.SlidingLog, 10_000, 9900},
 		{"8 logs of 1,000", 4, 2, throttler.SlidingLog, 1000, 900},
 	} {
+		if testing.Short() {
+			bench.filled = min(bench.filled, 10)
+		}
 		c := newClient(b, testserver.Redis(b).Addr)
 		clk := clock.NewManual(t0)
 		th := throttler.New(newBackend(b, []redisbackend.Shard{{Name: "a", Primary: c}}, nil), &throttler.Options{Clock: clk})

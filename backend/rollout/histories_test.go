@@ -159,7 +159,7 @@ func memcachedClient(t testing.TB, addr string) *memcachedbackend.Client {
 }
 
 func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Store {
-	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
+	b, err := redisbackend.New(shards, &redisbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second, Margin: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func redisBackend(t *testing.T, shards []redisbackend.Shard, n int) handoff.Stor
 }
 
 func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) handoff.Store {
-	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second})
+	b, err := memcachedbackend.New(servers, &memcachedbackend.Options{Prefix: fmt.Sprintf("t%d:", n), Deadline: 20 * time.Second, Margin: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func (q *process) see(t *testing.T, wish string) {
 	q.wish.Store(wish)
 	before := probe()
 	q.flag.events <- openfeature.Event{EventType: openfeature.ProviderConfigChange, ProviderName: "test"}
-	for deadline := time.Now().Add(10 * time.Second); probe() == before; {
+	for deadline := time.Now().Add(time.Minute); probe() == before; {
 		if time.Now().After(deadline) {
 			t.Fatal("the event was not heard")
 		}
@@ -329,7 +329,7 @@ func TestProviderIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	set("new")
-	for deadline := time.Now().Add(10 * time.Second); b.Stats().Served["new"] == 0; {
+	for deadline := time.Now().Add(time.Minute); b.Stats().Served["new"] == 0; {
 		if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func TestAbandonedBackend(t *testing.T) {
 	q.see(t, "new")
 	p.old.broken.Store(true)
 	p.clock.Advance(time.Second)
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		d, err := q.Take(t.Context(), core.Charge("alice"))
 		if err == nil {
 			if d.Limit(0).Used != 1 || !d.Limit(0).ResetAt.Equal(reset.Add(time.Second)) {

@@ -48,6 +48,11 @@ func newPeer(t *testing.T, key []byte, config *tls.Config) *peer {
 	if p.HTTP, err = NewHTTP(p.addr, key, config); err != nil {
 		t.Fatal(err)
 	}
+	// A busy machine may need more than callTimeout for a large message. What keeps
+	// strangers out, ReadHeaderTimeout, stays.
+	transport := p.client.Transport.(*http.Transport)
+	transport.TLSHandshakeTimeout, transport.ResponseHeaderTimeout, p.client.Timeout = time.Minute, time.Minute, time.Minute
+	p.server.ReadTimeout, p.server.WriteTimeout = time.Minute, time.Minute
 	p.Serve(listener, func(_ context.Context, message []byte) ([]byte, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -44,6 +44,9 @@ var benchKeys = flag.Int("bench-keys", 50_000, "the keys of BenchmarkKeys")
 func BenchmarkKeys(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
 	keys := *benchKeys
+	if testing.Short() {
+		keys = min(keys, 1000)
+	}
 	for range b.N {
 		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys}, policy)
 		before := inUse()

@@ -29,7 +29,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var requests = flag.Int("requests", 100_000, "of the floods; what the tests allow follows from it, up to the defaults")
+var requests = flag.Int("requests", 40_000, "of the floods; what the tests allow follows from it, up to the defaults")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

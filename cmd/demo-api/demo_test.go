@@ -132,7 +132,7 @@ func (d *demo) get(path string, headers ...string) response {
 // server is back.
 func (d *demo) getWhenBack(path string) response {
 	d.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if r := d.get(path); r.header.Get("X-RateLimit-Used") != "" || time.Now().After(deadline) {
 			return r
 		}

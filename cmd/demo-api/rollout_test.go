@@ -179,7 +179,7 @@ dry_runs:
 	}
 	const takes = 5*2 + 3*3 // each with its dry run, and the feed's secondary apart
 	var b debugBackend
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		b = d.backend() // what was refused again from memory is not shown to the shadow
 		if b.Shadow.Compared+b.RefusalCache.Answered == takes {
 			break

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	startTimeout = 10 * time.Second // to answer; 15 ms is usual
-	agreeTimeout = time.Minute      // of servers with each other: an election on a busy machine may need several tries
-	askTimeout   = 5 * time.Second
+	startTimeout = time.Minute     // to answer; 15 ms is usual
+	agreeTimeout = 3 * time.Minute // of servers with each other: an election on a busy machine may need several tries
+	askTimeout   = 20 * time.Second
 	pollEvery    = 2 * time.Millisecond
 	portTries    = 20
 )

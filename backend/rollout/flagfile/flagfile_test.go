@@ -113,9 +113,9 @@ func (f *file) value(targetingKey string) string {
 
 func (f *file) wait(what string, is func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			f.t.Fatalf("%s: not within 10 s; the log is %s", what, f.log)
+			f.t.Fatalf("%s: not within a minute; the log is %s", what, f.log)
 		}
 	}
 }
