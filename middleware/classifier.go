@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -171,7 +172,7 @@ func (c Classifier) validate() error {
 		return c.err
 	}
 	if len(c.rules) == 0 {
-		return invalid("the classifier has no rules and would limit nothing; use Limit, or do without the middleware")
+		return invalid.Errorf("middleware: the classifier has no rules and would limit nothing; use Limit, or do without the middleware")
 	}
 	byName := make(map[string]*throttler.Policy)
 	for _, r := range c.rules {
@@ -180,7 +181,7 @@ func (c Classifier) validate() error {
 				return err
 			}
 			if o := byName[p.Name]; o != nil && !slices.Equal(o.Limits, p.Limits) {
-				return invalid("two policies are named %q and have different limits, %v and %v; counts are found by name, so give each its own", p.Name, o.Limits, p.Limits)
+				return invalid.Errorf("middleware: two policies are named %q and have different limits, %v and %v; counts are found by name, so give each its own", p.Name, o.Limits, p.Limits)
 			}
 			byName[p.Name] = p
 		}

@@ -8,6 +8,7 @@ import (
 
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -108,18 +109,18 @@ type addressSource struct{ trusted []netip.Prefix }
 
 func addressFrom(o IPOptions) (addressSource, error) {
 	if o.IPv6Prefix < 1 || o.IPv6Prefix > 128 {
-		return addressSource{}, invalid("IPOptions.IPv6Prefix is %d; it must be from 1 to 128, or 0 for 64", o.IPv6Prefix)
+		return addressSource{}, invalid.Errorf("middleware: IPOptions.IPv6Prefix is %d; it must be from 1 to 128, or 0 for 64", o.IPv6Prefix)
 	}
 	var s addressSource
 	for i, p := range o.TrustedProxies {
 		if !p.IsValid() {
-			return s, invalid("IPOptions.TrustedProxies[%d] is not a valid prefix; it must be like 10.0.0.0/8 or 2001:db8::1/128", i)
+			return s, invalid.Errorf("middleware: IPOptions.TrustedProxies[%d] is not a valid prefix; it must be like 10.0.0.0/8 or 2001:db8::1/128", i)
 		}
 		if p.Addr().Is4In6() && p.Bits() >= 96 { // addresses are compared unmapped
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 		}
 		if least := minBits(p); p.Bits() < least {
-			return s, invalid("IPOptions.TrustedProxies[%d] is %v, which trusts so much of the internet that clients could choose their address by a header; a prefix must have at least %d bits", i, p, least)
+			return s, invalid.Errorf("middleware: IPOptions.TrustedProxies[%d] is %v, which trusts so much of the internet that clients could choose their address by a header; a prefix must have at least %d bits", i, p, least)
 		}
 		s.trusted = append(s.trusted, p)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -48,7 +49,7 @@ func SetCost(r *http.Request, cost int64) error {
 		}
 	}
 	if !asked {
-		return invalid("SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
+		return invalid.Errorf("middleware: SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
 	}
 	return err
 }
@@ -70,15 +71,15 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 			}
 		}
 	}
-	return invalid("SetCostOf: the request was not charged under a policy %q", policy)
+	return invalid.Errorf("middleware: SetCostOf: the request was not charged under a policy %q", policy)
 }
 
 func reportable(e *entry, cost int64) error {
 	if e == nil {
-		return invalid("SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
+		return invalid.Errorf("middleware: SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
 	}
 	if cost < 0 || cost > quota.MaxQuota {
-		return invalid("SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
+		return invalid.Errorf("middleware: SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (l *ledger) report(e *entry, policy string, cost int64) error {
 	return e.note(policy, cost)
 }
 
-var errSettled = invalid("SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
+var errSettled = invalid.Errorf("middleware: SetCost: the charge is settled; report the cost before the response begins, or once, before the handler returns")
 
 func (e *entry) note(policy string, cost int64) error {
 	if e.state == settled {
@@ -239,9 +240,9 @@ func (e *entry) readCostHeader(h http.Header) {
 	cost, err := strconv.ParseInt(values[0], 10, 64)
 	switch {
 	case len(values) > 1:
-		err = invalid("%s has %d values; it must have one", name, len(values))
+		err = invalid.Errorf("middleware: %s has %d values; it must have one", name, len(values))
 	case err != nil || cost < 0 || cost > quota.MaxQuota:
-		err = invalid("%s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(quota.MaxQuota))
+		err = invalid.Errorf("middleware: %s is %q; it must be a whole number from 0 to %d (2^53)", name, values[0], int64(quota.MaxQuota))
 	default:
 		e.l.mu.Lock()
 		err = e.note("", cost)

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/go-chi/chi/v5"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // A Key determines the key that a request is charged to. Functions such as
@@ -44,7 +46,7 @@ func (k Key) orUnknown(r *http.Request) string {
 
 func (k Key) validate() error {
 	if k.err == nil && k.of == nil {
-		return invalid("a Key is the zero value; use ClientIP, BearerToken, KeyFunc or another function that returns one")
+		return invalid.Errorf("middleware: a Key is the zero value; use ClientIP, BearerToken, KeyFunc or another function that returns one")
 	}
 	return k.err
 }
@@ -52,7 +54,7 @@ func (k Key) validate() error {
 // keyOfAll returns a Key that combines keys; of computes it.
 func keyOfAll(keys []Key, of func(r *http.Request) (string, bool)) Key {
 	if len(keys) == 0 {
-		return Key{err: invalid("FirstOf and Join need keys; without any, all requests would share one count")}
+		return Key{err: invalid.Errorf("middleware: FirstOf and Join need keys; without any, all requests would share one count")}
 	}
 	all := Key{of: of}
 	for _, k := range keys {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -141,23 +142,23 @@ func (t *throttle) validate() error {
 		return err
 	}
 	if n := t.classify.least(); n > quota.MaxCharges {
-		return invalid("the classifier makes at least %d charges of each request; a decision can be about at most %d", n, quota.MaxCharges)
+		return invalid.Errorf("middleware: the classifier makes at least %d charges of each request; a decision can be about at most %d", n, quota.MaxCharges)
 	}
 	switch {
 	case t.Deadline < minDeadline && t.Deadline != 0:
-		return invalid("Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
+		return invalid.Errorf("middleware: Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
 	case t.OnFailure > Closed:
-		return invalid("Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
+		return invalid.Errorf("middleware: Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
-		return invalid("Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+		return invalid.Errorf("middleware: Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
 	case !isToken(t.CostHeader):
-		return invalid("Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
+		return invalid.Errorf("middleware: Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
 	case isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
-		return invalid("Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
+		return invalid.Errorf("middleware: Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
 	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
-		return invalid("Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
+		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
 	case t.CostHeader != "" && !t.classify.has(costReported):
-		return invalid("Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
+		return invalid.Errorf("middleware: Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -53,7 +54,7 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 		s.Deadline = DefaultDeadline
 	}
 	if s.Deadline < minDeadline {
-		return nil, invalid("StatusOptions.Deadline is %v; it must be at least %v, or 0 for %v", s.Deadline, minDeadline, DefaultDeadline)
+		return nil, invalid.Errorf("middleware: StatusOptions.Deadline is %v; it must be at least %v, or 0 for %v", s.Deadline, minDeadline, DefaultDeadline)
 	}
 	if err := classify.validate(); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package fallback
 import (
 	"fmt"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -40,7 +41,7 @@ func ParseChoice(name string) (Choice, error) {
 			return Choice(c), nil
 		}
 	}
-	return 0, invalid("choice is %q; it must be one of %q", name, choiceNames)
+	return 0, invalid.Errorf("fallback: choice is %q; it must be one of %q", name, choiceNames)
 }
 
 // of returns the choice for the policy of that name.

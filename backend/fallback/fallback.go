@@ -48,6 +48,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -89,7 +90,7 @@ type Options struct {
 func (o *Options) validate() error {
 	anyLocal := o.OnFailure == Local
 	if o.OnFailure > Closed {
-		return invalid("OnFailure is %d; it must be Open, Local or Closed", o.OnFailure)
+		return invalid.Errorf("fallback: OnFailure is %d; it must be Open, Local or Closed", o.OnFailure)
 	}
 	for name, choice := range o.Policies {
 		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
@@ -97,25 +98,21 @@ func (o *Options) validate() error {
 			return fmt.Errorf("fallback: Policies: %w", err)
 		}
 		if choice > Closed {
-			return invalid("Policies[%q] is %d; it must be Open, Local or Closed", name, choice)
+			return invalid.Errorf("fallback: Policies[%q] is %d; it must be Open, Local or Closed", name, choice)
 		}
 		anyLocal = anyLocal || choice == Local
 	}
 	switch {
 	case o.Processes < 0 || o.Processes > MaxProcesses:
-		return invalid("Processes is %d; it must be from 1 to %d", o.Processes, MaxProcesses)
+		return invalid.Errorf("fallback: Processes is %d; it must be from 1 to %d", o.Processes, MaxProcesses)
 	case anyLocal && o.Processes == 0:
-		return invalid("Processes is 0; Local needs the number of processes that share the quotas, from 1 to %d", MaxProcesses)
+		return invalid.Errorf("fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to %d", MaxProcesses)
 	case o.OpenFor < 0:
-		return invalid("OpenFor is %v; it must be positive, or 0 for no bound", o.OpenFor)
+		return invalid.Errorf("fallback: OpenFor is %v; it must be positive, or 0 for no bound", o.OpenFor)
 	case o.MaxKeys < 0:
-		return invalid("MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
+		return invalid.Errorf("fallback: MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("fallback: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Backend is a driver.Backend that asks another one, and decides by itself while

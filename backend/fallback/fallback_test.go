@@ -661,13 +661,13 @@ func TestOptions(t *testing.T) {
 		o    fallback.Options
 		want string
 	}{
-		{fallback.Options{OnFailure: fallback.Local}, "fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to 1048576: invalid argument"},
-		{fallback.Options{Policies: map[string]fallback.Choice{"core": fallback.Local}}, "fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to 1048576: invalid argument"},
-		{fallback.Options{Processes: -1}, "fallback: Processes is -1; it must be from 1 to 1048576: invalid argument"},
-		{fallback.Options{OnFailure: 3}, "fallback: OnFailure is 3; it must be Open, Local or Closed: invalid argument"},
-		{fallback.Options{Policies: map[string]fallback.Choice{"core": 7}}, `fallback: Policies["core"] is 7; it must be Open, Local or Closed: invalid argument`},
-		{fallback.Options{OpenFor: -1}, "fallback: OpenFor is -1ns; it must be positive, or 0 for no bound: invalid argument"},
-		{fallback.Options{MaxKeys: -1}, "fallback: MaxKeys is -1; it must be positive, or 0 for 65536: invalid argument"},
+		{fallback.Options{OnFailure: fallback.Local}, "fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to 1048576"},
+		{fallback.Options{Policies: map[string]fallback.Choice{"core": fallback.Local}}, "fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to 1048576"},
+		{fallback.Options{Processes: -1}, "fallback: Processes is -1; it must be from 1 to 1048576"},
+		{fallback.Options{OnFailure: 3}, "fallback: OnFailure is 3; it must be Open, Local or Closed"},
+		{fallback.Options{Policies: map[string]fallback.Choice{"core": 7}}, `fallback: Policies["core"] is 7; it must be Open, Local or Closed`},
+		{fallback.Options{OpenFor: -1}, "fallback: OpenFor is -1ns; it must be positive, or 0 for no bound"},
+		{fallback.Options{MaxKeys: -1}, "fallback: MaxKeys is -1; it must be positive, or 0 for 65536"},
 		{fallback.Options{Policies: map[string]fallback.Choice{"a b": fallback.Open}}, "fallback: Policies: quota: policy name is \"a b\"; it must be 1 to 64 letters, digits, and . _ - / :"},
 	} {
 		_, err := fallback.New(memorybackend.NewDefault(), &test.o)

@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -152,19 +153,15 @@ func (o *Options) complete() error {
 	}
 	switch {
 	case o.Ahead < 10*time.Millisecond || o.Ahead > time.Minute || o.Ahead%time.Millisecond != 0:
-		return invalid("Ahead is %v; it must be whole milliseconds from 10ms to 1m, or 0 for %v", o.Ahead, DefaultAhead)
+		return invalid.Errorf("leased: Ahead is %v; it must be whole milliseconds from 10ms to 1m, or 0 for %v", o.Ahead, DefaultAhead)
 	case o.Again < time.Millisecond || o.Again > time.Minute || o.Again%time.Millisecond != 0:
-		return invalid("Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
+		return invalid.Errorf("leased: Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
 	case o.Busy < 1:
-		return invalid("Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
+		return invalid.Errorf("leased: Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
 	case o.MaxKeys < len(Backend{}.shards):
-		return invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+		return invalid.Errorf("leased: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("leased: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close gives back all leases. After it, takes go to the other backend one by one. The

@@ -48,6 +48,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
@@ -141,30 +142,30 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	}
 	switch {
 	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, invalid("Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
+		return nil, invalid.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
 	case o.Margin < time.Millisecond:
-		return nil, invalid("Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
+		return nil, invalid.Errorf("memcachedbackend: Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
 	case o.Deadline < time.Millisecond:
-		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
+		return nil, invalid.Errorf("memcachedbackend: Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
 	case o.MaxConnections < 0:
-		return nil, invalid("MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
+		return nil, invalid.Errorf("memcachedbackend: MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
 	case o.MaxItemBytes < 1024:
-		return nil, invalid("MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
+		return nil, invalid.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
 	case len(servers) == 0:
-		return nil, invalid("servers is empty; it must have at least one")
+		return nil, invalid.Errorf("memcachedbackend: servers is empty; it must have at least one")
 	}
 	b := &Backend{prefix: o.Prefix, deadline: o.Deadline}
 	names := make([]string, len(servers))
 	for i, s := range servers { // all, before the first has a breaker
 		if s.Name == "" {
-			return nil, invalid("servers[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
+			return nil, invalid.Errorf("memcachedbackend: servers[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
 		}
 		if s.Client == nil {
-			return nil, invalid("servers[%d].Client is nil; it must be a client of %q", i, s.Name)
+			return nil, invalid.Errorf("memcachedbackend: servers[%d].Client is nil; it must be a client of %q", i, s.Name)
 		}
 		for j := range i {
 			if names[j] == s.Name {
-				return nil, invalid("servers[%d].Name is %q, as servers[%d].Name is; names must differ", i, s.Name, j)
+				return nil, invalid.Errorf("memcachedbackend: servers[%d].Name is %q, as servers[%d].Name is; names must differ", i, s.Name, j)
 			}
 		}
 		names[i] = s.Name
@@ -174,10 +175,6 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	}
 	b.ring = rendezvous.New(o.Seed, names)
 	return b, nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("memcachedbackend: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Take implements driver.Backend.

@@ -121,7 +121,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		options memcachedbackend.Options
 		want    string
 	}{
-		{nil, memcachedbackend.Options{}, "memcachedbackend: servers is empty; it must have at least one: invalid argument"},
+		{nil, memcachedbackend.Options{}, "memcachedbackend: servers is empty; it must have at least one"},
 		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: servers[0].Name is empty; it must be a name of its own, for it decides which keys live there"},
 		{[]memcachedbackend.Server{{Name: "a"}}, memcachedbackend.Options{}, `memcachedbackend: servers[0].Client is nil; it must be a client of "a"`},
 		{append(good, good...), memcachedbackend.Options{}, `memcachedbackend: servers[1].Name is "a", as servers[0].Name is; names must differ`},

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -72,9 +73,9 @@ func New(options *Options) (*Backend, error) {
 	}
 	switch {
 	case o.MaxKeys < 0:
-		return nil, fmt.Errorf("memorybackend: MaxKeys is %d; it must be 1 or more, or 0 for %d: %w", o.MaxKeys, DefaultMaxKeys, quota.ErrInvalid)
+		return nil, invalid.Errorf("memorybackend: MaxKeys is %d; it must be 1 or more, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
 	case o.MaxBytes != 0 && o.MaxBytes < MinMaxBytes:
-		return nil, fmt.Errorf("memorybackend: MaxBytes is %d; it must be %d or more, or 0 for %d: %w", o.MaxBytes, MinMaxBytes, DefaultMaxBytes, quota.ErrInvalid)
+		return nil, invalid.Errorf("memorybackend: MaxBytes is %d; it must be %d or more, or 0 for %d", o.MaxBytes, MinMaxBytes, DefaultMaxBytes)
 	}
 	return newBackend(o), nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -41,11 +42,7 @@ func ParseMode(text string) (Mode, error) {
 			return Mode(i), nil
 		}
 	}
-	return 0, invalid("mode is %q; it must be exact, leased or synced", text)
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("modes: "+format+": %w", append(args, quota.ErrInvalid)...)
+	return 0, invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
 }
 
 // DefaultAgree is the Agree of Options that set none.
@@ -91,7 +88,7 @@ func NewTable(options *Options) (*Table, error) {
 		o.Clock = clock.System{}
 	}
 	if o.Agree < 0 {
-		return nil, invalid("Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
+		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
 	}
 	t := &Table{agree: o.Agree, clock: o.Clock}
 	t.byName.Store(&map[string]entry{})
@@ -103,7 +100,7 @@ func NewTable(options *Options) (*Table, error) {
 func (t *Table) Begin(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, known bool) error {
 		if known {
-			return invalid("policy %q is %v already; Set changes it", p.Name, e.mode)
+			return invalid.Errorf("modes: policy %q is %v already; Set changes it", p.Name, e.mode)
 		}
 		return nil
 	})
@@ -144,7 +141,7 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 // Supports returns nil if p can be in m. The error wraps quota.ErrInvalid.
 func Supports(p *quota.Policy, m Mode) error {
 	if m > Synced {
-		return invalid("mode is %d; it must be Exact, Leased or Synced", m)
+		return invalid.Errorf("modes: mode is %d; it must be Exact, Leased or Synced", m)
 	}
 	if err := p.Validate(); err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // NewClient returns a client of one server, of the primary of a Sentinel master name
@@ -40,11 +42,11 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 	cluster := o.MasterName == "" && (o.IsClusterMode || len(o.Addrs) > 1)
 	switch {
 	case len(o.Addrs) == 0:
-		return nil, invalid("Addrs is empty; it must have the address of a server, or those of Sentinels or of a Cluster's nodes")
+		return nil, invalid.Errorf("redisbackend: Addrs is empty; it must have the address of a server, or those of Sentinels or of a Cluster's nodes")
 	case o.MasterName != "" && (o.IsClusterMode || o.ReadOnly || o.RouteByLatency || o.RouteRandomly):
-		return nil, invalid("MasterName is %q, with IsClusterMode, ReadOnly, RouteByLatency or RouteRandomly; leave those out: the client of a master name is of its primary, and a replica needs a client of its own", o.MasterName)
+		return nil, invalid.Errorf("redisbackend: MasterName is %q, with IsClusterMode, ReadOnly, RouteByLatency or RouteRandomly; leave those out: the client of a master name is of its primary, and a replica needs a client of its own", o.MasterName)
 	case cluster && o.DB != 0:
-		return nil, invalid("DB is %d; it must be 0, because a Redis Cluster has no other", o.DB)
+		return nil, invalid.Errorf("redisbackend: DB is %d; it must be 0, because a Redis Cluster has no other", o.DB)
 	}
 	o.ContextTimeoutEnabled = true
 	o.DisableIdentity = true // saves a round trip on each new connection

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // ParseURL returns the options of [NewClient] that a URL states:
@@ -28,7 +30,7 @@ import (
 func ParseURL(text string) (*redis.UniversalOptions, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Opaque != "" || u.Fragment != "" {
-		return nil, invalid("the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with what a URL reserves percent-encoded")
+		return nil, invalid.Errorf("redisbackend: the URL cannot be read; it must be redis://HOST:PORT or rediss://USER:PASSWORD@HOST:PORT, with what a URL reserves percent-encoded")
 	}
 	o := new(redis.UniversalOptions)
 	switch u.Scheme {
@@ -36,7 +38,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	case "rediss":
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	default:
-		return nil, invalid("the URL's scheme is none that is known; it must be redis or, with TLS, rediss")
+		return nil, invalid.Errorf("redisbackend: the URL's scheme is none that is known; it must be redis or, with TLS, rediss")
 	}
 	if u.User != nil {
 		o.Username = u.User.Username()
@@ -45,7 +47,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	if path := strings.Trim(u.Path, "/"); path != "" {
 		db, err := strconv.ParseUint(path, 10, 31)
 		if err != nil {
-			return nil, invalid("the URL's path is no number; it must be the number of a database, such as /0")
+			return nil, invalid.Errorf("redisbackend: the URL's path is no number; it must be the number of a database, such as /0")
 		}
 		o.DB = int(db)
 	}
@@ -78,4 +80,4 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	return o, nil
 }
 
-var errQuery = invalid("the URL's query is wrong; it must have no more than addr=HOST:PORT, once or more, and cluster=true or master_name=NAME, once")
+var errQuery = invalid.Errorf("redisbackend: the URL's query is wrong; it must have no more than addr=HOST:PORT, once or more, and cluster=true or master_name=NAME, once")

@@ -59,7 +59,6 @@ package redisbackend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -70,6 +69,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
@@ -180,27 +180,27 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	}
 	switch {
 	case strings.ContainsAny(b.prefix, "{}"):
-		return nil, invalid("Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
+		return nil, invalid.Errorf("redisbackend: Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
 	case b.margin < 1 || b.margin > 1<<32-1:
-		return nil, invalid("Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
+		return nil, invalid.Errorf("redisbackend: Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
 	case b.timeout < time.Millisecond:
-		return nil, invalid("Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
+		return nil, invalid.Errorf("redisbackend: Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
 	case b.replicaTimeout < 0:
-		return nil, invalid("ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
+		return nil, invalid.Errorf("redisbackend: ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
 	case len(shards) == 0:
-		return nil, invalid("shards is empty; it must have at least one")
+		return nil, invalid.Errorf("redisbackend: shards is empty; it must have at least one")
 	}
 	names := make([]string, len(shards))
 	for i, s := range shards {
 		if s.Name == "" {
-			return nil, invalid("shards[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
+			return nil, invalid.Errorf("redisbackend: shards[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
 		}
 		if s.Primary == nil {
-			return nil, invalid("shards[%d].Primary is nil; it must be a client of the primary of %q", i, s.Name)
+			return nil, invalid.Errorf("redisbackend: shards[%d].Primary is nil; it must be a client of the primary of %q", i, s.Name)
 		}
 		for j := range i {
 			if names[j] == s.Name {
-				return nil, invalid("shards[%d].Name is %q, as shards[%d].Name is; names must differ", i, s.Name, j)
+				return nil, invalid.Errorf("redisbackend: shards[%d].Name is %q, as shards[%d].Name is; names must differ", i, s.Name, j)
 			}
 		}
 		names[i] = s.Name
@@ -237,10 +237,6 @@ func (b *Backend) Clock() clock.Clock {
 func (b *Backend) Servers() []ServerState {
 	b.monitor.run()
 	return b.monitor.states()
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("redisbackend: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close ends what the Backend does in the background: checks of servers, and probes of

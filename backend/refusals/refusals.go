@@ -44,6 +44,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -129,10 +130,10 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 
 func (o *Options) validate() error {
 	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
-		return fmt.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d: %w", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys, quota.ErrInvalid)
+		return invalid.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys)
 	}
 	if o.MaxAge < 0 {
-		return fmt.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v: %w", o.MaxAge, DefaultMaxAge, quota.ErrInvalid)
+		return invalid.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v", o.MaxAge, DefaultMaxAge)
 	}
 	for i, name := range o.Except {
 		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}

@@ -425,9 +425,9 @@ func TestStats(t *testing.T) {
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.NewDefault()
 	for want, o := range map[string]refusals.Options{
-		"refusals: MaxKeys is -1; it must be from 1 to 1048576, or 0 for 16384: invalid argument":                  {MaxKeys: -1},
-		"refusals: MaxKeys is 1048577; it must be from 1 to 1048576, or 0 for 16384: invalid argument":             {MaxKeys: refusals.MaxMaxKeys + 1},
-		"refusals: MaxAge is -1ns; it must be positive, or 0 for 1s: invalid argument":                             {MaxAge: -1},
+		"refusals: MaxKeys is -1; it must be from 1 to 1048576, or 0 for 16384":                                    {MaxKeys: -1},
+		"refusals: MaxKeys is 1048577; it must be from 1 to 1048576, or 0 for 16384":                               {MaxKeys: refusals.MaxMaxKeys + 1},
+		"refusals: MaxAge is -1ns; it must be positive, or 0 for 1s":                                               {MaxAge: -1},
 		`refusals: Except[1]: quota: policy name is "a policy"; it must be 1 to 64 letters, digits, and . _ - / :`: {Except: []string{"core", "a policy"}},
 	} {
 		_, err := refusals.New(m, &o)

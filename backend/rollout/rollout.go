@@ -14,7 +14,6 @@ package rollout
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -24,8 +23,8 @@ import (
 	"github.com/open-feature/go-sdk/openfeature"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -204,18 +203,18 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 // validateBackends checks New's backends, whose sorted names are names.
 func validateBackends(backends map[string]handoff.Store, names []string, defaultName string) error {
 	if n := len(names); n == 0 || n > MaxBackends {
-		return invalid("backends has %d entries; it must have from 1 to %d", n, MaxBackends)
+		return invalid.Errorf("rollout: backends has %d entries; it must have from 1 to %d", n, MaxBackends)
 	}
 	for _, name := range names {
 		switch {
 		case name == "":
-			return invalid("backends has the name %q; a name must be a value of the flag, such as %q", name, "redis")
+			return invalid.Errorf("rollout: backends has the name %q; a name must be a value of the flag, such as %q", name, "redis")
 		case backends[name] == nil:
-			return invalid("backends[%q] is nil; it must be a backend", name)
+			return invalid.Errorf("rollout: backends[%q] is nil; it must be a backend", name)
 		}
 	}
 	if backends[defaultName] == nil {
-		return invalid("defaultName is %q; it must be one of the names in backends: %s", defaultName, strings.Join(names, ", "))
+		return invalid.Errorf("rollout: defaultName is %q; it must be one of the names in backends: %s", defaultName, strings.Join(names, ", "))
 	}
 	return nil
 }
@@ -223,19 +222,15 @@ func validateBackends(backends map[string]handoff.Store, names []string, default
 func (o *Options) validate() error {
 	switch {
 	case o.Refresh < 0:
-		return invalid("Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)
+		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)
 	case o.Keep < 0:
-		return invalid("Keep is %v; it must be positive, or 0 for 1m", o.Keep)
+		return invalid.Errorf("rollout: Keep is %v; it must be positive, or 0 for 1m", o.Keep)
 	case o.Abandon < 0:
-		return invalid("Abandon is %v; it must be positive, or 0 for 5s", o.Abandon)
+		return invalid.Errorf("rollout: Abandon is %v; it must be positive, or 0 for 5s", o.Abandon)
 	case o.MaxKeys < 0:
-		return invalid("MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
+		return invalid.Errorf("rollout: MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("rollout: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // events are the events after which the flag may have another value.

@@ -15,12 +15,12 @@ package shadow
 
 import (
 	"context"
-	"fmt"
 	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -108,17 +108,13 @@ func New(serving driver.Backend, candidate handoff.Store, options *Options) (*Ba
 func (o *Options) validate() error {
 	switch {
 	case o.Queue < 0:
-		return invalid("Queue is %d; it must be positive, or 0 for %d", o.Queue, DefaultQueue)
+		return invalid.Errorf("shadow: Queue is %d; it must be positive, or 0 for %d", o.Queue, DefaultQueue)
 	case o.Workers < 0:
-		return invalid("Workers is %d; it must be positive, or 0 for %d", o.Workers, DefaultWorkers)
+		return invalid.Errorf("shadow: Workers is %d; it must be positive, or 0 for %d", o.Workers, DefaultWorkers)
 	case o.Deadline < 0:
-		return invalid("Deadline is %v; it must be positive, or 0 for %v", o.Deadline, DefaultDeadline)
+		return invalid.Errorf("shadow: Deadline is %v; it must be positive, or 0 for %v", o.Deadline, DefaultDeadline)
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("shadow: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Close stops the comparison, and returns when the last call of the candidate has

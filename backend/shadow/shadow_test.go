@@ -226,9 +226,9 @@ func TestWhatWasNotServedIsNotShown(t *testing.T) {
 func TestNewSaysWhatIsWrong(t *testing.T) {
 	m := memorybackend.NewDefault()
 	for want, o := range map[string]shadow.Options{
-		"shadow: Queue is -1; it must be positive, or 0 for 1024: invalid argument":      {Queue: -1},
-		"shadow: Workers is -1; it must be positive, or 0 for 8: invalid argument":       {Workers: -1},
-		"shadow: Deadline is -1ns; it must be positive, or 0 for 50ms: invalid argument": {Deadline: -1},
+		"shadow: Queue is -1; it must be positive, or 0 for 1024":      {Queue: -1},
+		"shadow: Workers is -1; it must be positive, or 0 for 8":       {Workers: -1},
+		"shadow: Deadline is -1ns; it must be positive, or 0 for 50ms": {Deadline: -1},
 	} {
 		if _, err := shadow.New(m, m, &o); err == nil || err.Error() != want || !errors.Is(err, throttler.ErrInvalid) {
 			t.Errorf("got %v, want %s", err, want)

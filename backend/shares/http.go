@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // HTTP carries messages between members as the bodies of POST requests, over HTTP/1.1 or,
@@ -79,7 +80,7 @@ const (
 func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 	h := &HTTP{self: self, key: key, scheme: "http", challenges: challenges{every: challengeEvery}}
 	if _, _, err := net.SplitHostPort(self); err != nil {
-		return nil, invalid("self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
+		return nil, invalid.Errorf("shares: self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
 	}
 	if key != nil || config == nil {
 		if err := checkKey(key); err != nil {
@@ -88,7 +89,7 @@ func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 	}
 	if config != nil {
 		if key == nil && config.ClientAuth != tls.RequireAndVerifyClientCert {
-			return nil, invalid("there is no key, and TLS has ClientAuth %v; without a key it must be %v", config.ClientAuth, tls.RequireAndVerifyClientCert)
+			return nil, invalid.Errorf("shares: there is no key, and TLS has ClientAuth %v; without a key it must be %v", config.ClientAuth, tls.RequireAndVerifyClientCert)
 		}
 		h.scheme, h.tls = "https", config.Clone()
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -60,18 +61,18 @@ func (s *shares) of(hash uint64) *keyShares {
 // newPolicies returns the policies by their names, and in order, for a list of members.
 func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
 	if len(all) == 0 {
-		return nil, nil, invalid("policies is empty; it must have those that takes charge")
+		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")
 	}
 	byName, order, quotas := make(map[string]*policy), []*policy(nil), 0
 	for i, given := range all {
 		if given == nil {
-			return nil, nil, invalid("policies[%d] is nil", i)
+			return nil, nil, invalid.Errorf("shares: policies[%d] is nil", i)
 		}
 		if err := given.Validate(); err != nil {
-			return nil, nil, invalid("policies[%d]: %v", i, err)
+			return nil, nil, invalid.Errorf("shares: policies[%d]: %v", i, err)
 		}
 		if byName[given.Name] != nil {
-			return nil, nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
 		}
 		if err := divisible(given, members); err != nil {
 			return nil, nil, fmt.Errorf("policies[%d]: %w", i, err)
@@ -134,7 +135,7 @@ func Unsupported(l *quota.Limit, members int) string {
 func divisible(p *quota.Policy, members int) error {
 	for k := range p.Limits {
 		if why := Unsupported(&p.Limits[k], members); why != "" {
-			return invalid("policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], why)
+			return invalid.Errorf("shares: policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], why)
 		}
 	}
 	return nil
@@ -259,7 +260,7 @@ func (b *Backend) check(charges []quota.Charge) (inForce bool, err error) {
 		given := charges[i].Policy
 		p := b.byName[given.Name]
 		if p == nil {
-			return false, invalid("charge %d is of policy %q, which New was not given", i, given.Name)
+			return false, invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
 		}
 		inForce = inForce && p.Policy == given
 	}

@@ -9,6 +9,8 @@ import (
 	"encoding/hex"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // MinKeyBytes is the shortest key that members may share.
@@ -19,7 +21,7 @@ func TrimKey(content []byte) []byte { return bytes.TrimRight(content, "\r\n") }
 
 func checkKey(key []byte) error {
 	if len(key) < MinKeyBytes {
-		return invalid("the key has %d bytes; it must have %d or more, such as from openssl rand -hex 32", len(key), MinKeyBytes)
+		return invalid.Errorf("shares: the key has %d bytes; it must have %d or more, such as from openssl rand -hex 32", len(key), MinKeyBytes)
 	}
 	return nil
 }

@@ -45,6 +45,7 @@ import (
 
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -148,7 +149,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	}
 	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), seed: maphash.MakeSeed()}
 	if o.MaxKeys < len(b.shards) {
-		return nil, nil, nil, invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
+		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
 	}
 	// In the middle of what a word can tell: clocks are set back, too.
 	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
@@ -258,7 +259,7 @@ func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
 		*r = b.replace(*r)
 	}
 	if b.instant(r.Now)+b.epoch != r.Now {
-		return invalid("now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
+		return invalid.Errorf("shares: now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
 	}
 	if !b.holds.Load() {
 		return b.noShares()
@@ -481,8 +482,4 @@ func (o observed) Send(ctx context.Context, to string, message []byte) (reply []
 	reply, err = o.Transport.Send(ctx, to, message)
 	o.observer.Sent(observe.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
 	return reply, err
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("shares: "+format+": %w", append(args, quota.ErrInvalid)...)
 }

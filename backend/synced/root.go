@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/lua"
 )
 
@@ -38,26 +39,26 @@ var (
 // dial returns the servers of roots. It sends nothing.
 func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) {
 	if len(roots) == 0 || len(roots) > MaxRoots {
-		return nil, invalid("roots has %d; it must have from 1 to %d", len(roots), MaxRoots)
+		return nil, invalid.Errorf("synced: roots has %d; it must have from 1 to %d", len(roots), MaxRoots)
 	}
 	if strings.ContainsAny(prefix, "{}") {
-		return nil, invalid("Prefix is %q; it must not have braces", prefix)
+		return nil, invalid.Errorf("synced: Prefix is %q; it must not have braces", prefix)
 	}
 	process := prefix + "p:" + rand.Text()
 	all := make([]server, len(roots))
 	for i, r := range roots {
 		switch r.Client.(type) {
 		case nil:
-			return nil, invalid("roots[%d].Client is nil; it must be a client of the server %q", i, r.Name)
+			return nil, invalid.Errorf("synced: roots[%d].Client is nil; it must be a client of the server %q", i, r.Name)
 		case *redis.ClusterClient, *redis.Ring:
-			return nil, invalid("roots[%d].Client, of %q, is of several servers; a root is one", i, r.Name)
+			return nil, invalid.Errorf("synced: roots[%d].Client, of %q, is of several servers; a root is one", i, r.Name)
 		}
 		if r.Name == "" {
-			return nil, invalid("roots[%d].Name is empty", i)
+			return nil, invalid.Errorf("synced: roots[%d].Name is empty", i)
 		}
 		for k := range i {
 			if roots[k].Name == r.Name {
-				return nil, invalid("roots[%d].Name is %q, as roots[%d].Name is; names must differ", i, r.Name, k)
+				return nil, invalid.Errorf("synced: roots[%d].Name is %q, as roots[%d].Name is; names must differ", i, r.Name, k)
 			}
 		}
 		all[i] = &redisServer{r, prefix, process, timeout}

@@ -46,6 +46,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -179,16 +180,16 @@ func (o *Options) complete() error {
 	}
 	for name, low := range o.Lows {
 		if !(low > 0 && low <= 1) {
-			return invalid("Lows[%q] is %v; it must be above 0 and at most 1", name, low)
+			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)
 		}
 	}
 	switch {
 	case o.Sync < 10*time.Millisecond || o.Sync > time.Minute:
-		return invalid("Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
+		return invalid.Errorf("synced: Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
 	case !(o.Low > 0 && o.Low <= 1):
-		return invalid("Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
+		return invalid.Errorf("synced: Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
 	case o.MaxKeys < len(Backend{}.shards):
-		return invalid("MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
 	}
 	return nil
 }
@@ -206,10 +207,6 @@ func (l lows) of(policy string) float64 {
 		return low
 	}
 	return l.usual
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("synced: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 func (b *Backend) start() {
@@ -369,18 +366,18 @@ type policy struct {
 
 func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, error) {
 	if len(all) == 0 {
-		return nil, invalid("policies is empty; it must have those that takes charge")
+		return nil, invalid.Errorf("synced: policies is empty; it must have those that takes charge")
 	}
 	p := &policies{byName: make(map[string]*policy)}
 	for i, given := range all {
 		if given == nil {
-			return nil, invalid("policies[%d] is nil", i)
+			return nil, invalid.Errorf("synced: policies[%d] is nil", i)
 		}
 		if err := given.Validate(); err != nil {
 			return nil, fmt.Errorf("synced: policies[%d]: %w", i, err)
 		}
 		if p.byName[given.Name] != nil {
-			return nil, invalid("policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+			return nil, invalid.Errorf("synced: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
 		}
 		in := &policy{Policy: given}
 		if err := Supports(given); err != nil {
@@ -394,7 +391,7 @@ func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, 
 		p.order = append(p.order, in)
 	}
 	if len(p.spans) > maxLimits {
-		return nil, invalid("policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
+		return nil, invalid.Errorf("synced: policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
 	}
 	return p, nil
 }
@@ -404,7 +401,7 @@ func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, 
 func Supports(p *quota.Policy) error {
 	for k := range p.Limits {
 		if why := unsupported(&p.Limits[k]); why != "" {
-			return invalid("policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
+			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
 		}
 	}
 	return nil
@@ -430,7 +427,7 @@ func (p *policies) check(charges []quota.Charge) (inForce bool, err error) {
 		given := charges[i].Policy
 		in := p.byName[given.Name]
 		if in == nil {
-			return false, invalid("charge %d is of policy %q, which New was not given", i, given.Name)
+			return false, invalid.Errorf("synced: charge %d is of policy %q, which New was not given", i, given.Name)
 		}
 		inForce = inForce && in.Policy == given
 	}

@@ -90,8 +90,8 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		options flagfile.Options
 		want    string
 	}{
-		{"", flagfile.Options{}, `flagfile: name is ""; it must be the name of a file in flagd's form: invalid argument`},
-		{"flags.json", flagfile.Options{Poll: -time.Second}, "flagfile: Poll is -1s; it must be positive, or 0 for 200ms: invalid argument"},
+		{"", flagfile.Options{}, `flagfile: name is ""; it must be the name of a file in flagd's form`},
+		{"flags.json", flagfile.Options{Poll: -time.Second}, "flagfile: Poll is -1s; it must be positive, or 0 for 200ms"},
 	} {
 		_, err := flagfile.New(test.name, &test.options)
 		if err == nil || err.Error() != test.want || !errors.Is(err, throttler.ErrInvalid) {

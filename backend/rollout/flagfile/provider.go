@@ -38,7 +38,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // DefaultPoll is the time between two reads of the file if Options sets none.
@@ -88,9 +88,9 @@ func New(name string, options *Options) (*Provider, error) {
 	}
 	switch {
 	case name == "":
-		return nil, invalid("name is %q; it must be the name of a file in flagd's form", name)
+		return nil, invalid.Errorf("flagfile: name is %q; it must be the name of a file in flagd's form", name)
 	case o.Poll < 0:
-		return nil, invalid("Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
+		return nil, invalid.Errorf("flagfile: Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
 	}
 	if o.Poll == 0 {
 		o.Poll = DefaultPoll
@@ -99,10 +99,6 @@ func New(name string, options *Options) (*Provider, error) {
 		o.Log = slog.Default()
 	}
 	return &Provider{name: name, poll: o.Poll, log: o.Log, events: make(chan openfeature.Event, 16)}, nil
-}
-
-func invalid(format string, args ...any) error {
-	return fmt.Errorf("flagfile: "+format+": %w", append(args, quota.ErrInvalid)...)
 }
 
 // Check returns an error that says what is wrong with the named file, or nil.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // Times, in parts or multiples of a refresh.
@@ -85,18 +85,18 @@ type call struct {
 
 func (l *List) validate() error {
 	if l.Epoch == 0 {
-		return fmt.Errorf("%w: Epoch is 0; it must be at least 1", quota.ErrInvalid)
+		return invalid.Errorf("Epoch is 0; it must be at least 1")
 	}
 	if n := len(l.Members); n == 0 || n > MaxMembers {
-		return fmt.Errorf("%w: Members has %d; it must have from 1 to %d", quota.ErrInvalid, n, MaxMembers)
+		return invalid.Errorf("Members has %d; it must have from 1 to %d", n, MaxMembers)
 	}
 	known := make(map[string]bool, len(l.Members))
 	for i, name := range l.Members {
 		if name == "" || len(name) > maxName {
-			return fmt.Errorf("%w: Members[%d] has %d bytes; a name has from 1 to %d", quota.ErrInvalid, i, len(name), maxName)
+			return invalid.Errorf("Members[%d] has %d bytes; a name has from 1 to %d", i, len(name), maxName)
 		}
 		if known[name] {
-			return fmt.Errorf("%w: Members[%d] is %q a second time; names must differ", quota.ErrInvalid, i, name)
+			return invalid.Errorf("Members[%d] is %q a second time; names must differ", i, name)
 		}
 		known[name] = true
 	}
