@@ -65,7 +65,8 @@ local reply, next = {'o', pack('>I4', #quotas), quotas}, 1
 for i = 3, #KEYS do
     local limit, units, x, said
     limit, units, x, said, next = unpack('>Hddd', entries, next)
-    local state, a, b = call('GET', KEYS[i])
+    local state = call('GET', KEYS[i])
+    local a, b
     local isWindow = kinds[limit + 1] == WINDOW
     if state and #state == 16 then
         a, b = unpack('>dd', state)

@@ -122,7 +122,8 @@ func (c *count) roll(l *limit, now int64) {
 	if start-c.at > l.recent {
 		c.rate = c.usual
 	}
-	c.window, c.total, c.part, c.at, c.endsAt = w, tally{}, 0, start, int64((w+1)*l.ms)
+	c.window, c.at, c.endsAt = w, start, int64((w+1)*l.ms)
+	c.total, c.floor, c.part = tally{}, tally{}, 0
 	for i := range c.roots {
 		c.roots[i] = view{}
 	}

@@ -156,8 +156,10 @@ func (s *shard) create(n *name) *counter {
 func (c *counter) use(p *policy, roots int) {
 	c.policy, c.limits = p.Policy, p.limits
 	if len(c.counts) == len(p.limits) {
-		for k := range c.counts { // units of another length would move the floor
-			c.counts[k].floor = tally{part: c.counts[k].part}
+		for k := range c.counts {
+			if c.limits[k].kind == bucket { // units of another length would move the floor
+				c.counts[k].floor = tally{part: c.counts[k].part}
+			}
 		}
 		return
 	}
