@@ -1,7 +1,6 @@
 package shares
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -75,7 +74,7 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
 		}
 		if err := divisible(given, members); err != nil {
-			return nil, nil, fmt.Errorf("policies[%d]: %w", i, err)
+			return nil, nil, err
 		}
 		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
 		p.shares.Store(&shares{usual: p.none()})
