@@ -17,6 +17,7 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 	"github.com/open-feature/go-sdk/openfeature/memprovider"
+	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/backend/handoff"
@@ -31,7 +32,10 @@ import (
 
 var requests = flag.Int("requests", 40_000, "of the floods; what the tests allow follows from it, up to the defaults")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis would log each connection that fails
+	goleak.VerifyTestMain(m)
+}
 
 const quota = 20
 

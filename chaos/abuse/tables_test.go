@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/backend/leased"
@@ -170,7 +169,6 @@ func TestTableOfSynced(t *testing.T) {
 	}{{"up", 1}, {"dead", 1}, {"up", quota + 1}, {"dead", quota + 1}} {
 		t.Run(fmt.Sprintf("roots %s, %d takes a key", run.roots, run.each), func(t *testing.T) {
 			const maxKeys, shared = 1024, 64
-			logging.Disable()
 			server := testserver.Redis(t)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 			defer client.Close()
