@@ -20,6 +20,7 @@ func BenchmarkTake(b *testing.B) {
 		charges := make([]throttler.Charge, keys)
 		for i := range charges {
 			charges[i] = policy.Charge("client-" + strconv.Itoa(i))
+			charges[i].Cost, charges[i].Partition = 1, charges[i].Key
 		}
 		memory := memorybackend.NewDefault()
 		for _, c := range []struct {
@@ -33,9 +34,8 @@ func BenchmarkTake(b *testing.B) {
 					if i%4096 == 0 { // silent keys give back what they hold
 						now = time.Now().UnixMilli()
 					}
-					charge := charges[i%keys]
-					charge.Cost, charge.Partition = 1, charge.Key
-					if _, err := c.backend.Take(b.Context(), driver.NewRequest(now, charge)); err != nil {
+					k := i % keys
+					if _, err := c.backend.Take(b.Context(), driver.NewRequest(now, charges[k:k+1]...)); err != nil {
 						b.Fatal(err)
 					}
 				}

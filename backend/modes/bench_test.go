@@ -46,11 +46,11 @@ func BenchmarkTake(b *testing.B) {
 		for name, backend := range map[string]driver.Backend{"alone": alone, "modes": modes.New(store, soft, table)} {
 			b.Run(mode.String()+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
-				charge := policy.Charge("alice")
-				charge.Partition = charge.Key
+				charges := []throttler.Charge{policy.Charge("alice")}
+				charges[0].Partition = charges[0].Key
 				for i := 0; b.Loop(); i++ {
 					now := t0.UnixMilli() + int64(i)/4096
-					if _, err := backend.Take(context.Background(), driver.NewRequest(now, charge)); err != nil {
+					if _, err := backend.Take(context.Background(), driver.NewRequest(now, charges...)); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -22,14 +22,14 @@ func BenchmarkTake(b *testing.B) {
 		charges := make([]throttler.Charge, keys)
 		for i := range charges {
 			charges[i] = policy.Charge("client-" + strconv.Itoa(i))
+			charges[i].Cost, charges[i].Partition = 1, charges[i].Key
 		}
 		now := f.clock.Now().UnixMilli()
 		b.Run(fmt.Sprintf("%d keys", keys), func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				charge := charges[i%keys]
-				charge.Cost, charge.Partition = 1, charge.Key
-				if _, err := f.processes[0].backend.Take(context.Background(), driver.NewRequest(now, charge)); err != nil {
+				k := i % keys
+				if _, err := f.processes[0].backend.Take(context.Background(), driver.NewRequest(now, charges[k:k+1]...)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -14,8 +14,8 @@ import (
 // most atOnce counters.
 type shard struct {
 	mu     sync.Mutex
-	byName map[name]*counter
-	all    []*counter // in no order
+	byKey  map[string]*counter // the first of each key; the others follow by next
+	all    []*counter          // in no order
 	most   int
 	roots  int
 	sync   int64        // ms
@@ -42,9 +42,10 @@ type counter struct {
 	policy  *quota.Policy // as charged
 	limits  []limit
 	counts  []count
-	dirty   uint64 // the roots in whose lists it is
-	index   int    // in all
-	lastAsk int64  // ms
+	dirty   uint64   // the roots in whose lists it is
+	index   int      // in all
+	next    *counter // of the same key
+	lastAsk int64    // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
 	// that it is asked for, and as long as others add to it. So a key that is busy, here
@@ -58,7 +59,7 @@ const watchMost = 10_000
 
 func (s *shard) init(index, most, roots int, sync time.Duration) {
 	s.index = index
-	s.byName, s.most, s.roots, s.sync = make(map[name]*counter), most, roots, sync.Milliseconds()
+	s.byKey, s.most, s.roots, s.sync = make(map[string]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
@@ -76,10 +77,10 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Shared {
 			n = s.sharedName(n.policy, i)
 		}
-		c := s.byName[n]
+		c := s.get(&n)
 		if c == nil && n.shared == 0 && !s.makeRoom(now) {
 			n = s.sharedName(n.policy, i)
-			c = s.byName[n]
+			c = s.get(&n)
 		}
 		if c == nil {
 			c = s.create(&n)
@@ -100,6 +101,16 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	return s.found
 }
 
+// get returns the counter of that name, or nil. A hash of the key alone is enough: few
+// policies charge one key.
+func (s *shard) get(n *name) *counter {
+	c := s.byKey[n.key]
+	for c != nil && c.name != *n {
+		c = c.next
+	}
+	return c
+}
+
 func (s *shard) markDirty(c *counter) {
 	for r := range s.dirty {
 		if c.dirty&(1<<r) == 0 {
@@ -115,7 +126,7 @@ func (s *shard) markDirty(c *counter) {
 // forgetRemoved takes the counters that others have pushed out off root r's list: while
 // the root does not answer, a flood of keys would make it grow without bound.
 func (s *shard) forgetRemoved(r int) {
-	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return s.byName[c.name] != c })
+	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return s.get(&c.name) != c })
 }
 
 // makeRoom removes a counter if there is no room for another key's, and reports whether
@@ -143,8 +154,9 @@ func (s *shard) create(n *name) *counter {
 	c := &counter{
 		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition), n.shared},
 		index: len(s.all),
+		next:  s.byKey[n.key],
 	}
-	s.byName[c.name] = c
+	s.byKey[c.name.key] = c
 	s.all = append(s.all, c)
 	if n.shared != 0 {
 		s.shared++
@@ -233,7 +245,17 @@ func (c *counter) spent(now int64) bool {
 }
 
 func (s *shard) remove(c *counter) {
-	delete(s.byName, c.name)
+	switch first := s.byKey[c.name.key]; {
+	case first != c:
+		for first.next != c {
+			first = first.next
+		}
+		first.next = c.next
+	case c.next != nil:
+		s.byKey[c.name.key] = c.next
+	default:
+		delete(s.byKey, c.name.key)
+	}
 	if c.name.shared != 0 {
 		s.shared--
 	}
