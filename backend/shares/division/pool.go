@@ -14,6 +14,7 @@ type pool struct {
 	places  []int // of reports: the place in ref of a member that has taken it in, and nothing since; or -1
 	missing []int // places in ref of the other members
 	taken   bool  // all members of ref have taken it in
+	void    bool  // a member of ref never will: it is in this collection
 }
 
 // newPool returns the pool of collection k, by a list of n members, whose highest
@@ -27,6 +28,8 @@ func newPool(k *collection, ref *division, seen set, n int) *pool {
 		if ref != nil && r.div == ref.id && ref.in.has(r.member) {
 			place = ref.place(r.member)
 			present[place] = true
+		} else if ref != nil && ref.in.has(r.member) && r.born == ref.born[ref.place(r.member)] {
+			p.void = true
 		}
 		p.places = append(p.places, place)
 		p.in.add(r.member)
@@ -213,11 +216,17 @@ func (p *pool) left(id vectorID, v *vector) int64 {
 		units = min(units, before)
 	}
 	for _, place := range p.missing {
-		units -= max(of.most[place], of.shares[place])
+		units -= of.most[place]
+		if !p.void { // the member may have the share
+			units -= max(of.shares[place]-of.most[place], 0)
+		}
 	}
 	for i, place := range p.places {
 		if place >= 0 {
 			v.most[i] = max(v.most[i], of.shares[place])
+			if p.void {
+				v.most[i] = max(v.most[i], of.most[place])
+			}
 		} else if it := p.item(i, id); it != nil {
 			units += it.held
 		}
