@@ -26,6 +26,8 @@
 //     may hold of it; or, at least, the sum of what they said they hold. Units that the
 //     division before found, which none of its members held, count when all of them are
 //     known to have taken it in: a collection that is repeated has several divisions.
+//     Of a division that a member of this collection has not taken in, and now never
+//     will, the missing ones hold at most what they held before: it is never complete.
 //
 // Proof. Until a division is complete, which is when all members of its collection have
 // taken it in, it only lowers shares. Two complete divisions with a member in common
@@ -58,9 +60,11 @@
 //
 // A silent member keeps its share: it may be serving. What a process held when it died
 // is unused until a collection has reached every member on the list: its successor is
-// back, or a new list leaves it out. If processes start while another is away, they
-// divide what the running ones hold; if all start, they have nothing until it is back or
-// left out. [Status] shows the units that no member holds.
+// back, or a new list leaves it out. Units that a division moved to a member that missed
+// it may be unused for as long. So a fleet that has lost a member, and goes on losing many
+// messages, uses less and less until the member is left out. If processes start while
+// another is away, they divide what the running ones hold; if all start, they have nothing
+// until it is back or left out. [Status] shows the units that no member holds.
 //
 // A round waits for members that do not answer: up to a second for a call, once in four
 // refreshes for each, and three refreshes for a division that one of its members has not
