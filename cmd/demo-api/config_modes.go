@@ -172,18 +172,16 @@ func (c *config) checkModes(policies, dryRuns value) {
 			continue
 		}
 		if err := synced.Supports(c.policies[e.key]); err != nil {
-			at.problem("%s", withoutPackages(err))
+			at.problem("%s", withoutPackage(err))
 		}
 		if p := c.dryRuns[e.key]; p != nil && synced.Supports(p) != nil {
-			dry[e.key].problem("%s", withoutPackages(synced.Supports(p)))
+			dry[e.key].problem("%s", withoutPackage(synced.Supports(p)))
 		}
 	}
 }
 
-// withoutPackages returns the text of an error of an argument, as a configuration shows it.
-func withoutPackages(err error) string {
-	return strings.TrimSuffix(strings.TrimPrefix(err.Error(), "synced: "), ": "+throttler.ErrInvalid.Error())
-}
+// withoutPackage returns the text of an error of synced, as a configuration shows it.
+func withoutPackage(err error) string { return strings.TrimPrefix(err.Error(), "synced: ") }
 
 // field returns the value of one key of a mapping that has been read.
 func (v value) field(name string) value {

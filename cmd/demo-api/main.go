@@ -104,7 +104,8 @@ known, demo-alice or demo-bob, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
-SIGHUP reads the modes of policies again: exact, leased or synced.
+SIGHUP reads again the modes of policies, exact, leased or synced, or with
+"backend: shares" the members that divide the quotas.
 
 A second listener, on a free loopback port that the demo prints, has /debug, what
 the backends have done and dry runs, and /metrics for Prometheus.
