@@ -76,7 +76,7 @@ for i = 3, #KEYS do
         a, b = said, 0
     end
     local life
-    if not new then -- it was counted when it came first
+    if not new and state then -- it was counted when it came first
         life = nil
     elseif isWindow then
         if x >= a and (units ~= 0 or x > a or not state) then

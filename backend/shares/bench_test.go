@@ -5,13 +5,14 @@ import (
 	"strconv"
 
 	"fmt"
-	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/throttler"
-	"github.com/weir-go/weir/throttler/driver"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // mutexBucket is the same behind one mutex, to compare with.

@@ -136,3 +136,38 @@ func TestClockIsSetBack(t *testing.T) {
 		t.Error("a new key is refused after a division with the clock set back")
 	}
 }
+
+// A busy key goes on when the clock was set back, whatever notices it first.
+func TestBusyKeysWhenTheClockIsSetBack(t *testing.T) {
+	for name, notice := range map[string]func(*group){
+		"sweep":    func(g *group) { g.backends[0].sweep() },
+		"division": func(g *group) { g.divide([]division.Share{{Units: 10}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGroup(t, tokens("core", 10, time.Second, 10), 1, Options{})
+			g.divide([]division.Share{{Units: 10}})
+			all := func() (n int) {
+				for g.take(0, "alice", 1).Allowed {
+					n++
+				}
+				return n
+			}
+			for range 10 {
+				g.clock.Advance(100 * time.Millisecond)
+				all()
+			}
+			g.divide([]division.Share{{Units: 10}})
+			all()
+			g.clock.Set(g.clock.Now().Add(-time.Minute))
+			notice(g)
+			if n := all(); n > 0 {
+				t.Errorf("%d were admitted as the clock was set back, want 0: all was used", n)
+			}
+			g.clock.Advance(time.Second)
+			g.divide([]division.Share{{Units: 10}})
+			if n := all(); n != 10 {
+				t.Errorf("%d were admitted in the second after it, want 10", n)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package shares
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -30,7 +31,7 @@ type policy struct {
 // shares is what this process may use of a policy's limits, from an instant until the
 // next begins. Only what was never asked for is counted in it.
 type shares struct {
-	since int64 // ms since the epoch
+	since atomic.Int64 // ms since the epoch
 	next  atomic.Pointer[shares]
 
 	usual keyShares
@@ -68,7 +69,7 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 			return nil, nil, invalid.Errorf("shares: policies[%d] is nil", i)
 		}
 		if err := given.Validate(); err != nil {
-			return nil, nil, invalid.Errorf("shares: policies[%d]: %v", i, err)
+			return nil, nil, fmt.Errorf("shares: policies[%d]: %w", i, err)
 		}
 		if byName[given.Name] != nil {
 			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
@@ -167,7 +168,8 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 			k.follow(&p.least, now)
 		}
 	}
-	s := &shares{since: now, usual: p.none()}
+	s := &shares{usual: p.none()}
+	s.since.Store(now)
 	for i := range given {
 		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
 		p.held = p.held || given[i].Units > 0
@@ -212,8 +214,10 @@ func (k *keyShares) follow(was *keyShares, now int64) {
 	}
 }
 
-// setBack sets the fresh buckets back, as the clock was.
+// setBack sets the fresh buckets back, as the clock was, and the time since which s is in
+// force: requests are decided at that time, if their own is earlier.
 func (s *shares) setBack(now, by int64) {
+	s.since.Store(min(s.since.Load(), now))
 	for i := range s.usual.fresh {
 		s.usual.fresh[i].setBack(now, by)
 	}

@@ -95,7 +95,7 @@ func (e *entry) begin() {
 
 // at returns when a request that read the clock at now is decided: not before the shares in
 // force were, so that keys need not wait for a clock that was set back.
-func (e *entry) at(now int64) int64 { return max(now, e.shares.since) }
+func (e *entry) at(now int64) int64 { return max(now, e.shares.since.Load()) }
 
 // current reports whether e is under the shares in force.
 func (e *entry) current() bool { return e.shares == e.name.policy.shares.Load() }
@@ -106,7 +106,7 @@ func (e *entry) update() {
 	for next := e.shares.next.Load(); next != nil; next = e.shares.next.Load() {
 		limits := next.of(e.hash).limits
 		for i := range e.buckets {
-			e.buckets[i].move(&e.limits[i], &limits[i], next.since)
+			e.buckets[i].move(&e.limits[i], &limits[i], next.since.Load())
 		}
 		e.shares, e.limits = next, limits
 	}

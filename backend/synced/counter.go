@@ -224,6 +224,9 @@ func (c *count) add(l *limit, units, now int64) {
 		c.raise(l, float64(now)-c.others(l, now)*l.ms) // it was empty, if it was less
 	}
 	c.part += units
+	if l.kind == window && c.value(l, c.total) < 0 { // a refund of what another counter had, that was removed
+		c.total = tally{0, c.part}
+	}
 }
 
 // raise makes a bucket's total instant, if it is less.
@@ -286,6 +289,9 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 		}
 		c.usual += (rate - c.usual) * 2 * weight / memory
 		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) * 2 * weight / memory
+	}
+	if l.kind == window && a == c.window {
+		part = min(part, int64(b)) // it evicted the counter, and another process knew less of it
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 

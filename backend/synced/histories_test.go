@@ -43,7 +43,11 @@ func runHistory(t *testing.T, seed uint64) {
 	if !limit.Aligned { // clocks that differ end windows at different times
 		f.replace(0, f.upTo(200*time.Millisecond)-100*time.Millisecond)
 	}
-	var taken []throttler.Decision
+	type taking struct {
+		process  *process
+		decision throttler.Decision
+	}
+	var taken []taking
 	offer := func(perSecond float64, length time.Duration) (admitted int64) {
 		for end := f.at + length; ; {
 			next := f.at + time.Duration(f.random.ExpFloat64()/perSecond*float64(time.Second))
@@ -70,7 +74,7 @@ func runHistory(t *testing.T, seed uint64) {
 				}
 				admitted += settled - charge.Cost
 			} else if f.random.IntN(30) == 0 {
-				taken = append(taken, d)
+				taken = append(taken, taking{p, d})
 			}
 		}
 	}
@@ -93,8 +97,8 @@ func runHistory(t *testing.T, seed uint64) {
 			quota = 100 + r.Int64N(200)
 			root.quotas = f.quotas(policy, quota)
 		case 7:
-			for _, d := range taken { // late, by any process
-				if _, err := f.processes[r.IntN(len(f.processes))].throttler.Refund(t.Context(), d); err != nil {
+			for _, was := range taken { // late
+				if _, err := was.process.throttler.Refund(t.Context(), was.decision); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -2,6 +2,7 @@ package synced
 
 import (
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,5 +115,131 @@ func TestSmallUnits(t *testing.T) {
 	}
 	if admitted != 1000 {
 		t.Errorf("%d units were admitted at one instant; want 1000", admitted)
+	}
+}
+
+// taking takes cost units for alice at process i.
+func (f *fleet) taking(i int, policy *throttler.Policy, cost int64) throttler.Decision {
+	f.Helper()
+	charge := policy.Charge("alice")
+	charge.Cost = cost
+	d, err := f.processes[i].throttler.Take(f.Context(), charge)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+// If the process that comes first after an eviction knows less than another one, that one
+// sends its units again.
+func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
+	f := newFleet(t, 3, 1, Options{}, hourAndBucket)
+	f.taking(0, hourAndBucket, 10)
+	f.advance(f.at + 30*time.Second)
+	f.taking(1, hourAndBucket, 70)
+	f.advance(f.at + time.Second)
+	f.taking(1, hourAndBucket, 1)
+	f.advance(f.at + 30*time.Second)
+	clear(f.roots[0].counters)
+	f.taking(0, hourAndBucket, 1)
+	f.advance(f.at + 2*time.Second)
+	f.taking(1, hourAndBucket, 1)
+	f.advance(f.at + 2*time.Second)
+	for i, used := range f.used(hourAndBucket.Charge("alice")) {
+		if used[0] < 72 || used[1] < 72 { // what process 1 added by itself
+			t.Errorf("process %d: %v are used, want 72 at least", i, used)
+		}
+	}
+}
+
+// An ADD that is sent again to a root that has evicted the counter meanwhile counts.
+func TestResendsAfterAnEviction(t *testing.T) {
+	f := newFleet(t, 2, 1, Options{}, hourAndBucket)
+	f.taking(0, hourAndBucket, 10)
+	f.advance(f.at + 3*DefaultSync)
+	f.taking(0, hourAndBucket, 50)
+	b := f.processes[0].backend
+	r := b.roots[0]
+	b.prepare(t.Context(), r)
+	if _, err := r.server.call(t.Context(), r.batch.calls); err != nil {
+		t.Fatal(err)
+	}
+	b.conclude(r, nil, errDown) // the reply is lost
+	clear(f.roots[0].counters)
+	b.syncOnce(t.Context(), r)
+	f.taking(0, hourAndBucket, 1)
+	b.syncOnce(t.Context(), r)
+	if used := f.used(hourAndBucket.Charge("alice")); used[1][0] < 61 || used[1][1] < 61 {
+		t.Errorf("at the other process %v are used, want 61 and 61", used[1])
+	}
+}
+
+// A call in the middle of a process's first batch that fails alone is sent again, and counts.
+func TestFirstCallsThatFail(t *testing.T) {
+	f := newFleet(t, 1, 1, Options{}, hourAndBucket)
+	b := f.processes[0].backend
+	b.perCall = 1
+	for _, key := range []string{"alice", "bob", "carol"} {
+		if _, err := f.processes[0].throttler.Take(t.Context(), hourAndBucket.Charge(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := b.roots[0]
+	b.prepare(t.Context(), r)
+	if len(r.batch.calls) != 6 {
+		t.Fatalf("%d calls, want one for each limit of each key", len(r.batch.calls))
+	}
+	for i := range r.batch.calls {
+		if i != 2 && i != 3 {
+			f.roots[0].run(r.server.(*modelServer).process, &r.batch.calls[i])
+		}
+	}
+	b.conclude(r, nil, errDown)
+	for range 3 {
+		b.syncOnce(t.Context(), r)
+	}
+	for key, state := range f.roots[0].counters {
+		if state[1] != 1 && strings.HasSuffix(key, "a") {
+			t.Errorf("the root has %v of %s, want 1 unit", state, key)
+		}
+	}
+	if n := len(f.roots[0].counters); n != 6 {
+		t.Errorf("the root has %d counters, want 6", n)
+	}
+}
+
+// A refund of what a counter had that made room for others gives no second quota.
+func TestRefundAfterRemoval(t *testing.T) {
+	window := &throttler.Policy{Name: "window", Limits: hourAndBucket.Limits[:1]}
+	f := newFleet(t, 1, 1, Options{}, window)
+	f.roots[0].down = true
+	d := f.taking(0, window, 100)
+	s := f.processes[0].backend.shardOf("alice")
+	s.remove(s.all[0])
+	if _, err := f.processes[0].throttler.Refund(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	admitted := 0
+	for range 150 {
+		if f.taking(0, window, 1).Allowed {
+			admitted++
+		}
+	}
+	if admitted != 100 {
+		t.Errorf("%d were admitted of 100", admitted)
+	}
+}
+
+// Clients may choose what keys and partitions are: finding one of many stays cheap.
+func TestManyPartitionsOfOneKey(t *testing.T) {
+	s := new(shard)
+	s.init(0, 1<<20, 1, DefaultSync)
+	for i := range 1000 {
+		s.create(&name{policy: "core", key: "search", partition: strconv.Itoa(i)})
+	}
+	for _, c := range s.all {
+		if c.next != nil {
+			t.Fatalf("%v and %v are at one place", c.name, c.next.name)
+		}
 	}
 }

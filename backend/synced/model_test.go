@@ -120,7 +120,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 		}
 		changed := false
 		switch {
-		case !isNew:
+		case !isNew && exists:
 		case l.kind == window:
 			if x >= a && (units != 0 || x > a || !exists) {
 				if x > a {

@@ -184,18 +184,21 @@ func (b *Backend) state(r *root, now int64) *batch {
 	w := newBatchWriter(b, r, state, now)
 	for i := range b.shards {
 		s := &b.shards[i]
-		for at, more := 0, true; more; at += atOnce {
+		s.mu.Lock()
+		s.forgetRemoved(r.index)
+		end := len(s.all)
+		s.mu.Unlock()
+		for end > 0 { // from the end: the last takes the place of one that is removed meanwhile
 			s.mu.Lock()
-			if at == 0 {
-				s.forgetRemoved(r.index)
-			}
-			for k := at; k < min(at+atOnce, len(s.all)); k++ {
-				if c := s.all[k]; c.fill(now) > 0 || c.hasPending(r.index) {
+			end = min(end, len(s.all))
+			begin := max(end-atOnce, 0)
+			for _, c := range s.all[begin:end] {
+				if c.fill(now) > 0 || c.hasPending(r.index) {
 					w.write(s, c)
 				}
 			}
-			more = at+atOnce < len(s.all)
 			s.mu.Unlock()
+			end = begin
 		}
 	}
 	return w.finish()
@@ -255,7 +258,11 @@ func (w *batchWriter) write(s *shard, c *counter) {
 // begin begins a call.
 func (w *batchWriter) begin() {
 	w.r.number++
-	header := append([]byte(nil), byte(w.mode))
+	how := w.mode
+	if how == first && w.r.number > 1 {
+		how = add // the first call of the batch begins the process, and the others follow it
+	}
+	header := append([]byte(nil), byte(how))
 	header = appendDouble(header, w.r.number)
 	header = appendDouble(header, float64(w.now))
 	header = appendDouble(header, float64(w.policies.epoch))

@@ -14,8 +14,8 @@ import (
 // most atOnce counters.
 type shard struct {
 	mu     sync.Mutex
-	byKey  map[string]*counter // the first of each key; the others follow by next
-	all    []*counter          // in no order
+	byKey  map[place]*counter // the first of each place; the others follow by next
+	all    []*counter         // in no order
 	most   int
 	roots  int
 	sync   int64        // ms
@@ -36,6 +36,12 @@ type name struct {
 	shared                 int
 }
 
+// place is where the table has a name. Those of one place are of few policies: the hash of
+// the policy is not worth its price. A partition is a part of it, as clients may choose them.
+type place struct{ key, partition string }
+
+func (n *name) place() place { return place{n.key, n.partition} }
+
 // counter is the counts of a key under a policy.
 type counter struct {
 	name    name
@@ -43,8 +49,8 @@ type counter struct {
 	limits  []limit
 	counts  []count
 	dirty   uint64   // the roots in whose lists it is
-	index   int      // in all
-	next    *counter // of the same key
+	index   int      // in all, or -1 if it was removed
+	next    *counter // at the same place
 	lastAsk int64    // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
@@ -59,7 +65,7 @@ const watchMost = 10_000
 
 func (s *shard) init(index, most, roots int, sync time.Duration) {
 	s.index = index
-	s.byKey, s.most, s.roots, s.sync = make(map[string]*counter), most, roots, sync.Milliseconds()
+	s.byKey, s.most, s.roots, s.sync = make(map[place]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
@@ -101,10 +107,9 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	return s.found
 }
 
-// get returns the counter of that name, or nil. A hash of the key alone is enough: few
-// policies charge one key.
+// get returns the counter of that name, or nil.
 func (s *shard) get(n *name) *counter {
-	c := s.byKey[n.key]
+	c := s.byKey[n.place()]
 	for c != nil && c.name != *n {
 		c = c.next
 	}
@@ -126,7 +131,7 @@ func (s *shard) markDirty(c *counter) {
 // forgetRemoved takes the counters that others have pushed out off root r's list: while
 // the root does not answer, a flood of keys would make it grow without bound.
 func (s *shard) forgetRemoved(r int) {
-	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return s.get(&c.name) != c })
+	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return c.index < 0 })
 }
 
 // makeRoom removes a counter if there is no room for another key's, and reports whether
@@ -154,9 +159,9 @@ func (s *shard) create(n *name) *counter {
 	c := &counter{
 		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition), n.shared},
 		index: len(s.all),
-		next:  s.byKey[n.key],
+		next:  s.byKey[n.place()],
 	}
-	s.byKey[c.name.key] = c
+	s.byKey[c.name.place()] = c
 	s.all = append(s.all, c)
 	if n.shared != 0 {
 		s.shared++
@@ -245,16 +250,16 @@ func (c *counter) spent(now int64) bool {
 }
 
 func (s *shard) remove(c *counter) {
-	switch first := s.byKey[c.name.key]; {
+	switch first := s.byKey[c.name.place()]; {
 	case first != c:
 		for first.next != c {
 			first = first.next
 		}
 		first.next = c.next
 	case c.next != nil:
-		s.byKey[c.name.key] = c.next
+		s.byKey[c.name.place()] = c.next
 	default:
-		delete(s.byKey, c.name.key)
+		delete(s.byKey, c.name.place())
 	}
 	if c.name.shared != 0 {
 		s.shared--
@@ -264,6 +269,7 @@ func (s *shard) remove(c *counter) {
 	s.all[c.index].index = c.index
 	s.all[last] = nil
 	s.all = s.all[:last]
+	c.index, c.next = -1, nil
 }
 
 // takeDirty returns the counters that root r is to be asked about.

@@ -85,18 +85,18 @@ type call struct {
 
 func (l *List) validate() error {
 	if l.Epoch == 0 {
-		return invalid.Errorf("Epoch is 0; it must be at least 1")
+		return invalid.Errorf("division: Epoch is 0; it must be at least 1")
 	}
 	if n := len(l.Members); n == 0 || n > MaxMembers {
-		return invalid.Errorf("Members has %d; it must have from 1 to %d", n, MaxMembers)
+		return invalid.Errorf("division: Members has %d; it must have from 1 to %d", n, MaxMembers)
 	}
 	known := make(map[string]bool, len(l.Members))
 	for i, name := range l.Members {
 		if name == "" || len(name) > maxName {
-			return invalid.Errorf("Members[%d] has %d bytes; a name has from 1 to %d", i, len(name), maxName)
+			return invalid.Errorf("division: Members[%d] has %d bytes; a name has from 1 to %d", i, len(name), maxName)
 		}
 		if known[name] {
-			return invalid.Errorf("Members[%d] is %q a second time; names must differ", i, name)
+			return invalid.Errorf("division: Members[%d] is %q a second time; names must differ", i, name)
 		}
 		known[name] = true
 	}

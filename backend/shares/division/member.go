@@ -68,29 +68,29 @@ func (c *core) validate(list List) error {
 		c.divide = Proportional
 	}
 	if c.self == "" || len(c.self) > maxName {
-		return invalid.Errorf("self has %d bytes; a name has from 1 to %d", len(c.self), maxName)
+		return invalid.Errorf("division: self has %d bytes; a name has from 1 to %d", len(c.self), maxName)
 	}
 	if c.refresh < 10*time.Millisecond || c.refresh > time.Hour {
-		return invalid.Errorf("Refresh is %v; it must be from 10ms to 1h", c.refresh)
+		return invalid.Errorf("division: Refresh is %v; it must be from 10ms to 1h", c.refresh)
 	}
 	if c.keys > MaxKeys {
-		return invalid.Errorf("Keys is %d; the most is %d", c.keys, MaxKeys)
+		return invalid.Errorf("division: Keys is %d; the most is %d", c.keys, MaxKeys)
 	}
 	if n := len(c.quotas); n == 0 || n > MaxQuotas {
-		return invalid.Errorf("quotas has %d; it must have from 1 to %d", n, MaxQuotas)
+		return invalid.Errorf("division: quotas has %d; it must have from 1 to %d", n, MaxQuotas)
 	}
 	known := make(map[uint64]bool)
 	for i := range c.quotas {
 		q := &c.quotas[i]
 		if q.Total < 1 || q.Total > maxTotal {
-			return invalid.Errorf("quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
+			return invalid.Errorf("division: quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
 		}
 		if q.Min < 0 || q.Min > math.MaxInt64/MaxMembers || q.Min*int64(len(list.Members)) > q.Total {
-			return invalid.Errorf("quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, len(list.Members), q.Total, q.Total/int64(max(len(list.Members), 1)))
+			return invalid.Errorf("division: quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, len(list.Members), q.Total, q.Total/int64(max(len(list.Members), 1)))
 		}
 		id := q.id()
 		if known[id] {
-			return invalid.Errorf("quotas[%d] is %q a second time; names must differ", i, q.Name)
+			return invalid.Errorf("division: quotas[%d] is %q a second time; names must differ", i, q.Name)
 		}
 		known[id] = true
 		c.ids = append(c.ids, id)
@@ -112,7 +112,7 @@ func (c *core) fits(list List) error {
 	n, quotas := len(list.Members), len(c.quotas)
 	items, vectors := quotas*(1+4*c.keys), quotas*(1+2*c.keys)
 	if size := n*(perMember+items*perItem+vectors*perShare) + vectors*perVector; size > MaxMessage {
-		return invalid.Errorf("%d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
+		return invalid.Errorf("division: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (m *Member) SetList(list List) error {
 		return err
 	}
 	if list.Epoch <= m.core.list.Epoch || !m.core.adopt(m.clock.Now(), list) {
-		return invalid.Errorf("Epoch is %d; it must be higher than the present list's, %d", list.Epoch, m.core.list.Epoch)
+		return invalid.Errorf("division: Epoch is %d; it must be higher than the present list's, %d", list.Epoch, m.core.list.Epoch)
 	}
 	m.rouse()
 	return nil
