@@ -155,11 +155,11 @@ func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
 // An ADD that is sent again to a root that has evicted the counter meanwhile counts.
 func TestResendsAfterAnEviction(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{}, hourAndBucket)
-	f.taking(0, hourAndBucket, 10)
-	f.advance(f.at + 3*DefaultSync)
-	f.taking(0, hourAndBucket, 50)
-	b := f.processes[0].backend
+	b, other := f.processes[0].backend, f.processes[1]
 	r := b.roots[0]
+	f.taking(0, hourAndBucket, 10)
+	b.syncOnce(t.Context(), r)
+	f.taking(0, hourAndBucket, 50)
 	b.prepare(t.Context(), r)
 	if _, err := r.server.call(t.Context(), r.batch.calls); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,15 @@ func TestResendsAfterAnEviction(t *testing.T) {
 	b.syncOnce(t.Context(), r)
 	f.taking(0, hourAndBucket, 1)
 	b.syncOnce(t.Context(), r)
-	if used := f.used(hourAndBucket.Charge("alice")); used[1][0] < 61 || used[1][1] < 61 {
-		t.Errorf("at the other process %v are used, want 61 and 61", used[1])
+	for range 2 {
+		if _, err := other.throttler.Peek(t.Context(), hourAndBucket.Charge("alice")); err != nil {
+			t.Fatal(err)
+		}
+		other.backend.syncOnce(t.Context(), other.backend.roots[0])
+	}
+	d, err := other.throttler.Peek(t.Context(), hourAndBucket.Charge("alice"))
+	if err != nil || d.Limit(0).Used < 61 || d.Limit(1).Used < 61 {
+		t.Errorf("at the other process %v, %v; want 61 and 61 used", &d, err)
 	}
 }
 
@@ -239,7 +246,7 @@ func TestManyPartitionsOfOneKey(t *testing.T) {
 	}
 	for _, c := range s.all {
 		if c.next != nil {
-			t.Fatalf("%v and %v are at one place", c.name, c.next.name)
+			t.Fatalf("%v and %v have one hash", c.name, c.next.name)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package synced
 
 import (
+	"hash/maphash"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -14,8 +16,9 @@ import (
 // most atOnce counters.
 type shard struct {
 	mu     sync.Mutex
-	byKey  map[place]*counter // the first of each place; the others follow by next
-	all    []*counter         // in no order
+	seed   maphash.Seed
+	byHash map[uint64]*counter // the first of each hash; the others follow by next
+	all    []*counter          // in no order
 	most   int
 	roots  int
 	sync   int64        // ms
@@ -36,12 +39,6 @@ type name struct {
 	shared                 int
 }
 
-// place is where the table has a name. Those of one place are of few policies: the hash of
-// the policy is not worth its price. A partition is a part of it, as clients may choose them.
-type place struct{ key, partition string }
-
-func (n *name) place() place { return place{n.key, n.partition} }
-
 // counter is the counts of a key under a policy.
 type counter struct {
 	name    name
@@ -50,7 +47,7 @@ type counter struct {
 	counts  []count
 	dirty   uint64   // the roots in whose lists it is
 	index   int      // in all, or -1 if it was removed
-	next    *counter // at the same place
+	next    *counter // of the same hash
 	lastAsk int64    // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
@@ -64,8 +61,8 @@ type counter struct {
 const watchMost = 10_000
 
 func (s *shard) init(index, most, roots int, sync time.Duration) {
-	s.index = index
-	s.byKey, s.most, s.roots, s.sync = make(map[place]*counter), most, roots, sync.Milliseconds()
+	s.index, s.seed = index, maphash.MakeSeed()
+	s.byHash, s.most, s.roots, s.sync = make(map[uint64]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
@@ -107,9 +104,19 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	return s.found
 }
 
+// hash returns a hash of what clients may choose of a name. Few policies charge one key:
+// the rest is not worth its price.
+func (s *shard) hash(n *name) uint64 {
+	h := maphash.String(s.seed, n.key)
+	if n.partition != "" {
+		h += bits.RotateLeft64(maphash.String(s.seed, n.partition), 1)
+	}
+	return h
+}
+
 // get returns the counter of that name, or nil.
 func (s *shard) get(n *name) *counter {
-	c := s.byKey[n.place()]
+	c := s.byHash[s.hash(n)]
 	for c != nil && c.name != *n {
 		c = c.next
 	}
@@ -159,9 +166,9 @@ func (s *shard) create(n *name) *counter {
 	c := &counter{
 		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition), n.shared},
 		index: len(s.all),
-		next:  s.byKey[n.place()],
+		next:  s.byHash[s.hash(n)],
 	}
-	s.byKey[c.name.place()] = c
+	s.byHash[s.hash(&c.name)] = c
 	s.all = append(s.all, c)
 	if n.shared != 0 {
 		s.shared++
@@ -250,16 +257,16 @@ func (c *counter) spent(now int64) bool {
 }
 
 func (s *shard) remove(c *counter) {
-	switch first := s.byKey[c.name.place()]; {
+	switch first := s.byHash[s.hash(&c.name)]; {
 	case first != c:
 		for first.next != c {
 			first = first.next
 		}
 		first.next = c.next
 	case c.next != nil:
-		s.byKey[c.name.place()] = c.next
+		s.byHash[s.hash(&c.name)] = c.next
 	default:
-		delete(s.byKey, c.name.place())
+		delete(s.byHash, s.hash(&c.name))
 	}
 	if c.name.shared != 0 {
 		s.shared--
