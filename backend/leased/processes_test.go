@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,7 +32,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *asWorker != "" {
-		work(*asWorker, os.Stdin, os.Stdout)
+		work(*asWorker, os.Stdout)
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -54,11 +53,9 @@ type job struct {
 
 // work offers load, and writes what came of each request at once: the end of its window,
 // in ms, negative if it was refused. At the end it writes 0 and the calls that it made.
-func work(text string, stdin io.Reader, stdout io.Writer) {
+func work(text string, stdout io.Writer) {
 	var j job
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		panic(err)
-	}
+	testserver.SelfJob(text, &j)
 	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{j.Addr}})
 	if err != nil {
 		panic(err)
@@ -71,10 +68,6 @@ func work(text string, stdin io.Reader, stdout io.Writer) {
 	if err != nil {
 		panic(err)
 	}
-	go func() { // ends with its parent
-		_, _ = io.Copy(io.Discard, stdin)
-		os.Exit(1)
-	}()
 	write := func(n int64) { _ = binary.Write(stdout, binary.LittleEndian, n) }
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
 	th := throttler.New(b, nil)
@@ -186,22 +179,7 @@ func realProcesses(t *testing.T, addr string, limit throttler.Limit, load string
 		case load == "moving each second":
 			j.Rate, j.Of, j.Turn = perSecond, processes, i
 		}
-		text, err := json.Marshal(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-real-worker", string(text))
-		cmd.Stderr, cmd.SysProcAttr = os.Stderr, testserver.DieWithParent()
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err = cmd.StdinPipe(); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		cmd, out := testserver.Self(t, "real-worker", j)
 		running[i] = cmd
 		readers.Go(func() {
 			if err := c.read(out); err != nil {

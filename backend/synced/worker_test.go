@@ -24,7 +24,7 @@ var asWorker = flag.String("real-worker", "", "for the tests of real processes t
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *asWorker != "" {
-		work(*asWorker, os.Stdin, os.Stdout)
+		work(*asWorker, os.Stdout)
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -59,11 +59,9 @@ type report struct {
 }
 
 // work offers load, and prints a report.
-func work(text string, stdin io.Reader, stdout io.Writer) {
+func work(text string, stdout io.Writer) {
 	var j job
-	if err := json.Unmarshal([]byte(text), &j); err != nil {
-		panic(err)
-	}
+	testserver.SelfJob(text, &j)
 	var roots []Root
 	for _, addr := range j.Roots {
 		client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
@@ -78,10 +76,6 @@ func work(text string, stdin io.Reader, stdout io.Writer) {
 		panic(err)
 	}
 	defer b.Close()
-	go func() { // ends with its parent
-		_, _ = io.Copy(io.Discard, stdin)
-		os.Exit(1)
-	}()
 	th := throttler.New(b, nil)
 	r := report{Admitted: make([]int, int(j.For/j.Slot)), Refused: -1}
 	next := j.Begin
@@ -123,22 +117,7 @@ func fleetOf(t *testing.T, jobs []job) (reports func() []report) {
 	var outputs []*json.Decoder
 	var all []*exec.Cmd
 	for _, j := range jobs {
-		text, err := json.Marshal(j)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-real-worker", string(text))
-		cmd.Stderr, cmd.SysProcAttr = os.Stderr, testserver.DieWithParent()
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err = cmd.StdinPipe(); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		cmd, out := testserver.Self(t, "real-worker", j)
 		outputs, all = append(outputs, json.NewDecoder(out)), append(all, cmd)
 	}
 	return func() []report {
