@@ -61,9 +61,9 @@ const MaxMaxKeys = 1 << 20
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// MaxKeys is the most refusals that are remembered at once, from 1 to
-	// MaxMaxKeys. Each takes some 500 bytes for a key of one limit, 900 for one of
-	// three, and at most MaxBytes; the table takes 112 bytes for each from the
-	// start. If zero, DefaultMaxKeys: some 10 MB, and 70 MB at most.
+	// MaxMaxKeys. Each takes some 300 bytes for a key of one limit, 500 for one of
+	// three, and at most MaxBytes; the tables take 42 bytes for each from the
+	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
 	//
 	// A new refusal takes the place of one of four: of one that has ended, else of
 	// the oldest that has answered nothing, else of the oldest. So keys that come
@@ -179,10 +179,12 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 // the time. All is read before the backend is asked: what changes while it decides must
 // end a refusal that may have been decided before the change.
 func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
-	b.tallies.mine().asked.Add(1)
 	for i := range counts {
 		counts[i].ask(charges[i].Cost, len(charges) == 1)
 	}
+	// After the versions: a processor waits here for what it has begun to load, and
+	// loads those together with what find has looked at.
+	b.tallies.mine().asked.Add(1)
 	return b.elapsed()
 }
 
