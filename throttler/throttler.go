@@ -62,28 +62,30 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 
 // take makes d, a zero Decision, the one about charges. It does not read d: what it
 // gives to a backend would be moved to the heap, with d's receipt.
-func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (err error) {
+func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) error {
+	if t.observer == nil && t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
+		return nil
+	}
+	return t.takeRequest(ctx, charges, d)
+}
+
+// takeRequest makes d, in which anything may be, the one about charges.
+func (t *Throttler) takeRequest(ctx context.Context, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
 		*d, err = t.observed(ctx, observe.OpTake, charges)
 		return err
 	}
-	if t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
-		return nil
-	}
-	*d, err = t.takeRequest(ctx, charges)
-	return err
-}
-
-func (t *Throttler) takeRequest(ctx context.Context, charges []Charge) (Decision, error) {
 	var r driver.Request
 	if err := resolve(&r, t.now(), charges); err != nil {
-		return Decision{}, err
+		*d = Decision{}
+		return err
 	}
-	d, err := t.backend.Take(ctx, r)
-	if err != nil {
-		return Decision{}, err
+	if d.decision, err = t.backend.Take(ctx, r); err != nil {
+		*d = Decision{}
+		return err
 	}
-	return decided(d, nil), nil
+	d.Allowed, d.Degraded = d.decision.Allowed, d.decision.Degraded
+	return nil
 }
 
 // takeWindow makes d, a zero Decision, the one about c, if a WindowTaker can decide

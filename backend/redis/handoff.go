@@ -35,14 +35,13 @@ func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.
 // decideAt makes j's decision, about r, under p. It shares a round trip with others,
 // but no call.
 func (b *Backend) decideAt(j *job, r driver.Request, settles bool, p *handoff.Placement) (driver.Decision, error) {
-	b.monitor.run()
 	charges := r.Charges()
 	j.script, j.kind = &decideAtScript, lone
 	if len(p.Arrivals) > 0 {
 		j.more = packArrivals(p)
 	}
-	shard := b.shardOf(charges)
-	if err := shard.do(shard.lineOf(j), j); err != nil {
+	shard, err := b.send(j, charges)
+	if err != nil {
 		return driver.Decision{}, err
 	}
 	if len(j.numbers) > 0 && j.numbers[0] == elsewhere {

@@ -156,9 +156,9 @@ func (l *line) wait(j *job) error {
 		}
 	}
 	if j.timer == nil {
-		j.timer = time.NewTimer(time.Until(j.deadline))
+		j.timer = time.NewTimer(j.limit)
 	} else {
-		j.timer.Reset(time.Until(j.deadline))
+		j.timer.Reset(j.limit)
 	}
 	defer j.timer.Stop()
 	select {

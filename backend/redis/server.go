@@ -85,11 +85,11 @@ var unable = []string{
 
 // isFault reports whether err says that the server does not serve.
 func isFault(err error) bool {
-	var reply redis.Error
-	switch {
-	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, redis.ErrClosed):
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
 		return false
-	case !errors.As(err, &reply):
+	}
+	var reply redis.Error // not before: it is on the heap
+	if !errors.As(err, &reply) {
 		return true // no reply, or none that can be read
 	}
 	text := reply.Error()

@@ -122,6 +122,14 @@ func (s *shard) do(l *line, j *job) error {
 	return s.unavailable(err)
 }
 
+// readReply makes d the decision about r, a settlement if settles, that reply has.
+func (s *shard) readReply(reply []byte, d *driver.Decision, r *driver.Request, settles bool) (err error) {
+	if *d, err = readDecision(*r, settles, reply); err != nil {
+		return s.unavailable(err)
+	}
+	return nil
+}
+
 // lineOf returns the line that sends j. In a cluster it chooses the line by the
 // client's map of nodes, which may be out of date; the client then follows the
 // redirection.

@@ -135,8 +135,8 @@ func TestBytes(t *testing.T) {
 		each := float64(heap()-before)/maxKeys - empty
 		s := b.Stats()
 		t.Logf("%s: %.0f bytes a key, and %.0f from the start; %d keys", c.name, each, empty, s.Keys)
-		if each > c.most || empty > 128 || s.Keys < maxKeys*9/10 {
-			t.Errorf("%s: want at most %.0f, and 128 from the start", c.name, c.most)
+		if each > c.most || empty > 64 || s.Keys < maxKeys*9/10 {
+			t.Errorf("%s: want at most %.0f, and 64 from the start", c.name, c.most)
 		}
 		runtime.KeepAlive(b)
 	}

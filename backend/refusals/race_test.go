@@ -57,6 +57,35 @@ func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 	f.allowed(charge(core, "alice", 1))
 }
 
+// A take is refused, and before its answer is back another take is allowed, which
+// charges the count that refused, or leaves the other one too full.
+func TestTakeWhileARefusalIsOnItsWay(t *testing.T) {
+	org := policy("org", throttler.Limit{Quota: 5, Window: time.Hour})
+	refused := []throttler.Charge{charge(org, "acme", 3), charge(core, "alice", 3)}
+	for name, between := range map[string]throttler.Charge{
+		"the count that refused":   charge(core, "alice", 1),
+		"the count that had room":  charge(org, "acme", 3),
+		"nothing that it concerns": charge(core, "bob", 3),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			s := &stepping{Backend: f.counting.Backend}
+			f.counting.Backend = s
+			between.Partition = "acme"
+			f.allowed(throttler.Charge{Policy: core, Key: "alice", Cost: 3, Partition: "acme"})
+			s.decided, s.answer = make(chan struct{}), make(chan struct{})
+			var running sync.WaitGroup
+			running.Go(func() { f.refused(false, refused...) })
+			<-s.decided
+			s.decided = nil
+			f.allowed(between)
+			close(s.answer)
+			running.Wait()
+			f.refused(name == "nothing that it concerns", refused...)
+		})
+	}
+}
+
 // A refund is on its way, and before it is made a take is refused and remembered.
 func TestRefusalWhileARefundIsOnItsWay(t *testing.T) {
 	f := newFixture(t, nil)

@@ -17,9 +17,11 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
+const long = 20 * time.Second // a busy machine is no failure
+
 func redisOn(t testing.TB, client redis.UniversalClient, prefix string) driver.Backend {
 	t.Helper()
-	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: prefix})
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: prefix, Deadline: long})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,6 @@ func redisOn(t testing.TB, client redis.UniversalClient, prefix string) driver.B
 
 func newClient(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	const long = 20 * time.Second // a busy machine is no failure
 	c, err := redisbackend.NewClient(&redis.UniversalOptions{
 		Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
 	})

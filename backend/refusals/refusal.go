@@ -31,14 +31,13 @@ type refusal struct {
 
 // count is what a refusal knows of the count of a charge.
 type count struct {
-	at      *version
-	as      versionAt // what it was before the backend was asked
+	seen    seen
 	refused bool
 }
 
-// newRefusal returns what is remembered of d, which the backend made from before
-// and asked on. It is nil if d takes too much memory.
-func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before *snapshot) *refusal {
+// newRefusal returns what is remembered of d, which the backend made after before was
+// seen, and asked on. It is nil if d takes too much memory.
+func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []seen) *refusal {
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
@@ -59,7 +58,7 @@ func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before *snap
 	copy(f.d.Results(), d.Results())
 	f.counts = make([]count, len(charges))
 	for i := range charges {
-		f.counts[i] = count{at: before[i].at, as: before[i].as}
+		f.counts[i] = count{seen: before[i], refused: len(charges) == 1}
 		for _, result := range f.d.ResultsOf(i) {
 			f.counts[i].refused = f.counts[i].refused || result.RetryAt != 0
 			f.note(&result, r.Now)
@@ -124,22 +123,22 @@ func (f *refusal) madeAt() int64 {
 // refusals of all its users.
 func (f *refusal) overtaken() bool {
 	for i := range f.counts {
-		c := &f.counts[i]
-		if c.at.changed.Load() != c.as.changed || c.refused && c.at.taken.Load() != c.as.taken {
+		if c := &f.counts[i]; c.seen.hasChanged(c.refused) {
 			return true
 		}
 	}
 	return false
 }
 
-// answer returns f as the decision about r. Several results are shared, as they are
-// between copies of a decision.
-func (f *refusal) answer(r *driver.Request) driver.Decision {
+// answer makes d, a zero Decision, f as the decision about r. Several results are
+// shared, as they are between copies of a decision.
+func (f *refusal) answer(r *driver.Request, d *driver.Decision) {
 	madeAt := f.madeAt()
 	if !f.idle || r.Now == madeAt {
-		return f.d.About(*r)
+		*d = f.d.About(*r)
+		return
 	}
-	d := driver.NewDecision(*r)
+	d.Begin(r)
 	results := d.Results()
 	copy(results, f.d.Results())
 	for i := range results {
@@ -147,5 +146,4 @@ func (f *refusal) answer(r *driver.Request) driver.Decision {
 			results[i].ResetAt = r.Now
 		}
 	}
-	return d
 }

@@ -61,9 +61,9 @@ const MaxMaxKeys = 1 << 20
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// MaxKeys is the most refusals that are remembered at once, from 1 to
-	// MaxMaxKeys. Each takes some 500 bytes for a key of one limit, 900 for one of
-	// three, and at most MaxBytes; the table takes 112 bytes for each from the
-	// start. If zero, DefaultMaxKeys: some 10 MB, and 70 MB at most.
+	// MaxMaxKeys. Each takes some 300 bytes for a key of one limit, 500 for one of
+	// three, and at most MaxBytes; the tables take 42 bytes for each from the
+	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
 	//
 	// A new refusal takes the place of one of four: of one that has ended, else of
 	// the oldest that has answered nothing, else of the oldest. So keys that come
@@ -145,59 +145,63 @@ func (o *Options) validate() error {
 }
 
 // Take implements driver.Backend.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+//
+// Its frame is what a goroutine that waits for the backend keeps in memory, and with
+// some hundred of them most of what this package costs a take that is allowed. So it
+// has no more than it needs, and calls with pointers.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
 	if err := ctx.Err(); err != nil {
-		return driver.Decision{}, err
+		return d, err
 	}
-	var counts hashes
-	id := b.hash(r.Charges(), &counts)
+	var few [few]seen
+	id, counts := b.hash(r.Charges(), few[:0])
 	if known := b.table.find(id, &r, b); known != nil {
 		b.tallies.mine().answered.Add(1)
-		return known.answer(&r), nil
+		known.answer(&r, &d)
+		return d, nil
 	}
-	return b.ask(ctx, r, id, &counts)
-}
-
-// ask takes from the backend, and remembers a refusal.
-func (b *Backend) ask(ctx context.Context, r driver.Request, id uint64, counts *hashes) (driver.Decision, error) {
-	// All read before the backend is asked: what changes while it decides must
-	// end a refusal that may have been decided before the change.
-	asked := b.elapsed()
-	var before snapshot
-	b.versions.ask(r.Charges(), counts, &before)
-
-	tally := b.tallies.mine()
-	tally.asked.Add(1)
-	d, err := b.wrapped.Take(ctx, r)
-	switch {
-	case err != nil:
+	asked := b.ask(r.Charges(), counts)
+	if d, err = b.wrapped.Take(ctx, r); err != nil {
 		return d, err // if it charged nevertheless, that is as unseen as another process's take
-	case d.Allowed:
-		b.versions.take(r.Charges(), counts, &d)
-		return d, nil
-	case d.Degraded || !isWhole(&d, r.Charges()) || b.optsOut(r.Charges()):
-		return d, nil
 	}
-	known := newRefusal(id, &d, asked, &before)
-	switch {
-	case known == nil:
-		tally.tooLarge.Add(1)
-	case known.holds(&r, b): // else it has ended before it could answer anything
-		if b.table.put(known, &r, b) {
-			tally.pushedOut.Add(1)
+	if d.Allowed {
+		charges := r.Charges()
+		for i := range charges {
+			counts[i].at.take(charges, i, &d)
 		}
+		return d, nil
 	}
+	b.remember(id, &r, &d, asked, counts)
 	return d, nil
 }
 
-// isWhole reports whether d reports on every limit of charges. A backend that
-// answers without counts, because another one is down, may not.
-func isWhole(d *driver.Decision, charges []quota.Charge) bool {
-	limits := 0
-	for i := range charges {
-		limits += len(charges[i].Policy.Limits)
+// ask begins to see the counts, which are about to be asked for charges, and returns
+// the time. All is read before the backend is asked: what changes while it decides must
+// end a refusal that may have been decided before the change.
+func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
+	for i := range counts {
+		counts[i].ask(charges[i].Cost, len(charges) == 1)
 	}
-	return len(d.Charges()) == len(charges) && len(d.Results()) == limits
+	// After the versions: a processor waits here for what it has begun to load, and
+	// loads those together with what find has looked at.
+	b.tallies.mine().asked.Add(1)
+	return b.elapsed()
+}
+
+// remember remembers d, a refusal of r.
+func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, asked time.Duration, counts []seen) {
+	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) {
+		return
+	}
+	known := newRefusal(id, d, asked, counts)
+	switch {
+	case known == nil:
+		b.tallies.mine().tooLarge.Add(1)
+	case known.holds(r, b): // else it has ended before it could answer anything
+		if b.table.put(known, r, b) {
+			b.tallies.mine().pushedOut.Add(1)
+		}
+	}
 }
 
 func (b *Backend) optsOut(charges []quota.Charge) bool {
@@ -214,33 +218,36 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. When it returns, refusals that share a count
 // with the settlement are forgotten, also ones that are still being decided.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	charges := s.Charged.Charges()
-	var counts hashes
-	b.hash(charges, &counts)
+	var few [few]seen
+	_, counts := b.hash(s.Charged.Charges(), few[:0])
 	// After the backend, not before: a refusal decided in between would be
 	// remembered. On errors too, which leave open whether it was settled.
-	defer b.versions.settle(charges, &counts)
+	defer func() {
+		for i := range counts {
+			counts[i].at.settle()
+		}
+	}()
 	return b.wrapped.Settle(ctx, s)
 }
 
-// hashes has the hash of each charge's count.
-type hashes [quota.MaxCharges]uint64
+// few is how many charges need no memory of their own.
+const few = 3
 
-// hash fills counts and returns the hash of the charges. The seed is the
-// process's own, so that no client can choose keys that meet. Where hashes do
-// meet, a refusal is pushed out or forgotten early, never mistaken for another.
-func (b *Backend) hash(charges []quota.Charge, counts *hashes) uint64 {
-	var id uint64
+// hash appends to counts the version of each charge's count, and returns the hash of
+// the charges. The seed is the process's own, so that no client can choose keys that
+// meet. Where hashes do meet, a refusal is pushed out or forgotten early, never
+// mistaken for another.
+func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []seen) {
 	for i := range charges {
 		c := &charges[i]
 		h := mix(maphash.String(b.seed, c.Key), maphash.String(b.seed, c.Policy.Name))
 		if c.Partition != c.Key {
 			h = mix(h, maphash.String(b.seed, c.Partition))
 		}
-		counts[i] = h
+		counts = append(counts, seen{at: b.versions.of(h)})
 		id = mix(id, mix(h, uint64(c.Cost)))
 	}
-	return id
+	return id, counts
 }
 
 // mix returns a hash of two, in their order.

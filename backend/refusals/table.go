@@ -8,47 +8,52 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// ways is how many refusals may be in the place of one. Four slots are a cache
-// line.
+// ways is how many refusals may be in the place of one.
 const ways = 4
 
 // table has refusals by the hashes of their charges. It never grows, and neither
 // readers nor writers wait: two writers may choose one slot, and then the second
-// stays.
+// stays, or what is in the slot is found by neither until it is replaced.
 type table struct {
+	// tags has 16 bits of the hash of each refusal in a group, so that a take that
+	// finds none, as most do, reads one word of a small table.
+	tags   []atomic.Uint64
 	groups []group
 	ways   int // slots in use of each group; fewer than all in the smallest tables
 }
 
-type group [ways]slot
-
-// slot has one refusal. Its id is a copy of the refusal's, so that a reader that
-// looks for another need not follow the pointer; for a moment it may be another's.
-type slot struct {
-	id      atomic.Uint64
-	refusal atomic.Pointer[refusal]
-}
+type group [ways]atomic.Pointer[refusal]
 
 // newTable returns a table of at most maxKeys slots.
 func newTable(maxKeys int) table {
 	n := min(maxKeys, ways)
-	return table{groups: make([]group, maxKeys/n), ways: n}
+	return table{tags: make([]atomic.Uint64, maxKeys/n), groups: make([]group, maxKeys/n), ways: n}
 }
 
-func (t *table) group(id uint64) []slot {
+// place returns the index of the group of id.
+func (t *table) place(id uint64) uint64 {
 	place, _ := bits.Mul64(id, uint64(len(t.groups)))
-	return t.groups[place][:t.ways]
+	return place
 }
+
+// tagOf returns the tag of id, which is not 0.
+func tagOf(id uint64) uint64 { return max(id&tagMask, 1) }
+
+const (
+	tagBits = 64 / ways
+	tagMask = 1<<tagBits - 1
+)
 
 // find returns a refusal that answers r, or nil.
 func (t *table) find(id uint64, r *driver.Request, b *Backend) *refusal {
-	group := t.group(id)
-	for i := range group {
-		if group[i].id.Load() != id {
+	place := t.place(id)
+	tags := t.tags[place].Load()
+	for i := 0; tags != 0; i, tags = i+1, tags>>tagBits {
+		if tags&tagMask != tagOf(id) {
 			continue
 		}
-		f := group[i].refusal.Load()
-		if f == nil || !f.isOf(r.Charges()) || !f.holds(r, b) {
+		f := t.groups[place][i].Load()
+		if f.id != id || !f.isOf(r.Charges()) || !f.holds(r, b) {
 			continue
 		}
 		if !f.used.Load() { // seldom written, so that readers share its cache line
@@ -62,16 +67,22 @@ func (t *table) find(id uint64, r *driver.Request, b *Backend) *refusal {
 // put stores f, the refusal of r, in place of the one in its group that is worth
 // the least, and reports whether that could still have answered.
 func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) {
-	group := t.group(f.id)
-	chosen, least := 0, group[0].worth(f, r, b)
+	place := t.place(f.id)
+	group := t.groups[place][:t.ways]
+	chosen, least := 0, worthOf(group[0].Load(), f, r, b)
 	for i := 1; i < len(group); i++ {
-		if w := group[i].worth(f, r, b); w.lessThan(least) {
+		if w := worthOf(group[i].Load(), f, r, b); w.lessThan(least) {
 			chosen, least = i, w
 		}
 	}
-	group[chosen].refusal.Store(f)
-	group[chosen].id.Store(f.id)
-	return least.rank > vacant
+	group[chosen].Store(f) // before the tag, by which it is found
+	shift := chosen * tagBits
+	for {
+		tags := t.tags[place].Load()
+		if t.tags[place].CompareAndSwap(tags, tags&^(tagMask<<shift)|tagOf(f.id)<<shift) {
+			return least.rank > vacant
+		}
+	}
 }
 
 // worth is why to keep a refusal: its rank first, and how young it is.
@@ -91,9 +102,9 @@ func (w worth) lessThan(o worth) bool {
 	return w.rank < o.rank || w.rank == o.rank && w.asked < o.asked
 }
 
-// worth returns the worth of what is in s when f, the refusal of r, needs a slot.
-func (s *slot) worth(f *refusal, r *driver.Request, b *Backend) worth {
-	old := s.refusal.Load()
+// worthOf returns the worth of old, or of a slot without one, when f, the refusal of
+// r, needs a slot.
+func worthOf(old, f *refusal, r *driver.Request, b *Backend) worth {
 	switch {
 	case old == nil:
 		return worth{rank: vacant}
@@ -113,7 +124,7 @@ func (t *table) len() int64 {
 	n := int64(0)
 	for i := range t.groups {
 		for j := range t.groups[i] {
-			if t.groups[i][j].refusal.Load() != nil {
+			if t.groups[i][j].Load() != nil {
 				n++
 			}
 		}

@@ -10,90 +10,115 @@ import (
 )
 
 // version numbers the changes that are made to a count through a Backend. Counts
-// whose hashes meet share one, and then a change of either is one of both.
+// whose hashes meet share one, and then a change of either is one of both. Every take
+// reads one and writes it when it is allowed, so it is small, and within a cache line.
 type version struct {
 	// taken counts takes that were allowed. It ends refusals by this count.
 	taken atomic.Uint64
 
-	// changed counts settlements, and takes that left the count too full for a
-	// cost that was asked of it. It ends all refusals that share this count: the
-	// ones by other counts would name a RetryAt at which this one refuses.
+	// changed counts, in its upper bits, settlements, and takes that left the count
+	// too full for a cost that was asked of it. It ends all refusals that share this
+	// count: the ones by other counts would name a RetryAt at which this one refuses.
+	//
+	// Its lower bits are the bound of the costs that were asked since: what any
+	// refusal that has not ended may have asked. A count that is charged alone needs
+	// none: what is refused then is refused by this count.
 	changed atomic.Uint64
-
-	// largest is the largest cost that was asked since the count was last too full
-	// for it: what any refusal that has not ended may have asked.
-	largest atomic.Int64
 }
 
-// versionAt is what a version was at some time.
-type versionAt struct{ taken, changed uint64 }
-
-// snapshot has the version of each charge's count, and what it was.
-type snapshot [quota.MaxCharges]struct {
-	at *version
-	as versionAt
+// seen is a version, and what it was before the backend was asked.
+type seen struct {
+	at             *version
+	taken, changed uint64
 }
 
-// versions has the versions of all counts.
-type versions []version
-
-// newVersions returns so many that few counts share one: with 64 K of them and
-// 64 K takes a second that are allowed, each is changed once a second, which is
-// as often as refusals are asked for again by default.
-func newVersions(maxKeys int) versions { return make(versions, max(4*maxKeys, 1024)) }
-
-func (v versions) of(hash uint64) *version {
-	place, _ := bits.Mul64(hash, uint64(len(v)))
-	return &v[place]
-}
-
-// ask fills s with the versions of the counts, which are about to be asked for
-// charges.
-func (v versions) ask(charges []quota.Charge, counts *hashes, s *snapshot) {
-	for i := range charges {
-		at := v.of(counts[i])
-		s[i].at, s[i].as = at, versionAt{taken: at.taken.Load(), changed: at.changed.Load()}
-		// After the snapshot, as take clears it before the change: a cost that is
-		// cleared has been asked for an answer that the change ends.
-		at.atLeast(charges[i].Cost)
+// ask begins to see v, of a count that is about to be asked for cost, together with
+// other counts or alone.
+func (s *seen) ask(cost int64, alone bool) {
+	s.taken = s.at.taken.Load()
+	bound := boundOf(cost)
+	if alone {
+		bound = 0
 	}
-}
-
-func (v *version) atLeast(cost int64) {
 	for {
-		largest := v.largest.Load()
-		if largest >= cost || v.largest.CompareAndSwap(largest, cost) {
+		changed := s.at.changed.Load()
+		s.changed = changed >> boundBits
+		old := changed % (1 << boundBits)
+		if old >= bound || s.at.changed.CompareAndSwap(changed, changed-old+bound) {
 			return
 		}
 	}
 }
 
-// take notes that charges were made, and left what d reports.
-func (v versions) take(charges []quota.Charge, counts *hashes, d *driver.Decision) {
-	whole := isWhole(d, charges)
-	for i := range charges {
-		at := v.of(counts[i])
-		at.taken.Add(1)
-		if largest := at.largest.Load(); !whole || leastRemaining(d, i) < largest {
-			at.largest.Store(0)
-			at.changed.Add(1)
+// hasChanged reports whether v has changed in a way that ends a refusal by its count,
+// or by another one.
+func (s *seen) hasChanged(refused bool) bool {
+	return s.at.changed.Load()>>boundBits != s.changed || refused && s.at.taken.Load() != s.taken
+}
+
+// take notes that charge i was made, and left what d reports.
+func (v *version) take(charges []quota.Charge, i int, d *driver.Decision) {
+	v.taken.Add(1)
+	for {
+		changed := v.changed.Load()
+		bound := changed % (1 << boundBits)
+		if bound == 0 || leastRemaining(charges, i, d) >= costOf(bound) ||
+			v.changed.CompareAndSwap(changed, changed-bound+1<<boundBits) {
+			return
 		}
 	}
 }
 
-// leastRemaining returns the least Remaining of the limits of charge i.
-func leastRemaining(d *driver.Decision, i int) int64 {
+// settle notes that the count was settled.
+func (v *version) settle() { v.changed.Add(1 << boundBits) }
+
+const boundBits = 6
+
+// boundOf returns the bound of costs up to the next power of two: 1 of 1, 2 of 2, 3 of
+// 3 and 4. It is 0 of 0, for which no count is too full.
+func boundOf(cost int64) uint64 {
+	if cost == 0 {
+		return 0
+	}
+	return 1 + uint64(bits.Len64(uint64(cost-1)))
+}
+
+// costOf returns the largest cost of a bound.
+func costOf(bound uint64) int64 { return 1 << (bound - 1) }
+
+// leastRemaining returns the least Remaining of the limits of charge i, or 0 if d does
+// not say.
+func leastRemaining(charges []quota.Charge, i int, d *driver.Decision) int64 {
+	if !isWhole(charges, d) {
+		return 0
+	}
 	least := int64(math.MaxInt64)
-	limits := d.Charges()[i].Policy.Limits
+	limits := charges[i].Policy.Limits
 	for j, result := range d.ResultsOf(i) {
 		least = min(least, result.Remaining(&limits[j]))
 	}
 	return least
 }
 
-// settle notes that charges were settled.
-func (v versions) settle(charges []quota.Charge, counts *hashes) {
+// isWhole reports whether d reports on every limit of charges. A backend that
+// answers without counts, because another one is down, may not.
+func isWhole(charges []quota.Charge, d *driver.Decision) bool {
+	limits := 0
 	for i := range charges {
-		v.of(counts[i]).changed.Add(1)
+		limits += len(charges[i].Policy.Limits)
 	}
+	return len(d.Charges()) == len(charges) && len(d.Results()) == limits
+}
+
+// versions has the versions of all counts.
+type versions []version
+
+// newVersions returns so many that few counts share one: with 32 K of them and 64 K
+// takes a second that are allowed, each is changed twice a second, and a refusal that
+// would be asked for again once a second is asked for three times.
+func newVersions(maxKeys int) versions { return make(versions, max(2*maxKeys, 1024)) }
+
+func (v versions) of(hash uint64) *version {
+	place, _ := bits.Mul64(hash, uint64(len(v)))
+	return &v[place]
 }
