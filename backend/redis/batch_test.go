@@ -86,6 +86,14 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("simple ones: got  %x, %v\nwant %x", got, err, want)
 	}
+
+	// One reply about two keys, after a simple one.
+	two := packedTakes(now, []throttler.Limit{window}, []throttler.Limit{window})
+	want = "\x01" + used(1) + notDecided
+	got, err = redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"e", "list", "list"}, packedTake(now, window), two).Text()
+	if err != nil || got != want {
+		t.Errorf("two charges: got  %x, %v\nwant %x", got, err, want)
+	}
 }
 
 // BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
