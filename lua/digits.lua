@@ -24,9 +24,8 @@ end
 -- The reset time and the count that digits hold of a window that has the code; nil if
 -- they are another's.
 local function read_digits(state, code)
-  local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
-  if not (front and count and code) then return nil end
-  local since = front - code * DIGITS_SPAN
-  if since < 0 or since >= DIGITS_SPAN or since % 1 ~= 0 or count < 0 or count % 1 ~= 0 then return nil end
-  return since + DIGITS_EPOCH, count
+  if not (code and string.find(state, '^%d+$')) then return nil end
+  local since = tonumber(string.sub(state, 1, DIGITS_FRONT)) - code * DIGITS_SPAN
+  if since < 0 or since >= DIGITS_SPAN then return nil end
+  return since + DIGITS_EPOCH, tonumber(string.sub(state, DIGITS_FRONT + 1))
 end

@@ -9,7 +9,6 @@
 local REFUSED, ALLOWED, NUMBERS = '\0', '\1', '\2' -- how a decision's reply begins, in plain.lua
 local REFUSED_SHORT, ALLOWED_SHORT = '\0\0\12', '\1\0\12' -- replies before a state of SHORT_BYTES
 local REFUSED_DIGITS, ALLOWED_DIGITS = '\0\0\19', '\1\0\19' -- before one of DIGITS
-local BEFORE_DIGITS = '\3\0\19' -- before one of DIGITS as it was before
 
 -- Tables begin as large as most calls need: growth costs more than all else that is
 -- done with them.
@@ -19,67 +18,102 @@ local replies, replied = {nil, nil, nil, nil, nil, nil, nil}, 0
 -- its first key.
 local argument, made, next_key = 1, 0, 1
 
+-- The keys that were written since all were read: a call may have two decisions about
+-- one key. It is nil until all are read.
+local changed
+
 while argument <= #ARGV do
   if #ARGV[argument] ~= 42 then break end -- one charge of one limit, and nothing more
   local times, now, margin, op, _, cost, _, kind, window, quota = unpack('>I1I6I4I1I1I7I1I1I6I7', ARGV[argument])
   if op ~= TAKE or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
   local shape = SHORT_WINDOW * FIXED_WINDOW + window
-  -- The window's code, as digits.lua has it, nil if it has none. It is no function: to
+  -- The window's code, as digits.lua has it, false if it has none. It is no function: to
   -- make one costs as much as to compute it.
   local n, unit = window / 1000, 100
   if n > 99 then n, unit = n / 60, 200 end
   if n > 99 then n, unit = n / 60, 300 end
   if n > 99 then n, unit = n / 24, 400 end
-  local code = n >= 1 and n <= 99 and n % 1 == 0 and unit + n or nil
+  local since = now - DIGITS_EPOCH
+  local code = n >= 1 and n <= 99 and n % 1 == 0 and since >= 0 and since + window < DIGITS_SPAN and unit + n
 
-  while made < times do
-    local key, head, reset_at, used = KEYS[next_key], ALLOWED_SHORT, 0, 0
-    local state = redis.pcall('GET', key)
-    local in_digits = state and #state == DIGITS
-    if in_digits then
-      local front, count = tonumber(string.sub(state, 1, DIGITS_FRONT)), tonumber(string.sub(state, DIGITS_FRONT + 1))
-      if not (front and count and code) then break end
-      local since = front - code * DIGITS_SPAN
-      if since < 0 or since >= DIGITS_SPAN then break end -- another window's
-      reset_at, used = since + DIGITS_EPOCH, count
-    elseif state then
-      if #state ~= SHORT_BYTES then break end -- also an error, a table
-      local stored
-      stored, reset_at, used = unpack(SHORT_FORM, state)
-      if stored ~= shape then break end
+  -- Digits are compared, because to read them costs more: strings of 19 digits are in the
+  -- order of their numbers. The window of this code is open if its digits are above ended,
+  -- and at most last.
+  local ended, last = '', ''
+  if code then
+    local low = since % 1000000
+    ended = string.format('%d%06d9999', code * 1000000 + (since - low) / 1000000, low) -- %.0f costs four times as much
+    last = string.sub(ended, 1, 3) .. '9999999999999999'
+  end
+
+  -- One command reads all keys. Each state is replaced by the reply to its decision, or
+  -- is one: see plain.lua.
+  if not changed then
+    replies = redis.call('MGET', spread(KEYS))
+    changed = {}
+  end
+
+  local first = next_key
+  for i = first, first + times - 1 do
+    local key, state = KEYS[i], replies[i]
+    if changed[key] then
+      state = redis.call('GET', key)
+      replies[i] = state
     end
-    if reset_at > now then
+    if state and #state == DIGITS and state > ended and state <= last then
+      local a, b, c, d = string.byte(state, DIGITS_FRONT + 1, DIGITS)
+      local used = a * 1000 + b * 100 + c * 10 + d - 53328 -- '0' is 48
       if cost > quota - used then
-        head = in_digits and REFUSED_DIGITS or REFUSED_SHORT
-      elseif used + cost >= SHORT_COUNT then
-        break
+        replies[i] = REFUSED_DIGITS .. state
       elseif cost == 0 then
-        if in_digits then head = ALLOWED_DIGITS end
+        replies[i] = ALLOWED_DIGITS .. state
       -- The expiry was set when the window opened: renewed by a process whose clock
       -- has stopped, it would keep the window forever.
-      elseif in_digits and used + cost < DIGITS_COUNT then
+      elseif used + cost < DIGITS_COUNT then
         local sum = redis.pcall('INCRBY', key, cost == 1 and '1' or cost) -- a number costs half as much again
         if type(sum) == 'table' then break end -- almost digits
-        head = BEFORE_DIGITS
+        changed[key] = true
       else
-        state = pack(SHORT_FORM, shape, reset_at, used + cost)
-        redis.call('SET', key, state, 'KEEPTTL')
+        break
       end
-    elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
-      break
     else
-      state = pack(SHORT_FORM, shape, now + window, cost)
-      local stored, since = state, now + window - DIGITS_EPOCH
-      if code and since >= 0 and since < DIGITS_SPAN and cost < DIGITS_COUNT then
-        stored = string.format(DIGITS_FORM, code, since, cost)
+      local used, reset_at = 0, 0
+      if state and #state == DIGITS then
+        if not (code and string.find(state, '^' .. code .. '%d+$')) then break end -- another window's
+      elseif state then
+        if #state ~= SHORT_BYTES then break end
+        local stored
+        stored, reset_at, used = unpack(SHORT_FORM, state)
+        if stored ~= shape then break end
       end
-      redis.call('SET', key, stored, 'PX', window + margin)
+      if reset_at > now then
+        if cost > quota - used then
+          replies[i] = REFUSED_SHORT .. state
+        elseif cost == 0 then
+          replies[i] = ALLOWED_SHORT .. state
+        else
+          if used + cost >= SHORT_COUNT then break end
+          state = pack(SHORT_FORM, shape, reset_at, used + cost)
+          redis.call('SET', key, state, 'KEEPTTL')
+          replies[i], changed[key] = ALLOWED_SHORT .. state, true
+        end
+      elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
+        break
+      else
+        local condition = state and 'XX' or 'NX' -- what is no string is read as nothing
+        state = pack(SHORT_FORM, shape, now + window, cost)
+        local stored = state
+        if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, since + window, cost) end
+        if not redis.call('SET', key, stored, 'PX', window + margin, condition) then break end
+        replies[i], changed[key] = ALLOWED_SHORT .. state, true
+      end
     end
-    replies[replied + 1] = head
-    replies[replied + 2] = state
-    replied, made, next_key = replied + 2, made + 1, next_key + 1
+    next_key = i + 1
   end
+  made = next_key - first
   if made < times then break end
   argument, made = argument + 1, 0
 end
 if argument > #ARGV then return table.concat(replies) end
+replied = next_key - 1
+for i = next_key, #replies do replies[i] = nil end -- states that were read

@@ -81,10 +81,18 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 
 	simple := packedTake(now, window)
 	simple[0] = 4
-	want = "\x01" + used(1) + "\x03" + digits(1) + "\x03" + digits(2) + "\x00" + digits(3)
+	want = "\x01" + used(1) + digits(1)[2:] + digits(2)[2:] + "\x00" + digits(3)
 	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"d", "d", "d", "d"}, simple).Text()
 	if err != nil || got != want {
 		t.Errorf("simple ones: got  %x, %v\nwant %x", got, err, want)
+	}
+
+	// One reply about two keys, after a simple one.
+	two := packedTakes(now, []throttler.Limit{window}, []throttler.Limit{window})
+	want = "\x01" + used(1) + notDecided
+	got, err = redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"e", "list", "list"}, packedTake(now, window), two).Text()
+	if err != nil || got != want {
+		t.Errorf("two charges: got  %x, %v\nwant %x", got, err, want)
 	}
 }
 

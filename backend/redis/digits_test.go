@@ -1,6 +1,8 @@
 package redisbackend_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +40,7 @@ func TestWindowsAreIntegers(t *testing.T) {
 		{500 * time.Millisecond, t0, ""},
 		{hour + time.Millisecond, t0, ""},
 		{hour, in2025.Add(-hour - 1), ""},
-		{hour, in2025.Add(-hour), "260"},
+		{hour, in2025, "260"},
 		{hour, in2025.Add(1e12*time.Millisecond - hour - time.Millisecond), "260"},
 		{hour, in2025.Add(1e12*time.Millisecond - hour), ""},
 	} {
@@ -112,5 +114,54 @@ func TestWindowsInBytesGoOn(t *testing.T) {
 	b.client.Set(t.Context(), b.backend.Locate(c).Key, state.Append(nil), time.Hour)
 	if d, err := b.Take(t.Context(), c); err != nil || d.Limit(0).Used != 6 || !d.Limit(0).ResetAt.Equal(t0.Add(time.Hour)) {
 		t.Errorf("%+v, %v; want 6 used, and the reset time of before", d, err)
+	}
+}
+
+// Digits of this window and of others, and what only looks like digits: the script
+// decides as package algorithm does or, where that reads no state, changes nothing.
+func TestDigitsOfAnyWindow(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	now := t0.UnixMilli()
+	since := now - 1735689600000
+	values := []string{strings.Repeat(" ", 19), strings.Repeat("9", 19), strings.Repeat("0", 19), "2600000000000000000"}
+	for _, code := range []int{101, 202, 259, 260, 261, 302, 499, 560, 660, 899} {
+		for _, at := range []int64{0, since - 1, since, since + 1, since + 1000, since + time.Hour.Milliseconds(), 999_999_999_999} {
+			for _, used := range []int{0, 1, 9998, 9999} {
+				values = append(values, fmt.Sprintf("%d%012d%04d", code, at, used))
+			}
+		}
+	}
+	for _, at := range []int64{since - 1000, since + 1000} { // it has ended, and it is open
+		for i := range 19 {
+			value := fmt.Appendf(nil, "260%012d0001", at)
+			for _, value[i] = range []byte("x -.\x00\xff") {
+				values = append(values, string(value))
+			}
+		}
+	}
+	for _, value := range values {
+		for _, cost := range []int64{0, 1, 2} {
+			c := policy("core", perHour(2)).Charge(value)
+			if strings.HasSuffix(value, "8") {
+				c.Policy = policy("core", perHour(20_000))
+			}
+			c.Partition, c.Cost = c.Key, cost
+			key, r := b.backend.Locate(c).Key, driver.NewRequest(now, c)
+			b.client.Set(t.Context(), key, value, time.Hour)
+			got, err := b.backend.Take(t.Context(), r)
+			state, parseErr := algorithm.Parse([]byte(value))
+			switch {
+			case parseErr == nil && err == nil:
+				want := algorithm.Take(r, []*algorithm.State{&state})
+				g, w := got.Results()[0], want.Results()[0]
+				if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
+					t.Errorf("%q, cost %d: got  %+v\nthe model says %+v", value, cost, got, want)
+				}
+			case parseErr == nil:
+				t.Errorf("%q, cost %d: %v", value, cost, err)
+			case err == nil || b.client.Get(t.Context(), key).Val() != value:
+				t.Errorf("%q, cost %d: %+v, %v; it is no state, and is now %q", value, cost, got, err, b.client.Get(t.Context(), key).Val())
+			}
+		}
 	}
 }

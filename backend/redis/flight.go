@@ -144,7 +144,7 @@ func (f *flight) plan(splits bool) {
 	}
 	for rest := f.jobs; len(rest) > 0; {
 		n, work := 1, rest[0].work
-		for n < len(rest) && n < perCall && rest[0].kind != lone && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= quota.MaxWork {
+		for n < len(rest) && rest[0].kind != lone && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= quota.MaxWork {
 			work += rest[n].work
 			n++
 		}

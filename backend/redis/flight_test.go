@@ -80,11 +80,11 @@ func TestPlan(t *testing.T) {
 	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
 		t.Errorf("split by partition: calls of %s decisions, want %s", got, want)
 	}
-	f.jobs = jobs(40)
+	f.jobs = jobs(2*quota.MaxWork + 8)
 	for i, j := range f.jobs {
 		j.work, j.buf = 1, arg{byte(i)}
 	}
-	if got, want := sizes(false), "[16 16 8]"; got != want {
+	if got, want := sizes(false), fmt.Sprintf("[%d %[1]d 8]", quota.MaxWork); got != want {
 		t.Errorf("calls of %s decisions, want %s", got, want)
 	}
 	for i, j := range f.jobs {

@@ -21,7 +21,6 @@ const (
 	maxWithLate = 8                     // flights on their way at once, late ones included
 
 	perFlight  = 256    // decisions in one flight
-	perCall    = 16     // decisions in one call of a script
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 

@@ -12,13 +12,19 @@ import (
 // What the scripts reply. lua/plain.lua describes the replies of the script that makes
 // decisions about counts that do not move, and lua/decide.lua the replies in numbers.
 
-// How the reply to a decision begins.
+// How the reply to a decision begins, if it is not digits alone.
 const (
 	repliesRefused = 0 // then the states that refused
 	repliesAllowed = 1 // then the states as they were charged
 	repliesNumbers = 2 // then numbers, one of which says what was decided
-	repliesBefore  = 3 // if allowed; then the states as they were before
 )
+
+// digits are the bytes of the reply that one charge is allowed, whose state was these
+// digits before.
+const digits = 19
+
+// isDigits reports whether a reply begins with digits.
+func isDigits(reply []byte) bool { return '0' <= reply[0] && reply[0] <= '9' }
 
 // notACount is the first number of a reply about a key that holds something else.
 const notACount = 3
@@ -36,12 +42,18 @@ func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
 		return nil, nil, errReply
 	}
 	size := 1
-	if reply[0] == repliesNumbers {
+	switch {
+	case isDigits(reply):
+		if charges != 1 {
+			return nil, nil, errReply
+		}
+		size = digits
+	case reply[0] == repliesNumbers:
 		if len(reply) < 3 {
 			return nil, nil, errReply
 		}
 		size += 2 + 8*int(binary.BigEndian.Uint16(reply[1:]))
-	} else {
+	default:
 		for range charges {
 			if len(reply) < size+2 {
 				return nil, nil, errReply
@@ -61,7 +73,11 @@ func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision
 	charges := r.Charges()
 	reply, rest, err := cutReply(reply, len(charges))
 	switch {
-	case err != nil || len(rest) > 0 || reply[0] > repliesBefore:
+	case err != nil || len(rest) > 0:
+		return driver.Decision{}, errReply
+	case isDigits(reply) && !settles:
+		return readDigits(r, reply)
+	case reply[0] > repliesNumbers:
 		return driver.Decision{}, errReply
 	case reply[0] == repliesNumbers:
 		numbers := make([]int64, len(reply)/8)
@@ -84,10 +100,7 @@ func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision
 			cost = 0 // it looks at what is left, and asks for nothing
 		}
 		moment := algorithm.Uncharged
-		switch {
-		case reply[0] == repliesBefore:
-			moment = algorithm.BeforeCharge
-		case allowed && cost > 0:
+		if allowed && cost > 0 {
 			moment = algorithm.AfterCharge
 		}
 		fits, err := algorithm.ReadStored(states[2:size], moment, c.Policy.Limits, cost, r.Now, results)
@@ -104,9 +117,27 @@ func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision
 		states = states[size:]
 	}
 	if allowed != fit {
-		return driver.Decision{}, fmt.Errorf("the script's reply contradicts itself: %x", reply)
+		return driver.Decision{}, contradiction(reply)
 	}
 	return d, nil
+}
+
+// readDigits reads the reply that the one charge of r is allowed.
+func readDigits(r driver.Request, reply []byte) (driver.Decision, error) {
+	c, d := &r.Charges()[0], driver.NewDecision(r)
+	d.Allowed = true
+	fits, err := algorithm.ReadStored(reply, algorithm.BeforeCharge, c.Policy.Limits, c.Cost, r.Now, d.Results())
+	switch {
+	case err != nil:
+		return driver.Decision{}, fmt.Errorf("%w: %w", errForeign, err)
+	case !fits:
+		return driver.Decision{}, contradiction(reply)
+	}
+	return d, nil
+}
+
+func contradiction(reply []byte) error {
+	return fmt.Errorf("the script's reply contradicts itself: %x", reply)
 }
 
 // readNumbers reads a reply in numbers.

@@ -1,6 +1,7 @@
 package redisbackend
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func FuzzReply(f *testing.F) {
 	f.Add(statesReply(repliesAllowed), false)
 	f.Add(statesReply(repliesRefused), true)
 	f.Add([]byte{repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, false)
-	f.Add([]byte{repliesBefore, 0, 0, 0, 0}, false)
+	f.Add([]byte("2600000000000000007"), false)
 	f.Fuzz(func(t *testing.T, reply []byte, settles bool) {
 		d, err := readDecision(replied, settles, reply)
 		if err != nil {
@@ -114,13 +115,6 @@ func TestStatesReply(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 	}
-	none := []byte{repliesBefore}
-	for range replied.Charges() {
-		none = append(none, 0, 0)
-	}
-	if got, err := readDecision(replied, false, none); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("before: got  %+v, %v\nwant %+v", got, err, want)
-	}
 	good := statesReply(repliesAllowed)
 	for n := range len(good) {
 		if d, err := readDecision(replied, false, good[:n]); err == nil {
@@ -140,5 +134,40 @@ func TestStatesReply(t *testing.T) {
 		if d, err := readDecision(replied, false, reply); err == nil {
 			t.Errorf("%s: accepted: %+v", why, d)
 		}
+	}
+}
+
+// Digits alone say that a charge is allowed, and what was used before it.
+func TestDigitsReply(t *testing.T) {
+	charge := replied.Charges()[0] // 1000 per hour
+	r := driver.NewRequest(at, charge)
+	digitsAt := func(reset int64, used int) []byte {
+		return fmt.Appendf(nil, "260%012d%04d", reset-1735689600000, used)
+	}
+	good := digitsAt(at+60_000, 7)
+	d, err := readDecision(r, false, good)
+	if err != nil || !d.Allowed || d.Results()[0].Used != 8 || d.Results()[0].ResetAt != at+60_000 {
+		t.Errorf("%+v, %v; want it allowed, 8 used, and the reset time as it was", d, err)
+	}
+	for n := range len(good) {
+		if d, err := readDecision(r, false, good[:n]); err == nil {
+			t.Errorf("%d bytes of %d are accepted: %+v", n, len(good), d)
+		}
+	}
+	for why, reply := range map[string][]byte{
+		"a byte too many":   append(digitsAt(at+60_000, 7), '0'),
+		"no room":           digitsAt(at+60_000, 1000),
+		"more than digits":  []byte("260000000060000000x"),
+		"no code of a time": []byte("0000000000600000007"),
+	} {
+		if d, err := readDecision(r, false, reply); err == nil {
+			t.Errorf("%s: accepted: %+v", why, d)
+		}
+	}
+	if d, err := readDecision(r, true, good); err == nil {
+		t.Errorf("accepted of a settlement: %+v", d)
+	}
+	if d, err := readDecision(replied, false, good); err == nil {
+		t.Errorf("accepted of two charges: %+v", d)
 	}
 }
