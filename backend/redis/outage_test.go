@@ -239,6 +239,43 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 	}
 }
 
+// Deadlines that pass at once are errors at once: callers do not leave one by one,
+// through a lock. 1,000 of them were up to 27 ms late so.
+func TestCallersLeaveTogether(t *testing.T) {
+	server := testserver.Redis(t)
+	b := newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(100))
+	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	defer server.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	flown := b.fillFlights(t, ctx, p)
+	const waiting = 100
+	waited := make(chan error, waiting)
+	for range waiting {
+		go func() {
+			_, err := b.Take(ctx, p.Charge("waits"))
+			waited <- err
+		}()
+	}
+	eventually(t, "a queue", func() bool { _, n := b.backend.Line(); return n == waiting })
+	release := b.backend.HoldLine()
+	defer release()
+	cancel()
+	for name, errs := range map[string]<-chan error{"sent": flown, "waited": waited} {
+		for range cap(errs) {
+			select {
+			case <-errs:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("a caller whose decision %s needs the line's lock to leave", name)
+			}
+		}
+	}
+}
+
 // A dead server is noticed by the first connection that it refuses, and its recovery
 // by a probe. Then the next decision is made, although a pool of one connection dials
 // once a second after a dial that failed.

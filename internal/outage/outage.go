@@ -38,19 +38,40 @@ type Outage struct {
 }
 
 // Run measures an outage of each kind, for each number of callers that -outage-callers
-// has. prepare makes a fresh backend.
+// has. prepare makes a fresh backend. As a control, it measures first what the same
+// callers pay for deadlines alone, which is what the machine and Go's scheduler take.
 func Run(t *testing.T, kinds []string, prepare func(t *testing.T, kind string) Outage) {
-	for _, kind := range kinds {
+	for _, kind := range append([]string{"deadlines alone"}, kinds...) {
 		for _, text := range strings.Split(*callers, ",") {
 			n, err := strconv.Atoi(text)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Run(kind+"/"+text, func(t *testing.T) {
-				o := prepare(t, kind)
+				o := deadlinesAlone()
+				if kind != "deadlines alone" {
+					o = prepare(t, kind)
+				}
 				o.measure(t, n)
 			})
 		}
+	}
+}
+
+// deadlinesAlone returns an outage of no server: callers wait for their deadlines and,
+// as if a breaker had opened after two of them, for nothing.
+func deadlinesAlone() Outage {
+	began := time.Now()
+	opened := func() bool { return time.Since(began) > 2*Deadline }
+	return Outage{
+		Take: func(ctx context.Context, _ int) error {
+			if !opened() {
+				<-ctx.Done()
+			}
+			return driver.ErrUnavailable
+		},
+		Open:  opened,
+		Dials: func() int64 { return 0 },
 	}
 }
 
