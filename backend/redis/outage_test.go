@@ -313,6 +313,34 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+// A try that fails counts from its own begin. The breaker may have closed since the
+// first, and what began before says nothing.
+func TestFailedTriesCountFromTheirOwnBegin(t *testing.T) {
+	server := testserver.Redis(t)
+	var b bench
+	var tried atomic.Bool
+	o := patient(server.Addr)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if tried.CompareAndSwap(false, true) { // the decision's
+			b.backend.Trip(errors.New("down"))
+			for b.backend.Open() && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			server.Kill()
+			return nil, &net.OpError{Op: "dial", Err: errors.New("down")}
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	b, _ = newObserved(t, connect(t, o), redisbackend.Options{Deadline: time.Minute})
+	b.backend.WithoutChecks()
+	if _, err := b.Take(t.Context(), policy("core", perHour(100)).Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	if !b.backend.Open() {
+		t.Error("a connection that was refused after the breaker had closed did not open it")
+	}
+}
+
 // A server that went on is asked again by a probe that had been sent while it hung.
 func TestHangs(t *testing.T) {
 	server := testserver.Redis(t)
