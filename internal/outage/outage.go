@@ -48,31 +48,31 @@ func Run(t *testing.T, kinds []string, prepare func(t *testing.T, kind string) O
 				t.Fatal(err)
 			}
 			t.Run(kind+"/"+text, func(t *testing.T) {
-				o := deadlinesAlone()
-				if kind != "deadlines alone" {
-					o = prepare(t, kind)
+				if kind == "deadlines alone" {
+					measureDeadlines(t, n)
+					return
 				}
+				o := prepare(t, kind)
 				o.measure(t, n)
 			})
 		}
 	}
 }
 
-// deadlinesAlone returns an outage of no server: callers wait for their deadlines and,
-// as if a breaker had opened after two of them, for nothing.
-func deadlinesAlone() Outage {
-	began := time.Now()
-	opened := func() bool { return time.Since(began) > 2*Deadline }
-	return Outage{
-		Take: func(ctx context.Context, _ int) error {
-			if !opened() {
-				<-ctx.Done()
-			}
-			return driver.ErrUnavailable
-		},
-		Open:  opened,
-		Dials: func() int64 { return 0 },
+// measureDeadlines has goroutines wait for their deadlines, for as long as a breaker needs
+// to open.
+func measureDeadlines(t *testing.T, callers int) {
+	m := measurement{stop: make(chan struct{})}
+	for range callers {
+		m.all.Go(func() {
+			m.decide(t, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		})
 	}
+	m.all.Go(m.wait)
+	time.Sleep(2 * Deadline)
+	close(m.stop)
+	m.all.Wait()
+	t.Logf("%v", m.of[up])
 }
 
 // measure has goroutines decide before, in and after the outage, each a pause after
