@@ -53,7 +53,7 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
-	r.quota, r.chargedAt = l.quota, now
+	r.quota, r.chargedAt = l.quota, max(r.chargedAt, now)
 	r.forward(l, cost)
 	c.mark = driver.Mark{At: r.at, Fraction: r.fraction}
 	return c

@@ -39,7 +39,9 @@ type record struct {
 	previous int64
 
 	// buckets: what at leaves of a millisecond, in units of 1/quota of it; that
-	// quota, under which it was charged, and when that was; else 0
+	// quota, under which it was charged, and when that was, by the clock furthest
+	// ahead of those that charged it, so that at is no further from it than what is
+	// to drain; else 0
 	fraction  int64
 	quota     int64
 	chargedAt int64
@@ -82,6 +84,15 @@ func (r *record) adoptedBy(l limit) *record {
 }
 
 func (r *record) resetAt(now int64) int64 { return r.kind.counter().resetAt(r, now) }
+
+// life returns for how many ms r counts at most, as State.Life has it.
+func (r *record) life(now int64) int64 {
+	most := 2 * r.window
+	if r.quota > 0 { // a bucket
+		most = max(most, r.drainedAt()-r.chargedAt)
+	}
+	return min(r.resetAt(now)-now, most)
+}
 
 func (r *record) live(now int64) bool { return r.resetAt(now) > now }
 

@@ -135,15 +135,15 @@ func (s *State) ResetAt(now int64) int64 {
 	return at
 }
 
-// LongestWindow returns the longest window that s counts in, in ms, and whether it has a
-// bucket: only in a bucket may a charge count for longer than two windows.
-func (s *State) LongestWindow() (ms int64, inBucket bool) {
+// Life returns for how many ms something of s counts: until ResetAt, unless a process
+// wrote s whose clock is far ahead of now. Then it is no longer than two windows or, in
+// a bucket, than that had to drain when it was last charged.
+func (s *State) Life(now int64) int64 {
+	life := int64(0)
 	for i := range s.records {
-		ms = max(ms, s.records[i].window)
-		_, isBucket := s.records[i].kind.counter().(bucket)
-		inBucket = inBucket || isBucket
+		life = max(life, s.records[i].life(now))
 	}
-	return ms, inBucket
+	return life
 }
 
 // own returns l's own record, nil if there is none. A record is a limit's own by

@@ -13,7 +13,7 @@
 -- the caller's now, so that no two clocks are compared.
 local function put(c, records, reset_at, d)
   if c.state and reset_at <= c.reset_at then return store(c, c.claim, records, nil) end
-  local life = life_of(c, records, reset_at, d) + d.margin
+  local life = life_of(records, d.now) + d.margin
   if c.claim ~= '' then life = max(life, redis.call('PTTL', c.key)) end
   store(c, c.claim, records, max(life, 1))
 end

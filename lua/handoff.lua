@@ -16,8 +16,8 @@
 --          missing, else 2, version, backend for which it left.
 --
 -- handoff_fast.lua comes before it. Uses read_decision, decide, reply, numbers of
--- decide.lua; parse, latest_reset_at, split_claim of state.lua; read_front, longest_life,
--- life_of, store of stored.lua; server_clock, read_present, write_claim, unknown_kind of claim.lua.
+-- decide.lua; parse, split_claim of state.lua; read_front, life_of, store of
+-- stored.lua; server_clock, read_present, write_claim, unknown_kind of claim.lua.
 
 local function read_placement(packed, charges)
   local p, place = {}
@@ -66,15 +66,11 @@ local function find(c, p, arrival, d)
 end
 
 -- Stores a count that arrived, whatever is decided then. Its claim outlives what
--- other backends keep of the count. A process whose clock is far ahead may have written
--- the state: see life_of. Returns false if it is of an unknown kind.
+-- other backends keep of the count. Returns false if it is of an unknown kind.
 local function put_arrival(c, p, d)
   local records = parse(c.state)
   if not records then return false end
-  local life = latest_reset_at(records, d.now) - d.now
-  local most, in_bucket = longest_life(records)
-  if not in_bucket then life = min(life, most) end
-  life = max(life, p.keep) + p.margin
+  local life = max(life_of(records, d.now), p.keep) + p.margin
   c.claim = {version = p.version, expires_at = server_clock() + life, left_for = 0}
   redis.call('SET', c.key, write_claim(c.claim) .. c.state, 'PX', life + d.margin)
   return true
@@ -82,7 +78,7 @@ end
 
 -- As in plain.lua; and the key outlives the claim.
 local function put(c, records, reset_at, d)
-  local claim, life = '', life_of(c, records, reset_at, d)
+  local claim, life = '', life_of(records, d.now)
   if c.claim then
     claim = write_claim(c.claim)
     life = max(life, c.claim.expires_at - server_clock())

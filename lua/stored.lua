@@ -1,6 +1,6 @@
 -- stored.lua: what a key keeps, read and stored without its rings where it has them.
 --
--- Provides read_front, longest_life, life_of, store. Uses window_code, digits_of of digits.lua; split_claim,
+-- Provides read_front, life_of, store. Uses window_code, digits_of of digits.lua; split_claim,
 -- RINGS, RINGS_FORM of state.lua; encode, encode_rows, sizes_of_logs of records.lua.
 
 -- What is stored under a key, but for its rings, and whether it has rings; false if
@@ -43,28 +43,18 @@ local function encode_behind(claim, records)
   return claim .. encode(records)
 end
 
--- The most ms for which records count, but in a bucket; and whether one is a bucket.
-local function longest_life(records)
-  local most, in_bucket = 0, false
+-- For how many ms records count: until their reset times, by the caller's clock. If a
+-- process wrote them whose clock is far ahead, that is years: but nothing counts longer
+-- than twice its window or, in a bucket, than that had to drain when it was last charged.
+local function life_of(records, now)
+  local life = 0
   for i = 1, #records do
-    most = max(most, 2 * records[i].window)
-    in_bucket = in_bucket or records[i].fraction
+    local r = records[i]
+    local most = 2 * r.window
+    if r.quota then most = max(most, r.algorithm.reset_at(r, 0) - r.charged_at) end
+    life = max(life, min(r.algorithm.reset_at(r, now) - now, most))
   end
-  return most, in_bucket
-end
-
--- For how many ms records count: until reset_at, by the caller's clock. A process whose
--- clock is far ahead may have written the state, and then that is years: but nothing
--- counts longer than twice its window, or in a bucket than it did, by the key's expiry,
--- and what it is charged now.
-local function life_of(c, records, reset_at, d)
-  local life = reset_at - d.now
-  if not c.state then return life end
-  local most, in_bucket = longest_life(records)
-  if life > most and in_bucket then
-    most = max(most, redis.call('PTTL', c.key) - d.margin + reset_at - c.reset_at)
-  end
-  return min(life, most)
+  return life
 end
 
 -- Stores c's records behind a claim, '' if there is none; life is how many ms the key is

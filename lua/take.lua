@@ -120,15 +120,16 @@ local function charge_limits(state, packed, place, limits, cost, now)
       record = pack(LOG, shape, entries, sum) .. log
 
     elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
-      local at, fraction = now, 0
+      local at, fraction, charged_at = now, 0, now
       if state then
         left = left - BUCKET_BYTES
         if left < 0 then return nil end
-        local stored, charged_under, _
-        stored, at, fraction, charged_under, _, from = unpack(BUCKET, state, from)
+        local stored, charged_under
+        stored, at, fraction, charged_under, charged_at, from = unpack(BUCKET, state, from)
         if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
       end
       if at < now then at, fraction = now, 0 end
+      if charged_at < now then charged_at = now end
       local level = (at - now) * quota + fraction
       if level >= MAX_COUNT then return nil end
       local rest = level % window
@@ -145,7 +146,7 @@ local function charge_limits(state, packed, place, limits, cost, now)
       reset_at = at
       if fraction > 0 then reset_at = at + 1 end
       if reset_at > MAX_INSTANT then return nil end
-      record = pack(BUCKET, shape, at, fraction, quota, now)
+      record = pack(BUCKET, shape, at, fraction, quota, charged_at)
 
     else
       return nil

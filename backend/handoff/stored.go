@@ -98,10 +98,7 @@ func uint48(b []byte) int64 {
 // Life returns for how many ms something of s counts, or its claim is needed.
 // now is the decision's, clock the backend's.
 func (s *Stored) Life(now, clock int64) int64 {
-	life := s.State.ResetAt(now) - now
-	if window, inBucket := s.State.LongestWindow(); !inBucket {
-		life = min(life, 2*window) // a process whose clock is far ahead may have written it
-	}
+	life := s.State.Life(now)
 	if s.Claim != nil {
 		life = max(life, s.Claim.ExpiresAt-clock)
 	}

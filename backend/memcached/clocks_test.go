@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/stray"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What a process wrote whose clock is 50 years ahead lives no longer for what others
@@ -46,6 +49,26 @@ func TestClockFarAhead(t *testing.T) {
 			if left := expiresIn(t, server.Addr, b.Locate(c).Key); left <= 0 || left > 3*window+debts+2*algorithm.Margin {
 				t.Errorf("%v, take %d: the item expires in %v", a, i, left)
 			}
+		}
+	}
+}
+
+// A count that arrives, and was written by processes whose clocks are years off, lives no
+// longer than its limits explain.
+func TestArrivalFromStrayClocks(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	now := time.Now()
+	for i, s := range stray.Counts(now) {
+		c := s.Charge
+		c.Key = fmt.Sprint("alice", i)
+		c.Partition = c.Key
+		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: s.State, ReleaseVersion: 4}}}
+		if _, err := b.TakeAt(t.Context(), driver.NewRequest(now.UnixMilli(), c), arrive); err != nil {
+			t.Fatal(err)
+		}
+		if left, most := expiresIn(t, server.Addr, b.Locate(c).Key), s.Most+time.Hour+3*algorithm.Margin; left <= 0 || left > most {
+			t.Errorf("%s: the item expires in %v, want at most %v", s.Name, left, most)
 		}
 	}
 }

@@ -17,7 +17,6 @@ type counts struct {
 // before is what a count was before the decision.
 type before struct {
 	life  int64 // ms
-	left  int64 // ms until its expiry, without the margin
 	found bool
 }
 
@@ -35,9 +34,6 @@ func (it *item) locate(names []name, p *handoff.Placement, now int64) (counts, e
 	for i := range names {
 		c.states[i] = &found[i].State
 		c.was[i] = before{life: found[i].Life(now, it.now), found: stored[i] != nil}
-		if c.was[i].found {
-			c.was[i].left = it.count(names[i].inPartition).expiry - it.now - it.margin
-		}
 	}
 	return c, nil
 }
@@ -59,22 +55,8 @@ func (it *item) stored(names []name) ([]*handoff.Stored, error) {
 // keep puts count i of c, as the decision left it, into the item.
 func (it *item) keep(c counts, i int, now int64) {
 	expiry, was := int64(0), c.was[i] // it stays
-	switch life := c.found[i].Life(now, it.now); {
-	case !was.found || c.found[i].Arrived:
+	if life := c.found[i].Life(now, it.now); !was.found || c.found[i].Arrived || life > was.life {
 		expiry = it.now + life + it.margin
-	case life > was.life:
-		// A process whose clock is far ahead may have written the count, and then life is
-		// years. Nothing counts longer than twice its window, or in a bucket than it did
-		// and what it was charged now.
-		window, inBucket := c.found[i].State.LongestWindow()
-		most := 2 * window
-		if inBucket {
-			most = max(most, was.left+life-was.life)
-		}
-		if claim := c.found[i].Claim; claim != nil {
-			most = max(most, claim.ExpiresAt-it.now)
-		}
-		expiry = it.now + min(life, most) + it.margin
 	}
 	it.put(c.names[i].inPartition, c.found[i].Stored, expiry)
 }

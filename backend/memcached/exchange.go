@@ -30,7 +30,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 				keys = append(keys, name.ownKey)
 			}
 		}
-		j.sentAt.CompareAndSwap(0, int64(start.Sub(s.started)))
+		j.sentAt.Store(int64(start.Sub(s.started)))
 		if j.done != nil {
 			decisions++
 		}

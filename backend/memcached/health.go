@@ -14,7 +14,7 @@ import (
 //
 //	A decision fails if its connection breaks or cannot be made, if the server
 //	replies with an error or not in the protocol, or if the decision's deadline
-//	passes 20 ms or more after it was sent. A cancel and a shorter deadline say
+//	passes 20 ms or more after it was last sent. A cancel and a shorter deadline say
 //	nothing; but an exchange has 20 ms for its reply, and if all of its callers have
 //	left, it counts in their place.
 

@@ -16,8 +16,8 @@ import (
 )
 
 // slowServer runs f with a throttler over one server that has no items and replies
-// after a while, in virtual time.
-func slowServer(t *testing.T, wait time.Duration, f func(*testing.T, *Backend, *throttler.Throttler)) {
+// after a while, in virtual time. stored is its reply to a write.
+func slowServer(t *testing.T, wait time.Duration, stored string, f func(*testing.T, *Backend, *throttler.Throttler)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewClient("pipe:1")
 		c.DialContext = func(context.Context, string, string) (net.Conn, error) {
@@ -25,7 +25,7 @@ func slowServer(t *testing.T, wait time.Duration, f func(*testing.T, *Backend, *
 			go func() {
 				defer server.Close()
 				for lines := bufio.NewScanner(server); lines.Scan(); {
-					reply := "STORED\r\n" // after the value
+					reply := stored + "\r\n" // after the value
 					switch {
 					case strings.HasPrefix(lines.Text(), "gets "):
 						reply = "END\r\n"
@@ -91,7 +91,7 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 		{"callers with deadlines, of a server that is silent", time.Minute, 50 * ms, false, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			slowServer(t, test.reply, func(t *testing.T, _ *Backend, th *throttler.Throttler) {
+			slowServer(t, test.reply, "STORED", func(t *testing.T, _ *Backend, th *throttler.Throttler) {
 				if got := opens(t, th, 200, test.leave, test.cancels); got != test.want {
 					t.Errorf("the breaker opened: %t, want %t", got, test.want)
 				}
@@ -100,10 +100,20 @@ func TestWhatOpensTheBreaker(t *testing.T) {
 	}
 }
 
+// A decision that other processes are ahead of until its deadline says nothing of the
+// server, which answers: what counts is how long the last exchange has waited.
+func TestLostRacesOpenNoBreaker(t *testing.T) {
+	slowServer(t, time.Millisecond, "NOT_STORED", func(t *testing.T, _ *Backend, th *throttler.Throttler) {
+		if opens(t, th, 200, 50*time.Millisecond, false) {
+			t.Error("the breaker opened")
+		}
+	})
+}
+
 // Two exchanges in a row that are slow do not open the breaker if one in between was
 // not, although no caller waited for it.
 func TestExchangesWithoutCallersCount(t *testing.T) {
-	slowServer(t, 5*time.Millisecond, func(t *testing.T, b *Backend, th *throttler.Throttler) {
+	slowServer(t, 5*time.Millisecond, "STORED", func(t *testing.T, b *Backend, th *throttler.Throttler) {
 		s, down := b.servers[0], errors.New("down")
 		for range 10 {
 			s.breaker.Record(time.Now(), down)

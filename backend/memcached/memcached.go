@@ -22,7 +22,7 @@
 // a second have failed, at the third failure in a row if none has succeeded for 100
 // ms, and at once if nothing listens. A decision fails if its connection breaks, if
 // the server replies with an error, or if its deadline passes 20 ms or more after it
-// was sent. A cancel and a shorter deadline do not count; but an exchange has 20 ms
+// was last sent. A cancel and a shorter deadline do not count; but an exchange has 20 ms
 // for its reply, and if all of its callers have left, it counts in their place.
 //
 // While it is open, all decisions about the server's keys fail at once, those that

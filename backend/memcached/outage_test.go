@@ -76,7 +76,7 @@ func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after 10 s, not yet: %s", what)
+			t.Fatalf("after a minute, not yet: %s", what)
 		}
 	}
 }

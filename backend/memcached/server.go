@@ -42,7 +42,7 @@ type job struct {
 	err    error      // change's
 	done   chan error // buffered; receives at most one value; nil if no caller waits
 
-	sentAt atomic.Int64 // when its item was first asked for, in ns since the server is used, or 0
+	sentAt atomic.Int64 // when its item was last asked for, in ns since the server is used, or 0
 	stage  atomic.Int32
 }
 

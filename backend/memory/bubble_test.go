@@ -2,12 +2,15 @@ package memorybackend_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/stray"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -35,6 +38,87 @@ func TestClaimsExpireInABubble(t *testing.T) {
 		time.Sleep(time.Hour)
 		if err := take(); !errors.As(err, new(*handoff.ElsewhereError)) {
 			t.Errorf("an hour after its claim: %v; want the count missing", err)
+		}
+	})
+}
+
+// A count that arrives, and was written by processes whose clocks are years off, is over
+// when its limits explain it, by this process' clock. Nothing else removes it: to the
+// decisions here it may be live for years.
+func TestArrivalFromStrayClocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memorybackend.NewDefault()
+		counts := stray.Counts(time.Now())
+		most := time.Duration(0)
+		take := func(i int, p *handoff.Placement) error {
+			c := counts[i].Charge
+			c.Key = fmt.Sprint("alice", i)
+			c.Partition = c.Key
+			d, err := b.TakeAt(t.Context(), driver.NewRequest(time.Now().UnixMilli(), c), p)
+			if p == nil && !d.Allowed {
+				t.Errorf("%s: refused", counts[i].Name)
+			}
+			return err
+		}
+		for i, s := range counts {
+			most = max(most, s.Most)
+			arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: s.State, ReleaseVersion: 4}}}
+			if err := take(i, arrive); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := b.Stats().Keys; n != len(counts) {
+			t.Fatalf("%d counts, want %d", n, len(counts))
+		}
+		time.Sleep(most + time.Hour + 3*algorithm.Margin)
+		for i := range counts {
+			if i%2 == 0 {
+				if err := take(i, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		added, left := 0, len(counts)
+		for left > (len(counts)+1)/2 && added < 1_000_000 { // new keys sweep
+			for range 1000 {
+				c := counts[0].Charge
+				c.Key = fmt.Sprint("new", added)
+				c.Partition = c.Key
+				if _, err := b.Take(t.Context(), driver.NewRequest(time.Now().UnixMilli(), c)); err != nil {
+					t.Fatal(err)
+				}
+				added++
+			}
+			left = b.Stats().Keys - added
+		}
+		if left != (len(counts)+1)/2 {
+			t.Errorf("of %d counts that are over, %d are left; want the %d that were charged again", len(counts), left, (len(counts)+1)/2)
+		}
+	})
+}
+
+// New keys sweep all that is over, also while there are more of them than of those.
+func TestSweepOfAGrowingTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memorybackend.NewDefault()
+		take := func(name string, window time.Duration) {
+			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: window}}}
+			c := p.Charge(name)
+			c.Partition, c.Cost = c.Key, 1
+			if _, err := b.Take(t.Context(), driver.NewRequest(time.Now().UnixMilli(), c)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const over, live = 1000, 20_000
+		for i := range over {
+			take(fmt.Sprint("over", i), time.Second)
+		}
+		time.Sleep(time.Minute)
+		for i := range live {
+			take(fmt.Sprint("live", i), time.Hour)
+		}
+		if n := b.Stats().Keys; n != live {
+			t.Errorf("%d counts, want the %d that are live", n, live)
 		}
 	})
 }

@@ -123,10 +123,13 @@ func (e entry) expired(at *moment) bool {
 	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
 }
 
+// over reports whether e was over some time ago by the process' own clock.
+func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
+
 // make makes the room that admit found, if a count needs it, and sweeps in
 // passing: it removes shared counts that have expired, and others that have expired
 // by the decision's clock and, some time ago, by the process' own, so that a clock
-// that steps forward and back loses none.
+// that steps forward and back loses none; and those that find drops.
 func (s *shard) make(at *moment) {
 	needed := false
 	for i := range s.all {
@@ -137,10 +140,13 @@ func (s *shard) make(at *moment) {
 	}
 	s.evict(at)
 	for range min(sweepNext, s.entries.n) {
-		s.hand++
-		place := s.hand % uint32(s.entries.n)
+		if s.swept >= uint32(s.entries.n) {
+			s.swept = 0 // and not modulo n: while the table grows, that goes round with its end
+		}
+		place := s.swept
+		s.swept++
 		e := s.entries.at(place)
-		gone := e.endsAt <= at.now && e.until+margin <= at.clock()
+		gone := (e.endsAt <= at.now || at.now < e.openedAt) && e.over(at)
 		if (gone || e.flags&isShared != 0 && e.expired(at)) && !s.inUse(place) {
 			s.remove(place)
 		}

@@ -21,7 +21,8 @@ type shard struct {
 	maxBytes int64
 	shares   uint32 // shared counts for each policy
 
-	hand    uint32   // the entry that the next sweep looks at first
+	swept   uint32   // where the next sweep goes on
+	hand    uint32   // where the next search for an entry to evict goes on
 	victims []uint32 // entries that findRoom chose
 	looked  int      // how many it looked at
 	shared  int      // entries of shared counts
@@ -98,8 +99,8 @@ func (s *shard) open(charges []quota.Charge, long [][]byte, at *moment) {
 	}
 }
 
-// find finds the count of c's name. One that only a clock that stepped back keeps
-// alive is dropped: by the process' own clock its time was long over.
+// find finds the count of c's name. One that only a clock that stepped back, or was
+// ahead, keeps alive is dropped: by the process' own clock its time was long over.
 func (s *shard) find(c *count, at *moment) {
 	c.stored, c.large = nil, nil
 	c.place = s.entries.find(c.name, c.hash)
@@ -107,7 +108,7 @@ func (s *shard) find(c *count, at *moment) {
 		return
 	}
 	e := s.entries.at(c.place)
-	if at.now < e.openedAt && at.clock() > e.until+margin {
+	if at.now < e.openedAt && e.over(at) {
 		s.remove(c.place)
 		c.place = nowhere
 		return
@@ -176,7 +177,8 @@ func (s *shard) save(c *count, at *moment) {
 	resetAt := c.stored.State.ResetAt(at.now)
 	claimed := c.stored.Claim != nil
 	if resetAt > e.endsAt || claimed {
-		e.openedAt, e.until = at.now, at.clock()+c.stored.Life(at.now, at.clock())
+		e.openedAt = max(at.now, resetAt-c.stored.State.Life(at.now)) // by the clock that wrote it
+		e.until = at.clock() + c.stored.Life(at.now, at.clock())
 	}
 	e.endsAt = resetAt
 	s.pack(c, e)

@@ -53,8 +53,8 @@ type entry struct {
 }
 
 type hot struct {
-	// When the reset time last moved forward: the decision's now, and the reset
-	// time it moved to. In ms.
+	// When the reset time last moved forward: the decision's now, or a later one by
+	// which the state was written; and the reset time it moved to. In ms.
 	openedAt, endsAt int64
 
 	// The state: one window's used and shape; or the first bytes of the stored form;

@@ -14,6 +14,13 @@ func (b *Backend) Line() (flights, waiting int) {
 	return len(l.flights), l.waiting.len
 }
 
+// HoldLine keeps that line from everything that needs its lock.
+func (b *Backend) HoldLine() (release func()) {
+	l := b.shards[0].line
+	l.mu.Lock()
+	return l.mu.Unlock
+}
+
 // SetRoom sets how many decisions may wait.
 func (b *Backend) SetRoom(n int) {
 	l := b.shards[0].line

@@ -54,8 +54,8 @@ func (f *flight) run(l *line) {
 	end, _ := ctx.Deadline()
 	c, command := l.client, "evalsha"
 	f.outcome = outcome{}
+	start := f.departed // of the last try, which the outcome is of
 	for tries := 1; ; tries++ {
-		start := f.departed
 		if tries > 1 {
 			start = time.Now()
 		}
@@ -71,7 +71,7 @@ func (f *flight) run(l *line) {
 			c = f.outcome.spare.client
 		}
 	}
-	l.server.record(&f.outcome, f.departed, end)
+	l.server.record(&f.outcome, start, end)
 	f.end()
 }
 

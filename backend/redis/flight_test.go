@@ -127,20 +127,18 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 
 func TestQueue(t *testing.T) {
 	var q queue
-	all := jobs(5)
-	for _, j := range all {
-		q.push(j)
-	}
-	for _, i := range []int{2, 0, 4} { // from the middle, the front, the back
-		q.remove(all[i])
-	}
-	if q.len != 2 || q.first != all[1] || q.first.next != all[3] || q.last != all[3] || all[3].previous != all[1] {
-		t.Errorf("the queue is %+v, want decisions 1 and 3", q)
-	}
-	q.remove(all[1])
-	q.remove(all[3])
-	if q.len != 0 || q.first != nil || q.last != nil {
-		t.Errorf("the queue is %+v, want nothing", q)
+	for range 2 {
+		all := jobs(3)
+		q.push(all[0])
+		q.push(all[1])
+		first := q.pop()
+		q.push(all[2])
+		if second, third := q.pop(), q.pop(); first != all[0] || second != all[1] || third != all[2] {
+			t.Errorf("%p, %p, %p were taken; want %p", first, second, third, all)
+		}
+		if q.len != 0 || q.first != nil || q.last != nil || all[0].next != nil {
+			t.Errorf("the queue is %+v, want nothing", q)
+		}
 	}
 }
 

@@ -96,7 +96,8 @@ func (l *line) do(j *job) error {
 	f.departed = now
 	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && mayFlyAlone {
-		j.boarded, f.alone = true, true
+		f.alone = true
+		j.stage.Store(boarded)
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
 		l.flyAlone(f)
@@ -151,7 +152,7 @@ func (l *line) wait(j *job) error {
 		case <-j.done:
 			return j.outcome()
 		case <-j.ctx.Done():
-			return l.leave(j)
+			return j.leave()
 		}
 	}
 	if j.timer == nil {
@@ -164,23 +165,19 @@ func (l *line) wait(j *job) error {
 	case <-j.done:
 		return j.outcome()
 	case <-j.ctx.Done():
-		return l.leave(j)
+		return j.leave()
 	case <-j.timer.C:
-		return l.leave(j)
+		return j.leave()
 	}
 }
 
 // leave returns the error of a caller whose context is done, or whose own deadline
-// has passed.
-func (l *line) leave(j *job) error {
-	l.mu.Lock()
-	waited := j.waits
-	if waited {
-		l.waiting.remove(j)
-	}
-	l.mu.Unlock()
+// has passed. It takes no lock: thousands of deadlines may pass at once, and with a
+// mutex, which is handed from one to the next, the last would leave much later.
+func (j *job) leave() error {
 	err := j.ctx.Err()
-	if waited || !j.boarded {
+	if j.stage.CompareAndSwap(waiting, left) {
+		j.abandoned = true // the queue has it until a flight takes what waits
 		if err == nil {
 			return errWaited
 		}
@@ -203,10 +200,9 @@ func (l *line) opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.waiting.len > 0 {
-		j := l.waiting.first
-		l.waiting.remove(j)
-		j.boarded = true // its caller fetches the outcome, also if it is about to leave
-		j.finish(breaker.ErrOpen)
+		if j := l.waiting.pop(); j.board() {
+			j.finish(breaker.ErrOpen)
+		}
 	}
 }
 
@@ -250,13 +246,13 @@ func (l *line) board(f *flight) bool {
 	defer l.mu.Unlock()
 	now := time.Now()
 	for len(f.jobs) < perFlight && l.waiting.len > 0 {
-		j := l.waiting.first
-		l.waiting.remove(j)
+		j := l.waiting.pop()
 		if j.ctx.Err() != nil || j.deadline.Before(now) {
 			continue // its caller has left, or is about to
 		}
-		j.boarded = true
-		f.jobs = append(f.jobs, j)
+		if j.board() {
+			f.jobs = append(f.jobs, j)
+		}
 	}
 	if len(f.jobs) == 0 {
 		l.end(f)
@@ -288,9 +284,8 @@ type job struct {
 	ownDeadline bool // before the context's
 	timer       *time.Timer
 
-	// Guarded by the line's mutex.
-	next, previous *job
-	waits, boarded bool
+	stage atomic.Int32
+	next  *job // in the queue; guarded by the line's mutex
 
 	// Set before done has one.
 	reply   []byte   // of a decision about counts that do not move
@@ -304,6 +299,17 @@ type job struct {
 
 	abandoned bool // a flight or the client holds it
 }
+
+// Stages of a job. A flight that takes it and a caller that leaves both change the
+// first, and one of them does.
+const (
+	waiting = iota // for a flight
+	boarded        // its caller has an outcome, from a flight or from opened
+	left           // it is never sent
+)
+
+// board reports whether j's caller has not left before, and waits for the outcome now.
+func (j *job) board() bool { return j.stage.CompareAndSwap(waiting, boarded) }
 
 // kind is a class of decisions. Decisions of one kind may share a call.
 type kind int
@@ -365,14 +371,14 @@ func (j *job) finish(err error) {
 	j.done <- struct{}{}
 }
 
-// queue is a list of jobs, oldest first.
+// queue is a list of jobs, oldest first. Those whose callers have left stay until a
+// flight, which begins with the oldest, comes to them.
 type queue struct {
 	first, last *job
 	len         int
 }
 
 func (q *queue) push(j *job) {
-	j.waits, j.previous = true, q.last
 	if q.last == nil {
 		q.first = j
 	} else {
@@ -382,17 +388,12 @@ func (q *queue) push(j *job) {
 	q.len++
 }
 
-func (q *queue) remove(j *job) {
-	if j.previous == nil {
-		q.first = j.next
-	} else {
-		j.previous.next = j.next
+func (q *queue) pop() *job {
+	j := q.first
+	q.first, j.next = j.next, nil
+	if q.first == nil {
+		q.last = nil
 	}
-	if j.next == nil {
-		q.last = j.previous
-	} else {
-		j.next.previous = j.previous
-	}
-	j.waits, j.next, j.previous = false, nil, nil
 	q.len--
+	return j
 }

@@ -239,6 +239,43 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 	}
 }
 
+// Deadlines that pass at once are errors at once: callers do not leave one by one,
+// through a lock. 1,000 of them were up to 27 ms late so.
+func TestCallersLeaveTogether(t *testing.T) {
+	server := testserver.Redis(t)
+	b := newBench(t, newClient(t, server.Addr))
+	p := policy("core", perHour(100))
+	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	defer server.Resume()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	flown := b.fillFlights(t, ctx, p)
+	const waiting = 100
+	waited := make(chan error, waiting)
+	for range waiting {
+		go func() {
+			_, err := b.Take(ctx, p.Charge("waits"))
+			waited <- err
+		}()
+	}
+	eventually(t, "a queue", func() bool { _, n := b.backend.Line(); return n == waiting })
+	release := b.backend.HoldLine()
+	defer release()
+	cancel()
+	for name, errs := range map[string]<-chan error{"sent": flown, "waited": waited} {
+		for range cap(errs) {
+			select {
+			case <-errs:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("a caller whose decision %s needs the line's lock to leave", name)
+			}
+		}
+	}
+}
+
 // A dead server is noticed by the first connection that it refuses, and its recovery
 // by a probe. Then the next decision is made, although a pool of one connection dials
 // once a second after a dial that failed.
@@ -274,6 +311,32 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("after outage %d the breaker has opened %d times, want %d", outage, got, want)
 		}
 	}
+}
+
+// A try that fails counts from its own begin. The breaker may have closed since the
+// first, and what began before says nothing.
+func TestFailedTriesCountFromTheirOwnBegin(t *testing.T) {
+	server := testserver.Redis(t)
+	var b bench
+	var tried atomic.Bool
+	o := patient(server.Addr)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if tried.CompareAndSwap(false, true) { // the decision's
+			b.backend.Trip(errors.New("down"))
+			for b.backend.Open() && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			server.Kill()
+			return nil, &net.OpError{Op: "dial", Err: errors.New("down")}
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	b, _ = newObserved(t, connect(t, o), redisbackend.Options{Deadline: time.Minute})
+	b.backend.WithoutChecks()
+	if _, err := b.Take(t.Context(), policy("core", perHour(100)).Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	eventually(t, "the breaker to open, for it had closed before that try", b.backend.Open)
 }
 
 // A server that went on is asked again by a probe that had been sent while it hung.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/internal/stray"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
@@ -172,25 +173,39 @@ func TestUnknownKindOfLimit(t *testing.T) {
 	}
 }
 
-// A count that arrives, and was written by a process whose clock is ten years ahead, lives
-// no longer than its window explains.
-func TestArrivalFromFarAhead(t *testing.T) {
+// A count that arrives, and was written by processes whose clocks are years off, lives no
+// longer than its limits explain; nor does what a settlement here adds to it.
+func TestArrivalFromStrayClocks(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	const window = time.Hour
-	for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog} {
-		p := policy(fmt.Sprint(a), throttler.Limit{Quota: 10, Window: window, Algorithm: a})
-		c := p.Charge("alice")
-		c.Partition, c.Cost = c.Key, 1
-		now := b.clock.Now()
-		var state algorithm.State
-		algorithm.Take(driver.NewRequest(now.AddDate(10, 0, 0).UnixMilli(), c), []*algorithm.State{&state})
-		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: state.Append(nil), ReleaseVersion: 4}}}
-		if _, err := b.backend.TakeAt(t.Context(), driver.NewRequest(now.UnixMilli(), c), arrive); err != nil {
+	now := b.clock.Now()
+	for i, s := range stray.Counts(now) {
+		c := s.Charge
+		c.Key = fmt.Sprint("alice", i)
+		c.Partition = c.Key
+		lives := func(what string, most time.Duration) {
+			t.Helper()
+			if got := b.client.PTTL(t.Context(), b.backend.Locate(c).Key).Val(); got < 0 || got > most+2*algorithm.Margin {
+				t.Errorf("%s, %s: the key lives for %v, want at most %v", s.Name, what, got, most)
+			}
+		}
+		arrive := &handoff.Placement{Backend: 1, Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: s.State, ReleaseVersion: 4}}}
+		d, err := b.backend.TakeAt(t.Context(), driver.NewRequest(now.UnixMilli(), c), arrive)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got, most := b.client.PTTL(t.Context(), b.backend.Locate(c).Key).Val(), 2*window+2*algorithm.Margin; got < 0 || got > most {
-			t.Errorf("%v: the key lives for %v, want at most %v", a, got, most)
+		lives("arrived", s.Most+time.Hour) // with a charge more
+		if !d.Allowed {
+			continue
 		}
+		more := driver.Settlement{Now: now.UnixMilli(), Charged: d, Costs: []int64{11}}
+		if _, err := b.backend.SettleAt(t.Context(), more, &handoff.Placement{Backend: 1, Version: 5}); err != nil {
+			t.Fatal(err)
+		}
+		lives("settled", s.Most+2*time.Hour)
+		if _, err := b.backend.Release(t.Context(), handoff.ReleaseRequest{Now: now.UnixMilli(), Charges: []quota.Charge{c}, To: 2, Version: 6, Keep: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		lives("released", s.Most+2*time.Hour)
 	}
 }
 

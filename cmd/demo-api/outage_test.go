@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -66,16 +67,18 @@ func startProcess(t *testing.T, config string) *demo {
 
 // asked is one request of a load: between these times, and what it got.
 type asked struct {
-	client      int
-	began, took time.Time
-	status      int
-	rates       bool // it had rate headers
+	process, client int
+	began, took     time.Time
+	status          int
+	rates           bool // it had rate headers: of Redis, or of a refusal by it that is remembered
 }
 
-var outageLasts = flag.Duration("outage", 4*time.Second, "how long Redis is dead in TestOutageOfProcesses")
+var outageLasts = flag.Duration("outage", 2*time.Second, "how long Redis is dead at least in TestOutageOfProcesses")
 
 // TestOutageOfProcesses takes the only Redis from three processes under load for some
-// windows: dead, and restarted empty, or hung.
+// windows: dead, and restarted empty, or hung. It holds what docs/operations.md says: the
+// windows within the outage allow the processes' shares; one window at its begin, and one
+// at its end, allow both; all others allow the quota.
 func TestOutageOfProcesses(t *testing.T) {
 	for name, outage := range map[string]struct {
 		begin, end func(*testserver.RedisServer) error
@@ -97,9 +100,13 @@ func outageOfProcesses(t *testing.T, begin, end func(*testserver.RedisServer) er
 	const (
 		processes, clients = 3, 3
 		quota              = 20
-		window             = time.Second
+		window             = 1500 * time.Millisecond
+		deadline           = 200 * time.Millisecond
 		share              = (quota + processes - 1) / processes
+		edge               = 50 * time.Millisecond // more than the demos' clocks, corrected by Redis', differ from ours
 	)
+	windowOf := func(at time.Time) int64 { return at.UnixNano() / int64(window) }
+	sleepUntil := func(w int64, offset time.Duration) { time.Sleep(time.Until(time.Unix(0, w*int64(window)).Add(offset))) }
 	server := testserver.Redis(t)
 	config := writeConfig(t, fmt.Sprintf(`
 backend: redis
@@ -109,8 +116,8 @@ policies:
   core: {limits: [{quota: %d, window: %v, aligned: true}], on_failure: local}
   secondary: {limits: [{quota: 1000000, window: 1h}]}
 processes: %d
-deadline: 200ms
-`, server.Addr, quota, window, processes))
+deadline: %v
+`, server.Addr, quota, window, processes, deadline))
 	var demos []*demo
 	for range processes {
 		demos = append(demos, startProcess(t, config))
@@ -121,11 +128,11 @@ deadline: 200ms
 	var mu sync.Mutex
 	var all []asked
 	var load sync.WaitGroup
-	for _, d := range demos {
+	for process, d := range demos {
 		for client := range clients {
 			load.Go(func() {
 				for ctx.Err() == nil {
-					a := asked{client: client, began: time.Now()}
+					a := asked{process: process, client: client, began: time.Now()}
 					r, err := d.try("GET", "/repos/acme/rockets", "Authorization", fmt.Sprintf("Bearer client-%d", client))
 					if err != nil {
 						t.Error(err)
@@ -140,13 +147,15 @@ deadline: 200ms
 			})
 		}
 	}
-	time.Sleep(2 * window)
+	// Redis dies in the middle of a window, and is back at the begin of one: then it is
+	// known which these are, although it takes the processes some time to notice.
+	sleepUntil(windowOf(time.Now())+2, window/2)
 	failed := time.Now()
 	if err := begin(server); err != nil {
 		t.Fatal(err)
 	}
 	down := time.Now()
-	time.Sleep(*outageLasts)
+	sleepUntil(windowOf(down.Add(*outageLasts))+1, window/25)
 	ends := time.Now()
 	if err := end(server); err != nil {
 		t.Fatal(err)
@@ -154,61 +163,106 @@ deadline: 200ms
 	for _, d := range demos {
 		d.stderr.find(t, "(a shard answers again)", d.ended)
 	}
-	recovered := time.Now()
-	time.Sleep(3 * window)
+	sleepUntil(windowOf(time.Now())+2, 0)
+	last := windowOf(time.Now()) - 1
 	stop()
 	load.Wait()
 
-	// What is certain of each aligned window: a request that may be of two is of none.
+	// Where windows meet, a request is of the window before or of the one after.
 	type at struct {
 		client int
 		window int64
 	}
-	whole, served := map[at]int{}, map[at]int{}
-	local := map[int64]bool{} // windows outside the outage in which a busy machine let a deadline pass
+	asks, served := map[at]int{}, map[at]int{}
+	servedAtBegin := map[at]int{} // or in the window before
+	refused := map[at]int{}       // processes that Redis has refused before it failed, as bits
+	var back [processes]time.Time
 	statuses := map[int]int{}
 	var slowest time.Duration // of those that began a second into the outage
 	for _, a := range all {
 		statuses[a.status]++
-		first, last := a.began.UnixNano()/int64(window), a.took.UnixNano()/int64(window)
-		if first == last {
-			whole[at{a.client, first}]++
-			if a.status == http.StatusOK {
-				served[at{a.client, first}]++
-			}
+		of := at{a.client, windowOf(a.took.Add(edge))}
+		certain := windowOf(a.began.Add(-edge)) == of.window
+		switch {
+		case windowOf(a.began.Add(-edge)) < of.window-1: // of any of several windows
+		case a.status == http.StatusOK && certain:
+			served[of]++
+		case a.status == http.StatusOK:
+			servedAtBegin[of]++
+		case certain && a.rates && a.took.Before(failed):
+			refused[of] |= 1 << a.process
 		}
-		for w := first; w <= last && !a.rates; w++ {
-			local[w] = true
+		asks[of]++
+		if a.rates && a.began.After(ends) && (back[a.process].IsZero() || a.took.Before(back[a.process])) {
+			back[a.process] = a.took
 		}
 		if a.began.After(down.Add(time.Second)) && a.took.Before(ends) {
 			slowest = max(slowest, a.took.Sub(a.began))
-			if a.rates {
-				t.Errorf("a response of the outage, %v after its begin, has rate headers", a.began.Sub(down))
+		}
+		remembered := a.status == http.StatusTooManyRequests && windowOf(a.began) == windowOf(down) // Redis refused it before
+		if a.began.After(down) && a.took.Before(ends) && a.rates && !remembered {
+			t.Errorf("a response of the outage, %v after its begin, has rate headers: %d", a.began.Sub(down), a.status)
+		}
+	}
+
+	// Redis is not used until a process has its first answer. A local decision before or
+	// after is one whose deadline has passed, as on a busy machine, or one that follows.
+	ended := ends
+	late := map[int64]bool{}
+	passed := func(of asked) bool {
+		return slices.ContainsFunc(all, func(a asked) bool {
+			return a.process == of.process && a.took.Sub(a.began) >= deadline && a.began.Before(of.took) && a.took.After(of.began.Add(-3*time.Second))
+		})
+	}
+	for _, a := range all {
+		switch {
+		case a.rates || a.began.After(failed) && a.took.Before(ends) || a.began.Before(down) && a.took.After(failed):
+		case a.took.After(ends) && a.began.Before(back[a.process]):
+			if a.began.After(ended) {
+				ended = a.began
 			}
+		case passed(a):
+			for w := windowOf(a.began); w <= windowOf(a.took); w++ {
+				late[w] = true
+			}
+		default:
+			t.Errorf("process %d decided by itself, %v after Redis was back, and no deadline had passed", a.process, a.began.Sub(ends))
 		}
 	}
 	text := ""
-	for w := failed.Add(-window).UnixNano() / int64(window); w <= recovered.Add(2*window).UnixNano()/int64(window); w++ {
-		began, ended := time.Unix(0, w*int64(window)), time.Unix(0, (w+1)*int64(window))
-		most, what := quota+processes*share, "partly"
+	room := [clients]int{quota, quota, quota} // left of the window before
+	for w := windowOf(failed) - 1; w <= last; w++ {
+		bound, what := quota, "outside"
 		switch {
-		case began.After(down) && ended.Before(ends):
-			most, what = processes*share, "within"
-		case (ended.Before(failed) || began.After(recovered)) && !local[w]:
-			most, what = quota, "outside"
+		case w >= windowOf(failed) && w <= windowOf(down):
+			bound, what = quota+processes*share, "begin"
+		case w > windowOf(down) && w < windowOf(ends):
+			bound, what = processes*share, "within"
+		case w >= windowOf(ends) && w <= windowOf(ended):
+			bound, what = quota+processes*share, "end"
+		case late[w]:
+			bound, what = quota+processes*share, "late"
 		}
 		for client := range clients {
-			n := served[at{client, w}]
+			of, most := at{client, w}, bound
+			if what == "begin" && refused[of] == 1<<processes-1 {
+				most = quota + processes - 1 // each process knew
+			}
+			n := served[of] + max(0, servedAtBegin[of]-room[client])
+			room[client] = max(0, min(most, quota+processes-1)-n)
 			text += fmt.Sprintf(" %s:%d/%d", what, n, most)
 			if n > most {
 				t.Errorf("client %d was served %d in a window %s the outage, at most %d", client, n, what, most)
 			}
-			if what == "within" && n == 0 && whole[at{client, w}] > 0 {
+			if what == "within" && served[of]+servedAtBegin[of] == 0 && asks[of] > 0 {
 				t.Errorf("client %d was served nothing in a window of the outage", client)
 			}
 		}
 	}
-	t.Logf("statuses %v; slowest in the outage %v;%s", statuses, slowest, text)
+	if windowOf(ended) > windowOf(ends) {
+		t.Errorf("a process decided by itself until %v after Redis was back, in the next window", ended.Sub(ends))
+	}
+	t.Logf("back after %v; statuses %v; slowest in the outage %v;%s", ended.Sub(ends), statuses, slowest, text)
 	if statuses[http.StatusOK]+statuses[http.StatusTooManyRequests] != len(all) {
 		t.Errorf("statuses are %v, want 200 and 429 alone", statuses)
 	}

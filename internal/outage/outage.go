@@ -38,20 +38,41 @@ type Outage struct {
 }
 
 // Run measures an outage of each kind, for each number of callers that -outage-callers
-// has. prepare makes a fresh backend.
+// has. prepare makes a fresh backend. As a control, it measures first what the same
+// callers pay for deadlines alone, which is what the machine and Go's scheduler take.
 func Run(t *testing.T, kinds []string, prepare func(t *testing.T, kind string) Outage) {
-	for _, kind := range kinds {
+	for _, kind := range append([]string{"deadlines alone"}, kinds...) {
 		for _, text := range strings.Split(*callers, ",") {
 			n, err := strconv.Atoi(text)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Run(kind+"/"+text, func(t *testing.T) {
+				if kind == "deadlines alone" {
+					measureDeadlines(t, n)
+					return
+				}
 				o := prepare(t, kind)
 				o.measure(t, n)
 			})
 		}
 	}
+}
+
+// measureDeadlines has goroutines wait for their deadlines, for as long as a breaker needs
+// to open.
+func measureDeadlines(t *testing.T, callers int) {
+	m := measurement{stop: make(chan struct{})}
+	for range callers {
+		m.all.Go(func() {
+			m.decide(t, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		})
+	}
+	m.all.Go(m.wait)
+	time.Sleep(2 * Deadline)
+	close(m.stop)
+	m.all.Wait()
+	t.Logf("%v", m.of[up])
 }
 
 // measure has goroutines decide before, in and after the outage, each a pause after

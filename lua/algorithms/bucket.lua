@@ -1,6 +1,7 @@
 -- bucket.lua: both buckets, as algorithm/bucket.go has them. A record is the
 -- instant at which the bucket is drained: a millisecond, and a fraction in units
--- of 1/quota of one; that quota, and when the bucket was charged.
+-- of 1/quota of one; that quota, and when the bucket was charged, by the clock
+-- furthest ahead.
 --
 -- Provides token_bucket and leaky_bucket. Uses add_count, add_instant, mul_div,
 -- ceil_level of numbers.lua.
@@ -34,7 +35,7 @@ local function bucket(family, is_queue)
 
   local function charge(r, window, quota, cost, now)
     if r.at < now then r.at, r.fraction = now, 0 end
-    r.quota, r.charged_at = quota, now
+    r.quota, r.charged_at = quota, max(r.charged_at, now)
     forward(r, window, quota, cost)
   end
 

@@ -1,0 +1,64 @@
+// Package stray makes counts as processes write them whose clocks are years off, for
+// tests of how long stores keep them.
+package stray
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Count is one that another store releases.
+type Count struct {
+	Name   string
+	Charge quota.Charge // of 1 under its policy
+	State  []byte
+
+	// Most is how long it counts at most, whatever the clocks.
+	Most time.Duration
+}
+
+const (
+	window = time.Hour
+	units  = 10
+	debt   = 31 // units that a charge of one has cost in the end
+)
+
+// Counts returns counts of all algorithms, and of policies that mix them, which
+// processes wrote whose clocks are ten years ahead of now, behind it, or right. One of
+// them has made a charge, and another has settled it.
+func Counts(now time.Time) []Count {
+	policies := []*quota.Policy{}
+	for _, a := range quota.Algorithms() {
+		l := quota.Limit{Quota: units, Window: window, Algorithm: a}
+		policies = append(policies, &quota.Policy{Name: a.String(), Limits: []quota.Limit{l}})
+		if a != quota.FixedWindow {
+			policies = append(policies, &quota.Policy{Name: "window-and-" + a.String(), Limits: []quota.Limit{{Quota: units, Window: window / 2}, l}})
+		}
+	}
+	clocks := map[string]time.Time{"ahead": now.AddDate(10, 0, 0), "behind": now.AddDate(-10, 0, 0), "right": now}
+	var all []Count
+	for _, p := range policies {
+		for taker, takenAt := range clocks {
+			for settler, settledAt := range clocks {
+				for _, cost := range []int64{0, 1, debt} {
+					c := p.Charge("alice")
+					c.Partition, c.Cost = c.Key, 1
+					var state algorithm.State
+					d := algorithm.Take(driver.NewRequest(takenAt.UnixMilli(), c), []*algorithm.State{&state})
+					algorithm.Settle(driver.Settlement{Now: settledAt.UnixMilli(), Charged: d, Costs: []int64{cost}}, []*algorithm.State{&state})
+					all = append(all, Count{
+						Name:   fmt.Sprintf("%s, taken by a clock that is %s, settled for %d by one that is %s", p.Name, taker, cost, settler),
+						Charge: c,
+						State:  state.Append(nil),
+						Most:   max(2*window, debt*window/units),
+					})
+				}
+			}
+		}
+	}
+	return all
+}
