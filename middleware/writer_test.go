@@ -35,8 +35,8 @@ func TestHeadersShareNoValues(t *testing.T) {
 	}
 	var values headerValues
 	first, second := make(http.Header), make(http.Header)
-	values.write(first, false, false, decide(1))
-	values.write(second, false, false, decide(2))
+	values.write(first, numeral{}, decide(1))
+	values.write(second, numeral{}, decide(2))
 	if first.Get(headerUsed) != "1" || second.Get(headerUsed) != "2" {
 		t.Errorf("got %v and %v, want 1 and 2 used", first, second)
 	}
