@@ -422,7 +422,7 @@ func (l *ledger) settleReported(e *entry) {
 // settle settles e, unless it was settled before or has nothing to settle.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
-	if e.state != charged {
+	if e.state != charged || e.released() {
 		l.mu.Unlock()
 		return
 	}
