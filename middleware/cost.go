@@ -39,7 +39,7 @@ func SetCost(r *http.Request, cost int64) error {
 	asked, enforced := false, false
 	var err error
 	for e := inner; e != nil; e = e.outer {
-		if !e.asksForCost() || enforced && e.m.DryRun == nil {
+		if !e.has(costReported) || enforced && e.m.DryRun == nil {
 			continue
 		}
 		asked = true
@@ -65,6 +65,9 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := inner; e != nil; e = e.outer {
+		if e.released() {
+			return errSettled
+		}
 		for _, c := range e.asked() {
 			if c.Policy.Name == policy {
 				return l.report(e, policy, cost)
@@ -116,15 +119,6 @@ func (e *entry) note(policy string, cost int64) error {
 	return nil
 }
 
-func (e *entry) asksForCost() bool {
-	for _, m := range e.marks {
-		if m&costReported != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // settlement says what an entry is settled to.
 type settlement uint8
 
@@ -137,7 +131,7 @@ const (
 // costs returns what each of e.d.Charges really costs, or nil if all are free.
 // The caller holds the ledger's lock.
 func (e *entry) costs(why settlement) []int64 {
-	if why == beforeHandler || why == afterHandler && !e.keeps() {
+	if why == beforeHandler || why == afterHandler && !e.has(noRefund) {
 		return nil
 	}
 	costs := make([]int64, len(e.d.Charges()))
@@ -145,16 +139,6 @@ func (e *entry) costs(why settlement) []int64 {
 		costs[i] = e.costOf(&e.d.Charges()[i], why)
 	}
 	return costs
-}
-
-// keeps reports whether some charge is marked NoRefund.
-func (e *entry) keeps() bool {
-	for _, m := range e.marks {
-		if m&noRefund != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // costOf returns what c really costs. c may be the sum of several charges to one
@@ -167,7 +151,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
 			continue
 		}
-		switch m := e.marks[i]; {
+		switch m := e.mark(i); {
 		case why == afterHandler && m&noRefund == 0: // free
 		case named:
 			cost += all

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -132,6 +133,45 @@ func TestSetCostIsNoErrorInAnOutage(t *testing.T) {
 		if err := report(t, wrap, f); err != nil {
 			t.Errorf("%v; the outage is logged, and the handler did nothing wrong", err)
 		}
+	}
+}
+
+// The memory of a decision is used again when its request is over.
+func TestALateReportIsNotAboutAnotherRequest(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(100, time.Minute))
+	limited := limit(th, p, nil)
+	var kept *http.Request
+	get(limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		kept = r
+	})))
+	for range 10 {
+		get(limited(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if err := middleware.SetCostOf(kept, "core", 50); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "is settled") {
+				t.Errorf("a report that comes too late: %v", err)
+			}
+		})))
+	}
+	expectUsed(t, th, p, 11)
+}
+
+// Its dry run has asked for the cost, and has made no charge.
+func TestSetCostIsNoErrorWhereADryRunIsNotDecided(t *testing.T) {
+	th, _ := newThrottler()
+	p := policy("core", per(5, time.Minute))
+	dry := must(newMiddleware(th, everyone(p).CostReported(), &middleware.Options{DryRun: func(*http.Request, throttler.Decision) {}}))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, set := range []func(*http.Request) error{
+		func(r *http.Request) error { return middleware.SetCost(r, 5) },
+		func(r *http.Request) error { return middleware.SetCostOf(r, "core", 5) },
+	} {
+		dry(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if err := set(r); err != nil {
+				t.Error(err)
+			}
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(over))
 	}
 }
 

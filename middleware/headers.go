@@ -116,42 +116,56 @@ func (l *ledger) writeHeaders(h http.Header) {
 	var few [4]*throttler.Decision
 	decisions := few[:0]
 	for _, e := range slices.Backward(enforced) {
-		decisions = append(decisions, &e.d)
+		decisions = append(decisions, e.d)
 	}
-	l.values.write(h, fields, expose, decisions...)
-}
-
-// headerValues is the room of the headers' values.
-type headerValues struct{ all [5]string }
-
-// write writes the headers of decisions, and nothing else. All numbers share one
-// string: this runs on every response.
-func (v *headerValues) write(h http.Header, fields, expose bool, decisions ...*throttler.Decision) {
-	s := binding(decisions...)
-	capacity := s.limit.Capacity()
-	var buf [96]byte
-	var ends [4]int
-	b := buf[:0]
-	for i, n := range [...]int64{capacity, max(capacity-s.result.Used, 0), s.result.Used, epochSeconds(s.result.ResetAt)} {
-		b = strconv.AppendInt(b, n, 10)
-		ends[i] = len(b)
-	}
-	if v.all[0] != "" { // a header that was written before may be on its way
-		v = new(headerValues)
-	}
-	numbers, values := string(b), &v.all
-	*values = [...]string{numbers[:ends[0]], numbers[ends[0]:ends[1]], numbers[ends[1]:ends[2]], numbers[ends[2]:ends[3]], s.charge.Policy.Name}
-	h[headerLimit] = values[0:1:1]
-	h[headerRemaining] = values[1:2:2]
-	h[headerUsed] = values[2:3:3]
-	h[headerReset] = values[3:4:4]
-	h[headerResource] = values[4:5:5]
+	l.values.write(h, enforced[0].m.capacity, decisions...)
 	if fields {
 		writeFields(h, decisions)
 	}
 	if expose && !slices.Contains(h["Access-Control-Expose-Headers"], exposed) {
 		h.Add("Access-Control-Expose-Headers", exposed)
 	}
+}
+
+// numeral is a number and its decimal digits.
+type numeral struct {
+	n    int64
+	text string
+}
+
+// headerValues is the room of the headers' values.
+type headerValues struct{ all [5]string }
+
+// write writes the headers of decisions, and nothing else. All numbers share one
+// string, but for the capacity, which is likely the known one: this runs on every
+// response.
+func (v *headerValues) write(h http.Header, known numeral, decisions ...*throttler.Decision) {
+	s := binding(decisions...)
+	capacity := s.limit.Capacity()
+	var buf [96]byte
+	b := strconv.AppendInt(buf[:0], max(capacity-s.result.Used, 0), 10)
+	remaining := len(b)
+	b = strconv.AppendInt(b, s.result.Used, 10)
+	used := len(b)
+	b = strconv.AppendInt(b, epochSeconds(s.result.ResetAt), 10)
+	reset := len(b)
+	if known.n != capacity {
+		b = strconv.AppendInt(b, capacity, 10)
+	}
+	numbers := string(b)
+	if known.n != capacity {
+		known.text = numbers[reset:]
+	}
+	if v.all[0] != "" { // a header that was written before may be on its way
+		v = new(headerValues)
+	}
+	values := &v.all
+	*values = [...]string{known.text, numbers[:remaining], numbers[remaining:used], numbers[used:reset], s.charge.Policy.Name}
+	h[headerLimit] = values[0:1:1]
+	h[headerRemaining] = values[1:2:2]
+	h[headerUsed] = values[2:3:3]
+	h[headerReset] = values[3:4:4]
+	h[headerResource] = values[4:5:5]
 }
 
 // reading is where a decision speaks of one limit. A throttler.Status says the same

@@ -3,6 +3,7 @@ package middleware
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,12 +52,9 @@ type entry struct {
 	earlier *entry // in the order in which the ledger got them: never one further in
 
 	received *http.Request
-	passed   http.Request // what the next handler gets
-	ahead    *aheadBody   // its body, if the request waited
-
-	charges []throttler.Charge     // as classified, if they differ from d's
-	marks   [quota.MaxCharges]mark // of charges
-	call    call                   // that took them
+	passed   *http.Request // what the next handler gets, if it runs
+	call     call          // that takes what is charged
+	extra    *extra        // what few requests need
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler
@@ -68,9 +66,34 @@ type entry struct {
 	innerRefused bool // none ran behind one of them
 
 	state   entryState
-	d       throttler.Decision // as last known; about no limits if there is none
-	reports *report            // costs that the handler has reported
+	d       *throttler.Decision // as last known; about no limits if there is none
+	reports *report             // costs that the handler has reported
 }
+
+// extra is what few requests need of an entry. It does not change once the next
+// handler runs.
+type extra struct {
+	charges []throttler.Charge     // as classified, if they differ from d's
+	marks   [quota.MaxCharges]mark // of charges
+	ahead   *aheadBody             // the body that is passed on, if the request waited
+}
+
+// withExtra returns e's extra, which it makes if there is none.
+func (e *entry) withExtra() *extra {
+	if e.extra == nil {
+		e.extra = new(extra)
+	}
+	return e.extra
+}
+
+// decisions have the memory of decisions about requests that are over. The rest of a
+// ledger is not used again: a handler may leave goroutines behind that have the
+// request, its context or the writer.
+var decisions = sync.Pool{New: func() any { return new(throttler.Decision) }}
+
+// noDecision is the decision of entries that have none, or none any more. It is not to
+// be changed.
+var noDecision throttler.Decision
 
 // Values of entry.progress.
 const (
@@ -114,14 +137,14 @@ func entryOf(r *http.Request) *entry {
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 	if outer := entryOf(r); outer != nil {
-		return &entry{m: m, l: outer.l, outer: outer, received: r}
+		return &entry{m: m, l: outer.l, outer: outer, received: r, d: &noDecision}
 	}
 	l := &ledger{w: w}
 	if hasBody(r) {
 		l.body = &requestBody{ReadCloser: r.Body}
 	}
 	e := &l.first
-	e.m, e.l, e.received = m, l, r // the rest is zero: e is large
+	e.m, e.l, e.received, e.d = m, l, r, &noDecision // the rest is zero
 	return e
 }
 
@@ -141,12 +164,12 @@ func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 		shareTrailer(e.received)
 		w = e.l.writer(abilities(w))
 	}
-	e.passed = *e.received.WithContext((*passedContext)(e))
+	e.passed = e.received.WithContext((*passedContext)(e))
 	e.passed.Body = e.body()
 	e.add()
 	returned := false
 	defer func() { e.end(w, returned) }() // a panic goes on after this
-	next.ServeHTTP(w, &e.passed)
+	next.ServeHTTP(w, e.passed)
 	returned = true
 }
 
@@ -163,17 +186,52 @@ func (e *entry) servesUncharged() {
 
 // asked returns the charges that e's request makes.
 func (e *entry) asked() []throttler.Charge {
-	if e.charges == nil {
+	if e.extra == nil || e.extra.charges == nil {
 		return e.d.Charges()
 	}
-	return e.charges
+	return e.extra.charges
 }
+
+// mark returns how charge i of asked is treated.
+func (e *entry) mark(i int) mark {
+	switch {
+	case e.m.only != nil:
+		return e.m.only.mark
+	case e.extra == nil:
+		return 0
+	}
+	return e.extra.marks[i]
+}
+
+// has reports whether some charge carries m.
+func (e *entry) has(m mark) bool {
+	switch {
+	case e.m.only != nil:
+		return e.m.only.mark&m != 0
+	case e.extra == nil:
+		return false
+	}
+	return slices.ContainsFunc(e.extra.marks[:], func(o mark) bool { return o&m != 0 })
+}
+
+// release lets a later request have the memory of e's decision. It is for entries
+// that have nothing to settle, once the response's headers are sent.
+func (e *entry) release() {
+	if d := e.d; d != &noDecision {
+		e.d = &noDecision
+		*d = throttler.Decision{}
+		decisions.Put(d)
+	}
+}
+
+// released reports whether e had a decision and has released it.
+func (e *entry) released() bool { return e.state != uncharged && e.d == &noDecision }
 
 // body returns the body of the request that is passed on.
 func (e *entry) body() io.ReadCloser {
 	switch {
-	case e.ahead != nil:
-		return e.ahead
+	case e.extra != nil && e.extra.ahead != nil:
+		return e.extra.ahead
 	case e.outer == nil && e.l.body != nil:
 		return e.l.body
 	}
@@ -230,6 +288,9 @@ func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enfo
 		if x.state == charged && (free || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
+	}
+	if returned && l.sent.Load() == begun && !slices.Contains(all, e) {
+		e.release()
 	}
 	return all, l.enforced
 }
@@ -296,7 +357,7 @@ func (l *ledger) begin(status int) {
 			if e.m.DryRun == nil {
 				l.settle(e, beforeHandler)
 			}
-		case charged && e.mayBeFree() && e.m.RefundIf(&e.passed, status, h):
+		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
 			l.settle(e, afterHandler)
 		case reported:
 			l.settle(e, asReported)
@@ -317,7 +378,7 @@ func (l *ledger) begin(status int) {
 // at once. It reports whether there was anything.
 func (l *ledger) breakOffReading() (broken bool) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
+		if e.extra != nil && e.extra.ahead != nil && e.extra.ahead.breakOff(l.w, 0) {
 			broken = true
 		}
 	}
@@ -361,16 +422,19 @@ func (l *ledger) settleReported(e *entry) {
 // settle settles e, unless it was settled before or has nothing to settle.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
-	if e.state != charged {
+	if e.state != charged || e.released() {
 		l.mu.Unlock()
 		return
 	}
 	e.state = settled
 	d, costs := e.d, e.costs(why)
+	before := *d
 	l.mu.Unlock()
-	after := e.m.settle(e, d, costs)
+	after := e.m.settle(e, before, costs)
 	l.mu.Lock()
-	e.d = after
+	if e.d == d { // not released meanwhile
+		*d = after
+	}
 	l.mu.Unlock()
 }
 
@@ -386,7 +450,7 @@ func shareTrailer(r *http.Request) {
 // copy: net/http removes the files of MultipartForm, and middlewares further out
 // read the pattern and the form.
 func (e *entry) copyBack() {
-	to, from := e.received, &e.passed
+	to, from := e.received, e.passed
 	// Where nothing changed, nothing is written: parallel calls may share a request.
 	if to.Form == nil && from.Form != nil {
 		to.Form = from.Form

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -117,6 +118,10 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.DocumentationURL != "" {
 		m.documentation = encodeString(m.DocumentationURL)
 	}
+	if m.only != nil {
+		m.capacity.n = m.only.policy.Limits[0].Capacity()
+		m.capacity.text = strconv.FormatInt(m.capacity.n, 10)
+	}
 	m.reporter = reporterOf(t, m.Log)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
@@ -127,8 +132,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	only      *rule // of classify, if it is one Limit
-	mayWait   bool  // some policy may have a leaky bucket
+	only      *rule   // of classify, if it is one Limit
+	mayWait   bool    // some policy may have a leaky bucket
+	capacity  numeral // of a limit that it has
 	Options
 	documentation string // DocumentationURL in JSON
 	reporter      *reporter
@@ -168,7 +174,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	e := newEntry(t, w, r)
 	if t.only == nil {
 		t.classifyRequest(e)
-		if len(e.charges) == 0 {
+		if len(e.extra.charges) == 0 {
 			t.serveUncharged(w, e, next)
 			return
 		}
@@ -188,9 +194,12 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.reporter.succeeded(e.d.Charges())
 	}
 	if t.DryRun != nil {
-		t.DryRun(r, e.d)
+		t.DryRun(r, *e.d)
 	} else if !e.d.Allowed {
 		t.refuse(w, e)
+		if e.outer == nil {
+			e.release() // no handler has seen e
+		}
 		return
 	}
 	if e.d.Allowed {
@@ -207,17 +216,17 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 
 // classifyRequest finds out what e's request is charged.
 func (t *throttle) classifyRequest(e *entry) {
-	rules := t.classify.rules
-	e.charges = make([]throttler.Charge, 0, len(rules))
+	x, rules := e.withExtra(), t.classify.rules
+	x.charges = make([]throttler.Charge, 0, len(rules))
 	for i := range rules {
-		before := len(e.charges)
-		e.charges = rules[i].appendCharges(e.charges, e.received)
-		for j := before; j < min(len(e.charges), len(e.marks)); j++ { // more charges are an error of Take
-			e.marks[j] = rules[i].mark
+		before := len(x.charges)
+		x.charges = rules[i].appendCharges(x.charges, e.received)
+		for j := before; j < min(len(x.charges), len(x.marks)); j++ { // more charges are an error of Take
+			x.marks[j] = rules[i].mark
 		}
 	}
-	for i := range e.charges {
-		t.warn(e.received, &e.charges[i])
+	for i := range x.charges {
+		t.warn(e.received, &x.charges[i])
 	}
 }
 
@@ -227,15 +236,15 @@ func (t *throttle) classifyRequest(e *entry) {
 func (t *throttle) take(e *entry) (err error) {
 	e.call.e = e
 	defer e.call.end()
+	e.d = decisions.Get().(*throttler.Decision)
 	if t.only == nil {
-		e.d, err = t.throttler.Take(&e.call, e.charges...)
+		*e.d, err = t.throttler.Take(&e.call, e.extra.charges...)
 		return err
 	}
 	c := t.only.charge(e.received)
-	e.marks[0] = t.only.mark
 	t.warn(e.received, &c)
-	if e.d, err = t.throttler.Take(&e.call, c); err != nil || len(e.d.Charges()) == 0 {
-		e.charges = []throttler.Charge{c}
+	if *e.d, err = t.throttler.Take(&e.call, c); err != nil || len(e.d.Charges()) == 0 {
+		e.withExtra().charges = []throttler.Charge{c}
 	}
 	return err
 }
@@ -276,7 +285,7 @@ func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Han
 // serveEnded handles a request whose context ended before any charge was made.
 func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
 	if t.only != nil {
-		e.charges = []throttler.Charge{t.only.charge(e.received)}
+		e.withExtra().charges = []throttler.Charge{t.only.charge(e.received)}
 	}
 	if t.DryRun != nil {
 		e.serve(w, next)
@@ -289,7 +298,7 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 // backend could not answer and nothing says that it is closed then, or in a dry run.
 func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
-	f := failure{err: err, charges: e.charges}
+	f := failure{err: err, charges: e.extra.charges}
 	switch {
 	case t.DryRun != nil:
 		f.outcome = servedInDryRun

@@ -12,7 +12,7 @@ import (
 
 // refuse answers a request that had no room.
 func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
-	d := &e.d
+	d := e.d
 	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no time to come back at.
 	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {

@@ -63,7 +63,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if reason == stopping {
 		t.waiters.places.awaitLater(p)
 	}
-	e.d, e.state = t.settle(e, e.d, nil), settled
+	*e.d, e.state = t.settle(e, *e.d, nil), settled
 	return reason
 }
 
@@ -77,7 +77,10 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), outcome: answered503})
 		return tooLate
 	}
-	e.ahead = t.waiters.readAhead(w, e.received, e.body())
+	ahead := t.waiters.readAhead(w, e.received, e.body())
+	if ahead != nil {
+		e.withExtra().ahead = ahead
+	}
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
@@ -91,12 +94,12 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	if e.received.Context().Err() != nil {
 		reason = ended
 	}
-	more := e.ahead == nil && hasBody(e.received)
-	if e.ahead != nil {
-		t.waiters.ahead.Add(-e.ahead.limit)
-		more = e.ahead.stop()
+	more := ahead == nil && hasBody(e.received)
+	if ahead != nil {
+		t.waiters.ahead.Add(-ahead.limit)
+		more = ahead.stop()
 		if reason != "" {
-			e.ahead.breakOff(w, sendGrace)
+			ahead.breakOff(w, sendGrace)
 		}
 	}
 	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -35,9 +36,17 @@ func TestHeadersShareNoValues(t *testing.T) {
 	}
 	var values headerValues
 	first, second := make(http.Header), make(http.Header)
-	values.write(first, false, false, decide(1))
-	values.write(second, false, false, decide(2))
+	values.write(first, numeral{}, decide(1))
+	values.write(second, numeral{}, decide(2))
 	if first.Get(headerUsed) != "1" || second.Get(headerUsed) != "2" {
 		t.Errorf("got %v and %v, want 1 and 2 used", first, second)
+	}
+}
+
+// Every request has a ledger. Its size is a good part of what a request leaves to the
+// garbage collector.
+func TestLedgersAreSmall(t *testing.T) {
+	if size := unsafe.Sizeof(ledger{}); size > 240 { // a size that the allocator has
+		t.Errorf("a ledger has %d bytes, want at most 240; few requests need an extra", size)
 	}
 }

@@ -35,7 +35,9 @@ type shard struct {
 	states [quota.MaxCharges]*algorithm.State
 	form   [maxPacked]byte // a state on its way to or from an entry
 
-	_ [64]byte // keeps the next lock off this one's cache line
+	// Makes shards whole lines of the processor's cache. Each begins with one that has
+	// the lock and the table, and nothing of another shard.
+	_ [40]byte
 }
 
 // count is the count of a charge during a decision.

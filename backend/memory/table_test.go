@@ -6,7 +6,22 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"unsafe"
 )
+
+// A goroutine that waits for one lock slows down none that has another.
+func TestShardsShareNoCacheLines(t *testing.T) {
+	const line = 64
+	if strconv.IntSize < 64 {
+		return // the fields have other sizes; it costs time and nothing else
+	}
+	if size := unsafe.Sizeof(shard{}); size%line != 0 {
+		t.Errorf("a shard has %d bytes; make its padding %d bytes longer", size, line-size%line)
+	}
+	if end := unsafe.Offsetof(shard{}.entries) + unsafe.Sizeof(table{}); end > line {
+		t.Errorf("a shard's lock and table end at byte %d, beyond the first %d", end, line)
+	}
+}
 
 // A table keeps what a map does, through random additions and removals, also
 // where many names have one hash.
