@@ -14,6 +14,19 @@ func (b *Backend) Line() (flights, waiting int) {
 	return len(l.flights), l.waiting.len
 }
 
+// Waiting returns how many of that queue have callers that wait.
+func (b *Backend) Waiting() (n int) {
+	l := b.shards[0].line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for j := l.waiting.first; j != nil; j = j.next {
+		if j.stage.Load() == waiting {
+			n++
+		}
+	}
+	return n
+}
+
 // HoldLine keeps that line from everything that needs its lock.
 func (b *Backend) HoldLine() (release func()) {
 	l := b.shards[0].line

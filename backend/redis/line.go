@@ -77,6 +77,9 @@ func (l *line) do(j *job) error {
 	mayFlyAlone := l.setDeadline(j, now)
 	l.mu.Lock()
 	if !l.mayDepart(now) {
+		if l.waiting.len >= l.room {
+			l.waiting.popLeft()
+		}
 		err := error(nil)
 		switch {
 		case l.server.breaker.Open(): // since; no flight would fetch j from the queue
@@ -372,7 +375,7 @@ func (j *job) finish(err error) {
 }
 
 // queue is a list of jobs, oldest first. Those whose callers have left stay until a
-// flight, which begins with the oldest, comes to them.
+// flight, which begins with the oldest, comes to them, or the queue is full.
 type queue struct {
 	first, last *job
 	len         int
@@ -396,4 +399,11 @@ func (q *queue) pop() *job {
 	}
 	q.len--
 	return j
+}
+
+// popLeft takes off the oldest jobs whose callers have left.
+func (q *queue) popLeft() {
+	for q.len > 0 && q.first.stage.Load() == left {
+		q.pop()
+	}
 }

@@ -475,6 +475,52 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
+// Callers that have left take no room in the queue.
+func TestQueueOfCallersThatLeft(t *testing.T) {
+	server := testserver.Redis(t)
+	b := newBench(t, newClient(t, server.Addr))
+	b.backend.SetRoom(2)
+	p := policy("core", perHour(100))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause()
+	flown := b.fillFlights(t, t.Context(), p)
+	ask := func(ctx context.Context) <-chan error {
+		errs := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := b.Take(ctx, p.Charge("waits"))
+				errs <- err
+			}()
+		}
+		return errs
+	}
+	leaving, leave := context.WithCancel(t.Context())
+	defer leave()
+	left := ask(leaving)
+	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 2 })
+	leave()
+	for range 2 {
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("one that left: %v, want context.Canceled", err)
+		}
+	}
+	stayed := ask(t.Context())
+	eventually(t, "others in their place", func() bool { return b.backend.Waiting() == 2 || len(stayed) > 0 })
+	server.Resume()
+	for range 2 {
+		if err := <-stayed; err != nil {
+			t.Errorf("one that came then: %v", err)
+		}
+	}
+	for range redisbackend.MaxWithLate {
+		if err := <-flown; err != nil {
+			t.Errorf("one that flew: %v", err)
+		}
+	}
+}
+
 // A key that holds something else is an error of its own decisions, not of others in
 // the same call.
 func TestHostileNeighbour(t *testing.T) {
