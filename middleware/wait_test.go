@@ -323,37 +323,47 @@ func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
 }
 
 func TestAClientThatExpects100IsAskedByTheHandlerOnly(t *testing.T) {
-	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Unwanted") != "" {
-			w.WriteHeader(417)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 200 * time.Millisecond
+		th, c := newThrottler()
+		if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
+			t.Fatal(err)
 		}
-		body, err := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, func(s *http.Server) { s.ReadTimeout = 200 * time.Millisecond })
-	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-	c.BlockUntil(1)
-	time.Sleep(300 * time.Millisecond) // ReadTimeout goes by the real clock
-	c.Advance(10 * time.Second)
-	r := bufio.NewReader(conn)
-	if line, _, _ := r.ReadLine(); string(line) != "HTTP/1.1 100 Continue" {
-		t.Errorf("%s", line)
-	}
-	_, _, _ = r.ReadLine()
-	_, _ = io.WriteString(conn, "body")
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if body, _ := io.ReadAll(res.Body); string(body) != "body <nil>" {
-		t.Errorf("%s", body)
-	}
-	conn = s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nUnwanted: yes\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-	c.BlockUntil(1)
-	c.Advance(10 * time.Second)
-	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 417 {
-		t.Errorf("%+v, %v", res, err)
-	}
+		client := startInBubble(t, false, limit(th, queue, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Unwanted") != "" {
+				w.WriteHeader(417)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s %v", body, err)
+		})), func(s *http.Server) { s.ReadTimeout = timeout })
+		dial := func(text string) (net.Conn, *bufio.Reader) {
+			conn := must(client.Transport.(*http.Transport).DialContext(t.Context(), "", ""))
+			t.Cleanup(func() { conn.Close() })
+			_, _ = io.WriteString(conn, text)
+			c.BlockUntil(1)
+			time.Sleep(timeout + timeout/2) // the server's timeouts go by the bubble's clock, decisions by c
+			c.Advance(10 * time.Second)
+			return conn, bufio.NewReader(conn)
+		}
+		conn, r := dial("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+		if line, _, _ := r.ReadLine(); string(line) != "HTTP/1.1 100 Continue" {
+			t.Errorf("%s", line)
+		}
+		_, _, _ = r.ReadLine()
+		_, _ = io.WriteString(conn, "body")
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, _ := io.ReadAll(res.Body); string(body) != "body <nil>" {
+			t.Errorf("%s", body)
+		}
+		_, r = dial("POST / HTTP/1.1\r\nHost: x\r\nUnwanted: yes\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+		if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != 417 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
 }
 
 func expectAnswer(t *testing.T, conn net.Conn, want string) {
