@@ -27,13 +27,13 @@ var queue = policy("queue", throttler.Limit{Quota: 1, Window: 10 * time.Second, 
 
 // queued returns a server behind queue, in which one request has started: the next
 // waits for ten seconds of the clock.
-func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options, configure func(*http.Server)) (*server, *throttler.Throttler, *clock.Manual) {
+func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options) (*server, *throttler.Throttler, *clock.Manual) {
 	t.Helper()
 	th, c := newThrottler()
 	if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, false, limit(th, queue, options)(handler), configure), th, c
+	return start(t, false, limit(th, queue, options)(handler), nil), th, c
 }
 
 // response is what a request in the background got.
@@ -64,7 +64,7 @@ func (s *server) request(t *testing.T, method string, body io.Reader) *http.Requ
 
 func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
 	s, th, c := queued(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") },
-		&middleware.Options{RateLimitFields: true}, nil)
+		&middleware.Options{RateLimitFields: true})
 	answer := s.send(s.request(t, "GET", nil))
 	c.BlockUntil(1)
 	c.Advance(9999 * time.Millisecond)
@@ -171,7 +171,7 @@ func TestAContextThatEndsDuringAWaitIs503(t *testing.T) {
 }
 
 func TestShutdownWakesWaiters(t *testing.T) {
-	s, th, c := queued(t, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil, nil)
+	s, th, c := queued(t, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil)
 	const waiters = 20
 	var all sync.WaitGroup
 	for i := range waiters {
@@ -231,7 +231,7 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
 		fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
-	}, nil, nil)
+	}, nil)
 	for _, size := range []int{1, 4096, 100_000, 256 << 10, 256<<10 + 1, 3 << 20} {
 		for _, chunked := range []bool{false, true} {
 			content := strings.Repeat("0123456789abcdef", size/16+1)[:size]
@@ -255,7 +255,7 @@ func TestABodyThatIsStillComing(t *testing.T) {
 	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, nil)
+	}, nil)
 	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf")
 	c.BlockUntil(1)
 	c.Advance(10 * time.Second)
@@ -307,7 +307,7 @@ func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, nil)
+	}, nil)
 	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf")
 	c.BlockUntil(1)
 	c.Advance(10 * time.Second)
