@@ -96,7 +96,7 @@ func TestOneScriptCallADecision(t *testing.T) {
 					if stat.calls != calls && (test.parallel == 1 || stat.calls > calls) {
 						t.Errorf("%d EVALSHA for %d decisions", stat.calls, calls)
 					}
-				case "get", "set", "incrby", "getrange": // by the script
+				case "get", "mget", "set", "incrby", "getrange": // by the script
 				case "config", "config|resetstat", "info", "hello", "client|setinfo":
 				default:
 					t.Errorf("%d calls of %s in addition to the script", stat.calls, command)
