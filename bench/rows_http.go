@@ -108,30 +108,31 @@ func address(i int) string { return fmt.Sprintf("10.0.%d.%d", i>>8, i&255) }
 // callHandler calls h with requests of many clients, or of as many as p has
 // keys if that is less.
 func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sample, error) {
-	requests := make([]*http.Request, min(addresses, len(p.keys)))
-	for i := range requests {
-		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://bench/", nil)
-		if err != nil {
-			return sample{}, err
-		}
-		r.RemoteAddr = "192.0.2.1:1234"
-		r.Header.Set(peers.KeyHeader, address(i))
-		requests[i] = r
+	n := min(addresses, len(p.keys))
+	requests, err := clientRequests(n)
+	if err != nil {
+		return sample{}, err
+	}
+	first, err := clientRequests(n) // with strings of their own, which limiters may keep: see walk
+	if err != nil {
+		return sample{}, err
 	}
 	var last response
 	for range 2 { // the second request of a client is refused under a quota of 1
 		last = response{header: make(http.Header)}
-		h.ServeHTTP(&last, requests[0])
+		h.ServeHTTP(&last, first[0])
 	}
 	if err := last.check(p); err != nil {
 		return sample{}, err
 	}
-	call := func(_, i int) {
-		// A new header for each request, as net/http has it.
-		h.ServeHTTP(&response{header: make(http.Header)}, requests[i%len(requests)])
+	serve := func(requests []*http.Request) func(_, i int) {
+		return func(_, i int) {
+			// A new header for each request, as net/http has it.
+			h.ServeHTTP(&response{header: make(http.Header)}, requests[i%n])
+		}
 	}
-	measure.Tight(ctx, 1, l.warmup(), call)
-	cost := measure.Tight(ctx, 1, l.sample, call)
+	measure.Tight(ctx, 1, l.warmup(), serve(first))
+	cost := measure.Tight(ctx, 1, l.sample, serve(requests))
 	fields := make([]string, 0, len(last.header))
 	for name := range last.header {
 		if !slices.Contains([]string{"Content-Type", "Content-Length", "X-Content-Type-Options"}, name) {
@@ -142,6 +143,21 @@ func (l *lab) callHandler(ctx context.Context, h http.Handler, p pattern) (sampl
 	s := costs(cost)
 	s.text = strings.Join(fields, ", ")
 	return s, nil
+}
+
+// clientRequests returns a request of each of n clients.
+func clientRequests(n int) ([]*http.Request, error) {
+	requests := make([]*http.Request, n)
+	for i := range requests {
+		r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://bench/", nil)
+		if err != nil {
+			return nil, err
+		}
+		r.RemoteAddr = "192.0.2.1:1234"
+		r.Header.Set(peers.KeyHeader, address(i))
+		requests[i] = r
+	}
+	return requests, nil
 }
 
 // A response is an http.ResponseWriter that drops the body.

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 
 	"github.com/weir-go/weir/bench/measure"
 	"github.com/weir-go/weir/bench/peers"
@@ -48,7 +49,8 @@ func walks(p pattern) func() [][]string {
 // walk returns the keys that a goroutine asks for before it begins again: a
 // power of two of them, and if possible twice as many as there are keys. They
 // are picked before the measurement, because to draw from Zipf's distribution
-// takes longer than to decide.
+// takes longer than to decide. Each is a string of its own, as each request brings
+// one: a limiter that kept a key's string would compare it with itself, at no cost.
 func walk(p pattern, seed uint64) []string {
 	const most = 1 << 20
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -59,7 +61,7 @@ func walk(p pattern, seed uint64) []string {
 	}
 	keys := make([]string, min(most, 1<<bits.Len(uint(2*len(p.keys)))))
 	for i := range keys {
-		keys[i] = p.keys[pick()]
+		keys[i] = strings.Clone(p.keys[pick()])
 	}
 	return keys
 }

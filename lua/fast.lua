@@ -12,7 +12,7 @@ local REFUSED_DIGITS, ALLOWED_DIGITS = '\0\0\19', '\1\0\19' -- before one of DIG
 
 -- Tables begin as large as most calls need: growth costs more than all else that is
 -- done with them.
-local replies, replied = {nil, nil, nil, nil, nil, nil, nil}, 0
+local replies, replied = {nil, nil, nil, nil, nil, nil, nil}
 
 -- The next decision's argument, how many of that argument's decisions were made, and
 -- its first key.
@@ -46,8 +46,8 @@ while argument <= #ARGV do
     last = string.sub(ended, 1, 3) .. '9999999999999999'
   end
 
-  -- One command reads all keys. Each state is replaced by the reply to its decision, or
-  -- is one: see plain.lua.
+  -- One command reads all keys: to call it costs more than to run it. Each state is
+  -- replaced by the reply to its decision, or is that: see plain.lua.
   if not changed then
     replies = redis.call('MGET', spread(KEYS))
     changed = {}
@@ -71,7 +71,7 @@ while argument <= #ARGV do
       -- has stopped, it would keep the window forever.
       elseif used + cost < DIGITS_COUNT then
         local sum = redis.pcall('INCRBY', key, cost == 1 and '1' or cost) -- a number costs half as much again
-        if type(sum) == 'table' then break end -- almost digits
+        if type(sum) == 'table' then break end -- almost digits, or the server takes no writes
         changed[key] = true
       else
         break
@@ -100,7 +100,7 @@ while argument <= #ARGV do
       elseif cost == 0 or cost >= SHORT_COUNT or cost > quota or now > MAX_INSTANT - window then
         break
       else
-        local condition = state and 'XX' or 'NX' -- what is no string is read as nothing
+        local condition = state and 'XX' or 'NX' -- MGET reads what is no string as nothing
         state = pack(SHORT_FORM, shape, now + window, cost)
         local stored = state
         if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, since + window, cost) end

@@ -27,13 +27,13 @@ var queue = policy("queue", throttler.Limit{Quota: 1, Window: 10 * time.Second, 
 
 // queued returns a server behind queue, in which one request has started: the next
 // waits for ten seconds of the clock.
-func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options, configure func(*http.Server)) (*server, *throttler.Throttler, *clock.Manual) {
+func queued(t *testing.T, handler http.HandlerFunc, options *middleware.Options) (*server, *throttler.Throttler, *clock.Manual) {
 	t.Helper()
 	th, c := newThrottler()
 	if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, false, limit(th, queue, options)(handler), configure), th, c
+	return start(t, false, limit(th, queue, options)(handler), nil), th, c
 }
 
 // response is what a request in the background got.
@@ -64,7 +64,7 @@ func (s *server) request(t *testing.T, method string, body io.Reader) *http.Requ
 
 func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
 	s, th, c := queued(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") },
-		&middleware.Options{RateLimitFields: true}, nil)
+		&middleware.Options{RateLimitFields: true})
 	answer := s.send(s.request(t, "GET", nil))
 	c.BlockUntil(1)
 	c.Advance(9999 * time.Millisecond)
@@ -171,7 +171,7 @@ func TestAContextThatEndsDuringAWaitIs503(t *testing.T) {
 }
 
 func TestShutdownWakesWaiters(t *testing.T) {
-	s, th, c := queued(t, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil, nil)
+	s, th, c := queued(t, func(http.ResponseWriter, *http.Request) { t.Error("served") }, nil)
 	const waiters = 20
 	var all sync.WaitGroup
 	for i := range waiters {
@@ -231,7 +231,7 @@ func TestABodyThatWasReadAheadArrivesWhole(t *testing.T) {
 		h := sha256.New()
 		n, err := io.Copy(h, r.Body)
 		fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
-	}, nil, nil)
+	}, nil)
 	for _, size := range []int{1, 4096, 100_000, 256 << 10, 256<<10 + 1, 3 << 20} {
 		for _, chunked := range []bool{false, true} {
 			content := strings.Repeat("0123456789abcdef", size/16+1)[:size]
@@ -255,7 +255,7 @@ func TestABodyThatIsStillComing(t *testing.T) {
 	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, nil)
+	}, nil)
 	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf")
 	c.BlockUntil(1)
 	c.Advance(10 * time.Second)
@@ -307,7 +307,7 @@ func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, nil)
+	}, nil)
 	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nhalf")
 	c.BlockUntil(1)
 	c.Advance(10 * time.Second)
@@ -323,37 +323,47 @@ func TestInFullDuplexTheBodyIsReadAfterTheResponseHasBegun(t *testing.T) {
 }
 
 func TestAClientThatExpects100IsAskedByTheHandlerOnly(t *testing.T) {
-	s, _, c := queued(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Unwanted") != "" {
-			w.WriteHeader(417)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 200 * time.Millisecond
+		th, c := newThrottler()
+		if _, err := th.Take(t.Context(), queue.Charge("everyone")); err != nil {
+			t.Fatal(err)
 		}
-		body, err := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%s %v", body, err)
-	}, nil, func(s *http.Server) { s.ReadTimeout = 200 * time.Millisecond })
-	conn := s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-	c.BlockUntil(1)
-	time.Sleep(300 * time.Millisecond) // ReadTimeout goes by the real clock
-	c.Advance(10 * time.Second)
-	r := bufio.NewReader(conn)
-	if line, _, _ := r.ReadLine(); string(line) != "HTTP/1.1 100 Continue" {
-		t.Errorf("%s", line)
-	}
-	_, _, _ = r.ReadLine()
-	_, _ = io.WriteString(conn, "body")
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if body, _ := io.ReadAll(res.Body); string(body) != "body <nil>" {
-		t.Errorf("%s", body)
-	}
-	conn = s.dial(t, "POST / HTTP/1.1\r\nHost: x\r\nUnwanted: yes\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-	c.BlockUntil(1)
-	c.Advance(10 * time.Second)
-	if res, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || res.StatusCode != 417 {
-		t.Errorf("%+v, %v", res, err)
-	}
+		client := startInBubble(t, false, limit(th, queue, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Unwanted") != "" {
+				w.WriteHeader(417)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s %v", body, err)
+		})), func(s *http.Server) { s.ReadTimeout = timeout })
+		dial := func(text string) (net.Conn, *bufio.Reader) {
+			conn := must(client.Transport.(*http.Transport).DialContext(t.Context(), "", ""))
+			t.Cleanup(func() { conn.Close() })
+			_, _ = io.WriteString(conn, text)
+			c.BlockUntil(1)
+			time.Sleep(timeout + timeout/2) // the server's timeouts go by the bubble's clock, decisions by c
+			c.Advance(10 * time.Second)
+			return conn, bufio.NewReader(conn)
+		}
+		conn, r := dial("POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+		if line, _, _ := r.ReadLine(); string(line) != "HTTP/1.1 100 Continue" {
+			t.Errorf("%s", line)
+		}
+		_, _, _ = r.ReadLine()
+		_, _ = io.WriteString(conn, "body")
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, _ := io.ReadAll(res.Body); string(body) != "body <nil>" {
+			t.Errorf("%s", body)
+		}
+		_, r = dial("POST / HTTP/1.1\r\nHost: x\r\nUnwanted: yes\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+		if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != 417 {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
 }
 
 func expectAnswer(t *testing.T, conn net.Conn, want string) {

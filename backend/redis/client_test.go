@@ -205,6 +205,35 @@ func TestHungServerCostsNoConnections(t *testing.T) {
 	}
 }
 
+// Nor one whose first command could not be written, because its deadline had passed.
+func TestUnusedConnectionsAreClosed(t *testing.T) {
+	server := testserver.Redis(t)
+	var dialed, open atomic.Int64
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		dialed.Add(1)
+		open.Add(1)
+		return late{closing{conn, &open}}, nil
+	}})
+	for range 10 {
+		if err := c.Ping(t.Context()).Err(); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%v, want os.ErrDeadlineExceeded", err)
+		}
+	}
+	eventually(t, "the connections to be closed", func() bool { return open.Load() == 0 })
+	if dialed.Load() < 10 {
+		t.Errorf("%d connections were made, want 10", dialed.Load())
+	}
+}
+
+// late is a connection whose deadline has passed.
+type late struct{ net.Conn }
+
+func (late) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
 // closing counts a connection down when it is closed.
 type closing struct {
 	net.Conn

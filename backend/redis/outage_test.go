@@ -268,7 +268,10 @@ func TestCallersLeaveTogether(t *testing.T) {
 	for name, errs := range map[string]<-chan error{"sent": flown, "waited": waited} {
 		for range cap(errs) {
 			select {
-			case <-errs:
+			case err := <-errs:
+				if err == nil {
+					t.Errorf("one whose decision %s: a server that hangs has answered", name)
+				}
 			case <-time.After(20 * time.Second):
 				t.Fatalf("a caller whose decision %s needs the line's lock to leave", name)
 			}

@@ -55,17 +55,33 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.answered = true
-	} else if err != nil && !c.answered {
-		// go-redis 9.22 leaves a connection whose first command failed to the garbage
-		// collector: a server that hangs would cost a file descriptor for each dial.
-		_ = c.Close()
-		c.err = err
+	} else if err != nil {
+		c.closeUnused(err)
 	}
 	if sound, reason := c.replies.follow(p[:n]); reason != "" {
 		c.err = fmt.Errorf("redisbackend: %v sent what no Redis server does: %s", c.RemoteAddr(), reason)
 		return sound, c.err
 	}
 	return n, err
+}
+
+// Write writes p.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.closeUnused(err)
+	}
+	return n, err
+}
+
+// closeUnused closes the connection after err, if it has had no reply. go-redis 9.22
+// leaves one whose first command failed to the garbage collector: a server that hangs
+// would cost a file descriptor for each dial.
+func (c *boundedConn) closeUnused(err error) {
+	if !c.answered {
+		_ = c.Close()
+		c.err = err
+	}
 }
 
 // Close closes the connection.

@@ -145,16 +145,15 @@ func (o *Options) validate() error {
 }
 
 // Take implements driver.Backend.
-//
-// Its frame is what a goroutine that waits for the backend keeps in memory, and with
-// some hundred of them most of what this package costs a take that is allowed. So it
-// has no more than it needs, and calls with pointers.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	// Goroutines wait in this frame for the backend, hundreds of them, and what they
+	// keep on their stacks is most of what this package costs a take that is allowed.
+	// So what it calls gets pointers, and there are no copies.
 	if err := ctx.Err(); err != nil {
 		return d, err
 	}
-	var few [few]seen
-	id, counts := b.hash(r.Charges(), few[:0])
+	var own [few]seen
+	id, counts := b.hash(r.Charges(), own[:0])
 	if known := b.table.find(id, &r, b); known != nil {
 		b.tallies.mine().answered.Add(1)
 		known.answer(&r, &d)
@@ -218,8 +217,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. When it returns, refusals that share a count
 // with the settlement are forgotten, also ones that are still being decided.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	var few [few]seen
-	_, counts := b.hash(s.Charged.Charges(), few[:0])
+	var own [few]seen
+	_, counts := b.hash(s.Charged.Charges(), own[:0])
 	// After the backend, not before: a refusal decided in between would be
 	// remembered. On errors too, which leave open whether it was settled.
 	defer func() {

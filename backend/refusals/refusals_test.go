@@ -55,7 +55,7 @@ func newFixture(t *testing.T, o *refusals.Options) *fixture {
 	if o == nil {
 		// So many versions that no two counts of a test share one: a chance of
 		// one in a million.
-		o = &refusals.Options{MaxKeys: 1 << 18}
+		o = &refusals.Options{MaxKeys: 1 << 19}
 	}
 	memory := memorybackend.NewDefault()
 	f.counting = &counting{Backend: memory}
