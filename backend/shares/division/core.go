@@ -296,7 +296,7 @@ func (k *collection) has(h holder) bool {
 
 // follows reports whether d has a later entry of e's process.
 func (d *division) follows(e *entry) bool {
-	return d != nil && e.last.less(d.id.collectionID) && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born
+	return d != nil && e.last.collectionID.less(d.id.collectionID) && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born
 }
 
 // report returns what this member holds and was asked for.
@@ -599,7 +599,7 @@ func (c *core) status(now time.Time) Status {
 // divide. ref is the highest division that its members know, and seen has taken it in.
 func (c *core) make(k *collection, ref *division, seen set) *division {
 	p := newPool(k, ref, seen, len(c.list.Members))
-	d := &division{id: divisionID{k.id, c.random.Uint64()}, in: p.in, full: p.full}
+	d := &division{id: divisionID{k.id, c.random.Uint64N(several)}, in: p.in, full: p.full}
 	for _, r := range p.reports {
 		d.born = append(d.born, r.born)
 	}

@@ -3,6 +3,7 @@ package division
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -19,9 +20,11 @@ type ledger struct {
 // been in, and whatever it has taken in of that one.
 type entry struct {
 	holder holder
-	last   collectionID
-	most   []int64 // of the ledger's ids
+	last   divisionID // of that collection; made is several if more than one is known
+	most   []int64    // of the ledger's ids
 }
+
+const several = math.MaxUint64
 
 // A holder is a process: a member's, with what it drew when it started.
 type holder struct {
@@ -44,14 +47,19 @@ func (d *division) knows(seen set, n int) *ledger {
 	for _, v := range d.vectors {
 		l.ids = append(l.ids, v.id)
 	}
+	complete := seen.covers(d.in)
 	for place, member := range d.in.members() {
-		e := entry{holder: holder{member, d.born[place]}, last: d.id.collectionID}
+		e := entry{holder: holder{member, d.born[place]}, last: d.id}
 		for _, v := range d.vectors {
-			e.most = append(e.most, max(v.most[place], v.shares[place]))
+			most := v.shares[place]
+			if !complete {
+				most = max(most, v.most[place])
+			}
+			e.most = append(e.most, most)
 		}
 		l.entries = append(l.entries, e)
 	}
-	if len(d.born) == n && seen.covers(d.in) {
+	if complete && len(d.born) == n {
 		return l // all other processes had stopped when it was made
 	}
 	return merge(n, l, d.away)
@@ -77,16 +85,21 @@ func merge(n int, a, b *ledger) *ledger {
 			for k, id := range l.ids {
 				most[k] = from.of(e, id)
 			}
-			old, ok := all[e.holder]
-			switch {
-			case ok && e.last.less(old.last):
+			last := e.last
+			switch old, ok := all[e.holder]; {
+			case ok && e.last.collectionID.less(old.last.collectionID):
 				continue
-			case ok && e.last == old.last: // two divisions: it has taken in one of them at most
+			case ok && e.last == old.last && last.made != several: // the one may know that it is complete
+				for k := range most {
+					most[k] = min(most[k], old.most[k])
+				}
+			case ok && e.last.collectionID == old.last.collectionID: // it takes in one of them at most
+				last.made = several
 				for k := range most {
 					most[k] = max(most[k], old.most[k])
 				}
 			}
-			all[e.holder] = entry{e.holder, e.last, most}
+			all[e.holder] = entry{e.holder, last, most}
 		}
 	}
 	l.entries = slices.SortedFunc(maps.Values(all), func(a, b entry) int { return a.holder.compare(b.holder) })

@@ -108,7 +108,7 @@ func (c *core) fits(list List) error {
 		perItem   = 50  // of a report
 		perVector = 25  // of a division, and for each member:
 		perShare  = 20
-		perEntry  = 30 // of a ledger, and for each vector:
+		perEntry  = 40 // of a ledger, and for each vector:
 		perMost   = 8
 	)
 	n, quotas := len(list.Members), len(c.quotas)

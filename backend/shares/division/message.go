@@ -522,8 +522,8 @@ func (r *reader) ledger() *ledger {
 			r.fail("a ledger's quotas and keys are out of order")
 		}
 	}
-	for range r.count(maxEntries(r.n), 18+len(l.ids)) {
-		e := entry{holder: holder{r.member(), r.uint64()}, last: r.collectionID()}
+	for range r.count(maxEntries(r.n), 26+len(l.ids)) {
+		e := entry{holder: holder{r.member(), r.uint64()}, last: r.divisionID()}
 		for range l.ids {
 			e.most = append(e.most, r.units(maxTotal))
 		}

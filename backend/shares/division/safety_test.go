@@ -51,7 +51,7 @@ var (
 
 	// A network that falls apart again and again, along other lines, into parts of which one
 	// has a majority, or none. Processes stop, start and pause in the parts.
-	sides = []int{0, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 8, 8, 9}
+	sides = []int{0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 8, 8, 8, 9, 9, 9}
 )
 
 // history returns how often shares added up to more than their quota; if the members
@@ -87,6 +87,7 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	if len(actions) > len(everything) {
 		f.run(3 * time.Second)
 		parts, longest = 2+random.IntN(2), []int{700, 3000, 8000}[random.IntN(3)]
+		f.loss = []float64{0, 0.1, 0.3}[random.IntN(3)]
 	}
 	for range 60 {
 		if random.IntN(20) == 0 { // another configuration for processes that start
