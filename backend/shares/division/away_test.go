@@ -22,11 +22,11 @@ func TestLossWhileOneIsAway(t *testing.T) {
 		{100, 0.05, 50},
 	} {
 		for _, dead := range []bool{true, false} {
-			if c.n == 100 && !dead {
-				continue // as slow as all others
+			if !dead && c.loss != 0.2 {
+				continue
 			}
 			t.Run(fmt.Sprintf("%d members, loss %v, dead %v", c.n, c.loss, dead), func(t *testing.T) {
-				for seed := range uint64(max(10/c.n, 1)) {
+				for seed := range uint64(max(6/c.n, 1)) {
 					lossWhileOneIsAway(t, seed, c.n, c.loss, c.mean, dead)
 				}
 			})
@@ -67,7 +67,7 @@ func lossWhileOneIsAway(t *testing.T, seed uint64, n int, loss float64, mean int
 	}
 	f.loss = loss
 	var held, samples int64
-	for range min(60, 800/n) {
+	for range max(min(60, 300/n), 5) {
 		for _, name := range list.Members {
 			loads[name] = random.Float64()
 		}

@@ -8,8 +8,8 @@ import (
 )
 
 // A ledger is the most that processes may hold, as far as is known: see the package
-// comment. It is of processes, not of names: one that has stopped may have passed on what
-// it held.
+// comment. It is of processes and not of names, because one that has stopped may have
+// passed on what it held.
 type ledger struct {
 	ids     []vectorID // in order
 	entries []entry    // in order of holder
@@ -65,13 +65,9 @@ func (d *division) knows(seen set, n int) *ledger {
 	return merge(n, l, d.away)
 }
 
-// merge returns what is in a or in b, which may be nil.
+// merge returns what is in a or in b, by a list of n members.
 func merge(n int, a, b *ledger) *ledger {
-	switch {
-	case a == nil:
-		a = new(ledger)
-		fallthrough
-	case b == nil || len(b.entries) == 0 && !b.lost:
+	if len(b.entries) == 0 && !b.lost {
 		return a
 	}
 	l := &ledger{lost: a.lost || b.lost, ids: slices.Concat(a.ids, b.ids)}
