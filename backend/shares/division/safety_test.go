@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 12, "how many random histories TestHistories runs")
+	seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
 	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
 )
 
