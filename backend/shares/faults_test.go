@@ -3,6 +3,7 @@ package shares
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,5 +170,37 @@ func TestBusyKeysWhenTheClockIsSetBack(t *testing.T) {
 				t.Errorf("%d were admitted in the second after it, want 10", n)
 			}
 		})
+	}
+}
+
+// A sweep that is under way when the clock is set back forgets no key that has used
+// anything.
+func TestSweepWhileTheClockIsSetBack(t *testing.T) {
+	g := newGroup(t, tokens("core", 100, time.Minute, 10), 1, Options{})
+	g.divide([]division.Share{{Units: 100}})
+	b := g.backends[0]
+	for round := range 200 {
+		key := fmt.Sprint("key-", round)
+		for g.take(0, key, 1).Allowed {
+		}
+		g.clock.Advance(3 * time.Second) // half full
+		var swept sync.WaitGroup
+		swept.Go(func() {
+			for range 3 {
+				b.sweep()
+			}
+		})
+		g.clock.Set(g.clock.Now().Add(-time.Minute))
+		g.divide([]division.Share{{Units: 100}})
+		swept.Wait()
+		n := 0
+		for g.take(0, key, 1).Allowed {
+			n++
+		}
+		if n > 6 {
+			t.Fatalf("round %d: %d were admitted half a window after all was used; want 5", round, n)
+		}
+		g.clock.Advance(time.Minute)
+		b.sweep()
 	}
 }

@@ -170,27 +170,29 @@ func (b *Backend) sweepUntilClosed() {
 // sweep removes entries that have all that they can have, and updates the others, so that
 // no shares of long ago are kept for them.
 func (b *Backend) sweep() {
-	b.moving.Lock()
-	now := b.now()
-	b.moving.Unlock()
 	for i := range b.shards {
-		s := &b.shards[i]
-		for at := 0; ; at += atOnce {
-			s.mu.Lock()
-			if at >= len(s.all) {
-				s.mu.Unlock()
-				break
-			}
-			for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
-				e := s.all[k]
-				e.update()
-				if e.used(now) <= 0 {
-					s.remove(e)
-				}
-			}
-			s.mu.Unlock()
+		for at := 0; b.sweepSome(&b.shards[i], at); at += atOnce {
 		}
 	}
+}
+
+// sweepSome sweeps the entries from at on, and reports whether there are any. It reads the
+// clock itself, and buckets do not move meanwhile: by an instant from before the clock was
+// set back, a bucket that was moved since would be full.
+func (b *Backend) sweepSome(s *shard, at int) bool {
+	b.moving.Lock()
+	defer b.moving.Unlock()
+	now := b.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
+		e := s.all[k]
+		e.update()
+		if e.used(now) <= 0 {
+			s.remove(e)
+		}
+	}
+	return at < len(s.all)
 }
 
 // now returns the instant that it is. If the clock was set back since the last call, so are

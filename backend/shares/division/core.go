@@ -55,6 +55,7 @@ type core struct {
 	div      *division // taken in last, perhaps of an earlier collection
 	seen     set       // members that have taken it in
 	complete bool      // all have, and its shares are in force
+	informed bool      // a division that was full is complete: see the package comment
 	taken    time.Time // when this member took it in
 
 	nextStart, nextGossip, lastGossip time.Time
@@ -170,7 +171,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 	}
 	old := c.list.Members
 	c.setMembers(list)
-	c.div, c.seen, c.complete = nil, nil, false
+	c.forget()
 	c.joined.draw, c.startedLast = math.MaxUint64, false // leaves its collection, whose places are the old ones
 	c.nextStart = now.Add(c.part(2))
 	c.nextGossip = now
@@ -192,15 +193,18 @@ func (c *core) adopt(now time.Time, list List) bool {
 func (c *core) drop() {
 	clear(c.held)
 	c.valid = false
-	c.div, c.seen, c.complete = nil, nil, false
+	c.forget()
 	c.publish()
 }
+
+// forget forgets the division, and what it says of other processes.
+func (c *core) forget() { c.div, c.seen, c.complete, c.informed = nil, nil, false, false }
 
 // publish passes on what is held.
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
-		s.Round, s.First = c.div.id.round, c.div.first()
+		s.Round, s.First = c.div.id.round, len(c.div.born) == len(c.list.Members) && c.div.first()
 	}
 	for i := range c.held {
 		s.Quotas[i] = Share{c.held[i].units, maps.Clone(c.held[i].keys)}
@@ -208,8 +212,7 @@ func (c *core) publish() {
 	c.apply(s)
 }
 
-// first reports whether no member of the division held units before it. Then it is one of
-// all members on the list, because others have nothing to divide.
+// first reports whether no member of the division held units before it.
 func (d *division) first() bool {
 	return !slices.ContainsFunc(d.vectors, func(v vector) bool { return slices.Max(v.most) > 0 })
 }
@@ -246,7 +249,7 @@ func (c *core) incomplete() bool {
 // start starts a collection.
 func (c *core) start(now time.Time) []call {
 	n := len(c.list.Members)
-	k := &collection{id: collectionID{c.highest + 1, c.random.Uint64()}}
+	k := &collection{id: collectionID{c.highest + 1, c.random.Uint64()}, away: new(ledger)}
 	for i := 1; i < n; i++ {
 		k.left = append(k.left, (c.me+i)%n)
 	}
@@ -263,12 +266,18 @@ func (c *core) join(now time.Time, m *message) {
 	if m.ref != nil {
 		c.learn(now, m.ref, m.seen)
 	}
-	if c.div != nil {
-		if m.ref == nil || m.ref.id.less(c.div.id) {
-			m.ref, m.seen = c.div, c.seen
-		} else if m.ref.id == c.div.id {
-			m.seen = c.seen
-		}
+	n := len(c.list.Members)
+	switch {
+	case c.div == nil:
+	case m.ref == nil:
+		m.ref, m.seen = c.div, c.seen
+	case m.ref.id == c.div.id:
+		m.seen.merge(c.seen)
+	case m.ref.id.less(c.div.id):
+		k.away = merge(n, k.away, m.ref.knows(m.seen, n))
+		m.ref, m.seen = c.div, c.seen
+	default:
+		k.away = merge(n, k.away, c.div.knows(c.seen, n))
 	}
 	for _, r := range k.reports {
 		delete(c.silent, c.list.Members[r.member])
@@ -277,14 +286,22 @@ func (c *core) join(now time.Time, m *message) {
 	c.startedLast = false
 	c.nextStart = now.Add(absence*c.refresh + 2*c.part(1))
 	k.reports = append(k.reports, c.report(now))
+	k.away = k.away.without(func(e *entry) bool { return k.has(e.holder) || m.ref.follows(e) })
+}
+
+// has reports whether the process has reported.
+func (k *collection) has(h holder) bool {
+	return slices.ContainsFunc(k.reports, func(r memberReport) bool { return r.member == h.member && r.born == h.born })
+}
+
+// follows reports whether d has a later entry of e's process.
+func (d *division) follows(e *entry) bool {
+	return d != nil && e.last.collectionID.less(d.id.collectionID) && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born
 }
 
 // report returns what this member holds and was asked for.
 func (c *core) report(now time.Time) memberReport {
-	r := memberReport{member: c.me, born: c.born, whole: !now.Before(c.whole)}
-	if c.div != nil {
-		r.div = c.div.id
-	}
+	r := memberReport{member: c.me, born: c.born, whole: !now.Before(c.whole), informed: c.informed}
 	for i := range c.quotas {
 		q, h, id := &c.quotas[i], &c.held[i], c.ids[i]
 		var d Demand
@@ -472,6 +489,7 @@ func (c *core) learn(now time.Time, d *division, seen set) {
 	if c.div == nil || c.div.id.collectionID != c.joined {
 		c.div, c.seen, c.complete, c.taken = d, newSet(len(c.list.Members)), false, now
 		c.seen.add(c.me)
+		c.informed = c.informed && !d.away.lost
 		c.shrink()
 		c.news(now)
 	}
@@ -483,6 +501,7 @@ func (c *core) learn(now time.Time, d *division, seen set) {
 	}
 	if !c.complete && c.seen.covers(c.div.in) {
 		c.complete, c.valid = true, true
+		c.informed = c.informed || d.full
 		c.grow()
 	}
 }
@@ -580,7 +599,7 @@ func (c *core) status(now time.Time) Status {
 // divide. ref is the highest division that its members know, and seen has taken it in.
 func (c *core) make(k *collection, ref *division, seen set) *division {
 	p := newPool(k, ref, seen, len(c.list.Members))
-	d := &division{id: divisionID{k.id, c.random.Uint64()}, in: p.in}
+	d := &division{id: divisionID{k.id, c.random.Uint64N(several)}, in: p.in, full: p.full}
 	for _, r := range p.reports {
 		d.born = append(d.born, r.born)
 	}
@@ -601,5 +620,6 @@ func (c *core) make(k *collection, ref *division, seen set) *division {
 		return nil
 	}
 	slices.SortFunc(d.vectors, func(a, b vector) int { return a.id.compare(b.id) })
+	d.away = p.away.only(d)
 	return d
 }

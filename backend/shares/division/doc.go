@@ -20,26 +20,49 @@
 //   - Shrink before grow: a division that it takes in lowers its shares at once. It
 //     raises them when it knows that all members of the collection have taken the
 //     division in.
-//   - A division moves units only between the members of its collection. The units
-//     that these may hold are the quota, if every member on the list is among them;
-//     else, the units of the division before, without the most that the missing ones
-//     may hold of it; or, at least, the sum of what they said they hold. Units that the
-//     division before found, which none of its members held, count when all of them are
-//     known to have taken it in: a collection that is repeated has several divisions.
-//     Of a division that a member of this collection has not taken in, and now never
-//     will, the missing ones hold at most what they held before: it is never complete.
+//   - A collection of more than half of the members on the list divides the quota, less
+//     the most that all processes outside it may hold. Only members that are informed
+//     count for the half: they have been in such a division that was complete, or in one
+//     of all members, since they started. A collection of all members divides the quota.
+//     A smaller one divides what its members hold.
 //
-// Proof. Until a division is complete, which is when all members of its collection have
-// taken it in, it only lowers shares. Two complete divisions with a member in common
-// are joined in one order by all members that they have in common: the one takes in the
-// earlier before it joins the later, so the later is made after the earlier was taken
-// in everywhere. Therefore complete divisions act as if each happened in an instant. By
-// the third part, each leaves the sum within the quota: the members outside its
-// collection hold at most the quota without its units, because all that the missing ones
-// may hold, or may have passed on since, was taken off. Neither a lost, repeated or late
-// message, nor a pause, nor a partition changes it, and no clock takes part, except for a
-// list that leaves out a member that runs. The bound on the excess is zero, at every
-// instant, under these conditions:
+// The most that a process may hold is known from the ledger. A division has, of each of its
+// members, what it held when it joined, and its share: the higher of both is the most,
+// or the share, if the division is known to be complete. A collection passes on what its
+// members know by their last divisions, and the division at its end keeps what is said of
+// processes that are not in it. Of each process, the highest collection counts; if
+// that is known to have several divisions, the highest of their numbers. A process that
+// has stopped is one outside like any other, also if its successor is in: it may have
+// passed on what it held to one that is away. Only a complete division of all members
+// strikes out what it does not name, because all other processes had stopped.
+//
+// Proof. A member takes a division in before it joins a later collection, or never. So all
+// that a member knew when it joined is known to those that know the division, and of two
+// complete divisions with a process in common, the later knows the earlier. A collection
+// has one complete division at most, because its starter is in all of them. Until a
+// division is complete, it only lowers shares. A process holds no more than what it held
+// when it joined its last collection, or its share of the complete division of that one.
+//
+// Of two complete divisions by more than half, in the order in which they were made, the
+// later knows the earlier, or knows or is a later one of all members. They have a name in
+// common. If it is one process, that knows. If a successor counts for the later, it is
+// informed by a complete division that was made after it had started, and so between the
+// two, of which the same is true.
+//
+// So take the last complete division by more than half. The complete divisions that it does
+// not know, and that came before it, are of processes outside it alone, and by less than
+// half, or of processes that have all stopped. Those that came after it are by less than half.
+// None of these adds to the sum. Of each process outside that it knows, it has taken
+// off what that held before any division that it does not know: if the process had
+// been in that one before the entry was made, the entry's collection would know it. A process
+// that it does not know held nothing but by such divisions. Therefore the sum is the quota at
+// most. A collection by more than half that finds less than what its members hold
+// divides what they hold, as a smaller one does.
+//
+// Neither a lost, repeated or late message, nor a pause, nor a partition changes it, and no
+// clock takes part, except for a list that leaves out a member that runs. A new list
+// begins without a ledger, and none of its members is informed. The bound on the excess is
+// zero, at every instant, under these conditions:
 //
 //   - A name is one process: a successor starts after its predecessor has stopped.
 //   - A list with a higher epoch leaves out only members that have stopped, or that can
@@ -58,13 +81,22 @@
 //
 // # What is lost for a while
 //
-// A silent member keeps its share: it may be serving. What a process held when it died
-// is unused until a collection has reached every member on the list: its successor is
-// back, or a new list leaves it out. Units that a division moved to a member that missed
-// it may be unused for as long. So a fleet that has lost a member, and goes on losing many
-// messages, uses less and less until the member is left out. If processes start while
-// another is away, they divide what the running ones hold; if all start, they have nothing
-// until it is back or left out. [Status] shows the units that no member holds.
+// A silent member keeps its share: it may be serving. So does a process that died, until a
+// collection has reached every member on the list: its successor is back, or a new list
+// leaves it out. The others divide the rest, if they are more than half of the list and are
+// informed: each division of theirs is of all of it, whatever was lost before.
+//
+// If they are not, they divide what they hold, and a division that one of them has missed
+// costs the units that it moved, until they are more than half again. It is so for one half
+// of a list, for members that started while others were away, and on a new list until all
+// of its members have divided once. If processes start while another is away, they divide
+// what the running ones hold; if all start, they have nothing until it is back or left out:
+// it may hold the whole quota, and no message can tell. [Status] shows the units that no
+// member holds.
+//
+// A ledger has room for twice as many processes as the list has members. If more have
+// stopped while a member was away, it is lost, and the members are not informed until all
+// have divided again.
 //
 // A round waits for members that do not answer: up to a second for a call, once in four
 // refreshes for each, and three refreshes for a division that one of its members has not

@@ -108,10 +108,12 @@ func (c *core) fits(list List) error {
 		perItem   = 50  // of a report
 		perVector = 25  // of a division, and for each member:
 		perShare  = 20
+		perEntry  = 40 // of a ledger, and for each vector:
+		perMost   = 8
 	)
 	n, quotas := len(list.Members), len(c.quotas)
 	items, vectors := quotas*(1+4*c.keys), quotas*(1+2*c.keys)
-	if size := n*(perMember+items*perItem+vectors*perShare) + vectors*perVector; size > MaxMessage {
+	if size := n*(perMember+items*perItem+vectors*perShare) + vectors*perVector + 2*(maxEntries(n)*(perEntry+vectors*perMost)+vectors*perVector); size > MaxMessage {
 		return invalid.Errorf("division: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
 	}
 	return nil

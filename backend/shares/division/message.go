@@ -17,7 +17,7 @@ const (
 	kindRefused = 'r' // reply: it ends, because of what the replying member knows
 )
 
-const messageVersion = 1
+const messageVersion = 2
 
 // Bounds of what is decoded, in addition to the API's.
 const (
@@ -47,6 +47,7 @@ type collection struct {
 	id      collectionID
 	left    []int // members to visit, in order
 	reports []memberReport
+	away    *ledger // what the members so far know of others, in addition to the message's division
 }
 
 // A collectionID identifies a collection. They are ordered by round, and then by what
@@ -70,11 +71,11 @@ func (a divisionID) less(b divisionID) bool {
 
 // A memberReport is what one member adds to a collection.
 type memberReport struct {
-	member int
-	born   uint64     // what the process drew when it started
-	div    divisionID // that it took in last; zero if none
-	whole  bool       // it knows of no left-out member that may hold units
-	items  []item     // in order of their ids
+	member   int
+	born     uint64 // what the process drew when it started
+	whole    bool   // it knows of no left-out member that may hold units
+	informed bool   // a division that was full is complete: see the package comment
+	items    []item // in order of their ids
 }
 
 // An item is what a member reports of a quota, or of a key.
@@ -111,7 +112,9 @@ type division struct {
 	id      divisionID
 	in      set      // the members of the collection
 	born    []uint64 // their processes: a successor did not join
+	full    bool     // what they divided is the quota, less what others may hold
 	vectors []vector // in order of their ids
+	away    *ledger  // of the processes that are not in it
 }
 
 // A vector is the shares of a quota or of a key. Its slices have an element for each
@@ -120,7 +123,7 @@ type vector struct {
 	id     vectorID
 	total  int64     // the lowest of what its members know
 	ends   bool      // of a key: its shares are its quota's again
-	most   []int64   // that the member may hold until it takes the division in
+	most   []int64   // that the member holds at most until it takes the division in
 	shares []int64   // that the member has from then on, or when the division is complete
 	demand []float32 // of a quota, for the status
 }
@@ -250,6 +253,7 @@ func (d *division) append(b []byte) []byte {
 	for _, born := range d.born {
 		b = binary.LittleEndian.AppendUint64(b, born)
 	}
+	b = appendBool(b, d.full)
 	b = binary.AppendUvarint(b, uint64(len(d.vectors)))
 	for i := range d.vectors {
 		v := &d.vectors[i]
@@ -262,6 +266,24 @@ func (d *division) append(b []byte) []byte {
 			if v.id.key == 0 {
 				b = appendFloat(b, v.demand[k])
 			}
+		}
+	}
+	return d.away.append(b)
+}
+
+func (l *ledger) append(b []byte) []byte {
+	b = appendBool(b, l.lost)
+	b = binary.AppendUvarint(b, uint64(len(l.ids)))
+	for _, id := range l.ids {
+		b = id.append(b)
+	}
+	b = binary.AppendUvarint(b, uint64(len(l.entries)))
+	for _, e := range l.entries {
+		b = binary.AppendUvarint(b, uint64(e.holder.member))
+		b = binary.LittleEndian.AppendUint64(b, e.holder.born)
+		b = e.last.append(b)
+		for _, units := range e.most {
+			b = binary.AppendUvarint(b, uint64(units))
 		}
 	}
 	return b
@@ -277,8 +299,7 @@ func (c *collection) append(b []byte) []byte {
 	for _, r := range c.reports {
 		b = binary.AppendUvarint(b, uint64(r.member))
 		b = binary.LittleEndian.AppendUint64(b, r.born)
-		b = r.div.append(b)
-		b = appendBool(b, r.whole)
+		b = appendBool(appendBool(b, r.whole), r.informed)
 		b = binary.AppendUvarint(b, uint64(len(r.items)))
 		for _, it := range r.items {
 			b = it.id.append(b)
@@ -289,7 +310,7 @@ func (c *collection) append(b []byte) []byte {
 			b = appendFloat(appendFloat(b, it.demand), it.largest)
 		}
 	}
-	return b
+	return c.away.append(b)
 }
 
 var errMessage = errors.New("division: not a message of a member")
@@ -462,6 +483,7 @@ func (r *reader) division() *division {
 	for range n {
 		d.born = append(d.born, r.uint64())
 	}
+	d.full = r.bool()
 	for range r.count(maxVectors, 18) {
 		v := vector{id: r.vectorID(), total: r.units(maxTotal), ends: r.bool()}
 		var sum int64
@@ -483,7 +505,37 @@ func (r *reader) division() *division {
 		}
 		d.vectors = append(d.vectors, v)
 	}
+	d.away = r.ledger()
+	for _, e := range d.away.entries {
+		if r.err == nil && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born {
+			r.fail("member %d is in a division and away", e.holder.member)
+		}
+	}
 	return d
+}
+
+func (r *reader) ledger() *ledger {
+	l := &ledger{lost: r.bool()}
+	for range r.count(maxVectors, 16) {
+		l.ids = append(l.ids, r.vectorID())
+		if k := len(l.ids) - 1; k > 0 && l.ids[k-1].compare(l.ids[k]) >= 0 {
+			r.fail("a ledger's quotas and keys are out of order")
+		}
+	}
+	for range r.count(maxEntries(r.n), 26+len(l.ids)) {
+		e := entry{holder: holder{r.member(), r.uint64()}, last: r.divisionID()}
+		for range l.ids {
+			e.most = append(e.most, r.units(maxTotal))
+		}
+		if k := len(l.entries); k > 0 && l.entries[k-1].holder.compare(e.holder) >= 0 {
+			r.fail("a ledger is out of order")
+		}
+		l.entries = append(l.entries, e)
+	}
+	if len(l.entries) == 0 && len(l.ids) > 0 || len(l.entries) > 0 && l.lost {
+		r.fail("a ledger has parts that say nothing")
+	}
+	return l
 }
 
 func (r *reader) collection() *collection {
@@ -499,8 +551,8 @@ func (r *reader) collection() *collection {
 		c.left = append(c.left, r.member())
 		once(c.left[len(c.left)-1])
 	}
-	for range r.count(MaxMembers, 28) {
-		m := memberReport{member: r.member(), born: r.uint64(), div: r.divisionID(), whole: r.bool()}
+	for range r.count(MaxMembers, 12) {
+		m := memberReport{member: r.member(), born: r.uint64(), whole: r.bool(), informed: r.bool()}
 		once(m.member)
 		for range r.count(maxVectors, 28) {
 			it := item{id: r.vectorID(), total: r.units(maxTotal)}
@@ -513,5 +565,6 @@ func (r *reader) collection() *collection {
 		}
 		c.reports = append(c.reports, m)
 	}
+	c.away = r.ledger()
 	return c
 }

@@ -9,40 +9,29 @@ import (
 type pool struct {
 	in      set
 	reports []memberReport // in the order of members
-	whole   bool           // every member of the list is in, and no other may hold units
-	ref     *division
-	places  []int // of reports: the place in ref of a member that has taken it in, and nothing since; or -1
-	missing []int // places in ref of the other members
-	taken   bool  // all members of ref have taken it in
-	void    bool  // a member of ref never will: it is in this collection
+	all     bool           // every member of the list is in
+	full    bool           // they divide the quota less what others may hold
+	away    *ledger        // of the other processes
 }
 
 // newPool returns the pool of collection k, by a list of n members, whose highest
 // division is ref. seen are the members known to have taken ref in.
 func newPool(k *collection, ref *division, seen set, n int) *pool {
-	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), ref: ref, whole: len(k.reports) == n}
+	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), all: len(k.reports) == n, away: k.away}
 	slices.SortFunc(p.reports, func(a, b memberReport) int { return cmp.Compare(a.member, b.member) })
-	present := make(map[int]bool) // places in ref
-	for i := range p.reports {
-		r, place := &p.reports[i], -1
-		if ref != nil && r.div == ref.id && ref.in.has(r.member) {
-			place = ref.place(r.member)
-			present[place] = true
-		} else if ref != nil && ref.in.has(r.member) && r.born == ref.born[ref.place(r.member)] {
-			p.void = true
-		}
-		p.places = append(p.places, place)
+	informed, whole := 0, true
+	for _, r := range p.reports {
 		p.in.add(r.member)
-		p.whole = p.whole && r.whole
+		whole = whole && r.whole
+		if r.informed {
+			informed++
+		}
 	}
 	if ref != nil {
-		for place := range ref.born {
-			if !present[place] {
-				p.missing = append(p.missing, place)
-			}
-		}
-		p.taken = len(p.missing) == 0 || seen.covers(ref.in)
+		p.away = merge(n, ref.knows(seen, n), k.away)
 	}
+	p.away = p.away.without(func(e *entry) bool { return k.has(e.holder) })
+	p.full = whole && (p.all || 2*informed > n && !p.away.lost)
 	return p
 }
 
@@ -106,11 +95,10 @@ func (p *pool) keys(quota uint64, most int) []candidate {
 			}
 		}
 	}
-	if p.ref != nil {
-		for _, v := range p.ref.vectors {
-			// If the division that ended it is not complete, a member may still hold it.
-			if v.id.quota == quota && v.id.key != 0 && (!v.ends || len(p.missing) > 0) {
-				of(v.id.key).kept = true
+	if p.full && !p.all {
+		for _, id := range p.away.ids {
+			if id.quota == quota && id.key != 0 && p.away.large(id) {
+				of(id.key).kept = true
 			}
 		}
 	}
@@ -179,9 +167,12 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 	if id.key != 0 {
 		v.demand = nil
 	}
-	total := max(sum, p.left(id, v))
-	if p.whole {
+	total := sum
+	switch {
+	case p.all && p.full:
 		total = v.total
+	case p.full:
+		total = max(sum, v.total-p.away.sum(id))
 	}
 	total = min(total, v.total)
 	weights := divide(total, reports)
@@ -193,45 +184,6 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 		v.shares[i] = shares[k]
 	}
 	return v
-}
-
-// left returns the units of id that the members of the collection may hold by the
-// division ref: its sum, less the most that the missing ones may hold of it, and what
-// those hold that came by another way. It raises v.most to what ref entitles members to.
-func (p *pool) left(id vectorID, v *vector) int64 {
-	if p.ref == nil {
-		return 0
-	}
-	of := p.ref.of(id)
-	if of == nil {
-		return 0
-	}
-	units, before := of.sum(), int64(0)
-	for _, most := range of.most {
-		before += most
-	}
-	if !p.taken {
-		// The missing ones may have another division of ref's collection, and find the
-		// units that no member held before in that one.
-		units = min(units, before)
-	}
-	for _, place := range p.missing {
-		units -= of.most[place]
-		if !p.void { // the member may have the share
-			units -= max(of.shares[place]-of.most[place], 0)
-		}
-	}
-	for i, place := range p.places {
-		if place >= 0 {
-			v.most[i] = max(v.most[i], of.shares[place])
-			if p.void {
-				v.most[i] = max(v.most[i], of.most[place])
-			}
-		} else if it := p.item(i, id); it != nil {
-			units += it.held
-		}
-	}
-	return units
 }
 
 func (v *vector) sum() (units int64) {

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 12, "how many random histories TestHistories runs")
+	seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
 	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
 )
 
@@ -24,7 +24,8 @@ func TestHistories(t *testing.T) {
 		first = rand.Uint64()
 	}
 	for i := range uint64(*seeds) {
-		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, false) })
+		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, everything, false) })
+		t.Run(fmt.Sprint("sides ", first+i), func(t *testing.T) { history(t, first+i, sides, false) })
 		if t.Failed() {
 			return
 		}
@@ -35,7 +36,7 @@ func TestHistories(t *testing.T) {
 func TestHistoriesOfRashMembers(t *testing.T) {
 	caught := 0
 	for seed := range uint64(10) {
-		if history(t, seed, true) > 0 {
+		if history(t, seed, everything, true) > 0 {
 			caught++
 		}
 	}
@@ -44,9 +45,18 @@ func TestHistoriesOfRashMembers(t *testing.T) {
 	}
 }
 
+// What happens in histories: the actions of history, as often as they are drawn.
+var (
+	everything = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+
+	// A network that falls apart again and again, along other lines, into parts of which one
+	// has a majority, or none. Processes stop, start and pause in the parts.
+	sides = []int{0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 8, 8, 8, 9, 9, 9}
+)
+
 // history returns how often shares added up to more than their quota; if the members
 // keep the rule, that fails the test.
-func history(t *testing.T, seed uint64, rash bool) int {
+func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	random := rand.New(rand.NewPCG(seed, 1))
 	n := 2 + random.IntN(7)
 	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
@@ -73,6 +83,12 @@ func history(t *testing.T, seed uint64, rash bool) int {
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
+	parts, longest := 2, 3000
+	if len(actions) > len(everything) {
+		f.run(3 * time.Second)
+		parts, longest = 2+random.IntN(2), []int{700, 3000, 8000}[random.IntN(3)]
+		f.loss = []float64{0, 0.1, 0.3}[random.IntN(3)]
+	}
 	for range 60 {
 		if random.IntN(20) == 0 { // another configuration for processes that start
 			f.totals = []int64{quotas[0].Total, quotas[1].Total}
@@ -83,7 +99,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 		}
 		name := list.Members[random.IntN(len(list.Members))]
 		p := f.members[name]
-		switch random.IntN(12) {
+		switch actions[random.IntN(len(actions))] {
 		case 0:
 			if p != nil {
 				p.stop()
@@ -107,7 +123,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 			}
 		case 5, 6:
 			for _, name := range all {
-				f.cut[name] = random.IntN(2)
+				f.cut[name] = random.IntN(parts)
 			}
 		case 7:
 			clear(f.cut)
@@ -148,7 +164,7 @@ func history(t *testing.T, seed uint64, rash bool) int {
 				}
 			}
 		}
-		f.run(time.Duration(random.IntN(3000)) * time.Millisecond)
+		f.run(time.Duration(random.IntN(longest)) * time.Millisecond)
 	}
 
 	if rash {
