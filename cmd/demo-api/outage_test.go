@@ -274,14 +274,18 @@ deadline: %v
 	if statuses[http.StatusOK]+statuses[http.StatusTooManyRequests] != len(all) {
 		t.Errorf("statuses are %v, want 200 and 429 alone", statuses)
 	}
-	lines := 0
+	lines, handedOver := 0, int64(0)
 	for i, d := range demos {
 		s := d.backend().Fallback
 		t.Logf("process %d: %+v\n%s", i, s, d.stderr)
-		if s.Held != 0 || s.HandedOver == 0 {
+		if s.Held != 0 {
 			t.Errorf("process %d: got %+v, want all handed over", i, s)
 		}
+		handedOver += s.HandedOver // of one that stalled, the windows may have ended
 		lines += strings.Count(d.stderr.String(), "\n")
+	}
+	if handedOver == 0 {
+		t.Error("nothing was handed over")
 	}
 	// Some at the begin and the end of an outage, and one every 10 s meanwhile.
 	most := processes * (15 + 2*int(*outageLasts/(10*time.Second)))
