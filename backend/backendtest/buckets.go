@@ -240,7 +240,7 @@ func leavers(ctx context.Context, backend driver.Backend) error {
 			return fmt.Errorf("seed %d: starts at %s and %s are %v apart", seed, after(starts[i]), after(starts[i+1]), gap)
 		}
 	}
-	if len(starts) < 100 {
+	if len(starts) < 60 { // some 130, give or take 8
 		return fmt.Errorf("seed %d: the test is wrong: only %d clients started", seed, len(starts))
 	}
 	return nil
