@@ -19,6 +19,7 @@ type limit struct {
 	unit     float64 // what one adds to a total
 	rate     float64 // of the quota, in units per ms
 	quota    float64
+	slack    float64 // units, that rounding may add up to
 }
 
 // span is what a root knows of a limit.
@@ -41,8 +42,10 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit 
 	if l.Algorithm == quota.TokenBucket {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
 		in.unit = in.ms
+		// Levels differ by quota/ms units: of 7 per second, 0.001 would be one ms.
+		in.slack = tolerance / max(in.ms, 1)
 	} else {
-		in.span, in.unit = span{window, ms}, 1
+		in.span, in.unit, in.slack = span{window, ms}, 1, tolerance
 	}
 	return in
 }
@@ -54,7 +57,7 @@ func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
 	switch {
 	case l.kind == bucket:
 		part := min(float64(mark.Fraction)/l.quota, 1) // below 1, but for a quota that has changed
-		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+tolerance), 0)
+		return max(int64((float64(mark.At-now)+part+tolerance)/l.ms+l.slack), 0)
 	case l.windowAt(taken) == l.windowAt(now):
 		return math.MaxInt64
 	}
@@ -200,9 +203,9 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	after := c.used(l, now) + float64(cost)
 	high := float64(l.capacity)
 	switch {
-	case after <= l.low+tolerance:
+	case after <= l.low+l.slack:
 		return true
-	case after <= high+tolerance && rand.Float64()*(high-l.low) > after-l.low:
+	case after <= high+l.slack && rand.Float64()*(high-l.low) > after-l.low:
 		return true
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits
@@ -215,7 +218,7 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	return false
 }
 
-// tolerance is what rounding of instants in doubles may add up to, in units or ms.
+// tolerance is what rounding of instants in doubles may add up to, in ms.
 const tolerance = 1e-3
 
 // add adds units, or takes them away.
@@ -250,7 +253,7 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 // report writes what r says of the count, but when it was refused.
 func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
-	r.Used = int64(math.Ceil(used - tolerance))
+	r.Used = int64(math.Ceil(used - l.slack))
 	switch {
 	case l.kind == bucket:
 		r.ResetAt = int64(math.Ceil(c.empty(l, now) - tolerance))

@@ -47,6 +47,24 @@ func TestOneProcessIsExact(t *testing.T) {
 	}
 }
 
+// A bucket that a thousandth of a unit is above 14 has 15 in use.
+func TestAThousandthOfAUnit(t *testing.T) {
+	policy := &throttler.Policy{Name: "bucket", Limits: []throttler.Limit{
+		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
+	}}
+	f := newFleet(t, 1, 1, Options{}, policy)
+	charge := policy.Charge("alice")
+	charge.Cost = 20
+	if d, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	f.advance(857 * time.Millisecond) // which drain 5.999
+	charge.Cost = 6
+	if d, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil || d.Allowed || d.Limit(0).Used != 15 {
+		t.Errorf("a take of 6: %v, %v; want a refusal with 15 used", d, err)
+	}
+}
+
 func apart(a, b time.Time) time.Duration { return a.Sub(b).Abs() }
 
 // Refunds return units to the window or the bucket that was charged, and to no other, at

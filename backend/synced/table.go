@@ -249,7 +249,7 @@ func (c *counter) spent(now int64) bool {
 		if l.kind == window && l.windowAt(now) > c.counts[k].window {
 			continue
 		}
-		if c.counts[k].used(l, now)+1 > float64(l.capacity)+tolerance {
+		if c.counts[k].used(l, now)+1 > float64(l.capacity)+l.slack {
 			return true
 		}
 	}
