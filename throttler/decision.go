@@ -63,15 +63,15 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// Charges returns the charges decided about, complete, those to one count added up. They
-// must not be changed.
+// Charges returns the charges decided about, complete, and those to one count added
+// up. They are not to be changed.
 func (d *Decision) Charges() []Charge { return d.decision.Charges() }
 
-// NumLimits returns how many limits were decided about, in the order of the charges and
-// of their policies' limits.
+// NumLimits returns the number of limits decided about, over all charges.
 func (d *Decision) NumLimits() int { return len(d.decision.Results()) }
 
-// Limit returns what the decision says of limit i, below NumLimits.
+// Limit returns what the decision says of limit i, below NumLimits, in the order of
+// the charges and of their policies' limits.
 func (d *Decision) Limit(i int) (s Status) {
 	r := &d.decision.Results()[i]
 	c, l := d.limit(i)
@@ -141,8 +141,9 @@ func (d *Decision) binding() int {
 	return binding
 }
 
-// RetryAt returns when the same charges would fit, if nothing else is charged. It is
-// zero if the decision is Allowed, and [Never] if the charges can never fit.
+// RetryAt returns the earliest instant at which the same charges would fit, if
+// nothing else is charged: the latest RetryAt of the limits that refused. It is zero
+// if the decision is Allowed, and [Never] if the charges can never fit.
 func (d *Decision) RetryAt() time.Time {
 	latest, results := int64(0), d.decision.Results()
 	for i := range results {

@@ -15,15 +15,20 @@ type Status struct {
 
 	Remaining int64 // capacity - Used, never negative: of 60 per hour with 6 used, 54
 
-	// ResetAt is when the whole quota is free, if nothing more is charged: the same in every
-	// answer about one window, and now where nothing counts and no window is open.
+	// ResetAt is when the whole quota is free, if nothing more is charged. It is stored,
+	// and the same in every answer about one window. Where nothing counts, it is the
+	// decision's instant, but for a FixedWindow that is open: that keeps its own.
 	ResetAt time.Time
 
-	Refused bool      // this limit had no room
-	RetryAt time.Time // if Refused, when the same charge would fit, or [Never]; else zero
+	Refused bool // this limit had no room
 
-	// StartAt is when a charge to a LeakyBucket reaches the head of the queue: no other
-	// charge gets that start, unless this one is refunded before. Zero for others.
+	// RetryAt is, if Refused, the earliest instant at which this limit would
+	// have room for the same charge, or [Never]. Zero if not refused.
+	RetryAt time.Time
+
+	// StartAt is when a charge to a LeakyBucket reaches the head of the queue. A
+	// start that was returned is returned to no other charge, unless its own was
+	// refunded before it came. Zero for other algorithms.
 	StartAt time.Time
 }
 

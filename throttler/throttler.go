@@ -122,18 +122,20 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	return decided(d, tookNothing), nil
 }
 
-// Refund gives back what d took, to the windows that were charged, while they last, and
-// returns the limits as they are then. After an error nothing was given back, and Refund
-// may be called again, unless [MayHaveCharged]: a second call does nothing then. A
-// decision that no Take of this process returned is an error that wraps [ErrInvalid].
+// Refund gives back what d took, to the windows that were charged, while they last. It
+// returns the limits as they are after it. After an error nothing was given back, and
+// Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a
+// second call does nothing. Only the process that took can refund; a decision that was
+// not returned by its Take is an error that wraps [ErrInvalid].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle replaces the costs that d charged, one for each of d.Charges, by the real ones.
-// What was too much is given back as by Refund; what was too little is charged now, even
-// beyond the quota. A decision is settled or refunded once; after that, and if d took
-// nothing, it is returned as it is.
+// Settle replaces the costs that d charged, one for each of d.Charges, by the real
+// ones. What was charged too much is given back as by Refund. What was charged too
+// little is charged now, even beyond the quota: the next requests wait that debt out.
+// A decision is settled or refunded once; after that, and if d took nothing, it is
+// returned as it is.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))

@@ -37,7 +37,7 @@ type shard struct {
 
 	// Makes shards whole lines of the processor's cache. Each begins with one that has
 	// the lock and the table, and nothing of another shard.
-	_ [40]byte
+	_ [32]byte
 }
 
 // count is the count of a charge during a decision.
