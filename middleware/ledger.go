@@ -215,7 +215,8 @@ func (e *entry) has(m mark) bool {
 }
 
 // release lets a later request have the memory of e's decision. It is for entries
-// that have nothing to settle, once the response's headers are sent.
+// that have nothing to settle, when the outermost handler has returned and the response's
+// headers are sent.
 func (e *entry) release() {
 	if d := e.d; d != &noDecision {
 		e.d = &noDecision
@@ -289,8 +290,12 @@ func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enfo
 			all = append(all, x)
 		}
 	}
-	if returned && l.sent.Load() == begun && !slices.Contains(all, e) {
-		e.release()
+	if returned && e.outer == nil && l.sent.Load() == begun {
+		for x := l.last.Load(); x != nil; x = x.earlier {
+			if x.progress.Load() != running && !slices.Contains(all, x) {
+				x.release()
+			}
+		}
 	}
 	return all, l.enforced
 }

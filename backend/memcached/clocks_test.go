@@ -53,6 +53,28 @@ func TestClockFarAhead(t *testing.T) {
 	}
 }
 
+// What a right clock charges to a bucket that a clock far ahead has charged is kept until
+// it has drained.
+func TestChargeBehindAClockFarAhead(t *testing.T) {
+	server := testserver.Memcached(t)
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
+	now := time.Now()
+	at := func(now time.Time) *throttler.Throttler {
+		return throttler.New(b, &throttler.Options{Clock: clock.NewManual(now)})
+	}
+	c := (&throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour, Algorithm: throttler.TokenBucket, Burst: 6000}}}).Charge("alice")
+	if _, err := at(now.Add(3*time.Hour)).Take(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.Cost = 60
+	if _, err := at(now).Take(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if left := expiresIn(t, server.Addr, b.Locate(c).Key); left < 59*time.Minute {
+		t.Errorf("the item expires in %v, want an hour, in which what was charged drains", left)
+	}
+}
+
 // A count that arrives, and was written by processes whose clocks are years off, lives no
 // longer than its limits explain.
 func TestArrivalFromStrayClocks(t *testing.T) {

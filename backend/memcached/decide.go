@@ -16,8 +16,9 @@ type counts struct {
 
 // before is what a count was before the decision.
 type before struct {
-	life  int64 // ms
-	found bool
+	life    int64 // ms
+	resetAt int64
+	found   bool
 }
 
 // locate returns the counts of charges under p, nil if counts do not move.
@@ -33,7 +34,7 @@ func (it *item) locate(names []name, p *handoff.Placement, now int64) (counts, e
 	c := counts{names, found, make([]*algorithm.State, len(names)), make([]before, len(names))}
 	for i := range names {
 		c.states[i] = &found[i].State
-		c.was[i] = before{life: found[i].Life(now, it.now), found: stored[i] != nil}
+		c.was[i] = before{found[i].Life(now, it.now), found[i].State.ResetAt(now), stored[i] != nil}
 	}
 	return c, nil
 }
@@ -54,8 +55,10 @@ func (it *item) stored(names []name) ([]*handoff.Stored, error) {
 
 // keep puts count i of c, as the decision left it, into the item.
 func (it *item) keep(c counts, i int, now int64) {
-	expiry, was := int64(0), c.was[i] // it stays
-	if life := c.found[i].Life(now, it.now); !was.found || c.found[i].Arrived || life > was.life {
+	expiry, was, f := int64(0), c.was[i], &c.found[i] // it stays
+	life := f.Life(now, it.now)
+	// Of a count that a stray clock wrote, life is bounded and does not grow by a charge.
+	if !was.found || f.Arrived || life > was.life || f.State.ResetAt(now) > was.resetAt {
 		expiry = it.now + life + it.margin
 	}
 	it.put(c.names[i].inPartition, c.found[i].Stored, expiry)

@@ -2,13 +2,16 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -122,6 +125,23 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	}
 	if got, want := packed([]*job{release}), "[9a]"; got != want {
 		t.Errorf("a release: arguments %s, want %s", got, want)
+	}
+}
+
+// A caller that leaves just as the breaker opens has an outcome that says that nothing
+// was sent.
+func TestLeaveAsTheBreakerOpens(t *testing.T) {
+	j := jobs(1)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	j.ctx = ctx
+	j.stage.Store(failed)
+	left := make(chan error)
+	go func() { left <- j.leave() }()
+	runtime.Gosched()
+	j.finish(breaker.ErrOpen)
+	if err := <-left; !errors.Is(err, breaker.ErrOpen) || j.abandoned {
+		t.Errorf("%v, abandoned %v; want that the breaker is open", err, j.abandoned)
 	}
 }
 

@@ -49,6 +49,7 @@ type line struct {
 	flights []*flight // on their way
 	waiting queue
 	room    int // in waiting
+	swept   time.Time
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -77,8 +78,9 @@ func (l *line) do(j *job) error {
 	mayFlyAlone := l.setDeadline(j, now)
 	l.mu.Lock()
 	if !l.mayDepart(now) {
-		if l.waiting.len >= l.room {
-			l.waiting.popLeft()
+		if l.waiting.len >= l.room && now.Sub(l.swept) > late { // else each caller would look at all that wait
+			l.swept = now
+			l.waiting.sweep()
 		}
 		err := error(nil)
 		switch {
@@ -186,6 +188,10 @@ func (j *job) leave() error {
 		}
 		return &unsentError{err}
 	}
+	if j.stage.Load() == failed {
+		<-j.done // which has it at once
+		return j.outcome()
+	}
 	select {
 	case <-j.done: // both at once: the answer counts
 		return j.outcome()
@@ -203,7 +209,7 @@ func (l *line) opened() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.waiting.len > 0 {
-		if j := l.waiting.pop(); j.board() {
+		if j := l.waiting.pop(); j.stage.CompareAndSwap(waiting, failed) {
 			j.finish(breaker.ErrOpen)
 		}
 	}
@@ -303,12 +309,13 @@ type job struct {
 	abandoned bool // a flight or the client holds it
 }
 
-// Stages of a job. A flight that takes it and a caller that leaves both change the
-// first, and one of them does.
+// Stages of a job. A flight that takes it, a breaker that opens and a caller that leaves
+// all change the first, and one of them does.
 const (
 	waiting = iota // for a flight
-	boarded        // its caller has an outcome, from a flight or from opened
-	left           // it is never sent
+	boarded        // a flight has it
+	failed         // it is never sent: the breaker has opened
+	left           // it is never sent: its caller has left
 )
 
 // board reports whether j's caller has not left before, and waits for the outcome now.
@@ -375,7 +382,7 @@ func (j *job) finish(err error) {
 }
 
 // queue is a list of jobs, oldest first. Those whose callers have left stay until a
-// flight, which begins with the oldest, comes to them, or the queue is full.
+// flight, which begins with the oldest, comes to them, or a sweep of a full queue.
 type queue struct {
 	first, last *job
 	len         int
@@ -401,9 +408,11 @@ func (q *queue) pop() *job {
 	return j
 }
 
-// popLeft takes off the oldest jobs whose callers have left.
-func (q *queue) popLeft() {
-	for q.len > 0 && q.first.stage.Load() == left {
-		q.pop()
+// sweep takes out the jobs whose callers have left.
+func (q *queue) sweep() {
+	for n := q.len; n > 0; n-- {
+		if j := q.pop(); j.stage.Load() != left {
+			q.push(j)
+		}
 	}
 }

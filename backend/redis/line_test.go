@@ -479,16 +479,16 @@ func TestFullQueue(t *testing.T) {
 func TestQueueOfCallersThatLeft(t *testing.T) {
 	server := testserver.Redis(t)
 	b := newBench(t, newClient(t, server.Addr))
-	b.backend.SetRoom(2)
+	b.backend.SetRoom(3)
 	p := policy("core", perHour(100))
 	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
 	}
 	server.Pause()
 	flown := b.fillFlights(t, t.Context(), p)
-	ask := func(ctx context.Context) <-chan error {
-		errs := make(chan error, 2)
-		for range 2 {
+	ask := func(ctx context.Context, n int) <-chan error {
+		errs := make(chan error, n)
+		for range n {
 			go func() {
 				_, err := b.Take(ctx, p.Charge("waits"))
 				errs <- err
@@ -498,17 +498,22 @@ func TestQueueOfCallersThatLeft(t *testing.T) {
 	}
 	leaving, leave := context.WithCancel(t.Context())
 	defer leave()
-	left := ask(leaving)
-	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 2 })
+	first := ask(t.Context(), 1)
+	eventually(t, "one that stays", func() bool { _, waiting := b.backend.Line(); return waiting == 1 })
+	left := ask(leaving, 2)
+	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 3 })
 	leave()
 	for range 2 {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("one that left: %v, want context.Canceled", err)
 		}
 	}
-	stayed := ask(t.Context())
-	eventually(t, "others in their place", func() bool { return b.backend.Waiting() == 2 || len(stayed) > 0 })
+	stayed := ask(t.Context(), 2)
+	eventually(t, "others in their place", func() bool { return b.backend.Waiting() == 3 || len(stayed) > 0 })
 	server.Resume()
+	if err := <-first; err != nil {
+		t.Errorf("one that waited before: %v", err)
+	}
 	for range 2 {
 		if err := <-stayed; err != nil {
 			t.Errorf("one that came then: %v", err)
