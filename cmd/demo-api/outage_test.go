@@ -104,6 +104,7 @@ func outageOfProcesses(t *testing.T, begin, end func(*testserver.RedisServer) er
 		deadline           = 200 * time.Millisecond
 		share              = (quota + processes - 1) / processes
 		edge               = 50 * time.Millisecond // more than the demos' clocks, corrected by Redis', differ from ours
+		onTime             = 20 * time.Millisecond // a response takes less, unless the machine is busy
 	)
 	windowOf := func(at time.Time) int64 { return at.UnixNano() / int64(window) }
 	sleepUntil := func(w int64, offset time.Duration) { time.Sleep(time.Until(time.Unix(0, w*int64(window)).Add(offset))) }
@@ -160,6 +161,7 @@ deadline: %v
 	if err := end(server); err != nil {
 		t.Fatal(err)
 	}
+	up := time.Now()
 	for _, d := range demos {
 		d.stderr.find(t, "(a shard answers again)", d.ended)
 	}
@@ -206,12 +208,12 @@ deadline: %v
 	}
 
 	// Redis is not used until a process has its first answer. A local decision before or
-	// after is one whose deadline has passed, as on a busy machine, or one that follows.
+	// after is one of a busy machine, where responses are late and deadlines pass.
 	ended := ends
 	late := map[int64]bool{}
 	passed := func(of asked) bool {
 		return slices.ContainsFunc(all, func(a asked) bool {
-			return a.process == of.process && a.took.Sub(a.began) >= deadline && a.began.Before(of.took) && a.took.After(of.began.Add(-3*time.Second))
+			return a.took.Sub(a.began) >= onTime && a.began.Before(of.took) && a.took.After(of.began.Add(-3*time.Second))
 		})
 	}
 	for _, a := range all {
@@ -226,7 +228,7 @@ deadline: %v
 				late[w] = true
 			}
 		default:
-			t.Errorf("process %d decided by itself, %v after Redis was back, and no deadline had passed", a.process, a.began.Sub(ends))
+			t.Errorf("process %d decided by itself, %v after Redis was back, and all responses were on time", a.process, a.began.Sub(ends))
 		}
 	}
 	text := ""
@@ -267,7 +269,8 @@ deadline: %v
 			longest = max(longest, a.took.Sub(a.began))
 		}
 	}
-	if after := ended.Sub(ends); after > 10*time.Second || windowOf(ended) > windowOf(ends) && longest < 20*time.Millisecond {
+	// The server takes its time to start, too.
+	if after := ended.Sub(up); after > 10*time.Second || windowOf(ended) > windowOf(up) && longest < onTime {
 		t.Errorf("a process decided by itself until %v after Redis was back, in the next window; the longest response then took %v", after, longest)
 	}
 	t.Logf("back after %v; statuses %v; slowest in the outage %v;%s", ended.Sub(ends), statuses, slowest, text)
