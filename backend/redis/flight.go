@@ -153,6 +153,8 @@ func (f *flight) plan(splits bool) {
 	}
 }
 
+const _ = uint8(quota.MaxWork) // decisions of a call, which are counted in a byte
+
 // argsOf returns the arguments of a call for jobs. Decisions in a row of the same bytes,
 // which have the same policies, costs and ms, are one argument, whose first byte says
 // how many they are: the script reads it once.
@@ -175,7 +177,7 @@ func (f *flight) argsOf(jobs []*job, command string) []any {
 	var last *job
 	for _, j := range jobs {
 		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) {
-			last.packed[0]++
+			last.packed[0]++ // a call has quota.MaxWork decisions at most
 			continue
 		}
 		if last = j; j.kind != lone {
