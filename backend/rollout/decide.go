@@ -27,8 +27,9 @@ type decision struct {
 // two when the counts move. Each further call needs another process that moved them
 // with a newer version in the meantime: a call goes to the target of a newer
 // version, or to the same target with the missing counts as arrivals. The context is
-// what ends a decision under a flag that never rests; 16 calls were too few for one.
-const maxHops = 256
+// what ends a decision under a flag that never rests: 256 calls were too few for one of
+// many goroutines.
+const maxHops = 4096
 
 // decide moves the counts to where they belong, if they are not there, and makes
 // the decision.
