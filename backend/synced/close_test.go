@@ -44,7 +44,7 @@ func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 	}
 }
 
-// A root that gets the state gets that of every counter, although others are removed
+// A root that gets the state gets it for every counter, although others are removed
 // while it is made.
 func TestStateHasAllCounters(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
@@ -78,14 +78,14 @@ func TestStateHasAllCounters(t *testing.T) {
 		batch := b.state(b.roots[0], f.clock.Now().UnixMilli())
 		close(stop)
 		removing.Wait()
-		told := map[*counter]bool{}
+		sent := map[*counter]bool{}
 		for _, c := range batch.calls {
 			for _, e := range c.about {
-				told[e.c] = true
+				sent[e.c] = true
 			}
 		}
 		for _, c := range s.all {
-			if !told[c] {
+			if !sent[c] {
 				t.Fatalf("a counter of %d is not in the state", len(s.all))
 			}
 		}
