@@ -16,7 +16,7 @@ const Margin = 10 * time.Second
 const (
 	maxCount   = quota.MaxQuota
 	maxLogCost = 1<<32 - 1           // of one log entry
-	maxInstant = 253402300799000     // throttler.Never in ms: it fits six bytes
+	maxInstant = 253402300799000     // decision.Never in ms: it fits six bytes
 	maxRecords = 2 * quota.MaxLimits // of a state: the limits of one policy, and as many left over
 )
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // refuse answers a request that had no room.
@@ -15,7 +16,7 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	d := e.d
 	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no time to come back at.
-	if retryAt := d.RetryAt(); !retryAt.Equal(throttler.Never) {
+	if retryAt := d.RetryAt(); !retryAt.Equal(decision.Never) {
 		wait = max(seconds(retryAt.Sub(d.At())), 1)
 		retryAfter = strconv.FormatInt(wait, 10)
 	}

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -30,9 +31,9 @@ func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
 func TestHeadersShareNoValues(t *testing.T) {
 	decide := func(used int64) *throttler.Decision {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
-		d := throttler.FromDriver(driver.NewDecision(driver.NewRequest(0, p.Charge("alice"))))
-		d.Driver().Results()[0].Used = used
-		return &d
+		d := driver.NewDecision(driver.NewRequest(0, p.Charge("alice")))
+		d.Results()[0].Used = used
+		return &throttler.Decision{Decision: decision.FromDriver(d)}
 	}
 	var values headerValues
 	first, second := make(http.Header), make(http.Header)

@@ -70,7 +70,7 @@ type Decided struct {
 	Op      Op
 	Outcome Outcome
 
-	// Policy is the name of the policy whose limit binds (see throttler.Decision.Binding)
+	// Policy is the name of the policy whose limit binds (see decision.Decision.Binding)
 	// and Limit the index of that limit in it. If the decision failed, Policy is the
 	// first charge's and Limit -1; if it is about no charges, "" and -1.
 	Policy string

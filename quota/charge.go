@@ -11,7 +11,7 @@ type Charge struct {
 
 	// Cost is the number of units, 1 to MaxQuota. Zero means 1, so that a charge
 	// built without a cost is not a free pass. A cost above a limit's capacity
-	// can never fit: it is refused, and the status' RetryAt is throttler.Never.
+	// can never fit: it is refused, and the status' RetryAt is decision.Never.
 	Cost int64
 
 	// Partition is the key whose server holds the count, and part of what names

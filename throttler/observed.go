@@ -48,24 +48,10 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	}
 	e.Degraded = d.Degraded
 	if d.NumLimits() > 0 {
-		e.Policy, e.Limit = d.bindingLimit()
+		binding := d.Binding()
+		e.Policy, e.Limit = binding.Policy.Name, binding.Index
 	}
 	t.observer.Decided(ctx, e)
-}
-
-// bindingLimit returns the name of the policy that Binding reports on, and the index of
-// the limit among the policy's.
-func (d *Decision) bindingLimit() (policy string, limit int) {
-	limit = d.binding()
-	charges := d.Charges()
-	for i := range charges {
-		p := charges[i].Policy
-		if limit < len(p.Limits) {
-			return p.Name, limit
-		}
-		limit -= len(p.Limits)
-	}
-	panic("throttler: a decision has more results than limits")
 }
 
 func outcomeOf(err error) observe.Outcome {

@@ -8,6 +8,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -80,11 +81,12 @@ func (t *Throttler) takeRequest(ctx context.Context, charges []Charge, d *Decisi
 		*d = Decision{}
 		return err
 	}
-	if d.decision, err = t.backend.Take(ctx, r); err != nil {
+	decided := d.Driver() // in place: a Decision is large
+	if *decided, err = t.backend.Take(ctx, r); err != nil {
 		*d = Decision{}
 		return err
 	}
-	d.Allowed, d.Degraded = d.decision.Allowed, d.decision.Degraded
+	d.Allowed, d.Degraded = decided.Allowed, decided.Degraded
 	return nil
 }
 
@@ -94,12 +96,12 @@ func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
 	if c.Policy == nil || !c.Policy.IsWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > quota.MaxQuota {
 		return false
 	}
-	now := t.now()
-	asked := d.decision.Request.Begin(now, c)
+	now, decided := t.now(), d.Driver()
+	asked := decided.Request.Begin(now, c)
 	asked.Cost, asked.Partition = max(c.Cost, 1), c.Key
 	used, resetAt, retryAt, ok := t.windows.TakeWindow(now, c.Policy, c.Key, max(c.Cost, 1))
 	if ok {
-		d.decision.SetWindow(used, resetAt, retryAt)
+		decided.SetWindow(used, resetAt, retryAt)
 		d.Allowed = retryAt == 0
 	}
 	return ok
@@ -119,7 +121,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	if err != nil {
 		return Decision{}, err
 	}
-	return decided(d, tookNothing), nil
+	return Decision{decision.FromDriver(d), tookNothing}, nil
 }
 
 // Refund gives back what d took, to the windows that were charged, while they last. It
@@ -162,8 +164,8 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return d, nil
 	}
 	start := time.Now()
-	settled, err := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: d.decision, Costs: costs})
-	after := decided(settled, d.receipt)
+	settled, err := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs})
+	after := Decision{decision.FromDriver(settled), d.receipt}
 	if t.observer != nil {
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
@@ -202,4 +204,4 @@ func (t *Throttler) now() int64 {
 	return min(max(ms, 0), maxInstant)
 }
 
-var maxInstant = Never.UnixMilli()
+var maxInstant = decision.Never.UnixMilli()

@@ -12,6 +12,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -163,7 +164,7 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 func TestCostAboveTheQuotaNeverFits(t *testing.T) {
 	th, _ := newThrottler()
 	d, err := th.Take(t.Context(), throttler.Charge{Policy: policy("p", per(5, time.Minute)), Key: "k", Cost: 6})
-	if err != nil || d.Allowed || !d.RetryAt().Equal(throttler.Never) {
+	if err != nil || d.Allowed || !d.RetryAt().Equal(decision.Never) {
 		t.Errorf("allowed %v, retry at %v, error %v; want a refusal for ever", d.Allowed, d.RetryAt(), err)
 	}
 }

@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -13,6 +14,9 @@ type Limit = quota.Limit
 
 // A Charge asks for some units under a policy for a key.
 type Charge = quota.Charge
+
+// A Status is what a decision says of one limit.
+type Status = decision.Status
 
 // An Algorithm is how a limit counts.
 type Algorithm = quota.Algorithm

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -178,8 +179,8 @@ func (h *history) settleAgain(ctx context.Context) error {
 	}
 	want, errWant := h.backends[0].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.model.Driver(), Costs: costs})
 	got, errGot := h.backends[1].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.other.Driver(), Costs: costs})
-	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, throttler.FromDriver(got))
-	return h.compare("settle again", throttler.FromDriver(got), throttler.FromDriver(want), errGot, errWant)
+	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, decided(got))
+	return h.compare("settle again", decided(got), decided(want), errGot, errWant)
 }
 
 func (h *history) charges() []throttler.Charge {
@@ -293,7 +294,7 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 		}
 		if h.rng.IntN(3) == 0 {
 			h.edges = append(h.edges, w.ResetAt)
-			if w.Refused && !w.RetryAt.Equal(throttler.Never) {
+			if w.Refused && !w.RetryAt.Equal(decision.Never) {
 				h.edges = append(h.edges, w.RetryAt)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -212,7 +213,7 @@ func settlesUntaken(ctx context.Context, backend driver.Backend) error {
 			if err != nil {
 				return err
 			}
-			got := throttler.FromDriver(d)
+			got := decision.FromDriver(d)
 			if s, long := got.Limit(0), got.Limit(1); !d.Allowed || s.Used != step.used || s.Refused || long.Used != step.used || !long.ResetAt.Equal(t0.Add(time.Hour)) {
 				return fmt.Errorf("%v: after %d, got %v; want %d used", l, step.cost, got, step.used)
 			}
@@ -226,7 +227,7 @@ func settlesUntaken(ctx context.Context, backend driver.Backend) error {
 		if err != nil {
 			return err
 		}
-		got := throttler.FromDriver(d)
+		got := decision.FromDriver(d)
 		if s, long := got.Limit(0), got.Limit(1); d.Allowed || !s.Refused || s.Used < 13 || long.Used != 14 {
 			return fmt.Errorf("%v: got %v, want a refusal with 14 used", l, got)
 		}

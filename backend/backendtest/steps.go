@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -40,7 +41,7 @@ type status struct {
 	used, remaining int64
 	resetAt         time.Duration // after t0, as all of these
 	refused         bool
-	retryAt         time.Duration // if refused; forever is throttler.Never
+	retryAt         time.Duration // if refused; forever is decision.Never
 	starts          bool          // startAt is wanted, of a leaky bucket that was charged
 	startAt         time.Duration
 }
@@ -117,7 +118,7 @@ func (p *player) step(ctx context.Context, s *step) error {
 	switch {
 	case s.take != nil && asksNothing(s.take):
 		direct, err = p.backend.Take(ctx, p.request(s, s.take))
-		d = throttler.FromDriver(direct)
+		d = decided(direct)
 		p.taken[s.as] = d
 	case s.take != nil:
 		d, err = t.Take(ctx, s.take...)
@@ -125,18 +126,18 @@ func (p *player) step(ctx context.Context, s *step) error {
 	case s.peek != nil && asksNothing(s.peek):
 		charges = s.peek
 		direct, err = p.backend.Peek(ctx, p.request(s, s.peek))
-		d = throttler.FromDriver(direct)
+		d = decided(direct)
 	case s.peek != nil:
 		charges = s.peek
 		d, err = t.Peek(ctx, s.peek...)
 	case s.refund != "" && asksNothing(taken.Charges()):
 		charges = taken.Charges()
 		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(charges))))
-		d = throttler.FromDriver(direct)
+		d = decided(direct)
 	case s.settle != "" && asksNothing(taken.Charges()):
 		charges = taken.Charges()
 		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
-		d = throttler.FromDriver(direct)
+		d = decided(direct)
 	case s.refund != "":
 		charges = taken.Charges()
 		d, err = t.Refund(ctx, taken)
@@ -154,6 +155,11 @@ func (p *player) step(ctx context.Context, s *step) error {
 		return nil
 	}
 	return s.compare(d, charges)
+}
+
+// decided returns d, of a call past the throttler, as one of a throttler.
+func decided(d driver.Decision) throttler.Decision {
+	return throttler.Decision{Decision: decision.FromDriver(d)}
 }
 
 // asksNothing reports whether a cost is 0. A Throttler reads 0 as 1, so such charges
@@ -232,7 +238,7 @@ func (w *status) compare(g throttler.Status) error {
 	retryAt, startAt := time.Time{}, time.Time{}
 	switch {
 	case w.refused && w.retryAt == forever:
-		retryAt = throttler.Never
+		retryAt = decision.Never
 	case w.refused:
 		retryAt = t0.Add(w.retryAt)
 	}
@@ -272,7 +278,7 @@ func after(at time.Time) string {
 	switch {
 	case at.IsZero():
 		return "zero"
-	case at.Equal(throttler.Never):
+	case at.Equal(decision.Never):
 		return "never"
 	}
 	return fmt.Sprintf("t0%+dms", at.UnixMilli()-t0.UnixMilli())

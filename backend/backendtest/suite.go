@@ -130,7 +130,7 @@ const (
 	exactCounts    = "Bounds of what a limit may say. Counts are exact up to 2^53"
 	retryEarliest  = "RetryAt is, if Refused, the earliest instant at which this limit would have room for the same charge, or [Never]. Zero if not refused."
 	costZero       = "that asks for nothing, is allowed unless a limit is in debt, and opens no window."
-	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is throttler.Never."
+	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is decision.Never."
 	peekAnswers    = "Peek reports what Take would answer, charging nothing."
 	startsOnce     = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce   = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."

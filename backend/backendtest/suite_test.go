@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -168,7 +169,7 @@ var mutants = []struct {
 	{"recomputes reset at", resetStored, broken{
 		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)
-			decided := throttler.FromDriver(d)
+			decided := decision.FromDriver(d)
 			for i, s := range decided.Limits() {
 				d.Results()[i].ResetAt = r.Now + s.Limit.Window.Milliseconds()
 			}
@@ -395,7 +396,7 @@ func TestMutantsFail(t *testing.T) {
 // Failures quote sentences that are in the documentation.
 func TestExplanationsAreTheContract(t *testing.T) {
 	var files, words []string
-	for _, pkg := range []string{"throttler", "throttler/driver", "quota"} {
+	for _, pkg := range []string{"throttler", "throttler/decision", "throttler/driver", "quota"} {
 		in, err := filepath.Glob(filepath.Join("..", "..", pkg, "*.go"))
 		if err != nil || len(in) == 0 {
 			t.Fatalf("files of package %s: %v, %v", pkg, in, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -522,7 +523,7 @@ func TestChargeAboveTheShare(t *testing.T) {
 		t.Errorf("got %v, %v; want ErrFailClosed: it fits once the backend answers", d, err)
 	}
 	charge.Cost = 61
-	if d := f.take(0, charge); d.Allowed || !d.RetryAt().Equal(throttler.Never) {
+	if d := f.take(0, charge); d.Allowed || !d.RetryAt().Equal(decision.Never) {
 		t.Errorf("got %v, want never", d)
 	}
 }

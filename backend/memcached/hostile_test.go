@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -49,7 +50,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 			return
 		}
 		refused := false
-		decided := throttler.FromDriver(d)
+		decided := decision.FromDriver(d)
 		for i, s := range decided.Limits() {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.UnixMilli() < at || s.Refused && s.RetryAt.UnixMilli() < at || d.Allowed && s.Used < s.Cost {

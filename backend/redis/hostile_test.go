@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // Whatever a server replies to a call of three decisions, it is cut into replies that
@@ -38,7 +39,7 @@ func FuzzReplyOfACall(f *testing.F) {
 				if err != nil {
 					continue
 				}
-				decided := throttler.FromDriver(d)
+				decided := decision.FromDriver(d)
 				for i, s := range decided.Limits() {
 					if d.Allowed && !settles && s.Used < s.Cost {
 						t.Errorf("%x: limit %d: allowed, and %d are used after a charge of %d", first, i, s.Used, s.Cost)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -78,7 +79,7 @@ func FuzzReply(f *testing.F) {
 			return
 		}
 		refused := false
-		decided := throttler.FromDriver(d)
+		decided := decision.FromDriver(d)
 		for _, s := range decided.Limits() {
 			refused = refused || s.Refused
 			if s.Used < 0 || s.Remaining < 0 || s.Remaining > s.Limit.Capacity() || s.ResetAt.Before(now) || s.Refused && s.RetryAt.Before(now) {

@@ -11,6 +11,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -23,7 +24,7 @@ type refusing struct{ driver.Backend }
 
 func (refusing) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
 	d := driver.NewDecision(r)
-	decided := throttler.FromDriver(d)
+	decided := decision.FromDriver(d)
 	for i, s := range decided.Limits() {
 		end := r.Now + time.Minute.Milliseconds()
 		d.Results()[i] = driver.Result{Used: s.Limit.Quota, ResetAt: end, RetryAt: end}

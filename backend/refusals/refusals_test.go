@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -176,7 +177,7 @@ func TestNeverIsRemembered(t *testing.T) {
 	f.refused(false, charge(core, "alice", 6))
 	f.clock.Advance(time.Hour)
 	d := f.refused(true, charge(core, "alice", 6))
-	if s := d.Limit(0); d.RetryAt() != throttler.Never || s.ResetAt != f.clock.Now() || s.Used != 0 {
+	if s := d.Limit(0); d.RetryAt() != decision.Never || s.ResetAt != f.clock.Now() || s.Used != 0 {
 		t.Errorf("got %+v; want RetryAt Never and, as nothing is used, a ResetAt of now", s)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -607,7 +608,7 @@ func (s *link) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placemen
 	return callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.TakeAt(ctx, r, p)
 		if err == nil {
-			decided := throttler.FromDriver(d)
+			decided := decision.FromDriver(d)
 			for i, status := range decided.Limits() {
 				s.w.took(s.site, &r.Charges()[i], r.Now, d.Allowed, status)
 			}
@@ -626,7 +627,7 @@ func (s *link) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Pl
 	return callSite(ctx, s, st.Charged.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
 		d, err := b.SettleAt(ctx, st, p)
 		if err == nil {
-			decided := throttler.FromDriver(d)
+			decided := decision.FromDriver(d)
 			for i, status := range decided.Limits() {
 				s.w.returned(s.site, &st.Charged.Charges()[i], st.Now, st.Charged.Results()[i].Mark, status)
 			}

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -48,7 +48,7 @@ type Options struct {
 
 	// OnDifference, if not nil, receives each decision that the candidate made
 	// differently. Workers call it concurrently, each one call at a time.
-	OnDifference func(serving, candidate throttler.Decision)
+	OnDifference func(serving, candidate decision.Decision)
 }
 
 // Backend is a driver.Backend that answers from one backend and compares another
@@ -57,7 +57,7 @@ type Backend struct {
 	serving   driver.Backend
 	candidate handoff.Store
 	deadline  time.Duration
-	differ    func(serving, candidate throttler.Decision)
+	differ    func(serving, candidate decision.Decision)
 
 	seed    maphash.Seed
 	workers []*worker

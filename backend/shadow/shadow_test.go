@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -66,7 +67,7 @@ func TestContract(t *testing.T) {
 
 func TestAgreement(t *testing.T) {
 	b := newShadow(t, memorybackend.NewDefault(), memorybackend.NewDefault(), &shadow.Options{
-		OnDifference: func(serving, candidate throttler.Decision) { t.Errorf("%v, %v", serving, candidate) },
+		OnDifference: func(serving, candidate decision.Decision) { t.Errorf("%v, %v", serving, candidate) },
 	})
 	clk := clock.NewManual(t0)
 	th := throttler.New(b, &throttler.Options{Clock: clk})
@@ -116,9 +117,9 @@ func TestDifference(t *testing.T) {
 	serving, candidate := memorybackend.NewDefault(), memorybackend.NewDefault()
 	clk := clock.NewManual(t0)
 	options := &throttler.Options{Clock: clk}
-	var different [][2]throttler.Decision
-	b := newShadow(t, serving, candidate, &shadow.Options{Workers: 1, OnDifference: func(s, c throttler.Decision) {
-		different = append(different, [2]throttler.Decision{s, c})
+	var different [][2]decision.Decision
+	b := newShadow(t, serving, candidate, &shadow.Options{Workers: 1, OnDifference: func(s, c decision.Decision) {
+		different = append(different, [2]decision.Decision{s, c})
 	}})
 	th := throttler.New(b, options)
 	take(t, th, "alice")

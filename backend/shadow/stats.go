@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // Stats has counts since New.
@@ -61,7 +61,7 @@ type counts struct {
 }
 
 // compare counts, and reports whether the two decisions differ.
-func (c *counts) compare(serving, candidate throttler.Decision) bool {
+func (c *counts) compare(serving, candidate decision.Decision) bool {
 	remaining, reset := false, false
 	for i := range serving.Limits() {
 		s, o := serving.Limit(i), candidate.Limit(i)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -86,7 +86,7 @@ func (s *steps) extend(id countID, now, until time.Time) {
 // inStep reports whether the counts of both decisions about charges were in step
 // when they were made. A count that was not stays out of step until both have
 // reset.
-func (s *steps) inStep(charges []quota.Charge, serving, candidate *throttler.Decision) bool {
+func (s *steps) inStep(charges []quota.Charge, serving, candidate *decision.Decision) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in := !serving.At().Before(s.all)

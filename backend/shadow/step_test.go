@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -49,7 +50,7 @@ func TestOutOfStepIsKnown(t *testing.T) {
 		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }
 		b := newShadow(t, memorybackend.NewDefault(), candidate, &shadow.Options{
 			Workers: 1, Queue: 4096,
-			OnDifference: func(serving, candidate throttler.Decision) {
+			OnDifference: func(serving, candidate decision.Decision) {
 				t.Errorf("%v: serving %+v, candidate %+v", algorithm, serving, candidate)
 			},
 		})

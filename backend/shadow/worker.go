@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -59,7 +59,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	}
 	var p *handoff.Placement
-	if !opens(throttler.FromDriver(s.decision)) {
+	if !opens(decision.FromDriver(s.decision)) {
 		p = inStep
 	}
 	began := time.Now()
@@ -74,7 +74,7 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	}
 	w.b.counts.candidate.note(time.Since(began))
-	serving, candidate := throttler.FromDriver(s.decision), throttler.FromDriver(d)
+	serving, candidate := decision.FromDriver(s.decision), decision.FromDriver(d)
 	switch {
 	case !w.steps.inStep(s.request.Charges(), &serving, &candidate):
 		w.b.counts.notInStep.Add(1)
@@ -91,7 +91,7 @@ var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 
 // opens reports whether the candidate may create counts for decision d: no fixed
 // window in it was open before.
-func opens(d throttler.Decision) bool {
+func opens(d decision.Decision) bool {
 	for _, s := range d.Limits() {
 		opensWhenCharged := s.Limit.Algorithm == quota.FixedWindow && !s.Limit.Aligned
 		if opensWhenCharged && !s.ResetAt.Equal(d.At().Add(s.Limit.Window)) {

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -57,13 +58,13 @@ func (g *group) divide(next []division.Share) {
 	g.now = next
 }
 
-func (g *group) take(i int, key string, cost int64) *throttler.Decision {
+func (g *group) take(i int, key string, cost int64) *decision.Decision {
 	charge := throttler.Charge{Policy: g.policy, Key: key, Cost: cost, Partition: key}
 	d, err := g.backends[i].Take(g.t.Context(), driver.NewRequest(g.clock.Now().UnixMilli(), charge))
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	decided := throttler.FromDriver(d)
+	decided := decision.FromDriver(d)
 	return &decided
 }
 
@@ -204,7 +205,7 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("61 of a share of 60: %+v; want a retry after the next division", s)
 	}
 	s = g.take(1, "alice", 101).Limit(0)
-	if !s.Refused || !s.RetryAt.Equal(throttler.Never) {
+	if !s.Refused || !s.RetryAt.Equal(decision.Never) {
 		t.Errorf("101 of a quota of 100: %+v; want Never", s)
 	}
 	g.divide([]division.Share{{Units: 0}, {Units: 100}})

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // One process alone decides as the algorithms do. Doubles round, so what is used of a
@@ -34,7 +35,7 @@ func TestOneProcessIsExact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := throttler.FromDriver(algorithm.Take(d.Driver().Request, []*algorithm.State{state}))
+		want := decision.FromDriver(algorithm.Take(d.Driver().Request, []*algorithm.State{state}))
 		if d.Allowed != want.Allowed {
 			t.Fatalf("step %d: %v, the algorithms say %v", step, d, want)
 		}

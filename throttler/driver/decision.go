@@ -3,7 +3,7 @@ package driver
 import "github.com/weir-go/weir/quota"
 
 // Decision is a backend's whole answer to a request or a settlement. Users read it as
-// a throttler.Decision.
+// a decision.Decision.
 type Decision struct {
 	// Allowed reports whether every limit had room.
 	Allowed bool
@@ -81,7 +81,7 @@ func (d *Decision) ResultsOf(i int) []Result {
 	return d.Results()[first : first+len(charges[i].Policy.Limits)]
 }
 
-// Result is a backend's answer about one limit. Users read it as a throttler.Status.
+// Result is a backend's answer about one limit. Users read it as a decision.Status.
 // Instants are ms since the epoch.
 type Result struct {
 	Used    int64

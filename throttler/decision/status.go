@@ -1,13 +1,21 @@
-package throttler
+package decision
 
-import "time"
+import (
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Never is the RetryAt of a charge that can never fit.
+var Never = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
 
 // Status is what a decision says of one limit.
 type Status struct {
-	Policy *Policy // as charged
-	Key    string  // as charged
-	Cost   int64   // units this charge asked for
-	Limit  Limit   // the limit reported on
+	Policy *quota.Policy // as charged
+	Key    string        // as charged
+	Cost   int64         // units this charge asked for
+	Index  int           // of the limit, in Policy.Limits
+	Limit  quota.Limit   // the limit reported on
 
 	// Used is what counts against the quota after this decision. It exceeds the
 	// quota after a Settle beyond it, or when the quota was lowered.
@@ -44,5 +52,3 @@ func (s *Status) BindsBefore(o *Status) bool {
 	left, otherLeft := s.Remaining/max(s.Cost, 1), o.Remaining/max(o.Cost, 1)
 	return left < otherLeft || left == otherLeft && s.ResetAt.After(o.ResetAt)
 }
-
-func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

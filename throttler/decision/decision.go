@@ -1,0 +1,156 @@
+package decision
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Decision is the whole answer to a charge of one limit or of many. The zero value is
+// about none, and is not Allowed.
+type Decision struct {
+	// Allowed reports whether every limit had room. A Take has charged all of them
+	// then, and else none. A Peek reports it of a Take of the same charges.
+	Allowed bool
+
+	// Degraded reports that the shared counts could not be reached: what is used and
+	// remains is what this process, or a replica that may lag behind, knows.
+	Degraded bool
+
+	driver driver.Decision
+}
+
+// FromDriver returns a backend's decision as users read it.
+func FromDriver(d driver.Decision) Decision {
+	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, driver: d}
+}
+
+// Driver returns the backend's decision, in plain numbers. All methods read it, so a
+// throttler has it filled in place; Allowed and Degraded are copies.
+func (d *Decision) Driver() *driver.Decision { return &d.driver }
+
+// At returns the instant of the decision, in whole milliseconds, UTC.
+func (d *Decision) At() time.Time { return instant(d.driver.Request.Now) }
+
+// Charges returns the charges decided about, complete, and those to one count added
+// up. They are not to be changed.
+func (d *Decision) Charges() []quota.Charge { return d.driver.Charges() }
+
+// NumLimits returns the number of limits decided about, over all charges.
+func (d *Decision) NumLimits() int { return len(d.driver.Results()) }
+
+// Limit returns what the decision says of limit i, below NumLimits, in the order of
+// the charges and of their policies' limits.
+func (d *Decision) Limit(i int) (s Status) {
+	r := &d.driver.Results()[i]
+	c, index := d.find(i)
+	l := &c.Policy.Limits[index]
+	// Field by field, and here: a function that sets s would move what d points to to
+	// the heap, and one that returns it would copy it once more.
+	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, c.Cost, index, *l
+	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
+	switch r.RetryAt {
+	case 0:
+	case driver.NeverFits:
+		s.Refused, s.RetryAt = true, Never
+	default:
+		s.Refused, s.RetryAt = true, instant(r.RetryAt)
+	}
+	if r.StartAt != 0 {
+		s.StartAt = instant(r.StartAt)
+	}
+	return s
+}
+
+// find returns the charge that limit i belongs to, and its index in the charge's
+// policy.
+func (d *Decision) find(i int) (c *quota.Charge, index int) {
+	charges := d.Charges()
+	for c := range charges {
+		n := len(charges[c].Policy.Limits)
+		if i < n {
+			return &charges[c], i
+		}
+		i -= n
+	}
+	panic("decision: more results than limits")
+}
+
+// Limits ranges over what the decision says of each limit.
+func (d *Decision) Limits() iter.Seq2[int, Status] {
+	return func(yield func(int, Status) bool) {
+		for i := range d.NumLimits() {
+			if !yield(i, d.Limit(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Binding returns the status to report where there is room for one: of the limits
+// that refused, the one that frees last; else the one that this charge, repeated,
+// would exhaust first. It is the zero Status if nothing was decided.
+func (d *Decision) Binding() (s Status) {
+	if d.NumLimits() == 0 {
+		return s
+	}
+	s = d.Limit(0)
+	for i := 1; i < d.NumLimits(); i++ {
+		if o := d.Limit(i); o.BindsBefore(&s) {
+			s = o
+		}
+	}
+	return s
+}
+
+// RetryAt returns the earliest instant at which the same charges would fit, if
+// nothing else is charged: the latest RetryAt of the limits that refused. It is zero
+// if the decision is Allowed, and [Never] if the charges can never fit.
+func (d *Decision) RetryAt() time.Time {
+	latest, results := int64(0), d.driver.Results()
+	for i := range results {
+		if results[i].RetryAt == driver.NeverFits {
+			return Never
+		}
+		latest = max(latest, results[i].RetryAt)
+	}
+	if latest == 0 {
+		return time.Time{}
+	}
+	return instant(latest)
+}
+
+// StartAt returns the instant at which an allowed request may start: the
+// latest StartAt of its leaky buckets, or At if there is none.
+func (d *Decision) StartAt() time.Time {
+	latest, results := d.driver.Request.Now, d.driver.Results()
+	for i := range results {
+		latest = max(latest, results[i].StartAt)
+	}
+	return instant(latest)
+}
+
+// String returns the decision in words, without its keys.
+func (d Decision) String() string {
+	var b strings.Builder
+	if b.WriteString("allowed"); !d.Allowed {
+		b.Reset()
+		b.WriteString("refused")
+	}
+	for i, s := range d.Limits() {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, " %s used %d of %d until %s", s.Policy.Name, s.Used, s.Limit.Capacity(), s.ResetAt.Format(time.RFC3339Nano))
+		if s.Refused {
+			fmt.Fprintf(&b, ", again at %s", s.RetryAt.Format(time.RFC3339Nano))
+		}
+	}
+	return b.String()
+}
+
+func instant(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
