@@ -47,7 +47,11 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 		e.Outcome = observe.OutcomeRefused
 	}
 	e.Degraded = d.Degraded
-	if d.NumLimits() > 0 {
+	switch d.NumLimits() {
+	case 0:
+	case 1: // most decisions: a Status of it would be the slowest part of this
+		e.Policy, e.Limit = d.Charges()[0].Policy.Name, 0
+	default:
 		binding := d.Binding()
 		e.Policy, e.Limit = binding.Policy.Name, binding.Index
 	}
