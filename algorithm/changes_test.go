@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -195,7 +196,7 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := newRand(t)
 	for range 3000 {
-		for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingLog, throttler.TokenBucket} {
+		for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog, throttler.TokenBucket} {
 			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(20), Window: time.Duration(50+rng.Int64N(1000)) * time.Millisecond}
 			c := &changed{t: t, forms: [2][]throttler.Limit{{l}, {changeOf(l, rng)}}}
 			n := c.forms[1][0]

@@ -27,7 +27,7 @@ func newRand(t testing.TB) *rand.Rand {
 var algorithms = quota.Algorithms()
 
 // randomLimit returns a valid limit, small ones and extreme ones.
-func randomLimit(rng *rand.Rand, a throttler.Algorithm) throttler.Limit {
+func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 	for {
 		l := throttler.Limit{
 			Algorithm: a,

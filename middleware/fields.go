@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // writeFields writes the structured fields of
@@ -41,7 +42,7 @@ func writeFields(h http.Header, decisions []*throttler.Decision) {
 
 // fieldName names a limit: by its policy, and, where that has several, by its
 // window and algorithm too. Policies' names need no escapes in a field's string.
-func fieldName(s *throttler.Status) string {
+func fieldName(s *decision.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -168,7 +169,7 @@ func (v *headerValues) write(h http.Header, known numeral, decisions ...*throttl
 	h[headerResource] = values[4:5:5]
 }
 
-// reading is where a decision speaks of one limit. A throttler.Status says the same
+// reading is where a decision speaks of one limit. A decision.Status says the same
 // in copies and times of day, which every response would pay for.
 type reading struct {
 	charge *throttler.Charge
@@ -180,7 +181,7 @@ type reading struct {
 func binding(decisions ...*throttler.Decision) reading {
 	of, at := decisions[0], 0
 	if len(decisions) > 1 || of.NumLimits() > 1 {
-		var binding throttler.Status
+		var binding decision.Status
 		for _, d := range decisions {
 			for i, s := range d.Limits() {
 				if binding.Policy == nil || s.BindsBefore(&binding) {

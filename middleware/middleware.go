@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // FailurePolicy selects what a request gets when the backend does not answer.
@@ -40,7 +41,7 @@ type Options struct {
 	// OnFailure selects what a request gets when the backend does not answer. The
 	// zero value is Open. A choice for each policy, and limits that hold meanwhile,
 	// are backend/fallback's: what it decides is carried out, without rate headers,
-	// and an error that wraps throttler.ErrFailClosed is a 503 whatever OnFailure is.
+	// and an error that wraps driver.ErrFailClosed is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header,
@@ -304,7 +305,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 		f.outcome = servedInDryRun
 	case wrong:
 		f.outcome = answered500
-	case t.OnFailure == Closed || errors.Is(err, throttler.ErrFailClosed):
+	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed):
 		f.outcome = answered503
 	}
 	t.fail(e.received, f)

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // StatusOptions configures [Status]. Nil and the zero value select the defaults.
@@ -158,7 +159,7 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 
 // addResources adds what binds of each policy of d.
 func addResources(resources map[string]resource, d throttler.Decision) {
-	bindings := make(map[string]throttler.Status)
+	bindings := make(map[string]decision.Status)
 	for _, s := range d.Limits() {
 		name := s.Policy.Name
 		if binding, ok := bindings[name]; !ok || s.BindsBefore(&binding) {

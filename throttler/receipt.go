@@ -6,8 +6,7 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// Decision is a decision.Decision that Refund and Settle accept: its fields and methods
-// say what was decided. The zero value comes with an error.
+// A Decision can be read, and refunded or settled in the process that made it.
 type Decision struct {
 	decision.Decision
 

@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Throttler decides about charges. It is safe for concurrent use, holds no
-// counts itself, and needs no closing.
+// A Throttler decides about charges. It is safe for concurrent use.
 type Throttler struct {
 	backend  driver.Backend
 	windows  driver.WindowTaker // the backend, if it is one
@@ -27,8 +26,7 @@ type Options struct {
 	Observer observe.Observer // receives each decision; may be nil
 }
 
-// New returns a Throttler whose counts live in backend. It panics if backend
-// is nil.
+// New returns a Throttler that counts in backend. It panics if backend is nil.
 func New(backend driver.Backend, options *Options) *Throttler {
 	if backend == nil {
 		panic("throttler: New: backend is nil")
@@ -50,9 +48,8 @@ func New(backend driver.Backend, options *Options) *Throttler {
 // Clock returns the clock that decisions go by.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
 
-// Take decides about charges together and, if every limit of every charge has
-// room, charges them all; else none. Charges to one count, of one key under one
-// policy, add up to one charge of their sum.
+// Take charges every limit of every charge if all have room; else none. Charges to
+// one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
 	if err = t.take(ctx, charges, &d); d.Allowed {
@@ -107,8 +104,7 @@ func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
 	return ok
 }
 
-// Peek reports what Take would answer, charging nothing. A replica may serve
-// it, and lag a little behind.
+// Peek reports what Take would answer, charging nothing. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
 		return t.observed(ctx, observe.OpPeek, charges)
@@ -127,17 +123,15 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 // Refund gives back what d took, to the windows that were charged, while they last. It
 // returns the limits as they are after it. After an error nothing was given back, and
 // Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a
-// second call does nothing. Only the process that took can refund; a decision that was
-// not returned by its Take is an error that wraps [ErrInvalid].
+// second call does nothing.
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle replaces the costs that d charged, one for each of d.Charges, by the real
-// ones. What was charged too much is given back as by Refund. What was charged too
-// little is charged now, even beyond the quota: the next requests wait that debt out.
-// A decision is settled or refunded once; after that, and if d took nothing, it is
-// returned as it is.
+// Settle corrects the costs of d.Charges. What was too much is given back. What was
+// charged too little is charged now, even beyond the quota: the next requests wait that
+// debt out. A decision is settled or refunded once; after that, and if d took nothing,
+// it is returned as it is.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))

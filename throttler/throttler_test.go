@@ -277,7 +277,7 @@ func TestRefundThatWasNotSentCanBeMadeAgain(t *testing.T) {
 		again bool
 	}{
 		{unavailable, false},
-		{&driver.UnavailableError{Backend: "b", Shard: "s", Err: throttler.ErrNotSent}, true},
+		{&driver.UnavailableError{Backend: "b", Shard: "s", Err: driver.ErrNotSent}, true},
 		{context.Canceled, true},
 		{errors.Join(unavailable, context.Canceled), false},
 	} {

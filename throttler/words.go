@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -15,13 +14,7 @@ type Limit = quota.Limit
 // A Charge asks for some units under a policy for a key.
 type Charge = quota.Charge
 
-// A Status is what a decision says of one limit.
-type Status = decision.Status
-
-// An Algorithm is how a limit counts.
-type Algorithm = quota.Algorithm
-
-// The algorithms: see package quota.
+// The algorithms. Package quota explains these and the other words of limits.
 const (
 	FixedWindow   = quota.FixedWindow
 	SlidingWindow = quota.SlidingWindow
@@ -32,12 +25,9 @@ const (
 
 // What errors wrap. A refusal is not an error.
 var (
-	ErrInvalid     = quota.ErrInvalid      // a bad argument; nothing was charged
-	ErrUnavailable = driver.ErrUnavailable // the backend did not answer, and may have charged
-	ErrNotSent     = driver.ErrNotSent     // with ErrUnavailable: nothing was sent, so nothing was charged
-	ErrFailClosed  = driver.ErrFailClosed  // with ErrUnavailable: the policy allows nothing until the backend answers
+	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
+	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see MayHaveCharged
 )
 
-// MayHaveCharged reports whether err, of a Take, a Refund or a Settle, leaves open
-// whether units were charged or given back. After any other error none were.
+// MayHaveCharged reports whether units may have been charged despite err.
 func MayHaveCharged(err error) bool { return driver.MayHaveCharged(err) }

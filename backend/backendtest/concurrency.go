@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -65,7 +66,7 @@ func together(do func(g int) error) error {
 func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
 	t := throttler.New(backend, &throttler.Options{Clock: clock.NewManual(t0)})
 	core := on(l)
-	allowed := make([][]throttler.Status, goroutines)
+	allowed := make([][]decision.Status, goroutines)
 	err := together(func(g int) error {
 		for range takesEach {
 			d, err := t.Take(ctx, core(1)...)
@@ -87,7 +88,7 @@ func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error 
 	if len(answers) != rushQuota {
 		return fmt.Errorf("%d of %d takes were allowed, want %d", len(answers), goroutines*takesEach, rushQuota)
 	}
-	slices.SortFunc(answers, func(a, b throttler.Status) int { return int(a.Used - b.Used) })
+	slices.SortFunc(answers, func(a, b decision.Status) int { return int(a.Used - b.Used) })
 	for i, s := range answers {
 		if s.Used != int64(i+1) {
 			return fmt.Errorf("an answer says used %d where the %dth is due: two charges saw one count", s.Used, i+1)

@@ -14,7 +14,7 @@ const (
 
 // extremeCases are the shortest and the longest windows, the largest quotas.
 func extremeCases() []testCase {
-	limit := func(a throttler.Algorithm, quota int64, window time.Duration) func(int64) []throttler.Charge {
+	limit := func(a quota.Algorithm, quota int64, window time.Duration) func(int64) []throttler.Charge {
 		return on(throttler.Limit{Algorithm: a, Quota: quota, Window: window})
 	}
 	var (

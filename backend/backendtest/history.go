@@ -38,7 +38,7 @@ func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
 	}
 	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
 	for _, a := range quota.Algorithms() {
-		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []throttler.Algorithm{a}) })
+		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []quota.Algorithm{a}) })
 	}
 	t.Run("mixed", func(t *testing.T) { histories(t, open, seed, quota.Algorithms()) })
 }
@@ -47,7 +47,7 @@ func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
 // keeps live, hardly matters. Their margin is to be long all the same.
 const stepsInHistory = 250
 
-func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64, algorithms []throttler.Algorithm) {
+func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64, algorithms []quota.Algorithm) {
 	rng := rand.New(rand.NewPCG(seed, uint64(len(algorithms))<<8|uint64(algorithms[0])))
 	for done := 0; done < *historySteps; done += stepsInHistory {
 		h := newHistory(rng, algorithms, open(t))
@@ -62,7 +62,7 @@ func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64
 // history drives a backend and the model with the same steps.
 type history struct {
 	rng          *rand.Rand
-	algorithms   []throttler.Algorithm
+	algorithms   []quota.Algorithm
 	clock        *clock.Manual
 	model, other *throttler.Throttler
 	backends     [2]driver.Backend   // of model and other
@@ -75,7 +75,7 @@ type history struct {
 
 type taken struct{ model, other throttler.Decision }
 
-func newHistory(rng *rand.Rand, algorithms []throttler.Algorithm, backend driver.Backend) *history {
+func newHistory(rng *rand.Rand, algorithms []quota.Algorithm, backend driver.Backend) *history {
 	start := time.UnixMilli(1_900_000_000_000 + rng.Int64N(1e9))
 	h := &history{rng: rng, algorithms: algorithms, clock: clock.NewManual(start)}
 	h.backends = [2]driver.Backend{model{}, backend}

@@ -3,13 +3,14 @@ package backendtest
 import (
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
 // changedPolicyCases change a policy while its counts live, as a deploy does.
 func changedPolicyCases() []testCase {
 	const s = time.Second
-	limit := func(a throttler.Algorithm, quota int64, window time.Duration) throttler.Limit {
+	limit := func(a quota.Algorithm, quota int64, window time.Duration) throttler.Limit {
 		return throttler.Limit{Algorithm: a, Quota: quota, Window: window}
 	}
 	var (

@@ -234,7 +234,7 @@ func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
 	return nil
 }
 
-func (w *status) compare(g throttler.Status) error {
+func (w *status) compare(g decision.Status) error {
 	retryAt, startAt := time.Time{}, time.Time{}
 	switch {
 	case w.refused && w.retryAt == forever:

@@ -55,7 +55,7 @@ type failure struct {
 
 var (
 	down      = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: breaker.ErrOpen}}
-	refusing  = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", throttler.ErrNotSent, syscall.ECONNREFUSED)}}
+	refusing  = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: fmt.Errorf("%w: %w", driver.ErrNotSent, syscall.ECONNREFUSED)}}
 	lost      = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: io.EOF}}
 	lateReply = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: context.DeadlineExceeded}, charges: true}
 )
@@ -218,7 +218,7 @@ func TestChoices(t *testing.T) {
 	if s := d.Limit(0); d.Allowed || !d.Degraded || s.Remaining != 0 || !d.RetryAt().Equal(t0.Add(time.Hour)) {
 		t.Errorf("local: got %v, want a refusal until the window's end", d)
 	}
-	if d, err := f.processes[0].Take(t.Context(), closed.Charge("alice")); !errors.Is(err, throttler.ErrFailClosed) || !errors.Is(err, throttler.ErrUnavailable) {
+	if d, err := f.processes[0].Take(t.Context(), closed.Charge("alice")); !errors.Is(err, driver.ErrFailClosed) || !errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("closed: got %v, %v; want ErrFailClosed", d, err)
 	}
 
@@ -227,7 +227,7 @@ func TestChoices(t *testing.T) {
 	if d := f.take(0, charge(opened), charge(counted)); !d.Allowed || !d.Degraded || d.NumLimits() != 2 {
 		t.Errorf("open and local: got %+v, want a local decision about both", d)
 	}
-	if _, err := f.processes[0].Take(t.Context(), charge(counted), charge(closed)); !errors.Is(err, throttler.ErrFailClosed) {
+	if _, err := f.processes[0].Take(t.Context(), charge(counted), charge(closed)); !errors.Is(err, driver.ErrFailClosed) {
 		t.Errorf("local and closed: got %v, want ErrFailClosed", err)
 	}
 	if s := f.backends[0].Stats(); s.Open != 100 || s.Local != 102 || s.Closed != 2 {
@@ -244,7 +244,7 @@ func TestOpenEnds(t *testing.T) {
 	elapsed.Store(int64(time.Minute) - 1)
 	f.take(0, core.Charge("alice"))
 	elapsed.Store(int64(time.Minute))
-	if _, err := f.processes[0].Take(t.Context(), core.Charge("alice")); !errors.Is(err, throttler.ErrFailClosed) {
+	if _, err := f.processes[0].Take(t.Context(), core.Charge("alice")); !errors.Is(err, driver.ErrFailClosed) {
 		t.Errorf("after OpenFor: got %v, want ErrFailClosed", err)
 	}
 	f.fail(nil)
@@ -494,7 +494,7 @@ func TestPeeks(t *testing.T) {
 	f := newFixture(t, 3, local)
 	f.takes(0, 30, core, "alice")
 	f.fail(down)
-	peek := func() throttler.Status {
+	peek := func() decision.Status {
 		t.Helper()
 		d, err := f.processes[0].Peek(t.Context(), core.Charge("alice"))
 		if err != nil || !d.Degraded || !d.Allowed {
@@ -519,7 +519,7 @@ func TestChargeAboveTheShare(t *testing.T) {
 	f.fail(down)
 	charge := core.Charge("alice")
 	charge.Cost = 21
-	if d, err := f.processes[0].Take(t.Context(), charge); !errors.Is(err, throttler.ErrFailClosed) {
+	if d, err := f.processes[0].Take(t.Context(), charge); !errors.Is(err, driver.ErrFailClosed) {
 		t.Errorf("got %v, %v; want ErrFailClosed: it fits once the backend answers", d, err)
 	}
 	charge.Cost = 61

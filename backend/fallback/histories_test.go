@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/backend/fallback"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var historySeed = flag.Uint64("outage-seed", 0, "seed of TestOutageHistories; 0 chooses one and prints it")
@@ -95,7 +96,7 @@ func outageHistory(t *testing.T, rng *rand.Rand) {
 			c.Cost = cost
 			d, err := f.processes[process].Take(t.Context(), c)
 			switch {
-			case errors.Is(err, throttler.ErrFailClosed) && cost > share:
+			case errors.Is(err, driver.ErrFailClosed) && cost > share:
 			case err != nil:
 				t.Fatal(err)
 			case d.Allowed:

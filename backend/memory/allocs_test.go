@@ -6,6 +6,7 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -17,7 +18,7 @@ func TestAllocations(t *testing.T) {
 		inlined = 1
 	}
 	th := throttler.New(memorybackend.NewDefault(), nil)
-	for _, a := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.TokenBucket, throttler.LeakyBucket} {
+	for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.TokenBucket, throttler.LeakyBucket} {
 		roomy := &throttler.Policy{Name: "roomy-" + a.String(), Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour, Algorithm: a}}}
 		full := &throttler.Policy{Name: "full-" + a.String(), Limits: []throttler.Limit{{Quota: 1, Window: time.Hour, Algorithm: a}}}
 		peek := func() {

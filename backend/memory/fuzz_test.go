@@ -6,6 +6,7 @@ import (
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -16,8 +17,8 @@ func FuzzCosts(f *testing.F) {
 	f.Add(int64(1)<<53, int64(1), int64(1), uint8(3), int64(1)<<53, int64(1)<<53, int64(0), int64(-1))
 	f.Add(int64(7), int64(366*24*3_600_000), int64(1)<<52, uint8(4), int64(-1), int64(1)<<62, int64(1)<<53, int64(1)<<40)
 	f.Add(int64(10_000), int64(1000), int64(0), uint8(2), int64(0), int64(10_000), int64(20_000), int64(999))
-	f.Fuzz(func(t *testing.T, quota, windowMS, burst int64, algorithm uint8, first, second, settled, advanceMS int64) {
-		limit := throttler.Limit{Quota: quota, Window: time.Duration(windowMS) * time.Millisecond, Burst: burst, Algorithm: throttler.Algorithm(algorithm)}
+	f.Fuzz(func(t *testing.T, units, windowMS, burst int64, algorithm uint8, first, second, settled, advanceMS int64) {
+		limit := throttler.Limit{Quota: units, Window: time.Duration(windowMS) * time.Millisecond, Burst: burst, Algorithm: quota.Algorithm(algorithm)}
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
 		th, _, c := bounded(memorybackend.Options{MaxKeys: 16})
 		charge := func(cost int64) throttler.Charge { return throttler.Charge{Policy: p, Key: "k", Cost: cost} }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/backend/modes"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // oracle counts what all processes admitted, as one process would have counted it.
@@ -281,7 +282,7 @@ func TestRefundsThatAreMadeAgain(t *testing.T) {
 	f.take(p, costing(hour, 40), costing(window, 40))
 	f.store.unsent = true
 	for range 3 {
-		if _, err := p.throttler.Refund(t.Context(), first); !errors.Is(err, throttler.ErrNotSent) {
+		if _, err := p.throttler.Refund(t.Context(), first); !errors.Is(err, driver.ErrNotSent) {
 			t.Fatalf("Refund: %v, want ErrNotSent", err)
 		}
 	}

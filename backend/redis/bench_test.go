@@ -10,6 +10,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -25,7 +26,7 @@ func BenchmarkBackend(b *testing.B) {
 
 // BenchmarkServerTime reads from the server what a take costs it, by policy.
 func BenchmarkServerTime(b *testing.B) {
-	limit := func(a throttler.Algorithm, quota int64, window time.Duration) throttler.Limit {
+	limit := func(a quota.Algorithm, quota int64, window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: quota, Window: window, Algorithm: a}
 	}
 	for _, bench := range []struct {

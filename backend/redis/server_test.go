@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
@@ -248,7 +249,7 @@ func TestClocksThatDiffer(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	other := newBench(t, b.client)
 	p := policy("core", throttler.Limit{Quota: 10, Window: time.Minute})
-	take := func(who bench, at time.Duration) throttler.Status {
+	take := func(who bench, at time.Duration) decision.Status {
 		t.Helper()
 		who.clock.Set(t0.Add(at))
 		d, err := who.Take(t.Context(), p.Charge("alice"))

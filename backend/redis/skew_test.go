@@ -15,6 +15,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -222,7 +223,7 @@ func TestSkewIsLoggedOnce(t *testing.T) {
 // Two processes whose clocks differ contest a bucket, and both get half of it.
 func TestBucketsAreFair(t *testing.T) {
 	w := newWorld(t, 1)
-	for _, algorithm := range []throttler.Algorithm{throttler.TokenBucket, throttler.LeakyBucket} {
+	for _, algorithm := range []quota.Algorithm{throttler.TokenBucket, throttler.LeakyBucket} {
 		for _, ahead := range [][2]time.Duration{
 			{0, 0}, {250 * time.Millisecond, -250 * time.Millisecond}, {500 * time.Millisecond, -500 * time.Millisecond},
 			{5 * time.Second, -5 * time.Second}, {0, 5 * time.Second}, {-8 * time.Second, -time.Second},

@@ -9,6 +9,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -20,7 +21,7 @@ func BenchmarkMostExpensiveDecisions(b *testing.B) {
 		name      string
 		charges   int
 		limits    int // of each
-		algorithm throttler.Algorithm
+		algorithm quota.Algorithm
 		quota     int64
 		filled    int // takes before
 	}{

@@ -214,7 +214,7 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 	for _, name := range []string{"org", "user"} {
 		p := policy(name)
 		for _, a := range rng.Perm(len(quota.Algorithms()))[:1+rng.IntN(3)] {
-			p.Limits = append(p.Limits, throttler.Limit{Quota: 1 + rng.Int64N(12), Window: time.Duration(1+rng.IntN(9)) * time.Second, Algorithm: throttler.Algorithm(a)})
+			p.Limits = append(p.Limits, throttler.Limit{Quota: 1 + rng.Int64N(12), Window: time.Duration(1+rng.IntN(9)) * time.Second, Algorithm: quota.Algorithm(a)})
 		}
 		policies = append(policies, p)
 	}

@@ -680,7 +680,7 @@ func (k *counted) saw(now time.Time) {
 }
 
 // took checks a take that happened, allowed or not.
-func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got throttler.Status) {
+func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got decision.Status) {
 	now := time.UnixMilli(ms)
 	k := w.count(c)
 	live := now.Before(k.reset)
@@ -712,7 +712,7 @@ func (w *world) took(s *site, c *throttler.Charge, ms int64, allowed bool, got t
 }
 
 // returned checks a refund that happened.
-func (w *world) returned(s *site, c *throttler.Charge, ms int64, charged driver.Mark, got throttler.Status) {
+func (w *world) returned(s *site, c *throttler.Charge, ms int64, charged driver.Mark, got decision.Status) {
 	now := time.UnixMilli(ms)
 	k := w.count(c)
 	k.saw(now)

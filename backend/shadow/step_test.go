@@ -14,6 +14,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -44,7 +45,7 @@ func (f *faulty) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placem
 func TestOutOfStepIsKnown(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for _, algorithm := range []throttler.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
+	for _, algorithm := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
 		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
 		candidate := &faulty{Store: memorybackend.NewDefault()}
 		candidate.fails = func() (bool, bool) { n := rng.IntN(150); return n == 0, n == 1 }

@@ -107,7 +107,7 @@ type dead struct {
 
 func (d *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if d.is.Load() {
-		return driver.Decision{}, &driver.UnavailableError{Backend: "dead", Shard: "a", Err: throttler.ErrNotSent}
+		return driver.Decision{}, &driver.UnavailableError{Backend: "dead", Shard: "a", Err: driver.ErrNotSent}
 	}
 	return d.Backend.Take(ctx, r)
 }

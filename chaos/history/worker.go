@@ -263,7 +263,7 @@ func FateOf(err error) Fate {
 		return Answered
 	case errors.Is(err, throttler.ErrInvalid):
 		return Wrong
-	case errors.Is(err, throttler.ErrNotSent):
+	case errors.Is(err, driver.ErrNotSent):
 		return Unsent
 	case errors.Is(err, throttler.ErrUnavailable):
 		return Unknown

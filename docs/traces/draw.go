@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -23,7 +24,7 @@ const (
 	area, line       = "#cfe3f5", "#3b7db5"
 )
 
-var captions = map[throttler.Algorithm]string{
+var captions = map[quota.Algorithm]string{
 	throttler.FixedWindow:   "counts in windows from the first charge: both bursts pass at the edge, 16 in 2.5 s",
 	throttler.SlidingWindow: "weighs the last window's count: the second burst is refused, refusals ease gradually",
 	throttler.SlidingLog:    "remembers every charge: never more than 10 in any 10 s",
@@ -58,7 +59,7 @@ func legend(b *bytes.Buffer) {
 	text(b, left+226, 58, 12, faint, "400", "the quota of 10")
 }
 
-func panel(b *bytes.Buffer, a throttler.Algorithm, y int) {
+func panel(b *bytes.Buffer, a quota.Algorithm, y int) {
 	outcomes, curve, resets := play(a)
 	allowed := 0
 	for _, o := range outcomes {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -125,7 +126,7 @@ func measureEstimate(t traffic) figures {
 
 // worstWindow sends a full quota late in a window, and all that is allowed for
 // a window's length after it.
-func worstWindow(a throttler.Algorithm) (most int) {
+func worstWindow(a quota.Algorithm) (most int) {
 	limits := []throttler.Limit{{Quota: measuredQuota, Window: measuredWindow * time.Millisecond, Algorithm: a}}
 	var s algorithm.State
 	var results [1]driver.Result

@@ -6,6 +6,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -48,7 +49,7 @@ type sample struct {
 
 // play runs the arrivals through one algorithm. It also returns what counted
 // at each step of the way, and the ends of the windows that were reported.
-func play(a throttler.Algorithm) (outcomes []outcome, curve []sample, resets []time.Duration) {
+func play(a quota.Algorithm) (outcomes []outcome, curve []sample, resets []time.Duration) {
 	const step = 50 * time.Millisecond
 	began := time.UnixMilli(1_900_000_800_000) // a multiple of the window
 	c := clock.NewManual(began)
