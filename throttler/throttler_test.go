@@ -62,35 +62,6 @@ func TestBadChargesSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestBindingIsTheLimitThatRefusedOrIsNearestToEmpty(t *testing.T) {
-	th, c := newThrottler()
-	p := policy("p", per(20, time.Minute), per(5, 3*time.Second))
-	var d throttler.Decision
-	for range 5 {
-		d, _ = th.Take(t.Context(), p.Charge("k"))
-	}
-	if got := d.Binding().Limit.Quota; got != 5 {
-		t.Errorf("15 of 20 and 0 of 5 left: the limit of %d binds, want the limit of 5", got)
-	}
-	d, _ = th.Take(t.Context(), p.Charge("k"))
-	if d.Allowed || d.Binding().Limit.Quota != 5 || !d.RetryAt().Equal(t0.Add(3*time.Second)) || d.Limit(0).Used != 5 || d.Limit(0).Refused {
-		t.Errorf("the sixth call: %+v, retry at %v", d, d.RetryAt())
-	}
-	for range 3 {
-		c.Advance(3 * time.Second)
-		for range 5 {
-			d, _ = th.Take(t.Context(), p.Charge("k"))
-		}
-	}
-	if got := d.Binding().Limit.Quota; got != 20 {
-		t.Errorf("both empty: the limit of %d binds, want the limit of 20, which frees last", got)
-	}
-	d, _ = th.Take(t.Context(), p.Charge("k"))
-	if !d.RetryAt().Equal(t0.Add(time.Minute)) {
-		t.Errorf("both refuse: retry at %v, want when the later one frees", d.RetryAt())
-	}
-}
-
 func TestAChargeWithoutACostCosts1(t *testing.T) {
 	th, _ := newThrottler()
 	p := policy("p", per(1, time.Minute))

@@ -10,8 +10,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Decision is the whole answer to a charge of one limit or of many. The zero value is
-// about none, and is not Allowed.
+// Decision is the whole answer to a Take, a Peek, a Refund or a Settle. The zero value
+// comes with an error: it is about no charges, and not Allowed.
 type Decision struct {
 	// Allowed reports whether every limit had room. A Take has charged all of them
 	// then, and else none. A Peek reports it of a Take of the same charges.
@@ -24,13 +24,13 @@ type Decision struct {
 	driver driver.Decision
 }
 
-// FromDriver returns a backend's decision as users read it.
+// FromDriver returns a backend's decision as programs read it.
 func FromDriver(d driver.Decision) Decision {
 	return Decision{Allowed: d.Allowed, Degraded: d.Degraded, driver: d}
 }
 
-// Driver returns the backend's decision, in plain numbers. All methods read it, so a
-// throttler has it filled in place; Allowed and Degraded are copies.
+// Driver returns the backend's decision, in plain numbers. All methods read it, and
+// Allowed and Degraded are copied from it. A throttler has it filled in place.
 func (d *Decision) Driver() *driver.Decision { return &d.driver }
 
 // At returns the instant of the decision, in whole milliseconds, UTC.

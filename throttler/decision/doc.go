@@ -1,3 +1,17 @@
-// Package decision is what a throttler says about charges: whether they are allowed,
-// what is used and remains of each limit, and when to come back.
+// Package decision is what a throttler answers: whether charges are allowed, what is
+// used and remains of each limit, and when to come back.
+//
+// A [Decision] has a [Status] for each limit of each charge. Most programs read one of
+// them, as the rate headers of a response do: [Decision.Binding] selects it.
+//
+//	d, err := t.Take(ctx, core.Charge("alice"))
+//	if err != nil {
+//		return err
+//	}
+//	s := d.Binding()
+//	fmt.Println(d.Allowed, s.Remaining, "left until", s.ResetAt)
+//
+// It has all of the answer, so nothing here asks a backend again. To give a charge back,
+// see throttler.Decision, which is a Decision with a receipt; to write a backend, package
+// driver.
 package decision
