@@ -26,13 +26,12 @@ func per(quota int64, window time.Duration) throttler.Limit {
 	return throttler.Limit{Quota: quota, Window: window}
 }
 
-func newThrottler() (*throttler.Throttler, *clock.Manual) {
-	c := clock.NewManual(t0)
-	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), c
+func newThrottler() *throttler.Throttler {
+	return throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 }
 
 func TestTakeValidatesPolicies(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	wrong := policy("a b", per(1, time.Second))
 	if _, err := th.Take(t.Context(), wrong.Charge("k")); err == nil || err.Error() != wrong.Validate().Error() {
 		t.Errorf("Take says %v, Validate %v", err, wrong.Validate())
@@ -54,7 +53,7 @@ func TestBadChargesSayWhatIsWrong(t *testing.T) {
 		{[]throttler.Charge{{Policy: p, Key: "k", Cost: 1 << 53}, p.Charge("k")}, `charge 1, policy "p": the costs for its key add up to 9007199254740993`},
 		{[]throttler.Charge{p.Charge("a"), {Policy: q, Key: "b", Partition: "c"}}, "charge 1, policy \"q\": its partition differs from the first charge's"},
 	} {
-		th, _ := newThrottler()
+		th := newThrottler()
 		_, err := th.Take(t.Context(), test.charges...)
 		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("got %v\nwant an ErrInvalid with %q", err, test.want)
@@ -63,7 +62,7 @@ func TestBadChargesSayWhatIsWrong(t *testing.T) {
 }
 
 func TestAChargeWithoutACostCosts1(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	p := policy("p", per(1, time.Minute))
 	zero := throttler.Charge{Policy: p, Key: "k"}
 	if d, err := th.Peek(t.Context(), zero); err != nil || !d.Allowed || d.Charges()[0].Cost != 1 {
@@ -81,7 +80,7 @@ func TestAChargeWithoutACostCosts1(t *testing.T) {
 }
 
 func TestChargesToOneCountAddUp(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	p := policy("p", per(5, time.Minute))
 	again := policy("p", per(5, time.Minute)) // the same limits, loaded twice
 	d, err := th.Take(t.Context(), p.Charge("k"), p.Charge("other"), throttler.Charge{Policy: again, Key: "k", Cost: 2})
@@ -99,7 +98,7 @@ func TestChargesToOneCountAddUp(t *testing.T) {
 // A decision that another process took, or that came through JSON, has lost what
 // names its charges. To give nothing back in silence would be a charge for good.
 func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	p := policy("p", per(1, time.Minute))
 	travel := func(d throttler.Decision) (arrived throttler.Decision) {
 		t.Helper()
@@ -133,7 +132,7 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 }
 
 func TestCostAboveTheQuotaNeverFits(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	d, err := th.Take(t.Context(), throttler.Charge{Policy: policy("p", per(5, time.Minute)), Key: "k", Cost: 6})
 	if err != nil || d.Allowed || !d.RetryAt().Equal(decision.Never) {
 		t.Errorf("allowed %v, retry at %v, error %v; want a refusal for ever", d.Allowed, d.RetryAt(), err)
@@ -141,7 +140,7 @@ func TestCostAboveTheQuotaNeverFits(t *testing.T) {
 }
 
 func TestRefundAndSettleWorkOnce(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	p := policy("p", per(10, time.Minute))
 	used := func() int64 {
 		t.Helper()
@@ -186,7 +185,7 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 }
 
 func TestTakeLeavesTheCallersChargesAlone(t *testing.T) {
-	th, _ := newThrottler()
+	th := newThrottler()
 	charges := []throttler.Charge{policy("org", per(5, time.Minute)).Charge("acme"), policy("user", per(5, time.Minute)).Charge("alice")}
 	before := slices.Clone(charges)
 	d, err := th.Take(t.Context(), charges...)
