@@ -118,6 +118,9 @@ func TestADecisionWithoutItsReceiptIsNoReceipt(t *testing.T) {
 	if _, err := th.Settle(t.Context(), travel(taken), 0); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("settle: %v; want an ErrInvalid", err)
 	}
+	if _, err := th.Refund(t.Context(), throttler.Decision{Decision: taken.Decision}); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("refund of what was decided alone: %v; want an ErrInvalid", err)
+	}
 	refused, _ := th.Take(t.Context(), p.Charge("k"))
 	if _, err := th.Refund(t.Context(), travel(refused)); err != nil {
 		t.Errorf("refund of a refusal: %v; it took nothing, so there is nothing to lose", err)
