@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A Throttler decides about charges. It is safe for concurrent use.
+// A Throttler is safe for concurrent use, and needs no closing.
 type Throttler struct {
 	backend  driver.Backend
 	windows  driver.WindowTaker // the backend, if it is one
