@@ -28,6 +28,7 @@ const (
 type flight struct {
 	departed time.Time // guarded by the line's mutex
 	alone    bool      // in the goroutine of its only caller
+	work     int       // of its decisions
 	ctx      *flightContext
 
 	jobs  []*job
