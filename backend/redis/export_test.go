@@ -69,15 +69,15 @@ func (b *Backend) Near() bool {
 	l := b.shards[0].line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.isNear(time.Now())
+	return l.isNear()
 }
 
-// ForgetNear makes that server one that is far away, until a flight lands.
-func (b *Backend) ForgetNear() {
+// SetFar makes that server one that is far away, until a flight is quick.
+func (b *Backend) SetFar() {
 	l := b.shards[0].line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.quick = time.Time{}
+	l.slow = farAfter
 }
 
 const (

@@ -24,13 +24,15 @@ const (
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-// A server is near for nearFor after a quick flight. That is one that took nearTime at
-// most, and workTime for each of its decisions' work, which is less than the server
-// needs for it.
+// A flight is quick if it takes nearTime at most, and workTime for each of its
+// decisions' work, which is less than a server needs for it. A server is far away once
+// so many flights in a row were not quick. Of a new one nothing is known, and few have
+// to show it.
 const (
-	nearTime = 500 * time.Microsecond
-	workTime = 5 * time.Microsecond
-	nearFor  = time.Minute
+	nearTime    = 500 * time.Microsecond
+	workTime    = 5 * time.Microsecond
+	farAfter    = 10_000
+	newFarAfter = 32
 )
 
 // A line sends decisions to one server. Goroutines share round trips by group
@@ -39,7 +41,7 @@ const (
 //
 // Few flights make large ones, which cost both sides less for each decision, so a
 // server that is near has nearFlights. One that is far away has maxFlights, because
-// decisions would wait for half of a long round trip. The quickest flight of many says
+// decisions would wait for half of a long round trip. The quickest of many flights says
 // which it is: a near server that is busy is slow for most, and not for all.
 //
 // A flight that is late, because its connection is dead, does not count: waiting
@@ -65,7 +67,7 @@ type line struct {
 	waiting queue
 	room    int       // in waiting
 	swept   time.Time // when callers that had left were last taken out of a full queue
-	quick   time.Time // when a quick flight was last seen to end
+	slow    int       // flights in a row that were not quick
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -155,7 +157,7 @@ func (l *line) mayDepart(now time.Time) bool {
 		return true
 	case len(l.flights) == maxFlights:
 		return false
-	case !l.isNear(now):
+	case !l.isNear():
 		return true
 	}
 	onTime := 0
@@ -167,12 +169,16 @@ func (l *line) mayDepart(now time.Time) bool {
 	return onTime < nearFlights
 }
 
-func (l *line) isNear(now time.Time) bool { return now.Sub(l.quick) < nearFor }
+func (l *line) isNear() bool { return l.slow < farAfter }
 
 // landed takes note of how long f was on its way, until now.
 func (l *line) landed(f *flight, now time.Time) {
-	if f.outcome.answered && now.Sub(f.departed) < l.nearTime+time.Duration(f.work)*workTime {
-		l.quick = now
+	switch {
+	case !f.outcome.answered:
+	case now.Sub(f.departed) < l.nearTime+time.Duration(f.work)*workTime:
+		l.slow = 0
+	case l.isNear():
+		l.slow++
 	}
 }
 
@@ -264,7 +270,7 @@ func (l *line) flyAlone(f *flight) {
 		case l.waiting.len > 0:
 			go l.fly(f)
 		default:
-			if !l.isNear(f.departed) { // else it spares the look at the clock
+			if !l.isNear() { // else a lone caller is spared the look at the clock
 				l.landed(f, time.Now())
 			}
 			l.end(f)

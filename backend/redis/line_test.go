@@ -356,7 +356,7 @@ func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *te
 	}
 	eventually(t, "the flights of before to end", b.idle) // they would take these along
 	server.Pause()
-	b.backend.ForgetNear()
+	b.backend.SetFar()
 	errs := make(chan error, redisbackend.MaxFlights)
 	for i := range redisbackend.MaxFlights {
 		go func() {
@@ -627,7 +627,7 @@ func TestNearServersAreNoticed(t *testing.T) {
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"alone": context.Background(), "in a goroutine": cancelable} {
 		eventually(t, "the flights of before to end", b.idle)
-		b.backend.ForgetNear()
+		b.backend.SetFar()
 		b.backend.SetNearTime(0)
 		take(ctx)
 		eventually(t, "the flight to end", b.idle)

@@ -5,42 +5,44 @@ import (
 	"time"
 )
 
-// Few flights go to a server that is near, as the quickest of its flights in a minute
-// shows, and many to one that is far away.
+// Few flights go to a server that is near, as the quickest of many flights shows, and
+// many to one that is far away.
 func TestFlightsByDistance(t *testing.T) {
 	type landing struct {
-		ago, took time.Duration
-		work      int
-		failed    bool
+		times, work int
+		took        time.Duration
+		failed      bool
 	}
 	const us, ms = time.Microsecond, time.Millisecond
-	quick := landing{took: 300 * us, work: 1}
+	quick := landing{times: 1, work: 1, took: 300 * us}
+	slow := landing{times: farAfter, work: 1, took: ms}
 	for _, test := range []struct {
 		name   string
-		landed []landing // oldest first
-		before []time.Duration
-		want   int
+		landed []landing
+		before []time.Duration // how long flights have been on their way
+		want   int             // flights at once, these included
 	}{
-		{name: "nothing is known", want: maxFlights},
-		{name: "near", landed: []landing{quick}, want: nearFlights},
-		{name: "far", landed: []landing{{took: ms, work: 1}}, want: maxFlights},
-		{name: "far, large flights", landed: []landing{{took: 3 * ms, work: 256}}, want: maxFlights},
-		{name: "near, large flights", landed: []landing{{took: ms, work: 256}}, want: nearFlights},
-		{name: "near, no reply", landed: []landing{{took: 300 * us, work: 1, failed: true}}, want: maxFlights},
-		{name: "near and busy: one of many is quick", landed: []landing{
-			{ago: 59 * time.Second, took: 300 * us, work: 1}, {ago: 40 * time.Second, took: 5 * ms, work: 4}, {took: 20 * ms, work: 4},
-		}, want: nearFlights},
-		{name: "moved away", landed: []landing{{ago: time.Minute, took: 300 * us, work: 1}, {took: ms, work: 1}}, want: maxFlights},
-		{name: "moved here", landed: []landing{{ago: ms, took: ms, work: 1}, quick}, want: nearFlights},
-		{name: "near, one is late", landed: []landing{quick}, before: []time.Duration{late}, want: nearFlights + 1},
-		{name: "near, most are late", landed: []landing{quick}, before: []time.Duration{late, late, late, late, late, late, late}, want: maxFlights},
-		{name: "far, some are late", before: []time.Duration{late, late, late}, want: maxFlights},
+		{name: "new", want: nearFlights},
+		{name: "new, and near", landed: []landing{{times: newFarAfter - 1, work: 1, took: ms}, quick, {times: newFarAfter, work: 1, took: ms}}, want: nearFlights},
+		{name: "new, and far", landed: []landing{{times: newFarAfter, work: 1, took: ms}}, want: maxFlights},
+		{name: "new, and failing", landed: []landing{{times: newFarAfter, work: 1, took: ms, failed: true}}, want: nearFlights},
+		{name: "far, in large flights", landed: []landing{{times: newFarAfter, work: 256, took: 3 * ms}}, want: maxFlights},
+		{name: "near, in large flights", landed: []landing{{times: farAfter, work: 256, took: ms}}, want: nearFlights},
+		{name: "near and busy", landed: []landing{quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
+		{name: "near and busy for long", landed: []landing{slow, quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
+		{name: "near, and moves away", landed: []landing{quick, slow}, want: maxFlights},
+		{name: "far, and moves here", landed: []landing{slow, slow, quick}, want: nearFlights},
+		{name: "far, and fails at once", landed: []landing{slow, {times: 1, work: 1, took: us, failed: true}}, want: maxFlights},
+		{name: "near, and one is late", before: []time.Duration{late}, want: nearFlights + 1},
+		{name: "near, and most are late", before: []time.Duration{late, late, late, late, late, late, late}, want: maxFlights},
+		{name: "far, and some are late", landed: []landing{slow}, before: []time.Duration{late, late, late}, want: maxFlights},
 	} {
 		now := time.Now()
-		l := &line{nearTime: nearTime}
+		l := &line{nearTime: nearTime, slow: farAfter - newFarAfter}
 		for _, f := range test.landed {
-			landed := now.Add(-f.ago)
-			l.landed(&flight{departed: landed.Add(-f.took), work: f.work, outcome: outcome{answered: !f.failed}}, landed)
+			for range f.times {
+				l.landed(&flight{departed: now.Add(-f.took), work: f.work, outcome: outcome{answered: !f.failed}}, now)
+			}
 		}
 		for _, d := range test.before {
 			l.flights = append(l.flights, &flight{departed: now.Add(-d)})
@@ -49,7 +51,7 @@ func TestFlightsByDistance(t *testing.T) {
 			l.flights = append(l.flights, &flight{departed: now})
 		}
 		if got := len(l.flights); got != test.want {
-			t.Errorf("%s: %d flights are on their way at once, want %d", test.name, got, test.want)
+			t.Errorf("%s: %d flights at once, want %d", test.name, got, test.want)
 		}
 	}
 }
