@@ -25,14 +25,14 @@ const (
 )
 
 // A flight is quick if it takes nearTime at most, and workTime for each of its
-// decisions' work, which is less than a server needs for it. A server is far away once
-// so many flights in a row were not quick. Of a new one nothing is known, and few have
-// to show it.
+// decisions' work, which is less than most servers need for it. A server is far away
+// once farAfter flights in a row were not quick. Of a new one nothing is known, and
+// newFarAfter show it.
 const (
 	nearTime    = 500 * time.Microsecond
 	workTime    = 5 * time.Microsecond
 	farAfter    = 10_000
-	newFarAfter = 32
+	newFarAfter = 64
 )
 
 // A line sends decisions to one server. Goroutines share round trips by group
