@@ -103,7 +103,7 @@ func (f *flight) begin(l *line) context.Context {
 	if len(f.jobs) == 1 {
 		values = first.ctx
 	}
-	f.ctx.start(values, end)
+	f.ctx.start(values, end, end.Sub(f.departed))
 	return f.ctx
 }
 
@@ -279,7 +279,8 @@ func (c *call) deliver() {
 		j.finish(nil)
 	case *redis.StringCmd:
 		if j.script != nil {
-			c.cut([]byte(cmd.Val()))
+			reply, _ := cmd.Bytes()
+			c.cut(reply)
 			return
 		}
 		cmds := c.cmds
@@ -334,9 +335,10 @@ func newFlightContext() *flightContext {
 	return c
 }
 
-func (c *flightContext) start(values context.Context, end time.Time) {
+// start makes c end at a time, and after as long.
+func (c *flightContext) start(values context.Context, end time.Time, after time.Duration) {
 	c.Context, c.end = values, end
-	c.timer.Reset(time.Until(end))
+	c.timer.Reset(after)
 }
 
 // stop reports whether c did not end, and now never will.
