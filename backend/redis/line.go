@@ -24,13 +24,13 @@ const (
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-// A flight is quick if it takes nearTime at most, and workTime for each of its
-// decisions' work, which is less than most servers need for it. A server is far away
-// once farAfter flights in a row were not quick. Of a new one nothing is known, and
+// A flight is quick if it takes nearTime at most, and workTime for the work of each
+// decision that is on its way, since a server does one after another. A server is far
+// away once farAfter flights in a row were not quick. Of a new one nothing is known, and
 // newFarAfter show it.
 const (
 	nearTime    = 500 * time.Microsecond
-	workTime    = 5 * time.Microsecond
+	workTime    = 4 * time.Microsecond
 	farAfter    = 10_000
 	newFarAfter = 64
 )
@@ -42,7 +42,7 @@ const (
 // Few flights make large ones, which cost both sides less for each decision, so a
 // server that is near has nearFlights. One that is far away has maxFlights, because
 // decisions would wait for half of a long round trip. The quickest of many flights says
-// which it is: a near server that is busy is slow for most, and not for all.
+// which it is: a near server that others keep busy is slow for most, and not for all.
 //
 // A flight that is late, because its connection is dead, does not count: waiting
 // decisions leave with the next one that comes.
@@ -173,9 +173,13 @@ func (l *line) isNear() bool { return l.slow < farAfter }
 
 // landed takes note of how long f was on its way, until now.
 func (l *line) landed(f *flight, now time.Time) {
+	work := 0
+	for _, f := range l.flights {
+		work += f.work
+	}
 	switch {
 	case !f.outcome.answered:
-	case now.Sub(f.departed) < l.nearTime+time.Duration(f.work)*workTime:
+	case now.Sub(f.departed) < l.nearTime+time.Duration(work)*workTime:
 		l.slow = 0
 	case l.isNear():
 		l.slow++

@@ -9,9 +9,9 @@ import (
 // many to one that is far away.
 func TestFlightsByDistance(t *testing.T) {
 	type landing struct {
-		times, work int
-		took        time.Duration
-		failed      bool
+		times, work, behind int // work of it, and of what else is on its way
+		took                time.Duration
+		failed              bool
 	}
 	const us, ms = time.Microsecond, time.Millisecond
 	quick := landing{times: 1, work: 1, took: 300 * us}
@@ -28,6 +28,7 @@ func TestFlightsByDistance(t *testing.T) {
 		{name: "new, and failing", landed: []landing{{times: newFarAfter, work: 1, took: ms, failed: true}}, want: nearFlights},
 		{name: "far, in large flights", landed: []landing{{times: newFarAfter, work: 256, took: 3 * ms}}, want: maxFlights},
 		{name: "near, in large flights", landed: []landing{{times: farAfter, work: 256, took: ms}}, want: nearFlights},
+		{name: "near, behind large flights", landed: []landing{{times: farAfter, work: 1, behind: 256, took: ms}}, want: nearFlights},
 		{name: "near and busy", landed: []landing{quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
 		{name: "near and busy for long", landed: []landing{slow, quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
 		{name: "near, and moves away", landed: []landing{quick, slow}, want: maxFlights},
@@ -41,8 +42,11 @@ func TestFlightsByDistance(t *testing.T) {
 		l := &line{nearTime: nearTime, slow: farAfter - newFarAfter}
 		for _, f := range test.landed {
 			for range f.times {
-				l.landed(&flight{departed: now.Add(-f.took), work: f.work, outcome: outcome{answered: !f.failed}}, now)
+				landing := &flight{departed: now.Add(-f.took), work: f.work, outcome: outcome{answered: !f.failed}}
+				l.flights = []*flight{{work: f.behind}, landing}
+				l.landed(landing, now)
 			}
+			l.flights = nil
 		}
 		for _, d := range test.before {
 			l.flights = append(l.flights, &flight{departed: now.Add(-d)})
