@@ -15,5 +15,4 @@ require (
 	github.com/go-chi/chi/v5 v5.5.0 // indirect
 	github.com/google/go-querystring v1.2.0 // indirect
 	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
-	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 )

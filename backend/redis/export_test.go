@@ -61,10 +61,28 @@ func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
 // IsFault reports whether err says that a server does not serve.
 var IsFault = isFault
 
+// SetNearTime sets how long a flight of that line takes at most whose server is near.
+func (b *Backend) SetNearTime(d time.Duration) { b.shards[0].line.nearTime = d }
+
+// Near reports whether that server is near.
+func (b *Backend) Near() bool {
+	l := b.shards[0].line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isNear()
+}
+
+// SetFar makes that server one that is far away, until a flight is quick.
+func (b *Backend) SetFar() {
+	l := b.shards[0].line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slow = farAfter
+}
+
 const (
 	MaxFlights  = maxFlights
-	MaxWithLate = maxWithLate
-	Late        = late
+	NearFlights = nearFlights
 )
 
 // WithoutChecks keeps checks from beginning by themselves: a test makes them with Check,

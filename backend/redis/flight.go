@@ -28,6 +28,7 @@ const (
 type flight struct {
 	departed time.Time // guarded by the line's mutex
 	alone    bool      // in the goroutine of its only caller
+	work     int       // of its decisions
 	ctx      *flightContext
 
 	jobs  []*job
@@ -102,7 +103,7 @@ func (f *flight) begin(l *line) context.Context {
 	if len(f.jobs) == 1 {
 		values = first.ctx
 	}
-	f.ctx.start(values, end)
+	f.ctx.start(values, end, end.Sub(f.departed))
 	return f.ctx
 }
 
@@ -278,7 +279,8 @@ func (c *call) deliver() {
 		j.finish(nil)
 	case *redis.StringCmd:
 		if j.script != nil {
-			c.cut([]byte(cmd.Val()))
+			reply, _ := cmd.Bytes()
+			c.cut(reply)
 			return
 		}
 		cmds := c.cmds
@@ -333,9 +335,10 @@ func newFlightContext() *flightContext {
 	return c
 }
 
-func (c *flightContext) start(values context.Context, end time.Time) {
+// start makes c end at a time, and after as long.
+func (c *flightContext) start(values context.Context, end time.Time, after time.Duration) {
 	c.Context, c.end = values, end
-	c.timer.Reset(time.Until(end))
+	c.timer.Reset(after)
 }
 
 // stop reports whether c did not end, and now never will.

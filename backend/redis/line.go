@@ -16,21 +16,36 @@ import (
 
 // Bounds of what one server is sent.
 const (
-	maxFlights  = 2                     // on their way at once, but for late ones
+	maxFlights  = 8                     // on their way at once
+	nearFlights = 2                     // of these to a server that is near, but for late ones
 	late        = 10 * time.Millisecond // how long a flight is on its way until it is late
-	maxWithLate = 8                     // flights on their way at once, late ones included
 
 	perFlight  = 256    // decisions in one flight
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
+// A flight is quick if it takes nearTime at most, and workTime for the work of each
+// decision that is on its way, since a server does one after another. A server is far
+// away once farAfter flights in a row were not quick. Of a new one nothing is known, and
+// newFarAfter show it.
+const (
+	nearTime    = 500 * time.Microsecond
+	workTime    = 4 * time.Microsecond
+	farAfter    = 10_000
+	newFarAfter = 64
+)
+
 // A line sends decisions to one server. Goroutines share round trips by group
-// commit: while maxFlights are in flight, decisions wait, in order, and the next
-// flight takes all that wait. No decision waits for a timer.
+// commit: while as many flights as may be are on their way, decisions wait, in order,
+// and the next flight takes all that wait. No decision waits for a timer.
 //
-// Few flights make large ones, which cost both sides less for each decision. One
-// that is late, because its connection is dead or the server far away, does not
-// count: waiting decisions leave with the next one that comes.
+// Few flights make large ones, which cost both sides less for each decision, so a
+// server that is near has nearFlights. One that is far away has maxFlights, because
+// decisions would wait for half of a long round trip. The quickest of many flights says
+// which it is: a near server that others keep busy is slow for most, and not for all.
+//
+// A flight that is late, because its connection is dead, does not count: waiting
+// decisions leave with the next one that comes.
 //
 // While the server's breaker is open, decisions fail at once, and so do those that
 // wait when it opens.
@@ -39,7 +54,9 @@ type line struct {
 	server  *server
 	timeout time.Duration // of a flight, and of a decision whose context has no deadline
 
-	patience time.Duration // of a flight; see the constant
+	// See the constants.
+	patience time.Duration
+	nearTime time.Duration
 
 	// splits reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
@@ -48,8 +65,9 @@ type line struct {
 	mu      sync.Mutex
 	flights []*flight // on their way
 	waiting queue
-	room    int // in waiting
-	swept   time.Time
+	room    int       // in waiting
+	swept   time.Time // when callers that had left were last taken out of a full queue
+	slow    int       // flights in a row that were not quick
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -98,10 +116,10 @@ func (l *line) do(j *job) error {
 		return l.wait(j)
 	}
 	f := flightPool.Get().(*flight)
-	f.departed = now
+	f.departed, f.outcome = now, outcome{}
 	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && mayFlyAlone {
-		f.alone = true
+		f.alone, f.work = true, j.work
 		j.stage.Store(boarded)
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
@@ -134,11 +152,13 @@ func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 
 // mayDepart reports whether another flight may be made.
 func (l *line) mayDepart(now time.Time) bool {
-	if len(l.flights) < maxFlights {
+	switch {
+	case len(l.flights) < nearFlights:
 		return true
-	}
-	if len(l.flights) == maxWithLate {
+	case len(l.flights) == maxFlights:
 		return false
+	case !l.isNear():
+		return true
 	}
 	onTime := 0
 	for _, f := range l.flights {
@@ -146,7 +166,24 @@ func (l *line) mayDepart(now time.Time) bool {
 			onTime++
 		}
 	}
-	return onTime < maxFlights
+	return onTime < nearFlights
+}
+
+func (l *line) isNear() bool { return l.slow < farAfter }
+
+// landed takes note of how long f was on its way, until now.
+func (l *line) landed(f *flight, now time.Time) {
+	work := 0
+	for _, f := range l.flights {
+		work += f.work
+	}
+	switch {
+	case !f.outcome.answered:
+	case now.Sub(f.departed) < l.nearTime+time.Duration(work)*workTime:
+		l.slow = 0
+	case l.isNear():
+		l.slow++
+	}
 }
 
 // wait returns when j has its outcome, or its deadline has passed, or its context is
@@ -237,6 +274,9 @@ func (l *line) flyAlone(f *flight) {
 		case l.waiting.len > 0:
 			go l.fly(f)
 		default:
+			if !l.isNear() { // else a lone caller is spared the look at the clock
+				l.landed(f, time.Now())
+			}
 			l.end(f)
 			flightPool.Put(f)
 		}
@@ -254,6 +294,8 @@ func (l *line) board(f *flight) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.landed(f, now)
+	f.work = 0
 	for len(f.jobs) < perFlight && l.waiting.len > 0 {
 		j := l.waiting.pop()
 		if j.ctx.Err() != nil || j.deadline.Before(now) {
@@ -261,6 +303,7 @@ func (l *line) board(f *flight) bool {
 		}
 		if j.board() {
 			f.jobs = append(f.jobs, j)
+			f.work += j.work
 		}
 	}
 	if len(f.jobs) == 0 {

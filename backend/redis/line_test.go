@@ -127,7 +127,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 20 s for %s", what)
+			t.Fatalf("waited a minute for %s", what)
 		}
 	}
 }
@@ -301,16 +301,11 @@ func TestServerKilledInFlight(t *testing.T) {
 // A caller that leaves before its decision is sent gets its context's error, and
 // nothing is ever sent; one that leaves after it gets both errors, at once.
 func TestLeaving(t *testing.T) {
-	server := testserver.Redis(t)
-	b, direct := newBench(t, newClient(t, server.Addr)), newBench(t, newClient(t, server.Addr))
 	p := policy("core", perHour(100))
-	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil { // opens a connection
-		t.Fatal(err)
-	}
-	server.Pause()
 	flying, leaveFlights := context.WithCancel(t.Context())
 	defer leaveFlights()
-	flown := b.fillFlights(t, flying, p)
+	server, b, flown := newFull(t, flying, p)
+	direct := newBench(t, newClient(t, server.Addr))
 	leaves, leaveQueue := context.WithCancel(t.Context())
 	defer leaveQueue()
 	left := make(chan error, 1)
@@ -331,7 +326,7 @@ func TestLeaving(t *testing.T) {
 		t.Errorf("one that left the queue: %v; want context.Canceled, and not ErrUnavailable", err)
 	}
 	leaveFlights()
-	for range redisbackend.MaxWithLate {
+	for range redisbackend.MaxFlights {
 		err := <-flown
 		var unavailable *driver.UnavailableError
 		if !errors.Is(err, context.Canceled) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
@@ -349,23 +344,28 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// fillFlights takes a unit of the keys flies0, flies1 and so on, each in a flight of
-// its own, of a server that hangs, until no more flights may be made.
-func (b *bench) fillFlights(t *testing.T, ctx context.Context, p *throttler.Policy) <-chan error {
+// newFull returns a bench over a server that hangs, and to which as many flights are on
+// their way as may be: each with a take of p, of one of the keys flies0, flies1 and so on.
+// flown has what they return.
+func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *testserver.RedisServer, b bench, flown <-chan error) {
 	t.Helper()
+	server = testserver.Redis(t)
+	b = newBench(t, newClient(t, server.Addr))
+	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil { // opens a connection, and loads the script
+		t.Fatal(err)
+	}
 	eventually(t, "the flights of before to end", b.idle) // they would take these along
-	errs := make(chan error, redisbackend.MaxWithLate)
-	for i := range redisbackend.MaxWithLate {
-		if i >= redisbackend.MaxFlights {
-			time.Sleep(redisbackend.Late) // then those before do not count
-		}
+	server.Pause()
+	b.backend.SetFar()
+	errs := make(chan error, redisbackend.MaxFlights)
+	for i := range redisbackend.MaxFlights {
 		go func() {
 			_, err := b.Take(ctx, p.Charge(fmt.Sprint("flies", i)))
 			errs <- err
 		}()
 		eventually(t, "flights", func() bool { flights, waiting := b.backend.Line(); return flights == i+1 && waiting == 0 })
 	}
-	return errs
+	return server, b, errs
 }
 
 // Whatever the server does and whenever other callers leave, no caller waits beyond
@@ -435,17 +435,11 @@ func TestHungServer(t *testing.T) {
 }
 
 func TestFullQueue(t *testing.T) {
-	server := testserver.Redis(t)
-	b := newBench(t, newClient(t, server.Addr))
-	b.backend.SetRoom(5)
 	p := policy("core", perHour(100))
-	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
-		t.Fatal(err)
-	}
-	server.Pause()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	flown := b.fillFlights(t, ctx, p)
+	server, b, flown := newFull(t, ctx, p)
+	b.backend.SetRoom(5)
 	waited := make(chan error, 5)
 	for range 5 {
 		go func() {
@@ -465,7 +459,7 @@ func TestFullQueue(t *testing.T) {
 			t.Errorf("one that waited: %v", err)
 		}
 	}
-	for range redisbackend.MaxWithLate {
+	for range redisbackend.MaxFlights {
 		if err := <-flown; err != nil {
 			t.Errorf("one that flew: %v", err)
 		}
@@ -477,15 +471,9 @@ func TestFullQueue(t *testing.T) {
 
 // Callers that have left take no room in the queue.
 func TestQueueOfCallersThatLeft(t *testing.T) {
-	server := testserver.Redis(t)
-	b := newBench(t, newClient(t, server.Addr))
-	b.backend.SetRoom(3)
 	p := policy("core", perHour(100))
-	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
-		t.Fatal(err)
-	}
-	server.Pause()
-	flown := b.fillFlights(t, t.Context(), p)
+	server, b, flown := newFull(t, t.Context(), p)
+	b.backend.SetRoom(3)
 	ask := func(ctx context.Context, n int) <-chan error {
 		errs := make(chan error, n)
 		for range n {
@@ -519,7 +507,7 @@ func TestQueueOfCallersThatLeft(t *testing.T) {
 			t.Errorf("one that came then: %v", err)
 		}
 	}
-	for range redisbackend.MaxWithLate {
+	for range redisbackend.MaxFlights {
 		if err := <-flown; err != nil {
 			t.Errorf("one that flew: %v", err)
 		}
@@ -577,7 +565,7 @@ func TestHookThatPanics(t *testing.T) {
 	}
 	var panics atomic.Bool
 	c.AddHook(panicHook{&panics})
-	for range 2 * redisbackend.MaxWithLate {
+	for range 2 * redisbackend.MaxFlights {
 		panics.Store(true)
 		func() {
 			defer func() {
@@ -623,4 +611,34 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	y := newTally()
 	y.load(t, b.Throttler, p, 64, 20, within(time.Minute))
 	eventually(t, "the goroutines of flights to end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// Each flight that lands may show that its server is near: those of lone callers, and
+// those that take what waits.
+func TestNearServersAreNoticed(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	p := policy("core", perHour(1<<30))
+	take := func(ctx context.Context) {
+		if _, err := b.Take(ctx, p.Charge("alice")); err != nil {
+			t.Error(err)
+		}
+	}
+	cancelable, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for name, ctx := range map[string]context.Context{"alone": context.Background(), "in a goroutine": cancelable} {
+		eventually(t, "the flights of before to end", b.idle)
+		b.backend.SetFar()
+		b.backend.SetNearTime(0)
+		take(ctx)
+		eventually(t, "the flight to end", b.idle)
+		if b.backend.Near() {
+			t.Errorf("%s: a server is near, of which no flight was quick", name)
+		}
+		b.backend.SetNearTime(time.Hour)
+		take(ctx)
+		eventually(t, "the flight to end", b.idle)
+		if !b.backend.Near() {
+			t.Errorf("%s: a server is not near, although its flight was quick", name)
+		}
+	}
 }

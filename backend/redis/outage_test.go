@@ -204,14 +204,8 @@ func TestOpenBreakerStopsAll(t *testing.T) {
 // Decisions that wait for the server when its breaker opens fail at once; those that
 // were sent have their replies.
 func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
-	server := testserver.Redis(t)
-	b := newBench(t, newClient(t, server.Addr))
 	p := policy("core", perHour(100))
-	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil {
-		t.Fatal(err)
-	}
-	server.Pause()
-	flown := b.fillFlights(t, t.Context(), p)
+	server, b, flown := newFull(t, t.Context(), p)
 	const waiting = 100
 	waited := make(chan error, waiting)
 	for range waiting {
@@ -228,7 +222,7 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 		}
 	}
 	server.Resume()
-	for range redisbackend.MaxWithLate {
+	for range redisbackend.MaxFlights {
 		if err := <-flown; err != nil {
 			t.Errorf("one that was sent: %v", err)
 		}
@@ -242,17 +236,11 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 // Deadlines that pass at once are errors at once: callers do not leave one by one,
 // through a lock. 1,000 of them were up to 27 ms late so.
 func TestCallersLeaveTogether(t *testing.T) {
-	server := testserver.Redis(t)
-	b := newBench(t, newClient(t, server.Addr))
 	p := policy("core", perHour(100))
-	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil {
-		t.Fatal(err)
-	}
-	server.Pause()
-	defer server.Resume()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	flown := b.fillFlights(t, ctx, p)
+	server, b, flown := newFull(t, ctx, p)
+	defer server.Resume()
 	const waiting = 100
 	waited := make(chan error, waiting)
 	for range waiting {

@@ -215,7 +215,7 @@ func (s *server) dial() *ownClient {
 	o := *c.Options()
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ContextTimeoutEnabled = true
-	o.PoolSize, o.MaxConcurrentDials, o.MinIdleConns = maxWithLate, maxWithLate, 0
+	o.PoolSize, o.MaxConcurrentDials, o.MinIdleConns = maxFlights, maxFlights, 0
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil

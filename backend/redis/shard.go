@@ -81,7 +81,7 @@ func newShard(b *Backend, s Shard) *shard {
 // newLine returns a line through c to a server, of which events have the name. node is
 // its client, if it is a node of the cluster c.
 func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
-	l := &line{client: newClient(c), timeout: s.backend.timeout, patience: patience, room: maxWaiting}
+	l := &line{client: newClient(c), timeout: s.backend.timeout, patience: patience, nearTime: nearTime, slow: farAfter - newFarAfter, room: maxWaiting}
 	l.splits.Store(s.splits)
 	l.server = &server{
 		backend: s.backend, client: l.client, node: node, shard: s.name,

@@ -12,7 +12,6 @@ require (
 	github.com/open-feature/go-sdk v1.18.0
 	github.com/prometheus/client_golang v1.24.1
 	github.com/redis/go-redis/v9 v9.22.0
-	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/weir-go/weir v0.0.0-00010101000000-000000000000
 	github.com/weir-go/weir/prom v0.0.0-00010101000000-000000000000
 	go.uber.org/goleak v1.3.0

@@ -5,12 +5,9 @@ package breaker
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -40,7 +37,7 @@ type Breaker struct {
 	probe    func(context.Context) error
 	onChange func(open bool, cause error)
 
-	circuit atomic.Pointer[circuit]   // counts since the breaker last closed
+	counts  atomic.Pointer[counts]    // since the breaker last closed
 	opened  atomic.Pointer[time.Time] // nil while it is closed
 	success atomic.Int64              // when a call last succeeded, since started
 	row     atomic.Int64              // calls that failed since, however rare they are
@@ -55,23 +52,13 @@ type Breaker struct {
 	probes sync.WaitGroup
 }
 
-// circuit counts calls and opens once. Its own half-open state, in which a request of
-// a user would be the probe, is not used.
-type circuit = gobreaker.CircuitBreaker[struct{}]
-
-func (b *Breaker) newCircuit() *circuit {
-	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Interval: window, BucketPeriod: step, ReadyToTrip: b.failing, Timeout: math.MaxInt64,
-	})
-}
-
 // New returns a closed Breaker. When it opens, it calls probe, at once and then every
 // 100 ms, one at a time, and closes when probe returns nil. It calls onChange, which
 // may be nil, after each change: with the last error, if it opened.
 func New(probe func(context.Context) error, onChange func(open bool, cause error)) *Breaker {
 	b := &Breaker{probe: probe, onChange: onChange, started: time.Now()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.circuit.Store(b.newCircuit())
+	b.counts.Store(new(counts))
 	return b
 }
 
@@ -101,9 +88,10 @@ func (b *Breaker) Since() (opened time.Time, open bool) {
 // nothing about the server, such as a canceled call, is not to be recorded. A call that
 // failed and began before the breaker closed says nothing: the probe knows better.
 func (b *Breaker) Record(began time.Time, err error) {
+	now := time.Since(b.started)
 	switch {
 	case err == nil:
-		b.success.Store(int64(time.Since(b.started)))
+		b.success.Store(int64(now))
 		b.row.Store(0)
 	case b.isStale(began):
 		return
@@ -113,9 +101,9 @@ func (b *Breaker) Record(began time.Time, err error) {
 	if b.Open() {
 		return // a late reply: the probes decide
 	}
-	c := b.circuit.Load()
-	_, _ = c.Execute(func() (struct{}, error) { return struct{}{}, err })
-	if err != nil && c.State() != gobreaker.StateClosed {
+	c := b.counts.Load()
+	c.add(now, err)
+	if err != nil && b.failing(c, now) {
 		b.trip(c, err)
 	}
 }
@@ -124,7 +112,7 @@ func (b *Breaker) Record(began time.Time, err error) {
 // the server was down.
 func (b *Breaker) Trip(began time.Time, err error) {
 	if !b.isStale(began) {
-		b.trip(b.circuit.Load(), err)
+		b.trip(b.counts.Load(), err)
 	}
 }
 
@@ -134,9 +122,9 @@ func (b *Breaker) isStale(began time.Time) bool {
 }
 
 // trip opens the breaker because of what c has counted.
-func (b *Breaker) trip(c *circuit, err error) {
+func (b *Breaker) trip(c *counts, err error) {
 	b.mu.Lock()
-	if b.closed || b.Open() || c != b.circuit.Load() {
+	if b.closed || b.Open() || c != b.counts.Load() {
 		b.mu.Unlock()
 		return
 	}
@@ -149,11 +137,11 @@ func (b *Breaker) trip(c *circuit, err error) {
 }
 
 // failing reports whether to open, after a call that failed.
-func (b *Breaker) failing(c gobreaker.Counts) bool {
-	if c.Requests >= minCalls && 2*c.TotalFailures >= c.Requests {
+func (b *Breaker) failing(c *counts, now time.Duration) bool {
+	if calls, failed := c.sum(now); calls >= minCalls && 2*failed >= calls {
 		return true
 	}
-	return b.row.Load() >= hangCalls && time.Since(b.started)-time.Duration(b.success.Load()) >= hangTime
+	return b.row.Load() >= hangCalls && now-time.Duration(b.success.Load()) >= hangTime
 }
 
 func (b *Breaker) probeUntilClosed() {
@@ -177,7 +165,7 @@ func (b *Breaker) probeUntilClosed() {
 	b.success.Store(now)
 	b.reset.Store(now)
 	b.row.Store(0)
-	b.circuit.Store(b.newCircuit())
+	b.counts.Store(new(counts))
 	b.changed(false, nil) // first: the next change may follow at once
 	b.opened.Store(nil)
 }

@@ -1,0 +1,33 @@
+package breaker
+
+import (
+	"testing"
+	"time"
+)
+
+// Calls count for a window and are forgotten step by step, also those of a time in
+// which there were none.
+func TestCounts(t *testing.T) {
+	c := new(counts)
+	check := func(now time.Duration, calls, failed int) {
+		t.Helper()
+		if gotCalls, gotFailed := c.sum(now); gotCalls != calls || gotFailed != failed {
+			t.Errorf("at %v: %d calls, %d failed; want %d, %d", now, gotCalls, gotFailed, calls, failed)
+		}
+	}
+	check(0, 0, 0)
+	c.add(0, nil)
+	c.add(step-1, errDown)
+	c.add(5*step, errDown)
+	check(5*step, 3, 2)
+	check(window-1, 3, 2)
+	check(window, 1, 1)
+	c.add(window, nil) // in the place of the first two
+	check(window, 2, 1)
+	c.add(window-1, nil) // by a goroutine that was late: in a step of its own
+	check(window, 3, 1)
+	check(window+5*step, 2, 0)
+	check(time.Hour, 0, 0)
+	c.add(time.Hour, errDown)
+	check(time.Hour, 1, 1)
+}
