@@ -128,7 +128,11 @@ func Parse(b []byte) (State, error) {
 func (s *State) Load(b []byte) error {
 	s.records = s.records[:0]
 	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
-		return s.loadDigits(b)
+		w, err := ReadDigits(b)
+		if err == nil {
+			s.SetWindow(w)
+		}
+		return err
 	}
 	if len(b) == shortBytes { // without the parser: nearly every take of the memory backend loads one
 		shape := int64(binary.BigEndian.Uint32(b))
@@ -173,25 +177,28 @@ func (s *State) Load(b []byte) error {
 	return nil
 }
 
-// loadDigits replaces s by the window whose digits are b.
-func (s *State) loadDigits(b []byte) error {
+// ReadDigits returns the window whose digits are b.
+func ReadDigits(b []byte) (Window, error) {
 	n, err := strconv.ParseInt(string(b), 10, 64)
 	code := n / (digitsSpan * digitsCount)
-	r := record{kind: 1, at: n/digitsCount%digitsSpan + digitsEpoch, count: n % digitsCount}
+	w := Window{ResetAt: n/digitsCount%digitsSpan + digitsEpoch, Used: n % digitsCount}
 	if code > alignedCode+99 {
-		r.kind, code = 2, code-alignedCode
+		w.Aligned, code = true, code-alignedCode
 	}
-	if err != nil || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
-		return s.malformed(b)
+	if err != nil || len(b) != digits || code/100 < 1 || code/100 > int64(len(digitsUnits)) || code%100 == 0 {
+		return Window{}, errMalformed(b)
 	}
-	r.window = code % 100 * digitsUnits[code/100-1]
-	s.records = append(s.records, r)
-	return nil
+	w.Length = code % 100 * digitsUnits[code/100-1]
+	return w, nil
 }
 
 // malformed empties s, and returns the error about b.
 func (s *State) malformed(b []byte) error {
 	s.records = nil
+	return errMalformed(b)
+}
+
+func errMalformed(b []byte) error {
 	return fmt.Errorf("algorithm: %d bytes are not a stored state: a newer version, or something else, wrote them", len(b))
 }
 

@@ -22,33 +22,20 @@ func AppendLimit(b []byte, l *quota.Limit) []byte {
 	return appendCount(b, n.capacity)
 }
 
-// A Moment is when a state was stored that a script replies.
-type Moment int
-
-// The moments.
-const (
-	Uncharged    Moment = iota // nothing was charged
-	AfterCharge                // with what was charged
-	BeforeCharge               // without what is charged
-)
-
 // ReadStored writes a result for each of limits to results, read from the stored
-// form of a state that was stored at that moment of a decision at now about cost.
-// It reports whether cost fits, and fails if b is not what a script replies: a proxy,
-// or a script that is not ours, may answer anything.
-func ReadStored(b []byte, moment Moment, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
+// form of a state, after a decision at now about cost that charged it or did not. It
+// reports whether cost fits, and fails if b is not what a script replies: a proxy, or a
+// script that is not ours, may answer anything.
+func ReadStored(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
 	s := states.Get().(*State)
 	defer states.Put(s)
 	if err := s.Load(b); err != nil {
 		return false, err
 	}
-	if moment == AfterCharge {
-		if !s.charged(limits, cost, now, results) {
-			return false, errors.New("a state is not one that was charged")
-		}
-		fits = true
-	} else if fits = s.Evaluate(limits, cost, now, results); fits && moment == BeforeCharge {
-		s.Charge(limits, cost, now, results)
+	if !charged {
+		fits = s.Evaluate(limits, cost, now, results)
+	} else if fits = s.charged(limits, cost, now, results); !fits {
+		return false, errors.New("a state is not one that was charged")
 	}
 	for i := range results {
 		if err := plausible(&limits[i], cost, now, &results[i]); err != nil {

@@ -53,7 +53,7 @@ var flightPool = sync.Pool{New: func() any { return new(flight) }}
 func (f *flight) run(l *line) {
 	ctx := f.begin(l)
 	end, _ := ctx.Deadline()
-	c, command := l.client, "evalsha"
+	c, again := l.client, false
 	f.outcome = outcome{}
 	start := f.departed // of the last try, which the outcome is of
 	for tries := 1; ; tries++ {
@@ -61,13 +61,13 @@ func (f *flight) run(l *line) {
 			start = time.Now()
 		}
 		decisions := len(f.jobs)
-		f.send(ctx, l, c, command)
+		f.send(ctx, l, c, again)
 		more := f.deliver(l, tries < 3)
 		l.server.sent(start, decisions, f.outcome.err)
 		if !more {
 			break
 		}
-		command = "eval"
+		again = true
 		if f.outcome.spare != nil {
 			c = f.outcome.spare.client
 		}
@@ -116,13 +116,13 @@ func (f *flight) end() {
 
 // send sends f's decisions in as few calls as possible, and returns when the calls
 // have their replies or errors, or when ctx ends.
-func (f *flight) send(ctx context.Context, l *line, c client, command string) {
+func (f *flight) send(ctx context.Context, l *line, c client, again bool) {
 	f.plan(l.splits.Load())
 	for i := range f.calls {
 		c := &f.calls[i]
 		start := len(f.cmds)
 		if script := c.jobs[0].script; script != nil {
-			f.cmds = append(f.cmds, script.newCmd(ctx, f.argsOf(c.jobs, command)...))
+			f.cmds = append(f.cmds, script.newCmd(ctx, f.argsOf(c.jobs, again)...))
 		} else {
 			if c.jobs[0].proves {
 				f.cmds = append(f.cmds, redis.NewStringCmd(ctx, "info", "replication"))
@@ -159,17 +159,17 @@ const _ = uint8(quota.MaxWork) // decisions of a call, which are counted in a by
 // argsOf returns the arguments of a call for jobs. Decisions in a row of the same bytes,
 // which have the same policies, costs and ms, are one argument, whose first byte says
 // how many they are: the script reads it once.
-func (f *flight) argsOf(jobs []*job, command string) []any {
+func (f *flight) argsOf(jobs []*job, again bool) []any {
 	start, keys := len(f.args), 0
 	for _, j := range jobs {
 		keys += len(j.keys)
 	}
 	script := jobs[0].script
-	source := script.hash
-	if command == "eval" {
-		source = script.text
+	if again {
+		f.args = append(f.args, "eval", script.text, keys)
+	} else {
+		f.args = append(f.args, "evalsha", script.hash, keys)
 	}
-	f.args = append(f.args, command, source, keys)
 	for _, j := range jobs {
 		for i := range j.keys {
 			f.args = append(f.args, &j.keys[i])

@@ -110,7 +110,7 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	release := &job{script: &releaseScript, kind: lone, keys: make([]arg, 1), packed: []byte{9, 'a'}}
 	packed := func(jobs []*job) string {
 		var all []string
-		for _, a := range f.argsOf(jobs, "evalsha")[3+len(jobs):] {
+		for _, a := range f.argsOf(jobs, false)[3+len(jobs):] {
 			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0], (*a.(*arg))[1:]))
 		}
 		return fmt.Sprint(all)

@@ -2,4 +2,4 @@
 
 package redisbackend
 
-const aloneAllocs, sharedAllocs = 9, 0.5
+const aloneAllocs, sharedAllocs = 6, 0.5

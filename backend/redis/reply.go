@@ -99,11 +99,7 @@ func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision
 		if settles {
 			cost = 0 // it looks at what is left, and asks for nothing
 		}
-		moment := algorithm.Uncharged
-		if allowed && cost > 0 {
-			moment = algorithm.AfterCharge
-		}
-		fits, err := algorithm.ReadStored(states[2:size], moment, c.Policy.Limits, cost, r.Now, results)
+		fits, err := algorithm.ReadStored(states[2:size], allowed && cost > 0, c.Policy.Limits, cost, r.Now, results)
 		if err != nil {
 			return driver.Decision{}, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
 		}
@@ -124,15 +120,17 @@ func readDecision(r driver.Request, settles bool, reply []byte) (driver.Decision
 
 // readDigits reads the reply that the one charge of r is allowed.
 func readDigits(r driver.Request, reply []byte) (driver.Decision, error) {
-	c, d := &r.Charges()[0], driver.NewDecision(r)
-	d.Allowed = true
-	fits, err := algorithm.ReadStored(reply, algorithm.BeforeCharge, c.Policy.Limits, c.Cost, r.Now, d.Results())
-	switch {
-	case err != nil:
+	w, err := algorithm.ReadDigits(reply)
+	if err != nil {
 		return driver.Decision{}, fmt.Errorf("%w: %w", errForeign, err)
-	case !fits:
+	}
+	c := &r.Charges()[0]
+	l := &c.Policy.Limits[0]
+	if len(c.Policy.Limits) > 1 || !w.IsOf(l) || w.ResetAt <= r.Now || w.Take(l.Quota, c.Cost) != 0 {
 		return driver.Decision{}, contradiction(reply)
 	}
+	d := driver.NewDecision(r)
+	d.SetWindow(w.Used, w.ResetAt, 0)
 	return d, nil
 }
 

@@ -160,6 +160,9 @@ func TestDigitsReply(t *testing.T) {
 		"no room":           digitsAt(at+60_000, 1000),
 		"more than digits":  []byte("260000000060000000x"),
 		"no code of a time": []byte("0000000000600000007"),
+		"an ended window":   digitsAt(at, 7),
+		"another window":    append([]byte("161"), good[3:]...),
+		"an aligned window": append([]byte("660"), good[3:]...),
 	} {
 		if d, err := readDecision(r, false, reply); err == nil {
 			t.Errorf("%s: accepted: %+v", why, d)

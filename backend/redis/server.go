@@ -256,7 +256,7 @@ func (s *server) ask(ctx context.Context, c client, key string, read bool) error
 		charge := probePolicy.Charge("")
 		charge.Cost = 1
 		j := s.backend.newTake(ctx, driver.NewRequest(time.Now().UnixMilli(), charge))
-		run := func(command, source string) error {
+		run := func(command string, source any) error {
 			return c.process(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
 		}
 		if err = run("evalsha", decideScript.hash); redis.HasErrorPrefix(err, "NOSCRIPT") {

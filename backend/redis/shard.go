@@ -21,8 +21,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// script is a Lua script. Its SHA-1 is computed here, not asked for.
-type script struct{ text, hash string }
+// script is a Lua script: its text, and the SHA-1, computed here and not asked for. Both
+// are strings, as arguments of commands.
+type script struct{ text, hash any }
 
 var (
 	decideScript   = newScript(lua.Decide)
