@@ -16,11 +16,13 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 	}
 	limit := &p.Limits[0]
 	perUnit := allUsed / float32(limit.Quota) // before the lock: a division is slow
+	var name loneName
+	name.set(p.Name, key)
 	partition := maphash.String(b.seed, key)
 	hash := hashUnder(p.Name, partition)
 	s := b.shardAt(partition)
 	s.mu.Lock()
-	e := s.entries.lone(p.Name, key, hash)
+	e := s.entries.lone(&name, hash)
 	if e == nil || e.flags != isWindow || now < e.openedAt || now >= e.endsAt {
 		s.mu.Unlock()
 		return 0, 0, 0, false
@@ -48,9 +50,28 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 // Itself implements driver.WindowTaker.
 func (b *Backend) Itself() driver.Backend { return b }
 
-// lone returns the hot half of the entry of key's count under policy, or nil. The
-// partition is the key, and policy fits in that half.
-func (t *table) lone(policy, key string, hash uint32) *hot {
+// loneName is the name of a key's count under a policy, of which the partition is the
+// key: see appendName. It is made before the lock is taken, with a tail of zeros as entries
+// have one: so a few comparisons of words find the entry.
+type loneName struct {
+	head [nameHead]byte
+	tail [maxName - nameHead]byte
+	n    uint8
+}
+
+// set makes n, a zero loneName, the name; the policy fits in the head, and all in n.
+func (n *loneName) set(policy, key string) {
+	n.head[0] = uint8(len(policy))
+	copy(n.head[1:], policy)
+	keyAt := 1 + len(policy) + 1 // after tagKey, which is 0
+	n.n = uint8(keyAt + len(key))
+	if inHead := copy(n.head[keyAt:], key); inHead < len(key) {
+		copy(n.tail[:], key[inHead:])
+	}
+}
+
+// lone returns the hot half of the entry of that name, or nil.
+func (t *table) lone(name *loneName, hash uint32) *hot {
 	if len(t.cells) == 0 {
 		return nil
 	}
@@ -61,19 +82,10 @@ func (t *table) lone(policy, key string, hash uint32) *hot {
 			return nil
 		}
 		if uint32(cell>>32) == hash {
-			if e := t.at(uint32(cell) - 1); e.isOf(policy, key) {
+			e := t.at(uint32(cell) - 1)
+			if e.nameLen == name.n && e.hot.name == name.head && (name.n <= nameHead || e.cold.name == name.tail) {
 				return e.hot
 			}
 		}
 	}
-}
-
-// isOf reports whether e has the name of key's count under policy: see appendName.
-func (e entry) isOf(policy, key string) bool {
-	name := &e.hot.name
-	keyAt := 1 + len(policy) + 1
-	inHead := min(len(key), nameHead-keyAt)
-	return int(e.nameLen) == keyAt+len(key) && int(name[0]) == len(policy) && name[keyAt-1] == tagKey &&
-		string(name[1:keyAt-1]) == policy && string(name[keyAt:keyAt+inHead]) == key[:inHead] &&
-		(inHead == len(key) || string(e.cold.name[:len(key)-inHead]) == key[inHead:])
 }
