@@ -2,7 +2,7 @@
 // of limits, a [Limit] is a quota of units per window, counted by an [Algorithm], and
 // a [Charge] asks for some units under a policy for a key.
 //
-// Package throttler has the same types under the same names, and decides about them.
+// Package throttler repeats the names that most programs write, and decides about them.
 //
 // # Partitions
 //

@@ -6,7 +6,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// A Decision can be read, and refunded or settled in the process that made it.
+// A Decision says what a [decision.Decision] says, and is not to be given another one.
+// The process that took it can refund or settle it, with the backend that charged.
 type Decision struct {
 	decision.Decision
 

@@ -128,10 +128,10 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges. What was too much is given back. What was
-// charged too little is charged now, even beyond the quota: the next requests wait that
-// debt out. A decision is settled or refunded once; after that, and if d took nothing,
-// it is returned as it is.
+// Settle corrects the costs of d.Charges, by one for each. What was too much is given
+// back. What was charged too little is charged now, even beyond the quota: the next
+// requests wait that debt out. A decision is settled or refunded once; after that, and
+// if d took nothing, it is returned as it is.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))

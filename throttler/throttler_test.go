@@ -182,6 +182,11 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 		t.Errorf("a refund of what was refused: used %d, error %v; want 1", used(), err)
 	}
 	peeked, _ := th.Peek(t.Context(), p.Charge("k"))
+	for what, d := range map[string]throttler.Decision{"a peek": peeked, "what a refund returned": after} {
+		if _, err := th.Settle(t.Context(), d, 9); err != nil || used() != 1 {
+			t.Errorf("a settlement of %s: used %d, error %v; want 1", what, used(), err)
+		}
+	}
 	if _, err := th.Refund(t.Context(), peeked); err != nil || used() != 1 {
 		t.Errorf("a refund of a peek: used %d, error %v; want 1", used(), err)
 	}
