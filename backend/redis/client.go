@@ -150,17 +150,19 @@ type client struct {
 	// lets a context's deadline pass while it waits for a reply or, in a cluster, for
 	// the reply to COMMAND.
 	keepsDeadlines bool
+
+	connections int // to one server, at most; maxFlights if that is not known
 }
 
 func newClient(c redis.UniversalClient) client {
 	switch c := c.(type) {
 	case *redis.Client:
-		return client{c, c.Options().ContextTimeoutEnabled}
+		return client{c, c.Options().ContextTimeoutEnabled, c.Options().PoolSize}
 	case *redis.ClusterClient:
 		o := c.Options()
-		return client{c, o.ContextTimeoutEnabled && o.DisableRoutingPolicies && !o.ReadOnly}
+		return client{c, o.ContextTimeoutEnabled && o.DisableRoutingPolicies && !o.ReadOnly, o.PoolSize}
 	}
-	return client{c, false}
+	return client{c, false, maxFlights}
 }
 
 // roundTrip sends cmds at once, and returns when they have their replies or errors. If

@@ -72,6 +72,38 @@ func (b *Backend) Near() bool {
 	return l.isNear()
 }
 
+// FlightsByDistance returns how many flights a new line makes at once when flights have
+// shown that its server is far away, and when one has shown that it is near.
+func (b *Backend) FlightsByDistance() (flights [2]int) {
+	l := b.shards[0].line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for i, took := range []time.Duration{nearTime + limitTime, nearTime - 1} {
+		for range newFarAfter {
+			f := &flight{departed: now.Add(-took), limits: 1, outcome: outcome{answered: true}}
+			l.flights = []*flight{f}
+			l.landed(f, now)
+		}
+		for l.flights = nil; l.mayDepart(now); flights[i]++ {
+			l.flights = append(l.flights, &flight{departed: now})
+		}
+	}
+	l.flights = nil
+	return flights
+}
+
+// LimitsInFlight returns how many limits are on their way.
+func (b *Backend) LimitsInFlight() (limits int) {
+	l := b.shards[0].line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.flights {
+		limits += f.limits
+	}
+	return limits
+}
+
 // SetFar makes that server one that is far away, until a flight is quick.
 func (b *Backend) SetFar() {
 	l := b.shards[0].line

@@ -28,7 +28,7 @@ const (
 type flight struct {
 	departed time.Time // guarded by the line's mutex
 	alone    bool      // in the goroutine of its only caller
-	work     int       // of its decisions
+	limits   int       // of its decisions
 	ctx      *flightContext
 
 	jobs  []*job
@@ -103,7 +103,7 @@ func (f *flight) begin(l *line) context.Context {
 	if len(f.jobs) == 1 {
 		values = first.ctx
 	}
-	f.ctx.start(values, end, end.Sub(f.departed))
+	f.ctx.start(values, end)
 	return f.ctx
 }
 
@@ -335,10 +335,9 @@ func newFlightContext() *flightContext {
 	return c
 }
 
-// start makes c end at a time, and after as long.
-func (c *flightContext) start(values context.Context, end time.Time, after time.Duration) {
+func (c *flightContext) start(values context.Context, end time.Time) {
 	c.Context, c.end = values, end
-	c.timer.Reset(after)
+	c.timer.Reset(time.Until(end))
 }
 
 // stop reports whether c did not end, and now never will.

@@ -24,13 +24,13 @@ const (
 	maxWaiting = 10_000 // decisions that wait for a flight
 )
 
-// A flight is quick if it takes nearTime at most, and workTime for the work of each
-// decision that is on its way, since a server does one after another. A server is far
+// A flight is quick if it takes less than nearTime, and limitTime for each limit of the
+// decisions that are on their way, since a server does one after another. A server is far
 // away once farAfter flights in a row were not quick. Of a new one nothing is known, and
 // newFarAfter show it.
 const (
 	nearTime    = 500 * time.Microsecond
-	workTime    = 4 * time.Microsecond
+	limitTime   = 4 * time.Microsecond
 	farAfter    = 10_000
 	newFarAfter = 64
 )
@@ -55,8 +55,9 @@ type line struct {
 	timeout time.Duration // of a flight, and of a decision whose context has no deadline
 
 	// See the constants.
-	patience time.Duration
-	nearTime time.Duration
+	patience    time.Duration
+	nearTime    time.Duration
+	mostFlights int // maxFlights, or fewer if the client has fewer connections
 
 	// splits reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
@@ -116,10 +117,10 @@ func (l *line) do(j *job) error {
 		return l.wait(j)
 	}
 	f := flightPool.Get().(*flight)
-	f.departed, f.outcome = now, outcome{}
+	f.departed, f.limits, f.outcome = now, 0, outcome{}
 	l.flights = append(l.flights, f)
 	if l.waiting.len == 0 && mayFlyAlone {
-		f.alone, f.work = true, j.work
+		f.alone, f.limits = true, j.limits
 		j.stage.Store(boarded)
 		f.jobs = append(f.jobs, j)
 		l.mu.Unlock()
@@ -155,7 +156,7 @@ func (l *line) mayDepart(now time.Time) bool {
 	switch {
 	case len(l.flights) < nearFlights:
 		return true
-	case len(l.flights) == maxFlights:
+	case len(l.flights) >= l.mostFlights:
 		return false
 	case !l.isNear():
 		return true
@@ -173,13 +174,13 @@ func (l *line) isNear() bool { return l.slow < farAfter }
 
 // landed takes note of how long f was on its way, until now.
 func (l *line) landed(f *flight, now time.Time) {
-	work := 0
+	limits := 0
 	for _, f := range l.flights {
-		work += f.work
+		limits += f.limits
 	}
 	switch {
-	case !f.outcome.answered:
-	case now.Sub(f.departed) < l.nearTime+time.Duration(work)*workTime:
+	case f.outcome.err != nil || !f.outcome.answered: // a proxy may answer for the server
+	case now.Sub(f.departed) < l.nearTime+time.Duration(limits)*limitTime:
 		l.slow = 0
 	case l.isNear():
 		l.slow++
@@ -295,7 +296,7 @@ func (l *line) board(f *flight) bool {
 	defer l.mu.Unlock()
 	now := time.Now()
 	l.landed(f, now)
-	f.work = 0
+	f.limits = 0
 	for len(f.jobs) < perFlight && l.waiting.len > 0 {
 		j := l.waiting.pop()
 		if j.ctx.Err() != nil || j.deadline.Before(now) {
@@ -303,7 +304,7 @@ func (l *line) board(f *flight) bool {
 		}
 		if j.board() {
 			f.jobs = append(f.jobs, j)
-			f.work += j.work
+			f.limits += j.limits
 		}
 	}
 	if len(f.jobs) == 0 {
@@ -325,7 +326,7 @@ type job struct {
 	packed    arg
 	more      arg // a second argument, or nil
 
-	work int // of its limits, as quota.Limit.Work has it
+	limits, work int // how many, and their work, as quota.Limit.Work has it
 
 	buf []byte // of keys and packed
 
@@ -394,6 +395,7 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 		start := len(j.buf)
 		j.buf = b.appendKey(j.buf, c)
 		j.keys = append(j.keys, j.buf[start:len(j.buf):len(j.buf)])
+		j.limits += len(c.Policy.Limits)
 		for k := range c.Policy.Limits {
 			j.work += c.Policy.Limits[k].Work()
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -611,6 +612,63 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	y := newTally()
 	y.load(t, b.Throttler, p, 64, 20, within(time.Minute))
 	eventually(t, "the goroutines of flights to end", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// A client of few connections makes no more flights than these.
+func TestFlightsByConnections(t *testing.T) {
+	s := testserver.Redis(t)
+	for connections, want := range map[int]int{1: 2, 2: 2, 5: 5, 8: 8, 100: 8} {
+		c := redis.NewClient(&redis.Options{Addr: s.Addr, PoolSize: connections})
+		t.Cleanup(func() { _ = c.Close() })
+		b := newBench(t, c)
+		if got := b.backend.FlightsByDistance(); got != [2]int{want, 2} {
+			t.Errorf("%d connections: %d flights to a server that is far away, and to one that is near; want %d and 2", connections, got, want)
+		}
+	}
+}
+
+// inFlight notes how many limits the line says are on their way.
+type inFlight struct {
+	b      *redisbackend.Backend
+	limits *[]int
+}
+
+func (inFlight) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h inFlight) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" {
+			*h.limits = append(*h.limits, h.b.LimitsInFlight())
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h inFlight) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A flight that its caller makes, and one that is made in a goroutine, know how many
+// limits they have.
+func TestFlightsCountLimits(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	two := policy("two", perHour(1<<30), throttler.Limit{Quota: 1 << 30, Window: time.Minute, Algorithm: throttler.TokenBucket})
+	if _, err := b.Take(context.Background(), two.Charge("alice")); err != nil { // loads the script
+		t.Fatal(err)
+	}
+	var limits []int
+	b.client.AddHook(inFlight{b.backend, &limits})
+	cancelable, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, ctx := range []context.Context{context.Background(), cancelable, context.Background()} {
+		eventually(t, "the flight to end", b.idle)
+		charges := []throttler.Charge{policy("one", perHour(1<<30)).Charge("alice"), two.Charge("alice")}
+		if _, err := b.Take(ctx, charges...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(limits, []int{3, 3, 3}) {
+		t.Errorf("limits on their way: %d, want 3 each time", limits)
+	}
 }
 
 // Each flight that lands may show that its server is near: those of lone callers, and

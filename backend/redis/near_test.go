@@ -9,13 +9,13 @@ import (
 // many to one that is far away.
 func TestFlightsByDistance(t *testing.T) {
 	type landing struct {
-		times, work, behind int // work of it, and of what else is on its way
-		took                time.Duration
-		failed              bool
+		times, limits, behind int // limits of it, and of what else is on its way
+		took                  time.Duration
+		failed                bool
 	}
 	const us, ms = time.Microsecond, time.Millisecond
-	quick := landing{times: 1, work: 1, took: 300 * us}
-	slow := landing{times: farAfter, work: 1, took: ms}
+	quick := landing{times: 1, limits: 1, took: 300 * us}
+	slow := landing{times: farAfter, limits: 1, took: ms}
 	for _, test := range []struct {
 		name   string
 		landed []landing
@@ -23,27 +23,27 @@ func TestFlightsByDistance(t *testing.T) {
 		want   int             // flights at once, these included
 	}{
 		{name: "new", want: nearFlights},
-		{name: "new, and near", landed: []landing{{times: newFarAfter - 1, work: 1, took: ms}, quick, {times: newFarAfter, work: 1, took: ms}}, want: nearFlights},
-		{name: "new, and far", landed: []landing{{times: newFarAfter, work: 1, took: ms}}, want: maxFlights},
-		{name: "new, and failing", landed: []landing{{times: newFarAfter, work: 1, took: ms, failed: true}}, want: nearFlights},
-		{name: "far, in large flights", landed: []landing{{times: newFarAfter, work: 256, took: 3 * ms}}, want: maxFlights},
-		{name: "near, in large flights", landed: []landing{{times: farAfter, work: 256, took: ms}}, want: nearFlights},
-		{name: "near, behind large flights", landed: []landing{{times: farAfter, work: 1, behind: 256, took: ms}}, want: nearFlights},
-		{name: "near and busy", landed: []landing{quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
-		{name: "near and busy for long", landed: []landing{slow, quick, {times: farAfter - 1, work: 4, took: 20 * ms}}, want: nearFlights},
+		{name: "new, and near", landed: []landing{{times: newFarAfter - 1, limits: 1, took: ms}, quick, {times: newFarAfter, limits: 1, took: ms}}, want: nearFlights},
+		{name: "new, and far", landed: []landing{{times: newFarAfter, limits: 1, took: ms}}, want: maxFlights},
+		{name: "new, and failing", landed: []landing{{times: newFarAfter, limits: 1, took: ms, failed: true}}, want: nearFlights},
+		{name: "far, in large flights", landed: []landing{{times: newFarAfter, limits: 256, took: 3 * ms}}, want: maxFlights},
+		{name: "near, in large flights", landed: []landing{{times: farAfter, limits: 256, took: ms}}, want: nearFlights},
+		{name: "near, behind large flights", landed: []landing{{times: farAfter, limits: 1, behind: 256, took: ms}}, want: nearFlights},
+		{name: "near and busy", landed: []landing{quick, {times: farAfter - 1, limits: 4, took: 20 * ms}}, want: nearFlights},
+		{name: "near and busy for long", landed: []landing{slow, quick, {times: farAfter - 1, limits: 4, took: 20 * ms}}, want: nearFlights},
 		{name: "near, and moves away", landed: []landing{quick, slow}, want: maxFlights},
 		{name: "far, and moves here", landed: []landing{slow, slow, quick}, want: nearFlights},
-		{name: "far, and fails at once", landed: []landing{slow, {times: 1, work: 1, took: us, failed: true}}, want: maxFlights},
+		{name: "far, and fails at once", landed: []landing{slow, {times: 1, limits: 1, took: us, failed: true}}, want: maxFlights},
 		{name: "near, and one is late", before: []time.Duration{late}, want: nearFlights + 1},
 		{name: "near, and most are late", before: []time.Duration{late, late, late, late, late, late, late}, want: maxFlights},
 		{name: "far, and some are late", landed: []landing{slow}, before: []time.Duration{late, late, late}, want: maxFlights},
 	} {
 		now := time.Now()
-		l := &line{nearTime: nearTime, slow: farAfter - newFarAfter}
+		l := &line{nearTime: nearTime, slow: farAfter - newFarAfter, mostFlights: maxFlights}
 		for _, f := range test.landed {
 			for range f.times {
-				landing := &flight{departed: now.Add(-f.took), work: f.work, outcome: outcome{answered: !f.failed}}
-				l.flights = []*flight{{work: f.behind}, landing}
+				landing := &flight{departed: now.Add(-f.took), limits: f.limits, outcome: outcome{answered: !f.failed}}
+				l.flights = []*flight{{limits: f.behind}, landing}
 				l.landed(landing, now)
 			}
 			l.flights = nil

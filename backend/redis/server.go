@@ -232,7 +232,7 @@ func (s *server) dial() *ownClient {
 		}
 		return conn, err
 	}
-	own.client = client{redis.NewClient(&o), true}
+	own.client = client{redis.NewClient(&o), true, o.PoolSize}
 	return own
 }
 

@@ -82,7 +82,12 @@ func newShard(b *Backend, s Shard) *shard {
 // newLine returns a line through c to a server, of which events have the name. node is
 // its client, if it is a node of the cluster c.
 func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
-	l := &line{client: newClient(c), timeout: s.backend.timeout, patience: patience, nearTime: nearTime, slow: farAfter - newFarAfter, room: maxWaiting}
+	l := &line{
+		client: newClient(c), timeout: s.backend.timeout, room: maxWaiting,
+		patience: patience, nearTime: nearTime, slow: farAfter - newFarAfter,
+	}
+	// More flights than connections would be smaller, and wait for each other.
+	l.mostFlights = max(nearFlights, min(maxFlights, l.client.connections))
 	l.splits.Store(s.splits)
 	l.server = &server{
 		backend: s.backend, client: l.client, node: node, shard: s.name,
