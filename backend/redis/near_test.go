@@ -11,7 +11,7 @@ func TestFlightsByDistance(t *testing.T) {
 	type landing struct {
 		times, limits, behind int // limits of it, and of what else is on its way
 		took                  time.Duration
-		failed                bool
+		failed, refused       bool // without an answer, with an error for one
 	}
 	const us, ms = time.Microsecond, time.Millisecond
 	quick := landing{times: 1, limits: 1, took: 300 * us}
@@ -34,6 +34,7 @@ func TestFlightsByDistance(t *testing.T) {
 		{name: "near, and moves away", landed: []landing{quick, slow}, want: maxFlights},
 		{name: "far, and moves here", landed: []landing{slow, slow, quick}, want: nearFlights},
 		{name: "far, and fails at once", landed: []landing{slow, {times: 1, limits: 1, took: us, failed: true}}, want: maxFlights},
+		{name: "far, and a proxy refuses at once", landed: []landing{slow, {times: 1, limits: 1, took: us, refused: true}}, want: maxFlights},
 		{name: "near, and one is late", before: []time.Duration{late}, want: nearFlights + 1},
 		{name: "near, and most are late", before: []time.Duration{late, late, late, late, late, late, late}, want: maxFlights},
 		{name: "far, and some are late", landed: []landing{slow}, before: []time.Duration{late, late, late}, want: maxFlights},
@@ -43,6 +44,9 @@ func TestFlightsByDistance(t *testing.T) {
 		for _, f := range test.landed {
 			for range f.times {
 				landing := &flight{departed: now.Add(-f.took), limits: f.limits, outcome: outcome{answered: !f.failed}}
+				if f.refused {
+					landing.outcome.err = errReply
+				}
 				l.flights = []*flight{{limits: f.behind}, landing}
 				l.landed(landing, now)
 			}
