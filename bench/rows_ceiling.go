@@ -6,7 +6,9 @@ import (
 	"net"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/weir/bench/peers"
@@ -29,9 +31,8 @@ func (l *lab) ceilingRows() []row {
 		return func(*server) ([]string, error) { return args, nil }
 	}
 	now := strconv.FormatInt(time.Now().UnixMilli(), 10)
-	sixteen := []string{"16"}
-	for range 16 {
-		sixteen = append(sixteen, key)
+	keys := func(n int) []string {
+		return append([]string{strconv.Itoa(n)}, slices.Repeat([]string{key}, n)...)
 	}
 	var rows []row
 	for _, c := range []struct {
@@ -42,7 +43,9 @@ func (l *lab) ceilingRows() []row {
 		{"PING", 1, command("PING")},
 		{"INCR", 1, command("INCR", "incr:"+key)},
 		{"one decision per script call", 1, script(peers.MinimalScript, "1", key, now, strconv.Itoa(unlimited), "3600000")},
-		{"16 decisions per script call", 16, script(minimalScripts, append(sixteen, now, strconv.Itoa(unlimited), "3600000")...)},
+		{"16 decisions per script call", 16, script(minimalScripts, append(keys(16), now, strconv.Itoa(unlimited), "3600000")...)},
+		{"16 × one number read and counted up", 16, script(countScript, append(keys(16), strings.Repeat("1", 19))...)},
+		{"16 × two states read and replaced", 16, script(replaceScript, append(keys(32), strings.Repeat("s", 80))...)},
 	} {
 		for _, depth := range []int{1, 16, 64} {
 			rows = append(rows, row{name: fmt.Sprintf("ceiling/%s/P%d", c.name, depth), x: float64(depth), cells: []cell{{
@@ -76,6 +79,36 @@ for i, key in ipairs(KEYS) do
 end
 return all
 `
+
+// What a decision costs at least, if nothing were computed: about one window, which
+// weir keeps as a number, and about two policies of three mixed limits each,
+// which it keeps in 80 bytes each. Of several ways to write, these take the least.
+const (
+	countScript = `
+local stored = redis.call('MGET', unpack(KEYS))
+for i, key in ipairs(KEYS) do
+  if stored[i] and #stored[i] == #ARGV[1] then
+    redis.call('INCRBY', key, '1')
+  else
+    redis.call('SET', key, ARGV[1], 'PX', '3600000')
+    stored[i] = ARGV[1]
+  end
+end
+return table.concat(stored)
+`
+	replaceScript = `
+local stored = redis.call('MGET', unpack(KEYS))
+for i, key in ipairs(KEYS) do
+  if stored[i] and #stored[i] == #ARGV[1] then
+    redis.call('SETRANGE', key, '0', stored[i])
+  else
+    redis.call('SET', key, ARGV[1], 'PX', '3600000')
+    stored[i] = ARGV[1]
+  end
+end
+return table.concat(stored)
+`
+)
 
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
