@@ -177,6 +177,32 @@ func (s *State) Load(b []byte) error {
 	return nil
 }
 
+// AppendDigits appends the digits of w to b, and reports whether it has any.
+func AppendDigits(b []byte, w Window) ([]byte, bool) {
+	code, ok := w.code()
+	since := w.ResetAt - digitsEpoch
+	if !ok || since < 0 || since >= digitsSpan || w.Used >= digitsCount {
+		return b, false
+	}
+	n := code*digitsSpan + since
+	return strconv.AppendInt(b, n*digitsCount+w.Used, 10), true
+}
+
+// code returns the code of a window as long as w.
+func (w *Window) code() (code int64, ok bool) {
+	for i, unit := range digitsUnits {
+		if w.Length > 99*unit {
+			continue
+		}
+		code = int64(i+1)*100 + w.Length/unit
+		if w.Aligned {
+			code += alignedCode
+		}
+		return code, w.Length > 0 && w.Length%unit == 0
+	}
+	return 0, false
+}
+
 // ReadDigits returns the window whose digits are b.
 func ReadDigits(b []byte) (Window, error) {
 	n, err := strconv.ParseInt(string(b), 10, 64)

@@ -64,3 +64,47 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 		}
 	}
 }
+
+// What is written as digits is read again, in the order of the windows' reset times and
+// counts.
+func TestDigitsAreReadAsWritten(t *testing.T) {
+	before := ""
+	for _, w := range []algorithm.Window{
+		{Length: 1000, ResetAt: 1735689600000},
+		{Length: 99_000, ResetAt: 1735689600000},
+		{Length: 120_000, ResetAt: 1735689600000},
+		{Length: 3_600_000, ResetAt: 1735689600000},
+		{Length: 3_600_000, ResetAt: 1735689600000, Used: 1},
+		{Length: 3_600_000, ResetAt: 1735689600000, Used: 9999},
+		{Length: 3_600_000, ResetAt: 1735689600001},
+		{Length: 3_600_000, ResetAt: 2735689599999, Used: 9999},
+		{Length: 99 * 3_600_000, ResetAt: 1800000000000},
+		{Length: 99 * 86_400_000, ResetAt: 1800000000000},
+		{Length: 1000, Aligned: true, ResetAt: 1735689600000},
+		{Length: 99 * 86_400_000, Aligned: true, ResetAt: 2735689599999, Used: 9999},
+	} {
+		b, ok := algorithm.AppendDigits([]byte("x"), w)
+		if !ok || len(b) != 20 || b[0] != 'x' || string(b[1:]) <= before {
+			t.Errorf("%+v: %q, %v; want 19 digits above %q", w, b, ok, before)
+			continue
+		}
+		before = string(b[1:])
+		if got, err := algorithm.ReadDigits(b[1:]); err != nil || got != w {
+			t.Errorf("%q is %+v, %v; want %+v", b, got, err, w)
+		}
+	}
+	for _, w := range []algorithm.Window{
+		{ResetAt: 1800000000000},
+		{Length: 999, ResetAt: 1800000000000},
+		{Length: 100_000, ResetAt: 1800000000000},
+		{Length: 3_600_001, ResetAt: 1800000000000},
+		{Length: 100 * 86_400_000, ResetAt: 1800000000000},
+		{Length: 1000, ResetAt: 1735689599999},
+		{Length: 1000, ResetAt: 2735689600000},
+		{Length: 1000, ResetAt: 1800000000000, Used: 10_000},
+	} {
+		if b, ok := algorithm.AppendDigits(nil, w); ok || len(b) > 0 {
+			t.Errorf("%+v is %q, want no digits", w, b)
+		}
+	}
+}

@@ -1,6 +1,5 @@
--- fast.lua: the head of the script that decides, for the common case by far: takes
--- of one charge under one fixed window, kept in a short form. It must not pay for
--- the rest, so it comes before the functions are made.
+-- fast.lua: takes of one charge under one fixed window, kept in a short form: the common
+-- case by far. It must not pay for the rest, so it comes before the functions are made.
 --
 -- Provides REFUSED, ALLOWED, NUMBERS, replies, replied; and argument, made, next_key:
 -- it stops at the first decision that is not that simple, and the parts that follow
@@ -22,29 +21,12 @@ local argument, made, next_key = 1, 0, 1
 -- one key. It is nil until all are read.
 local changed
 
+local keys, try, sub = KEYS, redis.pcall, string.sub -- each of them is used often
 while argument <= #ARGV do
-  if #ARGV[argument] ~= 42 then break end -- one charge of one limit, and nothing more
-  local times, now, margin, op, _, cost, _, kind, window, quota = unpack('>I1I6I4I1I1I7I1I1I6I7', ARGV[argument])
-  if op ~= TAKE or kind ~= FIXED_WINDOW or window >= SHORT_WINDOW then break end
-  local shape = SHORT_WINDOW * FIXED_WINDOW + window
-  -- The window's code, as digits.lua has it, false if it has none. It is no function: to
-  -- make one costs as much as to compute it.
-  local n, unit = window / 1000, 100
-  if n > 99 then n, unit = n / 60, 200 end
-  if n > 99 then n, unit = n / 60, 300 end
-  if n > 99 then n, unit = n / 24, 400 end
-  local since = now - DIGITS_EPOCH
-  local code = n >= 1 and n <= 99 and n % 1 == 0 and since >= 0 and since + window < DIGITS_SPAN and unit + n
-
-  -- Digits are compared, because to read them costs more: strings of 19 digits are in the
-  -- order of their numbers. The window of this code is open if its digits are above ended,
-  -- and at most last.
-  local ended, last = '', ''
-  if code then
-    local low = since % 1000000
-    ended = string.format('%d%06d9999', code * 1000000 + (since - low) / 1000000, low) -- %.0f costs four times as much
-    last = string.sub(ended, 1, 3) .. '9999999999999999'
-  end
+  local packed = ARGV[argument]
+  if #packed ~= BOUNDED_BYTES then break end -- one charge of one window, and the bounds of what it has stored
+  local times, cost, quota, ended, past, room = unpack(BOUNDED, packed)
+  local now, margin, window, shape, code -- what only windows in other forms, or new ones, need
 
   -- One command reads all keys: to call it costs more than to run it. Each state is
   -- replaced by the reply to its decision, or is that: see plain.lua.
@@ -55,28 +37,37 @@ while argument <= #ARGV do
 
   local first = next_key
   for i = first, first + times - 1 do
-    local key, state = KEYS[i], replies[i]
+    local key, state = keys[i], replies[i]
     if changed[key] then
       state = redis.call('GET', key)
       replies[i] = state
     end
-    if state and #state == DIGITS and state > ended and state <= last then
-      local a, b, c, d = string.byte(state, DIGITS_FRONT + 1, DIGITS)
-      local used = a * 1000 + b * 100 + c * 10 + d - 53328 -- '0' is 48
-      if cost > quota - used then
-        replies[i] = REFUSED_DIGITS .. state
-      elseif cost == 0 then
-        replies[i] = ALLOWED_DIGITS .. state
-      -- The expiry was set when the window opened: renewed by a process whose clock
-      -- has stopped, it would keep the window forever.
-      elseif used + cost < DIGITS_COUNT then
-        local sum = redis.pcall('INCRBY', key, cost == 1 and '1' or cost) -- a number costs half as much again
-        if type(sum) == 'table' then break end -- almost digits, or the server takes no writes
+    if state and #state == DIGITS and state > ended and state < past then
+      -- The expiry was set when the window opened: renewed by a process whose clock has
+      -- stopped, it would keep the window forever.
+      if sub(state, DIGITS_FRONT + 1) <= room then
+        if type(try('INCR', key)) == 'table' then break end -- almost digits, or the server takes no writes
         changed[key] = true
       else
-        break
+        local a, b, c, d = string.byte(state, DIGITS_FRONT + 1, DIGITS)
+        local used = a * 1000 + b * 100 + c * 10 + d - 53328 -- '0' is 48
+        if cost > quota - used then
+          replies[i] = REFUSED_DIGITS .. state
+        elseif cost == 0 then
+          replies[i] = ALLOWED_DIGITS .. state
+        elseif used + cost < DIGITS_COUNT then
+          if type(try('INCRBY', key, cost)) == 'table' then break end
+          changed[key] = true
+        else
+          break
+        end
       end
     else
+      if not now then
+        local _
+        _, now, margin, _, _, _, _, _, window = unpack('>I1I6I4I1I1I7I1I1I6', packed)
+        shape, code = SHORT_WINDOW * FIXED_WINDOW + window, past > ended and sub(ended, 1, 3)
+      end
       local used, reset_at = 0, 0
       if state and #state == DIGITS then
         if not (code and string.find(state, '^' .. code .. '%d+$')) then break end -- another window's
@@ -103,7 +94,7 @@ while argument <= #ARGV do
         local condition = state and 'XX' or 'NX' -- MGET reads what is no string as nothing
         state = pack(SHORT_FORM, shape, now + window, cost)
         local stored = state
-        if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, since + window, cost) end
+        if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, now - DIGITS_EPOCH + window, cost) end
         if not redis.call('SET', key, stored, 'PX', window + margin, condition) then break end
         replies[i], changed[key] = ALLOWED_SHORT .. state, true
       end

@@ -34,13 +34,17 @@ var (
 )
 
 var (
-	// The parts that only few decisions need are one function, so that a call that
-	// does not need them does not make all of theirs.
-	decide = join("prelude.lua", "fast.lua", "digits.lua", "arranged.lua", "take.lua", "settle.lua") +
+	// The parts that only some calls need are functions, which are made when they are
+	// needed: to make all of theirs, and room for their locals, is a good part of what
+	// a call costs.
+	decide = join("alone.lua", "prelude.lua", "fast.lua") +
+		"local function decide_others()\n" +
+		join("digits.lua", "arranged.lua", "take.lua", "settle.lua") +
 		"local function make_general()\n" +
 		join("numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "general.lua") +
 		"end\n" +
-		join("plain.lua")
+		join("plain.lua") +
+		"end\nreturn decide_others()\n"
 
 	decideAt = join("prelude.lua", "digits.lua", "handoff_fast.lua", "numbers.lua", "algorithms/*.lua", "kinds.lua", "state.lua", "records.lua", "stored.lua", "decide.lua", "claim.lua", "handoff.lua")
 

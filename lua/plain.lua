@@ -8,8 +8,8 @@
 --            0 if refused, 1 if allowed; then for each charge
 --              2 length and so many bytes, the state that its key has now, in the
 --                form of algorithm/encode.go; none if it has no state
---          or, from fast.lua, 19 digits, which are the state that the key had before:
---            allowed
+--          or, from alone.lua or fast.lua, 19 digits, which are the state that the key
+--          had before: allowed
 --          or, from general.lua:
 --            2, 2 how many numbers, and for each 8, signed, the reply of decide.lua
 --

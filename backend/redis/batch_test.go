@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/algorithm"
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
@@ -16,7 +17,11 @@ import (
 
 // packedTake is a take of one unit of limits, as decide.lua reads it.
 func packedTake(now int64, limits ...throttler.Limit) []byte {
-	return packedTakes(now, limits)
+	b := packedTakes(now, limits)
+	if l := limits[0]; len(limits) == 1 && l.Algorithm == throttler.FixedWindow {
+		return redisbackend.AppendBounds(b, l.Window.Milliseconds(), now, l.Quota, 1)
+	}
+	return b
 }
 
 // packedTakes is a take of a charge of one unit for each list of limits.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -146,22 +147,77 @@ func TestDigitsOfAnyWindow(t *testing.T) {
 				c.Policy = policy("core", perHour(20_000))
 			}
 			c.Partition, c.Cost = c.Key, cost
-			key, r := b.backend.Locate(c).Key, driver.NewRequest(now, c)
-			b.client.Set(t.Context(), key, value, time.Hour)
-			got, err := b.backend.Take(t.Context(), r)
-			state, parseErr := algorithm.Parse([]byte(value))
-			switch {
-			case parseErr == nil && err == nil:
-				want := algorithm.Take(r, []*algorithm.State{&state})
-				g, w := got.Results()[0], want.Results()[0]
-				if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
-					t.Errorf("%q, cost %d: got  %+v\nthe model says %+v", value, cost, got, want)
+			check := func(how string, r driver.Request, got driver.Decision, err error) {
+				t.Helper()
+				state, parseErr := algorithm.Parse([]byte(value))
+				now := b.client.Get(t.Context(), b.backend.Locate(r.Charges()[0]).Key).Val()
+				switch {
+				case parseErr == nil && err == nil:
+					want := algorithm.Take(r, []*algorithm.State{&state})
+					g, w := got.Results()[0], want.Results()[0]
+					if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
+						t.Errorf("%q, cost %d, %s: got  %+v\nthe model says %+v", value, cost, how, got, want)
+					}
+				case parseErr == nil:
+					t.Errorf("%q, cost %d, %s: %v", value, cost, how, err)
+				case err == nil || now != value || !strings.Contains(err.Error(), "something else than a count"):
+					t.Errorf("%q, cost %d, %s: %+v, %v; it is no state, and is now %q", value, cost, how, got, err, now)
 				}
-			case parseErr == nil:
-				t.Errorf("%q, cost %d: %v", value, cost, err)
-			case err == nil || b.client.Get(t.Context(), key).Val() != value:
-				t.Errorf("%q, cost %d: %+v, %v; it is no state, and is now %q", value, cost, got, err, b.client.Get(t.Context(), key).Val())
+			}
+			one, other := driver.NewRequest(now, c), c
+			other.Key, other.Partition = "other "+value, "other "+value
+			two := driver.NewRequest(now, other)
+			set := func(r driver.Request) {
+				b.client.Set(t.Context(), b.backend.Locate(r.Charges()[0]).Key, value, time.Hour)
+			}
+			set(one)
+			got, err := b.backend.Take(t.Context(), one)
+			check("alone", one, got, err)
+			set(one)
+			set(two)
+			all, errs := b.backend.TakeTogether(t.Context(), one, two)
+			check("first", one, all[0], errs[0])
+			check("second", two, all[1], errs[1])
+		}
+	}
+}
+
+// alone.lua and fast.lua know what they decide about by its length.
+func TestBoundedTakesHaveTheirOwnLength(t *testing.T) {
+	b := newBench(t, newClient(t, "127.0.0.1:0"))
+	charges := func(n, limits int) (all []throttler.Charge) {
+		for i := range n {
+			p := &throttler.Policy{Name: fmt.Sprint("p", i)}
+			for k := range limits {
+				p.Limits = append(p.Limits, throttler.Limit{Quota: 1, Window: time.Duration(k+1) * 100 * time.Hour})
+			}
+			all = append(all, throttler.Charge{Policy: p, Key: "alice", Partition: "alice", Cost: 1})
+		}
+		return all
+	}
+	for n := 1; n <= quota.MaxCharges; n++ {
+		for limits := 1; limits <= quota.MaxLimits; limits++ {
+			r := driver.NewRequest(t0.UnixMilli(), charges(n, limits)...)
+			settlement := driver.Settlement{Charged: driver.NewDecision(r), Costs: make([]int64, n)}
+			for _, packed := range [][]byte{b.backend.PackedTake(r), b.backend.PackedSettlement(settlement)} {
+				if len(packed) == boundedBytes {
+					t.Errorf("a decision about %d limits of each of %d charges is %d bytes long, as one take of one window is", limits, n, len(packed))
+				}
+			}
+		}
+	}
+	const first, last = 1735689600000, 2735689600000 // the instants that digits know
+	for _, limit := range []throttler.Limit{perHour(1), perHour(20_000), {Quota: quota.MaxQuota, Window: 74 * time.Hour}, {Quota: 1, Window: time.Millisecond}} {
+		for _, now := range []int64{0, first - 1, first, t0.UnixMilli(), last - 1, last, 253402300799000} {
+			for _, cost := range []int64{0, 1, 2, quota.MaxQuota} {
+				c := policy("core", limit).Charge("alice")
+				c.Partition, c.Cost = c.Key, cost
+				if n := len(b.backend.PackedTake(driver.NewRequest(now, c))); n != boundedBytes {
+					t.Errorf("a take of %d of one window, %v, at %d, is %d bytes long, want %d", cost, limit, now, n, boundedBytes)
+				}
 			}
 		}
 	}
 }
+
+const boundedBytes = 69 // as prelude.lua has it

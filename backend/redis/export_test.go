@@ -3,7 +3,39 @@ package redisbackend
 import (
 	"context"
 	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
 )
+
+// TakeTogether makes the decisions about all of r, of the first shard, in one call.
+func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
+	f := &flight{departed: time.Now()}
+	for i := range r {
+		j := b.newTake(ctx, r[i])
+		j.deadline = time.Now().Add(time.Minute)
+		f.jobs = append(f.jobs, j)
+	}
+	jobs := append([]*job(nil), f.jobs...)
+	f.run(b.shards[0].line)
+	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
+	for i, j := range jobs {
+		if <-j.done; j.err != nil {
+			errs[i] = j.err
+		} else {
+			errs[i] = b.shards[0].readReply(j.reply, &decisions[i], &r[i], false)
+		}
+		j.free()
+	}
+	return decisions, errs
+}
+
+// PackedTake returns what the script gets of a take.
+func (b *Backend) PackedTake(r driver.Request) []byte { return b.newTake(context.Background(), r).packed }
+
+// PackedSettlement returns what it gets of a settlement.
+func (b *Backend) PackedSettlement(s driver.Settlement) []byte {
+	return b.newSettlement(context.Background(), s).packed
+}
 
 // Line says how many flights to the primary of the first shard are on their way,
 // and how many decisions wait for one.
@@ -57,6 +89,9 @@ func (b *Backend) Probe(ctx context.Context) error {
 
 // Open reports whether that breaker is open.
 func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
+
+// AppendBounds appends what a take of one window has more than other takes.
+var AppendBounds = appendBounds
 
 // IsFault reports whether err says that a server does not serve.
 var IsFault = isFault

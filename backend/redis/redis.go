@@ -11,7 +11,7 @@
 // A decision is part of one EVALSHA, for any number of limits and charges.
 // Decisions of many goroutines share round trips to a primary: while two are in
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
-// them, as calls of up to 16. There is no timer, and a decision that finds no queue
+// them, as calls of up to quota.MaxWork units of work. There is no timer, and a decision that finds no queue
 // is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
 // primary; one more is an error that wraps driver.ErrUnavailable.
 //

@@ -249,7 +249,7 @@ func (s *shard) unavailable(err error) error {
 	}
 	var op *net.OpError
 	switch {
-	case strings.Contains(err.Error(), "WRONGTYPE"):
+	case strings.Contains(err.Error(), "WRONGTYPE") || strings.Contains(err.Error(), "not an integer"):
 		err = errForeign
 	case errors.As(err, &op) && op.Op == "dial":
 		err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)
