@@ -1,6 +1,7 @@
 package redisbackend_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -125,6 +126,7 @@ func TestDigitsOfAnyWindow(t *testing.T) {
 	now := t0.UnixMilli()
 	since := now - 1735689600000
 	values := []string{strings.Repeat(" ", 19), strings.Repeat("9", 19), strings.Repeat("0", 19), "2600000000000000000"}
+	values = append(values, "2605", "2605000000000000", "26050000000000000001") // as digits, but of another length
 	for _, code := range []int{101, 202, 259, 260, 261, 302, 499, 560, 660, 899} {
 		for _, at := range []int64{0, since - 1, since, since + 1, since + 1000, since + time.Hour.Milliseconds(), 999_999_999_999} {
 			for _, used := range []int{0, 1, 9998, 9999} {
@@ -178,6 +180,42 @@ func TestDigitsOfAnyWindow(t *testing.T) {
 			all, errs := b.backend.TakeTogether(t.Context(), one, two)
 			check("first", one, all[0], errs[0])
 			check("second", two, all[1], errs[1])
+		}
+	}
+}
+
+// A server that takes no writes has charged nothing, in a call of one decision or of more.
+func TestNoWriteNoCharge(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	var takes []driver.Request
+	for _, key := range []string{"alice", "bob"} {
+		c := policy("core", perHour(10)).Charge(key)
+		c.Partition, c.Cost = c.Key, 1
+		takes = append(takes, driver.NewRequest(t0.UnixMilli(), c))
+	}
+	_, errs := b.backend.TakeTogether(t.Context(), takes...)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	full := func(limit string) {
+		if err := b.client.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full("1")
+	if d, err := b.backend.Take(t.Context(), takes[0]); err == nil {
+		t.Errorf("alone: %+v, want an error", d)
+	}
+	for i, d := range takes {
+		if all, errs := b.backend.TakeTogether(t.Context(), takes...); errs[i] == nil {
+			t.Errorf("of several, %v: %+v, want an error", d, all[i])
+		}
+	}
+	full("0")
+	all, errs := b.backend.TakeTogether(t.Context(), takes...)
+	for i := range all {
+		if errs[i] != nil || all[i].Results()[0].Used != 2 {
+			t.Errorf("once it takes writes again: %+v, %v; want 2 used", all[i], errs[i])
 		}
 	}
 }
