@@ -13,7 +13,12 @@ import (
 // shard is a part of the counts under one lock. All keys of a partition are in
 // one, so a take of several charges needs one lock.
 type shard struct {
-	mu       sync.Mutex
+	mu sync.Mutex
+
+	// Keeps the lock in a line of the processor's cache of its own: a goroutine that
+	// waits for it takes that line from the one that has it, and must not take the table.
+	_ [56]byte
+
 	entries  table
 	seed     maphash.Seed
 	larges   larges
@@ -35,9 +40,8 @@ type shard struct {
 	states [quota.MaxCharges]*algorithm.State
 	form   [maxPacked]byte // a state on its way to or from an entry
 
-	// Makes shards whole lines of the processor's cache. Each begins with one that has
-	// the lock and the table, and nothing of another shard.
-	_ [32]byte
+	// Makes shards whole lines, so that locks and tables share none with other shards.
+	_ [40]byte
 }
 
 // count is the count of a charge during a decision.

@@ -5,12 +5,15 @@ import (
 	"hash/maphash"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/weir-go/weir/quota"
 )
 
-// A goroutine that waits for one lock slows down none that has another.
-func TestShardsShareNoCacheLines(t *testing.T) {
+// A goroutine that waits for a lock slows down none that has it, or another.
+func TestLocksAndTablesShareNoCacheLines(t *testing.T) {
 	const line = 64
 	if strconv.IntSize < 64 {
 		return // the fields have other sizes; it costs time and nothing else
@@ -18,8 +21,35 @@ func TestShardsShareNoCacheLines(t *testing.T) {
 	if size := unsafe.Sizeof(shard{}); size%line != 0 {
 		t.Errorf("a shard has %d bytes; make its padding %d bytes longer", size, line-size%line)
 	}
-	if end := unsafe.Offsetof(shard{}.entries) + unsafe.Sizeof(table{}); end > line {
-		t.Errorf("a shard's lock and table end at byte %d, beyond the first %d", end, line)
+	if at := unsafe.Offsetof(shard{}.entries); at != line || unsafe.Sizeof(table{}) > line {
+		t.Errorf("a shard's table is %d bytes from byte %d; it is to be in the line behind the lock's", unsafe.Sizeof(table{}), at)
+	}
+}
+
+// A window is found by all of its name, wherever another one differs, also where both have
+// one hash.
+func TestAWindowIsFoundByItsWholeName(t *testing.T) {
+	const policy = "core"
+	for length := range maxName - len(policy) - 1 {
+		key := strings.Repeat("k", length)
+		var table table
+		table.add(appendName(nil, &quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: key}), 1)
+		finds := func(policy, key string) bool {
+			var name loneName
+			name.set(policy, key)
+			return table.lone(&name, 1) != nil
+		}
+		if !finds(policy, key) {
+			t.Errorf("a key of %d bytes is not found", length)
+		}
+		for i := range length {
+			if finds(policy, key[:i]+"l"+key[i+1:]) {
+				t.Errorf("a key of %d bytes is found as one that differs in byte %d", length, i)
+			}
+		}
+		if length > 0 && (finds(policy, key[1:]) || finds("cor", key) || finds(policy+"k", key[1:]) || finds("cors", key)) {
+			t.Errorf("a key of %d bytes is found under another name", length)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package memorybackend
 
 import (
+	"encoding/binary"
 	"hash/maphash"
 
 	"github.com/weir-go/weir/quota"
@@ -15,7 +16,8 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 		return 0, 0, 0, false
 	}
 	limit := &p.Limits[0]
-	perUnit := allUsed / float32(limit.Quota) // before the lock: a division is slow
+	const fraction = 47                                  // bits: allUsed has the other 16 of 63
+	perUnit := allUsed << fraction / uint64(limit.Quota) // before the lock: a division is slow
 	var name loneName
 	name.set(p.Name, key)
 	partition := maphash.String(b.seed, key)
@@ -38,7 +40,7 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 		e.setUsed(w.Used)
 		e.used = allUsed
 		if w.Used < limit.Quota {
-			e.used = usedPart(float32(w.Used) * perUnit)
+			e.used = usedPart(uint64(w.Used) * perUnit >> fraction)
 		}
 	case retryAt != driver.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
 		e.used = allUsed
@@ -51,23 +53,34 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 func (b *Backend) Itself() driver.Backend { return b }
 
 // loneName is the name of a key's count under a policy, of which the partition is the
-// key: see appendName. It is made before the lock is taken, with a tail of zeros as entries
-// have one: so a few comparisons of words find the entry.
+// key: see appendName. It is made before the lock is taken, and ends in zeros as entries'
+// names do: so a few comparisons of words find the entry.
 type loneName struct {
-	head [nameHead]byte
-	tail [maxName - nameHead]byte
-	n    uint8
+	bytes [maxName]byte
+	n     uint8
 }
 
-// set makes n, a zero loneName, the name; the policy fits in the head, and all in n.
+// set makes n, a zero loneName, the name; the policy fits in the hot half, and all in n.
 func (n *loneName) set(policy, key string) {
-	n.head[0] = uint8(len(policy))
-	copy(n.head[1:], policy)
+	n.bytes[0] = uint8(len(policy))
+	copy(n.bytes[1:nameHead], policy)
 	keyAt := 1 + len(policy) + 1 // after tagKey, which is 0
+	copy(n.bytes[keyAt:], key)
 	n.n = uint8(keyAt + len(key))
-	if inHead := copy(n.head[keyAt:], key); inHead < len(key) {
-		copy(n.tail[:], key[inHead:])
-	}
+}
+
+// isOf reports whether n is e's name.
+func (n *loneName) isOf(e entry) bool {
+	return n.n == e.nameLen && sameHead((*[nameHead]byte)(n.bytes[:]), &e.hot.name) &&
+		(n.n <= nameHead || *(*[maxName - nameHead]byte)(n.bytes[nameHead:]) == e.cold.name)
+}
+
+// sameHead reports whether *a == *b, by four words, of which two overlap: == is a call,
+// and the lock is held.
+func sameHead(a, b *[nameHead]byte) bool {
+	word := func(b *[nameHead]byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at : at+8]) }
+	return word(a, 0) == word(b, 0) && word(a, 8) == word(b, 8) && word(a, 16) == word(b, 16) &&
+		word(a, nameHead-8) == word(b, nameHead-8)
 }
 
 // lone returns the hot half of the entry of that name, or nil.
@@ -82,8 +95,7 @@ func (t *table) lone(name *loneName, hash uint32) *hot {
 			return nil
 		}
 		if uint32(cell>>32) == hash {
-			e := t.at(uint32(cell) - 1)
-			if e.nameLen == name.n && e.hot.name == name.head && (name.n <= nameHead || e.cold.name == name.tail) {
+			if e := t.at(uint32(cell) - 1); name.isOf(e) {
 				return e.hot
 			}
 		}
