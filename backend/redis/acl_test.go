@@ -211,9 +211,11 @@ func (s *aclServer) takes() error { return s.takesFrom(s.backend(s.login())) }
 // at first.
 func (s *aclServer) takesFrom(b driver.Backend) error {
 	th := throttler.New(b, nil)
-	for _, p := range []*throttler.Policy{policy("one", perHour(5)), aclPolicy} {
-		for range 2 {
-			d, err := th.Take(s.t.Context(), p.Charge(s.key))
+	for _, p := range []*throttler.Policy{policy("one", perHour(50)), aclPolicy} {
+		for cost := range int64(3) { // one unit, one more, and two
+			c := p.Charge(s.key)
+			c.Cost = cost
+			d, err := th.Take(s.t.Context(), c)
 			if err != nil {
 				return err
 			}
