@@ -26,7 +26,7 @@ while argument <= #ARGV do
   local packed = ARGV[argument]
   if #packed ~= BOUNDED_BYTES then break end -- one charge of one window, and the bounds of what it has stored
   local times, cost, quota, ended, past, room = unpack(BOUNDED, packed)
-  local now, margin, window, shape, code -- what only windows in other forms, or new ones, need
+  local now, margin, kind, window, shape, code -- what only windows in other forms, or new ones, need
 
   -- One command reads all keys: to call it costs more than to run it. Each state is
   -- replaced by the reply to its decision, or is that: see plain.lua.
@@ -65,8 +65,8 @@ while argument <= #ARGV do
     else
       if not now then
         local _
-        _, now, margin, _, _, _, _, _, window = unpack('>I1I6I4I1I1I7I1I1I6', packed)
-        shape, code = SHORT_WINDOW * FIXED_WINDOW + window, past > ended and sub(ended, 1, 3)
+        _, now, margin, _, _, _, _, kind, window = unpack('>I1I6I4I1I1I7I1I1I6', packed)
+        shape, code = SHORT_WINDOW * kind + window, past > ended and sub(ended, 1, 3)
       end
       local used, reset_at = 0, 0
       if state and #state == DIGITS then
@@ -92,10 +92,12 @@ while argument <= #ARGV do
         break
       else
         local condition = state and 'XX' or 'NX' -- MGET reads what is no string as nothing
-        state = pack(SHORT_FORM, shape, now + window, cost)
+        reset_at = now + window
+        if kind == ALIGNED_WINDOW then reset_at = reset_at - now % window end
+        state = pack(SHORT_FORM, shape, reset_at, cost)
         local stored = state
-        if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, now - DIGITS_EPOCH + window, cost) end
-        if not redis.call('SET', key, stored, 'PX', window + margin, condition) then break end
+        if code and cost < DIGITS_COUNT then stored = string.format(DIGITS_FORM, code, reset_at - DIGITS_EPOCH, cost) end
+        if not redis.call('SET', key, stored, 'PX', reset_at - now + margin, condition) then break end
         replies[i], changed[key] = ALLOWED_SHORT .. state, true
       end
     end

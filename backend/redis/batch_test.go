@@ -18,8 +18,8 @@ import (
 // packedTake is a take of one unit of limits, as decide.lua reads it.
 func packedTake(now int64, limits ...throttler.Limit) []byte {
 	b := packedTakes(now, limits)
-	if l := limits[0]; len(limits) == 1 && l.Algorithm == throttler.FixedWindow {
-		return redisbackend.AppendBounds(b, l.Window.Milliseconds(), now, l.Quota, 1)
+	if len(limits) == 1 && limits[0].Algorithm == throttler.FixedWindow {
+		return redisbackend.AppendBounds(b, &limits[0], now, 1)
 	}
 	return b
 }

@@ -30,7 +30,9 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 }
 
 // PackedTake returns what the script gets of a take.
-func (b *Backend) PackedTake(r driver.Request) []byte { return b.newTake(context.Background(), r).packed }
+func (b *Backend) PackedTake(r driver.Request) []byte {
+	return b.newTake(context.Background(), r).packed
+}
 
 // PackedSettlement returns what it gets of a settlement.
 func (b *Backend) PackedSettlement(s driver.Settlement) []byte {

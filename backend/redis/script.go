@@ -37,7 +37,7 @@ func (b *Backend) newTake(ctx context.Context, r driver.Request) *job {
 	if isSimple(charges) {
 		j.kind = simple
 		l := &charges[0].Policy.Limits[0]
-		buf = appendBounds(buf, l.Window.Milliseconds(), r.Now, l.Quota, charges[0].Cost)
+		buf = appendBounds(buf, l, r.Now, charges[0].Cost)
 	}
 	j.packed, j.buf = buf[len(j.buf):], buf
 	return j
@@ -86,14 +86,14 @@ func isSimple(charges []quota.Charge) bool {
 		return false
 	}
 	l := &charges[0].Policy.Limits[0]
-	return l.Algorithm == quota.FixedWindow && !l.Aligned && l.Window < shortWindow
+	return l.Algorithm == quota.FixedWindow && l.Window < shortWindow
 }
 
 // shortWindow is longer than the windows that fast.lua knows.
 const shortWindow = 1 << 28 * time.Millisecond
 
 // appendBounds appends what alone.lua and fast.lua compare with what is stored of a fixed
-// window of so many ms, by a take at now. All of it is digits, in the order of numbers:
+// window, l, by a take at now. All of it is digits, in the order of numbers:
 //
 //	19  the window is open if the state is above this
 //	4   and below this
@@ -101,12 +101,14 @@ const shortWindow = 1 << 28 * time.Millisecond
 //
 // The last 4 are blank if the take is of more units. If the window is never stored as
 // digits, none are above the first.
-func appendBounds(b []byte, window, now, quota, cost int64) []byte {
+func appendBounds(b []byte, l *quota.Limit, now, cost int64) []byte {
 	const mostUsed = 9999
+	w := algorithm.Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
 	start := len(b)
-	ended, ok := algorithm.AppendDigits(b, algorithm.Window{Length: window, ResetAt: now, Used: mostUsed})
+	ended, ok := algorithm.AppendDigits(b, w)
 	if ok {
-		_, ok = algorithm.AppendDigits(ended, algorithm.Window{Length: window, ResetAt: now + window})
+		w.ResetAt += w.Length
+		_, ok = algorithm.AppendDigits(ended, w)
 	}
 	if ok {
 		code := 100*int64(ended[start]-'0') + 10*int64(ended[start+1]-'0') + int64(ended[start+2]-'0')
@@ -117,6 +119,6 @@ func appendBounds(b []byte, window, now, quota, cost int64) []byte {
 	if cost != 1 {
 		return append(b, "    "...)
 	}
-	room := strconv.AppendInt(b, 10_000+min(quota, mostUsed)-1, 10) // with a 1 in front
+	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a 1 in front
 	return append(b, room[len(b)+1:]...)
 }
