@@ -15,6 +15,7 @@
 --     1 number of limits, and for each:
 --       1 kind, 6 window ms, 7 quota, 7 capacity
 --       to settle: 6 mark, 7 fraction
+--   and of some takes 27 bytes more, which prelude.lua describes
 --
 -- Its reply is numbers: 3, and nothing more, if it cannot be made: a limit is of an unknown
 -- kind, or a key holds something else than a count. Nothing is charged for it then.

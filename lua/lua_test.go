@@ -172,6 +172,11 @@ func TestHeadersMatchBodies(t *testing.T) {
 	if all, some := "I1I6I4I1I1I7I1I1I6I7I7", "I1xxxxxxxxxxxxI7xxxxxxxxI7xxxxxxx"; bytesOf(all) != bytesOf(some) || !strings.Contains(read(t, "prelude.lua"), "'>"+some+"c19c4c4'") {
 		t.Error("prelude.lua does not have the format of a take of one limit")
 	}
+	for part, format := range map[string]string{"fast.lua": "I1I6I4I1I1I7I1I1I6", "handoff_fast.lua": "I1I6I4I1I1I7I1I1I6I7"} {
+		if !strings.Contains(read(t, part), "unpack('>"+format+"', ") {
+			t.Errorf("%s does not unpack '>%s', as a take of one limit begins", part, format)
+		}
+	}
 	for name := range scripts {
 		for _, word := range []string{"-- KEYS[i]", "-- ARGV[", "-- Returns"} {
 			if !strings.Contains(read(t, name), word) {

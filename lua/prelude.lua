@@ -21,13 +21,15 @@ local SHORT_BYTES, SHORT_WINDOW, SHORT_COUNT, SHORT_FORM = 12, 268435456, 65536,
 local DIGITS, DIGITS_FORM, DIGITS_COUNT = 19, '%.0f%012.0f%04.0f', 10000
 local DIGITS_FRONT, DIGITS_SPAN, DIGITS_EPOCH, ALIGNED_CODE = 15, 1000000000000, 1735689600000, 400
 
--- A take of one charge under one window has 27 bytes more than decide.lua says, and so a
--- length of its own. alone.lua and fast.lua compare them with a state in digits: the window
--- is open if the state is above the first 19, and below the next 4; and the take fits if
--- the last 4 digits, what is used, are at most the last 4 bytes. These are blank if it is
--- of more than one unit. Here are the bytes of all, the place of the 27, their format, and
--- the format of times, cost, quota and them.
+-- A take of one charge under one fixed window shorter than SHORT_WINDOW has 27 bytes more
+-- than other takes, and so a length of its own. alone.lua and fast.lua compare them with a
+-- state in digits: the window is open if the state is above the first 19, and below the
+-- next 4; and the take fits if the last 4 digits, what is used, are at most the last 4
+-- bytes: NO_ROOM unless it is of one unit, MOST_ROOM if digits may not hold what the quota
+-- allows. Here are the bytes of all, the place of the 27, their format, and the format of
+-- times, cost, quota and them.
 local BOUNDED_BYTES, BOUNDS_AT, BOUNDS, BOUNDED = 69, 43, 'c19c4c4', '>I1xxxxxxxxxxxxI7xxxxxxxxI7xxxxxxxc19c4c4'
+local NO_ROOM, MOST_ROOM = '    ', '9998'
 
 -- The largest instant stored, in the year 9999; what would exceed it stays there.
 local MAX_INSTANT = 253402300799000

@@ -3,13 +3,16 @@ package memorybackend
 import (
 	"flag"
 	"hash/maphash"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A goroutine that waits for a lock slows down none that has it, or another.
@@ -86,6 +89,40 @@ func TestTable(t *testing.T) {
 		}
 		if table.n != len(want) || len(table.chunks)*chunkLen > table.n+2*chunkLen {
 			t.Fatalf("%d entries in %d chunks, want %d entries", table.n, len(table.chunks), len(want))
+		}
+	}
+}
+
+// Only a window that has used up its quota counts as full, whatever the quota: it alone is
+// never dropped for a new key.
+func TestThePartOfAWindowThatIsUsed(t *testing.T) {
+	for _, limit := range []int64{2, 3, 7, 1000, 65_535, 65_536, 99_999, quota.MaxQuota - 1, quota.MaxQuota} {
+		b := NewDefault()
+		p := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: limit, Window: time.Hour}}}
+		c := quota.Charge{Policy: p, Key: "alice", Partition: "alice", Cost: 1}
+		if _, err := b.Take(t.Context(), driver.NewRequest(1_900_000_000_000, c)); err != nil {
+			t.Fatal(err)
+		}
+		part := func(cost int64) usedPart {
+			t.Helper()
+			if cost > 0 {
+				if _, _, retryAt, ok := b.TakeWindow(1_900_000_000_000, p, c.Key, cost); !ok || retryAt != 0 {
+					t.Fatalf("a take of %d of %d: %d, %v", cost, limit, retryAt, ok)
+				}
+			}
+			s := b.shardOf([]quota.Charge{c})
+			return s.entries.at(s.entries.find(appendName(nil, &c), nameHash(b.seed, &c, partitionHash(b.seed, &c)))).used
+		}
+		half := limit / 2
+		want := float64(half) / float64(limit) * allUsed
+		if got := part(half - 1); math.Abs(float64(got)-want) > 100 {
+			t.Errorf("%d of %d: %d, want %.0f of %d", half, limit, got, want, allUsed)
+		}
+		if got := part(limit - half - 1); got == allUsed {
+			t.Errorf("all but one of %d: it counts as full", limit)
+		}
+		if got := part(1); got != allUsed {
+			t.Errorf("all of %d: %d, want %d", limit, got, allUsed)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // every take of most programs. It does what shard.take does, without what only other
 // takes need.
 func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
-	if len(p.Limits) != 1 || p.Name == "" || len(p.Name)+2 > nameHead || len(p.Name)+2+len(key) > maxName {
+	if len(p.Limits) != 1 || p.Limits[0].Quota < 1 || p.Name == "" || len(p.Name)+2 > nameHead || len(p.Name)+2+len(key) > maxName {
 		return 0, 0, 0, false
 	}
 	limit := &p.Limits[0]

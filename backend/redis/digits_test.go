@@ -143,22 +143,31 @@ func TestDigitsOfAnyWindow(t *testing.T) {
 		}
 	}
 	for _, value := range values {
-		for _, cost := range []int64{0, 1, 2} {
-			c := policy("core", perHour(2)).Charge(value)
-			if strings.HasSuffix(value, "8") {
-				c.Policy = policy("core", perHour(20_000))
+		for i := range int64(6) {
+			cost, limit := i%3, perHour(2)
+			if i < 3 {
+				limit = perHour(20_000)
 			}
+			c := policy("core", limit).Charge(value)
 			c.Partition, c.Cost = c.Key, cost
 			check := func(how string, r driver.Request, got driver.Decision, err error) {
 				t.Helper()
 				state, parseErr := algorithm.Parse([]byte(value))
 				now := b.client.Get(t.Context(), b.backend.Locate(r.Charges()[0]).Key).Val()
+				stored, _ := algorithm.Parse([]byte(now))
 				switch {
 				case parseErr == nil && err == nil:
 					want := algorithm.Take(r, []*algorithm.State{&state})
 					g, w := got.Results()[0], want.Results()[0]
 					if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
 						t.Errorf("%q, cost %d, %s: got  %+v\nthe model says %+v", value, cost, how, got, want)
+					}
+					if is, _ := stored.Window(); want.Allowed && cost > 0 {
+						if then, _ := state.Window(); is != then {
+							t.Errorf("%q, cost %d, %s: it is now %q, which is %+v; the model says %+v", value, cost, how, now, is, then)
+						}
+					} else if now != value {
+						t.Errorf("%q, cost %d, %s: charged nothing, and is now %q", value, cost, how, now)
 					}
 				case parseErr == nil:
 					t.Errorf("%q, cost %d, %s: %v", value, cost, how, err)
@@ -203,12 +212,20 @@ func TestNoWriteNoCharge(t *testing.T) {
 		}
 	}
 	full("1")
-	if d, err := b.backend.Take(t.Context(), takes[0]); err == nil {
-		t.Errorf("alone: %+v, want an error", d)
-	}
-	for i, d := range takes {
-		if all, errs := b.backend.TakeTogether(t.Context(), takes...); errs[i] == nil {
-			t.Errorf("of several, %v: %+v, want an error", d, all[i])
+	for _, cost := range []int64{1, 2} {
+		var dear []driver.Request
+		for _, r := range takes {
+			c := r.Charges()[0]
+			c.Cost = cost
+			dear = append(dear, driver.NewRequest(r.Now, c))
+		}
+		if d, err := b.backend.Take(t.Context(), dear[0]); err == nil {
+			t.Errorf("alone, cost %d: %+v, want an error", cost, d)
+		}
+		for i := range dear {
+			if all, errs := b.backend.TakeTogether(t.Context(), dear...); errs[i] == nil {
+				t.Errorf("of several, cost %d: %+v, want an error", cost, all[i])
+			}
 		}
 	}
 	full("0")

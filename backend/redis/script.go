@@ -99,7 +99,7 @@ const shortWindow = 1 << 28 * time.Millisecond
 //	4   and below this
 //	4   one unit fits if the last 4 of the state, what is used, are at most this
 //
-// The last 4 are blank if the take is of more units. If the window is never stored as
+// The last 4 are blank unless the take is of one unit. If the window is never stored as
 // digits, none are above the first.
 func appendBounds(b []byte, l *quota.Limit, now, cost int64) []byte {
 	const mostUsed = 9999
