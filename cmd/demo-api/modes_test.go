@@ -113,6 +113,9 @@ func TestModesChangeLive(t *testing.T) {
 					if r := demos[i%2].get("/repos/acme/rockets"); r.status == http.StatusOK {
 						served++
 					}
+					if served >= 16 && served < 20 { // else both could serve the last unit
+						awaitTotals(t, demos)
+					}
 				}
 				awaitTotals(t, demos)
 			}
