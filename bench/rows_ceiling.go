@@ -81,34 +81,29 @@ return all
 `
 
 // What a decision costs at least, if nothing were computed: about one window, which
-// weir keeps as a number, and about two policies of three mixed limits each,
-// which it keeps in 80 bytes each. Of several ways to write, these take the least.
-const (
-	countScript = `
-local stored = redis.call('MGET', unpack(KEYS))
-for i, key in ipairs(KEYS) do
-  if stored[i] and #stored[i] == #ARGV[1] then
-    redis.call('INCRBY', key, '1')
-  else
-    redis.call('SET', key, ARGV[1], 'PX', '3600000')
-    stored[i] = ARGV[1]
-  end
-end
-return table.concat(stored)
-`
-	replaceScript = `
-local stored = redis.call('MGET', unpack(KEYS))
-for i, key in ipairs(KEYS) do
-  if stored[i] and #stored[i] == #ARGV[1] then
-    redis.call('SETRANGE', key, '0', stored[i])
-  else
-    redis.call('SET', key, ARGV[1], 'PX', '3600000')
-    stored[i] = ARGV[1]
-  end
-end
-return table.concat(stored)
-`
+// weir keeps as a number, and about two policies of three mixed limits each, which it
+// keeps in 80 bytes each. Of several ways to write, these take the least.
+var (
+	countScript   = writingScript(`'INCRBY', key, '1'`)
+	replaceScript = writingScript(`'SETRANGE', key, '0', stored[i]`)
 )
+
+// writingScript reads all keys, runs a command on each that has a value as long as
+// ARGV[1], which the others get, and replies the values.
+func writingScript(command string) string {
+	return `
+local stored = redis.call('MGET', unpack(KEYS))
+for i, key in ipairs(KEYS) do
+  if stored[i] and #stored[i] == #ARGV[1] then
+    redis.call(` + command + `)
+  else
+    redis.call('SET', key, ARGV[1], 'PX', '3600000')
+    stored[i] = ARGV[1]
+  end
+end
+return table.concat(stored)
+`
+}
 
 var perSecond = regexp.MustCompile(`([\d.]+) requests per second`)
 
