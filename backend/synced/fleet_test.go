@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -64,9 +65,7 @@ func (s *syncs) Pop() any {
 }
 
 func newFleet(t testing.TB, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return newFleetOf(t, seed, processes, roots, o, policies...)
+	return newFleetOf(t, testseed.Of(t), processes, roots, o, policies...)
 }
 
 func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // load is a fleet that is asked for units of one quota. Each process has a token bucket
@@ -179,10 +181,7 @@ func TestGoodput(t *testing.T) {
 // While processes are killed, paused, cut off and replaced under twice the quota at each,
 // no window of any length has more than the quota and the burst.
 func TestAdmitted(t *testing.T) {
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64()
-	}
+	first := testseed.Of(t)
 	for i := range uint64(4) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) {
 			const n, total, burst = 5, 500, 100

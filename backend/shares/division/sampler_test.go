@@ -2,10 +2,11 @@ package division
 
 import (
 	"math"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // A window with no more events than the sampler keeps is exact, and ends at its edge.
@@ -39,13 +40,14 @@ func TestSamplerIsExactWhenQuiet(t *testing.T) {
 func TestSamplerOfManyEvents(t *testing.T) {
 	s := NewSampler(time.Second, 1024)
 	const perMs = 50
+	random := testseed.Rand(t, 0)
 	at := t0
 	step := func() {
 		at = at.Add(time.Millisecond)
 		for range perMs {
 			key := uint64(1)
-			if rand.IntN(4) == 0 {
-				key = 2 + rand.Uint64N(1000)
+			if random.IntN(4) == 0 {
+				key = 2 + random.Uint64N(1000)
 			}
 			s.Add(at, key, 1)
 		}
@@ -125,9 +127,9 @@ func BenchmarkSampler(b *testing.B) {
 		}
 	})
 	b.Run("demand", func(b *testing.B) {
-		s := NewSampler(time.Hour, 0)
+		s, random := NewSampler(time.Hour, 0), testseed.Rand(b, 0)
 		for range DefaultSamples {
-			s.Add(now, rand.Uint64N(1000), 1)
+			s.Add(now, random.Uint64N(1000), 1)
 		}
 		for b.Loop() {
 			s.Demand(now, 8)
