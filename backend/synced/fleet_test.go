@@ -70,6 +70,8 @@ func newFleet(t testing.TB, processes, roots int, o Options, policies ...*thrott
 
 func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
 	f := &fleet{TB: t, clock: clock.NewManual(t0), policies: policies, random: rand.New(rand.NewPCG(seed, 0))}
+	chance = rand.New(rand.NewPCG(seed, 2)).Float64
+	t.Cleanup(func() { chance = rand.Float64 })
 	for i := range roots {
 		f.roots = append(f.roots, newModelRoot(fmt.Sprint("root-", i)))
 	}

@@ -38,6 +38,7 @@ type stream struct {
 // newLoad returns a fleet of n processes with a quota per ten seconds, which has run until
 // its first division.
 func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, divide Divide, static bool) *load {
+	seedSamplers(t, seed)
 	l := &load{
 		fleet: newFleet(t, seed, []Quota{{Name: "core", Total: total}}, Options{Keys: -1, Divide: divide}),
 		list:  List{1, names(n)}, window: 10 * time.Second, burst: burst, static: static,

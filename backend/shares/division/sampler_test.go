@@ -2,6 +2,7 @@ package division
 
 import (
 	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -35,12 +36,18 @@ func TestSamplerIsExactWhenQuiet(t *testing.T) {
 	}
 }
 
+func seedSamplers(t testing.TB, seed uint64) {
+	draw = rand.New(rand.NewPCG(seed, 2)).Uint64
+	t.Cleanup(func() { draw = rand.Uint64 })
+}
+
 // Of more events, one of several is kept, and the demand is right within the stated
 // error; when it becomes quiet, it is exact again.
 func TestSamplerOfManyEvents(t *testing.T) {
 	s := NewSampler(time.Second, 1024)
 	const perMs = 50
 	random := testseed.Rand(t, 0)
+	seedSamplers(t, testseed.Of(t))
 	at := t0
 	step := func() {
 		at = at.Add(time.Millisecond)
