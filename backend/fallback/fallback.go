@@ -26,6 +26,10 @@
 // never charged twice, and the bound holds. A process that ends without Close loses
 // what it has not handed over, and one that starts during an outage knows nothing.
 //
+// A refund of what was allowed here gives back until it is handed over, and nothing after
+// that: the client pays for it until its window ends. The backend is charged a sum of many
+// decisions, in which it cannot find one of them.
+//
 // # Several policies
 //
 // A decision about several policies is made by the strictest of their choices: Closed
@@ -241,7 +245,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 
 // Settle implements driver.Backend. A decision that was made here is settled here,
 // or, if it was handed over, with the backend: then only what it costs more is
-// charged. A decision that the backend made is settled by the backend, or not at all.
+// charged, and a refund gives nothing back. A decision that the backend made is settled by the backend, or not at all.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if s.Charged.Degraded {
 		return b.settle(ctx, &s)
