@@ -466,7 +466,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	d, costs := e.d, e.costs(why)
 	before := *d
 	l.mu.Unlock()
-	after := e.m.settle(e, before, costs)
+	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
 	if e.d == d { // not released meanwhile
 		*d = after

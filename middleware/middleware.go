@@ -324,11 +324,10 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttler.Decision {
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
 	c := &call{e: e}
 	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
-	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded
 		after, f.err = t.throttler.Refund(c, d)
@@ -337,9 +336,9 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttl
 	}
 	if f.err != nil {
 		t.fail(e.received, f)
-		return d
+		return d, false
 	}
-	return after
+	return after, true
 }
 
 // fail reports what went wrong with r.
