@@ -121,11 +121,10 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	return Decision{decision.FromDriver(d), tookNothing}, nil
 }
 
-// Refund gives back what d took, to the windows that were charged, while they last. It
-// returns the limits as they are after it. After an error nothing was given back, and
-// Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a
-// second call does nothing. A context that is already over, as a request's is when its
-// client has left, stops neither Refund nor Settle: they take at most a second.
+// Refund gives back what d took, to the windows that were charged, while they last, also
+// if ctx was over before. It returns the limits as they are after it. After an error
+// nothing was given back, and Refund may be called again, unless [MayHaveCharged]: then
+// that is unknown, and a second call does nothing.
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
@@ -146,7 +145,8 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 	return t.settle(ctx, d, costs)
 }
 
-// settleTime bounds a refund or settlement whose context is over.
+// settleTime bounds a refund or settlement whose context was over before: a request's,
+// whose client has left.
 const settleTime = time.Second
 
 func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
