@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,6 +23,11 @@ import (
 //     Several addresses, or IsClusterMode, are nodes of a Redis Cluster.
 //   - A call ends with its context, also while it dials. Nothing is sent twice, and a
 //     dead server is noticed at the first failed dial, and again when it is back.
+//   - A connection is dialed and logged in in the background, in DialTimeout. One that
+//     is late for the call that needed it serves the next.
+//   - CredentialsProvider and CredentialsProviderContext are asked twice for each new
+//     connection. With a StreamingCredentialsProvider the login ends with the call that
+//     needs the connection.
 //   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of
 //     them announces it: the topology of a Cluster is read again after each failed
 //     decision, and every second.
@@ -63,6 +70,7 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 
 	if cluster {
 		co := o.Cluster()
+		co.Dialer = loginDialer(o.Dialer, &o)
 		co.ClusterStateReloadInterval = time.Second
 		co.DisableRoutingPolicies = true // they ask a node for COMMAND first, for up to 5 s whatever the context
 		c := redis.NewClusterClient(co)
@@ -74,6 +82,7 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 		server.Addr, server.Network = o.MasterName, "tcp"
 		server.Dialer = newSentinels(&o).dialPrimary
 	}
+	server.Dialer = loginDialer(server.Dialer, &o)
 	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil
@@ -143,6 +152,10 @@ func (failedConn) SetDeadline(time.Time) error      { return nil }
 func (failedConn) SetReadDeadline(time.Time) error  { return nil }
 func (failedConn) SetWriteDeadline(time.Time) error { return nil }
 
+// SyscallConn returns the reason, so that a pool drops the connection if the dial was
+// made for a call that has ended.
+func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }
+
 // client is a Redis client whose calls end when their context does.
 type client struct {
 	redis.UniversalClient
@@ -196,7 +209,12 @@ func (c client) send(ctx context.Context, cmds []redis.Cmder) {
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, onceCmd{cmd}) // queues it
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	_, err := pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil }) {
+		for _, cmd := range cmds {
+			cmd.SetErr(err) // go-redis does not, if the server refused the login
+		}
+	}
 }
 
 // process sends cmd, and returns its error, or ctx's if that ends earlier.
