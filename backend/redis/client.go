@@ -23,11 +23,6 @@ import (
 //     Several addresses, or IsClusterMode, are nodes of a Redis Cluster.
 //   - A call ends with its context, also while it dials. Nothing is sent twice, and a
 //     dead server is noticed at the first failed dial, and again when it is back.
-//   - A connection is dialed and logged in in the background, in DialTimeout. One that
-//     is late for the call that needed it serves the next.
-//   - CredentialsProvider and CredentialsProviderContext are asked twice for each new
-//     connection. With a StreamingCredentialsProvider the login ends with the call that
-//     needs the connection.
 //   - A primary that a Sentinel or a Cluster promotes is followed as soon as one of
 //     them announces it: the topology of a Cluster is read again after each failed
 //     decision, and every second.
@@ -70,7 +65,6 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 
 	if cluster {
 		co := o.Cluster()
-		co.Dialer = loginDialer(o.Dialer, &o)
 		co.ClusterStateReloadInterval = time.Second
 		co.DisableRoutingPolicies = true // they ask a node for COMMAND first, for up to 5 s whatever the context
 		c := redis.NewClusterClient(co)
@@ -82,7 +76,6 @@ func NewClient(options *redis.UniversalOptions) (redis.UniversalClient, error) {
 		server.Addr, server.Network = o.MasterName, "tcp"
 		server.Dialer = newSentinels(&o).dialPrimary
 	}
-	server.Dialer = loginDialer(server.Dialer, &o)
 	c := redis.NewClient(server)
 	c.AddHook(failLate{})
 	return c, nil

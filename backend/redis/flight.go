@@ -30,7 +30,6 @@ type flight struct {
 	alone    bool      // in the goroutine of its only caller
 	limits   int       // of its decisions
 	ctx      *flightContext
-	dial     dialContext
 
 	jobs  []*job
 	calls []call
@@ -133,11 +132,6 @@ func (f *flight) send(ctx context.Context, l *line, c client, again bool) {
 			}
 		}
 		c.cmds = f.cmds[start:len(f.cmds):len(f.cmds)]
-	}
-	if c.keepsDeadlines {
-		f.dial.start(ctx)
-		defer f.dial.stop()
-		ctx = &f.dial
 	}
 	f.outcome.left = !c.roundTrip(ctx, f.cmds)
 }

@@ -39,63 +39,36 @@ var loginPolicies = [2]*throttler.Policy{
 	{Name: "b", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}},
 }
 
-// A connection that comes too late for the decision that needed it, with a password and a
-// database to select, serves the next.
-func TestLateConnectionServesTheNext(t *testing.T) {
+// A decision that had no time to connect and to log in leaves connections for the next.
+func TestAFailureOpensConnections(t *testing.T) {
 	server := protected(t, "secret")
 	come := make(chan struct{})
-	var dials atomic.Int64
 	c := connect(t, &redis.UniversalOptions{
-		Addrs: []string{server.Addr}, Password: "secret", DB: 2, ClientName: "weir",
+		Addrs: []string{server.Addr}, Password: "secret", DB: 2,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			dials.Add(1)
-			<-come
+			select {
+			case <-come:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		},
 	})
+	b, _ := newObserved(t, c, redisbackend.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := c.Ping(ctx).Err(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("without a connection: %v, want context.DeadlineExceeded", err)
+	if _, err := b.Take(ctx, loginPolicies[0].Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Fatalf("without a connection: %v, want ErrUnavailable", err)
 	}
 	close(come)
-	eventually(t, "the connection", func() bool { return c.PoolStats().IdleConns == 1 })
+	eventually(t, "a connection that has logged in", func() bool { return c.PoolStats().IdleConns > 0 })
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr, Password: "secret"})
 	defer admin.Close()
-	if list := admin.ClientList(t.Context()).Val(); !strings.Contains(list, " name=weir ") || !strings.Contains(list, " db=2 ") {
-		t.Errorf("before its first use: got the connections %s, want one with name=weir and db=2", list)
+	if list := admin.ClientList(t.Context()).Val(); !strings.Contains(list, " db=2 ") {
+		t.Errorf("before its first use: got the connections %s, want one with db=2", list)
 	}
-	if err := admin.ConfigResetStat(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	info, err := c.Do(t.Context(), "client", "info").Text()
-	if err != nil || !strings.Contains(info, " db=2 ") || !strings.Contains(info, " name=weir ") {
-		t.Errorf("got the connection %q, error %v; want name=weir and db=2", info, err)
-	}
-	stats := commandStats(t, c.(*redis.Client))
-	if n := dials.Load(); n != 1 || stats["hello"].calls != 0 || stats["select"].calls != 0 {
-		t.Errorf("%d dials, and at the first use %d HELLO, %d SELECT; want 1, 0, 0", n, stats["hello"].calls, stats["select"].calls)
-	}
-}
-
-// What go-redis sends is answered by the server if it is not what was sent before.
-func TestCredentialsThatChange(t *testing.T) {
-	server := protected(t, "b")
-	asked := 0
-	c := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, CredentialsProvider: func() (user, password string) {
-		asked++
-		return "", string("ab"[(asked-1)%2])
-	}})
-	if err := c.Ping(t.Context()).Err(); err != nil {
-		t.Errorf("the right password at the second question: %v", err)
-	}
-	asked = 1
-	other := connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, CredentialsProvider: func() (user, password string) {
-		asked++
-		return "", string("ab"[(asked-1)%2])
-	}})
-	if err := other.Ping(t.Context()).Err(); err == nil || !strings.HasPrefix(err.Error(), "WRONGPASS") {
-		t.Errorf("a wrong one: %v, want WRONGPASS", err)
+	if _, err := b.Take(t.Context(), loginPolicies[0].Charge("alice")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -34,9 +34,6 @@ type boundedConn struct {
 	answered bool
 	err      error
 
-	login  []exchange // that go-redis has not begun
-	replay []byte     // of the replies to those that it has
-
 	closed func() // if not nil, called by the first Close
 	once   sync.Once
 }
@@ -55,11 +52,6 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	if len(c.replay) > 0 {
-		n := copy(p, c.replay)
-		c.replay = c.replay[n:]
-		return n, nil
-	}
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.answered = true
@@ -73,11 +65,8 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes p, unless it was written when the connection logged in.
+// Write writes p.
 func (c *boundedConn) Write(p []byte) (int, error) {
-	if len(c.login) > 0 && c.heard(p) {
-		return len(p), nil
-	}
 	n, err := c.Conn.Write(p)
 	if err != nil {
 		c.closeUnused(err)

@@ -41,7 +41,12 @@ type server struct {
 	slow   atomic.Pointer[ownClient] // of the last probe, if that was answered too late
 	failed atomic.Pointer[failure]   // the last one
 
-	mu    sync.Mutex
+	reconnecting atomic.Bool
+	background   sync.WaitGroup // of reconnect
+	closed       context.Context
+	stop         context.CancelFunc
+
+	mu    sync.Mutex // guards known, and that nothing begins in the background once closed is done
 	known observe.Checked
 }
 
@@ -116,6 +121,7 @@ func (s *server) record(o *outcome, began, end time.Time) {
 		f := o.failure
 		f.had = max(end.Sub(began), aloneTime)
 		s.failed.Store(&f)
+		s.reconnect()
 		// The one needs no second opinion, and of the other the primary does the work.
 		if errors.Is(o.fault, syscall.ECONNREFUSED) || s.replica {
 			s.breaker.Trip(began, o.fault)
@@ -161,8 +167,38 @@ func (s *server) checked(change func(known *observe.Checked)) {
 	}
 }
 
+// reconnect opens, in the background, the connections that decisions need. go-redis logs
+// in within the deadline of the decision that needed the connection, and drops it when
+// that passes: to a server that is far away, none of them would ever have one.
+func (s *server) reconnect() {
+	one := s.one()
+	if one == nil || !s.reconnecting.CompareAndSwap(false, true) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Err() != nil {
+		return
+	}
+	s.background.Go(func() {
+		defer s.reconnecting.Store(false)
+		ctx, cancel := context.WithTimeout(s.closed, reconnectTime)
+		defer cancel()
+		_ = s.client.within(ctx, func() error {
+			connect(ctx, one, s.client.connections)
+			return nil
+		})
+	})
+}
+
+const reconnectTime = time.Second // at most, for all that it opens
+
 func (s *server) close() {
 	s.breaker.Close()
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.background.Wait()
 	for _, p := range []*atomic.Pointer[ownClient]{&s.spare, &s.slow} {
 		if c := p.Swap(nil); c != nil {
 			c.close() // it has nothing left to send

@@ -93,6 +93,7 @@ func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client
 		backend: s.backend, client: l.client, node: node, shard: s.name,
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
+	l.server.closed, l.server.stop = context.WithCancel(context.Background())
 	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: patience})
 	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
 		if open {
