@@ -206,6 +206,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		}
 		handOver := true
 		if o == nil {
+			began := b.elapsed()
 			var d driver.Decision
 			d, err = b.wrapped.Take(ctx, r)
 			switch {
@@ -215,7 +216,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, handOver = b.outageOf(err, &r), !driver.MayHaveCharged(err)
+			o, handOver = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
 		} else {
 			err = o.cause()
 		}
@@ -236,11 +237,12 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	if o := b.holder(&r); o != nil {
 		return b.decide(&r, o, o.cause(), local)
 	}
+	began := b.elapsed()
 	d, err := b.wrapped.Peek(ctx, r)
 	if err == nil || !failed(ctx, err) {
 		return d, err
 	}
-	return b.decide(&r, b.outageOf(err, &r), err, local)
+	return b.decide(&r, b.outageOf(err, &r, b.elapsed()-began), err, local)
 }
 
 // Settle implements driver.Backend. A decision that was made here is settled here,
@@ -250,6 +252,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	if s.Charged.Degraded {
 		return b.settle(ctx, &s)
 	}
+	began := b.elapsed()
 	d, err := b.wrapped.Settle(ctx, s)
 	switch {
 	case err == nil:
@@ -257,7 +260,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	case failed(ctx, err):
 		r := s.Charged.Request
 		r.Now = s.Now
-		b.outageOf(err, &r)
+		b.outageOf(err, &r, b.elapsed()-began)
 	}
 	return d, err
 }

@@ -30,6 +30,7 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 		return client
 	}
 	for _, s := range configs {
+		s.primary.CredentialsProvider = s.credentials()
 		shard := redisbackend.Shard{Name: s.name, Primary: connect(s.name, s.kind(), s.primary)}
 		for _, addr := range s.replicas {
 			o := s.primary
