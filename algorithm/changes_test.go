@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -93,7 +94,7 @@ func longest(l throttler.Limit) int64 {
 // no client is refused for longer than both windows; a refund gives back no more than
 // was charged, under either policy.
 func TestStatedTimesOutliveChanges(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 20_000 {
 		l := throttler.Limit{
 			Algorithm: algorithms[rng.IntN(len(algorithms))],
@@ -194,7 +195,7 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 // and one burst more, by either form.
 // Sliding windows are an estimate.
 func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 3000 {
 		for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog, throttler.TokenBucket} {
 			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(20), Window: time.Duration(50+rng.Int64N(1000)) * time.Millisecond}

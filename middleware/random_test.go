@@ -16,21 +16,19 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
-var (
-	randomStacks = flag.Int("stacks", 150, "how many random stacks to try")
-	randomSeed   = flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the random stacks")
-)
+var randomStacks = flag.Int("stacks", 150, "how many random stacks to try, of seeds that follow each other")
 
 // TestRandomStacks sends requests through random stacks of middlewares to random
 // handlers, over real connections, and compares each count with a model.
 func TestRandomStacks(t *testing.T) {
-	t.Logf("-seed %d", *randomSeed)
+	first := testseed.Of(t)
 	for n := range *randomStacks {
-		seed := *randomSeed + uint64(n)
+		seed := first + uint64(n)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		http2 := rng.IntN(3) == 0
 		m := newModel(rng, http2)
@@ -53,7 +51,7 @@ func TestRandomStacks(t *testing.T) {
 			m.ops = m.randomOps(rng)
 			status, header := m.send(t, s)
 			m.predict()
-			m.compare(t, fmt.Sprintf("-seed %d, request %d", seed, i), status, header)
+			m.compare(t, fmt.Sprintf("WEIR_SEED=%d -stacks 1, request %d", seed, i), status, header)
 			if t.Failed() {
 				t.Fatalf("http2 %v, layers %+v\nops %v", http2, m.layers, m.ops)
 			}

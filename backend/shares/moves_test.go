@@ -2,7 +2,6 @@ package shares
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -74,9 +74,7 @@ func hashed(key string) uint64 { return (&name{key: key}).hash() }
 // admit of each key no more than one bucket would: to the token, from the start on. Keys
 // are first seen at any time, and forgotten when their buckets are full.
 func TestSharesMove(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	const members = 3
 	for range 12 {
 		quota, window, burst := 3+random.Int64N(500), 1+random.Int64N(20_000), 3+random.Int64N(500)

@@ -198,6 +198,8 @@ func (c *count) said(l *limit, i int, now int64) float64 {
 	return t.total
 }
 
+var chance = rand.Float64 // the simulations seed it
+
 // evaluate reports whether cost fits, and when it will if it does not.
 func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	after := c.used(l, now) + float64(cost)
@@ -205,7 +207,7 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	switch {
 	case after <= l.low+l.slack:
 		return true
-	case after <= high+l.slack && rand.Float64()*(high-l.low) > after-l.low:
+	case after <= high+l.slack && chance()*(high-l.low) > after-l.low:
 		return true
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits

@@ -3,7 +3,6 @@ package breaker
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,8 +82,7 @@ func TestOpensWhenHalfOfTwentyCallsFail(t *testing.T) {
 func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 	for _, burst := range []int{1, 10} {
 		synctest.Test(t, func(t *testing.T) {
-			seed := rand.Uint64()
-			r := rand.New(rand.NewPCG(seed, 0))
+			r := testseed.Rand(t, 0)
 			b := New(down, nil)
 			defer b.Close()
 			for range 10 * minCalls { // or two bursts in a row at the start would be half of all calls
@@ -99,7 +99,7 @@ func TestStaysClosedAtOnePercentOfErrors(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				if b.Open() {
-					t.Fatalf("seed %d, bursts of %d: one percent of errors opened the breaker", seed, burst)
+					t.Fatalf("bursts of %d: one percent of errors opened the breaker", burst)
 				}
 			}
 		})
