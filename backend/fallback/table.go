@@ -46,7 +46,7 @@ func (t *table) init(b *Backend, maxKeys int) {
 
 // partOf returns the part of charges, which have one partition.
 func (t *table) partOf(charges []quota.Charge) *part {
-	return &t.parts[t.names.Partition(&charges[0])&uint64(len(t.parts)-1)]
+	return &t.parts[t.names.Partition(charges[0].Partition)&uint64(len(t.parts)-1)]
 }
 
 // pooledName returns the name of the pooled count that replaces charge i of a

@@ -47,7 +47,7 @@ func (h *Hasher) Numbered(policy string, a, b uint64) Name {
 // And returns the name of what n and o name together, in that order.
 func (n Name) And(o Name) Name { return Name{mix(n[0], o[0]), mix(n[1], o[1])} }
 
-// Partition returns a hash of c's partition.
-func (h *Hasher) Partition(c *quota.Charge) uint64 { return maphash.String(h[0], c.Partition) }
+// Partition returns a hash of a partition.
+func (h *Hasher) Partition(partition string) uint64 { return maphash.String(h[0], partition) }
 
 func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }
