@@ -112,7 +112,8 @@ var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies, as the member self of list. Charges
 // of other policies are errors. Until it has its first shares, which is when it has heard
-// of the other members, it fails with errors that wrap driver.ErrUnavailable.
+// of the other members, it fails with errors that wrap driver.ErrUnavailable and
+// driver.ErrFailClosed: no request is served, unless a fallback in front decides.
 //
 // All processes need the same policies, each with its name. The messages of other members
 // go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
@@ -241,7 +242,7 @@ func (b *Backend) instant(ms int64) int64 {
 }
 
 // Nothing was charged, so that a refund can be made again.
-var errNoShares = fmt.Errorf("%w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrNotSent)
+var errNoShares = fmt.Errorf("%w: %w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrFailClosed, driver.ErrNotSent)
 
 func (b *Backend) noShares() error {
 	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
