@@ -25,8 +25,9 @@ var kinds = [...]struct {
 	// count.
 	shortForm bool
 
-	// markIsResetAt reports that a charge's mark is its window's reset time, and
-	// that it has no start: scripts do not reply these twice.
+	// markIsResetAt reports that a charge's mark is its window's reset time, as is the
+	// time at which the next unit fits, and that it has no start: scripts do not reply
+	// these twice.
 	markIsResetAt bool
 
 	queue bool // charges have starts

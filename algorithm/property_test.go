@@ -40,7 +40,8 @@ func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 	}
 }
 
-// A refusal's retry at is the first instant at which the charge fits; reset at
+// A refusal's retry at is the first instant at which the charge fits; next at is
+// that of one unit, whatever was asked for and whether it was allowed; reset at
 // is the first at which nothing counts; and what counts never grows by itself,
 // so time that steps back finds no quota that was not there.
 func TestClosedForms(t *testing.T) {
@@ -69,6 +70,10 @@ func TestClosedForms(t *testing.T) {
 			if retry := r[0].RetryAt; !allowed && (retry <= now || !fits(cost, retry) || fits(cost, retry-1)) {
 				t.Fatalf("%v, cost %d at %d: retry at %d is not the first instant at which it fits: fits there %v, 1 ms before %v",
 					limits[0], cost, now, retry, fits(cost, retry), fits(cost, retry-1))
+			}
+			next := r[0].Next(&limits[0])
+			if fits(1, now) != (next == 0) || next != 0 && (next <= now || !fits(1, next) || fits(1, next-1)) {
+				t.Fatalf("%v, cost %d at %d: next at %d is not the first instant at which one fits", limits[0], cost, now, next)
 			}
 			window := limits[0].Window.Milliseconds()
 			later := now + rng.Int64N(window+1)

@@ -36,7 +36,11 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 
 func resultOf(r *record, l limit, now int64) driver.Result {
 	counter := l.kind.counter()
-	return driver.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
+	result := driver.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
+	if result.Used >= l.capacity && !kinds[l.kind].markIsResetAt {
+		result.NextAt = counter.retryAt(r, l, 1, now)
+	}
+	return result
 }
 
 // Charge adds cost to every limit, room or no room: Evaluate first. Records of other

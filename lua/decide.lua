@@ -21,7 +21,8 @@
 -- kind, or a key holds something else than a count. Nothing is charged for it then.
 -- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
 -- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
--- start_at (0 if not a queue that was charged), mark, fraction.
+-- next_at (when one unit fits; 0 if one does now), start_at (0 if not a queue that was
+-- charged), mark, fraction.
 
 local numbers, numbered = {}, 0 -- the reply
 
@@ -69,11 +70,13 @@ local function read_decision(packed, first_key)
   return {now = now, margin = margin, settles = settles, has_log = bit.band(op, HAS_LOG) ~= 0, charges = charges}, count
 end
 
-local function reply_limit(l, used, reset_at, retry_at, start_at, mark, fraction)
+local function reply_limit(l, r, now, retry_at, start_at, mark, fraction)
+  local used = l.algorithm.used(r, l, now)
   reply(used)
-  reply(reset_at)
+  reply(l.algorithm.reset_at(r, now))
   reply(retry_at)
   if not l.algorithm.mark_is_reset_at then
+    reply(used >= l.capacity and l.algorithm.retry_at(r, l, 1, now) or 0)
     reply(start_at)
     reply(mark)
     reply(fraction)
@@ -88,7 +91,7 @@ local function look(c, now)
       retry_at = -1
       if c.cost <= l.capacity then retry_at = l.algorithm.retry_at(r, l, c.cost, now) end
     end
-    reply_limit(l, l.algorithm.used(r, l, now), l.algorithm.reset_at(r, now), retry_at, 0, 0, 0)
+    reply_limit(l, r, now, retry_at, 0, 0, 0)
   end
 end
 
@@ -98,7 +101,7 @@ local function charge(c, cost, d, put)
     local l, r = c.limits[i], c.records[i]
     local mark, fraction, start_at = l.algorithm.charge(r, l, cost, d.now)
     r.ends_at = nil
-    reply_limit(l, l.algorithm.used(r, l, d.now), l.algorithm.reset_at(r, d.now), 0, start_at, mark, fraction)
+    reply_limit(l, r, d.now, 0, start_at, mark, fraction)
   end
   for i = #c.limits + 1, #c.records do
     local r = c.records[i]

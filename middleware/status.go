@@ -164,7 +164,7 @@ func addResources(resources map[string]resource, d throttler.Decision) {
 		name := s.Policy.Name
 		if binding, ok := bindings[name]; !ok || s.BindsBefore(&binding) {
 			bindings[name] = s
-			resources[name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.ResetAt.UnixMilli())}
+			resources[name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.Reset().UnixMilli())}
 		}
 	}
 }

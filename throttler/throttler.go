@@ -104,7 +104,8 @@ func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
 	return ok
 }
 
-// Peek reports what Take would answer, charging nothing. It may ask a replica.
+// Peek reports whether Take would allow the charges, and when, charging nothing. Used and
+// Remaining are as they are without them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
 		return t.observed(ctx, observe.OpPeek, charges)

@@ -283,7 +283,7 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	for i := range want.Limits() {
 		g, w := got.Limit(i), want.Limit(i)
 		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
-			!g.RetryAt.Equal(w.RetryAt) || !g.StartAt.Equal(w.StartAt) {
+			!g.RetryAt.Equal(w.RetryAt) || !g.NextAt.Equal(w.NextAt) || !g.StartAt.Equal(w.StartAt) {
 			return fmt.Errorf("%s: limit %d, %v: got  %s\nthe model says %s", step, i, w.Limit, line(got), line(want))
 		}
 		if h.rng.IntN(3) == 0 {
@@ -330,8 +330,8 @@ func line(d throttler.Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "allowed=%v", d.Allowed)
 	for i, s := range d.Limits() {
-		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, start %d, mark %v]",
-			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), d.Driver().Results()[i].Mark)
+		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, next %d, start %d, mark %v]",
+			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.NextAt.UnixMilli(), s.StartAt.UnixMilli(), d.Driver().Results()[i].Mark)
 	}
 	return b.String()
 }

@@ -133,7 +133,7 @@ func (m *monitor) close() {
 // what it had before.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
-	answers, all := m.askNodes(s.line.client, "primary", true)
+	answers, all := m.askNodes(s, s.line.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
 		m.record(s, s.serverOf(a.server), a)
@@ -160,7 +160,7 @@ func (m *monitor) check(s *shard) {
 // the servers behind r are known.
 func (m *monitor) checkReplica(s *shard, r *line) bool {
 	name := r.server.name()
-	answers, known := m.askNodes(r.client, name, false)
+	answers, known := m.askNodes(s, r.client, name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
@@ -209,9 +209,9 @@ type answer struct {
 	cut error
 }
 
-// askNodes asks the server that c speaks to or, of a cluster, all primaries or replicas,
+// askNodes asks the server of s that c speaks to or, of a cluster, all primaries or replicas,
 // if they are known.
-func (m *monitor) askNodes(c client, name string, primaries bool) (answers []answer, known bool) {
+func (m *monitor) askNodes(s *shard, c client, name string, primaries bool) (answers []answer, known bool) {
 	nodes, err := m.nodesOf(c, name, primaries)
 	if err != nil {
 		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
@@ -220,12 +220,26 @@ func (m *monitor) askNodes(c client, name string, primaries bool) (answers []ans
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		all.Go(func() {
-			answers[i] = m.ask(n.client)
-			answers[i].server, answers[i].primary = n.name, primaries
+			a := &answers[i]
+			*a = m.ask(n.client)
+			if a.timed && !m.isTimed(serverName{s.name, n.name}) { // it may have dialed: the next one is quicker
+				if again := m.ask(n.client); again.timed {
+					a.reading = a.reading.better(again.reading)
+				}
+			}
+			a.server, a.primary = n.name, primaries
 		})
 	}
 	all.Wait()
 	return answers, true
+}
+
+// isTimed reports whether the clock of that server was read before.
+func (m *monitor) isTimed(name serverName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.servers[name]
+	return s != nil && s.SkewKnown
 }
 
 // node is one server.

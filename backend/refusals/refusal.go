@@ -72,6 +72,9 @@ func (f *refusal) note(result *driver.Result, now int64) {
 	if result.RetryAt > 0 {
 		f.until = min(f.until, result.RetryAt)
 	}
+	if result.NextAt > 0 {
+		f.until = min(f.until, result.NextAt)
+	}
 	if result.ResetAt <= now {
 		f.idle = true
 	} else {

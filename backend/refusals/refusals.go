@@ -9,7 +9,7 @@
 // keys, costs and limits in the same order, were refused less than
 // [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
 // refusal's, and must be before every time that the refusal names: the RetryAt
-// of a limit that refused, the ResetAt of any limit. Refusals that were made without
+// of a limit that refused, the NextAt and ResetAt of any limit. Refusals that were made without
 // the shared counts are not remembered. A smaller cost, a clock that
 // steps back and the end of a window all go to the backend.
 //
@@ -22,7 +22,7 @@
 // # What the answer says
 //
 // The answer is the refusal, at the time of the take. The limits that refused, their
-// RetryAt and their ResetAt are exact, except for what other processes did and
+// RetryAt, NextAt and ResetAt are exact, except for what other processes did and
 // clocks that stepped back in the meantime. Used and Remaining are the refusal's.
 // Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
 // though too few for the charge, and other takes may have charged a count that had

@@ -195,8 +195,12 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("after 30 of a share of 40: %+v", s)
 	}
 	s = g.take(0, "alice", 12).Limit(0)
-	if !s.Refused || !s.RetryAt.Equal(now.Add(500*time.Millisecond)) {
+	if !s.Refused || !s.RetryAt.Equal(now.Add(500*time.Millisecond)) || !s.NextAt.IsZero() {
 		t.Errorf("12 when 10 are left: %+v; want a retry when 2 more have come", s)
+	}
+	s = g.take(0, "alice", 10).Limit(0)
+	if s.Refused || s.Remaining != 0 || !s.NextAt.Equal(now.Add(250*time.Millisecond)) {
+		t.Errorf("10 when 10 are left: %+v; want the next when one more has come", s)
 	}
 	s = g.take(1, "alice", 61).Limit(0) // more than the share
 	if !s.Refused || !s.RetryAt.Equal(now.Add(2*time.Second)) {
@@ -208,7 +212,7 @@ func TestAnswers(t *testing.T) {
 	}
 	g.divide([]division.Share{{Units: 0}, {Units: 100}})
 	s = g.take(0, "alice", 1).Limit(0)
-	if !s.Refused || s.Remaining != 0 || !s.RetryAt.Equal(now.Add(2*time.Second)) {
+	if !s.Refused || s.Remaining != 0 || !s.RetryAt.Equal(now.Add(2*time.Second)) || !s.NextAt.Equal(s.RetryAt) {
 		t.Errorf("1 of a share of nothing: %+v", s)
 	}
 }

@@ -364,27 +364,36 @@ func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
 func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *driver.Result) {
 	l, s := &e.policy.Limits[k], &e.limits[k]
 	capacity := l.Capacity()
-	r.Used = capacity - s.whole(v, now)
+	whole := s.whole(v, now)
+	r.Used = capacity - whole
 	full, rest := now, int64(0)
 	if s.units > 0 {
 		full, rest = s.hasAt(v, s.capacity)
 	}
 	r.ResetAt = b.epoch + full + min(rest, 1)
+	if whole < 1 {
+		r.NextAt = b.hasAt(s, v, 1, now, r.ResetAt)
+	}
 	if fits {
 		if charged && cost > 0 {
 			r.Mark = driver.Mark{At: b.epoch + full, Fraction: rest}
 		}
 		return
 	}
-	switch {
-	case cost > capacity:
-		r.RetryAt = driver.NeverFits
-	case cost > s.capacity: // it may fit when the share has grown
-		r.RetryAt = max(r.ResetAt, b.epoch+now+b.refresh)
-	default:
-		at, rest := s.hasAt(v, cost)
-		r.RetryAt = b.epoch + at + min(rest, 1)
+	r.RetryAt = driver.NeverFits
+	if cost <= capacity {
+		r.RetryAt = b.hasAt(s, v, cost, now, r.ResetAt)
 	}
+}
+
+// hasAt returns the instant, in ms since the epoch, at which v, full at resetAt, has n
+// tokens.
+func (b *Backend) hasAt(s *share, v level, n, now, resetAt int64) int64 {
+	if n > s.capacity { // it may when the share has grown
+		return max(resetAt, b.epoch+now+b.refresh)
+	}
+	at, rest := s.hasAt(v, n)
+	return b.epoch + at + min(rest, 1)
 }
 
 // Peek implements driver.Backend. It makes no call.

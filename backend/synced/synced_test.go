@@ -44,6 +44,9 @@ func TestOneProcessIsExact(t *testing.T) {
 			if s.Used-w.Used > 1 || w.Used-s.Used > 1 || s.Refused != w.Refused || apart(s.RetryAt, w.RetryAt) > time.Millisecond || apart(s.ResetAt, w.ResetAt) > time.Millisecond {
 				t.Fatalf("step %d, limit %d:\n%+v, the algorithms say\n%+v", step, i, s, w)
 			}
+			if s.Used == w.Used && apart(s.NextAt, w.NextAt) > time.Millisecond || s.Refused && s.Cost == 1 && !s.NextAt.Equal(s.RetryAt) {
+				t.Fatalf("step %d, limit %d: next at %v of\n%+v, the algorithms say %v", step, i, s.NextAt, s, w.NextAt)
+			}
 		}
 	}
 }

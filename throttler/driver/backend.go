@@ -43,7 +43,8 @@ type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)
 
-	// Peek reports what Take would, and charges nothing.
+	// Peek reports whether Take would allow r and, if not, when it would, and charges
+	// nothing. Used and ResetAt are as they are now, without the costs of r.
 	Peek(ctx context.Context, r Request) (Decision, error)
 
 	// Settle replaces the costs of an allowed decision by the real ones: what
