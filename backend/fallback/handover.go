@@ -25,7 +25,7 @@ func (b *Backend) holder(r *driver.Request) *outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range charges {
-		if c := p.counts[b.table.nameOf(&charges[i])]; c != nil && c.outage != nil {
+		if c := p.counts[b.table.names.Of(&charges[i])]; c != nil && c.outage != nil {
 			return c.outage
 		}
 	}
@@ -41,7 +41,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	charges := r.Charges()
 	p := b.table.partOf(charges)
 	for i := range charges {
-		n := b.table.nameOf(&charges[i])
+		n := b.table.names.Of(&charges[i])
 		for {
 			p.mu.Lock()
 			c := p.counts[n]

@@ -57,7 +57,7 @@ func (c *config) readPolicies(v, processes value) {
 			c.policies[e.key] = p
 		}
 		if v := f["on_failure"]; !v.missing() {
-			c.failures.policies[e.key] = v.choice(processes)
+			c.failures.policies[e.key] = c.readChoice(v, processes)
 		}
 		c.readMode(e.key, f)
 		if strings.HasSuffix(e.key, dryRunSuffix) {
