@@ -15,10 +15,14 @@ import (
 	"time"
 )
 
+// dialTimeout bounds a dial, also if the call that needed it ends earlier.
+const dialTimeout = time.Second
+
 // Client is the connections to one Memcached server. It is safe for concurrent use.
 //
 // It has what the backend needs of Memcached's text protocol, and a deadline for
-// each call.
+// each call. A call waits for a new connection for a third of its time. One that comes
+// later serves the next call.
 type Client struct {
 	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a
 	// tls.Dialer. Not to be changed after the first call.
@@ -93,7 +97,7 @@ func (c *Client) call(deadline time.Time, repeatable bool, f func(*conn) error) 
 // callOn makes a call on cn or, if it is nil, on a new connection.
 func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err error) {
 	if cn == nil {
-		if cn, err = c.dial(deadline); err != nil {
+		if cn, err = c.dial(time.Until(deadline)); err != nil {
 			return err
 		}
 	}
@@ -104,6 +108,12 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 		_ = cn.Close()
 		return timeoutOf(err)
 	}
+	c.keep(cn)
+	return nil
+}
+
+// keep keeps cn for the next call.
+func (c *Client) keep(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
@@ -111,7 +121,6 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	} else {
 		c.idle = append(c.idle, cn)
 	}
-	return nil
 }
 
 func (c *Client) reuse() *conn {
@@ -126,8 +135,36 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-func (c *Client) dial(deadline time.Time) (*conn, error) {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+// dial returns a new connection, or an error when a third of what is left of a call has
+// passed: the rest is for the reply. A connection that comes later serves the next call.
+func (c *Client) dial(left time.Duration) (*conn, error) {
+	type dialed struct {
+		*conn
+		err error
+	}
+	result := make(chan dialed)
+	ctx, leave := context.WithTimeout(context.Background(), left/3)
+	defer leave()
+	go func() {
+		cn, err := c.connect(max(left, dialTimeout))
+		select {
+		case result <- dialed{cn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				c.keep(cn)
+			}
+		}
+	}()
+	select {
+	case d := <-result:
+		return d.conn, d.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *Client) connect(timeout time.Duration) (*conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	dial := c.DialContext
 	if dial == nil {

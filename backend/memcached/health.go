@@ -46,7 +46,7 @@ func (s *server) record(j *job, deadline time.Time, err error) {
 	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
 	case timedOut && deadline.Sub(began) < minWait, errors.Is(err, context.Canceled):
 	case timedOut, errors.As(err, new(serverError)):
-		s.fail(began, err)
+		s.fail(began, deadline, err)
 	default:
 		s.breaker.Record(began, nil)
 	}
@@ -64,10 +64,12 @@ func (s *server) recordLeft(jobs []*job, start time.Time, err error) {
 			return
 		}
 	}
-	s.fail(start, err)
+	s.fail(start, start.Add(minWait), err)
 }
 
-func (s *server) fail(began time.Time, err error) {
+// fail records a failure of what began then and had until deadline.
+func (s *server) fail(began, deadline time.Time, err error) {
+	s.had.Store(int64(max(deadline.Sub(began), minWait)))
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		s.breaker.Trip(began, err) // nothing listens there
 	} else {
@@ -75,9 +77,18 @@ func (s *server) fail(began time.Time, err error) {
 	}
 }
 
-// probe reads and writes an item as a decision does, so that it proves what
-// decisions need. A conflict with the probe of another process is an answer too.
+// probe reads and writes an item as a decision does, and as quickly as it failed to do
+// that, so that it proves what decisions need. A conflict with the probe of another
+// process is an answer too.
 func (s *server) probe(ctx context.Context) error {
+	err := breaker.Quick(time.Duration(s.had.Load()), func() error { return s.ask(ctx) })
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && time.Since(s.reported) >= time.Second {
+		s.report(true, err)
+	}
+	return err
+}
+
+func (s *server) ask(ctx context.Context) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(s.deadline)
@@ -94,6 +105,13 @@ func (s *server) breakerChanged(open bool, cause error) {
 	if open {
 		s.failWaiting()
 	}
+	s.report(open, cause)
+}
+
+// report reports to the observer what is known of the server. Its breaker makes one call
+// at a time.
+func (s *server) report(open bool, cause error) {
+	s.reported = time.Now()
 	if s.observer != nil {
 		s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
 	}

@@ -29,6 +29,8 @@ type server struct {
 	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
 	started      time.Time
+	had          atomic.Int64 // ns that the last decision had that failed
+	reported     time.Time    // when the observer was last told; of the breaker's goroutines
 
 	mu      sync.Mutex
 	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine

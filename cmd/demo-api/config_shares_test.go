@@ -72,7 +72,7 @@ policies:
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := c.open(t.Context(), slog.New(slog.DiscardHandler))
+			b, err := c.open(t.Context(), slog.New(slog.DiscardHandler), false)
 			if err != nil {
 				t.Fatal(err)
 			}
