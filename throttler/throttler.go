@@ -152,7 +152,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case d.receipt == nil:
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return Decision{}, err // nothing was sent: the receipt stays good
 	}
 	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {

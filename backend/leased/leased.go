@@ -189,7 +189,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
@@ -223,8 +223,11 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			select {
 			case <-renewal.done:
 			case <-ctx.Done():
+				if driver.ServerTimeOver(ctx) {
+					<-renewal.done // which has had its time then
+				}
 			}
-			if err := ctx.Err(); err != nil {
+			if err := driver.Ended(ctx); err != nil {
 				return driver.Decision{}, err
 			}
 			if renewal.failed() {
@@ -292,7 +295,7 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	func() {
 		defer func() {
 			s.mu.Lock()
-			l.renewal, renewal.err, renewal.abandoned = nil, err, ctx.Err() != nil
+			l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
 			close(renewal.done)
 		}()
 		d, err = b.lease(ctx, &r, units, cost)
@@ -392,7 +395,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. Units return to the lease, or come from it, if
 // the process still has one of the same windows.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	more, even := extra(&st)

@@ -13,6 +13,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Client is the connections to one Memcached server. It is safe for concurrent use.
@@ -72,7 +75,8 @@ func (c *Client) closeIdle() {
 // may belong to the call that failed.
 type conn struct {
 	net.Conn
-	r *bufio.Reader
+	r        *bufio.Reader
+	deadline time.Time // of the call
 }
 
 // call makes a call on an idle connection or a new one. If the connection breaks,
@@ -97,10 +101,8 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 			return err
 		}
 	}
-	if err = cn.SetDeadline(deadline); err == nil {
-		err = f(cn)
-	}
-	if err != nil {
+	cn.deadline = deadline
+	if err = f(cn); err != nil {
 		_ = cn.Close()
 		return timeoutOf(err)
 	}
@@ -126,9 +128,14 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
+// dial dials until deadline, or as much longer as this process is late.
 func (c *Client) dial(deadline time.Time) (*conn, error) {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	timeUp, end := busy.NewContext(), busy.Fair(deadline, busy.LeastTime)
+	timeUp.Start(context.Background(), end)
+	defer timeUp.Stop()
+	ctx, cancel := context.WithCancel(context.Background()) // without a deadline: a net.Dialer's is strict
 	defer cancel()
+	defer context.AfterFunc(timeUp, cancel)()
 	dial := c.DialContext
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
@@ -138,16 +145,29 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 		network = "unix"
 	}
 	nc, err := dial(ctx, network, c.addr)
-	if err != nil {
-		return nil, timeoutOf(err)
+	switch {
+	case err == nil:
+		nc = busy.Conn(nc, busy.LeastTime)
+		return &conn{Conn: nc, r: bufio.NewReader(nc)}, nil
+	case ctx.Err() != nil && busy.Late(end):
+		return nil, fmt.Errorf("%w: no connection was made: %w", driver.ErrOverloaded, context.DeadlineExceeded)
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no connection was made: %w", context.DeadlineExceeded)
 	}
-	return &conn{nc, bufio.NewReader(nc)}, nil
+	return nil, timeoutOf(err)
 }
 
 // ask sends a request and returns the first line of the reply, without its end. It
 // is valid until the next read.
 func (cn *conn) ask(request []byte) ([]byte, error) {
+	// Each when its time begins: what this process does between is not the server's.
+	if err := cn.SetWriteDeadline(cn.deadline); err != nil {
+		return nil, err
+	}
 	if _, err := cn.Write(request); err != nil {
+		return nil, err
+	}
+	if err := cn.SetReadDeadline(cn.deadline); err != nil {
 		return nil, err
 	}
 	return cn.line()

@@ -36,6 +36,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 		n++
 	}
+	defer func() { s.record(start, err) }()
 	if s.observer != nil {
 		defer func() {
 			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
@@ -46,19 +47,17 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	// item, or leaves it.
 	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
 	if err != nil {
-		s.recordLeft(jobs[:n], start, err)
 		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err
 	}
 	it.own = byKey(keys[1:], items[1:])
-	changed, left := false, true
+	changed := false
 	for i, j := range jobs[:n] {
 		if !j.begin() {
 			continue
 		}
-		left = false
 		var c bool
 		c, j.err = j.change(it)
 		changed = changed || c
@@ -66,9 +65,6 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 			n = i + 1
 			break
 		}
-	}
-	if left {
-		s.breaker.Record(start, nil) // as no caller does
 	}
 	if !changed {
 		return it, n, nil

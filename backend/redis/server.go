@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -39,6 +40,8 @@ type server struct {
 	spare atomic.Pointer[ownClient]
 
 	failed atomic.Pointer[failure] // the last one
+
+	answers *busy.Answers // to flights
 
 	mu    sync.Mutex
 	known observe.Checked
@@ -108,9 +111,11 @@ func isFault(err error) bool {
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
+		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
 	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
+		s.answers.Silent()
 		f := o.failure
 		s.failed.Store(&f)
 		// The one needs no second opinion, and of the other the primary does the work.
@@ -123,13 +128,13 @@ func (s *server) record(o *outcome, began, end time.Time) {
 }
 
 // isOwnDelay reports whether a flight failed because this process had no time for it:
-// it wrote nothing before its end, or came back long after it.
+// it wrote nothing before its end, or came back late, and not from a look at what has come.
 func isOwnDelay(err error, end time.Time) bool {
 	var op *net.OpError
-	if !isTimeout(err) {
+	if !isTimeout(err) || errors.As(err, new(*busy.Silence)) {
 		return false
 	}
-	return errors.As(err, &op) && op.Op == "write" || time.Since(end) > patience
+	return errors.As(err, &op) && op.Op == "write" || busy.Late(end)
 }
 
 func isTimeout(err error) bool {
