@@ -45,9 +45,12 @@ type Options struct {
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header,
-	// just before they are sent. If nil, a 304 is. It is not asked about charges
-	// marked NoRefund, nor if the request's context is over, as when the client
-	// has left or a deadline has passed, or if reading the request's body failed.
+	// just before they are sent. If nil, a 304 is. A panic before that counts as
+	// status 500, and a handler that wrote nothing as 200, unless the writer in front
+	// of the middleware has Unwrap: it may be a framework's, which sends an error next.
+	// RefundIf is not asked about charges marked NoRefund, nor if the request's
+	// context is over, as when the client has left or a deadline has passed, or if
+	// reading the request's body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
@@ -322,11 +325,10 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttler.Decision {
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
 	c := &call{e: e}
 	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
-	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded
 		after, f.err = t.throttler.Refund(c, d)
@@ -335,9 +337,9 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttl
 	}
 	if f.err != nil {
 		t.fail(e.received, f)
-		return d
+		return d, false
 	}
-	return after
+	return after, true
 }
 
 // fail reports what went wrong with r.

@@ -157,9 +157,18 @@ func appendViolated(b []byte, d *throttler.Decision) []byte {
 	return b
 }
 
+// maxAccept is how much of Accept is read, in bytes: a refusal must stay cheap.
+const maxAccept = 1 << 10
+
 // prefersProblem reports whether Accept names application/problem+json, and
-// application/json not before it.
+// application/json not before it. It does not read an Accept above maxAccept.
 func prefersProblem(accept []string) bool {
+	length := 0
+	for _, line := range accept {
+		if length += len(line) + 1; length > maxAccept {
+			return false
+		}
+	}
 	all := strings.Join(accept, ",")
 	if !strings.Contains(strings.ToLower(all), "application/problem+json") {
 		return false // most, at a glance

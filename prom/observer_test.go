@@ -64,11 +64,13 @@ func TestDecisions(t *testing.T) {
 weir_decisions_total{op="settle",outcome="allowed",policy="core"} 1
 weir_decisions_total{op="settle",outcome="canceled",policy="core"} 0
 weir_decisions_total{op="settle",outcome="invalid",policy="core"} 0
+weir_decisions_total{op="settle",outcome="overloaded",policy="core"} 0
 weir_decisions_total{op="settle",outcome="refused",policy="core"} 0
 weir_decisions_total{op="settle",outcome="unavailable",policy="core"} 0
 weir_decisions_total{op="take",outcome="allowed",policy="core"} 2
 weir_decisions_total{op="take",outcome="canceled",policy="core"} 0
 weir_decisions_total{op="take",outcome="invalid",policy="core"} 1
+weir_decisions_total{op="take",outcome="overloaded",policy="core"} 0
 weir_decisions_total{op="take",outcome="refused",policy="core"} 3
 weir_decisions_total{op="take",outcome="unavailable",policy="core"} 0
 # HELP weir_degraded_decisions_total Decisions made without the shared counts.

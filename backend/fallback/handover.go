@@ -65,12 +65,13 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 				p.mu.Unlock()
 				return o, nil
 			default:
+				began := b.elapsed()
 				err := b.handOver(ctx, p, c, r.Now)
 				if err != nil && !failed(ctx, err) {
 					return nil, err
 				}
 				if err != nil {
-					return b.outageOf(err, r), nil
+					return b.outageOf(err, r, b.elapsed()-began), nil
 				}
 			}
 		}
@@ -159,7 +160,7 @@ func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage)
 	}
 	r := driver.NewRequest(o.now(), c.charge)
 	if err := b.handOver(ctx, p, c, r.Now); err != nil {
-		b.outageOf(err, &r)
+		b.outageOf(err, &r, 0)
 	}
 }
 

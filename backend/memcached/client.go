@@ -18,10 +18,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
+// dialTimeout bounds a dial, also if the call that needed it ends earlier.
+const dialTimeout = time.Second
+
 // Client is the connections to one Memcached server. It is safe for concurrent use.
 //
 // It has what the backend needs of Memcached's text protocol, and a deadline for
-// each call.
+// each call. A call waits for a new connection for a third of its time. One that comes
+// later serves the next call.
 type Client struct {
 	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a
 	// tls.Dialer. Not to be changed after the first call.
@@ -97,7 +101,7 @@ func (c *Client) call(deadline time.Time, repeatable bool, f func(*conn) error) 
 // callOn makes a call on cn or, if it is nil, on a new connection.
 func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err error) {
 	if cn == nil {
-		if cn, err = c.dial(deadline); err != nil {
+		if cn, err = c.dial(time.Until(deadline)); err != nil {
 			return err
 		}
 	}
@@ -106,6 +110,12 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 		_ = cn.Close()
 		return timeoutOf(err)
 	}
+	c.keep(cn)
+	return nil
+}
+
+// keep keeps cn for the next call.
+func (c *Client) keep(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
@@ -113,7 +123,6 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	} else {
 		c.idle = append(c.idle, cn)
 	}
-	return nil
 }
 
 func (c *Client) reuse() *conn {
@@ -128,14 +137,43 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-// dial dials until deadline, or as much longer as this process is late.
-func (c *Client) dial(deadline time.Time) (*conn, error) {
-	timeUp, end := busy.NewContext(), busy.Fair(deadline, busy.LeastTime)
-	timeUp.Start(context.Background(), end)
-	defer timeUp.Stop()
-	ctx, cancel := context.WithCancel(context.Background()) // without a deadline: a net.Dialer's is strict
+// dial returns a new connection, or an error when a third of what is left of a call has
+// passed: the rest is for the reply. A connection that comes later serves the next call.
+func (c *Client) dial(left time.Duration) (*conn, error) {
+	type dialed struct {
+		*conn
+		err error
+	}
+	result := make(chan dialed)
+	end := time.Now().Add(left / 3)
+	ctx := busy.NewContext() // which gives a process that is late more
+	ctx.Start(context.Background(), end)
+	defer ctx.Stop()
+	done := ctx.Done()
+	go func() {
+		cn, err := c.connect(max(left, dialTimeout))
+		select {
+		case result <- dialed{cn, err}:
+		case <-done:
+			if err == nil {
+				c.keep(cn)
+			}
+		}
+	}()
+	select {
+	case d := <-result:
+		return d.conn, d.err
+	case <-done:
+		if busy.Late(end) {
+			return nil, fmt.Errorf("%w: no connection was made: %w", driver.ErrOverloaded, context.DeadlineExceeded)
+		}
+		return nil, fmt.Errorf("no connection was made: %w", context.DeadlineExceeded)
+	}
+}
+
+func (c *Client) connect(timeout time.Duration) (*conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	defer context.AfterFunc(timeUp, cancel)()
 	dial := c.DialContext
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
@@ -145,16 +183,11 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 		network = "unix"
 	}
 	nc, err := dial(ctx, network, c.addr)
-	switch {
-	case err == nil:
-		nc = busy.Conn(nc, busy.LeastTime)
-		return &conn{Conn: nc, r: bufio.NewReader(nc)}, nil
-	case ctx.Err() != nil && busy.Late(end):
-		return nil, fmt.Errorf("%w: no connection was made: %w", driver.ErrOverloaded, context.DeadlineExceeded)
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("no connection was made: %w", context.DeadlineExceeded)
+	if err != nil {
+		return nil, timeoutOf(err)
 	}
-	return nil, timeoutOf(err)
+	nc = busy.Conn(nc, busy.LeastTime)
+	return &conn{Conn: nc, r: bufio.NewReader(nc)}, nil
 }
 
 // ask sends a request and returns the first line of the reply, without its end. It

@@ -36,7 +36,8 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 		n++
 	}
-	defer func() { s.record(start, err) }()
+	deadline := start
+	defer func() { s.record(start, deadline, err) }()
 	if s.observer != nil {
 		defer func() {
 			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
@@ -45,7 +46,8 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	// Memcached looks keys up in their order. The partition's item must be the
 	// first: as long as it does not change after that, no count comes to its own
 	// item, or leaves it.
-	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
+	deadline = s.deadlineOf(jobs[:n])
+	items, err := s.read(deadline, keys)
 	if err != nil {
 		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -32,8 +33,11 @@ func fromServer(err error) error {
 	return serverError{err}
 }
 
-// record records what became of an exchange that began then.
-func (s *server) record(began time.Time, err error) {
+// record records what became of an exchange that began then and had until deadline.
+func (s *server) record(began, deadline time.Time, err error) {
+	if err != nil {
+		s.had.Store(int64(max(deadline.Sub(began), minWait)))
+	}
 	switch {
 	case errors.Is(err, driver.ErrOverloaded): // which says nothing of the server
 	case !errors.As(err, new(serverError)):
@@ -48,9 +52,18 @@ func (s *server) record(began time.Time, err error) {
 	}
 }
 
-// probe reads and writes an item as a decision does, so that it proves what
-// decisions need. A conflict with the probe of another process is an answer too.
+// probe reads and writes an item as a decision does, and as quickly as it failed to do
+// that, so that it proves what decisions need. A conflict with the probe of another
+// process is an answer too.
 func (s *server) probe(ctx context.Context) error {
+	err := breaker.Quick(time.Duration(s.had.Load()), func() error { return s.ask(ctx) })
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) && time.Since(s.reported) >= time.Second {
+		s.report(true, err)
+	}
+	return err
+}
+
+func (s *server) ask(ctx context.Context) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		deadline = time.Now().Add(s.deadline)
@@ -67,6 +80,13 @@ func (s *server) breakerChanged(open bool, cause error) {
 	if open {
 		s.failWaiting()
 	}
+	s.report(open, cause)
+}
+
+// report reports to the observer what is known of the server. Its breaker makes one call
+// at a time.
+func (s *server) report(open bool, cause error) {
+	s.reported = time.Now()
 	if s.observer != nil {
 		s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
 	}

@@ -29,7 +29,9 @@
 // While it is open, all decisions about the server's keys fail at once, those that
 // wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
 // them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
-// when one succeeds. Other servers are not affected, and get none of its keys.
+// when one succeeds as quickly as decisions need. If it opens less than 5 s after it
+// closed, it waits before it probes: 100 ms, and each time in a row twice as long, up to
+// 5 s. Other servers are not affected, and get none of its keys.
 //
 // A context that ends before its decision was sent is an error without
 // driver.ErrUnavailable. If it ends later, but before the item was read, the decision

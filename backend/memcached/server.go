@@ -31,6 +31,8 @@ type server struct {
 	connections  chan struct{} // one element for each that is in use
 	started      time.Time
 	answers      *busy.Answers // to exchanges
+	had          atomic.Int64  // ns that the last exchange had that failed
+	reported     time.Time     // when the observer was last told; of the breaker's goroutines
 
 	mu      sync.Mutex
 	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine

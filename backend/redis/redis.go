@@ -52,7 +52,9 @@
 //
 // From then on a probe asks for what failed, at once and every 100 ms, by a connection
 // of its own. A probe of a primary is a take, of a key of its own in the partition that
-// failed. The breaker closes with the first that succeeds.
+// failed. The breaker closes with the first that succeeds as quickly as decisions need.
+// If it opens less than 5 s after it closed, it waits before it asks: 100 ms, and each
+// time in a row twice as long, up to 5 s.
 //
 // The keys of a dead shard are not moved to another shard: each outage would hand
 // out fresh windows. Its decisions fail with an error that wraps
@@ -304,8 +306,9 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads the scripts on every primary, so that the first decision need not, and
-// returns after the first check of the servers, so that the clock is corrected and
+// Load loads the scripts on every primary, so that the first decision need not, opens
+// the connections that decisions need, as many as there may be round trips if the
+// primary is more than 10 ms away, and returns after the first check of the servers, so that the clock is corrected and
 // replicas serve peeks from the first decision on. It returns the joined errors of the primaries that did not answer; each names its
 // shard and wraps driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the
 // script is sent along with the call.
