@@ -8,11 +8,13 @@ MODULES = . $(patsubst %/,%,$(dir $(wildcard */go.mod */*/go.mod)))
 EACH = set -e; export GOWORK=off GORACE=atexit_sleep_ms=20; for module in $(MODULES); do cd $(CURDIR)/$$module;
 
 FUZZTIME = 30s # for each fuzz test
+SOAKTIME = 30m # for all random tests
+PACKAGES = ./... # of MODULES, that make soak runs
 
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz chaos vulncheck
+.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
@@ -89,6 +91,11 @@ fuzz: servers
 	while read -r package name; do \
 		go test -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(strip $(FUZZTIME)) $$package || exit 1; \
 	done
+
+## soak: the random tests with fresh seeds for SOAKTIME; make test has a fixed one
+# SOAKTIME=2h MODULES=. PACKAGES=./backend/redis, for example.
+soak: servers
+	@scripts/soak.sh $(strip $(SOAKTIME)) "$(strip $(PACKAGES))" $(MODULES)
 
 ## vulncheck: vulnerabilities known of, that the code can reach; it needs the database on the web
 vulncheck:

@@ -1,28 +1,17 @@
 package algorithm_test
 
 import (
-	"flag"
 	"math/big"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
-
-var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
-
-func newRand(t testing.TB) *rand.Rand {
-	s := *seed
-	if s == 0 {
-		s = rand.Uint64()
-	}
-	t.Logf("-seed=%d", s)
-	return rand.New(rand.NewPCG(s, 0))
-}
 
 var algorithms = quota.Algorithms()
 
@@ -51,11 +40,12 @@ func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 	}
 }
 
-// A refusal's retry at is the first instant at which the charge fits; reset at
+// A refusal's retry at is the first instant at which the charge fits; next at is
+// that of one unit, whatever was asked for and whether it was allowed; reset at
 // is the first at which nothing counts; and what counts never grows by itself,
 // so time that steps back finds no quota that was not there.
 func TestClosedForms(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 20_000 {
 		a := algorithms[rng.IntN(len(algorithms))]
 		limits := []throttler.Limit{randomLimit(rng, a)}
@@ -81,6 +71,10 @@ func TestClosedForms(t *testing.T) {
 				t.Fatalf("%v, cost %d at %d: retry at %d is not the first instant at which it fits: fits there %v, 1 ms before %v",
 					limits[0], cost, now, retry, fits(cost, retry), fits(cost, retry-1))
 			}
+			next := r[0].Next(&limits[0])
+			if fits(1, now) != (next == 0) || next != 0 && (next <= now || !fits(1, next) || fits(1, next-1)) {
+				t.Fatalf("%v, cost %d at %d: next at %d is not the first instant at which one fits", limits[0], cost, now, next)
+			}
 			window := limits[0].Window.Milliseconds()
 			later := now + rng.Int64N(window+1)
 			if a != throttler.SlidingWindow || later-now < window { // its estimate may rise at a window's edge
@@ -95,7 +89,7 @@ func TestClosedForms(t *testing.T) {
 
 // Both buckets against rational numbers.
 func TestBucketIsExact(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 5000 {
 		l := randomLimit(rng, throttler.LeakyBucket)
 		limits := []throttler.Limit{l}
@@ -138,7 +132,7 @@ func ceil(r *big.Rat) int64 {
 
 // No window of the given length, wherever it starts, holds more than the quota.
 func TestSlidingLogIsExactOverAMillionCalls(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	const quota, window = 100, 1000
 	limits := []throttler.Limit{{Quota: quota, Window: window * time.Millisecond, Algorithm: throttler.SlidingLog}}
 	var s algorithm.State
@@ -170,7 +164,7 @@ func TestSlidingLogIsExactOverAMillionCalls(t *testing.T) {
 
 // What is given back at once leaves the state's answers as they were.
 func TestRefundUndoesACharge(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 5000 {
 		limits := []throttler.Limit{randomLimit(rng, algorithms[rng.IntN(len(algorithms))])}
 		var s algorithm.State
@@ -199,7 +193,7 @@ func TestRefundUndoesACharge(t *testing.T) {
 
 // The stored form of a state gives the same answers.
 func TestStoredForm(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 5000 {
 		var limits []throttler.Limit
 		for range 1 + rng.IntN(4) {

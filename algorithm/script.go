@@ -51,19 +51,13 @@ var states = sync.Pool{New: func() any { return new(State) }}
 // a decision at now about cost, and the rest of the reply. It fails if no script
 // replies this.
 func CutResult(l *quota.Limit, cost, now int64, reply []int64) (driver.Result, []int64, error) {
-	size := 6
-	if kinds[kindOf(l)].markIsResetAt {
-		size = 3
-	}
+	const size = 7
 	if len(reply) < size {
 		return driver.Result{}, nil, errors.New("the reply is too short")
 	}
-	r := driver.Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
-	if size == 3 {
-		r.Mark.At = r.ResetAt
-	} else {
-		r.StartAt = reply[3]
-		r.Mark = driver.Mark{At: reply[4], Fraction: reply[5]}
+	r := driver.Result{
+		Used: reply[0], ResetAt: reply[1], RetryAt: reply[2], NextAt: reply[3], StartAt: reply[4],
+		Mark: driver.Mark{At: reply[5], Fraction: reply[6]},
 	}
 	if err := plausible(l, cost, now, &r); err != nil {
 		return driver.Result{}, nil, err
@@ -81,6 +75,8 @@ func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 		return fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
 	case r.RetryAt != 0 && (r.RetryAt == driver.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < driver.NeverFits:
 		return fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
+	case r.NextAt != 0 && (!isInstant(r.NextAt) || r.Used < l.Capacity()):
+		return fmt.Errorf("next at is %d, at %d, with %d used of %d", r.NextAt, now, r.Used, l.Capacity())
 	case r.StartAt != 0 && (!kinds[kindOf(l)].queue || !isInstant(r.StartAt)):
 		return fmt.Errorf("start at is %d, at %d", r.StartAt, now)
 	case r.Mark.At < 0 || r.Mark.At > max(now, maxInstant)+maxWindow || r.Mark.Fraction < 0 || r.Mark.Fraction > maxCount:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -13,7 +14,7 @@ import (
 // A state that was loaded into the memory of another one is as it was stored, and
 // as long as Size says.
 func TestLoadReusesMemory(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	var loaded algorithm.State
 	for range 5000 {
 		var s algorithm.State
@@ -46,7 +47,7 @@ func TestLoadReusesMemory(t *testing.T) {
 // A log that is made coarser says the same of used and reset at, and never allows
 // what it would have refused.
 func TestCoarsen(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 300 {
 		quota := 40 + rng.Int64N(200)
 		limits := []throttler.Limit{{Quota: quota, Window: time.Second, Algorithm: throttler.SlidingLog}}

@@ -1,11 +1,11 @@
 package algorithm_test
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -14,9 +14,7 @@ import (
 // A window decides as the executor does, answer by answer, also where the clock
 // steps and the quota changes.
 func TestWindowsDecideAsStatesDo(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t, 0)
 	const maxInstant = 253402300799000
 	for range 2000 {
 		limit := throttler.Limit{Quota: 1 + rng.Int64N(20), Window: time.Duration(1+rng.IntN(50)) * time.Millisecond, Aligned: rng.IntN(2) == 0}

@@ -24,16 +24,16 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// api is a server with a policy "core" of 3 per window, for all callers.
+// api is a server with a policy "core" of one limit, for all callers.
 type api struct {
 	*httptest.Server
 	served atomic.Int64
 }
 
-func newAPI(t *testing.T, now clock.Clock, window time.Duration, options *middleware.Options, handler http.HandlerFunc) *api {
+func newAPI(t *testing.T, now clock.Clock, l throttler.Limit, options *middleware.Options, handler http.HandlerFunc) *api {
 	a := new(api)
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now})
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 3, Window: window}}}
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l}}
 	classify := middleware.Limit(core, middleware.Everyone())
 	status, err := middleware.Status(th, classify, nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func repository(w http.ResponseWriter, _ *http.Request) {
 func TestGoGitHub(t *testing.T) {
 	for _, status := range []int{429, 403} {
 		now := clock.NewManual(time.Now()) // go-github compares resets with its own clock
-		a := newAPI(t, now, time.Minute, &middleware.Options{RefusalStatus: status}, repository)
+		a := newAPI(t, now, throttler.Limit{Quota: 3, Window: time.Minute}, &middleware.Options{RefusalStatus: status}, repository)
 		newClient := func() *github.Client {
 			c, err := github.NewClient(github.WithURLs(github.Ptr(a.URL+"/"), nil))
 			if err != nil {
@@ -100,9 +100,26 @@ func TestGoGitHub(t *testing.T) {
 	}
 }
 
+// With Remaining 0 of a limit that slides, go-github waits for the next unit, not for
+// the whole quota.
+func TestGoGitHubWaitsForTheNextUnit(t *testing.T) {
+	now := clock.NewManual(time.Now().Add(-100 * time.Second)) // go-github's clock is the system's
+	a := newAPI(t, now, throttler.Limit{Quota: 3, Window: 90 * time.Second, Algorithm: throttler.SlidingLog}, nil, repository)
+	c, err := github.NewClient(github.WithURLs(github.Ptr(a.URL+"/"), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 { // the third leaves none until 10 s ago, and the quota is free in 50 s
+		if _, res, err := c.Repositories.Get(t.Context(), "acme", "rockets"); err != nil {
+			t.Errorf("after %d requests: %v, %v", a.served.Load(), res, err)
+		}
+		now.Advance(30 * time.Second)
+	}
+}
+
 func TestGoRetryableHTTP(t *testing.T) {
 	now := clock.NewManual(time.Now())
-	a := newAPI(t, now, time.Minute, nil, repository)
+	a := newAPI(t, now, throttler.Limit{Quota: 3, Window: time.Minute}, nil, repository)
 	c := retryablehttp.NewClient()
 	c.Logger = nil
 	var waits []time.Duration
@@ -128,7 +145,7 @@ func TestGoRetryableHTTP(t *testing.T) {
 }
 
 func TestWebSocket(t *testing.T) {
-	a := newAPI(t, clock.System{}, time.Minute, nil, func(w http.ResponseWriter, r *http.Request) {
+	a := newAPI(t, clock.System{}, throttler.Limit{Quota: 3, Window: time.Minute}, nil, func(w http.ResponseWriter, r *http.Request) {
 		var upgrader websocket.Upgrader
 		conn, err := upgrader.Upgrade(w, r, nil)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
 )
 
 // These wait for a real window of two seconds: the clients have clocks of their
@@ -29,7 +30,7 @@ func TestURLLib3(t *testing.T) {
 
 func run(t *testing.T, want, program, script string) {
 	t.Helper()
-	a := newAPI(t, clock.System{}, 2*time.Second, nil, repository)
+	a := newAPI(t, clock.System{}, throttler.Limit{Quota: 3, Window: 2 * time.Second}, nil, repository)
 	out, err := exec.CommandContext(t.Context(), program, script, a.URL).CombinedOutput()
 	if got := strings.TrimSpace(string(out)); err != nil || got != want {
 		t.Errorf("%s %s: %q, error %v; want %q", program, script, got, err, want)

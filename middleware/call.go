@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // call is the context of one call to the throttler. It ends after a timeout, and
@@ -44,7 +46,7 @@ func (c *call) make() context.Context {
 		return m
 	}
 	m := new(timed)
-	m.Context, m.cancel = context.WithTimeout(c.values(), c.e.m.Deadline)
+	m.Context, m.cancel = driver.WithServerTime(c.values(), c.e.m.Deadline)
 	if !c.made.CompareAndSwap(nil, m) {
 		m.cancel()
 		m = c.made.Load()

@@ -155,10 +155,13 @@ func (c Classifier) least() int {
 // mayWait reports whether some charge may have to wait for its start.
 func (c Classifier) mayWait() bool {
 	return c.dynamic() || slices.ContainsFunc(c.rules, func(r rule) bool {
-		return slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool {
-			return p != nil && slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
-		})
+		return slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool { return p != nil && waits(p) })
 	})
+}
+
+// waits reports whether charges under p may have to wait for their start.
+func waits(p *throttler.Policy) bool {
+	return slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
 }
 
 // dynamic reports whether charges may be others than c knows.

@@ -27,21 +27,31 @@ type IPOptions struct {
 	IPv6Prefix int
 }
 
+// How much of X-Forwarded-For is read: so many entries, of so many bytes each with their
+// spaces and comma. Each request pays for it before any limit.
+const (
+	maxForwarded      = 32
+	maxForwardedEntry = 256
+)
+
 // Prefixes of trusted proxies have at least these lengths.
 const (
 	minIPv4Bits = 8
 	minIPv6Bits = 7
 )
 
-// ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv4
-// address in IPv6 form is the IPv4 address.
+// ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv6
+// address that stands for an IPv4 address is the IPv4 address: one in IPv6 form, or of
+// NAT64 (64:ff9b::/96), 6to4 (2002::/16) or Teredo (2001::/32). Addresses of NAT64's
+// local prefix, 64:ff9b:1::/48, count one by one: where they have the IPv4 address is the
+// network's choice.
 //
 // The address is the one that a ClientIPFrom… middleware of chi has found, if
 // one ran in front. Else it is the connection's; or, if that belongs to a
 // trusted proxy, the rightmost address of X-Forwarded-For that does not. Where
 // that header ends, or has an entry that is not an address, the last trusted
-// proxy counts as the client: what lies further left may be made up. Entries may
-// carry a port.
+// proxy counts as the client: what lies further left may be made up. No more than 32
+// entries are read. Entries may carry a port.
 //
 // A loopback or private address that sends X-Forwarded-For or Forwarded, and is not
 // among TrustedProxies, is likely a proxy whose clients all share its count: that is
@@ -62,7 +72,7 @@ func ClientIP(options *IPOptions) Key {
 		return Key{err: err}
 	}
 	return Key{addresses: []addressSource{from}, of: func(r *http.Request) (string, bool) {
-		addr := from.find(r)
+		addr := embedded(from.find(r))
 		if !addr.IsValid() {
 			return "", false
 		}
@@ -73,8 +83,8 @@ func ClientIP(options *IPOptions) Key {
 // IPv6Chain charges an IPv6 client at its /48, its /56 and its /64 at once,
 // each under a policy of its own, all or nothing: a client with a whole /48 is
 // stopped there, and one customer of a provider is not stopped by another's
-// traffic. Quotas should rise from p64 to p48. An IPv4 client is charged under
-// p64 alone. Addresses are found as [ClientIP] finds them; requests without one
+// traffic. Quotas should rise from p64 to p48. An IPv4 client, and what [ClientIP]
+// counts as one, is charged under p64 alone. Addresses are found as [ClientIP] finds them; requests without one
 // share a count under p64.
 func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	var o IPOptions
@@ -84,11 +94,11 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	o.IPv6Prefix = 64
 	from, err := addressFrom(o)
 	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, others: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
-		addr := from.find(r)
+		addr := embedded(from.find(r))
 		switch {
 		case !addr.IsValid():
 			return append(charges, p64.Charge(unknown))
-		case addr.Is4():
+		case isOneClient(addr):
 			return append(charges, p64.Charge(ipKey(addr, 64)))
 		}
 		return append(charges, p48.Charge(ipKey(addr, 48)), p56.Charge(ipKey(addr, 56)), p64.Charge(ipKey(addr, 64)))
@@ -98,11 +108,43 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 func ipKey(addr netip.Addr, ipv6Prefix int) string {
 	var room [len("ip:") + len("xxxx:xxxx:xxxx:xxxx:xxxx:xxxx:xxxx:xxxx/128")]byte
 	key := append(room[:0], "ip:"...)
-	if addr.Is4() {
+	if isOneClient(addr) {
 		return string(addr.AppendTo(key))
 	}
 	return string(netip.PrefixFrom(addr, ipv6Prefix).Masked().AppendTo(key))
 }
+
+// Prefixes whose addresses stand for IPv4 addresses.
+var (
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052
+	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
+	sixToFour  = netip.MustParsePrefix("2002::/16")      // RFC 3056
+	teredo     = netip.MustParsePrefix("2001::/32")      // RFC 4380
+)
+
+// embedded returns the IPv4 address of the client that addr stands for, or addr. A /64
+// would be too much or too little: NAT64 has all of IPv4 in one, Teredo all clients of a
+// server, and with 6to4 an IPv4 address has 65,536. A client cannot choose what is
+// embedded, because answers go there. It is for keys alone: whether a proxy is trusted
+// goes by the address itself.
+func embedded(addr netip.Addr) netip.Addr {
+	if addr.Is4() || !addr.IsValid() {
+		return addr
+	}
+	b := addr.As16()
+	switch {
+	case nat64.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[12:]))
+	case sixToFour.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[2:]))
+	case teredo.Contains(addr):
+		return netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]})
+	}
+	return addr
+}
+
+// isOneClient reports whether addr, and no prefix of it, is a client.
+func isOneClient(addr netip.Addr) bool { return addr.Is4() || nat64Local.Contains(addr) }
 
 // addressSource finds clients' addresses.
 type addressSource struct{ trusted []netip.Prefix }
@@ -143,12 +185,18 @@ func (s addressSource) find(r *http.Request) netip.Addr {
 	if !ok || !s.trusts(addr) {
 		return addr
 	}
+	entries := 0
 	for _, line := range slices.Backward(r.Header["X-Forwarded-For"]) { // several lines are one list
 		for more := true; more; {
-			entry := line
-			comma := strings.LastIndexByte(line, ',')
+			if entries++; entries > maxForwarded {
+				return addr
+			}
+			entry := line[max(len(line)-maxForwardedEntry, 0):]
+			comma := strings.LastIndexByte(entry, ',')
 			if more = comma >= 0; more {
-				line, entry = line[:comma], line[comma+1:]
+				line, entry = line[:len(line)-len(entry)+comma], entry[comma+1:]
+			} else if len(entry) < len(line) {
+				return addr // longer than an address
 			}
 			// An empty entry ends the walk too: a proxy may have appended it for a
 			// client that it does not know.

@@ -97,7 +97,7 @@ type report struct {
 
 // report notes a cost for e, unless it comes too late. The caller holds the lock.
 func (l *ledger) report(e *entry, policy string, cost int64) error {
-	if e.state == charged && e.progress.Load() != running && l.sent.Load() != nothing {
+	if e.state == charged && e.progress.Load() != running && (l.sent.Load() != nothing || l.first.progress.Load() != running) {
 		return errSettled
 	}
 	return e.note(policy, cost)

@@ -15,9 +15,9 @@
 //
 // A request is served without being charged only if the backend did not answer
 // and [Options.OnFailure], or backend/fallback, leaves its policies open. A policy or cost that is not valid is an error
-// of [New], or a 500 if it comes with the request. A panic is refunded only while
-// nothing of the response was sent. A client that hangs up once its handler runs,
-// or breaks off its request, is charged. [Options.Log] receives what goes wrong.
+// of [New], or a 500 if it comes with the request. A panic is charged, unless nothing of
+// the response was sent and [Options.RefundIf] says that a 500 is free. A client that
+// hangs up once its handler runs, or breaks off its request, is charged. [Options.Log] receives what goes wrong.
 //
 // The package does not authenticate, and does not limit requests in flight.
 //
@@ -48,8 +48,10 @@
 //
 // # Handlers
 //
-// The package works with net/http and with chi. The ResponseWriter keeps the
+// The package works with net/http and with chi, and docs/frameworks.md says how with Gin
+// and Echo. The ResponseWriter keeps the
 // optional interfaces of the server's, http.ResponseController works, and a
-// request keeps what handlers set in it. [SetCost] reports what a request really
+// request keeps what handlers set in it. A handler that writes nothing leaves the response
+// to what is further out. [SetCost] reports what a request really
 // cost.
 package middleware

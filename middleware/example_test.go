@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net/http"
@@ -103,6 +104,52 @@ func ExampleAll() {
 	// Output:
 	// 200 "core";r=59;t=3600, "secondary";r=899;t=60
 	// 304 "core";r=59;t=3600, "secondary";r=898;t=60
+}
+
+// account is what a middleware that authenticates put into the request's context.
+type account struct{ id, plan string }
+
+type accountKey struct{}
+
+func accountOf(r *http.Request) account {
+	a, _ := r.Context().Value(accountKey{}).(account)
+	return a
+}
+
+// The plan of the account selects the policy, and the route the cost.
+func ExampleClassifierFunc() {
+	t := stillThrottler()
+	free := &throttler.Policy{Name: "api-free", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	pro := &throttler.Policy{Name: "api-pro", Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour}}}
+
+	byPlan := middleware.ClassifierFunc(func(r *http.Request) []throttler.Charge {
+		caller := accountOf(r)
+		charge := free.Charge(caller.id)
+		if caller.plan == "pro" {
+			charge = pro.Charge(caller.id)
+		}
+		if r.URL.Path == "/export" {
+			charge.Cost = 20
+		}
+		return []throttler.Charge{charge}
+	}, free, pro)
+
+	limit, err := middleware.New(t, byPlan, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, caller := range []account{{"alice", "free"}, {"bob", "pro"}} {
+		authenticated := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			limit(helloHandler).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, caller)))
+		})
+		printGet(authenticated, "/hello", "")
+		printGet(authenticated, "/export", "")
+	}
+	// Output:
+	// 200 api-free used 1 of 60
+	// 200 api-free used 21 of 60
+	// 200 api-pro used 1 of 5000
+	// 200 api-pro used 21 of 5000
 }
 
 // A limit on all callers together runs before the one on each. What the inner

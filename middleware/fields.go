@@ -33,7 +33,7 @@ func writeFields(h http.Header, decisions []*throttler.Decision) {
 			}
 			limits = append(strconv.AppendQuote(limits, name), ";r="...)
 			limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
-			limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.ResetAt.Sub(now)), 10)
+			limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.Reset().Sub(now)), 10)
 		}
 	}
 	h[headerPolicies] = []string{string(policies)}

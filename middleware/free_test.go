@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -163,13 +164,18 @@ func TestA304OfAReadAndClosedBodyIsFree(t *testing.T) {
 	})
 }
 
-func TestAPanicIsRefundedOnlyIfNothingWasSent(t *testing.T) {
+// errorsAreFree is what makes a panic free, which counts as a 500.
+func errorsAreFree(_ *http.Request, status int, _ http.Header) bool { return status >= 500 }
+
+func TestAPanicIsRefundedOnlyIfNothingWasSentAndRefundIfSaysSo(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		handler http.HandlerFunc
-		used    int64
+		used    int64 // where RefundIf says that a 500 is free
 	}{
 		{"at once", func(http.ResponseWriter, *http.Request) { panic("x") }, 0},
+		{"to abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
+		{"by a bad status", status(99), 0},
 		{"headers set", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("A", "b"); panic("x") }, 0},
 		{"after an early hint", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); panic("x") }, 0},
 		{"after the status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200); panic("x") }, 10},
@@ -201,17 +207,25 @@ func TestAPanicIsRefundedOnlyIfNothingWasSent(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}, 9},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			th, _ := newThrottler()
-			p := policy("core", per(100, time.Minute))
-			classify := charging(throttler.Charge{Policy: p, Key: "everyone", Cost: 10}).CostReported()
-			s := start(t, false, must(newMiddleware(th, classify, &middleware.Options{CostHeader: "X-Cost"}))(test.handler), nil)
-			if res, err := s.Client().Get(s.URL); err == nil {
-				res.Body.Close()
-			}
-			soon(t, s.done, "the handler")
-			expectUsed(t, th, p, test.used)
-		})
+		for _, free := range []bool{false, true} {
+			t.Run(fmt.Sprint(test.name, ", free ", free), func(t *testing.T) {
+				th, _ := newThrottler()
+				p := policy("core", per(100, time.Minute))
+				classify := charging(throttler.Charge{Policy: p, Key: "everyone", Cost: 10}).CostReported()
+				options, want := &middleware.Options{CostHeader: "X-Cost"}, test.used
+				if free {
+					options.RefundIf = errorsAreFree
+				} else if want == 0 {
+					want = 10
+				}
+				s := start(t, false, must(newMiddleware(th, classify, options))(test.handler), nil)
+				if res, err := s.Client().Get(s.URL); err == nil {
+					res.Body.Close()
+				}
+				soon(t, s.done, "the handler")
+				expectUsed(t, th, p, want)
+			})
+		}
 	}
 }
 
@@ -362,7 +376,7 @@ func TestNoRefundHoldsForItsShareOfASum(t *testing.T) {
 func TestAPanicKeepsWhatIsNotRefunded(t *testing.T) {
 	th, _ := newThrottler()
 	core, secondary := policy("core", per(60, time.Hour)), policy("secondary", per(5, time.Minute))
-	h := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }))
+	h := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), &middleware.Options{RefundIf: errorsAreFree}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("x") }))
 	func() {
 		defer func() { _ = recover() }()
 		get(h)

@@ -142,13 +142,16 @@ type headerValues struct{ all [5]string }
 // response.
 func (v *headerValues) write(h http.Header, known numeral, decisions ...*throttler.Decision) {
 	s := binding(decisions...)
-	capacity := s.limit.Capacity()
+	capacity, resetAt := s.limit.Capacity(), s.result.ResetAt
+	if s.result.Used >= capacity { // as in Status.Reset
+		resetAt = s.result.Next(s.limit)
+	}
 	var buf [96]byte
 	b := strconv.AppendInt(buf[:0], max(capacity-s.result.Used, 0), 10)
 	remaining := len(b)
 	b = strconv.AppendInt(b, s.result.Used, 10)
 	used := len(b)
-	b = strconv.AppendInt(b, epochSeconds(s.result.ResetAt), 10)
+	b = strconv.AppendInt(b, epochSeconds(resetAt), 10)
 	reset := len(b)
 	if known.n != capacity {
 		b = strconv.AppendInt(b, capacity, 10)

@@ -17,6 +17,7 @@ import (
 type Key struct {
 	of        func(r *http.Request) (key string, ok bool)
 	addresses []addressSource // that it may use
+	optional  bool            // Join does without it
 	err       error           // why it cannot be used
 }
 
@@ -33,6 +34,10 @@ func KeyFunc(of func(r *http.Request) (key string, ok bool)) Key {
 
 // Of returns the key of r, and false if r has none.
 func (k Key) Of(r *http.Request) (key string, ok bool) { return k.of(r) }
+
+// maxCredential is how long a header with a token or a key may be, in bytes: verifying
+// one costs time before any limit.
+const maxCredential = 16 << 10
 
 // unknown is the key that requests without one share.
 const unknown = "unknown:"
@@ -94,15 +99,19 @@ func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 // GitHub's "token …". verify reports whether the token is valid, and whose it is.
 // A token that is not valid is no key, so that with [FirstOf] its requests count
 // by address: if it were one, each invented token would have a fresh quota.
-// BearerToken does not authenticate; refusing such requests is up to the handler.
-// It panics if verify is nil. Verify runs for each request, before any limit:
+// Nor is one above 16 KiB. BearerToken does not authenticate; refusing such requests
+// is up to the handler. It panics if verify is nil. Verify runs for each request, before any limit:
 // keep it cheap, or authenticate in front and use [Subject].
 func BearerToken(verify func(r *http.Request, token string) (subject string, ok bool)) Key {
 	if verify == nil {
 		panic("middleware: BearerToken: verify is nil; unverified tokens must not be keys")
 	}
 	return Subject(func(r *http.Request) (string, bool) {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		credentials := r.Header.Get("Authorization")
+		if len(credentials) > maxCredential {
+			return "", false
+		}
+		scheme, token, _ := strings.Cut(credentials, " ")
 		token = strings.TrimSpace(token)
 		if token == "" || !strings.EqualFold(scheme, "Bearer") && !strings.EqualFold(scheme, "token") {
 			return "", false
@@ -119,24 +128,36 @@ func APIKey(header string, verify func(r *http.Request, key string) (subject str
 	}
 	return Subject(func(r *http.Request) (string, bool) {
 		value := r.Header.Get(header)
-		if value == "" {
+		if value == "" || len(value) > maxCredential {
 			return "", false
 		}
 		return verify(r, value)
 	})
 }
 
-// Method keys by the request's method.
+// Method keys by the request's method. Methods that are not net/http's share a key,
+// because clients can make them up.
 func Method() Key {
-	return Key{of: func(r *http.Request) (string, bool) { return "method:" + r.Method, true }}
+	return Key{of: func(r *http.Request) (string, bool) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			return "method:" + r.Method, true
+		case "": // a request that was not received
+			return "method:" + http.MethodGet, true
+		}
+		return "method:other", true
+	}}
 }
 
 // RoutePattern keys by the pattern of the route that will serve the request,
 // such as "/repos/{owner}/{name}", of chi or of http.ServeMux. A request that no
-// route of chi serves has no key. In front of an http.ServeMux the pattern is not
-// known yet: wrap the handlers, not the mux.
+// route serves has no key, and [Join] makes one of its other parts. In front of an
+// http.ServeMux the pattern is not known yet: wrap the handlers, not the mux. What
+// changes the path that chi routes by, such as its StripSlashes and CleanPath, belongs in
+// front of the limit.
 func RoutePattern() Key {
-	return Key{of: func(r *http.Request) (string, bool) {
+	return Key{optional: true, of: func(r *http.Request) (string, bool) {
 		pattern := r.Pattern
 		if rctx := chi.RouteContext(r.Context()); rctx != nil && rctx.Routes != nil {
 			pattern = chiPattern(rctx, r)
@@ -153,12 +174,7 @@ func chiPattern(rctx *chi.Context, r *http.Request) string {
 	if known != "" && !strings.HasSuffix(known, "/*") {
 		return known
 	}
-	path := rctx.RoutePath
-	if path == "" || known != "" { // in a subrouter, RoutePath is only the rest
-		if path = r.URL.RawPath; path == "" {
-			path = r.URL.Path
-		}
-	}
+	path := chiPath(rctx, r)
 	method := rctx.RouteMethod
 	if method == "" {
 		method = r.Method
@@ -168,6 +184,49 @@ func chiPattern(rctx *chi.Context, r *http.Request) string {
 		pattern = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
 	}
 	return pattern
+}
+
+// chiPath returns the whole path that chi routes by. RoutePath has what middlewares made
+// of it, or, in a subrouter, of the rest: what led there is in the patterns, whose
+// parameters have values.
+func chiPath(rctx *chi.Context, r *http.Request) string {
+	prefix, values := "", rctx.URLParams.Values
+	for _, pattern := range rctx.RoutePatterns {
+		prefix = strings.TrimSuffix(prefix, "/") // of a wildcard that a subrouter has emptied
+		for open := strings.IndexAny(pattern, "{*"); open >= 0 && len(values) > 0; open = strings.IndexAny(pattern, "{*") {
+			prefix += pattern[:open] + values[0]
+			pattern, values = afterParameter(pattern[open:]), values[1:]
+		}
+		prefix += pattern
+	}
+	if n := len(rctx.URLParams.Values); prefix != "" && n > 0 && rctx.URLParams.Values[n-1] != "" {
+		return prefix // a route's own wildcard
+	}
+	rest := rctx.RoutePath
+	if rest == "" && prefix == "" {
+		if rest = r.URL.RawPath; rest == "" {
+			rest = r.URL.Path
+		}
+	}
+	return strings.TrimSuffix(prefix, "/") + rest
+}
+
+// afterParameter returns what follows the parameter with which pattern begins: a
+// wildcard, or a name in braces, with an expression that may have braces too.
+func afterParameter(pattern string) string {
+	depth := 0
+	for i, c := range pattern {
+		switch c {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		if depth == 0 {
+			return pattern[i+1:]
+		}
+	}
+	return ""
 }
 
 // FirstOf keys by the first of keys that the request has: a user, else the
@@ -185,18 +244,23 @@ func FirstOf(keys ...Key) Key {
 
 // Join keys by all of keys together, such as a client and a route. Parts carry
 // their lengths, so that no two clients can be joined into one key. A request
-// that lacks one of keys has no key.
+// that lacks one of keys has no key, unless what it lacks is a [RoutePattern]: then the
+// others are its key.
 func Join(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
-		joined := []byte("join:")
+		joined, found := []byte("join:"), false
 		for _, k := range keys {
 			key, ok := k.of(r)
-			if !ok {
+			if !ok && !k.optional {
 				return "", false
+			}
+			found = found || ok
+			if !ok {
+				key = ""
 			}
 			joined = binary.AppendUvarint(joined, uint64(len(key)))
 			joined = append(joined, key...)
 		}
-		return string(joined), true
+		return string(joined), found
 	})
 }

@@ -243,37 +243,50 @@ func (e *entry) body() io.ReadCloser {
 // wrote to.
 func (e *entry) end(w http.ResponseWriter, returned bool) {
 	l := e.l
-	if e.outer == nil && returned {
-		l.begin(http.StatusOK) // for a handler that wrote nothing
+	if e.outer == nil && returned && l.sent.Load() == nothing {
+		l.running().readCostHeaders(l.w.Header)
+		l.decide(l.presumed(), l.w.Header())
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
-	// A panic is refunded only while nothing of the response was sent. A writer
-	// that does not lead here may hold a response back and send it after all.
-	free := !returned && e.mayBeFree() && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
-	due, enforced := l.handlerEnded(e, returned, free)
+	// A panic is a 500 only while nothing of the response was sent. A writer that
+	// does not lead here may hold a response back and send it after all.
+	failed := !returned && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
+	due, enforced := l.handlerEnded(e, returned, failed)
 	for _, x := range due {
-		l.settleReported(x)
-		if free {
+		if !l.settleReported(x) && x.isFree(http.StatusInternalServerError, l.w.Header()) {
 			l.settle(x, afterHandler)
 		}
 	}
 	if e.outer == nil {
-		if l.sent.Load() == nothing { // a middleware further out may answer for the panic
+		unsent := l.sent.Load() == nothing // net/http sends a 200, or what is further out something else
+		if unsent {
 			l.writeHeaders(l.w.Header())
-		}
-		if enforced {
+		} else if enforced {
 			removeLateTrailers(l.w.Header(), int(l.fields))
 		}
-		l.breakOffReading()
+		if l.breakOffReading() && unsent {
+			l.w.Header().Set("Connection", "close")
+		}
 	}
 	e.copyBack()
+}
+
+// presumed returns the status of a response that the handlers have left to net/http:
+// 200, or 0 where the writer leads on to another one. Such a writer belongs to
+// something further out, often a framework that sends errors only now.
+func (l *ledger) presumed() int {
+	if _, ok := l.w.(interface{ Unwrap() http.ResponseWriter }); ok {
+		return 0
+	}
+	return http.StatusOK
 }
 
 // handlerEnded notes that e's handler has returned, or panicked. It returns what may have
 // to be settled now, the innermost first: e and the entries behind it whose handlers have
 // ended, if e is the outermost or its handler panicked; else e alone, if the
 // response is on its way. If it is not, RefundIf is asked first, when it begins.
-func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enforced bool) {
+// Entries without a report are among them only if their handler failed.
+func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, enforced bool) {
 	if e.contextOver() {
 		e.progress.Store(overLate)
 	} else {
@@ -286,7 +299,7 @@ func (l *ledger) handlerEnded(e *entry, returned, free bool) (all []*entry, enfo
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		if x.state == charged && (free || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
+		if x.state == charged && (failed || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
 	}
@@ -330,6 +343,11 @@ func (e *entry) mayBeFree() bool {
 	return (e == &l.first || !l.first.contextOver()) && (l.body == nil || !l.body.failed.Load())
 }
 
+// isFree reports whether RefundIf makes a response free that may be.
+func (e *entry) isFree(status int, h http.Header) bool {
+	return e.mayBeFree() && e.m.RefundIf(e.passed, status, h)
+}
+
 // isBehind reports whether what is written to w is known to come to l at once.
 func (l *ledger) isBehind(w http.ResponseWriter) bool {
 	for {
@@ -348,26 +366,19 @@ func (l *ledger) isBehind(w http.ResponseWriter) bool {
 func (l *ledger) self() *ledger { return l }
 
 // begin is called just before the final status goes out: the last moment at
-// which the headers can say what the request really cost.
+// which the headers can say what the request really cost. That may be after the
+// outermost handler has returned.
 func (l *ledger) begin(status int) {
 	if l.sent.Load() != nothing {
 		return
 	}
+	if l.first.progress.Load() != running && l.first.contextOver() {
+		l.sent.Store(begun) // net/http may be reading the header already
+		return
+	}
 	h := l.w.Header()
 	l.running().readCostHeaders(l.w.Header)
-	for e := l.last.Load(); e != nil; e = e.earlier {
-		switch refused, charged, reported := l.outcome(e); {
-		case refused && status >= 400:
-			// A dry run keeps its charge: it tries a policy in place of one that refused.
-			if e.m.DryRun == nil {
-				l.settle(e, beforeHandler)
-			}
-		case charged && e.mayBeFree() && e.m.RefundIf(e.passed, status, h):
-			l.settle(e, afterHandler)
-		case reported:
-			l.settle(e, asReported)
-		}
-	}
+	l.decide(status, h)
 	l.writeHeaders(h)
 	if status >= 400 {
 		l.closeIfPartlyRead(h)
@@ -377,6 +388,24 @@ func (l *ledger) begin(status int) {
 	}
 	l.fields = int32(len(h))
 	l.sent.Store(begun) // not earlier: RefundIf may panic
+}
+
+// decide settles what is known when a response of this status begins. If status is 0,
+// it is not known yet, and only reported costs are settled.
+func (l *ledger) decide(status int, h http.Header) {
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		switch refused, charged, reported := l.outcome(e); {
+		case refused && status >= 400:
+			// A dry run keeps its charge: it tries a policy in place of one that refused.
+			if e.m.DryRun == nil {
+				l.settle(e, beforeHandler)
+			}
+		case charged && status != 0 && e.isFree(status, h):
+			l.settle(e, afterHandler)
+		case reported:
+			l.settle(e, asReported)
+		}
+	}
 }
 
 // breakOffReading breaks off what is still read ahead, so that the response leaves
@@ -404,24 +433,26 @@ func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 	return refused, e.state == charged, e.reports != nil
 }
 
-// running returns the last entry whose handler runs.
+// running returns the last entry whose handler runs, or, if none does any more, the
+// last one.
 func (l *ledger) running() *entry {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		if !e.answered && e.progress.Load() == running {
 			return e
 		}
 	}
-	return nil
+	return l.last.Load()
 }
 
-// settleReported settles e if the handler has reported a cost.
-func (l *ledger) settleReported(e *entry) {
+// settleReported settles e if the handler has reported a cost, and returns whether it has.
+func (l *ledger) settleReported(e *entry) (reported bool) {
 	l.mu.Lock()
-	reported := e.reports != nil
+	reported = e.reports != nil
 	l.mu.Unlock()
 	if reported {
 		l.settle(e, asReported)
 	}
+	return reported
 }
 
 // settle settles e, unless it was settled before or has nothing to settle.
@@ -435,7 +466,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	d, costs := e.d, e.costs(why)
 	before := *d
 	l.mu.Unlock()
-	after := e.m.settle(e, before, costs)
+	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
 	if e.d == d { // not released meanwhile
 		*d = after

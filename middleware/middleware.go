@@ -45,9 +45,12 @@ type Options struct {
 	OnFailure FailurePolicy
 
 	// RefundIf reports whether a response is free, from its status and header,
-	// just before they are sent. If nil, a 304 is. It is not asked about charges
-	// marked NoRefund, nor if the request's context is over, as when the client
-	// has left or a deadline has passed, or if reading the request's body failed.
+	// just before they are sent. If nil, a 304 is. A panic before that counts as
+	// status 500, and a handler that wrote nothing as 200, unless the writer in front
+	// of the middleware has Unwrap: it may be a framework's, which sends an error next.
+	// RefundIf is not asked about charges marked NoRefund, nor if the request's
+	// context is over, as when the client has left or a deadline has passed, or if
+	// reading the request's body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
@@ -296,7 +299,8 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 }
 
 // serveUndecided handles a request without a decision. It is served only if the
-// backend could not answer and nothing says that it is closed then, or in a dry run.
+// backend could not answer and nothing says that it is closed then, or in a dry run: not
+// where this process is overloaded.
 func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.extra.charges}
@@ -305,7 +309,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 		f.outcome = servedInDryRun
 	case wrong:
 		f.outcome = answered500
-	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed):
+	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
 		f.outcome = answered503
 	}
 	t.fail(e.received, f)
@@ -321,11 +325,10 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
-func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttler.Decision {
+func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
 	c := &call{e: e}
 	defer c.end()
 	f := failure{charges: d.Charges(), outcome: notSettled}
-	var after throttler.Decision
 	if costs == nil {
 		f.outcome = notRefunded
 		after, f.err = t.throttler.Refund(c, d)
@@ -334,9 +337,9 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) throttl
 	}
 	if f.err != nil {
 		t.fail(e.received, f)
-		return d
+		return d, false
 	}
-	return after
+	return after, true
 }
 
 // fail reports what went wrong with r.

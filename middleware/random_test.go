@@ -16,21 +16,19 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
-var (
-	randomStacks = flag.Int("stacks", 150, "how many random stacks to try")
-	randomSeed   = flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of the random stacks")
-)
+var randomStacks = flag.Int("stacks", 150, "how many random stacks to try, of seeds that follow each other")
 
 // TestRandomStacks sends requests through random stacks of middlewares to random
 // handlers, over real connections, and compares each count with a model.
 func TestRandomStacks(t *testing.T) {
-	t.Logf("-seed %d", *randomSeed)
+	first := testseed.Of(t)
 	for n := range *randomStacks {
-		seed := *randomSeed + uint64(n)
+		seed := first + uint64(n)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		http2 := rng.IntN(3) == 0
 		m := newModel(rng, http2)
@@ -53,7 +51,7 @@ func TestRandomStacks(t *testing.T) {
 			m.ops = m.randomOps(rng)
 			status, header := m.send(t, s)
 			m.predict()
-			m.compare(t, fmt.Sprintf("-seed %d, request %d", seed, i), status, header)
+			m.compare(t, fmt.Sprintf("WEIR_SEED=%d -stacks 1, request %d", seed, i), status, header)
 			if t.Failed() {
 				t.Fatalf("http2 %v, layers %+v\nops %v", http2, m.layers, m.ops)
 			}
@@ -71,6 +69,7 @@ type layer struct {
 	cost   int64
 	keep   bool // NoRefund
 	asks   bool // CostReported
+	free   bool // RefundIf says that errors of the server are free
 
 	used    int64 // as the model has it
 	charged bool
@@ -113,6 +112,7 @@ func newModel(rng *rand.Rand, http2 bool) *model {
 			}
 		}
 		l := layer{kind: "limit", dry: rng.IntN(4) == 0, quota: []int64{2, 6, 1000}[rng.IntN(3)], cost: 1 + rng.Int64N(3), keep: rng.IntN(3) == 0, asks: rng.IntN(2) == 0}
+		l.free = !l.keep && rng.IntN(2) == 0
 		if rng.IntN(10) == 0 {
 			l.kind = []string{"invalid", "open", "closed"}[rng.IntN(3)]
 		}
@@ -138,6 +138,9 @@ func (m *model) wrap(l *layer, next http.Handler) http.Handler {
 	}
 	if l.asks {
 		options.CostHeader = "X-Cost"
+	}
+	if l.free {
+		options.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return l.isFree(status) }
 	}
 	th, charge := m.th, throttler.Charge{Policy: l.policy, Key: "everyone", Cost: l.cost}
 	switch l.kind {
@@ -325,7 +328,7 @@ func (m *model) predictHandler() {
 		m.fromHeader(costHeader)
 		costHeader = -1
 		m.limits(func(l *layer) bool {
-			if status == 304 && !left {
+			if l.isFree(status) && !left {
 				l.settle(true)
 			} else if l.reported() {
 				l.settle(false)
@@ -413,7 +416,9 @@ func (m *model) panics(sent, left bool, costHeader int64) (recovered, inside boo
 		}
 		if l.policy != nil && !sent && !left && !inside { // nor will anything be sent
 			for j := i; j < len(m.layers); j++ {
-				m.layers[j].settle(true)
+				if m.layers[j].free {
+					m.layers[j].settle(true)
+				}
 			}
 		}
 	}
@@ -458,6 +463,8 @@ func (m *model) setCostOf(policy string, cost int64) {
 }
 
 func (l *layer) reported() bool { return l.report >= 0 || l.named >= 0 }
+
+func (l *layer) isFree(status int) bool { return status == 304 || l.free && status == 500 }
 
 func (l *layer) settle(free bool) {
 	if !l.charged || l.settled {

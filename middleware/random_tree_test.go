@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
@@ -18,9 +19,9 @@ import (
 // the middlewares call the next one several times, or send something else in place
 // of a refusal, and compares each count with a model.
 func TestRandomTrees(t *testing.T) {
-	t.Logf("-seed %d", *randomSeed)
+	first := testseed.Of(t)
 	for n := range *randomStacks {
-		seed := *randomSeed + uint64(n)
+		seed := first + uint64(n)
 		rng := rand.New(rand.NewPCG(seed, 2))
 		m := newTreeModel(rng)
 		th, _ := newThrottler()
@@ -33,14 +34,14 @@ func TestRandomTrees(t *testing.T) {
 			m.code = []int{200, 304, 404, 500}[rng.IntN(4)]
 			res, _ := s.get(t, "/")
 			if want := m.request(); res.StatusCode != want {
-				t.Errorf("-seed %d, request %d: status %d, want %d", seed, i, res.StatusCode, want)
+				t.Errorf("WEIR_SEED=%d -stacks 1, request %d: status %d, want %d", seed, i, res.StatusCode, want)
 			}
 			for _, l := range m.layers {
 				if l.policy == nil {
 					continue
 				}
 				if got := used(t, th, l.policy, "everyone"); got != l.used {
-					t.Errorf("-seed %d, request %d: %s used %d, want %d", seed, i, l.policy.Name, got, l.used)
+					t.Errorf("WEIR_SEED=%d -stacks 1, request %d: %s used %d, want %d", seed, i, l.policy.Name, got, l.used)
 				}
 			}
 			if t.Failed() {

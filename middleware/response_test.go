@@ -177,7 +177,7 @@ func TestABadStatusPanicsAsInNetHTTP(t *testing.T) {
 		t.Errorf("status %d", res.StatusCode)
 	}
 	soon(t, s.done, "the handler")
-	expectUsed(t, th, p, 0) // nothing was sent
+	expectUsed(t, th, p, 1)
 }
 
 // stringWriter notes which way a string came.

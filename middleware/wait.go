@@ -55,15 +55,17 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if !start.After(e.d.At()) || t.DryRun != nil {
 		return ""
 	}
-	p := t.waiters.places.enter(start, serverOf(e.received))
-	defer t.waiters.places.leave(p)
+	p := t.waiters.places.enter(start, serverOf(e.received), e.d.Charges())
+	ok := true
+	defer func() { t.waiters.places.leave(p, ok) }()
 	if reason = t.waitForStart(e); reason == "" {
 		return ""
 	}
 	if reason == stopping {
 		t.waiters.places.awaitLater(p)
 	}
-	*e.d, e.state = t.settle(e, *e.d, nil), settled
+	e.state = settled
+	*e.d, ok = t.settle(e, *e.d, nil)
 	return reason
 }
 

@@ -1,16 +1,15 @@
 package quota
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // A policy that is plain is one that the whole of Validate accepts.
 func TestPlainPoliciesAreValid(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t, 0)
 	of := func(values ...int64) int64 { return values[rng.IntN(len(values))] }
 	plain := 0
 	for range 100_000 {

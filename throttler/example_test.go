@@ -105,6 +105,32 @@ func ExampleThrottler_Take_chain() {
 	// user 1 true
 }
 
+// A leaky bucket admits jobs at once, and says when each may start.
+func ExampleThrottler_Take_queue() {
+	t, _ := example()
+	jobs := &throttler.Policy{Name: "jobs", Limits: []throttler.Limit{
+		{Quota: 2, Window: time.Second, Algorithm: throttler.LeakyBucket, MaxWait: time.Second},
+	}}
+	for range 4 {
+		d, err := t.Take(context.Background(), jobs.Charge("mail"))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if !d.Allowed {
+			fmt.Println("it would have to wait longer than a second")
+			continue
+		}
+		wait := d.StartAt().Sub(d.At())
+		fmt.Println("starts in", wait) // time.Sleep(wait), in a program
+	}
+	// Output:
+	// starts in 0s
+	// starts in 500ms
+	// starts in 1s
+	// it would have to wait longer than a second
+}
+
 // A cost that was an estimate is replaced by the real one. It may exceed the quota:
 // the client then waits until the debt is gone.
 func ExampleThrottler_Settle() {

@@ -104,7 +104,8 @@ func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
 	return ok
 }
 
-// Peek reports what Take would answer, charging nothing. It may ask a replica.
+// Peek reports whether Take would allow the charges, and when, charging nothing. Used and
+// Remaining are as they are without them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
 		return t.observed(ctx, observe.OpPeek, charges)
@@ -120,10 +121,10 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	return Decision{decision.FromDriver(d), tookNothing}, nil
 }
 
-// Refund gives back what d took, to the windows that were charged, while they last. It
-// returns the limits as they are after it. After an error nothing was given back, and
-// Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a
-// second call does nothing.
+// Refund gives back what d took, to the windows that were charged, while they last, also
+// if ctx was over before. It returns the limits as they are after it. After an error
+// nothing was given back, and Refund may be called again, unless [MayHaveCharged]: then
+// that is unknown, and a second call does nothing.
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
@@ -144,6 +145,10 @@ func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Dec
 	return t.settle(ctx, d, costs)
 }
 
+// settleTime bounds a refund or settlement whose context was over before: a request's,
+// whose client has left.
+const settleTime = time.Second
+
 func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Decision, error) {
 	switch {
 	case !d.Allowed:
@@ -151,8 +156,10 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case d.receipt == nil:
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
-	if err := ctx.Err(); err != nil {
-		return Decision{}, err // nothing was sent: the receipt stays good
+	if driver.Ended(ctx) != nil { // the request is over, its charge is not
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+		defer cancel()
 	}
 	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {
 		return d, nil

@@ -155,13 +155,10 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 	}
 	_, _ = th.Take(t.Context(), p.Charge("k"))
 	d, _ := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "k", Cost: 4})
-	cancelled, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := th.Refund(cancelled, d); err == nil || used() != 5 {
-		t.Errorf("refund under a context that is done: error %v, used %d; want an error and 5", err, used())
-	}
 	copied := d
-	after, err := th.Refund(t.Context(), d)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel() // as a request's context often is by then
+	after, err := th.Refund(cancelled, d)
 	if err != nil || after.Limit(0).Used != 1 || used() != 1 {
 		t.Errorf("refund: used %d, then %d, error %v; want 1", after.Limit(0).Used, used(), err)
 	}

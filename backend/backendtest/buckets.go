@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -188,7 +189,7 @@ func leakyBucketCases() []testCase {
 // once, while they wait, at the time of their start, later. Clients that are still
 // there at their start start 100 ms apart, so never more than 10 in a second.
 func leavers(ctx context.Context, backend driver.Backend) error {
-	seed := rand.Uint64()
+	seed := testseed.Value()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	clk := clock.NewManual(t0)
 	t := throttler.New(backend, &throttler.Options{Clock: clk})
@@ -237,7 +238,7 @@ func leavers(ctx context.Context, backend driver.Backend) error {
 	slices.SortFunc(starts, time.Time.Compare)
 	for i := range starts[1:] {
 		if gap := starts[i+1].Sub(starts[i]); gap < 100*time.Millisecond {
-			return fmt.Errorf("seed %d: starts at %s and %s are %v apart", seed, after(starts[i]), after(starts[i+1]), gap)
+			return fmt.Errorf("WEIR_SEED=%d: starts at %s and %s are %v apart", seed, after(starts[i]), after(starts[i+1]), gap)
 		}
 	}
 	if len(starts) < 60 { // some 130, give or take 8

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -178,7 +179,7 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 // endsSoon returns a context that ends within two milliseconds, by a deadline or
 // by being canceled, and the error that it ends with.
 func endsSoon(ctx context.Context, i int) (context.Context, context.CancelFunc, error) {
-	after := rand.N(2 * time.Millisecond)
+	after := time.Duration(rand.New(rand.NewPCG(testseed.Value(), uint64(i))).Int64N(int64(2 * time.Millisecond)))
 	if i%2 == 0 {
 		ctx, cancel := context.WithTimeout(ctx, after)
 		return ctx, cancel, context.DeadlineExceeded

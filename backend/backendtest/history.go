@@ -11,16 +11,14 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var (
-	historySteps = flag.Int("history-steps", 2000, "random steps that Histories runs for each mix of algorithms")
-	historySeed  = flag.Uint64("history-seed", 0, "seed of Histories; 0 chooses one and prints it")
-)
+var historySteps = flag.Int("history-steps", 2000, "random steps that Histories runs for each mix of algorithms")
 
 // Histories runs random histories on a backend and on package algorithm, and
 // compares every answer: takes of various costs, peeks, refunds and settlements,
@@ -29,14 +27,10 @@ var (
 // It does so for each algorithm alone and for mixes of up to four limits and
 // three charges. open returns an empty backend; it is called for each history.
 //
-// The flags -history-steps and -history-seed choose a longer run, or repeat
-// one. A failure prints the seed and the history of the keys concerned.
+// The flag -history-steps chooses a longer run. The seed is fixed; the environment variable
+// WEIR_SEED sets another one. A failure prints it, and the history of the keys concerned.
 func Histories(t *testing.T, open func(t *testing.T) driver.Backend) {
-	seed := *historySeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-history-seed=%d -history-steps=%d", seed, *historySteps)
+	seed := testseed.Of(t)
 	for _, a := range quota.Algorithms() {
 		t.Run(a.String(), func(t *testing.T) { histories(t, open, seed, []quota.Algorithm{a}) })
 	}
@@ -53,7 +47,7 @@ func histories(t *testing.T, open func(t *testing.T) driver.Backend, seed uint64
 		h := newHistory(rng, algorithms, open(t))
 		for range stepsInHistory {
 			if err := h.step(t.Context()); err != nil {
-				t.Fatalf("-history-seed=%d: %v\nafter:\n%s", seed, err, h.last(40))
+				t.Fatalf("%v\nafter:\n%s", err, h.last(40))
 			}
 		}
 	}
@@ -289,7 +283,7 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	for i := range want.Limits() {
 		g, w := got.Limit(i), want.Limit(i)
 		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
-			!g.RetryAt.Equal(w.RetryAt) || !g.StartAt.Equal(w.StartAt) {
+			!g.RetryAt.Equal(w.RetryAt) || !g.NextAt.Equal(w.NextAt) || !g.StartAt.Equal(w.StartAt) {
 			return fmt.Errorf("%s: limit %d, %v: got  %s\nthe model says %s", step, i, w.Limit, line(got), line(want))
 		}
 		if h.rng.IntN(3) == 0 {
@@ -336,8 +330,8 @@ func line(d throttler.Decision) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "allowed=%v", d.Allowed)
 	for i, s := range d.Limits() {
-		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, start %d, mark %v]",
-			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.StartAt.UnixMilli(), d.Driver().Results()[i].Mark)
+		fmt.Fprintf(&b, " [used %d of %d, reset %d, retry %d, next %d, start %d, mark %v]",
+			s.Used, s.Limit.Capacity(), s.ResetAt.UnixMilli(), s.RetryAt.UnixMilli(), s.NextAt.UnixMilli(), s.StartAt.UnixMilli(), d.Driver().Results()[i].Mark)
 	}
 	return b.String()
 }

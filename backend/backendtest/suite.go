@@ -76,6 +76,7 @@ func groups() []group {
 		{"chains", chainCases()},
 		{"keys", keyCases()},
 		{"peeks", peekCases()},
+		{"next units", nextCases()},
 		{"refunds", refundCases()},
 		{"settlements", settlementCases()},
 		{"clocks", clockCases()},
@@ -129,9 +130,10 @@ const (
 	leakyCounts    = "LeakyBucket admits into a queue that drains steadily, quota units per window: each admitted charge gets an instant at which it may start."
 	exactCounts    = "Bounds of what a limit may say. Counts are exact up to 2^53"
 	retryEarliest  = "RetryAt is, if Refused, the earliest instant at which this limit would have room for the same charge, or [Never]. Zero if not refused."
+	nextEarliest   = "NextAt is the earliest instant at which this limit would have room for one unit, if nothing more is charged: of a refused charge of one, it is RetryAt. Zero if there is room now."
 	costZero       = "that asks for nothing, is allowed unless a limit is in debt, and opens no window."
 	costTooHigh    = "A cost above a limit's capacity can never fit: it is refused, and the status' RetryAt is decision.Never."
-	peekAnswers    = "Peek reports what Take would answer, charging nothing."
+	peekAnswers    = "Peek reports whether Take would allow the charges, and when, charging nothing."
 	startsOnce     = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce   = "A decision is settled or refunded once; after that, and if d took nothing, it is returned as it is."
 	giveBackUnsent = "After an error nothing was given back, and Refund may be called again, unless [MayHaveCharged]: then that is unknown, and a second call does nothing."
@@ -141,5 +143,6 @@ const (
 	refundStands   = "It returns the limits as they are after it."
 	countsFound    = "Counts are found by name, key, algorithm and window, so they go on under the new one."
 	countsAtMost   = "it continues from the record of its algorithm whose window is nearest, and what that counts ends when it was to end, or earlier: when the new window would have ended it."
+	looserOfBoth   = "While processes with the old policy and the new one run side by side, they give no more than the looser of both."
 	onePartition   = "The count of alice inside acme is not the count of alice alone"
 )

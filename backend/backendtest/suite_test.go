@@ -267,6 +267,14 @@ var mutants = []struct {
 			}
 			return d, err
 		}}},
+	{"has the next unit at reset at", nextEarliest, broken{
+		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
+			d, err := b.Take(ctx, r)
+			for i := range d.Results() {
+				d.Results()[i].NextAt = 0
+			}
+			return d, err
+		}}},
 	{"starts all of a queue at once", leakyCounts, broken{
 		take: func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error) {
 			d, err := b.Take(ctx, r)

@@ -2,7 +2,6 @@ package fallback_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,22 +9,16 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/backend/fallback"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var historySeed = flag.Uint64("outage-seed", 0, "seed of TestOutageHistories; 0 chooses one and prints it")
-
 // TestOutageHistories runs random histories of three processes with outages of all
 // kinds, and holds what they allow to the bound that the package states.
 func TestOutageHistories(t *testing.T) {
-	seed := *historySeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-outage-seed=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t, 0)
 	histories := 12
 	for range histories {
 		outageHistory(t, rng)

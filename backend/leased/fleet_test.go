@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -83,9 +84,7 @@ func TestFleetNeverExceedsTheQuota(t *testing.T) {
 
 // run offers 1.6 times the quota for 30 seconds.
 func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.Duration) int, kills bool) {
-	seed := rand.Uint64()
-	f.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(f, 0)
 	const length, sweepEvery, offered = 30 * time.Second, 50 * time.Millisecond, 1600
 	type window struct {
 		limit   int

@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/weir/backend/leased"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -49,6 +50,8 @@ type job struct {
 	// is not 0.
 	Rate     float64
 	Of, Turn int
+
+	Process uint64 // the stream of its random choices
 }
 
 // work offers load, and writes what came of each request at once: the end of its window,
@@ -71,12 +74,12 @@ func work(text string, stdout io.Writer) {
 	write := func(n int64) { _ = binary.Write(stdout, binary.LittleEndian, n) }
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
 	th := throttler.New(b, nil)
-	next := j.Begin
+	next, random := j.Begin, rand.New(rand.NewPCG(testseed.Value(), j.Process))
 	if now := time.Now(); now.After(next) { // one that takes the place of a killed one
 		next = now
 	}
 	for {
-		next = next.Add(time.Duration(rand.ExpFloat64() / j.Rate * float64(time.Second)))
+		next = next.Add(time.Duration(random.ExpFloat64() / j.Rate * float64(time.Second)))
 		if !next.Before(j.End) {
 			break
 		}
@@ -169,8 +172,10 @@ func realProcesses(t *testing.T, addr string, limit throttler.Limit, load string
 	c := &tally{admitted: map[int64]int{}, offered: map[int64]int{}}
 	running := make([]*exec.Cmd, processes)
 	var readers sync.WaitGroup
+	started := uint64(0)
 	start := func(i int) {
-		j := job{Addr: addr, Limit: limit, Key: t.Name(), Begin: begin, End: end, Rate: perSecond / processes}
+		started++
+		j := job{Process: started, Addr: addr, Limit: limit, Key: t.Name(), Begin: begin, End: end, Rate: perSecond / processes}
 		switch {
 		case load == "one hot" && i == 0:
 			j.Rate = perSecond * 0.9
@@ -192,9 +197,7 @@ func realProcesses(t *testing.T, addr string, limit throttler.Limit, load string
 	}
 	killed := 0
 	if kills {
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		r := rand.New(rand.NewPCG(seed, 0))
+		r := testseed.Rand(t, 0)
 		time.Sleep(time.Until(begin))
 		for time.Until(end) > time.Second {
 			time.Sleep(time.Duration(200+r.IntN(600)) * time.Millisecond)

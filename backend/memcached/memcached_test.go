@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir/backend/backendtest"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -67,27 +68,30 @@ func either(t *testing.T) func(*testing.T) driver.Backend {
 	opened := 0
 	return func(t *testing.T) driver.Backend {
 		opened++
-		var e eitherOf
+		e := eitherOf{random: testseed.Locked(t, 0)}
 		for i, client := range clients {
-			e[i] = newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":", Margin: time.Hour})
-			e[i].SpillAt(1 + 200*i)
+			e.backends[i] = newBackend(t, []memcachedbackend.Server{{Name: "a", Client: client}}, &memcachedbackend.Options{Prefix: "t" + strconv.Itoa(opened) + ":", Margin: time.Hour})
+			e.backends[i].SpillAt(1 + 200*i)
 		}
 		return e
 	}
 }
 
-type eitherOf [2]*memcachedbackend.Backend
+type eitherOf struct {
+	backends [2]*memcachedbackend.Backend
+	random   *rand.Rand
+}
 
 func (e eitherOf) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	return e[rand.IntN(2)].Take(ctx, r)
+	return e.backends[e.random.IntN(2)].Take(ctx, r)
 }
 
 func (e eitherOf) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	return e[rand.IntN(2)].Peek(ctx, r)
+	return e.backends[e.random.IntN(2)].Peek(ctx, r)
 }
 
 func (e eitherOf) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	return e[rand.IntN(2)].Settle(ctx, s)
+	return e.backends[e.random.IntN(2)].Settle(ctx, s)
 }
 
 func newClient(t testing.TB, addr string) *memcachedbackend.Client {

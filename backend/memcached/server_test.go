@@ -19,6 +19,7 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -124,10 +125,10 @@ func takeHotKey(t *testing.T, addr string) {
 // what it leaves open is charged once or not at all.
 func TestLostAnswersChargeOnce(t *testing.T) {
 	for _, processes := range []int{1, 3} {
-		server := testserver.Memcached(t)
+		server, random := testserver.Memcached(t), testseed.Locked(t, 0)
 		addr := testserver.Relay(t, server.Addr, func(answer []byte) bool {
 			ofWriting := bytes.HasPrefix(answer, []byte("STORED")) || bytes.HasPrefix(answer, []byte("EXISTS")) || bytes.HasPrefix(answer, []byte("NOT_STORED"))
-			return ofWriting && rand.IntN(3) == 0
+			return ofWriting && random.IntN(3) == 0
 		})
 		policy := perHour(1_000_000)
 		var charged, unknown atomic.Int64

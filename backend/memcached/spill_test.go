@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -79,12 +79,12 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 	}{{"one at a time", 1, false}, {"some", 400, false}, {"answers are lost", 1, true}, {"some, answers are lost", 400, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			const processes, goroutines, each, members = 4, 6, 60, 12
-			server := testserver.Memcached(t)
+			server, random := testserver.Memcached(t), testseed.Locked(t, 0)
 			addr := testserver.Relay(t, server.Addr, func(answer []byte) bool {
-				if rand.IntN(4) == 0 {
-					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+				if random.IntN(4) == 0 {
+					time.Sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
 				}
-				return test.loses && !bytes.HasPrefix(answer, []byte("VALUE")) && rand.IntN(8) == 0
+				return test.loses && !bytes.HasPrefix(answer, []byte("VALUE")) && random.IntN(8) == 0
 			})
 			policies := [2]*throttler.Policy{perHour(1_000_000), {Name: "log", Limits: []throttler.Limit{
 				{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingLog}, {Quota: 1_000_000, Window: time.Hour},
@@ -99,9 +99,9 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 				for range goroutines {
 					wg.Go(func() {
 						for range each {
-							p, m := rand.IntN(2), rand.IntN(members)
+							p, m := random.IntN(2), random.IntN(members)
 							chain := []throttler.Charge{perHour(1_000_000).Charge("acme"), member(policies[p], m)}
-							if rand.IntN(3) == 0 {
+							if random.IntN(3) == 0 {
 								chain = chain[1:]
 							}
 							note := func(err error, cost int64) bool {
@@ -119,7 +119,7 @@ func TestNothingIsLostWhileCountsAreSpilled(t *testing.T) {
 								return err == nil
 							}
 							d, err := th.Take(t.Context(), chain...)
-							if note(err, 1) && rand.IntN(3) == 0 {
+							if note(err, 1) && random.IntN(3) == 0 {
 								_, err = th.Refund(t.Context(), d)
 								note(err, -1)
 							}

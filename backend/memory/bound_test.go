@@ -3,11 +3,9 @@ package memorybackend_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"strings"
@@ -17,22 +15,12 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
 var t0 = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-
-var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
-
-func newRand(t *testing.T) *rand.Rand {
-	s := *seed
-	if s == 0 {
-		s = rand.Uint64()
-	}
-	t.Logf("-seed=%d", s)
-	return rand.New(rand.NewPCG(s, 0))
-}
 
 // bounded returns a throttler on a backend of o, which logs nothing.
 func bounded(o memorybackend.Options) (*throttler.Throttler, *memorybackend.Backend, *clock.Manual) {
@@ -282,7 +270,7 @@ func TestRefundOfPooledTake(t *testing.T) {
 // used up its own count is served before that ends, also when clocks step back,
 // and no more keys are kept than allowed.
 func TestRandomTakesOnFewPlaces(t *testing.T) {
-	rng := newRand(t)
+	rng := testseed.Rand(t, 0)
 	for range 10 {
 		maxKeys := 1 + rng.IntN(40)
 		th, b, c := bounded(memorybackend.Options{MaxKeys: maxKeys})

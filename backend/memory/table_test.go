@@ -1,16 +1,15 @@
 package memorybackend
 
 import (
-	"flag"
 	"hash/maphash"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -59,12 +58,7 @@ func TestAWindowIsFoundByItsWholeName(t *testing.T) {
 // A table keeps what a map does, through random additions and removals, also
 // where many names have one hash.
 func TestTable(t *testing.T) {
-	seed := rand.Uint64()
-	if f := flag.Lookup("seed").Value.String(); f != "0" {
-		seed, _ = strconv.ParseUint(f, 10, 64)
-	}
-	t.Logf("-seed=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t, 0)
 	table, names := table{}, maphash.MakeSeed()
 	want := make(map[string]int64)
 	for range 200_000 {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/backend/modes"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -63,9 +63,7 @@ func TestNoSecondQuota(t *testing.T) {
 
 // changeModes runs processes that are offered twice the quota, through all of sequence.
 func changeModes(t *testing.T, policy *throttler.Policy, sequence []modes.Mode) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t, 0)
 	f := newFleet(t)
 	const processes, most = 3, 12 // units in one take
 	var all []*process

@@ -160,6 +160,7 @@ func (p *places) withQuotas(r *driver.Request, soft *driver.Decision) driver.Req
 func stricter(of driver.Result, soft *driver.Result) driver.Result {
 	of.Used = max(of.Used, soft.Used)
 	of.ResetAt = max(of.ResetAt, soft.ResetAt)
+	of.NextAt = max(of.NextAt, soft.NextAt)
 	if of.RetryAt != driver.NeverFits && soft.RetryAt != 0 {
 		of.RetryAt = max(of.RetryAt, soft.RetryAt)
 		if soft.RetryAt == driver.NeverFits {

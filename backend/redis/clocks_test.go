@@ -12,16 +12,14 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var (
-	clocksSeed = flag.Uint64("clocks-seed", 0, "of the random tests of clocks; 0 draws one")
-	clocksRuns = flag.Int("clocks-runs", 12, "random tests of clocks for each algorithm")
-)
+var clocksRuns = flag.Int("clocks-runs", 12, "random tests of clocks for each algorithm")
 
 // Processes whose clocks differ by up to Margin, step back and forth and stop, decide
 // as they would over a store that never forgets: no key is gone while it matters to one
@@ -74,12 +72,8 @@ type clocksRun struct {
 }
 
 func runClocks(t *testing.T, spread time.Duration, check func(*clocksRun)) {
-	seed := *clocksSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-clocks-seed %d, clocks up to %v apart", seed, spread)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("clocks up to %v apart", spread)
+	rng := testseed.Rand(t, 0)
 	c := newClient(t, testserver.Redis(t).Addr)
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 	for _, a := range quota.Algorithms() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -20,8 +21,7 @@ func log(quota int64, window time.Duration) throttler.Limit {
 // Long logs say what package algorithm does, while they fill, turn over, are refunded
 // out of the middle, and empty: one log, two of one policy, one among other limits.
 func TestLongLogs(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	for name, limits := range map[string][]throttler.Limit{
 		"one":   {log(3000, time.Second)},
 		"two":   {log(2000, time.Second), log(400, 100*time.Millisecond)},

@@ -133,7 +133,7 @@ func (m *monitor) close() {
 // what it had before.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
-	answers, all := m.askNodes(s.line.client, "primary", true)
+	answers, all := m.askNodes(s, s.line.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
 		m.record(s, s.serverOf(a.server), a)
@@ -160,7 +160,7 @@ func (m *monitor) check(s *shard) {
 // the servers behind r are known.
 func (m *monitor) checkReplica(s *shard, r *line) bool {
 	name := r.server.name()
-	answers, known := m.askNodes(r.client, name, false)
+	answers, known := m.askNodes(s, r.client, name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
@@ -209,9 +209,9 @@ type answer struct {
 	cut error
 }
 
-// askNodes asks the server that c speaks to or, of a cluster, all primaries or replicas,
+// askNodes asks the server of s that c speaks to or, of a cluster, all primaries or replicas,
 // if they are known.
-func (m *monitor) askNodes(c client, name string, primaries bool) (answers []answer, known bool) {
+func (m *monitor) askNodes(s *shard, c client, name string, primaries bool) (answers []answer, known bool) {
 	nodes, err := m.nodesOf(c, name, primaries)
 	if err != nil {
 		return []answer{{server: name, primary: primaries, asked: time.Now(), err: err}}, false
@@ -220,12 +220,26 @@ func (m *monitor) askNodes(c client, name string, primaries bool) (answers []ans
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		all.Go(func() {
-			answers[i] = m.ask(n.client)
-			answers[i].server, answers[i].primary = n.name, primaries
+			a := &answers[i]
+			*a = m.ask(n.client)
+			if a.timed && !m.isTimed(serverName{s.name, n.name}) { // it may have dialed: the next one is quicker
+				if again := m.ask(n.client); again.timed {
+					a.reading = a.reading.better(again.reading)
+				}
+			}
+			a.server, a.primary = n.name, primaries
 		})
 	}
 	all.Wait()
 	return answers, true
+}
+
+// isTimed reports whether the clock of that server was read before.
+func (m *monitor) isTimed(name serverName) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.servers[name]
+	return s != nil && s.SkewKnown
 }
 
 // node is one server.
@@ -283,8 +297,11 @@ func (m *monitor) ask(c client) (a answer) {
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if err != nil && ctx.Err() != nil {
-		a.err = err // the commands may be on their way: do not read them
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, // the commands may be on their way: do not read them
+		now.Err() == nil && info.Err() == nil: // they were not sent: the server refused the login
+		a.err = err
 		return a
 	}
 	answered := m.clock.own.Now()
@@ -406,10 +423,14 @@ func (m *monitor) states() []ServerState {
 	defer m.mu.Unlock()
 	all := make([]ServerState, 0, len(m.servers))
 	for _, s := range m.servers {
+		state := s.ServerState
 		if s.of != nil {
-			s.Open = s.of.breaker.Open()
+			cause := s.of.breaker.Cause()
+			if state.Open = cause != nil; state.Err == nil {
+				state.Err = cause
+			}
 		}
-		all = append(all, s.ServerState)
+		all = append(all, state)
 	}
 	slices.SortFunc(all, func(a, b ServerState) int {
 		if a.Primary != b.Primary && a.Shard == b.Shard {

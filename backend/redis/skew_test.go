@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,32 @@ func TestCorrectedClock(t *testing.T) {
 				t.Errorf("own clock %v ahead: server %s, skew %v, want %v", test.own, state.Shard, state.Skew, want)
 			}
 		}
+	}
+}
+
+// dials take that long by a world's clock.
+type dials struct {
+	*clock.Manual
+	take time.Duration
+}
+
+func (d dials) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		d.Advance(d.take)
+		return next(ctx, network, addr)
+	}
+}
+func (dials) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (dials) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// The round trip that dials is no measure of a clock: half of it is not the way back.
+func TestTheFirstCheckCorrectsTheClock(t *testing.T) {
+	w := newWorld(t, 1)
+	w.shards[0].Primary.(*redis.Client).AddHook(dials{w.Manual, 14 * time.Millisecond})
+	if ahead := w.process(t, 3*time.Second).ahead(); ahead != 0 {
+		t.Errorf("after the first check the clock is %v ahead, of a server that took 14 ms to reach", ahead)
 	}
 }
 

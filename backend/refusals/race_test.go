@@ -11,6 +11,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/refusals"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -148,6 +149,7 @@ func (n *numbered) Settle(_ context.Context, s driver.Settlement) (driver.Decisi
 	return d, nil
 }
 
+// yield disturbs the scheduler, which no seed repeats.
 func yield() {
 	for range rand.IntN(4) {
 		runtime.Gosched()
@@ -166,10 +168,11 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 	charged := driver.NewDecision(driver.NewRequest(t0.UnixMilli(), r.Charges()[1]))
 	var ended atomic.Int64 // settlements
 	var running sync.WaitGroup
-	for range 8 {
+	for g := range 8 {
+		random := testseed.Rand(t, uint64(g))
 		running.Go(func() {
 			for range 5000 {
-				if rand.IntN(8) == 0 {
+				if random.IntN(8) == 0 {
 					d, _ := b.Settle(t.Context(), driver.Settlement{Now: t0.UnixMilli(), Charged: charged, Costs: []int64{0}})
 					for made, before := d.Results()[0].Used, ended.Load(); made > before; before = ended.Load() {
 						if ended.CompareAndSwap(before, made) {
@@ -196,18 +199,17 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 // A random history through a Backend and through none: the same is allowed and,
 // unless the clock steps back, the same limits refuse until the same times.
 func TestHistories(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := testseed.Rand(t, 0)
 	answered := int64(0)
 	for i := range 40 {
-		answered += history(t, rng, seed, i%2 == 0)
+		answered += history(t, rng, i%2 == 0)
 	}
 	if answered < 1000 {
-		t.Errorf("seed %d: %d takes were refused from memory; the histories show little", seed, answered)
+		t.Errorf("%d takes were refused from memory; the histories show little", answered)
 	}
 }
 
-func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answered int64) {
+func history(t *testing.T, rng *rand.Rand, stepsBack bool) (answered int64) {
 	f := newFixture(t, &refusals.Options{MaxAge: time.Hour})
 	reference := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: f.clock})
 	var policies []*throttler.Policy
@@ -239,7 +241,7 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 		charges = charges[:1+rng.IntN(2)]
 		got, want := f.take(f.front, charges...), f.take(reference, charges...)
 		if got.Allowed != want.Allowed || !got.At().Equal(want.At()) {
-			t.Fatalf("seed %d: step %d: got  %+v\nwant %+v", seed, step, got, want)
+			t.Fatalf("step %d: got  %+v\nwant %+v", step, got, want)
 		}
 		if want.Allowed {
 			taken = append(taken, [2]throttler.Decision{got, want})
@@ -248,10 +250,10 @@ func history(t *testing.T, rng *rand.Rand, seed uint64, stepsBack bool) (answere
 			g, w := got.Limit(i), want.Limit(i)
 			same := w.Refused == g.Refused && (!w.Refused || g.RetryAt.Equal(w.RetryAt) && g.ResetAt.Equal(w.ResetAt))
 			if !same && !stepsBack {
-				t.Fatalf("seed %d: step %d: limit %d: got  %+v\nwant %+v", seed, step, i, g, w)
+				t.Fatalf("step %d: limit %d: got  %+v\nwant %+v", step, i, g, w)
 			}
 			if g.ResetAt.Before(got.At()) {
-				t.Fatalf("seed %d: step %d: limit %d was reset at %v, before the take at %v", seed, step, i, g.ResetAt, got.At())
+				t.Fatalf("step %d: limit %d was reset at %v, before the take at %v", step, i, g.ResetAt, got.At())
 			}
 		}
 	}

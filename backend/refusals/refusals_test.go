@@ -132,12 +132,10 @@ func TestContract(t *testing.T) {
 }
 
 // decays has the cases of the suite that the documented staleness fails: of limits
-// that let go of units all the time, where a cost above 1 or a debt is refused.
+// that let go of units all the time, where a debt is refused.
 var decays = map[string]string{
-	"token bucket/retry at, to the millisecond":                      "Used and Remaining are the refusal's",
-	"leaky bucket/a burst bounds the queue where max wait would not": "Used and Remaining are the refusal's",
-	"settlements/sliding window: a debt slides out":                  "Used and Remaining are the refusal's",
-	"settlements/token bucket: a debt drains":                        "Used and Remaining are the refusal's",
+	"settlements/sliding window: a debt slides out": "Used and Remaining are the refusal's",
+	"settlements/token bucket: a debt drains":       "Used and Remaining are the refusal's",
 }
 
 // The suite with refusals that do not age.

@@ -26,6 +26,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -34,7 +35,6 @@ import (
 var (
 	exploreDecisions = flag.Int("explore-decisions", 20_000, "decisions of TestExplore")
 	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has a random source of its own")
-	exploreSeed      = flag.Uint64("explore-seed", 0, "seed of TestExplore; 0 draws one")
 )
 
 // TestExplore makes decisions in several processes and lets their calls of the
@@ -46,11 +46,7 @@ var (
 //
 //	go test ./backend/rollout -run Explore -v -timeout 0 -explore-decisions 3000000
 func TestExplore(t *testing.T) {
-	seed := *exploreSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-explore-seed %d", seed)
+	seed := testseed.Of(t)
 	var all tally
 	for world := *exploreWorld; all.decisions < *exploreDecisions && !t.Failed(); world++ {
 		synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/rollout"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -112,11 +112,9 @@ func (r *restless) moves() (moved, followed, lost int64) {
 // while the counts go to and fro between a backend in memory, one in Redis and
 // one in Memcached, and between two rings of Redis shards.
 func TestHistoriesWhileCountsMove(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed of the flag's opinions: %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
 	for name, open := range houses(t) {
 		t.Run(name, func(t *testing.T) {
+			rng := testseed.Rand(t, 1) // of the flag's opinions
 			var all []*restless
 			backendtest.Histories(t, func(t *testing.T) driver.Backend {
 				r := newRestless(t, rng.IntN, open(t))
@@ -180,7 +178,7 @@ func memcachedBackend(t *testing.T, servers []memcachedbackend.Server, n int) ha
 func TestContractWhileCountsMove(t *testing.T) {
 	for name, open := range houses(t) {
 		t.Run(name, func(t *testing.T) {
-			backendtest.Run(t, func(t *testing.T) driver.Backend { return newRestless(t, rand.IntN, open(t)) })
+			backendtest.Run(t, func(t *testing.T) driver.Backend { return newRestless(t, testseed.Locked(t, 1).IntN, open(t)) })
 		})
 	}
 }

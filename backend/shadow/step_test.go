@@ -14,6 +14,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/backend/shadow"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
@@ -43,8 +44,7 @@ func (f *faulty) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placem
 // A candidate that decides as the serving backend does is never seen to differ,
 // whatever it was not shown and however often it failed.
 func TestOutOfStepIsKnown(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	for _, algorithm := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog, throttler.TokenBucket, throttler.LeakyBucket} {
 		rng := rand.New(rand.NewPCG(seed, uint64(algorithm)))
 		candidate := &faulty{Store: memorybackend.NewDefault()}

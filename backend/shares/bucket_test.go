@@ -2,13 +2,13 @@ package shares
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -86,9 +86,7 @@ func (m *model) compare(what string, v level, want *driver.Decision) {
 // A bucket says what package algorithm says, to the last unit and millisecond, whatever
 // the rate's fractions are.
 func TestBucketIsTheAlgorithm(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	for range 300 {
 		quota := 1 + random.Int64N(1<<random.IntN(tokenBits))
 		window := 1 + random.Int64N(1<<random.IntN(30))
@@ -111,9 +109,7 @@ func TestBucketIsTheAlgorithm(t *testing.T) {
 // Settlements too, where the rate has no fractions: a refund of which a part has come
 // back by itself gives the rest to the millisecond.
 func TestBucketSettlesAsTheAlgorithm(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	for range 300 {
 		quota := 1 + random.Int64N(1000)
 		m := newModel(t, quota, quota*(1+random.Int64N(1000)), 1+random.Int64N(2000))
@@ -153,9 +149,7 @@ func TestBucketLosesNoFraction(t *testing.T) {
 // A share that changes ten times a second, up and down, creates no tokens and loses next
 // to none: what is admitted is the first capacity and what the rates gave.
 func TestBucketChangesShare(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	for range 20 {
 		const window = 10_000
 		s := newShare(100, window, 100)

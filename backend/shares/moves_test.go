@@ -2,7 +2,6 @@ package shares
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -68,15 +68,13 @@ func (g *group) take(i int, key string, cost int64) *decision.Decision {
 	return &decided
 }
 
-func hashed(key string) uint64 { return (&name{key: key}).hash() }
+func hashed(key string) uint64 { return keyHash(&throttler.Charge{Key: key, Partition: key}) }
 
 // Whatever divisions follow each other, of all keys and of some, all backends together
 // admit of each key no more than one bucket would: to the token, from the start on. Keys
 // are first seen at any time, and forgotten when their buckets are full.
 func TestSharesMove(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	const members = 3
 	for range 12 {
 		quota, window, burst := 3+random.Int64N(500), 1+random.Int64N(20_000), 3+random.Int64N(500)
@@ -197,8 +195,12 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("after 30 of a share of 40: %+v", s)
 	}
 	s = g.take(0, "alice", 12).Limit(0)
-	if !s.Refused || !s.RetryAt.Equal(now.Add(500*time.Millisecond)) {
+	if !s.Refused || !s.RetryAt.Equal(now.Add(500*time.Millisecond)) || !s.NextAt.IsZero() {
 		t.Errorf("12 when 10 are left: %+v; want a retry when 2 more have come", s)
+	}
+	s = g.take(0, "alice", 10).Limit(0)
+	if s.Refused || s.Remaining != 0 || !s.NextAt.Equal(now.Add(250*time.Millisecond)) {
+		t.Errorf("10 when 10 are left: %+v; want the next when one more has come", s)
 	}
 	s = g.take(1, "alice", 61).Limit(0) // more than the share
 	if !s.Refused || !s.RetryAt.Equal(now.Add(2*time.Second)) {
@@ -210,7 +212,7 @@ func TestAnswers(t *testing.T) {
 	}
 	g.divide([]division.Share{{Units: 0}, {Units: 100}})
 	s = g.take(0, "alice", 1).Limit(0)
-	if !s.Refused || s.Remaining != 0 || !s.RetryAt.Equal(now.Add(2*time.Second)) {
+	if !s.Refused || s.Remaining != 0 || !s.RetryAt.Equal(now.Add(2*time.Second)) || !s.NextAt.Equal(s.RetryAt) {
 		t.Errorf("1 of a share of nothing: %+v", s)
 	}
 }

@@ -10,14 +10,12 @@ import (
 
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var (
-	seeds = flag.Int("seeds", 6, "how many random histories TestSharesMoveOneByOne runs")
-	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
-)
+var seeds = flag.Int("seeds", 6, "how many random histories TestSharesMoveOneByOne runs")
 
 // world is processes that hold parts of one quota, in any way that package division
 // permits: at every instant the parts of each key add up to the quota at most. Each change
@@ -63,10 +61,7 @@ type request struct {
 // has, one whose clock is set its share's capacity once, and a request that is decided late
 // is charged when it came, but not before the shares.
 func TestSharesMoveOneByOne(t *testing.T) {
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64()
-	}
+	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })
 	}

@@ -2,11 +2,11 @@ package synced
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -59,7 +59,7 @@ func TestStateHasAllCounters(t *testing.T) {
 			}
 		}
 		s := b.shardOf("partition")
-		stop := make(chan struct{})
+		stop, random := make(chan struct{}), testseed.Rand(t, 1)
 		var removing sync.WaitGroup
 		removing.Go(func() {
 			for {
@@ -70,7 +70,7 @@ func TestStateHasAllCounters(t *testing.T) {
 				}
 				s.mu.Lock()
 				if len(s.all) > 20*atOnce {
-					s.remove(s.all[rand.N(len(s.all)/2)])
+					s.remove(s.all[random.IntN(len(s.all)/2)])
 				}
 				s.mu.Unlock()
 			}

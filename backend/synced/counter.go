@@ -198,6 +198,8 @@ func (c *count) said(l *limit, i int, now int64) float64 {
 	return t.total
 }
 
+var chance = rand.Float64 // the simulations seed it
+
 // evaluate reports whether cost fits, and when it will if it does not.
 func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	after := c.used(l, now) + float64(cost)
@@ -205,17 +207,24 @@ func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
 	switch {
 	case after <= l.low+l.slack:
 		return true
-	case after <= high+l.slack && rand.Float64()*(high-l.low) > after-l.low:
+	case after <= high+l.slack && chance()*(high-l.low) > after-l.low:
 		return true
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits
-	case l.kind == window:
-		r.RetryAt = c.endsAt
 	default:
-		fits := max(l.low, float64(cost)) // a cost above low passes when nothing is used
-		r.RetryAt = max(int64(math.Ceil(float64(now)+(after-fits)*l.ms-tolerance)), now+1)
+		r.RetryAt = c.fitsAt(l, cost, now)
 	}
 	return false
+}
+
+// fitsAt returns the instant from which cost, which is not sure to fit now, is.
+func (c *count) fitsAt(l *limit, cost, now int64) int64 {
+	if l.kind == window {
+		return c.endsAt
+	}
+	fits := max(l.low, float64(cost)) // a cost above low passes when nothing is used
+	after := c.used(l, now) + float64(cost)
+	return max(int64(math.Ceil(float64(now)+(after-fits)*l.ms-tolerance)), now+1)
 }
 
 // tolerance is what rounding of instants in doubles may add up to, in ms.
@@ -250,7 +259,7 @@ func (c *count) mark(l *limit, now int64) driver.Mark {
 	return driver.Mark{At: int64(at), Fraction: int64(part * l.quota)}
 }
 
-// report writes what r says of the count, but when it was refused.
+// report writes what r says of the count, but its RetryAt, which is there.
 func (c *count) report(l *limit, now int64, r *driver.Result) {
 	used := c.used(l, now)
 	r.Used = int64(math.Ceil(used - l.slack))
@@ -261,6 +270,9 @@ func (c *count) report(l *limit, now int64, r *driver.Result) {
 		r.ResetAt = c.endsAt
 	default:
 		r.ResetAt = now
+	}
+	if (r.RetryAt != 0 || r.Used >= l.capacity) && used+1 > l.low+l.slack {
+		r.NextAt = c.fitsAt(l, 1, now)
 	}
 }
 

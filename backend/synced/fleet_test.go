@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -64,13 +65,13 @@ func (s *syncs) Pop() any {
 }
 
 func newFleet(t testing.TB, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return newFleetOf(t, seed, processes, roots, o, policies...)
+	return newFleetOf(t, testseed.Of(t), processes, roots, o, policies...)
 }
 
 func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
 	f := &fleet{TB: t, clock: clock.NewManual(t0), policies: policies, random: rand.New(rand.NewPCG(seed, 0))}
+	chance = rand.New(rand.NewPCG(seed, 2)).Float64
+	t.Cleanup(func() { chance = rand.Float64 })
 	for i := range roots {
 		f.roots = append(f.roots, newModelRoot(fmt.Sprint("root-", i)))
 	}

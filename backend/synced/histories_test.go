@@ -7,26 +7,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 )
 
-var (
-	histories = flag.Int("histories", 8, "the random histories of TestHistories")
-	history   = flag.Uint64("history", 0, "the seed of one of them, to run it alone")
-)
+var histories = flag.Int("histories", 8, "the random histories of TestHistories, of seeds that follow each other")
 
 // Whatever happened to processes and roots, in any order, a few seconds after it ended
 // the quota is admitted, and no more.
 func TestHistories(t *testing.T) {
-	for range *histories {
-		seed := rand.Uint64()
-		if *history != 0 {
-			seed = *history
-		}
-		runHistory(t, seed)
-		if *history != 0 {
-			return
-		}
+	first := testseed.Of(t)
+	for i := range *histories {
+		runHistory(t, first+uint64(i))
 	}
 }
 
@@ -121,17 +113,17 @@ func runHistory(t *testing.T, seed uint64) {
 	if slices.ContainsFunc(f.processes, func(p *process) bool {
 		return p.backend.policies.Load().byName["core"].limits[0].rate != in.rate
 	}) {
-		t.Errorf("history %d: processes have different quotas", seed)
+		t.Errorf("WEIR_SEED=%d -histories 1: processes have different quotas", seed)
 	}
 	if testing.Verbose() {
-		t.Logf("history %d: %v, %d processes, %d roots: %+.1f %%", seed, limit, len(f.processes), len(f.roots), off)
+		t.Logf("WEIR_SEED=%d -histories 1: %v, %d processes, %d roots: %+.1f %%", seed, limit, len(f.processes), len(f.roots), off)
 	}
 	over, under := 4.0, -4.0
 	if limit.Aligned { // a window that is full after a third leaves an error of one sync, once a window
 		over, under = 6, -6
 	}
 	if off > over || off < under {
-		t.Errorf("history %d: %v: %+.1f %% of the quota was admitted", seed, limit, off)
+		t.Errorf("WEIR_SEED=%d -histories 1: %v: %+.1f %% of the quota was admitted", seed, limit, off)
 	}
 }
 

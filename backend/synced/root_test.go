@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 )
 
@@ -26,9 +26,7 @@ func redisClient(t testing.TB, addr string) redis.UniversalClient {
 // Random calls, of several processes, some of which come twice or late, have the same
 // replies from the script as from the model that the simulations run.
 func TestScriptIsTheModel(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.Rand(t, 0)
 	client := redisClient(t, testserver.Redis(t).Addr)
 	model := newModelRoot("root")
 	ctx := context.Background()

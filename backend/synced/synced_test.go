@@ -44,6 +44,9 @@ func TestOneProcessIsExact(t *testing.T) {
 			if s.Used-w.Used > 1 || w.Used-s.Used > 1 || s.Refused != w.Refused || apart(s.RetryAt, w.RetryAt) > time.Millisecond || apart(s.ResetAt, w.ResetAt) > time.Millisecond {
 				t.Fatalf("step %d, limit %d:\n%+v, the algorithms say\n%+v", step, i, s, w)
 			}
+			if s.Used == w.Used && apart(s.NextAt, w.NextAt) > time.Millisecond || s.Refused && s.Cost == 1 && !s.NextAt.Equal(s.RetryAt) {
+				t.Fatalf("step %d, limit %d: next at %v of\n%+v, the algorithms say %v", step, i, s.NextAt, s, w.NextAt)
+			}
 		}
 	}
 }
@@ -334,7 +337,7 @@ func TestNewKeysShareCounts(t *testing.T) {
 	f.clock.Set(t0.Add(time.Hour)) // a new window
 	first, charge := f.processes[0], policies[1].Charge("newcomer")
 	for _, c := range first.backend.shardOf(charge.Key).all {
-		if c.name.shared == 0 { // as if it had been refused a moment ago
+		if !c.shared { // as if it had been refused a moment ago
 			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
 			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())
 		}
@@ -497,6 +500,7 @@ func TestLongestSync(t *testing.T) {
 		f.advance(f.at + time.Minute)
 		f.roots[0].deaf = minute < 2
 	}
+	f.advance(f.at + time.Minute) // the last syncs arrive
 	if n := len(f.roots[0].counters); n != 1 {
 		t.Errorf("the root has %d counters, want 1", n)
 	}

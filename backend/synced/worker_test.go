@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -43,6 +44,8 @@ type job struct {
 	// is not 0.
 	Rate     float64
 	Of, Turn int
+
+	Process uint64 // the stream of its random choices
 }
 
 // report is what a process did.
@@ -78,9 +81,9 @@ func work(text string, stdout io.Writer) {
 	defer b.Close()
 	th := throttler.New(b, nil)
 	r := report{Admitted: make([]int, int(j.For/j.Slot)), Refused: -1}
-	next := j.Begin
+	next, random := j.Begin, rand.New(rand.NewPCG(testseed.Value(), j.Process))
 	for {
-		next = next.Add(time.Duration(rand.ExpFloat64() / j.Rate * float64(time.Second)))
+		next = next.Add(time.Duration(random.ExpFloat64() / j.Rate * float64(time.Second)))
 		slot, second := int(next.Sub(j.Begin)/j.Slot), int(next.Sub(j.Begin)/time.Second)
 		if slot >= len(r.Admitted) {
 			break
@@ -116,7 +119,8 @@ func fleetOf(t *testing.T, jobs []job) (reports func() []report) {
 	t.Helper()
 	var outputs []*json.Decoder
 	var all []*exec.Cmd
-	for _, j := range jobs {
+	for i, j := range jobs {
+		j.Process = uint64(i)
 		cmd, out := testserver.Self(t, "real-worker", j)
 		outputs, all = append(outputs, json.NewDecoder(out)), append(all, cmd)
 	}

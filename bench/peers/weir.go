@@ -58,7 +58,9 @@ func weirWithMiddleware(backend driver.Backend, c Config, closeAll func()) (*Lim
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	l := weirLimiter(t, closeAll, policy)
 	var err error
-	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), nil); err != nil {
+	// The default deadline is short enough to serve without a limit on a busy machine.
+	o := &middleware.Options{Deadline: 5 * time.Second}
+	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), o); err != nil {
 		closeAll()
 		return nil, err
 	}

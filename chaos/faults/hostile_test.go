@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/chaos/meter"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler"
 )
@@ -55,11 +56,7 @@ func TestHostileMemcached(t *testing.T) {
 // Whatever a server says, each decision returns in time: with an error that the contract
 // knows, or with an answer that makes sense by itself.
 func testHostile(t *testing.T, store, addr string) {
-	r := &rig{random: *seed}
-	if r.random == 0 {
-		r.random = rand.Uint64()
-	}
-	t.Logf("-seed=%d", r.random)
+	r := &rig{random: testseed.Of(t)}
 	th := throttler.New(r.open(t, store, testserver.Relay(t, addr, spoil(r.random))), nil)
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 		{Quota: 100, Window: time.Hour},

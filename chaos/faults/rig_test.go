@@ -23,14 +23,12 @@ import (
 	"github.com/weir-go/weir/chaos/meter"
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var (
-	seed  = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
-	lasts = flag.Duration("lasts", 150*time.Millisecond, "how long each fault is")
-)
+var lasts = flag.Duration("lasts", 150*time.Millisecond, "how long each fault is")
 
 func TestMain(m *testing.M) {
 	logging.Disable() // go-redis would log each connection that fails
@@ -66,11 +64,7 @@ func newRig(t *testing.T, store, addr string) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(link.Close)
-	r := &rig{link: link, random: *seed}
-	if r.random == 0 {
-		r.random = rand.Uint64()
-	}
-	t.Logf("-seed=%d", r.random)
+	r := &rig{link: link, random: testseed.Of(t)}
 	r.Throttler = throttler.New(r.open(t, store, link.Addr), nil)
 	r.direct = throttler.New(r.open(t, store, addr), nil)
 	return r

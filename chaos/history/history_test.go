@@ -3,7 +3,6 @@ package history
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,27 +15,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/chaos/wire"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var (
-	seed  = flag.Uint64("seed", 0, "seed of the random tests; 0 chooses one and prints it")
-	lasts = flag.Duration("lasts", 2*time.Second, "how long each history is")
-)
+var lasts = flag.Duration("lasts", 2*time.Second, "how long each history is")
 
 func TestMain(m *testing.M) {
 	Main()
 	goleak.VerifyTestMain(m)
-}
-
-func newRand(t *testing.T) *rand.Rand {
-	s := *seed
-	if s == 0 {
-		s = rand.Uint64()
-	}
-	t.Logf("-seed=%d", s)
-	return rand.New(rand.NewPCG(s, 0))
 }
 
 const (
@@ -64,7 +52,7 @@ func TestMemcached(t *testing.T) {
 // connections, and checks their history. It does each of other too.
 func check(t *testing.T, store, addr string, other []func()) {
 	t.Parallel()
-	random := newRand(t)
+	random := testseed.Rand(t, 0)
 	link, err := wire.NewLink(addr)
 	if err != nil {
 		t.Fatal(err)

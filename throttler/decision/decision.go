@@ -52,13 +52,16 @@ func (d *Decision) Limit(i int) (s Status) {
 	// Field by field, and here: a function that sets s would move what d points to to
 	// the heap, and one that returns it would copy it once more.
 	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, c.Cost, index, *l
-	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
+	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {
 	case 0:
 	case driver.NeverFits:
 		s.Refused, s.RetryAt = true, Never
 	default:
 		s.Refused, s.RetryAt = true, instant(r.RetryAt)
+	}
+	if next := r.Next(l); next != 0 {
+		s.NextAt = instant(next)
 	}
 	if r.StartAt != 0 {
 		s.StartAt = instant(r.StartAt)
@@ -93,7 +96,7 @@ func (d *Decision) Limits() iter.Seq2[int, Status] {
 
 // Binding returns the status to report where there is room for one: of the limits
 // that refused, the one that frees last; else the one that this charge, repeated,
-// would exhaust first. It is the zero Status if nothing was decided.
+// would exhaust first, with the latest Reset. It is the zero Status if nothing was decided.
 func (d *Decision) Binding() (s Status) {
 	if d.NumLimits() == 0 {
 		return s

@@ -34,10 +34,17 @@ type Status struct {
 	// have room for the same charge, or [Never]. Zero if not refused.
 	RetryAt time.Time
 
+	// NextAt is the earliest instant at which this limit would have room for one unit, if
+	// nothing more is charged: of a refused charge of one, it is RetryAt. Zero if there is
+	// room now. In a FixedWindow, whose room comes back at once, it is ResetAt.
+	NextAt time.Time
+
 	// StartAt is when a charge to a LeakyBucket reaches the head of the queue. A
 	// start that was returned is returned to no other charge, unless its own was
 	// refunded before it came. Zero for other algorithms.
 	StartAt time.Time
+
+	more int64 // see driver.Result
 }
 
 // BindsBefore reports whether s is to be reported, and not o, where there is room
@@ -49,6 +56,15 @@ func (s *Status) BindsBefore(o *Status) bool {
 	if s.Refused {
 		return s.RetryAt.After(o.RetryAt)
 	}
-	left, otherLeft := s.Remaining/max(s.Cost, 1), o.Remaining/max(o.Cost, 1)
-	return left < otherLeft || left == otherLeft && s.ResetAt.After(o.ResetAt)
+	left, otherLeft := (s.Remaining+s.more)/max(s.Cost, 1), (o.Remaining+o.more)/max(o.Cost, 1)
+	return left < otherLeft || left == otherLeft && s.Reset().After(o.Reset())
+}
+
+// Reset returns the instant to name to a client that stops when nothing remains, and
+// comes back then, as X-RateLimit-Reset does: NextAt if nothing remains, else ResetAt.
+func (s *Status) Reset() time.Time {
+	if s.Remaining == 0 {
+		return s.NextAt
+	}
+	return s.ResetAt
 }

@@ -35,6 +35,8 @@ import (
 //  13. A done context ends the call. The error wraps ctx.Err() and, if anything
 //     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
 //     given back.
+//  14. While the store answers, its answer holds. The time of [WithServerTime] is the
+//     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
 //
 // Requests reach a backend validated, with every Cost and Partition filled in. A
 // Backend must be safe for concurrent use and must return when ctx is done. For one way
@@ -43,7 +45,8 @@ type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)
 
-	// Peek reports what Take would, and charges nothing.
+	// Peek reports whether Take would allow r and, if not, when it would, and charges
+	// nothing. Used and ResetAt are as they are now, without the costs of r.
 	Peek(ctx context.Context, r Request) (Decision, error)
 
 	// Settle replaces the costs of an allowed decision by the real ones: what
@@ -78,7 +81,7 @@ type WindowTaker interface {
 // TakeWindow has done nothing.
 func TakeLone(ctx context.Context, w WindowTaker, r *Request) (d Decision, ok bool) {
 	c := r.Lone()
-	if c == nil || c.Cost < 1 || ctx.Err() != nil {
+	if c == nil || c.Cost < 1 || Ended(ctx) != nil {
 		return d, false
 	}
 	used, resetAt, retryAt, ok := w.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)

@@ -87,8 +87,13 @@ type Result struct {
 	Used    int64
 	ResetAt int64
 	RetryAt int64 // 0 if the charge fits, NeverFits if it never can
+	NextAt  int64 // when one unit fits, where none does now; 0 if that is at ResetAt, as in a FixedWindow
 	StartAt int64 // of a LeakyBucket that was charged, else 0
 	Mark    Mark
+
+	// More is the units that may remain beyond what Used leaves. They are not promised to
+	// the client, and count only where the limit is chosen that binds.
+	More int64
 }
 
 // NeverFits is the RetryAt of a Result whose charge exceeds the capacity.
@@ -96,6 +101,15 @@ const NeverFits = -1
 
 // Remaining returns what is left of l, which r reports on.
 func (r *Result) Remaining(l *quota.Limit) int64 { return max(l.Capacity()-r.Used, 0) }
+
+// Next returns when a charge of one unit to l, which r reports on, fits if nothing else
+// is charged; 0 if it fits now.
+func (r *Result) Next(l *quota.Limit) int64 {
+	if r.NextAt == 0 && r.Used >= l.Capacity() {
+		return r.ResetAt
+	}
+	return r.NextAt
+}
 
 // Mark names the window, or the point of a bucket, that a charge went to, for
 // Refund and Settle.

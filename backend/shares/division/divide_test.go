@@ -2,18 +2,17 @@ package division
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // Shares are whole, add up to the total, and none is below the minimum, whatever the
 // weights.
 func TestApportion(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.Rand(t, 0)
 	odd := []float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e300, 1e-300, math.MaxFloat64}
 	for range 20_000 {
 		n := 1 + random.IntN(12)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // load is a fleet that is asked for units of one quota. Each process has a token bucket
@@ -36,6 +38,7 @@ type stream struct {
 // newLoad returns a fleet of n processes with a quota per ten seconds, which has run until
 // its first division.
 func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, divide Divide, static bool) *load {
+	seedSamplers(t, seed)
 	l := &load{
 		fleet: newFleet(t, seed, []Quota{{Name: "core", Total: total}}, Options{Keys: -1, Divide: divide}),
 		list:  List{1, names(n)}, window: 10 * time.Second, burst: burst, static: static,
@@ -179,10 +182,7 @@ func TestGoodput(t *testing.T) {
 // While processes are killed, paused, cut off and replaced under twice the quota at each,
 // no window of any length has more than the quota and the burst.
 func TestAdmitted(t *testing.T) {
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64()
-	}
+	first := testseed.Of(t)
 	for i := range uint64(4) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) {
 			const n, total, burst = 5, 500, 100

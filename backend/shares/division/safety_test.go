@@ -8,21 +8,17 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
-var (
-	seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
-	seed  = flag.Uint64("seed", 0, "the seed of the first history; if 0, a random one")
-)
+var seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
 
 // In random histories of loss, delay, repetition, partitions, pauses, restarts and new
 // lists, the shares of no quota and of no key ever add up to more than it. When all is
 // well again, they add up to exactly it, and each member has the minimum.
 func TestHistories(t *testing.T) {
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64()
-	}
+	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, everything, false) })
 		t.Run(fmt.Sprint("sides ", first+i), func(t *testing.T) { history(t, first+i, sides, false) })

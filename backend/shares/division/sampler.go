@@ -49,11 +49,13 @@ func NewSampler(window time.Duration, size int) *Sampler {
 	return &Sampler{window: window.Milliseconds(), slots: make([]slot, size), start: time.Now()}
 }
 
+var draw = rand.Uint64 // the simulations seed it
+
 // Add records that units were asked for. key is a hash of the key, the same in all
 // processes.
 func (s *Sampler) Add(now time.Time, key uint64, units int64) {
 	skip := s.skip.Load()
-	if skip != 0 && rand.Uint64()&skip != 0 {
+	if skip != 0 && draw()&skip != 0 {
 		return
 	}
 	s.keep(now, key, float32(units)*float32(skip+1))

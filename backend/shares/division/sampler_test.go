@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
 )
 
 // A window with no more events than the sampler keeps is exact, and ends at its edge.
@@ -34,18 +36,25 @@ func TestSamplerIsExactWhenQuiet(t *testing.T) {
 	}
 }
 
+func seedSamplers(t testing.TB, seed uint64) {
+	draw = rand.New(rand.NewPCG(seed, 2)).Uint64
+	t.Cleanup(func() { draw = rand.Uint64 })
+}
+
 // Of more events, one of several is kept, and the demand is right within the stated
 // error; when it becomes quiet, it is exact again.
 func TestSamplerOfManyEvents(t *testing.T) {
 	s := NewSampler(time.Second, 1024)
 	const perMs = 50
+	random := testseed.Rand(t, 0)
+	seedSamplers(t, testseed.Of(t))
 	at := t0
 	step := func() {
 		at = at.Add(time.Millisecond)
 		for range perMs {
 			key := uint64(1)
-			if rand.IntN(4) == 0 {
-				key = 2 + rand.Uint64N(1000)
+			if random.IntN(4) == 0 {
+				key = 2 + random.Uint64N(1000)
 			}
 			s.Add(at, key, 1)
 		}
@@ -125,9 +134,9 @@ func BenchmarkSampler(b *testing.B) {
 		}
 	})
 	b.Run("demand", func(b *testing.B) {
-		s := NewSampler(time.Hour, 0)
+		s, random := NewSampler(time.Hour, 0), testseed.Rand(b, 0)
 		for range DefaultSamples {
-			s.Add(now, rand.Uint64N(1000), 1)
+			s.Add(now, random.Uint64N(1000), 1)
 		}
 		for b.Loop() {
 			s.Demand(now, 8)

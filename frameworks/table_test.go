@@ -1,0 +1,337 @@
+package frameworks_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	chimiddleware "github.com/go-chi/chi/v5/middleware"
+	"github.com/gorilla/handlers"
+	"github.com/klauspost/compress/gzhttp"
+	"github.com/labstack/echo/v4"
+	echomiddleware "github.com/labstack/echo/v4/middleware"
+	echov5 "github.com/labstack/echo/v5"
+	echov5middleware "github.com/labstack/echo/v5/middleware"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// use is how a limit is put into an application.
+type use func(limit func(http.Handler) http.Handler) http.Handler
+
+func none(h http.Handler) http.Handler { return h }
+
+// ginApp has around what is put around the engine, and inside what it uses.
+func ginApp(around func(http.Handler) http.Handler, inside ...gin.HandlerFunc) http.Handler {
+	e := gin.New()
+	e.HandleMethodNotAllowed = true
+	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
+	// As applications have it: who is outside responds for handlers that leave an error.
+	e.Use(func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 && !c.Writer.Written() {
+			c.JSON(409, gin.H{"error": c.Errors.String()})
+		}
+	})
+	e.Use(inside...)
+	e.GET("/error", func(c *gin.Context) { c.AbortWithStatus(403) })
+	e.GET("/left", func(c *gin.Context) { _ = c.Error(errors.New("left")) })
+	e.GET("/304", func(c *gin.Context) { c.Status(304) })
+	e.GET("/page", func(c *gin.Context) { c.String(200, "page") })
+	e.HEAD("/page", func(c *gin.Context) { c.String(200, "page") })
+	for path, h := range plain {
+		e.GET(path, gin.WrapF(h))
+	}
+	return around(e)
+}
+
+func echoApp(around func(http.Handler) http.Handler, inside ...echo.MiddlewareFunc) http.Handler {
+	e := echo.New()
+	e.Logger.SetOutput(io.Discard)
+	e.Use(echomiddleware.RecoverWithConfig(echomiddleware.RecoverConfig{DisablePrintStack: true}))
+	e.Use(inside...)
+	e.GET("/error", func(echo.Context) error { return echo.NewHTTPError(403) })
+	e.GET("/left", func(echo.Context) error { return echo.NewHTTPError(409) })
+	e.GET("/304", func(echo.Context) error { return echo.NewHTTPError(304) })
+	e.GET("/page", func(c echo.Context) error { return c.String(200, "page") })
+	e.HEAD("/page", func(c echo.Context) error { return c.String(200, "page") })
+	for path, h := range plain {
+		e.GET(path, echo.WrapHandler(h))
+	}
+	return around(e)
+}
+
+func echo5App(around func(http.Handler) http.Handler, inside ...echov5.MiddlewareFunc) http.Handler {
+	e := echov5.NewWithConfig(echov5.Config{Logger: slog.New(slog.DiscardHandler)})
+	e.Use(echov5middleware.Recover())
+	e.Use(inside...)
+	e.GET("/error", func(*echov5.Context) error { return echov5.NewHTTPError(403, "") })
+	e.GET("/left", func(*echov5.Context) error { return echov5.NewHTTPError(409, "") })
+	e.GET("/304", func(c *echov5.Context) error { return c.NoContent(304) })
+	e.GET("/page", func(c *echov5.Context) error { return c.String(200, "page") })
+	e.HEAD("/page", func(c *echov5.Context) error { return c.String(200, "page") })
+	for path, h := range plain {
+		e.GET(path, echov5.WrapHandler(h))
+	}
+	return around(e)
+}
+
+func chiApp(around func(http.Handler) http.Handler, inside ...func(http.Handler) http.Handler) http.Handler {
+	r := chi.NewRouter()
+	r.Use(inside...)
+	r.Get("/error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusForbidden) })
+	r.Get("/left", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(409) })
+	r.Get("/304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) })
+	for path, h := range plain {
+		r.Get(path, h)
+	}
+	r.Get("/page", page)
+	r.Head("/page", page)
+	return around(r)
+}
+
+func page(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") }
+
+// plain are handlers of net/http.
+var plain = map[string]http.HandlerFunc{
+	"/nothing": func(http.ResponseWriter, *http.Request) {},
+	"/panic":   func(http.ResponseWriter, *http.Request) { panic("x") },
+	"/flush": func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		page(w, r)
+	},
+	"/hint": func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(103)
+		w.WriteHeader(200)
+		page(w, r)
+	},
+	"/hijack": func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 299 own\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	},
+}
+
+// recoverer is as chi's, but logs nothing.
+func recoverer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(500)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+func timeout(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Minute, "") }
+
+func gzipped(h http.Handler) http.Handler { return gzhttp.GzipHandler(h) }
+
+// proxied is a proxy in front of h.
+func proxied(t *testing.T, h http.Handler) http.Handler {
+	upstream := httptest.NewServer(h)
+	t.Cleanup(upstream.Close)
+	u, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(u) }}
+}
+
+// TestTable sends each kind of request through each way to put a limit into an
+// application: what the client gets, and what is charged.
+func TestTable(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	const buffers, nothingIsOpen = "buffers", "nothing is open" // what differs; see below
+	for name, stack := range map[string]struct {
+		use use
+		is  string
+	}{
+		"net/http":             {func(l func(http.Handler) http.Handler) http.Handler { return recoverer(l(chiApp(none))) }, ""},
+		"chi":                  {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, recoverer, l) }, ""},
+		"chi, logged":          {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, wrapped, recoverer, l) }, nothingIsOpen},
+		"chi, recovers inside": {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, l, recoverer) }, ""},
+		"TimeoutHandler outside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return timeout(recoverer(l(chiApp(none))))
+		}, buffers},
+		"TimeoutHandler inside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return recoverer(l(timeout(chiApp(none))))
+		}, buffers},
+		"gorilla's compressor outside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return handlers.CompressHandler(recoverer(l(chiApp(none))))
+		}, nothingIsOpen},
+		"gorilla's compressor inside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return l(handlers.CompressHandler(recoverer(chiApp(none))))
+		}, ""},
+		"gzhttp outside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return gzipped(recoverer(l(chiApp(none))))
+		}, nothingIsOpen},
+		"gzhttp inside": {func(l func(http.Handler) http.Handler) http.Handler {
+			return recoverer(l(gzipped(chiApp(none))))
+		}, ""},
+		"ReverseProxy": {func(l func(http.Handler) http.Handler) http.Handler {
+			return l(proxied(t, recoverer(chiApp(none))))
+		}, ""},
+		"Gin, around it":  {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(l) }, ""},
+		"Gin":             {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) }, nothingIsOpen},
+		"Echo, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echoApp(l) }, ""},
+		"Echo": {func(l func(http.Handler) http.Handler) http.Handler {
+			return echoApp(none, setPattern, echo.WrapMiddleware(l))
+		}, nothingIsOpen},
+		"Echo 5, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(l) }, ""},
+		"Echo 5":            {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) }, nothingIsOpen},
+	} {
+		for _, test := range []struct {
+			request string
+			status  int
+			used    int64 // by default
+			lenient int64 // where all but 4xx is free
+		}{
+			{"GET /error", 403, 1, 1},
+			{"GET /left", 409, 1, 1},
+			{"GET /missing", 404, 1, 1},
+			{"POST /page", 405, 1, 1},
+			{"GET /304", 304, 0, 0},
+			{"GET /page", 200, 1, 0},
+			{"HEAD /page", 200, 1, 0},
+			{"GET /nothing", 200, 1, 0},
+			{"GET /flush", 200, 1, 0},
+			{"GET /hint", 200, 1, 0},
+			{"GET /panic", 500, 1, 0},
+			{"GET /hijack", 299, 1, 1},
+		} {
+			method, path, _ := strings.Cut(test.request, " ")
+			if stack.is == buffers && (path == "/flush" || path == "/hijack") || name == "ReverseProxy" && path == "/hijack" {
+				continue // cannot be done there
+			}
+			for _, lenient := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, "/", test.request, " lenient ", lenient), func(t *testing.T) {
+					want, options := test.used, &middleware.Options{Deadline: time.Minute}
+					if lenient {
+						want = test.lenient
+						options.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status < 400 || status >= 500 }
+						if path == "/nothing" && stack.is == nothingIsOpen {
+							want = 1
+						}
+					}
+					th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
+					p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}}
+					limit, err := middleware.New(th, middleware.Limit(p, middleware.Everyone()), options)
+					if err != nil {
+						t.Fatal(err)
+					}
+					ended := make(chan struct{})
+					h := stack.use(limit)
+					s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						defer close(ended)
+						h.ServeHTTP(w, r)
+					}))
+					s.Config.ErrorLog = log.New(io.Discard, "", 0) // frameworks write superfluous headers
+					s.Start()
+					defer s.Close()
+					r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					res, err := s.Client().Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer res.Body.Close()
+					<-ended
+					if res.StatusCode != test.status {
+						t.Errorf("status %d, want %d", res.StatusCode, test.status)
+					}
+					if got := res.Header.Get("X-RateLimit-Used"); got != fmt.Sprint(want) && path != "/hijack" {
+						t.Errorf("X-RateLimit-Used is %q, want %d", got, want)
+					}
+					if d, err := th.Peek(t.Context(), p.Charge("everyone:")); err != nil || d.Limit(0).Used != want {
+						t.Errorf("used %d, error %v; want %d", d.Limit(0).Used, err, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// wrapped is what a logger does.
+func wrapped(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(chimiddleware.NewWrapResponseWriter(w, r.ProtoMajor), r)
+	})
+}
+
+// A login throttle: what succeeds is free. Three wrong passwords, and no more.
+func TestLoginThrottle(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	for name, use := range map[string]use{
+		"Gin":    func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) },
+		"Echo":   func(l func(http.Handler) http.Handler) http.Handler { return echoApp(none, echo.WrapMiddleware(l)) },
+		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) },
+	} {
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
+		p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
+		limit, err := middleware.New(th, middleware.Limit(p, middleware.Join(middleware.ClientIP(nil), middleware.RoutePattern())),
+			&middleware.Options{RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status < 400 }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := use(limit)
+		for i, want := range []int{403, 403, 403, 429, 429} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/error", nil))
+			if w.Code != want {
+				t.Errorf("%s, request %d: %d, want %d", name, i, w.Code, want)
+			}
+		}
+	}
+}
+
+// Routes have counts, and paths that no route serves have one for each client.
+func TestRoutePattern(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	for name, use := range map[string]use{
+		"Gin": func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) },
+		"Echo": func(l func(http.Handler) http.Handler) http.Handler {
+			return echoApp(none, setPattern, echo.WrapMiddleware(l))
+		},
+		"Echo 5": func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) },
+	} {
+		var keys []string
+		key := middleware.KeyFunc(func(r *http.Request) (string, bool) {
+			k, ok := middleware.RoutePattern().Of(r)
+			keys = append(keys, k)
+			return k, ok
+		})
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
+		limit, err := middleware.New(th, middleware.Limit(p, key), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := use(limit)
+		for _, path := range []string{"/page", "/page?x", "/nowhere", "/elsewhere"} {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+		}
+		if len(keys) != 4 || keys[0] != "route:/page" || keys[1] != keys[0] || keys[2] == keys[0] || keys[2] != keys[3] {
+			t.Errorf("%s: keys %q", name, keys)
+		}
+	}
+}
