@@ -335,3 +335,41 @@ func TestRoutePattern(t *testing.T) {
 		}
 	}
 }
+
+// front is a writer that an adapter of one's own gives to the limit.
+type front struct{ http.ResponseWriter }
+
+func (w front) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// An adapter as docs/frameworks.md has it, for handlers that return errors.
+func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
+	p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
+	limit, err := middleware.New(th, middleware.Limit(p, middleware.ClientIP(nil)),
+		&middleware.Options{Deadline: time.Minute, RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status < 400 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := func(http.ResponseWriter, *http.Request) error { return errors.New("wrong password") }
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		limit(http.HandlerFunc(func(through http.ResponseWriter, r *http.Request) {
+			w = through
+			err = login(w, r)
+		})).ServeHTTP(front{w}, r)
+		if err != nil {
+			http.Error(w, err.Error(), 403)
+		}
+	}))
+	defer s.Close()
+	for i, want := range []int{403, 403, 403, 429, 429} {
+		res, err := s.Client().Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("request %d: %d, want %d", i, res.StatusCode, want)
+		}
+	}
+}
