@@ -19,11 +19,11 @@ import (
 // https://brandur.org/rate-limiting
 type bucket struct{ queue bool }
 
-func (k bucket) used(r *record, l limit, now int64) int64 {
+func (k bucket) used(r *record, _ limit, now int64) int64 {
 	if k.resetAt(r, now) <= now {
 		return 0
 	}
-	return ceilLevel(r.at-now, l.quota, r.fraction, l.window)
+	return ceilLevel(r.at-now, r.quota, r.fraction, r.window)
 }
 
 func (bucket) resetAt(r *record, now int64) int64 { return max(r.drainedAt(), now) }
@@ -31,14 +31,14 @@ func (bucket) resetAt(r *record, now int64) int64 { return max(r.drainedAt(), no
 // drainedAt is the instant, rounded up.
 func (r *record) drainedAt() int64 {
 	if r.fraction > 0 {
-		return r.at + 1
+		return addInstant(r.at, 1)
 	}
 	return r.at
 }
 
 // It fits when the level has sunk to (capacity - cost) * window.
 func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
-	ahead, rest := mulDiv(l.capacity-cost, l.window, l.quota)
+	ahead, rest := mulDiv(l.capacity-cost, r.window, r.quota)
 	if rest < r.fraction {
 		ahead--
 	}
@@ -53,7 +53,10 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
-	r.quota, r.chargedAt = l.quota, max(r.chargedAt, now)
+	if r.quota != 0 && (r.quota != l.quota || r.window != l.window) {
+		r.convert(l, now)
+	}
+	r.quota, r.capacity, r.chargedAt = l.quota, l.capacity, max(r.chargedAt, now)
 	r.forward(l, cost)
 	c.mark = driver.Mark{At: r.at, Fraction: r.fraction}
 	return c
@@ -132,56 +135,65 @@ func (r *record) leave(l limit, c settled, now int64) bool {
 	return true
 }
 
-// A token bucket that drains faster under l has drained faster since the last
-// charge; a slower one ends when it was to end. A queue stays as long as it is:
-// starts up to its end were returned.
+// A token bucket keeps its units. Until the next charge they drain at the rate under
+// which the last one was made or, if that is faster, at l's. A queue stays as long as it
+// is: starts up to its end were returned.
 func (k bucket) adopt(r *record, l limit) {
-	was, units := *r, int64(0)
-	r.fraction, units = mulDiv(r.fraction, l.quota, max(r.quota, 1))
-	if k.queue && units > 0 {
-		r.fraction++
+	if k.queue {
+		part := int64(0)
+		r.fraction, part = mulDiv(r.fraction, l.quota, r.quota)
+		if part > 0 {
+			r.fraction++
+		}
 		if r.fraction == l.quota {
 			r.at, r.fraction = r.at+1, 0
 		}
-	}
-	r.quota = l.quota
-	if k.queue || was.quota == 0 || was.at < was.chargedAt {
+		r.quota, r.window = l.quota, l.window
 		return
 	}
-	units, part := mulDiv(was.at-was.chargedAt, was.quota, was.window)
-	part += was.fraction
-	units, part = addCount(units, part/was.window), part%was.window
+	if rate, _ := mulDiv(l.quota, r.window, l.window); rate >= r.quota && r.at >= r.chargedAt {
+		r.convert(l, r.chargedAt)
+	}
+}
+
+// convert makes what is left at the instant from drain at l's rate.
+func (r *record) convert(l limit, from int64) {
+	units, part := mulDiv(r.at-from, r.quota, r.window)
+	part += r.fraction // in 1/window of a unit
+	units, part = addCount(units, part/r.window), part%r.window
 	ahead, rest := mulDiv(units, l.window, l.quota)
-	part, _ = mulDiv(part, l.window, was.window)
+	part, lost := mulDiv(part, l.window, r.window)
+	if lost > 0 { // rounded up as units and as a time are
+		part++
+	}
 	more, part := mulDiv(part, 1, l.quota)
 	ahead, rest = ahead+more, rest+part
 	if rest >= l.quota {
 		ahead, rest = ahead+1, rest-l.quota
 	}
-	if at := addInstant(was.chargedAt, ahead); at < r.at || at == r.at && rest < r.fraction {
-		r.at, r.fraction = at, rest
-	}
+	r.at, r.fraction, r.quota, r.window = addInstant(from, ahead), rest, l.quota, l.window
 }
 
 // A queue is lengthened to where the longest of the other policy's ends, so that no
-// start is given twice. Else what joins fills a bucket by one window at most: the
-// other policy may allow far more than this one.
+// start is given twice. Else what joins fills a bucket and no more, or until the other
+// policy's bucket has drained: the other policy may allow far more than this one.
 func (k bucket) join(r *record, own []record, cost, now int64) {
-	queues := false
+	others := int64(0) // when theirs have drained
 	for i := range own {
-		if k.queue && own[i].kind == r.kind {
-			queues = true
-			if at := own[i].drainedAt(); at > r.at {
-				r.at, r.fraction = at, 0
-			}
+		if own[i].kind == r.kind {
+			others = max(others, own[i].drainedAt())
 		}
 	}
-	if queues {
+	if k.queue && others > 0 {
+		if others > r.at {
+			r.at, r.fraction = others, 0
+		}
 		return
 	}
 	was := *r
-	k.charge(r, limit{window: r.window, quota: r.quota}, cost, now)
-	if full := addInstant(now, r.window); r.at >= full {
+	k.charge(r, limit{window: r.window, quota: r.quota, capacity: r.capacity}, cost, now)
+	full, _ := mulDiv(r.capacity, r.window, r.quota)
+	if full = max(addInstant(now, full), others); r.at >= full {
 		r.at, r.fraction = full, 0
 		if was.at >= full {
 			r.at, r.fraction = was.at, was.fraction
@@ -201,13 +213,13 @@ func (k bucket) giveBackJoined(r *record, c settled, now int64) {
 
 func (bucket) append(b []byte, r *record) []byte {
 	b = appendCount(appendInstant(b, r.at), r.fraction)
-	return appendInstant(appendCount(b, r.quota), r.chargedAt)
+	return appendCount(appendInstant(appendCount(b, r.quota), r.chargedAt), r.capacity)
 }
 
-func (bucket) size(*record) int { return 2*instantBytes + 2*countBytes }
+func (bucket) size(*record) int { return 2*instantBytes + 3*countBytes }
 
 func (bucket) parse(p parser, r *record) parser {
-	r.at, r.fraction, r.quota, r.chargedAt = p.instant(), p.count(), p.count(), p.instant()
+	r.at, r.fraction, r.quota, r.chargedAt, r.capacity = p.instant(), p.count(), p.count(), p.instant(), p.count()
 	p.failed = p.failed || r.fraction >= r.quota
 	return p
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -185,58 +184,6 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 		}
 		if fits, _ := c.look(other, cost, r.RetryAt); !fits {
 			c.t.Fatalf("%v at %d: form %d was to retry %d at %d, when form %d refuses it", forms, now, form, cost, r.RetryAt, other)
-		}
-	}
-}
-
-// No time as long as the shorter window holds more than the looser of both forms
-// allows: a log its quota; fixed windows twice, across an edge, and the edges of
-// both forms need not be the same; buckets what is saved up and drains meanwhile,
-// and one burst more, by either form.
-// Sliding windows are an estimate.
-func TestChangedWindowsGiveNoMoreThanTheLooser(t *testing.T) {
-	rng := testseed.Rand(t, 0)
-	for range 3000 {
-		for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog, throttler.TokenBucket} {
-			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(20), Window: time.Duration(50+rng.Int64N(1000)) * time.Millisecond}
-			c := &changed{t: t, forms: [2][]throttler.Limit{{l}, {changeOf(l, rng)}}}
-			n := c.forms[1][0]
-			short := min(l.Window, n.Window).Milliseconds()
-			most := max(l.Quota, n.Quota)
-			switch a {
-			case throttler.FixedWindow:
-				most = 2 * (l.Quota + n.Quota)
-			case throttler.SlidingLog: // exact
-			case throttler.SlidingWindow, throttler.LeakyBucket: // not tried
-			case throttler.TokenBucket:
-				rate := max(float64(l.Quota)/float64(l.Window), float64(n.Quota)/float64(n.Window))
-				most = 2*most + int64(rate*float64(short)*float64(time.Millisecond)) + 1
-			}
-			now, kinds := int64(day), 1 // first only the old form runs
-			type unit struct{ at, cost int64 }
-			var inside []unit
-			for i := range 60 {
-				if i == 20 {
-					kinds = 2
-				}
-				now += rng.Int64N(short/3 + 2)
-				for len(inside) > 0 && inside[0].at+short <= now {
-					inside = inside[1:]
-				}
-				form := rng.IntN(kinds)
-				cost := 1 + rng.Int64N(min(c.forms[form][0].Quota, 3))
-				if allowed, _ := c.take(form, cost, now); !allowed {
-					continue
-				}
-				inside = append(inside, unit{now, cost})
-				sum := int64(0)
-				for _, u := range inside {
-					sum += u.cost
-				}
-				if sum > most {
-					t.Fatalf("%v and %v: %d units within %d ms, want at most %d", l, n, sum, short, most)
-				}
-			}
 		}
 	}
 }

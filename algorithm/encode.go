@@ -33,7 +33,7 @@ import (
 //	sliding window, 3:       6 start, 7 current, 7 previous
 //	sliding log, 4:          4 number of entries, 7 their sum, and for each
 //	                         6 instant, 4 cost
-//	buckets, 5 and 6:        6 drained at, 7 fraction, 7 quota, 6 charged at
+//	buckets, 5 and 6:        6 drained at, 7 fraction, 7 quota, 6 charged at, 7 capacity
 //
 //	6  the instant at which the record is given up, if others charge it
 //

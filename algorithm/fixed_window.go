@@ -48,12 +48,15 @@ func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 	return true
 }
 
-// A window that is open ends when it was to end, or earlier: when one of the new
-// length, opened with it, would have ended.
+// A window that is open ends when one of the new length, opened with it, would have
+// ended. A longer window opens with its first charge.
 func (fixedWindow) adopt(r *record, l limit) {
-	if r.window > l.window {
+	if r.window < l.window {
+		r.at, r.count = 0, 0
+	} else {
 		r.at = max(r.at-(r.window-l.window), 0)
 	}
+	r.window = l.window
 }
 
 func (fixedWindow) join(r *record, _ []record, cost, _ int64) {

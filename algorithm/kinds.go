@@ -25,15 +25,10 @@ var kinds = [...]struct {
 	// count.
 	shortForm bool
 
-	// markIsResetAt reports that a charge's mark is its window's reset time, as is the
-	// time at which the next unit fits, and that it has no start: scripts do not reply
-	// these twice.
-	markIsResetAt bool
-
 	queue bool // charges have starts
 }{
-	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, shortForm: true, markIsResetAt: true},
-	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true, markIsResetAt: true},
+	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, shortForm: true},
+	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true},
 	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}},
 	4: {algorithm: quota.SlidingLog, counter: slidingLog{}},
 	5: {algorithm: quota.TokenBucket, counter: bucket{}},

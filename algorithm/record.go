@@ -39,11 +39,12 @@ type record struct {
 	previous int64
 
 	// buckets: what at leaves of a millisecond, in units of 1/quota of it; that
-	// quota, under which it was charged, and when that was, by the clock furthest
-	// ahead of those that charged it, so that at is no further from it than what is
-	// to drain; else 0
+	// quota, under which it was charged, with that capacity, and when that was, by the
+	// clock furthest ahead of those that charged it, so that at is no further from it
+	// than what is to drain; else 0
 	fraction  int64
 	quota     int64
+	capacity  int64
 	chargedAt int64
 
 	// sliding log: oldest first, instants rising
@@ -78,8 +79,8 @@ func (r *record) countsFor(l limit) bool {
 func (r *record) adoptedBy(l limit) *record {
 	adopted := *r
 	adopted.log = slices.Clone(r.log)
+	adopted.kind, adopted.endsAt = l.kind, 0
 	l.kind.counter().adopt(&adopted, l)
-	adopted.kind, adopted.window, adopted.endsAt = l.kind, l.window, 0
 	return &adopted
 }
 
@@ -96,5 +97,9 @@ func (r *record) life(now int64) int64 {
 
 func (r *record) live(now int64) bool { return r.resetAt(now) > now }
 
-// distance says how far apart two windows are: by their ratio.
-func distance(a, b int64) float64 { return float64(max(a, b)) / float64(min(a, b)) }
+// nearer reports whether the window a is nearer to w than b is, by their ratio: exactly,
+// for two ratios that differ may be one float.
+func nearer(a, b, w int64) bool {
+	ratio, _ := mulDiv(max(a, w), min(b, w), min(a, w))
+	return ratio < max(b, w)
+}

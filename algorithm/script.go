@@ -51,19 +51,13 @@ var states = sync.Pool{New: func() any { return new(State) }}
 // a decision at now about cost, and the rest of the reply. It fails if no script
 // replies this.
 func CutResult(l *quota.Limit, cost, now int64, reply []int64) (driver.Result, []int64, error) {
-	size := 7
-	if kinds[kindOf(l)].markIsResetAt {
-		size = 3
-	}
+	const size = 7
 	if len(reply) < size {
 		return driver.Result{}, nil, errors.New("the reply is too short")
 	}
-	r := driver.Result{Used: reply[0], ResetAt: reply[1], RetryAt: reply[2]}
-	if size == 3 {
-		r.Mark.At = r.ResetAt
-	} else {
-		r.NextAt, r.StartAt = reply[3], reply[4]
-		r.Mark = driver.Mark{At: reply[5], Fraction: reply[6]}
+	r := driver.Result{
+		Used: reply[0], ResetAt: reply[1], RetryAt: reply[2], NextAt: reply[3], StartAt: reply[4],
+		Mark: driver.Mark{At: reply[5], Fraction: reply[6]},
 	}
 	if err := plausible(l, cost, now, &r); err != nil {
 		return driver.Result{}, nil, err

@@ -86,16 +86,12 @@ func (s slidingLog) giveBack(r *record, _ limit, c settled, now int64) bool {
 	return true
 }
 
-// Entries keep their instants, so that a shorter window sees those inside it. For a
-// longer one they move back, and leave when they were to leave.
+// A shorter window sees the entries that are inside it. A longer one begins empty.
 func (slidingLog) adopt(r *record, l limit) {
-	for i := range r.log {
-		r.log[i].at -= max(l.window-r.window, 0)
+	if r.window < l.window {
+		r.log, r.count = nil, 0
 	}
-	for len(r.log) > 0 && r.log[0].at < 0 { // instants are stored unsigned
-		r.count -= r.log[0].cost
-		r.log = r.log[1:]
-	}
+	r.window = l.window
 }
 
 func (s slidingLog) join(r *record, _ []record, cost, now int64) { s.charge(r, limit{}, cost, now) }

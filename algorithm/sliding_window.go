@@ -81,27 +81,12 @@ func (slidingWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {
 	return true
 }
 
-// A shorter window counts from the start that is stored. For a longer one the
-// estimate sinks in a straight line from what it was at that start to 0: when the
-// old estimate would have got there at its slower pace, or a new window's length
-// later. The estimate is bent once, upwards if previous is the larger count: a line
-// at the slower pace would then be above it, so the line goes on at the first pace.
+// A shorter window counts from the start that is stored. A longer one begins empty.
 func (slidingWindow) adopt(r *record, l limit) {
-	if r.window >= l.window {
-		return
+	if r.window < l.window {
+		r.at, r.count, r.previous = 0, 0, 0
 	}
-	sum, length := addCount(r.count, r.previous), 2*r.window
-	if r.count < r.previous {
-		length, _ = mulDiv(r.window, r.count, r.previous)
-		length += r.window
-	}
-	length = min(length, l.window)
-	began := r.at + length - l.window
-	r.at, r.count, r.previous = 0, 0, 0
-	if began >= 0 {
-		r.at = began
-		r.previous, _ = mulDiv(sum, l.window, length)
-	}
+	r.window = l.window
 }
 
 func (s slidingWindow) join(r *record, _ []record, cost, now int64) {

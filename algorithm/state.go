@@ -1,7 +1,9 @@
 package algorithm
 
 import (
+	"iter"
 	"slices"
+	"time"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -24,20 +26,60 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 			results[i] = resultOf(r, l, now)
 		}
 		if cost > l.capacity-results[i].Used {
-			fits = false
 			results[i].RetryAt = driver.NeverFits
 			if cost <= l.capacity {
 				results[i].RetryAt = l.kind.counter().retryAt(r, l, cost, now)
 			}
 		}
 	}
+	s.hold(limits, cost, now, results)
+	for i := range results {
+		fits = fits && results[i].RetryAt == 0
+	}
 	return fits
+}
+
+// hold raises results to what the records of other policies leave of limits. Each such
+// record is held by the limit that is nearest to it: the charges in a shorter one are
+// among those that the limit counts, and a longer one, which has charges that the limit
+// has forgotten, is held at the limit's rate.
+func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Result) {
+	if len(s.records) <= len(limits) && s.arranged(limits) {
+		return
+	}
+	for r, i := range s.others(limits, now) {
+		if i < 0 || r.quota > 0 { // buckets have all charges since they were empty
+			continue
+		}
+		l, result, counter := limitOf(&limits[i]), &results[i], r.kind.counter()
+		held := l
+		held.capacity, _ = mulDiv(l.capacity, max(r.window, l.window), l.window)
+		used := counter.used(r, held, now) - (held.capacity - l.capacity)
+		if used <= 0 {
+			continue
+		}
+		ends := int64(maxInstant)
+		if r.endsAt != 0 {
+			ends = r.endsAt
+		}
+		if result.NextAt == 0 && result.Used >= l.capacity {
+			result.NextAt = result.ResetAt
+		}
+		if used >= l.capacity {
+			result.NextAt = max(result.NextAt, min(counter.retryAt(r, held, 1, now), ends))
+		}
+		result.Used = max(result.Used, used)
+		result.ResetAt = max(result.ResetAt, min(counter.retryAt(r, held, l.capacity, now), ends))
+		if cost > l.capacity-used && cost <= l.capacity {
+			result.RetryAt = max(result.RetryAt, min(counter.retryAt(r, held, cost, now), ends))
+		}
+	}
 }
 
 func resultOf(r *record, l limit, now int64) driver.Result {
 	counter := l.kind.counter()
 	result := driver.Result{Used: counter.used(r, l, now), ResetAt: counter.resetAt(r, now)}
-	if result.Used >= l.capacity && !kinds[l.kind].markIsResetAt {
+	if result.Used >= l.capacity && kinds[l.kind].algorithm != quota.FixedWindow {
 		result.NextAt = counter.retryAt(r, l, 1, now)
 	}
 	return result
@@ -66,6 +108,10 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 			r.endsAt = r.resetAt(now)
 		}
 		r.kind.counter().join(r, own, cost, now)
+	}
+	s.hold(limits, 0, now, results)
+	for i := range results {
+		results[i].RetryAt = 0 // charged, room or no room
 	}
 }
 
@@ -171,7 +217,7 @@ func (s *State) under(l limit) *record {
 	if r == nil {
 		for i := range s.records {
 			o := &s.records[i]
-			if l.kind.adopts(o.kind) && (r == nil || distance(o.window, l.window) < distance(r.window, l.window)) {
+			if l.kind.adopts(o.kind) && (r == nil || nearer(o.window, r.window, l.window)) {
 				r = o
 			}
 		}
@@ -190,14 +236,14 @@ const (
 // nearestLimit returns which of limits has the algorithm of r and the window nearest
 // to its own: isOwn if r is that limit's own record, noneOf if there is none.
 func nearestLimit(r *record, limits []quota.Limit) int {
-	nearest, least := noneOf, 0.0
+	nearest := noneOf
 	for i := range limits {
 		l := limitOf(&limits[i])
 		if r.kind == l.kind && r.window == l.window {
 			return isOwn
 		}
-		if d := distance(r.window, l.window); l.kind.adopts(r.kind) && (nearest == noneOf || d < least) {
-			nearest, least = i, d
+		if l.kind.adopts(r.kind) && (nearest == noneOf || nearer(l.window, int64(limits[nearest].Window/time.Millisecond), r.window)) {
+			nearest = i
 		}
 	}
 	return nearest
@@ -220,14 +266,29 @@ func (s *State) arrange(limits []quota.Limit, now int64) {
 			records = append(records, record{kind: l.kind, window: l.window})
 		}
 	}
-	for i := range s.records {
-		r := &s.records[i]
-		ended := r.endsAt != 0 && r.endsAt <= now
-		if nearestLimit(r, limits) != isOwn && !ended && r.live(now) && len(records) < maxRecords {
-			records = append(records, *r)
-		}
+	for r := range s.others(limits, now) {
+		records = append(records, *r)
 	}
 	s.records = records
+}
+
+// others yields the live records that match none of limits, each with the limit nearest
+// to it, or noneOf: as many as a state keeps.
+func (s *State) others(limits []quota.Limit, now int64) iter.Seq2[*record, int] {
+	return func(yield func(*record, int) bool) {
+		n := len(limits)
+		for i := range s.records {
+			r := &s.records[i]
+			nearest := nearestLimit(r, limits)
+			ended := r.endsAt != 0 && r.endsAt <= now
+			if nearest == isOwn || ended || !r.live(now) || n == maxRecords {
+				continue
+			}
+			if n++; !yield(r, nearest) {
+				return
+			}
+		}
+	}
 }
 
 func (s *State) arranged(limits []quota.Limit) bool {

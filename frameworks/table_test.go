@@ -92,7 +92,7 @@ func echo5App(around func(http.Handler) http.Handler, inside ...echov5.Middlewar
 func chiApp(around func(http.Handler) http.Handler, inside ...func(http.Handler) http.Handler) http.Handler {
 	r := chi.NewRouter()
 	r.Use(inside...)
-	r.Get("/error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", 403) })
+	r.Get("/error", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusForbidden) })
 	r.Get("/left", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(409) })
 	r.Get("/304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) })
 	for path, h := range plain {

@@ -81,9 +81,31 @@ func TestServers(t *testing.T) {
 	l.want(t,
 		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server="replica 0" lasted=0s`,
 		`level=INFO msg="rate limit: a replica has its primary again" backend=redisbackend shard=a server="replica 0" lasted=0s lag=0s`)
+	l.at = l.at.Add(silentEvery)
+	l.Checked(primary)
+	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
+	l.want(t)
 	if len(l.servers.all) != 0 {
 		t.Errorf("%d servers are remembered although all is well", len(l.servers.all))
 	}
+}
+
+// Of a server that stops and answers in turn, one line in 10 s has the count.
+func TestFlappingServer(t *testing.T) {
+	l := newLogged(nil)
+	primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+	for i := range 100 { // of 10 s
+		primary.Open = i%2 == 0
+		l.Checked(primary)
+		l.Checked(primary)
+		l.at = l.at.Add(silentEvery / 100)
+	}
+	l.want(t,
+		`level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary`,
+		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=100ms`)
+	primary.Open = true
+	l.Checked(primary)
+	l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary times=50`)
 }
 
 func TestRefusalsAreSampled(t *testing.T) {

@@ -11,6 +11,10 @@ import (
 // maxServers bounds the servers that are remembered.
 const maxServers = 1024
 
+// silentEvery is the least time between two lines that one server does not answer: of
+// a server that stops and answers in turn, one line has the count.
+const silentEvery = 10 * time.Second
+
 // servers is what was last logged of each server that is not well.
 type servers struct {
 	mu  sync.Mutex // events are about one a second and server
@@ -22,6 +26,10 @@ type serverKey struct{ backend, shard, server string }
 // server is what was logged of a server. Each is the zero time if all is well.
 type server struct {
 	silent, cut time.Time // since when
+
+	open  bool      // as of the last check
+	times int       // it stopped answering since a line said so
+	next  time.Time // there is no such line before
 }
 
 // line is a line to log.
@@ -64,13 +72,25 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	if e.Err != nil {
 		cause = append(cause, slog.String("error", brief(e.Err)))
 	}
-	changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
+	if e.Open && !v.open {
+		v.times++
+	}
+	v.open = e.Open
+	if wasSilent := !v.silent.IsZero(); wasSilent || !now.Before(v.next) {
+		if v.times > 1 {
+			cause = append(cause, slog.Int("times", v.times))
+		}
+		changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
+		if !wasSilent && !v.silent.IsZero() {
+			v.next, v.times = now.Add(silentEvery), 0
+		}
+	}
 	if e.Replica && !e.Open {
 		lag := slog.Duration("lag", e.Lag.Round(time.Millisecond))
 		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
 	}
 
-	if *v == (server{}) {
+	if v.silent.IsZero() && v.cut.IsZero() && !now.Before(v.next) {
 		delete(s.all, key)
 		return lines
 	}

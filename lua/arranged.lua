@@ -24,11 +24,11 @@ local LIMIT, LIMIT_BYTES, SETTLED_LIMIT, SETTLED_LIMIT_BYTES = '>I7I7I7', 21, '>
 
 -- Records: shape; fixed windows: reset at, used; sliding window: start, current,
 -- previous; sliding log: number of entries, their sum, and behind them the entries;
--- buckets: drained at, fraction, quota, charged at.
+-- buckets: drained at, fraction, quota, charged at, capacity.
 local FIXED, FIXED_BYTES = '>I7I6I7', 20
 local SLIDING, SLIDING_BYTES = '>I7I6I7I7', 27
 local LOG, LOG_BYTES = '>I7I4I7', 18
-local BUCKET, BUCKET_BYTES = '>I7I6I7I7I6', 33
+local BUCKET, BUCKET_BYTES = '>I7I6I7I7I6I7', 40
 
 -- The ms in which units of a bucket drain, and the rest in 1/quota of one; nil if that
 -- is too large.

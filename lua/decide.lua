@@ -2,7 +2,7 @@
 -- was charged before.
 --
 -- Provides read_decision, decide, reply, numbers, numbered. Uses algorithm_of of
--- kinds.lua; parse, latest_reset_at of state.lua; nearest_limit, arrange of
+-- kinds.lua; parse, latest_reset_at of state.lua; nearest_limit, arrange, hold of
 -- records.lua. The part that follows finds the states, and stores them.
 --
 -- A decision is packed, numbers big-endian and unsigned:
@@ -20,9 +20,8 @@
 -- Its reply is numbers: 3, and nothing more, if it cannot be made: a limit is of an unknown
 -- kind, or a key holds something else than a count. Nothing is charged for it then.
 -- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
--- retry_at (0 if it fits, -1 never), and, but where the mark is the reset_at,
--- next_at (when one unit fits; 0 if one does now), start_at (0 if not a queue that was
--- charged), mark, fraction.
+-- retry_at (0 if it fits, -1 never), next_at (when one unit fits; 0 if one does now),
+-- start_at (0 if not a queue that was charged), mark, fraction.
 
 local numbers, numbered = {}, 0 -- the reply
 
@@ -70,43 +69,54 @@ local function read_decision(packed, first_key)
   return {now = now, margin = margin, settles = settles, has_log = bit.band(op, HAS_LOG) ~= 0, charges = charges}, count
 end
 
-local function reply_limit(l, r, now, retry_at, start_at, mark, fraction)
+local nothing_held = {used = 0, reset_at = 0, retry_at = 0, next_at = 0}
+
+-- Replies about l, whose record is r, of which h is held.
+local function reply_limit(l, r, h, now, retry_at, start_at, mark, fraction)
   local used = l.algorithm.used(r, l, now)
-  reply(used)
-  reply(l.algorithm.reset_at(r, now))
+  reply(max(used, h.used))
+  reply(max(l.algorithm.reset_at(r, now), h.reset_at))
   reply(retry_at)
-  if not l.algorithm.mark_is_reset_at then
-    reply(used >= l.capacity and l.algorithm.retry_at(r, l, 1, now) or 0)
-    reply(start_at)
-    reply(mark)
-    reply(fraction)
-  end
+  reply(max(used >= l.capacity and l.algorithm.retry_at(r, l, 1, now) or 0, h.next_at))
+  reply(start_at)
+  reply(mark)
+  reply(fraction)
 end
 
 -- Replies what c's limits are, and charges nothing.
 local function look(c, now)
+  local held = hold(c.records, c.limits, c.cost, now)
   for i = 1, #c.limits do
     local l, r, retry_at = c.limits[i], c.records[i], 0
+    local h, used = held and held[i] or nothing_held, l.algorithm.used(r, l, now)
     if not c.fits[i] then
       retry_at = -1
-      if c.cost <= l.capacity then retry_at = l.algorithm.retry_at(r, l, c.cost, now) end
+      if c.cost <= l.capacity then
+        retry_at = max(h.retry_at, c.cost > l.capacity - used and l.algorithm.retry_at(r, l, c.cost, now) or 0)
+      end
     end
-    reply_limit(l, r, now, retry_at, 0, 0, 0)
+    reply_limit(l, r, h, now, retry_at, 0, 0, 0)
   end
 end
 
 -- Charges the limits, and the records of other policies that live.
 local function charge(c, cost, d, put)
+  local results = {}
   for i = 1, #c.limits do
     local l, r = c.limits[i], c.records[i]
     local mark, fraction, start_at = l.algorithm.charge(r, l, cost, d.now)
     r.ends_at = nil
-    reply_limit(l, r, d.now, 0, start_at, mark, fraction)
+    results[i] = {mark = mark, fraction = fraction, start_at = start_at}
   end
   for i = #c.limits + 1, #c.records do
     local r = c.records[i]
     r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
     r.algorithm.join(r, c.limits, c.records, cost, d.now)
+  end
+  local held = hold(c.records, c.limits, 0, d.now)
+  for i = 1, #c.limits do
+    local l, r, h, result = c.limits[i], c.records[i], held and held[i] or nothing_held, results[i]
+    reply_limit(l, r, h, d.now, 0, result.start_at, result.mark, result.fraction)
   end
   put(c, c.records, latest_reset_at(c.records, d.now), d)
 end
@@ -149,9 +159,10 @@ local function decide(d, put)
     c.reset_at = latest_reset_at(c.stored, d.now)
     c.records = arrange(c.stored, c.limits, d.now)
     c.fits = {}
+    local held = not d.settles and hold(c.records, c.limits, c.cost, d.now)
     for j = 1, #c.limits do
       local l = c.limits[j]
-      c.fits[j] = d.settles or c.cost <= l.capacity - l.algorithm.used(c.records[j], l, d.now)
+      c.fits[j] = d.settles or c.cost <= l.capacity - max(l.algorithm.used(c.records[j], l, d.now), held and held[j] and held[j].used or 0)
       allowed = allowed and c.fits[j]
     end
   end

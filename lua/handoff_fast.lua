@@ -19,25 +19,25 @@ if #ARGV == 1 and #ARGV[1] == BOUNDED_BYTES then -- no arrival
     local reset_at, used = read_digits(state, code)
     if reset_at and reset_at > now then
       if cost > quota - used then
-        return {0, used, reset_at, cost > quota and -1 or reset_at}
+        return {0, used, reset_at, cost > quota and -1 or reset_at, 0, 0, 0, 0}
       end
       if used + cost < DIGITS_COUNT then
         if cost > 0 then redis.call('INCRBY', KEYS[1], cost) end
-        return {1, used + cost, reset_at, 0}
+        return {1, used + cost, reset_at, 0, 0, 0, reset_at, 0}
       end
     end
   elseif #state == SHORT_BYTES then
     local shape, reset_at, used = unpack(SHORT_FORM, state)
     if shape == SHORT_WINDOW * kind + window and reset_at > now then
       if cost > quota - used then
-        return {0, used, reset_at, cost > quota and -1 or reset_at}
+        return {0, used, reset_at, cost > quota and -1 or reset_at, 0, 0, 0, 0}
       end
       if used + cost < SHORT_COUNT then
         if cost > 0 then
           used = used + cost
           redis.call('SET', KEYS[1], claim .. pack(SHORT_FORM, shape, reset_at, used), 'KEEPTTL')
         end
-        return {1, used, reset_at, 0}
+        return {1, used, reset_at, 0, 0, 0, reset_at, 0}
       end
     end
   end

@@ -8,7 +8,6 @@
 --   family            records of one family can be adopted by each other's limits
 --   has_short_form    one record alone may take the short forms; it is {at, count}
 --   code              what it adds to a window's code then
---   mark_is_reset_at  replies leave out next_at, start_at, mark and fraction
 --   new(self, kind, window)   an empty record
 --   read(self, state, place)  the record at that place of a state, and the place
 --                             after it

@@ -1,7 +1,7 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
--- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange. Uses
--- MAX_RECORDS, ENDS_FLAG, RINGS, RINGS_FORM of state.lua.
+-- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange, hold. Uses
+-- mul_div of numbers.lua; MAX_RECORDS, ENDS_FLAG, RINGS, RINGS_FORM of state.lua.
 --
 -- A limit is {algorithm, kind, window, quota, capacity}.
 
@@ -45,8 +45,11 @@ local function encode(records)
   return encode_rows(records, true) .. table.concat(slots)
 end
 
--- How far apart two windows are: their ratio.
-local function distance(a, b) return max(a, b) / min(a, b) end
+-- Whether the window a is nearer to w than b is, by their ratio: exactly, for two ratios
+-- that differ may be one double.
+local function nearer(a, b, w)
+  return mul_div(max(a, w), min(b, w), min(a, w)) < max(b, w)
+end
 
 -- What counts under l: its own record, or, if there is none, what it adopts from the
 -- record of its family whose window is nearest; nil if there is none either. A copy
@@ -60,15 +63,15 @@ local function under(l, records)
       nearest = r
       break
     end
-    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(nearest.window, l.window)) then
+    if r.algorithm.family == l.algorithm.family and (not nearest or nearer(r.window, nearest.window, l.window)) then
       nearest = r
     end
   end
   if not nearest then return nil end
   local r = {}
   for name, value in pairs(nearest) do r[name] = value end
+  r.algorithm, r.kind, r.ends_at = l.algorithm, l.kind, nil
   l.algorithm.adopt(r, l)
-  r.algorithm, r.kind, r.window, r.ends_at = l.algorithm, l.kind, l.window, nil
   return r
 end
 
@@ -79,7 +82,7 @@ local function nearest_limit(r, limits)
   for i = 1, #limits do
     local l = limits[i]
     if r.kind == l.kind and r.window == l.window then return true, i end
-    if r.algorithm.family == l.algorithm.family and (not nearest or distance(r.window, l.window) < distance(r.window, limits[nearest].window)) then
+    if r.algorithm.family == l.algorithm.family and (not nearest or nearer(l.window, limits[nearest].window, r.window)) then
       nearest = i
     end
   end
@@ -107,4 +110,35 @@ local function arrange(records, limits, now)
     end
   end
   return arranged
+end
+
+-- What the records of other policies leave of limits, once records are arranged: for each
+-- limit that some hold, {used, reset_at, retry_at, next_at}; nil if there are none. Each is held by
+-- the limit that is nearest to it: the charges in a shorter one are among those that the
+-- limit counts, and a longer one, which has charges that the limit has forgotten, is held
+-- at the limit's rate. Buckets have all charges since they were empty.
+local function hold(records, limits, cost, now)
+  local held
+  for i = #limits + 1, #records do
+    local r = records[i]
+    local _, nearest = nearest_limit(r, limits)
+    if nearest and not r.quota then
+      local l = limits[nearest]
+      local longer = {capacity = mul_div(l.capacity, max(r.window, l.window), l.window)}
+      local used = r.algorithm.used(r, longer, now) - (longer.capacity - l.capacity)
+      if used > 0 then
+        local ends_at = r.ends_at or MAX_INSTANT
+        held = held or {}
+        local h = held[nearest] or {used = 0, reset_at = 0, retry_at = 0, next_at = 0}
+        held[nearest] = h
+        h.used = max(h.used, used)
+        h.reset_at = max(h.reset_at, min(r.algorithm.retry_at(r, longer, l.capacity, now), ends_at))
+        if used >= l.capacity then h.next_at = max(h.next_at, min(r.algorithm.retry_at(r, longer, 1, now), ends_at)) end
+        if cost > l.capacity - used and cost <= l.capacity then
+          h.retry_at = max(h.retry_at, min(r.algorithm.retry_at(r, longer, cost, now), ends_at))
+        end
+      end
+    end
+  end
+  return held
 end

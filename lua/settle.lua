@@ -48,8 +48,8 @@ local function give_back_limits(state, packed, place, limits, charged, cost, now
     elseif kind == TOKEN_BUCKET or kind == LEAKY_BUCKET then
       left = left - BUCKET_BYTES
       if left < 0 then return nil end
-      local at, fraction, charged_under, charged_at
-      stored, at, fraction, charged_under, charged_at, from = unpack(BUCKET, state, from)
+      local at, fraction, charged_under, charged_at, capacity
+      stored, at, fraction, charged_under, charged_at, capacity, from = unpack(BUCKET, state, from)
       if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
       local drains = mark >= now and (at > now or at == now and fraction > 0)
       if drains and kind == TOKEN_BUCKET then
@@ -75,7 +75,7 @@ local function give_back_limits(state, packed, place, limits, charged, cost, now
         at, fraction = at + ms, fraction - (quota - part)
         if fraction >= 0 then at = at + 1 else fraction = fraction + quota end
       end
-      record = pack(BUCKET, shape, at, fraction, quota, charged_at)
+      record = pack(BUCKET, shape, at, fraction, quota, charged_at, capacity)
 
     else
       return nil

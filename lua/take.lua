@@ -124,8 +124,8 @@ local function charge_limits(state, packed, place, limits, cost, now)
       if state then
         left = left - BUCKET_BYTES
         if left < 0 then return nil end
-        local stored, charged_under
-        stored, at, fraction, charged_under, charged_at, from = unpack(BUCKET, state, from)
+        local stored, charged_under, _
+        stored, at, fraction, charged_under, charged_at, _, from = unpack(BUCKET, state, from)
         if stored ~= shape or charged_under ~= quota or fraction >= quota then return nil end
       end
       if at < now then at, fraction = now, 0 end
@@ -146,7 +146,7 @@ local function charge_limits(state, packed, place, limits, cost, now)
       reset_at = at
       if fraction > 0 then reset_at = at + 1 end
       if reset_at > MAX_INSTANT then return nil end
-      record = pack(BUCKET, shape, at, fraction, quota, charged_at)
+      record = pack(BUCKET, shape, at, fraction, quota, charged_at, capacity)
 
     else
       return nil

@@ -299,7 +299,8 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 }
 
 // serveUndecided handles a request without a decision. It is served only if the
-// backend could not answer and nothing says that it is closed then, or in a dry run.
+// backend could not answer and nothing says that it is closed then, or in a dry run: not
+// where this process is overloaded.
 func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.extra.charges}
@@ -308,7 +309,7 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 		f.outcome = servedInDryRun
 	case wrong:
 		f.outcome = answered500
-	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed):
+	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
 		f.outcome = answered503
 	}
 	t.fail(e.received, f)

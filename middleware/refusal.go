@@ -76,7 +76,7 @@ func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 	s := binding(d)
 	b = append(b, "API rate limit exceeded: "...)
-	if wait == 0 {
+	if wait == 0 && s.charge.Cost > s.limit.Capacity() {
 		b = strconv.AppendInt(append(b, "this request costs "...), s.charge.Cost, 10)
 		b = append(append(append(b, ", and "...), s.charge.Policy.Name...), " allows no more than "...)
 		return append(strconv.AppendInt(b, s.limit.Capacity(), 10), " at once."...)
@@ -86,7 +86,11 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		allows = " allows, at the moment, a part of "
 	}
 	b = strconv.AppendInt(append(append(b, s.charge.Policy.Name...), allows...), s.limit.Quota, 10)
-	b = append(append(append(b, " per "...), formatDuration(s.limit.Window)...), ". Try again in "...)
+	b = append(append(append(b, " per "...), formatDuration(s.limit.Window)...), '.')
+	if wait == 0 {
+		return append(b, " It is in debt beyond the year 9999."...)
+	}
+	b = append(b, " Try again in "...)
 	return append(strconv.AppendInt(b, wait, 10), " s."...)
 }
 

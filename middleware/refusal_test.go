@@ -47,6 +47,25 @@ func TestTheTextOfRefusals(t *testing.T) {
 	}
 }
 
+// A bucket whose debt outlasts the last instant has no time to name. Its text must not
+// say that the cost is too high.
+func TestADebtBeyondTheLastInstant(t *testing.T) {
+	p := policy("yearly", throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 1, Window: 366 * 24 * time.Hour})
+	th, _ := newThrottler()
+	d, err := th.Take(t.Context(), p.Charge("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err = th.Settle(t.Context(), d, 1_000_000); err != nil || !d.RetryAt().IsZero() {
+		t.Fatalf("settled: %v, %v", d, err)
+	}
+	w := get(must(newMiddleware(th, charging(p.Charge("k")), nil))(status(200)))
+	expect(t, w, 429, "Retry-After", "")
+	if got, want := w.Body.String(), `{"message":"API rate limit exceeded: yearly allows 1 per 8784h. It is in debt beyond the year 9999."}`+"\n"; got != want {
+		t.Errorf("the body is %s, want %s", got, want)
+	}
+}
+
 // On the wire a refusal has its length, also where something in front has set
 // another, and the same for HEAD.
 func TestRefusalsHaveTheirLength(t *testing.T) {

@@ -26,7 +26,11 @@ func changedPolicyCases() []testCase {
 		sliding = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
 			return on(limit(throttler.SlidingWindow, quota, window))
 		}
-		log = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
+		burst = func(quota int64) func(int64) []throttler.Charge {
+			return on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: quota, Window: 60 * s, Burst: 100})
+		}
+		tenIn6 = on(limit(throttler.FixedWindow, 10, 6*s))
+		log    = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
 			return on(limit(throttler.SlidingLog, quota, window))
 		}
 		token = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
@@ -67,13 +71,50 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "another quota of a token bucket: it drains no later than before",
+			name:        "another quota of a token bucket: its units stay",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: token(10, 10*s)(4), want: room(4, 6, 4*s)},
 				{at: 0, peek: token(20, 10*s)(0), want: room(4, 16, 2*s)},
 				{at: s, take: token(20, 10*s)(2), want: room(4, 16, 3*s)},
-				{at: s, peek: token(5, 10*s)(0), want: room(1, 4, 3*s)},
+				{at: s, peek: token(5, 10*s)(0), want: room(4, 1, 3*s)},
+				{at: 2 * s, take: token(5, 10*s)(2), want: room(4, 1, 10*s)},
+			},
+		},
+		{
+			name:        "a lower rate of a token bucket with a burst hands out nothing",
+			explanation: countsAtMost,
+			steps: []step{
+				{at: 0, take: burst(100)(100), want: room(100, 0, 60*s)},
+				{at: 0, process: 1, take: burst(10)(1), want: full(100, 0, 60*s, 600*time.Millisecond)},
+				{at: 600 * time.Millisecond, process: 1, take: burst(10)(1), want: room(100, 0, 600600*time.Millisecond)},
+				{at: 700 * time.Millisecond, take: burst(100)(1), want: full(100, 0, 60600*time.Millisecond, 1200*time.Millisecond)},
+				{at: 1200 * time.Millisecond, process: 1, take: burst(10)(1), want: full(100, 0, 600600*time.Millisecond, 6600*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a token bucket of two quotas has room for what drains at the higher one",
+			explanation: looserOfBoth,
+			steps: []step{
+				{at: 0, take: token(100, 60*s)(100), want: room(100, 0, 60*s)},
+				{at: 600 * time.Millisecond, process: 1, take: token(90, 60*s)(1), want: full(99, 0, 60*s, 6600*time.Millisecond)},
+				{at: 6600 * time.Millisecond, process: 1, take: token(90, 60*s)(1), want: room(90, 0, 66600*time.Millisecond)},
+				{at: 6600 * time.Millisecond, take: token(100, 60*s)(10), want: room(100, 0, 66600*time.Millisecond)},
+				{at: 6600 * time.Millisecond, process: 1, take: token(90, 60*s)(1), want: full(100, 0, 66600*time.Millisecond, 13200*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a longer window counts what a shorter one counts, and a shorter one leaves it no more than it allows in its length",
+			explanation: looserOfBoth,
+			steps: []step{
+				{at: 0, take: on(limit(throttler.FixedWindow, 100, 60*s))(95), want: room(95, 5, 60*s)},
+				{at: s, process: 1, take: tenIn6(1), want: full(95, 0, 60*s, 6*s)},
+				{at: 6 * s, process: 1, take: tenIn6(4), want: room(9, 1, 60*s)},
+				{at: 12 * s, process: 1, take: tenIn6(2), want: full(9, 1, 60*s, 60*s)},
+				{at: 60 * s, process: 1, take: tenIn6(4), want: room(4, 6, 66*s)},
+				{at: 61 * s, peek: on(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(4, 96, 66*s)},
+				{at: 61 * s, take: on(limit(throttler.FixedWindow, 100, 60*s))(96), want: room(100, 0, 121*s)},
+				{at: 66 * s, peek: on(limit(throttler.FixedWindow, 100, 60*s))(0), want: room(96, 4, 121*s)},
 			},
 		},
 		{
@@ -101,15 +142,16 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "a window made longer ends when it was to end",
+			name:        "a window made longer begins with its first charge; what was counted ends when it was to end",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: tenSecs(5), want: room(5, 5, 10*s)},
-				{at: s, take: fixed(2), want: room(7, 3, 10*s)},
+				{at: s, peek: fixed(6), want: full(5, 5, 10*s, 10*s)},
+				{at: s, take: fixed(2), want: room(7, 3, 61*s)},
 				{at: 2 * s, process: 1, peek: tenSecs(0), want: room(7, 3, 10*s)},
-				{at: 10 * s, take: fixed(1), want: room(1, 9, 70*s)},
-				{at: 11 * s, process: 1, take: tenSecs(3), want: room(4, 6, 20*s)},
-				{at: 12 * s, peek: fixed(0), want: room(4, 6, 70*s)},
+				{at: 10 * s, take: fixed(1), want: room(3, 7, 61*s)},
+				{at: 11 * s, process: 1, take: tenSecs(3), want: room(3, 7, 21*s)},
+				{at: 12 * s, peek: fixed(0), want: room(6, 4, 61*s)},
 			},
 		},
 		{
@@ -117,9 +159,9 @@ func changedPolicyCases() []testCase {
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: tenSecs(5), want: room(5, 5, 10*s)},
-				{at: s, take: fixed(2), want: room(7, 3, 10*s)},
-				{at: 12 * s, take: fixed(1), want: room(1, 9, 72*s)},
-				{at: 13 * s, process: 1, peek: tenSecs(1), want: room(1, 9, 22*s)},
+				{at: s, take: fixed(2), want: room(7, 3, 61*s)},
+				{at: 61 * s, take: fixed(1), want: room(1, 9, 121*s)},
+				{at: 62 * s, process: 1, peek: tenSecs(1), want: room(1, 9, 71*s)},
 			},
 		},
 		{
@@ -138,8 +180,9 @@ func changedPolicyCases() []testCase {
 			steps: []step{
 				{at: 0, take: sliding(10, 10*s)(6), want: room(6, 4, 19750*time.Millisecond)},
 				{at: s, peek: sliding(10, 60*s)(0), want: room(6, 4, 19750*time.Millisecond)},
-				{at: 9750 * time.Millisecond, peek: sliding(10, 60*s)(0), want: room(3, 7, 19750*time.Millisecond)},
-				{at: 9750 * time.Millisecond, peek: sliding(10, 60*s)(8), want: full(3, 7, 19750*time.Millisecond, 13084*time.Millisecond)},
+				{at: 9750 * time.Millisecond, peek: sliding(10, 60*s)(0), want: room(6, 4, 19750*time.Millisecond)},
+				{at: 14750 * time.Millisecond, peek: sliding(10, 60*s)(0), want: room(3, 7, 19750*time.Millisecond)},
+				{at: 14750 * time.Millisecond, peek: sliding(10, 60*s)(8), want: full(3, 7, 19750*time.Millisecond, 16417*time.Millisecond)},
 			},
 		},
 		{
@@ -167,13 +210,14 @@ func changedPolicyCases() []testCase {
 			},
 		},
 		{
-			name:        "a token bucket made slower is full when it was to be",
+			name:        "a token bucket made slower is full when it was to be, unless it is charged",
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: token(10, 10*s)(4), want: room(4, 6, 4*s)},
-				{at: 0, peek: token(10, 20*s)(0), want: room(2, 8, 4*s)},
-				{at: s, take: token(10, 20*s)(1), want: room(3, 7, 6*s)},
-				{at: 6 * s, peek: token(10, 20*s)(0), want: room(0, 10, 6*s)},
+				{at: 0, peek: token(10, 20*s)(0), want: room(4, 6, 4*s)},
+				{at: 4 * s, peek: token(10, 20*s)(0), want: room(0, 10, 4*s)},
+				{at: 2 * s, take: token(10, 20*s)(1), want: room(3, 7, 8*s)},
+				{at: 6 * s, peek: token(10, 20*s)(0), want: room(1, 9, 8*s)},
 			},
 		},
 		{
@@ -191,7 +235,18 @@ func changedPolicyCases() []testCase {
 			explanation: countsAtMost,
 			steps: []step{
 				{at: 0, take: on(limit(throttler.FixedWindow, 1000, time.Hour))(100), want: room(100, 900, time.Hour)},
-				{at: 10 * time.Minute, take: on(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(1), want: all(room(1, 59, 11*time.Minute), room(101, 1899, time.Hour))},
+				{at: 10 * time.Minute, take: on(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(1), want: all(room(1, 59, 11*time.Minute), room(101, 1899, 130*time.Minute))},
+				{at: 60 * time.Minute, peek: on(limit(throttler.FixedWindow, 60, 60*s), limit(throttler.FixedWindow, 2000, 2*time.Hour))(0), want: all(room(0, 60, time.Hour), room(1, 1999, 130*time.Minute))},
+			},
+		},
+		{
+			name:        "of two windows that are nearly as near the nearer one continues",
+			explanation: countsAtMost,
+			steps: []step{
+				{at: 0, take: token(100, 268_435_455*time.Millisecond)(20), want: room(20, 80, 53_687_091*time.Millisecond)},
+				{at: 0, take: token(50, 268_435_457*time.Millisecond)(5), want: room(25, 25, 134_217_729*time.Millisecond)},
+				{at: 27_000_000 * time.Millisecond, take: token(100, 268_435_455*time.Millisecond)(1), want: room(16, 84, 69_793_219*time.Millisecond)},
+				{at: 27_000_000 * time.Millisecond, take: token(100, 268_435_456*time.Millisecond)(1), want: room(22, 78, 85_977_574*time.Millisecond)},
 			},
 		},
 		{

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // count is what this process knows of the count of one (policy, key).
 type count struct {
-	name name
+	name names.Name
 
 	// What the backend last said, when, and of which limits.
 	limits   []quota.Limit

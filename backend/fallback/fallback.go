@@ -26,6 +26,10 @@
 // never charged twice, and the bound holds. A process that ends without Close loses
 // what it has not handed over, and one that starts during an outage knows nothing.
 //
+// A refund of what was allowed here gives back until it is handed over, and nothing after
+// that: the client pays for it until its window ends. The backend is charged a sum of many
+// decisions, in which it cannot find one of them.
+//
 // # Several policies
 //
 // A decision about several policies is made by the strictest of their choices: Closed
@@ -192,7 +196,7 @@ func (b *Backend) Close() {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	for {
@@ -202,6 +206,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		}
 		handOver := true
 		if o == nil {
+			began := b.elapsed()
 			var d driver.Decision
 			d, err = b.wrapped.Take(ctx, r)
 			switch {
@@ -211,7 +216,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, handOver = b.outageOf(err, &r), !driver.MayHaveCharged(err)
+			o, handOver = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
 		} else {
 			err = o.cause()
 		}
@@ -225,27 +230,29 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 // Peek implements driver.Backend. It charges nothing and hands nothing over: what is
 // still counted here is reported as it is here.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	local := func() (driver.Decision, error) { return b.peek(&r) }
 	if o := b.holder(&r); o != nil {
 		return b.decide(&r, o, o.cause(), local)
 	}
+	began := b.elapsed()
 	d, err := b.wrapped.Peek(ctx, r)
 	if err == nil || !failed(ctx, err) {
 		return d, err
 	}
-	return b.decide(&r, b.outageOf(err, &r), err, local)
+	return b.decide(&r, b.outageOf(err, &r, b.elapsed()-began), err, local)
 }
 
 // Settle implements driver.Backend. A decision that was made here is settled here,
 // or, if it was handed over, with the backend: then only what it costs more is
-// charged. A decision that the backend made is settled by the backend, or not at all.
+// charged, and a refund gives nothing back. A decision that the backend made is settled by the backend, or not at all.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	if s.Charged.Degraded {
 		return b.settle(ctx, &s)
 	}
+	began := b.elapsed()
 	d, err := b.wrapped.Settle(ctx, s)
 	switch {
 	case err == nil:
@@ -253,15 +260,21 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	case failed(ctx, err):
 		r := s.Charged.Request
 		r.Now = s.Now
-		b.outageOf(err, &r)
+		b.outageOf(err, &r, b.elapsed()-began)
 	}
 	return d, err
 }
 
 // failed reports whether a call failed because of the backend: not because of its
-// arguments or of a caller that left.
+// arguments, of a process that is overloaded, or of a caller that left, or whose own
+// deadline passed before anything was sent.
 func failed(ctx context.Context, err error) bool {
-	return !errors.Is(err, quota.ErrInvalid) && !errors.Is(ctx.Err(), context.Canceled)
+	switch ended := driver.Ended(ctx); {
+	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(ended, context.Canceled):
+		return false
+	default:
+		return ended == nil || errors.Is(err, driver.ErrUnavailable)
+	}
 }
 
 // errTooLarge and errOver are why local decisions fail.

@@ -25,7 +25,7 @@ func (b *Backend) holder(r *driver.Request) *outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range charges {
-		if c := p.counts[b.table.nameOf(&charges[i])]; c != nil && c.outage != nil {
+		if c := p.counts[b.table.names.Of(&charges[i])]; c != nil && c.outage != nil {
 			return c.outage
 		}
 	}
@@ -41,7 +41,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	charges := r.Charges()
 	p := b.table.partOf(charges)
 	for i := range charges {
-		n := b.table.nameOf(&charges[i])
+		n := b.table.names.Of(&charges[i])
 		for {
 			p.mu.Lock()
 			c := p.counts[n]
@@ -65,12 +65,13 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 				p.mu.Unlock()
 				return o, nil
 			default:
+				began := b.elapsed()
 				err := b.handOver(ctx, p, c, r.Now)
 				if err != nil && !failed(ctx, err) {
 					return nil, err
 				}
 				if err != nil {
-					return b.outageOf(err, r), nil
+					return b.outageOf(err, r, b.elapsed()-began), nil
 				}
 			}
 		}
@@ -150,7 +151,7 @@ func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 
 func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage) {
 	// A call that is broken off would leave open whether it was made.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
+	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), handOverTimeout)
 	defer cancel()
 	p.mu.Lock()
 	if c.outage != o || c.handing != nil || len(c.pending) == 0 && !o.ready.Load() {
@@ -159,7 +160,7 @@ func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage)
 	}
 	r := driver.NewRequest(o.now(), c.charge)
 	if err := b.handOver(ctx, p, c, r.Now); err != nil {
-		b.outageOf(err, &r)
+		b.outageOf(err, &r, 0)
 	}
 }
 

@@ -30,7 +30,7 @@ func (b *Backend) remember(d *driver.Decision) {
 		if choice == Closed && b.of(c.Policy.Name) != Local {
 			continue
 		}
-		n := b.table.nameOf(c)
+		n := b.table.names.Of(c)
 		known := p.counts[n]
 		if known == nil {
 			known = p.add(&b.table, n, c, r.Now)
@@ -101,7 +101,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
-		if counts[i] = p.counts[b.table.nameOf(&charges[i])]; counts[i] == nil {
+		if counts[i] = p.counts[b.table.names.Of(&charges[i])]; counts[i] == nil {
 			counts[i] = new(count)
 		}
 	}
@@ -115,7 +115,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 // countOf returns the count of charge i, which may be one that new keys share.
 func (b *Backend) countOf(p *part, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
-	n := b.table.nameOf(c)
+	n := b.table.names.Of(c)
 	if known := p.counts[n]; known != nil {
 		return known
 	}
@@ -201,7 +201,7 @@ func (b *Backend) settled(c *count) {
 
 // settle settles a decision that was made here.
 func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	d, missing := b.settleHere(s)
@@ -250,7 +250,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 	counts := all[:len(charges)]
 	for i := range charges {
 		c, before := &charges[i], s.Charged.ResultsOf(i)
-		n := b.table.nameOf(c)
+		n := b.table.names.Of(c)
 		if before[0].Mark.Shared {
 			n = b.table.pooledName(c, i, n)
 		}

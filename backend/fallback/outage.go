@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -16,6 +17,7 @@ import (
 const (
 	probeEvery   = 100 * time.Millisecond
 	probeTimeout = 250 * time.Millisecond
+	minHad       = 20 * time.Millisecond  // a call that had less does not say that the backend is slow
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	logEvery     = 10 * time.Second
@@ -40,16 +42,17 @@ type outage struct {
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 	stats   counters     // since the last line of log
 
-	mu         sync.Mutex // guards what follows
-	err        error      // the last failure
+	mu         sync.Mutex    // guards what follows
+	err        error         // the last failure
+	had        time.Duration // what the last call had that timed out
 	failedAt   time.Duration
 	silent     time.Duration // since when no probe was answered, or
 	answeredAt time.Duration // since when all were
 }
 
-// outageOf returns the outage that err, of a decision about r, belongs to. It begins
-// one if there is none.
-func (b *Backend) outageOf(err error, r *driver.Request) *outage {
+// outageOf returns the outage that err belongs to, of a decision about r that took so
+// long, or 0 if that says nothing of what decisions have. It begins one if there is none.
+func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *outage {
 	var at shard
 	var u *driver.UnavailableError
 	if errors.As(err, &u) {
@@ -61,7 +64,7 @@ func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	o := b.outages[at]
 	if o == nil {
 		c := r.Charges()[0]
-		o = &outage{b: b, shard: at, began: now, silent: now}
+		o = &outage{b: b, shard: at, began: now, silent: now, had: probeTimeout}
 		o.probe = quota.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
 		b.outages[at] = o
 		if b.closed.Err() == nil {
@@ -71,6 +74,9 @@ func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err, o.failedAt = err, now
+	if took > 0 && errors.Is(err, context.DeadlineExceeded) {
+		o.had = max(took, minHad)
+	}
 	o.failed.Store(true)
 	o.offset.Store(r.Now - now.Milliseconds())
 	return o
@@ -139,7 +145,7 @@ func (o *outage) watch() {
 func (o *outage) probed() time.Duration {
 	answered := o.answers.Load()
 	if failed := o.failed.Swap(false); failed || !answered {
-		ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
+		ctx, cancel := driver.WithServerTime(o.b.closed, probeTimeout)
 		defer cancel()
 		answered = o.asks(ctx)
 	}
@@ -159,10 +165,15 @@ func (o *outage) probed() time.Duration {
 	return now - o.answeredAt
 }
 
-// asks reports whether the shard makes charges.
+// asks reports whether the shard makes charges, as quickly as it failed to make them.
 func (o *outage) asks(ctx context.Context) bool {
-	_, err := o.b.wrapped.Take(ctx, driver.NewRequest(o.now(), o.probe))
-	return err == nil
+	o.mu.Lock()
+	had := o.had
+	o.mu.Unlock()
+	return breaker.Quick(had, func() error {
+		_, err := o.b.wrapped.Take(ctx, driver.NewRequest(o.now(), o.probe))
+		return err
+	}) == nil
 }
 
 // finish hands over what it can when the Backend is closed.

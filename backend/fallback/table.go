@@ -1,31 +1,27 @@
 package fallback
 
 import (
-	"hash/maphash"
 	"math/bits"
 	"sync"
 
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 )
 
 // table has the counts. Those of one partition are in one part, under one lock.
 type table struct {
 	b         *Backend
-	seeds     [2]maphash.Seed
+	names     names.Hasher
 	parts     []part
 	maxWeight int // of a part
 }
 
 type part struct {
 	mu     sync.Mutex
-	counts map[name]*count
+	counts map[names.Name]*count
 	weight int
 	_      [64]byte // keeps the next lock off this one's cache line
 }
-
-// name names a count, by two hashes of it: seeded, so that no client can choose two
-// keys that meet, and so long that none meet by chance.
-type name [2]uint64
 
 const (
 	maxParts       = 64
@@ -38,47 +34,30 @@ const (
 
 func (t *table) init(b *Backend, maxKeys int) {
 	t.b = b
-	t.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	t.names = names.NewHasher()
 	parts := min(maxParts, max(maxKeys/weightPerPart, 1))
 	parts = 1 << (bits.Len(uint(parts)) - 1)
 	t.parts = make([]part, parts)
 	t.maxWeight = maxKeys / parts
 	for i := range t.parts {
-		t.parts[i].counts = make(map[name]*count)
+		t.parts[i].counts = make(map[names.Name]*count)
 	}
 }
 
 // partOf returns the part of charges, which have one partition.
 func (t *table) partOf(charges []quota.Charge) *part {
-	return &t.parts[maphash.String(t.seeds[0], charges[0].Partition)&uint64(len(t.parts)-1)]
-}
-
-func (t *table) nameOf(c *quota.Charge) (n name) {
-	for i, seed := range t.seeds {
-		h := mix(maphash.String(seed, c.Key), maphash.String(seed, c.Policy.Name))
-		if c.Partition != c.Key {
-			h = mix(h, maphash.String(seed, c.Partition))
-		}
-		n[i] = h
-	}
-	return n
+	return &t.parts[t.names.Partition(charges[0].Partition)&uint64(len(t.parts)-1)]
 }
 
 // pooledName returns the name of the pooled count that replaces charge i of a
 // decision, of a key with that name.
-func (t *table) pooledName(c *quota.Charge, i int, of name) (n name) {
+func (t *table) pooledName(c *quota.Charge, i int, of names.Name) names.Name {
 	place := of[1] % uint64(max(pooledPerPlace/len(t.parts), 1))
-	for j, seed := range t.seeds {
-		n[j] = mix(mix(maphash.String(seed, c.Policy.Name), uint64(i)), place)
-	}
-	return n
+	return t.names.Numbered(c.Policy.Name, uint64(i), place)
 }
 
-// mix returns a hash of two, in their order.
-func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }
-
 // add returns a new count of that name, for c, or nil if there is no room.
-func (p *part) add(t *table, n name, c *quota.Charge, now int64) *count {
+func (p *part) add(t *table, n names.Name, c *quota.Charge, now int64) *count {
 	weight := 1 + (len(c.Key)+len(c.Partition))/weightBytes
 	for range lookTimes {
 		if p.weight+weight <= t.maxWeight {
@@ -130,7 +109,7 @@ func (p *part) remove(t *table, c *count) {
 }
 
 // pool returns the count of new keys that find no room.
-func (p *part) pool(t *table, c *quota.Charge, i int, of name) *count {
+func (p *part) pool(t *table, c *quota.Charge, i int, of names.Name) *count {
 	n := t.pooledName(c, i, of)
 	pooled := p.counts[n]
 	if pooled == nil {

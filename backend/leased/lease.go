@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -13,7 +14,7 @@ import (
 // A lease is what this process knows of one key under one or several policies, and
 // the units that it holds for it. The shard's lock guards it.
 type lease struct {
-	name   name
+	name   names.Name
 	policy *quota.Policy // of its only charge, else nil
 
 	// held units may be spent from since until the end of the first of d's windows. d is
@@ -28,6 +29,7 @@ type lease struct {
 	inHeld       links    // of those that hold units
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
+	tally        tally
 
 	// refusal answers takes of at least refusedCost before refusedUntil.
 	refusedUntil int64
@@ -36,6 +38,40 @@ type lease struct {
 	refusal      driver.Decision
 
 	d driver.Decision
+}
+
+// tally accounts for takes that had no answer. Each take of a lease also charges a count
+// of this process alone, which thus has all units that were leased of the key: those too
+// of a take that the other backend executes after its caller has gone.
+type tally struct {
+	total  int64 // as the other backend last said
+	lost   int64 // units of takes without an answer, of which none has told yet
+	owed   int64 // of these, what requests cost that had no answer
+	failed bool  // the last take had none
+}
+
+// lose notes a take of units that had no answer. Its request cost so much of them.
+func (t *tally) lose(units, cost int64) {
+	t.failed = true
+	t.lost += units
+	t.owed += cost
+}
+
+// found returns the units that takes without an answer have leased in the windows of l's
+// last answer. d is the next one, which leased so many units and has that total. What
+// requests cost that had no answer remains charged.
+func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
+	t := &l.tally
+	if sameResets(&l.d, d) { // since total was last read, no other window has been open
+		made := max(total-t.total-units, 0)
+		owed := min(made, t.owed)
+		found = made - owed
+		t.lost, t.owed = max(t.lost-made, 0), t.owed-owed
+	} else {
+		t.lost, t.owed = 0, 0
+	}
+	t.total, t.failed = total, false
+	return found
 }
 
 // renewal is a take of the other backend that others wait for.
@@ -64,8 +100,12 @@ func (l *lease) canSpend(now, cost int64) bool {
 	return l.held > cost || now < l.refusedUntil
 }
 
+// canAnswer reports whether l holds enough for a take that has asked for more in vain.
+func (l *lease) canAnswer(now, cost int64) bool { return l.held >= cost && now < l.until }
+
 // spend spends cost of what is held, fewer than nothing for a settlement that returns
-// units, and returns the decision about r.
+// units, and returns the decision about r. The limit that binds is the one that does in
+// the other backend's answers.
 func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	l.held -= cost
 	d := driver.NewDecision(*r)
@@ -75,7 +115,9 @@ func (l *lease) spend(r *driver.Request, cost int64) driver.Decision {
 	i := 0
 	for _, c := range d.Charges() {
 		for k := range c.Policy.Limits {
-			results[i].Used = c.Policy.Limits[k].Capacity() - l.held
+			limit := &c.Policy.Limits[k]
+			results[i].More = results[i].Remaining(limit)
+			results[i].Used = limit.Capacity() - l.held
 			i++
 		}
 	}
@@ -110,6 +152,15 @@ func (l *lease) grant(d *driver.Decision) {
 	l.refusedUntil = 0
 }
 
+// withoutKeys returns d with no key of its charges.
+func withoutKeys(d *driver.Decision) driver.Decision {
+	charges := slices.Clone(d.Charges())
+	for i := range charges {
+		charges[i].Key, charges[i].Partition = "", ""
+	}
+	return d.About(driver.NewRequest(d.Request.Now, charges...))
+}
+
 // owned returns d with strings of its own: a caller's key may be a part of a long one.
 func owned(d *driver.Decision) driver.Decision {
 	charges := slices.Clone(d.Charges())
@@ -137,7 +188,7 @@ func (l *lease) refuse(d *driver.Decision, cost, again int64) {
 			until = min(until, result.ResetAt)
 		}
 	}
-	l.refusal, l.refusedCost, l.refusedUntil, l.again = owned(d), cost, until, again
+	l.refusal, l.refusedCost, l.refusedUntil, l.again = withoutKeys(d), cost, until, again
 	l.free = free(d)
 }
 
@@ -179,18 +230,23 @@ func (l *lease) drop(now int64) driver.Settlement {
 	return st
 }
 
+// maxKeyBytes bounds a key and its partition of which units are leased: a lease keeps them,
+// to name the counts when it is given back.
+const maxKeyBytes = 4 << 10
+
 // leasable returns the cost of charges, or 0 if they cannot be leased: all must have
-// the same cost, and fixed windows alone.
+// the same cost, fixed windows alone, and keys that are not too long.
 func leasable(charges []quota.Charge) int64 {
 	if len(charges) == 0 {
 		return 0
 	}
 	cost := charges[0].Cost
 	for i := range charges {
-		if charges[i].Cost != cost {
+		c := &charges[i]
+		if c.Cost != cost || len(c.Key)+len(c.Partition) > maxKeyBytes {
 			return 0
 		}
-		limits := charges[i].Policy.Limits
+		limits := c.Policy.Limits
 		for k := range limits {
 			if limits[k].Algorithm != quota.FixedWindow {
 				return 0
@@ -200,25 +256,26 @@ func leasable(charges []quota.Charge) int64 {
 	return cost
 }
 
-// name names the counts of a take.
-type name struct{ policy, key, partition string }
-
-// nameOf returns the name of charges. Several are named, with their limits, by one key.
-func nameOf(charges []quota.Charge) name {
-	if len(charges) > 1 {
-		return name{key: string(appendNames(nil, charges))}
+// nameOf names the counts of charges: several with their limits.
+func (b *Backend) nameOf(charges []quota.Charge) names.Name {
+	n := b.names.Of(&charges[0])
+	if len(charges) == 1 {
+		return n
 	}
-	c := &charges[0]
-	n := name{policy: c.Policy.Name, key: c.Key}
-	if c.Partition != c.Key {
-		n.partition = c.Partition
+	for i := range charges {
+		if i > 0 {
+			n = n.And(b.names.Of(&charges[i]))
+		}
+		limits := charges[i].Policy.Limits
+		for k := range limits {
+			window := uint64(limits[k].Window) << 1
+			if limits[k].Aligned {
+				window |= 1
+			}
+			n = n.And(names.Name{uint64(limits[k].Quota), window})
+		}
 	}
 	return n
-}
-
-// clone returns n with strings of its own: a caller's may be parts of long ones.
-func (n *name) clone() name {
-	return name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition)}
 }
 
 // isOf reports whether l, found by the name of charges, counts under their limits.
@@ -230,28 +287,42 @@ func (l *lease) isOf(charges []quota.Charge) bool {
 	return l.policy == p || l.policy != nil && slices.Equal(l.policy.Limits, p.Limits)
 }
 
-// appendNames appends what names the counts of charges, and their limits.
-func appendNames(b []byte, charges []quota.Charge) []byte {
-	for i := range charges {
-		c := &charges[i]
-		b = appendString(b, c.Policy.Name)
-		b = appendString(b, c.Key)
-		b = appendString(b, c.Partition)
-		b = append(b, byte(len(c.Policy.Limits)))
+// tallyName is the policy of the counts that tell what a process has leased. Their keys
+// are names, which no other process has.
+const tallyName = "weir:leased"
+
+// withTally returns r with each charge at cost, as is a charge to the count of n, which
+// lasts at least as long as the windows.
+func withTally(r *driver.Request, n names.Name, cost int64) driver.Request {
+	charges := r.Charges()
+	all := make([]quota.Charge, 0, len(charges)+1)
+	limit := quota.Limit{Quota: quota.MaxQuota}
+	for _, c := range charges {
+		c.Cost = cost
+		all = append(all, c)
 		for k := range c.Policy.Limits {
-			l := &c.Policy.Limits[k]
-			window := uint64(l.Window) << 1
-			if l.Aligned {
-				window |= 1
-			}
-			b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(l.Quota)), window)
+			limit.Window = max(limit.Window, c.Policy.Limits[k].Window)
 		}
 	}
-	return b
+	if len(all) < quota.MaxCharges {
+		key := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, n[0]), n[1])
+		p := &quota.Policy{Name: tallyName, Limits: []quota.Limit{limit}}
+		all = append(all, quota.Charge{Policy: p, Key: string(key), Partition: all[0].Partition, Cost: cost})
+	}
+	return driver.NewRequest(r.Now, all...)
 }
 
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+// withoutTally returns d about its first n charges, and what is used of the count that
+// withTally added.
+func withoutTally(d *driver.Decision, n int) (of driver.Decision, total int64) {
+	charges, results := d.Charges(), d.Results()
+	if len(charges) <= n {
+		return *d, 0
+	}
+	of = driver.NewDecision(driver.NewRequest(d.Request.Now, charges[:n:n]...))
+	of.Allowed, of.Degraded = d.Allowed, d.Degraded
+	copy(of.Results(), results)
+	return of, results[len(results)-1].Used
 }
 
 // withCost returns r with each charge at that cost.
@@ -290,6 +361,11 @@ func capacity(charges []quota.Charge) int64 {
 // sameWindows reports whether two allowed takes were charged to the same windows.
 func sameWindows(a, b *driver.Decision) bool {
 	return slices.EqualFunc(a.Results(), b.Results(), func(a, b driver.Result) bool { return a.Mark == b.Mark })
+}
+
+// sameResets reports whether the windows of two answers end at the same instants.
+func sameResets(a, b *driver.Decision) bool {
+	return slices.EqualFunc(a.Results(), b.Results(), func(a, b driver.Result) bool { return a.ResetAt == b.ResetAt })
 }
 
 // addHeld makes d, a peek, report held units of l's windows as not used.

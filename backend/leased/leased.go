@@ -8,13 +8,22 @@
 // spend: when the key falls silent, and when it is closed. A process that is killed
 // takes its leases with it until their windows end.
 //
+// # Takes without an answer
+//
+// A take that times out may have leased units, and is not sent again. So each take of a
+// lease also charges a second count, of this process and the key, in the same step: the
+// units that the process has ever leased of the key. The next answer has that total, and
+// what it has too much is held from then on. Until there is an answer, a take asks for no
+// more than its own cost.
+//
 // # What is leased
 //
 // Fixed windows, because a unit of a window may be spent at any time until its end.
 // A unit of a log or a bucket counts from the instant at which it was taken, and to
 // spend it later would exceed the limit. So takes with a limit of another algorithm,
-// or with charges of different costs, go to the other backend one by one. So do takes
-// of a key that asks for less than [Options.Busy] units a second.
+// with charges of different costs, or with a key of more than 2 KiB, go to the other
+// backend one by one. So do takes of a key that asks for less than [Options.Busy] units a
+// second.
 //
 // A lease is as large as what the key is expected to ask for within [Options.Ahead] or
 // what is left of its window, and not larger than an eighth of what no process holds. So leases shrink as the quota runs out, and little of it is stranded.
@@ -26,7 +35,8 @@
 // lease, which this client can get from this process in any case, and all else as
 // used. It is therefore never more than what the client can really still get, and it is
 // 0 only if there are no units to lease: the take that spends the last unit of a lease
-// takes the next one first. The reset time is the window's, and exact.
+// takes the next one first. The reset time is the window's, and exact. The limit that
+// binds is the one that has least left by the other backend's last answer.
 //
 // A refusal is repeated from memory for [Options.Again], and longer if the same follows,
 // up to ten times as long or the end of a window. By then, other processes may have given
@@ -37,12 +47,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -71,9 +81,9 @@ type Options struct {
 	// leased any. If zero, DefaultBusy.
 	Busy int64
 
-	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 150
-	// bytes, and 500 more while it holds a lease. A new key takes the place of the
-	// one that has been silent for longest. If zero, DefaultMaxKeys.
+	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 650
+	// bytes, and its own length, of at most 2 KiB, while it holds a lease. A new key takes
+	// the place of the one that has been silent for longest. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// Leases reports whether units of p may be leased: takes of others go to the other
@@ -95,7 +105,7 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	seed   maphash.Seed
+	names  names.Hasher
 	shards [64]shard
 	stats  counters
 
@@ -123,7 +133,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		wrapped: backend, clock: o.Clock, seed: maphash.MakeSeed(),
+		wrapped: backend, clock: o.Clock, names: names.NewHasher(),
 		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.shards {
@@ -189,17 +199,17 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
 	if cost == 0 || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
 		return b.ask(ctx, r)
 	}
-	n := nameOf(r.Charges())
-	s := b.shardOf(&n)
+	n := b.nameOf(r.Charges())
+	s := b.shardOf(n)
 	s.mu.Lock()
-	l := s.get(&n)
+	l := s.get(n)
 	l.demand.add(cost, r.Now)
 	s.touch(l, r.Now)
 	for {
@@ -223,15 +233,18 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			select {
 			case <-renewal.done:
 			case <-ctx.Done():
+				if driver.ServerTimeOver(ctx) {
+					<-renewal.done // which has had its time then
+				}
 			}
-			if err := ctx.Err(); err != nil {
+			if err := driver.Ended(ctx); err != nil {
 				return driver.Decision{}, err
 			}
 			if renewal.failed() {
 				return driver.Decision{}, fmt.Errorf("leased: %w by this take, which waited for a lease: %w", driver.ErrNotSent, renewal.err)
 			}
 			s.mu.Lock()
-		case l.held < cost && l.demand.perSecond(r.Now) < b.busy:
+		case l.held < cost && l.demand.perSecond(r.Now) < b.busy && l.tally.lost == 0:
 			s.mu.Unlock()
 			return b.ask(ctx, r)
 		default:
@@ -288,15 +301,23 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	s.mu.Unlock()
 
 	defer s.mu.Unlock()
-	d, err := driver.Decision{}, errPanicked
+	d, total, err := driver.Decision{}, int64(0), errPanicked
 	func() {
 		defer func() {
 			s.mu.Lock()
-			l.renewal, renewal.err, renewal.abandoned = nil, err, ctx.Err() != nil
+			l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
 			close(renewal.done)
 		}()
-		d, err = b.lease(ctx, &r, units, cost)
+		d, total, units, err = b.lease(ctx, &r, l.name, units, cost)
 	}()
+	if driver.MayHaveCharged(err) {
+		own := cost
+		if l.canAnswer(r.Now, cost) {
+			own = 0
+		}
+		l.tally.lose(units, own)
+		b.stats.stranded.Add(units - own)
+	}
 	if err == nil && d.Degraded { // it did not ask the counts that a lease is of
 		return d, nil
 	}
@@ -311,6 +332,14 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 		}
 		return d, nil
 	}
+	found := int64(0)
+	if err == nil {
+		if !d.Allowed {
+			units = 0
+		}
+		found = l.found(&d, total, units)
+		b.stats.found.Add(found)
+	}
 	switch {
 	case err == nil && d.Allowed:
 		b.stats.leases.Add(1)
@@ -318,13 +347,16 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 			b.expire(s, l)
 		}
 		l.grant(&d)
+		l.held += found
 		answer := l.answer(&r, &d, cost)
 		s.noteHolding(l)
 		return answer, nil
 	case err == nil:
 		l.refuse(&d, cost, b.again)
+		l.held += found
+		s.noteHolding(l)
 	}
-	if l.held >= cost && r.Now < l.until { // it held enough for r
+	if l.canAnswer(r.Now, cost) {
 		answer := l.spend(&r, cost)
 		s.noteHolding(l)
 		return answer, nil
@@ -334,17 +366,20 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 
 var errPanicked = errors.New("leased: the other backend panicked")
 
-// lease takes units, or what there is, but at least cost. A decision that is not
-// allowed is about cost.
-func (b *Backend) lease(ctx context.Context, r *driver.Request, units, cost int64) (driver.Decision, error) {
+// lease takes units, or what there is, but at least cost, and charges them to the count of
+// name too, whose total it returns. A decision that is not allowed is about cost. It
+// returns the units of the last take.
+func (b *Backend) lease(ctx context.Context, r *driver.Request, n names.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
 	for {
-		d, err := b.ask(ctx, withCost(r, units))
+		var all driver.Decision
+		all, err = b.ask(ctx, withTally(r, n, units))
+		d, total = withoutTally(&all, len(r.Charges()))
 		if err != nil || d.Allowed && !d.Degraded || units == cost || len(d.Charges()) == 0 {
-			return d, err
+			return d, total, units, err
 		}
 		if d.Degraded { // nothing is leased of counts that are not shared
 			if d.Allowed {
-				st := driver.Settlement{Now: r.Now, Charged: d, Costs: make([]int64, len(d.Charges()))}
+				st := driver.Settlement{Now: r.Now, Charged: all, Costs: make([]int64, len(all.Charges()))}
 				_, _ = b.wrapped.Settle(ctx, st) // if it fails, the units count until the window ends
 			}
 			units = cost
@@ -356,8 +391,8 @@ func (b *Backend) lease(ctx context.Context, r *driver.Request, units, cost int6
 
 // size returns how many units to lease.
 func (b *Backend) size(l *lease, now, cost int64) int64 {
-	if b.closed.Err() != nil {
-		return cost
+	if b.closed.Err() != nil || l.tally.failed {
+		return cost // while the other backend does not answer, no more than that can be lost
 	}
 	ahead := b.ahead
 	if l.until > now {
@@ -392,7 +427,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. Units return to the lease, or come from it, if
 // the process still has one of the same windows.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	more, even := extra(&st)
@@ -413,8 +448,8 @@ func (b *Backend) find(charges []quota.Charge) (*shard, *lease) {
 	if leasable(charges) == 0 {
 		return nil, nil
 	}
-	n := nameOf(charges)
-	s := b.shardOf(&n)
+	n := b.nameOf(charges)
+	s := b.shardOf(n)
 	s.mu.Lock()
 	if l := s.leases[n]; l != nil && l.isOf(charges) {
 		return s, l
@@ -423,8 +458,4 @@ func (b *Backend) find(charges []quota.Charge) (*shard, *lease) {
 	return nil, nil
 }
 
-// shardOf returns the shard of n. The seed is the process' own, so that no client can
-// choose keys that meet.
-func (b *Backend) shardOf(n *name) *shard {
-	return &b.shards[maphash.String(b.seed, n.key)%uint64(len(b.shards))]
-}
+func (b *Backend) shardOf(n names.Name) *shard { return &b.shards[n[0]%uint64(len(b.shards))] }

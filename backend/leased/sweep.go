@@ -70,7 +70,7 @@ func (b *Backend) expire(s *shard, l *lease) {
 	if l.held > 0 {
 		s.lost = append(s.lost, &lease{held: l.held, d: l.d})
 	}
-	l.held, l.until, l.refusedUntil = 0, 0, 0
+	l.held, l.until, l.refusedUntil, l.d = 0, 0, 0, driver.Decision{}
 	s.noteHolding(l)
 }
 
@@ -149,7 +149,7 @@ func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
 	case err == nil:
 		b.stats.givenBack.Add(1)
 	case driver.MayHaveCharged(err):
-		b.stats.stranded.Add(1) // a second time might give back twice
+		b.stats.stranded.Add(st.Charged.Charges()[0].Cost) // a second time might give back twice
 	default:
 		b.keep(st)
 	}
@@ -160,12 +160,11 @@ func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
 // shard as it has room for leases.
 func (b *Backend) keep(st *driver.Settlement) {
 	charges := st.Charged.Charges()
-	n := nameOf(charges)
-	s := b.shardOf(&n)
+	s := b.shardOf(b.nameOf(charges))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.lost) >= s.most {
-		b.stats.stranded.Add(1)
+		b.stats.stranded.Add(charges[0].Cost)
 		return
 	}
 	s.lost = append(s.lost, &lease{held: charges[0].Cost, d: st.Charged})
@@ -177,11 +176,17 @@ type Stats struct {
 	Asked     int64 `json:"asked"`      // takes of the other backend
 	Leases    int64 `json:"leases"`     // of these, that leased units
 	GivenBack int64 `json:"given_back"` // leases of which a part was given back
-	Stranded  int64 `json:"stranded"`   // leases that could not be given back
+
+	// Stranded is the units that may count as used until their windows end although no
+	// process holds them: those of leases that could not be given back, and those beyond
+	// the request's own cost of takes that had no answer. Found is how many of these
+	// takes' units a later answer showed to be charged, so that they are held after all.
+	Stranded int64 `json:"stranded"`
+	Found    int64 `json:"found"`
 }
 
 type counters struct {
-	asked, leases, givenBack, stranded atomic.Int64
+	asked, leases, givenBack, stranded, found atomic.Int64
 }
 
 // Stats returns the counts so far.
@@ -195,6 +200,6 @@ func (b *Backend) Stats() Stats {
 	}
 	return Stats{
 		Local: local, Asked: b.stats.asked.Load(), Leases: b.stats.leases.Load(),
-		GivenBack: b.stats.givenBack.Load(), Stranded: b.stats.stranded.Load(),
+		GivenBack: b.stats.givenBack.Load(), Stranded: b.stats.stranded.Load(), Found: b.stats.found.Load(),
 	}
 }

@@ -1,11 +1,15 @@
 package leased
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/weir-go/weir/internal/names"
+)
 
 // shard is a part of the table of leases.
 type shard struct {
 	mu     sync.Mutex
-	leases map[name]*lease
+	leases map[names.Name]*lease
 	most   int
 	all    list // the one that asked last first
 	held   list // of those that hold units, in the same order
@@ -15,7 +19,7 @@ type shard struct {
 }
 
 func (s *shard) init(most int, lax int64) {
-	s.leases, s.most, s.lax = make(map[name]*lease), most, lax
+	s.leases, s.most, s.lax = make(map[names.Name]*lease), most, lax
 	s.all.of = func(l *lease) *links { return &l.inAll }
 	s.held.of = func(l *lease) *links { return &l.inHeld }
 }
@@ -23,15 +27,15 @@ func (s *shard) init(most int, lax int64) {
 // get returns the lease of that name, a new one if there was none. If there is no room,
 // the one that has been silent for longest goes, and holds nothing any more: its units
 // are given back by the next sweep.
-func (s *shard) get(n *name) *lease {
-	if l := s.leases[*n]; l != nil {
+func (s *shard) get(n names.Name) *lease {
+	if l := s.leases[n]; l != nil {
 		return l
 	}
 	if len(s.leases) >= s.most {
 		s.remove(s.all.last)
 	}
-	l := &lease{name: n.clone()}
-	s.leases[l.name] = l
+	l := &lease{name: n}
+	s.leases[n] = l
 	return l
 }
 

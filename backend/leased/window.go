@@ -13,8 +13,8 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 	if len(p.Limits) != 1 || p.Limits[0].Algorithm != quota.FixedWindow || b.leases != nil && !b.leases(p) {
 		return 0, 0, 0, false
 	}
-	n := name{policy: p.Name, key: key}
-	s := b.shardOf(&n)
+	n := b.names.OfKey(p.Name, key)
+	s := b.shardOf(n)
 	s.mu.Lock()
 	l := s.leases[n]
 	if l == nil || l.policy != p || !l.plain || now >= l.until || !l.canSpend(now, cost) {

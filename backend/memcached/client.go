@@ -13,12 +13,19 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/throttler/driver"
 )
+
+// dialTimeout bounds a dial, also if the call that needed it ends earlier.
+const dialTimeout = time.Second
 
 // Client is the connections to one Memcached server. It is safe for concurrent use.
 //
 // It has what the backend needs of Memcached's text protocol, and a deadline for
-// each call.
+// each call. A call waits for a new connection for a third of its time. One that comes
+// later serves the next call.
 type Client struct {
 	// DialContext dials addr. If nil, a net.Dialer dials; for TLS, use a
 	// tls.Dialer. Not to be changed after the first call.
@@ -72,7 +79,8 @@ func (c *Client) closeIdle() {
 // may belong to the call that failed.
 type conn struct {
 	net.Conn
-	r *bufio.Reader
+	r        *bufio.Reader
+	deadline time.Time // of the call
 }
 
 // call makes a call on an idle connection or a new one. If the connection breaks,
@@ -93,17 +101,21 @@ func (c *Client) call(deadline time.Time, repeatable bool, f func(*conn) error) 
 // callOn makes a call on cn or, if it is nil, on a new connection.
 func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err error) {
 	if cn == nil {
-		if cn, err = c.dial(deadline); err != nil {
+		if cn, err = c.dial(time.Until(deadline)); err != nil {
 			return err
 		}
 	}
-	if err = cn.SetDeadline(deadline); err == nil {
-		err = f(cn)
-	}
-	if err != nil {
+	cn.deadline = deadline
+	if err = f(cn); err != nil {
 		_ = cn.Close()
 		return timeoutOf(err)
 	}
+	c.keep(cn)
+	return nil
+}
+
+// keep keeps cn for the next call.
+func (c *Client) keep(cn *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || cn.r.Buffered() > 0 { // more than the reply: the next one would be taken for another
@@ -111,7 +123,6 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 	} else {
 		c.idle = append(c.idle, cn)
 	}
-	return nil
 }
 
 func (c *Client) reuse() *conn {
@@ -126,8 +137,42 @@ func (c *Client) reuse() *conn {
 	return cn
 }
 
-func (c *Client) dial(deadline time.Time) (*conn, error) {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+// dial returns a new connection, or an error when a third of what is left of a call has
+// passed: the rest is for the reply. A connection that comes later serves the next call.
+func (c *Client) dial(left time.Duration) (*conn, error) {
+	type dialed struct {
+		*conn
+		err error
+	}
+	result := make(chan dialed)
+	end := time.Now().Add(left / 3)
+	ctx := busy.NewContext() // which gives a process that is late more
+	ctx.Start(context.Background(), end)
+	defer ctx.Stop()
+	done := ctx.Done()
+	go func() {
+		cn, err := c.connect(max(left, dialTimeout))
+		select {
+		case result <- dialed{cn, err}:
+		case <-done:
+			if err == nil {
+				c.keep(cn)
+			}
+		}
+	}()
+	select {
+	case d := <-result:
+		return d.conn, d.err
+	case <-done:
+		if busy.Late(end) {
+			return nil, fmt.Errorf("%w: no connection was made: %w", driver.ErrOverloaded, context.DeadlineExceeded)
+		}
+		return nil, fmt.Errorf("no connection was made: %w", context.DeadlineExceeded)
+	}
+}
+
+func (c *Client) connect(timeout time.Duration) (*conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	dial := c.DialContext
 	if dial == nil {
@@ -141,13 +186,21 @@ func (c *Client) dial(deadline time.Time) (*conn, error) {
 	if err != nil {
 		return nil, timeoutOf(err)
 	}
-	return &conn{nc, bufio.NewReader(nc)}, nil
+	nc = busy.Conn(nc, busy.LeastTime)
+	return &conn{Conn: nc, r: bufio.NewReader(nc)}, nil
 }
 
 // ask sends a request and returns the first line of the reply, without its end. It
 // is valid until the next read.
 func (cn *conn) ask(request []byte) ([]byte, error) {
+	// Each when its time begins: what this process does between is not the server's.
+	if err := cn.SetWriteDeadline(cn.deadline); err != nil {
+		return nil, err
+	}
 	if _, err := cn.Write(request); err != nil {
+		return nil, err
+	}
+	if err := cn.SetReadDeadline(cn.deadline); err != nil {
 		return nil, err
 	}
 	return cn.line()

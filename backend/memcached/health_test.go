@@ -24,13 +24,17 @@ func slowServer(t *testing.T, wait time.Duration, stored string, f func(*testing
 			client, server := net.Pipe()
 			go func() {
 				defer server.Close()
-				for lines := bufio.NewScanner(server); lines.Scan(); {
-					reply := stored + "\r\n" // after the value
-					switch {
-					case strings.HasPrefix(lines.Text(), "gets "):
-						reply = "END\r\n"
-					case strings.HasPrefix(lines.Text(), "add "):
-						continue
+				for r := bufio.NewReader(server); ; {
+					line, err := r.ReadString('\n')
+					reply := "END\r\n"
+					if size := 0; strings.HasPrefix(line, "add ") {
+						reply = stored + "\r\n"
+						if _, err = fmt.Sscanf(line, "add %s 0 %d %d", new(string), new(int), &size); err == nil {
+							_, err = r.Discard(size + len(crlf)) // the value may have line ends
+						}
+					}
+					if err != nil {
+						return
 					}
 					time.Sleep(wait)
 					if _, err := fmt.Fprint(server, reply); err != nil {
@@ -122,5 +126,58 @@ func TestExchangesWithoutCallersCount(t *testing.T) {
 				t.Fatal("the breaker opened")
 			}
 		}
+	})
+}
+
+// A server whose replies are later than decisions need is probed as quickly as they need
+// them: its breaker stays open. One that is as quick as they need it closes it.
+func TestSlowServerStaysOpen(t *testing.T) {
+	for _, test := range []struct {
+		wait time.Duration // of each of the two replies that a decision needs
+		open bool
+	}{{30 * time.Millisecond, true}, {20 * time.Millisecond, false}} {
+		slowServer(t, test.wait, "STORED", func(t *testing.T, b *Backend, th *throttler.Throttler) {
+			s := b.servers[0]
+			s.had.Store(int64(50 * time.Millisecond))
+			s.breaker.Trip(time.Now(), errors.New("no reply"))
+			for range 100 {
+				time.Sleep(100 * time.Millisecond)
+				if open := s.breaker.Open(); open != test.open {
+					t.Fatalf("replies after %v: open %t, want %t", test.wait, open, test.open)
+				}
+			}
+		})
+	}
+}
+
+// A connection that comes too late for the call that needed it serves the next.
+func TestLateConnectionServesTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, dials := NewClient("pipe:1"), 0
+		c.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dials++
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				for lines := bufio.NewScanner(server); lines.Scan(); {
+					_, _ = fmt.Fprint(server, "VERSION 1\r\n")
+				}
+			}()
+			time.Sleep(200 * time.Millisecond)
+			return client, ctx.Err()
+		}
+		ping := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+			defer cancel()
+			return c.Ping(ctx)
+		}
+		if err := ping(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a connection: %v, want context.DeadlineExceeded", err)
+		}
+		time.Sleep(time.Second)
+		if err := ping(); err != nil || dials != 1 {
+			t.Errorf("with one: %v, %d dials; want nil, 1", err, dials)
+		}
+		_ = c.Close()
 	})
 }

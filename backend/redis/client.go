@@ -6,11 +6,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -101,12 +104,18 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 			dial = (&tls.Dialer{NetDialer: d, Config: o.TLSConfig}).DialContext
 		}
 	}
+	leastTime := busy.LeastTime
+	for _, t := range []time.Duration{o.ReadTimeout, o.WriteTimeout} {
+		if t > 0 {
+			leastTime = min(leastTime, t)
+		}
+	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return boundReplies(conn), nil
+		return boundReplies(conn, leastTime), nil
 	}
 }
 
@@ -142,6 +151,10 @@ func (failedConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func (failedConn) SetDeadline(time.Time) error      { return nil }
 func (failedConn) SetReadDeadline(time.Time) error  { return nil }
 func (failedConn) SetWriteDeadline(time.Time) error { return nil }
+
+// SyscallConn returns the reason, so that a pool drops the connection if the dial was
+// made for a call that has ended.
+func (c failedConn) SyscallConn() (syscall.RawConn, error) { return nil, c.err }
 
 // client is a Redis client whose calls end when their context does.
 type client struct {
@@ -196,7 +209,12 @@ func (c client) send(ctx context.Context, cmds []redis.Cmder) {
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, onceCmd{cmd}) // queues it
 	}
-	_, _ = pipe.Exec(ctx) // each command has its error
+	_, err := pipe.Exec(ctx)
+	if err != nil && !slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Err() != nil }) {
+		for _, cmd := range cmds {
+			cmd.SetErr(err) // go-redis does not, if the server refused the login
+		}
+	}
 }
 
 // process sends cmd, and returns its error, or ctx's if that ends earlier.

@@ -85,7 +85,7 @@ func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(time.No
 // Probe probes that server, as if a take had failed.
 func (b *Backend) Probe(ctx context.Context) error {
 	s := b.shards[0].line.server
-	s.failed.Store(&failure{partition: []byte("weir:{alice")})
+	s.failed.Store(&failure{partition: []byte("weir:{alice"), had: time.Second})
 	return s.probe(ctx)
 }
 

@@ -297,8 +297,11 @@ func (m *monitor) ask(c client) (a answer) {
 		_, err := pipe.Exec(ctx)
 		return err
 	})
-	if err != nil && ctx.Err() != nil {
-		a.err = err // the commands may be on their way: do not read them
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, // the commands may be on their way: do not read them
+		now.Err() == nil && info.Err() == nil: // they were not sent: the server refused the login
+		a.err = err
 		return a
 	}
 	answered := m.clock.own.Now()
@@ -420,10 +423,14 @@ func (m *monitor) states() []ServerState {
 	defer m.mu.Unlock()
 	all := make([]ServerState, 0, len(m.servers))
 	for _, s := range m.servers {
+		state := s.ServerState
 		if s.of != nil {
-			s.Open = s.of.breaker.Open()
+			cause := s.of.breaker.Cause()
+			if state.Open = cause != nil; state.Err == nil {
+				state.Err = cause
+			}
 		}
-		all = append(all, s.ServerState)
+		all = append(all, state)
 	}
 	slices.SortFunc(all, func(a, b ServerState) int {
 		if a.Primary != b.Primary && a.Shard == b.Shard {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -38,9 +39,17 @@ type server struct {
 	// serves meanwhile.
 	spare atomic.Pointer[ownClient]
 
-	failed atomic.Pointer[failure] // the last one
+	slow   atomic.Pointer[ownClient] // of the last probe, if that was answered too late
+	failed atomic.Pointer[failure]   // the last one
 
-	mu    sync.Mutex
+	answers *busy.Answers // to flights
+
+	reconnecting atomic.Bool
+	background   sync.WaitGroup // of reconnect
+	closed       context.Context
+	stop         context.CancelFunc
+
+	mu    sync.Mutex // guards known, and that nothing begins in the background once closed is done
 	known observe.Checked
 }
 
@@ -48,6 +57,7 @@ type server struct {
 type failure struct {
 	partition []byte
 	read      bool
+	had       time.Duration // until its flight was to end
 }
 
 // outcome is what a flight reports of the server.
@@ -74,7 +84,7 @@ func (o *outcome) add(c *call, err error) {
 
 func (o *outcome) fail(j *job, err error) {
 	o.err, o.fault = err, err
-	o.failure = failure{append([]byte(nil), j.partition...), j.script == nil}
+	o.failure = failure{partition: append([]byte(nil), j.partition...), read: j.script == nil}
 }
 
 // unable are the words that begin replies of a server that cannot serve now.
@@ -108,11 +118,15 @@ func isFault(err error) bool {
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
+		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
 	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
+		s.answers.Silent()
 		f := o.failure
+		f.had = max(end.Sub(began), aloneTime)
 		s.failed.Store(&f)
+		s.reconnect()
 		// The one needs no second opinion, and of the other the primary does the work.
 		if errors.Is(o.fault, syscall.ECONNREFUSED) || s.replica {
 			s.breaker.Trip(began, o.fault)
@@ -123,13 +137,13 @@ func (s *server) record(o *outcome, began, end time.Time) {
 }
 
 // isOwnDelay reports whether a flight failed because this process had no time for it:
-// it wrote nothing before its end, or came back long after it.
+// it wrote nothing before its end, or came back late, and not from a look at what has come.
 func isOwnDelay(err error, end time.Time) bool {
 	var op *net.OpError
-	if !isTimeout(err) {
+	if !isTimeout(err) || errors.As(err, new(*busy.Silence)) {
 		return false
 	}
-	return errors.As(err, &op) && op.Op == "write" || time.Since(end) > patience
+	return errors.As(err, &op) && op.Op == "write" || busy.Late(end)
 }
 
 func isTimeout(err error) bool {
@@ -158,17 +172,50 @@ func (s *server) checked(change func(known *observe.Checked)) {
 	}
 }
 
+// reconnect opens, in the background, the connections that decisions need. go-redis logs
+// in within the deadline of the decision that needed the connection, and drops it when
+// that passes: to a server that is far away, none of them would ever have one.
+func (s *server) reconnect() {
+	one := s.one()
+	if one == nil || !s.reconnecting.CompareAndSwap(false, true) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Err() != nil {
+		return
+	}
+	s.background.Go(func() {
+		defer s.reconnecting.Store(false)
+		ctx, cancel := context.WithTimeout(s.closed, reconnectTime)
+		defer cancel()
+		_ = s.client.within(ctx, func() error {
+			connect(ctx, one, s.client.connections)
+			return nil
+		})
+	})
+}
+
+const reconnectTime = time.Second // at most, for all that it opens
+
 func (s *server) close() {
 	s.breaker.Close()
-	if c := s.spare.Swap(nil); c != nil {
-		c.close() // it has nothing left to send
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.background.Wait()
+	for _, p := range []*atomic.Pointer[ownClient]{&s.spare, &s.slow} {
+		if c := p.Swap(nil); c != nil {
+			c.close() // it has nothing left to send
+		}
 	}
 }
 
 var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
 
-// probe returns nil if the server does again what it failed. It asks on a connection of
-// its own, which no pool delays.
+// probe returns nil if the server does again what it failed, as quickly as it failed to
+// do it. It asks on a connection of its own, which no pool delays. It then opens those
+// that decisions need, so that none of them finds the server too slow to connect to.
 func (s *server) probe(ctx context.Context) error {
 	f := s.failed.Load()
 	key := string(f.partition) + "}/" + probePolicy.Name
@@ -180,18 +227,74 @@ func (s *server) probe(ctx context.Context) error {
 			return nil // the decisions that failed go there now
 		}
 	}
-	own := s.dial()
-	if own == nil {
-		return s.ask(ctx, s.client, key, f.read)
+	ask := func(c client) error {
+		return breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) })
 	}
-	if err := s.ask(ctx, own.client, key, f.read); err != nil {
+	own := s.slow.Swap(nil)
+	if own == nil {
+		own = s.dial()
+	}
+	if own == nil {
+		return ask(s.client)
+	}
+	switch err := ask(own.client); {
+	case err == breaker.ErrSlow: //nolint:errorlint // as it is
+		s.slow.Store(own)
+		return err
+	case err != nil:
 		own.close()
 		return err
 	}
+	_ = s.client.within(ctx, func() error {
+		connect(ctx, s.one(), s.client.connections) // if its pool does not dial yet, the spare serves
+		return nil
+	})
 	if before := s.spare.Swap(own); before != nil {
 		before.close()
 	}
 	return nil
+}
+
+// one returns a client of this server alone, or nil if the user's is of a kind that has
+// none.
+func (s *server) one() *redis.Client {
+	if s.node != nil {
+		return s.node
+	}
+	c, _ := s.client.UniversalClient.(*redis.Client)
+	return c
+}
+
+// connect opens the connections to c's server that decisions need, most at most. To a
+// server that is far away, where no decision can wait for one, these are as many as there
+// may be flights. What fails is left to the decisions.
+func connect(ctx context.Context, c *redis.Client, most int) {
+	if open(ctx, c, 1) != nil {
+		return
+	}
+	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > late {
+		_ = open(ctx, c, min(maxFlights, most))
+	}
+}
+
+// open makes c have n connections that are open at once.
+func open(ctx context.Context, c *redis.Client, n int) error {
+	errs := make(chan error, n)
+	conns := make([]*redis.Conn, n)
+	for i := range conns {
+		conns[i] = c.Conn()
+		go func() { errs <- conns[i].Do(ctx, "hello").Err() }() // which every user may run
+	}
+	var failed error
+	for range conns {
+		if err := <-errs; isFault(err) {
+			failed = err
+		}
+	}
+	for _, conn := range conns {
+		_ = conn.Close() // gives it back
+	}
+	return failed
 }
 
 // ownClient is a client of one server that the backend has made, for itself.
@@ -205,10 +308,7 @@ type ownClient struct {
 // dial returns a client of the server with the settings of the user's, or nil if that
 // is of a kind that has none for one server. It dials nothing yet.
 func (s *server) dial() *ownClient {
-	c := s.node
-	if c == nil {
-		c, _ = s.client.UniversalClient.(*redis.Client)
-	}
+	c := s.one()
 	if c == nil {
 		return nil
 	}

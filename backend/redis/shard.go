@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
@@ -90,10 +91,11 @@ func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client
 	l.mostFlights = max(nearFlights, min(maxFlights, l.client.connections))
 	l.splits.Store(s.splits)
 	l.server = &server{
-		backend: s.backend, client: l.client, node: node, shard: s.name,
+		backend: s.backend, client: l.client, node: node, shard: s.name, answers: busy.NewAnswers(),
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
-	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), "")})
+	l.server.closed, l.server.stop = context.WithCancel(context.Background())
+	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: patience})
 	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
 		if open {
 			l.opened()
@@ -222,7 +224,7 @@ func (s *shard) pickReplica() *line {
 	return nil
 }
 
-// load loads the scripts on the primary.
+// load loads the scripts on the primary, and opens the connections that decisions need.
 func (s *shard) load(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -234,6 +236,19 @@ func (s *shard) load(ctx context.Context) error {
 			return s.unavailable(err)
 		}
 	}
+	c := s.line.client
+	_ = c.within(ctx, func() error {
+		if s.cluster != nil {
+			return s.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+				connect(ctx, node, c.connections)
+				return nil
+			})
+		}
+		if one := s.line.server.one(); one != nil {
+			connect(ctx, one, c.connections)
+		}
+		return nil
+	})
 	return nil
 }
 

@@ -47,6 +47,7 @@ type HTTP struct {
 
 	challenges challenges
 	known      sync.Map // the latest challenges of other members, by their addresses
+	distrusted sync.Map // when a warning was last logged, by its text and the member's address
 }
 
 const (
@@ -55,6 +56,7 @@ const (
 	maxStrangers   = 256
 	callTimeout    = 2 * time.Second
 	challengeEvery = time.Minute
+	warnEvery      = time.Hour // about a member
 )
 
 // Headers of a message, and of its reply the last.
@@ -100,7 +102,8 @@ func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
 
 // Serve has receive reply to the messages of other members that come to listener, until
 // Close. It returns at once. Panics of receive, and listeners that fail, are logged to
-// slog.Default.
+// slog.Default. So are, once an hour for each member, messages and replies that are not
+// sealed with this member's key.
 func (h *HTTP) Serve(listener net.Listener, receive func(ctx context.Context, message []byte) (reply []byte, err error)) {
 	h.receive = receive
 	h.served.Go(func() {
@@ -152,6 +155,9 @@ func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byt
 		h.known.Store(to, string(reply))
 		reply, status, err = h.post(ctx, to, string(reply), message)
 	}
+	if status == http.StatusUnauthorized {
+		h.warn("shares: a member does not accept this member's messages, or is not one", to, "do both have the same key?")
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("shares: %s: %w", to, err)
@@ -159,6 +165,20 @@ func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byt
 		return nil, &ReplyError{Member: to, Text: string(reply)}
 	}
 	return reply, nil
+}
+
+// warn logs a warning about the member of that address, if none was lately. Only members
+// have addresses to which this one has sent something: a stranger's claim is not logged.
+func (h *HTTP) warn(text, member, why string) {
+	if _, ok := h.known.Load(member); !ok {
+		return
+	}
+	now := time.Now()
+	if last, ok := h.distrusted.Swap(text+member, now); ok && now.Sub(last.(time.Time)) < warnEvery {
+		h.distrusted.Store(text+member, last)
+		return
+	}
+	slog.Warn(text, "member", member, "why", why)
 }
 
 // ReplyError is what a member replied in place of a reply.
@@ -196,7 +216,7 @@ func (h *HTTP) post(ctx context.Context, to, challenge string, message []byte) (
 	case len(reply) > division.MaxMessage:
 		return nil, 0, fmt.Errorf("the reply has more than %d bytes", division.MaxMessage)
 	case h.key != nil && !sameSeal(w.Header.Get(sealHeader), h.sealOfReply(asked, w.StatusCode, reply)):
-		return nil, 0, fmt.Errorf("the reply, status %d, does not have the seal of this member's key and message", w.StatusCode)
+		return nil, w.StatusCode, fmt.Errorf("the reply, status %d, does not have the seal of this member's key and message", w.StatusCode)
 	}
 	return reply, w.StatusCode, nil
 }
@@ -290,7 +310,14 @@ func (l *serverLog) Write(line []byte) (int, error) {
 
 // serve replies to a member. Of a stranger it reads the header and no more.
 func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost || r.URL.Path != path || !h.isMember(r) {
+	isMessage := r.Method == http.MethodPost && r.URL.Path == path
+	if isMessage {
+		if why := h.distrusts(r); why != "" {
+			h.warn("shares: a message that names a member as its sender is not accepted", r.Header.Get(fromHeader), why)
+			isMessage = false
+		}
+	}
+	if !isMessage {
 		w.Header().Set("Connection", "close")
 		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
 		return
@@ -328,14 +355,20 @@ func (h *HTTP) reply(w http.ResponseWriter, r *http.Request, status int, reply [
 	_, _ = w.Write(reply)
 }
 
-// isMember reports whether r's header is of a member, and for this one.
-func (h *HTTP) isMember(r *http.Request) bool {
-	if r.Header.Get(toHeader) != h.self {
-		return false
+// distrusts returns why r's header is not of a member, and for this one, or "".
+func (h *HTTP) distrusts(r *http.Request) string {
+	if to := r.Header.Get(toHeader); to != h.self {
+		return fmt.Sprintf("it is for %q, and this member is %q", to, h.self)
 	}
 	if h.key != nil {
-		return sameSeal(r.Header.Get(sealHeader), h.sealOf(r))
+		if sameSeal(r.Header.Get(sealHeader), h.sealOf(r)) {
+			return ""
+		}
+		return "it does not have the seal of this member's key: do both have the same key?"
 	}
 	host, _, err := net.SplitHostPort(r.Header.Get(fromHeader))
-	return err == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && r.TLS.PeerCertificates[0].VerifyHostname(host) == nil
+	if err == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && r.TLS.PeerCertificates[0].VerifyHostname(host) == nil {
+		return ""
+	}
+	return "its certificate is not the sender's"
 }

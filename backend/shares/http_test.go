@@ -423,6 +423,48 @@ func TestHTTPLogs(t *testing.T) {
 	}
 }
 
+// A member with another key is named, once on each side and for each direction. What a
+// stranger claims to be is not.
+func TestHTTPNamesMembersWithAnotherKey(t *testing.T) {
+	var text bytes.Buffer
+	was := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&text, nil)))
+	defer slog.SetDefault(was)
+	a, b := newPeer(t, testKey, nil), newPeer(t, []byte("fedcba9876543210fedcba9876543210"), nil)
+	stranger := newPeer(t, []byte("another key of 32 bytes and more"), nil)
+	for range 3 {
+		for _, pair := range [][2]*peer{{a, b}, {b, a}, {stranger, a}} {
+			if _, err := pair[0].Send(t.Context(), pair[1].addr, []byte("hello")); err == nil {
+				t.Error("a message with another key was accepted")
+			}
+		}
+	}
+	log := text.String()
+	for _, c := range []struct {
+		what  string
+		about *peer
+		lines int
+	}{
+		{"does not accept this member's messages", a, 2}, // says b, and the stranger of itself
+		{"does not accept this member's messages", b, 1},
+		{"is not accepted", a, 1},
+		{"is not accepted", b, 1},
+	} {
+		lines := 0
+		for line := range strings.Lines(log) {
+			if strings.Contains(line, c.what) && strings.Contains(line, "member="+c.about.addr) && strings.Contains(line, "same key") {
+				lines++
+			}
+		}
+		if lines != c.lines {
+			t.Errorf("%d lines say that %s %s; want %d:\n%s", lines, c.about.addr, c.what, c.lines, log)
+		}
+	}
+	if strings.Contains(log, "member="+stranger.addr) {
+		t.Errorf("a stranger is named as a member:\n%s", log)
+	}
+}
+
 func TestKeys(t *testing.T) {
 	if key := TrimKey([]byte(string(testKey) + "\r\n")); !bytes.Equal(key, testKey) {
 		t.Errorf("TrimKey: %q; want the key without the line end", key)

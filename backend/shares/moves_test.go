@@ -68,7 +68,7 @@ func (g *group) take(i int, key string, cost int64) *decision.Decision {
 	return &decided
 }
 
-func hashed(key string) uint64 { return (&name{key: key}).hash() }
+func hashed(key string) uint64 { return keyHash(&throttler.Charge{Key: key, Partition: key}) }
 
 // Whatever divisions follow each other, of all keys and of some, all backends together
 // admit of each key no more than one bucket would: to the token, from the start on. Keys

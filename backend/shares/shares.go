@@ -38,7 +38,6 @@ package shares
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +45,7 @@ import (
 	"github.com/weir-go/weir/backend/shares/division"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -69,8 +69,8 @@ type Options struct {
 	Divide division.Divide
 
 	// MaxKeys is the most keys with buckets in memory, from 64. Each takes some 300
-	// bytes with one limit. When there are more, the one of a few that has used the
-	// least of its share makes room. If zero, DefaultMaxKeys.
+	// bytes with one limit, whatever its length. When there are more, the one of a few that
+	// has used the least of its share makes room. If zero, DefaultMaxKeys.
 	MaxKeys int
 
 	// ListChanged is called with each list of members that replaces another one, from
@@ -101,7 +101,7 @@ type Backend struct {
 	moving sync.Mutex // while shares, or the clock's steps, move buckets
 	latest int64      // that now returned
 
-	seed    maphash.Seed
+	names   names.Hasher
 	shards  [64]shard
 	closed  context.Context
 	cancel  context.CancelFunc
@@ -112,7 +112,8 @@ var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies, as the member self of list. Charges
 // of other policies are errors. Until it has its first shares, which is when it has heard
-// of the other members, it fails with errors that wrap driver.ErrUnavailable.
+// of the other members, it fails with errors that wrap driver.ErrUnavailable and
+// driver.ErrFailClosed: no request is served, unless a fallback in front decides.
 //
 // All processes need the same policies, each with its name. The messages of other members
 // go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
@@ -147,7 +148,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}
-	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), seed: maphash.MakeSeed()}
+	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: names.NewHasher()}
 	if o.MaxKeys < len(b.shards) {
 		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
 	}
@@ -162,7 +163,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		quotas = append(quotas, p.quotas(max(members, 1))...)
 	}
 	for i := range b.shards {
-		b.shards[i].byName, b.shards[i].most = make(map[name]*entry), max(o.MaxKeys/len(b.shards), 1)
+		b.shards[i].byName, b.shards[i].most = make(map[names.Name]*entry), max(o.MaxKeys/len(b.shards), 1)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, quotas, o, nil
@@ -241,7 +242,7 @@ func (b *Backend) instant(ms int64) int64 {
 }
 
 // Nothing was charged, so that a refund can be made again.
-var errNoShares = fmt.Errorf("%w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrNotSent)
+var errNoShares = fmt.Errorf("%w: %w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrFailClosed, driver.ErrNotSent)
 
 func (b *Backend) noShares() error {
 	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
@@ -250,7 +251,7 @@ func (b *Backend) noShares() error {
 // ready returns why a decision about r cannot be made. It puts the policies in force
 // into r's charges.
 func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	if inForce, err := b.check(r.Charges()); err != nil {
@@ -295,7 +296,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 	charge := &d.Charges()[0]
 	p := b.byName[charge.Policy.Name]
-	n := nameOf(charge, p)
+	n := b.names.Of(charge)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	e := s.byName[n]
@@ -317,11 +318,11 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 	d.Allowed = true
 	fitsEver := true
 	for n, e := range s.found {
-		fitsEver = fitsEver && charges[n].Cost <= e.name.policy.most
+		fitsEver = fitsEver && charges[n].Cost <= e.policy.most
 	}
 	for n, e := range s.found {
 		if fitsEver {
-			e.name.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
+			e.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
 		}
 		now := e.at(now)
 		for k := range e.buckets {
@@ -350,8 +351,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
 	s.found = s.found[:0]
 	for i := range charges {
-		n := nameOf(&charges[i], b.byName[charges[i].Policy.Name])
-		s.found = append(s.found, s.get(&n, now))
+		s.found = append(s.found, b.get(s, &charges[i], now))
 	}
 	// They may have been dropped since ready looked. To hold none is no refusal.
 	if !b.holds.Load() {
@@ -362,7 +362,7 @@ func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
 
 // report writes what v says of limit k of e. charged says that a charge of cost was made.
 func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *driver.Result) {
-	l, s := &e.name.policy.Limits[k], &e.limits[k]
+	l, s := &e.policy.Limits[k], &e.limits[k]
 	capacity := l.Capacity()
 	whole := s.whole(v, now)
 	r.Used = capacity - whole
@@ -412,11 +412,10 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 	defer s.mu.Unlock()
 	for c := range charges {
 		cost := charges[c].Cost
-		n := nameOf(&charges[c], b.byName[charges[c].Policy.Name])
+		n := b.names.Of(&charges[c])
 		e := s.byName[n]
-		if e == nil { // as it would begin
-			e = &entry{name: n, hash: n.hash()}
-			e.begin()
+		if e == nil {
+			e = b.newEntry(n, &charges[c], b.byName[charges[c].Policy.Name])
 		}
 		e.update()
 		now := e.at(now)
@@ -457,7 +456,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	for n, e := range s.found {
 		more := st.Costs[n] - charges[n].Cost
 		if more > 0 {
-			e.name.policy.asked(now+b.epoch, e.hash, more)
+			e.policy.asked(now+b.epoch, e.hash, more)
 		}
 		now := e.at(now)
 		for k := range e.buckets {
@@ -477,7 +476,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 }
 
 func (b *Backend) shardOf(partition string) *shard {
-	return &b.shards[maphash.String(b.seed, partition)%uint64(len(b.shards))]
+	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
 }
 
 // observed reports messages to an observer.

@@ -2,6 +2,9 @@ package shares
 
 import (
 	"context"
+	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -124,4 +127,25 @@ func TestBackend(t *testing.T) {
 	if asked < 700 {
 		t.Errorf("%d decisions were about shares; want the suite's about token buckets", asked)
 	}
+}
+
+// A key takes the same memory whatever its length: MaxKeys bounds bytes too.
+func TestLongKeysAreNotKept(t *testing.T) {
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Minute, Algorithm: throttler.TokenBucket}}}
+	g := newGroup(t, policy, 1, Options{})
+	g.divide([]division.Share{{Units: 100}})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for i := range 4000 {
+		g.take(0, fmt.Sprint(strings.Repeat("k", 64<<10), i), 1)
+	}
+	if grown := heap() - before; grown > 16<<20 {
+		t.Errorf("4,000 keys of 64 KiB take %d MiB", grown>>20)
+	}
+	runtime.KeepAlive(g)
 }

@@ -3,12 +3,12 @@ package shares
 import (
 	"encoding/binary"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -17,7 +17,7 @@ import (
 // it alone.
 type shard struct {
 	mu      sync.RWMutex
-	byName  map[name]*entry
+	byName  map[names.Name]*entry
 	all     []*entry // in no order
 	most    int
 	next    int // where to look for a victim, in all
@@ -25,15 +25,10 @@ type shard struct {
 	found   []*entry // by the last find of several
 }
 
-// name names an entry. The partition is empty if it is the key.
-type name struct {
-	policy         *policy
-	key, partition string
-}
-
 // entry is the buckets of a key under a policy.
 type entry struct {
-	name    name
+	name    names.Name
+	policy  *policy
 	hash    uint64 // of the key and the partition, the same in all processes
 	index   int    // in all
 	shares  *shares
@@ -41,32 +36,34 @@ type entry struct {
 	buckets []bucket
 }
 
-func nameOf(c *quota.Charge, p *policy) name {
-	n := name{policy: p, key: c.Key}
-	if c.Partition != c.Key {
-		n.partition = c.Partition
-	}
-	return n
-}
-
-// hash returns the same in all processes, and never 0. A client that makes two keys
+// keyHash returns the same in all processes, and never 0. A client that makes two keys
 // collide makes them share a division, not a bucket.
-func (n *name) hash() uint64 {
+func keyHash(c *quota.Charge) uint64 {
 	var d xxhash.Digest
 	d.Reset()
 	var size [8]byte
-	binary.LittleEndian.PutUint64(size[:], uint64(len(n.key)))
+	binary.LittleEndian.PutUint64(size[:], uint64(len(c.Key)))
 	_, _ = d.Write(size[:])
-	_, _ = d.WriteString(n.key)
-	_, _ = d.WriteString(n.partition)
+	_, _ = d.WriteString(c.Key)
+	if c.Partition != c.Key {
+		_, _ = d.WriteString(c.Partition)
+	}
 	return max(d.Sum64(), 1)
 }
 
-// get returns the entry of n, a new one if there was none, under the shares in force. Its
+// newEntry returns the entry of c, a charge under p, as it would begin.
+func (b *Backend) newEntry(n names.Name, c *quota.Charge, p *policy) *entry {
+	e := &entry{name: n, policy: p, hash: keyHash(c)}
+	e.begin()
+	return e
+}
+
+// get returns the entry of c, a new one if there was none, under the shares in force. Its
 // caller holds the lock alone. If there is no room, a new one takes the place of another
 // that is not in s.found. If there is none, there are a few too many for a while.
-func (s *shard) get(n *name, now int64) *entry {
-	e := s.byName[*n]
+func (b *Backend) get(s *shard, c *quota.Charge, now int64) *entry {
+	n, p := b.names.Of(c), b.byName[c.Policy.Name]
+	e := s.byName[n]
 	if e == nil {
 		if len(s.all) >= s.most {
 			if victim := s.victim(now); victim != nil {
@@ -74,9 +71,9 @@ func (s *shard) get(n *name, now int64) *entry {
 				s.evicted++
 			}
 		}
-		e = &entry{name: name{n.policy, strings.Clone(n.key), strings.Clone(n.partition)}, hash: n.hash(), index: len(s.all)}
-		e.begin()
-		s.byName[e.name] = e
+		e = b.newEntry(n, c, p)
+		e.index = len(s.all)
+		s.byName[n] = e
 		s.all = append(s.all, e)
 	}
 	e.update()
@@ -85,7 +82,7 @@ func (s *shard) get(n *name, now int64) *entry {
 
 // begin gives e, which was never asked, what it has.
 func (e *entry) begin() {
-	e.shares = e.name.policy.shares.Load()
+	e.shares = e.policy.shares.Load()
 	own := e.shares.of(e.hash)
 	e.limits, e.buckets = own.limits, make([]bucket, len(own.fresh))
 	for i := range e.buckets {
@@ -98,7 +95,7 @@ func (e *entry) begin() {
 func (e *entry) at(now int64) int64 { return max(now, e.shares.since.Load()) }
 
 // current reports whether e is under the shares in force.
-func (e *entry) current() bool { return e.shares == e.name.policy.shares.Load() }
+func (e *entry) current() bool { return e.shares == e.policy.shares.Load() }
 
 // update moves e to the shares in force, through all that were in force since it was last
 // updated. Its caller holds the lock alone.

@@ -1,8 +1,9 @@
 package synced
 
 import (
+	"fmt"
 	"maps"
-	"strconv"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -237,16 +238,35 @@ func TestRefundAfterRemoval(t *testing.T) {
 	}
 }
 
-// Clients may choose what keys and partitions are: finding one of many stays cheap.
-func TestManyPartitionsOfOneKey(t *testing.T) {
-	s := new(shard)
-	s.init(0, 1<<20, 1, DefaultSync)
-	for i := range 1000 {
-		s.create(&name{policy: "core", key: "search", partition: strconv.Itoa(i)})
+// A key takes the same memory whatever its length: MaxKeys bounds bytes too.
+func TestLongKeysAreNotKept(t *testing.T) {
+	f := newFleet(t, 1, 1, Options{}, hourAndBucket)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
 	}
-	for _, c := range s.all {
-		if c.next != nil {
-			t.Fatalf("%v and %v have one hash", c.name, c.next.name)
+	before := heap()
+	for i := range 4000 {
+		if d, err := f.processes[0].throttler.Take(t.Context(), hourAndBucket.Charge(fmt.Sprint(strings.Repeat("k", 64<<10), i))); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if grown := heap() - before; grown > 16<<20 {
+		t.Errorf("4,000 keys of 64 KiB take %d MiB", grown>>20)
+	}
+	runtime.KeepAlive(f)
+}
+
+// The names of keys at roots are the same in all processes, and in all versions.
+func TestRootNames(t *testing.T) {
+	for want, c := range map[string]throttler.Charge{
+		"E81lip3JjD-GjnIh": {Key: "alice", Partition: "alice"},
+		"grC0Er04yfl4aa1c": {Key: "alice", Partition: "team"},
+	} {
+		if got := rootName(&c); got != want {
+			t.Errorf("%q of %q is %q at roots; want %q", c.Key, c.Partition, got, want)
 		}
 	}
 }

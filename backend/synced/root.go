@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/quota"
 )
 
 // server runs sync.lua, or in a test what does the same.
@@ -103,30 +106,28 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 	return replies, nil
 }
 
-// key returns the Redis key of limit k of c. Hashes are of 96 bits of SHA-256: no client
-// can find a second key for another's hash. Limits of one length of window share no key.
+// key returns the Redis key of limit k of c. Limits of one length of window share no key.
 func (b *Backend) key(c *counter, k int) []byte {
 	key := append([]byte(nil), b.prefix...)
-	if c.name.shared != 0 {
-		key = strconv.AppendInt(append(key, "shared:"...), int64(c.name.shared), 10) // no hash has a colon
-	} else {
-		key = appendHash(key, c)
-	}
-	key = append(key, '/')
-	key = append(key, c.name.policy...)
+	key = append(append(key, c.root...), '/')
+	key = append(key, c.policy.Name...)
 	return append(append(key, '/'), byte('a'+k))
 }
 
-func appendHash(key []byte, c *counter) []byte {
-	h := sha256.New()
-	for _, part := range []string{c.name.key, c.name.partition} {
-		var size [8]byte
-		for i := range size {
-			size[i] = byte(len(part) >> (8 * i))
-		}
-		h.Write(size[:])
-		h.Write([]byte(part))
+// rootName returns what names c's key and partition in roots' keys, the same in all
+// processes: 96 bits of SHA-256. No client can find a second key for another's hash.
+func rootName(c *quota.Charge) string {
+	partition := c.Partition
+	if partition == c.Key {
+		partition = ""
 	}
-	sum := h.Sum(nil)
-	return base64.RawURLEncoding.AppendEncode(key, sum[:12])
+	h := sha256.New()
+	for _, part := range []string{c.Key, partition} {
+		_ = binary.Write(h, binary.LittleEndian, uint64(len(part))) // a hash returns no errors
+		_, _ = io.WriteString(h, part)
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12])
 }
+
+// sharedRootName returns the same of a counter that keys share. No hash has a colon.
+func sharedRootName(number int) string { return "shared:" + strconv.Itoa(number) }

@@ -230,7 +230,7 @@ func newBatchWriter(b *Backend, r *root, m mode, now int64) *batchWriter {
 
 // write adds the counts of c, whose shard is locked.
 func (w *batchWriter) write(s *shard, c *counter) {
-	if in := w.policies.byName[c.name.policy]; in.Policy != c.policy {
+	if in := w.policies.byName[c.policy.Name]; in.Policy != c.policy {
 		c.use(in, s.roots)
 	}
 	for k := range c.counts {

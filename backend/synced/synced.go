@@ -37,7 +37,6 @@ package synced
 import (
 	"context"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,6 +46,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -81,7 +81,7 @@ type Options struct {
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
-	// 520 bytes with one limit and one root, and its name. When there are more, the one of a few that
+	// 520 bytes with one limit and one root, whatever its length. When there are more, the one of a few that
 	// has used the least of its quota makes room. If all of them have used it up, the
 	// new key is counted together with others: up to 64 quotas of each policy, in all
 	// processes, are for such keys. If zero, DefaultMaxKeys.
@@ -109,7 +109,7 @@ type Backend struct {
 
 	policies atomic.Pointer[policies]
 	editing  sync.Mutex // held while policies are replaced
-	seed     maphash.Seed
+	names    names.Hasher
 	shards   [64]shard
 	roots    []*root
 	stats    counters
@@ -149,13 +149,13 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, seed: maphash.MakeSeed()}
+	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: names.NewHasher()}
 	b.policies.Store(live)
 	for i, s := range servers {
 		b.roots = append(b.roots, &root{server: s, index: i})
 	}
 	for i := range b.shards {
-		b.shards[i].init(i, max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
+		b.shards[i].init(&b.names, i, max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, nil
@@ -234,7 +234,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d driver.Decision, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	in := b.policies.Load()
@@ -268,7 +268,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
 				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
-				results[i].Mark.Shared = c.name.shared != 0
+				results[i].Mark.Shared = c.shared
 			}
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
@@ -279,7 +279,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	r := st.Charged.Request
@@ -309,7 +309,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 			}
 			switch {
 			case more >= 0:
-			case mark.Shared != (c.name.shared != 0): // the count that was charged is gone
+			case mark.Shared != c.shared: // the count that was charged is gone
 				units = 0
 			default:
 				units = -min(-more, l.undrained(takenAt, mark, r.Now))
@@ -338,7 +338,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	defer s.mu.Unlock()
 	for _, found := range s.find(r.Charges(), now, in, nil) {
 		for k := range found.counts {
-			if found.limits[k].kind == bucket && k < len(results) && found.name.shared == 0 {
+			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
 				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
 			}
 		}
@@ -346,7 +346,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 }
 
 func (b *Backend) shardOf(partition string) *shard {
-	return &b.shards[maphash.String(b.seed, partition)%uint64(len(b.shards))]
+	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
 }
 
 // policies are the limits in force, by the names of policies.

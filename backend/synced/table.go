@@ -1,13 +1,11 @@
 package synced
 
 import (
-	"hash/maphash"
-	"math/bits"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/names"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -16,9 +14,9 @@ import (
 // most atOnce counters.
 type shard struct {
 	mu     sync.Mutex
-	seed   maphash.Seed
-	byHash map[uint64]*counter // the first of each hash; the others follow by next
-	all    []*counter          // in no order
+	hasher *names.Hasher
+	byName map[names.Name]*counter
+	all    []*counter // in no order
 	most   int
 	roots  int
 	sync   int64        // ms
@@ -32,23 +30,17 @@ type shard struct {
 
 const atOnce = 64
 
-// name names a counter. The partition is empty if it is the key. A counter that keys
-// share has neither: it is named by its number, from 1.
-type name struct {
-	policy, key, partition string
-	shared                 int
-}
-
-// counter is the counts of a key under a policy.
+// counter is the counts of a key under a policy, or of keys that share them.
 type counter struct {
-	name    name
+	name    names.Name
+	root    string        // names the key in roots' keys: see rootName
+	shared  bool          // several keys have it
 	policy  *quota.Policy // as charged
 	limits  []limit
 	counts  []count
-	dirty   uint64   // the roots in whose lists it is
-	index   int      // in all, or -1 if it was removed
-	next    *counter // of the same hash
-	lastAsk int64    // ms
+	dirty   uint64 // the roots in whose lists it is
+	index   int    // in all, or -1 if it was removed
+	lastAsk int64  // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
 	// that it is asked for, and as long as others add to it. So a key that is busy, here
@@ -60,9 +52,9 @@ type counter struct {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *shard) init(index, most, roots int, sync time.Duration) {
-	s.index, s.seed = index, maphash.MakeSeed()
-	s.byHash, s.most, s.roots, s.sync = make(map[uint64]*counter), most, roots, sync.Milliseconds()
+func (s *shard) init(hasher *names.Hasher, index, most, roots int, sync time.Duration) {
+	s.hasher, s.index = hasher, index
+	s.byName, s.most, s.roots, s.sync = make(map[names.Name]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
@@ -73,23 +65,18 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]
-		n := name{policy: charge.Policy.Name, key: charge.Key}
-		if charge.Partition != charge.Key {
-			n.partition = charge.Partition
-		}
+		var c *counter
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Shared {
-			n = s.sharedName(n.policy, i)
-		}
-		c := s.get(&n)
-		if c == nil && n.shared == 0 && !s.makeRoom(now) {
-			n = s.sharedName(n.policy, i)
-			c = s.get(&n)
-		}
-		if c == nil {
-			c = s.create(&n)
+			c = s.getShared(charge.Policy.Name, i)
+		} else if n := s.hasher.Of(charge); s.byName[n] != nil {
+			c = s.byName[n]
+		} else if s.makeRoom(now) {
+			c = s.create(&counter{name: n, root: rootName(charge)})
+		} else {
+			c = s.getShared(charge.Policy.Name, i)
 		}
 		if c.policy != charge.Policy {
-			c.use(in.byName[n.policy], s.roots)
+			c.use(in.byName[charge.Policy.Name], s.roots)
 		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
@@ -102,25 +89,6 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 		s.found = append(s.found, c)
 	}
 	return s.found
-}
-
-// hash returns a hash of what clients may choose of a name. Few policies charge one key:
-// the rest is not worth its price.
-func (s *shard) hash(n *name) uint64 {
-	h := maphash.String(s.seed, n.key)
-	if n.partition != "" {
-		h += bits.RotateLeft64(maphash.String(s.seed, n.partition), 1)
-	}
-	return h
-}
-
-// get returns the counter of that name, or nil.
-func (s *shard) get(n *name) *counter {
-	c := s.byHash[s.hash(n)]
-	for c != nil && c.name != *n {
-		c = c.next
-	}
-	return c
 }
 
 func (s *shard) markDirty(c *counter) {
@@ -156,23 +124,22 @@ func (s *shard) makeRoom(now int64) bool {
 	return true
 }
 
-// sharedName names the counter that new keys share while there is no room for their own:
+// getShared returns the counter that new keys share while there is no room for their own:
 // one for each policy and shard. The keys of one request never share one.
-func (s *shard) sharedName(policy string, charge int) name {
-	return name{policy: policy, shared: 1 + s.index*quota.MaxCharges + charge}
+func (s *shard) getShared(policy string, charge int) *counter {
+	number := 1 + s.index*quota.MaxCharges + charge
+	n := s.hasher.Numbered(policy, uint64(number), 0)
+	if c := s.byName[n]; c != nil {
+		return c
+	}
+	s.shared++
+	return s.create(&counter{name: n, root: sharedRootName(number), shared: true})
 }
 
-func (s *shard) create(n *name) *counter {
-	c := &counter{
-		name:  name{strings.Clone(n.policy), strings.Clone(n.key), strings.Clone(n.partition), n.shared},
-		index: len(s.all),
-		next:  s.byHash[s.hash(n)],
-	}
-	s.byHash[s.hash(&c.name)] = c
+func (s *shard) create(c *counter) *counter {
+	c.index = len(s.all)
+	s.byName[c.name] = c
 	s.all = append(s.all, c)
-	if n.shared != 0 {
-		s.shared++
-	}
 	return c
 }
 
@@ -221,7 +188,7 @@ func (s *shard) victim(now int64) *counter {
 		c := s.all[s.next]
 		used := c.fill(now)
 		if victim == nil || used < least {
-			if c.name.shared == 0 && !slices.Contains(s.found, c) {
+			if !c.shared && !slices.Contains(s.found, c) {
 				victim, least = c, used
 			}
 		}
@@ -257,18 +224,8 @@ func (c *counter) spent(now int64) bool {
 }
 
 func (s *shard) remove(c *counter) {
-	switch first := s.byHash[s.hash(&c.name)]; {
-	case first != c:
-		for first.next != c {
-			first = first.next
-		}
-		first.next = c.next
-	case c.next != nil:
-		s.byHash[s.hash(&c.name)] = c.next
-	default:
-		delete(s.byHash, s.hash(&c.name))
-	}
-	if c.name.shared != 0 {
+	delete(s.byName, c.name)
+	if c.shared {
 		s.shared--
 	}
 	last := len(s.all) - 1
@@ -276,7 +233,7 @@ func (s *shard) remove(c *counter) {
 	s.all[c.index].index = c.index
 	s.all[last] = nil
 	s.all = s.all[:last]
-	c.index, c.next = -1, nil
+	c.index = -1
 }
 
 // takeDirty returns the counters that root r is to be asked about.

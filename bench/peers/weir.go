@@ -58,7 +58,9 @@ func weirWithMiddleware(backend driver.Backend, c Config, closeAll func()) (*Lim
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return headerKey(r), true })
 	l := weirLimiter(t, closeAll, policy)
 	var err error
-	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), nil); err != nil {
+	// The default deadline is short enough to serve without a limit on a busy machine.
+	o := &middleware.Options{Deadline: 5 * time.Second}
+	if l.Wrap, err = middleware.New(t, middleware.Limit(policy, key), o); err != nil {
 		closeAll()
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func openWeirDeadline(c Config) (*Limiter, error) {
 	}
 	take := l.Take
 	l.Take = func(ctx context.Context, key string) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		ctx, cancel := driver.WithServerTime(ctx, 5*time.Second)
 		defer cancel()
 		return take(ctx, key)
 	}

@@ -32,6 +32,7 @@ const startTimeout = time.Second
 type backends struct {
 	config   *config
 	log      *slog.Logger
+	offline  bool // nothing dials or listens: see check
 	observed observation
 	serving  driver.Backend
 	redis    []*redisbackend.Backend // one for each list of shards
@@ -47,16 +48,28 @@ type backends struct {
 	closers  []func()
 }
 
+// check builds what a start builds, offline, and returns what is wrong with it.
+func (c *config) check() error {
+	log := slog.New(slog.DiscardHandler)
+	b, err := c.open(context.Background(), log, true)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	_, _, err = routes(c, b, log)
+	return err
+}
+
 // open opens the configured backends. A server that does not answer is only worth a
 // warning: on_failure decides what its callers get, and it may come back.
-func (c *config) open(ctx context.Context, log *slog.Logger) (*backends, error) {
+func (c *config) open(ctx context.Context, log *slog.Logger, offline bool) (*backends, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	observed, err := newObservation(log)
 	if err != nil {
 		return nil, err
 	}
-	b := &backends{config: c, log: log, observed: observed}
+	b := &backends{config: c, log: log, observed: observed, offline: offline}
 	err = b.openServing(ctx)
 	if err == nil && c.backends.shadow != "" {
 		err = b.openShadow(ctx)

@@ -22,7 +22,9 @@ func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.St
 		return nil, err
 	}
 	b.closers = append(b.closers, backend.Close)
-	b.warnAboutSilentMemcached(ctx, servers)
+	if !b.offline {
+		b.warnAboutSilentMemcached(ctx, servers)
+	}
 	return backend, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +20,7 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	var servers []redisServer
 	var failed error
 	connect := func(shard, role string, o redis.UniversalOptions) redis.UniversalClient {
-		client, err := redisbackend.NewClient(b.config.patient(o))
+		client, err := b.newRedisClient(o)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			return nil
@@ -29,6 +30,7 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 		return client
 	}
 	for _, s := range configs {
+		s.primary.CredentialsProvider = s.credentials()
 		shard := redisbackend.Shard{Name: s.name, Primary: connect(s.name, s.kind(), s.primary)}
 		for _, addr := range s.replicas {
 			o := s.primary
@@ -49,12 +51,25 @@ func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix 
 	}
 	b.closers = append(b.closers, backend.Close) // before its clients
 	b.redis = append(b.redis, backend)
+	if b.offline {
+		return backend, nil
+	}
 	silent := warnAboutSilent(ctx, b.log, servers)
 	if err := backend.Load(ctx); err != nil && !silent {
 		b.log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
 	}
 	return backend, nil
 }
+
+func (b *backends) newRedisClient(o redis.UniversalOptions) (redis.UniversalClient, error) {
+	options := b.config.patient(o)
+	if b.offline {
+		options.Dialer = func(context.Context, string, string) (net.Conn, error) { return nil, errOffline }
+	}
+	return redisbackend.NewClient(options)
+}
+
+var errOffline = errors.New("a check dials nothing")
 
 // patience is a timeout that ends no decision before the configured deadline does.
 func (c *config) patience() time.Duration { return max(time.Second, c.deadline) }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"maps"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,26 +21,38 @@ func (b *backends) openShares() error {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(c.listen, "shares.listen, if self is where others reach it but not an address of this machine")
-	if err != nil {
+	var sender division.Transport = transport
+	var listener net.Listener
+	if b.offline {
+		sender = silent{}
+	} else if listener, err = listen(c.listen, "shares.listen, if self is where others reach it but not an address of this machine"); err != nil {
 		return err
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(b.config.policies)), maps.Values(b.config.dryRuns))
-	s, err := shares.New(c.self, c.list, transport, policies, &shares.Options{
+	s, err := shares.New(c.self, c.list, sender, policies, &shares.Options{
 		Refresh: c.refresh, Observer: b.observed.observer,
 		ListChanged: func(list division.List) {
 			b.log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
 		},
 	})
 	if err != nil {
-		_ = listener.Close()
+		if listener != nil {
+			_ = listener.Close()
+		}
 		return err
 	}
-	transport.Serve(listener, s.Receive)
+	if listener != nil {
+		transport.Serve(listener, s.Receive)
+	}
 	b.closers = append(b.closers, transport.Close, s.Close)
 	b.serving, b.shares = s, s
 	return nil
 }
+
+// silent is the transport of a check.
+type silent struct{}
+
+func (silent) Send(context.Context, string, []byte) ([]byte, error) { return nil, errOffline }
 
 // rereadMembers puts c's list of members in force, and nothing else of c.
 func (b *backends) rereadMembers(c *config, log *slog.Logger) {

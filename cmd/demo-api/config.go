@@ -172,6 +172,7 @@ func (c *config) warnings() []string {
 	for _, name := range slices.Sorted(maps.Keys(c.dryRuns)) {
 		all = append(all, c.dryRuns[name].Warnings()...)
 	}
+	all = append(all, c.modeWarnings()...)
 	if c.tokens.any {
 		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
 	}

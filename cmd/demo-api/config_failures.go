@@ -17,6 +17,11 @@ type failuresConfig struct {
 
 // readFailures reads what is at the top of the file; policies have choices too.
 func (c *config) readFailures(f map[string]value) {
+	if c.backends.serving == sharesName {
+		// Before its first share, and with a key that the others do not accept, a process
+		// has nothing else to decide by.
+		c.failures.choice, c.failures.processes = fallback.Local, len(c.backends.shares.list.Members)
+	}
 	if v := f["processes"]; !v.missing() {
 		n := v.whole()
 		if n > fallback.MaxProcesses {
@@ -28,14 +33,15 @@ func (c *config) readFailures(f map[string]value) {
 		c.failures.openFor = v.duration()
 	}
 	if v := f["on_failure"]; !v.missing() {
-		c.failures.choice = v.choice(f["processes"])
+		c.failures.choice = c.readChoice(v, f["processes"])
 	}
 }
 
-// choice returns a value of on_failure, which may need processes.
-func (v value) choice(processes value) fallback.Choice {
+// readChoice returns a value of on_failure, which may need processes: with shares, they
+// are the members.
+func (c *config) readChoice(v, processes value) fallback.Choice {
 	choice, _ := fallback.ParseChoice(v.oneOf("open", "local", "closed"))
-	if choice == fallback.Local && processes.missing() {
+	if choice == fallback.Local && processes.missing() && c.backends.serving != sharesName {
 		v.problem("%s is local, which needs processes: how many demos share the backend, such as processes: 3", v.name())
 	}
 	return choice

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +27,7 @@ type modeConfig struct {
 }
 
 // syncs reports whether a policy is synced, or may be.
-func (c *config) syncs() bool { return len(c.modes.policies) > 0 && len(c.roots()) > 0 }
+func (c *config) syncs() bool { return len(c.roots()) > 0 && len(c.syncable()) > 0 }
 
 // lows are the lows of the policies that have one, and of their dry runs.
 func (c *modesConfig) lows() map[string]float64 {
@@ -129,7 +128,8 @@ func (c *config) readRoots(v value) {
 	}
 }
 
-// roots returns the servers at which processes agree, or none if a shard is a Cluster.
+// roots returns the servers at which processes agree, or none if a shard is a Cluster or
+// they are too many.
 func (c *config) roots() []shardConfig {
 	shards := c.backends.shards
 	if c.backends.serving == reshardedName {
@@ -138,7 +138,7 @@ func (c *config) roots() []shardConfig {
 	switch {
 	case len(c.modes.roots) > 0:
 		return c.modes.roots
-	case slices.ContainsFunc(shards, isCluster):
+	case len(shards) > synced.MaxRoots, slices.ContainsFunc(shards, isCluster):
 		return nil
 	}
 	return shards
@@ -166,7 +166,7 @@ func (c *config) checkModes(policies, dryRuns value) {
 		case uses(modes.Leased) && !c.backends.remote():
 			at.problem("%s is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend", at.name())
 		case uses(modes.Synced) && len(c.roots()) == 0:
-			at.problem("%s is synced, but there are no shards to agree at that are single servers of Redis; set roots, such as roots: [127.0.0.1:6379]", at.name())
+			at.problem("%s is synced, but there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", at.name(), synced.MaxRoots)
 		}
 		if !uses(modes.Synced) {
 			continue
@@ -180,6 +180,19 @@ func (c *config) checkModes(policies, dryRuns value) {
 	}
 }
 
+// modeWarnings names policies that are leased but charged together with exact ones.
+func (c *config) modeWarnings() (all []string) {
+	for _, take := range routeTakes {
+		for i, name := range take {
+			other := take[1-i]
+			if c.modes.policies[name].mode == modes.Leased && c.modes.policies[other].mode == modes.Exact {
+				all = append(all, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write mode: leased in both, or in neither", name, other))
+			}
+		}
+	}
+	return all
+}
+
 // withoutPackage returns the text of an error of synced, as a configuration shows it.
 func withoutPackage(err error) string { return strings.TrimPrefix(err.Error(), "synced: ") }
 
@@ -191,16 +204,6 @@ func (v value) field(name string) value {
 		}
 	}
 	return value{r: v.r, path: v.child(name), line: v.line}
-}
-
-// limited returns all policies that takes may charge: of routes, of dry runs, and the
-// ones that a charge without a dry run of its own is tried under.
-func (c *config) limited() []*throttler.Policy {
-	var all []*throttler.Policy
-	for _, name := range slices.Sorted(maps.Keys(c.policies)) {
-		all = append(all, c.policies[name], c.dryRunOf(name))
-	}
-	return all
 }
 
 // dryRunOf returns what a charge under the policy of that name is tried under in a dry

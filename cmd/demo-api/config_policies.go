@@ -23,6 +23,9 @@ const (
 // routePolicies has these names.
 var routePolicies = []string{corePolicy, searchPolicy, createTokenPolicy, orgPolicy, memberPolicy, secondaryPolicy}
 
+// routeTakes are the policies that one decision charges together.
+var routeTakes = [][2]string{{corePolicy, secondaryPolicy}, {searchPolicy, secondaryPolicy}, {createTokenPolicy, secondaryPolicy}, {orgPolicy, memberPolicy}}
+
 // dryRunSuffix ends the names of policies that are run dry: their counts are
 // their own.
 const dryRunSuffix = ".dry-run"
@@ -54,9 +57,12 @@ func (c *config) readPolicies(v, processes value) {
 			c.policies[e.key] = p
 		}
 		if v := f["on_failure"]; !v.missing() {
-			c.failures.policies[e.key] = v.choice(processes)
+			c.failures.policies[e.key] = c.readChoice(v, processes)
 		}
 		c.readMode(e.key, f)
+		if strings.HasSuffix(e.key, dryRunSuffix) {
+			e.value.problem("%s is a name that ends in %s, as those of dry runs do; choose another", e.value.name(), dryRunSuffix)
+		}
 	}
 }
 

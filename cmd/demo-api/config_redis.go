@@ -3,8 +3,10 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 	"go.yaml.in/yaml/v4"
@@ -18,6 +20,7 @@ type shardConfig struct {
 	primary  redis.UniversalOptions // a server, a Sentinel master name, or a Cluster
 	replicas []string               // host:port; in all else as the primary
 	exposed  bool                   // its password is in the configuration
+	password string                 // the file that has it, or ""
 }
 
 // kind says what the primary is found by.
@@ -121,6 +124,8 @@ func (s *shardConfig) readAccess(f map[string]value) {
 	}
 	if password != "" {
 		s.primary.Password = password
+		name, _ := f["password_file"].peek()
+		s.password = f["password_file"].fileName(name)
 	}
 	config := readTLS(f["tls"])
 	if config == nil {
@@ -130,6 +135,24 @@ func (s *shardConfig) readAccess(f map[string]value) {
 		f["tls"].problem("%s is set, but %s is a redis URL, which is without TLS; write rediss", f["tls"].name(), f["primary"].name())
 	}
 	s.primary.TLSConfig = config
+}
+
+// credentials returns what is asked for the password of each new connection: the one in
+// the file, or while that cannot be read, the last one. A password may be changed while
+// the demo runs.
+func (s *shardConfig) credentials() func() (user, password string) {
+	if s.password == "" {
+		return nil
+	}
+	var last atomic.Value
+	last.Store(s.primary.Password)
+	return func() (user, password string) {
+		content, err := os.ReadFile(s.password)
+		if password := strings.TrimRight(string(content), "\r\n"); err == nil && password != "" {
+			last.Store(password)
+		}
+		return s.primary.Username, last.Load().(string)
+	}
 }
 
 // readUser reads a user and the password in a file, which may end with a line end.

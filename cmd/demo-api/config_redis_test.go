@@ -33,11 +33,12 @@ func TestShardsAreRead(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"password": "s3cret\n", "sentinels": "other"})
 	for keys, want := range map[string]shardConfig{
 		`primary: "127.0.0.1:1", username: weir, password_file: password`: {
-			primary: redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, Username: "weir", Password: "s3cret"},
+			primary:  redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, Username: "weir", Password: "s3cret"},
+			password: filepath.Join(dir, "password"),
 		},
 		`primary: "redis://weir@[::1]:1/3", password_file: password, replicas: ["[::1]:2"]`: {
 			primary:  redis.UniversalOptions{Addrs: []string{"[::1]:1"}, Username: "weir", Password: "s3cret", DB: 3},
-			replicas: []string{"[::1]:2"},
+			password: filepath.Join(dir, "password"), replicas: []string{"[::1]:2"},
 		},
 		`primary: "redis://:in%2Furl@a"`: {
 			primary: redis.UniversalOptions{Addrs: []string{"a:6379"}, Password: "in/url"},
@@ -48,7 +49,7 @@ func TestShardsAreRead(t *testing.T) {
 				Addrs: []string{"a:1", "b:2"}, MasterName: "m", Password: "s3cret",
 				SentinelUsername: "watch", SentinelPassword: "other",
 			},
-			replicas: []string{"c:3"},
+			password: filepath.Join(dir, "password"), replicas: []string{"c:3"},
 		},
 		`cluster: ["a:1"], username: weir, tls: false`: {
 			primary: redis.UniversalOptions{Addrs: []string{"a:1"}, IsClusterMode: true, Username: "weir"},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +49,45 @@ dry_runs:
 	c.backends.shares = s
 	if w := c.warnings(); len(w) != 1 || !strings.Contains(w[0], "shares.self is 127.0.0.1:1, which is not one of shares.members") {
 		t.Errorf("got warnings %q; want that self is not a member", w)
+	}
+}
+
+// A process that holds no shares limits what it serves, unless the file says otherwise.
+func TestSharesThatAreNotThere(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := listener.Addr().String()
+	_ = listener.Close()
+	for choice, want := range map[string]int{"": 30, "on_failure: open": 100, "on_failure: local": 30, "on_failure: closed": 0} {
+		t.Run(choice, func(t *testing.T) {
+			dir := writeFiles(t, map[string]string{"key": sharesKey})
+			c, err := parse(filepath.Join(dir, "demo.yaml"), `
+backend: shares
+shares: {self: "`+self+`", members: ["`+self+`", "127.0.0.1:1", "127.0.0.1:2"], key_file: key}
+policies:
+  core: {limits: [{quota: 90, window: 1h, algorithm: token-bucket}]}
+`+choice+"\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := c.open(t.Context(), slog.New(slog.DiscardHandler), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.close)
+			served := 0
+			for range 100 {
+				d, err := throttler.New(b.serving, nil).Take(t.Context(), c.policies["core"].Charge("alice"))
+				if err == nil && d.Allowed {
+					served++
+				}
+			}
+			if served != want {
+				t.Errorf("%d of 100 requests were served before the first share; want %d, and a third of 90 by default", served, want)
+			}
+		})
 	}
 }
 

@@ -43,10 +43,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:2: policies.core.mode is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend`,
 		}, {
 			"synced without roots", "policies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\n",
-			`demo.yaml:2: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis; set roots, such as roots: [127.0.0.1:6379]`,
+			`demo.yaml:2: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
 		}, {
 			"synced on a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [127.0.0.1:7000]}]}\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: exact, was: synced}\n",
-			`demo.yaml:4: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis; set roots, such as roots: [127.0.0.1:6379]`,
+			`demo.yaml:4: policies.core.mode is synced, but there are no shards to agree at that are single servers of Redis, at most 64; set roots, such as roots: [127.0.0.1:6379]`,
 		}, {
 			"a log is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, algorithm: sliding-log}], mode: synced}\n",
 			`demo.yaml:3: policy "core": limit 0, 4 per 1h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`,
@@ -59,6 +59,9 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 		}, {
 			"sync without a mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], sync: 1s}\n",
 			`demo.yaml:2: policies.core.sync is set, but there is no mode; it is exact, leased or synced`,
+		}, {
+			"the name of a dry run", "policies:\n  core.dry-run: {limits: [{quota: 4, window: 1h}]}\n",
+			`demo.yaml:2: policies."core.dry-run" is a name that ends in .dry-run, as those of dry runs do; choose another`,
 		}, {
 			"low above 1", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, low: 2}\n",
 			`demo.yaml:2: policies.core.low is "2"; it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5`,

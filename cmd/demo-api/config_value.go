@@ -191,16 +191,21 @@ func (v value) file(mustBe string) (content []byte, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	if !filepath.IsAbs(name) {
-		name = filepath.Join(filepath.Dir(v.r.name), name)
-	}
-	f := &reader{name: name}
+	f := &reader{name: v.fileName(name)}
 	content = f.readFile()
 	if f.failed() {
 		v.problem("%s is %s: %s; it must be %s", v.name(), quoted(v.node.Value), f.problems[0].text, mustBe)
 		return nil, false
 	}
 	return content, true
+}
+
+// fileName returns the name of a file, which is relative to the configuration's directory.
+func (v value) fileName(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(v.r.name), name)
 }
 
 func (v value) oneOf(choices ...string) string {

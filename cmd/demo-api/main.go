@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, warning := range c.warnings() {
 		log.Warn(warning)
 	}
-	b, err := c.open(ctx, log)
+	b, err := c.open(ctx, log, false)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -83,7 +83,8 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
                   auth.createToken  20 per minute and 5 per 3 seconds
                   org, org.member   100 and 20 per minute
                   secondary         900 per minute: all requests, 304s too
-  -check        say whether the configuration is right, and do not serve
+  -check        say whether the configuration is right: build all that it says, without
+                a connection to a server, and do not serve
   -set-quotas   give the quotas of the configuration's policies to the roots: in
                 processes that run, they are in force for what is synced within
                 two syncs
@@ -147,6 +148,9 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 	if *check {
 		for _, warning := range c.warnings() {
 			fmt.Fprintln(stdout, "warning:", warning)
+		}
+		if err := c.check(); err != nil {
+			return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%s: %w", c.file, err)
 		}
 		fmt.Fprintln(stdout, "the configuration is right")
 		return nil, flag.ErrHelp

@@ -10,7 +10,6 @@ import (
 
 	"github.com/weir-go/weir/backend/leased"
 	"github.com/weir-go/weir/backend/modes"
-	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/throttler"
 )
@@ -72,9 +71,16 @@ func (c *config) syncedOptions() *synced.Options {
 	return &synced.Options{Sync: c.modes.sync, Lows: c.modes.lows()}
 }
 
-// syncable returns the policies that are synced, or can be when their mode changes.
+// syncable returns the policies with a mode, and their dry runs, that are synced or can be
+// when the mode changes.
 func (c *config) syncable() []*throttler.Policy {
-	return slices.DeleteFunc(c.limited(), func(p *throttler.Policy) bool { return synced.Supports(p) != nil })
+	var all []*throttler.Policy
+	for _, name := range slices.Sorted(maps.Keys(c.modes.policies)) {
+		if p, dry := c.policies[name], c.dryRunOf(name); synced.Supports(p) == nil && synced.Supports(dry) == nil {
+			all = append(all, p, dry)
+		}
+	}
+	return all
 }
 
 // openRoots returns the roots, with clients of their own: one that hangs keeps no
@@ -82,7 +88,7 @@ func (c *config) syncable() []*throttler.Policy {
 func (b *backends) openRoots() ([]synced.Root, error) {
 	var roots []synced.Root
 	for _, s := range b.config.roots() {
-		client, err := redisbackend.NewClient(b.config.patient(s.primary))
+		client, err := b.newRedisClient(s.primary)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +123,7 @@ func (b *backends) rereadModes(c *config, log *slog.Logger) {
 		case !known:
 			log.Warn("SIGHUP: the policy had no mode at the start; it needs one to change it: start the demo again", "policy", name)
 		case m.mode == modes.Synced && b.synced == nil:
-			log.Warn("SIGHUP: there were no roots at the start; start the demo again", "policy", name)
+			log.Warn("SIGHUP: nothing could be synced at the start, without roots or a policy with a mode that can be; start the demo again", "policy", name)
 		case m.mode == modes.Leased && b.leased == nil:
 			log.Warn("SIGHUP: counts live in memory, where nothing is leased", "policy", name)
 		case m.mode == current:
@@ -159,7 +165,7 @@ func (c *config) changeMode(table *modes.Table, name string, m modes.Mode) error
 // setQuotas gives the quotas of the configuration's policies to the roots.
 func (c *config) setQuotas(ctx context.Context) error {
 	if !c.syncs() {
-		return fmt.Errorf("-set-quotas: no policy of the configuration has a mode, or there are no roots")
+		return fmt.Errorf("-set-quotas: no policy of the configuration that can be synced has a mode, or there are no roots")
 	}
 	b := &backends{config: c}
 	defer b.close()

@@ -71,6 +71,17 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// A demo starts with modes of policies none of which can be synced.
+func TestModesOfPlainWindows(t *testing.T) {
+	server := testserver.Redis(t).Addr
+	for _, mode := range []string{"exact", "leased"} {
+		d := startDemo(t, strings.ReplaceAll(modesOn(server, mode), ", aligned: true", ""))
+		if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK {
+			t.Errorf("%s: got %v", mode, r)
+		}
+	}
+}
+
 // Leases of Memcached, and dry runs in the mode of the policy that they are tried next to.
 func TestModesOfOthers(t *testing.T) {
 	memcached := startDemo(t, fmt.Sprintf(`tokens: any

@@ -4,10 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/testserver"
 )
@@ -160,5 +165,38 @@ func TestDebugShowsTheRedisServers(t *testing.T) {
 		if s.Shard != "a" || s.Skew == nil || *s.Skew > 1 || *s.Skew < -1 {
 			t.Errorf("%+v; want a server of shard a on this machine", s)
 		}
+	}
+}
+
+// A password is changed on a server and in the file while the demo runs.
+func TestPasswordIsReadAgain(t *testing.T) {
+	server := testserver.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { _ = admin.Close() })
+	dir := writeFiles(t, map[string]string{"password": "one\n"})
+	change := func(password string) {
+		t.Helper()
+		if err := admin.ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("one")
+	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %q, password_file: %q}]}\non_failure: closed\n", server.Addr, filepath.Join(dir, "password")))
+	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK {
+		t.Fatalf("got %v, want 200", r)
+	}
+	change("two")
+	if err := os.WriteFile(filepath.Join(dir, "password"), []byte("two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.ClientKillByFilter(t.Context(), "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+		t.Fatal(err)
+	}
+	r := d.get("/repos/acme/rockets")
+	for deadline := time.Now().Add(time.Minute); r.status != http.StatusOK && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		r = d.get("/repos/acme/rockets")
+	}
+	if r.status != http.StatusOK {
+		t.Errorf("a minute after the password was changed: got %v, want 200", r)
 	}
 }

@@ -96,7 +96,7 @@ func process(t *testing.T, text string) *throttler.Throttler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.open(t.Context(), slog.New(slog.DiscardHandler))
+	b, err := c.open(t.Context(), slog.New(slog.DiscardHandler), false)
 	if err != nil {
 		t.Fatal(err)
 	}

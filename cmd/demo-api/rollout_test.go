@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/load"
+	"github.com/weir-go/weir/internal/testseed"
 	"github.com/weir-go/weir/internal/testserver"
 )
 
@@ -66,7 +67,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	share(t, flags, 0)
 	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: %v}]}\n", *rolloutQuota, *rolloutWindow)
 	var demos []*demo
-	o := load.Config{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client"}
+	o := load.Config{Path: "/repos/acme/rockets", Clients: *rolloutClients, Every: *rolloutWindow / 30, Prefix: "client", Seed: testseed.Of(t)}
 	for range 3 {
 		d := startDemo(t, config)
 		demos = append(demos, d)

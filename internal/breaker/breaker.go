@@ -27,9 +27,15 @@ const (
 
 // Probes. A server that hangs answers the probe that it has when it goes on, so the
 // timeout delays nothing but probes whose packets were lost.
+//
+// A breaker that opens soon after it closed was closed too early, so the first probe
+// waits, each time for twice as long as the last.
 const (
 	probeEvery   = 100 * time.Millisecond
 	probeTimeout = 500 * time.Millisecond
+	soon         = 5 * time.Second
+	minWait      = 100 * time.Millisecond
+	maxWait      = 5 * time.Second
 )
 
 // Breaker is a circuit breaker. It is safe for concurrent use.
@@ -37,24 +43,33 @@ type Breaker struct {
 	probe    func(context.Context) error
 	onChange func(open bool, cause error)
 
-	counts  atomic.Pointer[counts]    // since the breaker last closed
-	opened  atomic.Pointer[time.Time] // nil while it is closed
-	success atomic.Int64              // when a call last succeeded, since started
-	row     atomic.Int64              // calls that failed since, however rare they are
-	reset   atomic.Int64              // when the breaker last closed, since started
+	counts  atomic.Pointer[counts]  // since the breaker last closed
+	opened  atomic.Pointer[opening] // nil while it is closed
+	success atomic.Int64            // when a call last succeeded, since started
+	row     atomic.Int64            // calls that failed since, however rare they are
+	reset   atomic.Int64            // when the breaker last closed, since started
 
 	started time.Time
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
 	mu     sync.Mutex
-	closed bool // by Close
+	closed bool          // by Close
+	wait   time.Duration // of the last opening, for its first probe
 	probes sync.WaitGroup
 }
 
+// opening is when and why a breaker opened.
+type opening struct {
+	at    time.Time
+	cause error
+}
+
 // New returns a closed Breaker. When it opens, it calls probe, at once and then every
-// 100 ms, one at a time, and closes when probe returns nil. It calls onChange, which
-// may be nil, after each change: with the last error, if it opened.
+// 100 ms, one at a time, and closes when probe returns nil. If it opens less than 5 s
+// after it closed, it waits before the first probe: for 100 ms, and each time in a row
+// twice as long, up to 5 s. It calls onChange, which may be nil, after each change: with
+// the last error, if it opened.
 func New(probe func(context.Context) error, onChange func(open bool, cause error)) *Breaker {
 	b := &Breaker{probe: probe, onChange: onChange, started: time.Now()}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
@@ -78,10 +93,18 @@ func (b *Breaker) Open() bool { return b.opened.Load() != nil }
 
 // Since returns when the breaker opened, and false if it is closed.
 func (b *Breaker) Since() (opened time.Time, open bool) {
-	if at := b.opened.Load(); at != nil {
-		return *at, true
+	if o := b.opened.Load(); o != nil {
+		return o.at, true
 	}
 	return time.Time{}, false
+}
+
+// Cause returns the error that opened the breaker, or nil if it is closed.
+func (b *Breaker) Cause() error {
+	if o := b.opened.Load(); o != nil {
+		return o.cause
+	}
+	return nil
 }
 
 // Record records the outcome of a call, nil for a success, and when it began. What says
@@ -129,11 +152,18 @@ func (b *Breaker) trip(c *counts, err error) {
 		return
 	}
 	now := time.Now()
-	b.opened.Store(&now)
+	b.opened.Store(&opening{now, err})
+	switch closed := time.Duration(b.reset.Load()); {
+	case closed == 0 || now.Sub(b.started)-closed >= soon:
+		b.wait = 0
+	default:
+		b.wait = min(max(2*b.wait, minWait), maxWait)
+	}
+	wait := b.wait
 	b.probes.Add(1) // before Close waits
 	b.mu.Unlock()
 	b.changed(true, err)
-	go b.probeUntilClosed()
+	go b.probeUntilClosed(wait)
 }
 
 // failing reports whether to open, after a call that failed.
@@ -144,8 +174,15 @@ func (b *Breaker) failing(c *counts, now time.Duration) bool {
 	return b.row.Load() >= hangCalls && now-time.Duration(b.success.Load()) >= hangTime
 }
 
-func (b *Breaker) probeUntilClosed() {
+func (b *Breaker) probeUntilClosed(wait time.Duration) {
 	defer b.probes.Done()
+	if wait > 0 {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
@@ -174,4 +211,23 @@ func (b *Breaker) changed(open bool, cause error) {
 	if b.onChange != nil {
 		b.onChange(open, cause)
 	}
+}
+
+// ErrSlow is the error of a probe whose server answers, but later than calls need.
+var ErrSlow = fmt.Errorf("the server answers too late: %w", context.DeadlineExceeded)
+
+// Quick makes a probe's call, and again if it took longer than within, because it had to
+// connect or the server hung until then. It returns the call's error, or ErrSlow if both
+// took longer.
+func Quick(within time.Duration, call func() error) error {
+	for range 2 {
+		began := time.Now()
+		if err := call(); err != nil {
+			return err
+		}
+		if time.Since(began) <= within {
+			return nil
+		}
+	}
+	return ErrSlow
 }

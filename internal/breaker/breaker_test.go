@@ -165,8 +165,8 @@ func TestTripOpensAtOnce(t *testing.T) {
 		b.Trip(time.Now(), errDown)
 		b.Trip(time.Now(), errDown)
 		synctest.Wait()
-		if !b.Open() || probes.Load() != 1 {
-			t.Errorf("tripped: open %v, %d probes; want true, 1", b.Open(), probes.Load())
+		if !b.Open() || !errors.Is(b.Cause(), errDown) || probes.Load() != 1 {
+			t.Errorf("tripped: open %v for %v, %d probes; want true for %v, 1", b.Open(), b.Cause(), probes.Load(), errDown)
 		}
 		time.Sleep(time.Second + probeEvery/2)
 		if n := probes.Load(); n != 11 {
@@ -175,9 +175,10 @@ func TestTripOpensAtOnce(t *testing.T) {
 		up.Store(true)
 		time.Sleep(probeEvery)
 		synctest.Wait()
-		if b.Open() {
-			t.Error("a probe succeeded, and the breaker is open")
+		if b.Open() || b.Cause() != nil {
+			t.Errorf("a probe succeeded: open %v for %v; want false", b.Open(), b.Cause())
 		}
+		time.Sleep(soon)
 		b.Trip(time.Now(), errDown)
 		synctest.Wait()
 		if b.Open() {
@@ -200,7 +201,7 @@ func TestLateFailuresOfAnOutageThatIsOver(t *testing.T) {
 		if b.Open() {
 			t.Fatal("a probe succeeded, and the breaker is open")
 		}
-		time.Sleep(time.Second)
+		time.Sleep(soon)
 		for range minCalls {
 			b.Record(began, errDown)
 		}
@@ -244,5 +245,80 @@ func TestCloseWhileItOpens(t *testing.T) {
 			t.Fatal("a breaker that was ended is open")
 		}
 		b.Close()
+	}
+}
+
+// Probes succeed and calls fail: the breaker opens and closes ever more rarely, and
+// after it has been closed for a while it closes at once again.
+func TestBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(func(context.Context) error { return nil }, nil)
+		defer b.Close()
+		time.Sleep(time.Millisecond)
+		openFor := func() time.Duration {
+			b.Trip(time.Now(), errDown)
+			began := time.Now()
+			for synctest.Wait(); b.Open(); synctest.Wait() {
+				time.Sleep(time.Millisecond)
+			}
+			took := time.Since(began)
+			time.Sleep(time.Millisecond)
+			return took
+		}
+		for i, want := range []time.Duration{0, minWait, 2 * minWait, 4 * minWait, 8 * minWait, 16 * minWait, 32 * minWait, maxWait, maxWait} {
+			if took := openFor(); took != want {
+				t.Errorf("opening %d: closed after %v, want %v", i+1, took, want)
+			}
+		}
+		time.Sleep(soon)
+		if took := openFor(); took != 0 {
+			t.Errorf("%v after it closed: closed after %v, want at once", soon, took)
+		}
+	})
+}
+
+// Close does not wait until a breaker that opened again begins to probe.
+func TestCloseWhileItBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(func(context.Context) error { return nil }, nil)
+		for range 2 {
+			b.Trip(time.Now(), errDown)
+			time.Sleep(time.Millisecond)
+		}
+		began := time.Now()
+		b.Close()
+		if b.Open() || time.Since(began) > 0 {
+			t.Errorf("Close took %v, open %t; want 0s, false", time.Since(began), b.Open())
+		}
+	})
+}
+
+func TestQuick(t *testing.T) {
+	const within = 50 * time.Millisecond
+	for _, test := range []struct {
+		name  string
+		takes []time.Duration // of the calls, in order
+		want  error
+	}{
+		{"quick", []time.Duration{within}, nil},
+		{"quick once it is connected", []time.Duration{300 * time.Millisecond, time.Millisecond}, nil},
+		{"slow", []time.Duration{60 * time.Millisecond, 60 * time.Millisecond}, ErrSlow},
+		{"down", []time.Duration{-1}, errDown},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			calls := 0
+			err := Quick(within, func() error {
+				took := test.takes[calls]
+				calls++
+				time.Sleep(took)
+				if took < 0 {
+					return errDown
+				}
+				return nil
+			})
+			if !errors.Is(err, test.want) || calls != len(test.takes) {
+				t.Errorf("%s: %v after %d calls, want %v after %d", test.name, err, calls, test.want, len(test.takes))
+			}
+		})
 	}
 }

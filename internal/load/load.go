@@ -17,13 +17,14 @@ import (
 	"time"
 )
 
-// Config describes a load run. All fields but Prefix are required.
+// Config describes a load run. All fields but Prefix and Seed are required.
 type Config struct {
 	URLs    []string      // of the processes; each request goes to any of them
 	Path    string        // of the resource, limited by one fixed window for each token
 	Clients int           // each sends one request at a time, with a token of its own
 	Every   time.Duration // mean time between two requests of a client
 	Prefix  string        // of the clients' tokens
+	Seed    uint64        // of the pauses, and of the choice of a process
 }
 
 // Run sends requests until ctx is done, and returns a report of all of them. If each
@@ -36,7 +37,8 @@ func Run(ctx context.Context, c Config, each func(Report)) Report {
 	defer l.client.CloseIdleConnections()
 	var wg sync.WaitGroup
 	for i := range c.Clients {
-		wg.Go(func() { l.runClient(ctx, fmt.Sprint(c.Prefix, i)) })
+		random := rand.New(rand.NewPCG(c.Seed, uint64(i)))
+		wg.Go(func() { l.runClient(ctx, random, fmt.Sprint(c.Prefix, i)) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -106,16 +108,16 @@ func (l *load) take() Report {
 }
 
 // runClient is one client, until ctx is done.
-func (l *load) runClient(ctx context.Context, token string) {
+func (l *load) runClient(ctx context.Context, random *rand.Rand, token string) {
 	var w window
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(rand.N(2 * l.Every)):
+		case <-time.After(time.Duration(random.Int64N(2 * int64(l.Every)))):
 		}
 		began := time.Now()
-		status, header, err := l.get(token)
+		status, header, err := l.get(random, token)
 		took := time.Since(began)
 
 		l.mu.Lock()
@@ -147,8 +149,8 @@ func (l *load) runClient(ctx context.Context, token string) {
 	}
 }
 
-func (l *load) get(token string) (int, http.Header, error) {
-	first := rand.IntN(len(l.URLs))
+func (l *load) get(random *rand.Rand, token string) (int, http.Header, error) {
+	first := random.IntN(len(l.URLs))
 	var response *http.Response
 	for i := range l.URLs {
 		// Not the run's context: a request in flight at the end is finished.

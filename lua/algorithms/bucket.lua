@@ -1,17 +1,17 @@
 -- bucket.lua: both buckets, as algorithm/bucket.go has them. A record is the
 -- instant at which the bucket is drained: a millisecond, and a fraction in units
--- of 1/quota of one; that quota, and when the bucket was charged, by the clock
+-- of 1/quota of one; that quota and its capacity, and when the bucket was charged, by the clock
 -- furthest ahead.
 --
 -- Provides token_bucket and leaky_bucket. Uses add_count, add_instant, mul_div,
 -- ceil_level of numbers.lua.
 
 local function bucket(family, is_queue)
-  local FORM = '>I1I6I6I7I7I6' -- kind, window; drained at, fraction, quota, charged at
+  local FORM = '>I1I6I6I7I7I6I7' -- kind, window; drained at, fraction, quota, charged at, capacity
 
   -- The instant, rounded up.
   local function drained_at(r)
-    if r.fraction > 0 then return r.at + 1 end
+    if r.fraction > 0 then return add_instant(r.at, 1) end
     return r.at
   end
 
@@ -33,10 +33,31 @@ local function bucket(family, is_queue)
     if r.fraction < 0 then r.at, r.fraction = r.at - 1, r.fraction + r.quota end
   end
 
-  local function charge(r, window, quota, cost, now)
+  -- Makes what is left at the instant from drain as under l from then on.
+  local function convert(r, l, from)
+    local units, part = mul_div(r.at - from, r.quota, r.window)
+    local more = r.fraction % r.window
+    units, part = add_count(units, (r.fraction - more) / r.window), part + more -- in 1/window of a unit
+    if part >= r.window then units, part = add_count(units, 1), part - r.window end
+    local ahead, rest = mul_div(units, l.window, l.quota)
+    local lost
+    part, lost = mul_div(part, l.window, r.window)
+    if lost > 0 then part = part + 1 end -- rounded up as units and as a time are
+    more, part = mul_div(part, 1, l.quota)
+    ahead = ahead + more
+    if rest >= l.quota - part then
+      ahead, rest = ahead + 1, rest - (l.quota - part)
+    else
+      rest = rest + part
+    end
+    r.at, r.fraction, r.quota, r.window = add_instant(from, ahead), rest, l.quota, l.window
+  end
+
+  local function charge(r, l, cost, now)
     if r.at < now then r.at, r.fraction = now, 0 end
-    r.quota, r.charged_at = quota, max(r.charged_at, now)
-    forward(r, window, quota, cost)
+    if r.quota and (r.quota ~= l.quota or r.window ~= l.window) then convert(r, l, now) end
+    r.quota, r.capacity, r.charged_at = l.quota, l.capacity, max(r.charged_at, now)
+    forward(r, l.window, l.quota, cost)
   end
 
   -- What is still to drain between now and the mark comes back.
@@ -67,27 +88,27 @@ local function bucket(family, is_queue)
     family = family,
 
     new = function(self, kind, window)
-      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, fraction = 0, quota = nil, charged_at = 0}
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, fraction = 0, quota = nil, charged_at = 0, capacity = nil}
     end,
     read = function(self, state, place)
-      local kind, window, at, fraction, quota, charged_at, after = unpack(FORM, state, place)
-      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, fraction = fraction, quota = quota, charged_at = charged_at}, after
+      local kind, window, at, fraction, quota, charged_at, capacity, after = unpack(FORM, state, place)
+      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, fraction = fraction, quota = quota, charged_at = charged_at, capacity = capacity}, after
     end,
-    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.fraction, r.quota, r.charged_at) end,
+    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.fraction, r.quota, r.charged_at, r.capacity) end,
 
-    used = function(r, l, now)
+    used = function(r, _, now)
       if reset_at(r, now) <= now then return 0 end
-      return ceil_level(r.at - now, l.quota, r.fraction, l.window)
+      return ceil_level(r.at - now, r.quota, r.fraction, r.window)
     end,
     reset_at = reset_at,
     retry_at = function(r, l, cost)
-      local ahead, rest = mul_div(l.capacity - cost, l.window, l.quota)
+      local ahead, rest = mul_div(l.capacity - cost, r.window, r.quota)
       if rest < r.fraction then ahead = ahead - 1 end
       return r.at - ahead
     end,
     charge = function(r, l, cost, now)
       local start_at = is_queue and reset_at(r, now) or 0
-      charge(r, l.window, l.quota, cost, now)
+      charge(r, l, cost, now)
       return r.at, r.fraction, start_at
     end,
     give_back = function(r, l, c, now)
@@ -102,41 +123,30 @@ local function bucket(family, is_queue)
     end,
 
     adopt = function(r, l)
-      local old_at, old_fraction, old_quota = r.at, r.fraction, r.quota
-      local fraction, lost = mul_div(old_fraction, l.quota, old_quota)
-      r.fraction = fraction
-      if is_queue and lost > 0 then
-        r.fraction = r.fraction + 1
-        if r.fraction == l.quota then r.at, r.fraction = r.at + 1, 0 end
+      if not is_queue then
+        local rate = mul_div(l.quota, r.window, l.window)
+        if rate >= r.quota and r.at >= r.charged_at then convert(r, l, r.charged_at) end
+        return
       end
-      r.quota = l.quota
-      if is_queue or old_at < r.charged_at then return end
-      local units, part = mul_div(old_at - r.charged_at, old_quota, r.window)
-      local more = old_fraction % r.window
-      units, part = add_count(units, (old_fraction - more) / r.window), part + more
-      if part >= r.window then units, part = add_count(units, 1), part - r.window end
-      local ahead, rest = mul_div(units, l.window, l.quota)
-      more, part = mul_div(mul_div(part, l.window, r.window), 1, l.quota)
-      ahead = ahead + more
-      if rest >= l.quota - part then
-        ahead, rest = ahead + 1, rest - (l.quota - part)
-      else
-        rest = rest + part
-      end
-      local at = add_instant(r.charged_at, ahead)
-      if at < r.at or at == r.at and rest < r.fraction then r.at, r.fraction = at, rest end
+      local lost
+      r.fraction, lost = mul_div(r.fraction, l.quota, r.quota)
+      if lost > 0 then r.fraction = r.fraction + 1 end
+      if r.fraction == l.quota then r.at, r.fraction = r.at + 1, 0 end
+      r.quota, r.window = l.quota, l.window
     end,
     join = function(r, limits, records, cost, now)
-      local queues = false
+      local others = 0 -- when theirs have drained
       for i = 1, #limits do
-        if is_queue and records[i].kind == r.kind then
-          queues = true
-          if drained_at(records[i]) > r.at then r.at, r.fraction = drained_at(records[i]), 0 end
-        end
+        if records[i].kind == r.kind then others = max(others, drained_at(records[i])) end
       end
-      if queues then return end
-      local at, fraction, full = r.at, r.fraction, add_instant(now, r.window)
-      charge(r, r.window, r.quota, cost, now)
+      if is_queue and others > 0 then
+        if others > r.at then r.at, r.fraction = others, 0 end
+        return
+      end
+      local at, fraction = r.at, r.fraction
+      charge(r, r, cost, now)
+      local full = mul_div(r.capacity, r.window, r.quota)
+      full = max(add_instant(now, full), others)
       if r.at >= full then
         r.at, r.fraction = full, 0
         if at >= full then r.at, r.fraction = at, fraction end

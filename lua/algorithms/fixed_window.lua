@@ -11,7 +11,6 @@ local function fixed_windows(aligned)
     family = 'fixed-window',
     has_short_form = true,
     code = aligned and ALIGNED_CODE or 0, -- what it adds to a window's
-    mark_is_reset_at = true,
 
     new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0} end,
     read = function(self, state, place)
@@ -43,7 +42,8 @@ local function fixed_windows(aligned)
     end,
 
     adopt = function(r, l)
-      if r.window > l.window then r.at = max(r.at - (r.window - l.window), 0) end
+      if r.window < l.window then r.at, r.count = 0, 0 else r.at = max(r.at - (r.window - l.window), 0) end
+      r.window = l.window
     end,
     join = function(r, _, _, cost) r.count = add_count(r.count, cost) end,
     give_back_joined = function(r, c)

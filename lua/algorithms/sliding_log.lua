@@ -186,20 +186,8 @@ local function sliding_log()
     give_back = function(r, l, c, now) return give_back(r, l.mark, c, now) end,
 
     adopt = function(r, l)
-      load(r)
-      local earlier = l.window - r.window
-      r.trimmed_at = nil
-      if earlier <= 0 then return end
-      local moved = {}
-      for place = 1, #r.log, ENTRY_BYTES do
-        local at, cost = unpack(ENTRY, r.log, place)
-        if at >= earlier then
-          moved[#moved + 1] = pack(ENTRY, at - earlier, cost)
-        else
-          r.count = r.count - cost
-        end
-      end
-      r.log, r.entries, r.newest_at = table.concat(moved), #moved, nil
+      if r.window < l.window then r.entries, r.count, r.log, r.newest_at = 0, 0, '', nil else load(r) end
+      r.window, r.trimmed_at = l.window, nil
     end,
     join = function(r, _, _, cost, now) charge(r, cost, now) end,
     give_back_joined = function(r, c, now) give_back(r, c.taken_at, c, now) end,

@@ -66,16 +66,8 @@ local function sliding_window()
     end,
 
     adopt = function(r, l)
-      if r.window >= l.window then return end
-      local sum, length = add_count(r.count, r.previous), 2 * r.window
-      if r.count < r.previous then length = r.window + mul_div(r.window, r.count, r.previous) end
-      length = min(length, l.window)
-      local began = r.at + length - l.window
-      r.at, r.count, r.previous = 0, 0, 0
-      if began >= 0 then
-        r.at = began
-        r.previous = mul_div(sum, l.window, length)
-      end
+      if r.window < l.window then r.at, r.count, r.previous = 0, 0, 0 end
+      r.window = l.window
     end,
     join = function(r, _, _, cost, now) charge(r, cost, now) end,
     give_back_joined = function(r, c)

@@ -52,7 +52,7 @@ func (d *Decision) Limit(i int) (s Status) {
 	// Field by field, and here: a function that sets s would move what d points to to
 	// the heap, and one that returns it would copy it once more.
 	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, c.Cost, index, *l
-	s.Used, s.Remaining, s.ResetAt = r.Used, r.Remaining(l), instant(r.ResetAt)
+	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {
 	case 0:
 	case driver.NeverFits:

@@ -43,6 +43,8 @@ type Status struct {
 	// start that was returned is returned to no other charge, unless its own was
 	// refunded before it came. Zero for other algorithms.
 	StartAt time.Time
+
+	more int64 // see driver.Result
 }
 
 // BindsBefore reports whether s is to be reported, and not o, where there is room
@@ -54,7 +56,7 @@ func (s *Status) BindsBefore(o *Status) bool {
 	if s.Refused {
 		return s.RetryAt.After(o.RetryAt)
 	}
-	left, otherLeft := s.Remaining/max(s.Cost, 1), o.Remaining/max(o.Cost, 1)
+	left, otherLeft := (s.Remaining+s.more)/max(s.Cost, 1), (o.Remaining+o.more)/max(o.Cost, 1)
 	return left < otherLeft || left == otherLeft && s.Reset().After(o.Reset())
 }
 

@@ -90,6 +90,10 @@ type Result struct {
 	NextAt  int64 // when one unit fits, where none does now; 0 if that is at ResetAt, as in a FixedWindow
 	StartAt int64 // of a LeakyBucket that was charged, else 0
 	Mark    Mark
+
+	// More is the units that may remain beyond what Used leaves. They are not promised to
+	// the client, and count only where the limit is chosen that binds.
+	More int64
 }
 
 // NeverFits is the RetryAt of a Result whose charge exceeds the capacity.

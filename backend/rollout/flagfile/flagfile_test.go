@@ -343,9 +343,7 @@ func TestLastGoodStateHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.waitFor("redis")
-	if s := f.client.State(); s != openfeature.ReadyState {
-		t.Errorf("the provider's state is %s, want READY: what is right again is", s)
-	}
+	f.wait("state READY: what is right again is", func() bool { return f.client.State() == openfeature.ReadyState })
 	if n := strings.Count(f.log.String(), "the JSON ends too early"); n != 1 {
 		t.Errorf("logged one problem %d times, want once", n)
 	}

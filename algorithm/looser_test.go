@@ -1,0 +1,157 @@
+package algorithm_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+)
+
+// alone returns how many units a limit by itself admits at most within w ms, both ends
+// included. A sliding window is an estimate: twice the quota if aimed at.
+func alone(l throttler.Limit, w int64) int64 {
+	window := l.Window.Milliseconds()
+	switch l.Algorithm {
+	case throttler.FixedWindow, throttler.SlidingWindow:
+		return (w/window + 2) * l.Quota
+	case throttler.SlidingLog:
+		return (w/window + 1) * l.Quota
+	case throttler.TokenBucket, throttler.LeakyBucket:
+		return l.Capacity() + w*l.Quota/window
+	}
+	panic("an algorithm that the test does not know")
+}
+
+// looser returns what two versions of a limit admit together at most within w ms, as
+// docs/algorithms.md promises: what the looser admits alone. Of two token buckets that is
+// one with the larger burst and the faster rate of both; of two queues, one with the longer
+// wait and the faster rate; of two windows, one quota of the longer one comes on top, for
+// what came before its record began.
+func looser(a, b throttler.Limit, w int64) int64 {
+	most := max(alone(a, w), alone(b, w))
+	switch rate := max(perMs(a), perMs(b)); a.Algorithm {
+	case throttler.TokenBucket:
+		return max(a.Capacity(), b.Capacity()) + int64(rate*float64(w)+1e-9)
+	case throttler.LeakyBucket:
+		wait := max(float64(a.Capacity())/perMs(a), float64(b.Capacity())/perMs(b))
+		return int64(rate*(wait+float64(w)) + 1e-9)
+	case throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog:
+	}
+	if a.Window > b.Window {
+		most += a.Quota
+	} else if a.Window < b.Window {
+		most += b.Quota
+	}
+	return most
+}
+
+func perMs(l throttler.Limit) float64 { return float64(l.Quota) / float64(l.Window.Milliseconds()) }
+
+// otherVersion returns l with another quota, window or burst, or several of these.
+func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
+	n, scale := l, 2+rng.Int64N(11)
+	switch rng.IntN(4) {
+	case 0:
+		n.Quota = 1 + rng.Int64N(3*l.Quota)
+	case 1: // at the same rate
+		n.Quota, n.Window = l.Quota*scale, l.Window*time.Duration(scale)
+	case 2:
+		n.Window = l.Window * time.Duration(scale)
+	case 3:
+		n.Quota, n.Window = 1+rng.Int64N(3*l.Quota), l.Window*time.Duration(scale)+time.Duration(rng.IntN(20))*time.Millisecond
+	}
+	if (l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket) && rng.IntN(3) == 0 {
+		n.Burst = 1 + rng.Int64N(2*l.Quota)
+	}
+	return n
+}
+
+// TestTwoVersionsGiveNoMoreThanTheLooser has processes of two versions of a policy take
+// in random turns. In no time, of whatever length, do both together admit more than the
+// looser of both.
+func TestTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
+	rng := testseed.Rand(t, 0)
+	for range 600 {
+		for _, a := range algorithms {
+			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(30), Window: time.Duration(20+rng.Int64N(2000)) * time.Millisecond}
+			if (a == throttler.TokenBucket || a == throttler.LeakyBucket) && rng.IntN(2) == 0 {
+				l.Burst = 1 + rng.Int64N(2*l.Quota)
+			}
+			takeInTurns(t, rng, l, otherVersion(l, rng))
+		}
+	}
+}
+
+func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
+	t.Helper()
+	c := &changed{t: t, forms: [2][]throttler.Limit{versions[:1], versions[1:]}}
+	type unit struct{ at, cost int64 }
+	var admitted []unit
+	now, share := int64(day), rng.IntN(11) // of ten requests, of the first version
+	pause := versions[rng.IntN(2)].Window.Milliseconds()
+	for range 250 {
+		switch rng.IntN(40) {
+		case 0:
+			now += rng.Int64N(pause + 1)
+		case 1:
+			share = rng.IntN(11)
+		default:
+			now += rng.Int64N(pause/20+2) * rng.Int64N(2)
+		}
+		version, cost := 0, int64(1)
+		if rng.IntN(10) >= share {
+			version = 1
+		}
+		if rng.IntN(5) == 0 {
+			cost = 1 + rng.Int64N(min(versions[version].Capacity(), 5))
+		}
+		if allowed, _ := c.take(version, cost, now); !allowed {
+			continue
+		}
+		admitted = append(admitted, unit{now, cost})
+		sum := int64(0)
+		for i := len(admitted) - 1; i >= 0; i-- {
+			sum += admitted[i].cost
+			if w := now - admitted[i].at; sum > looser(versions[0], versions[1], w) {
+				t.Fatalf("%+v and %+v: %d units within %d ms, want at most %d", versions[0], versions[1], sum, w, looser(versions[0], versions[1], w))
+			}
+		}
+	}
+}
+
+// TestVersionsInTurn has two versions take one unit after the other, as two services do
+// that share the name of a policy.
+func TestVersionsInTurn(t *testing.T) {
+	limit := func(a quota.Algorithm, quota int64, window time.Duration, burst int64) throttler.Limit {
+		return throttler.Limit{Algorithm: a, Quota: quota, Window: window, Burst: burst}
+	}
+	const minute = time.Minute
+	for _, test := range []struct {
+		versions [2]throttler.Limit
+		turns    int // one of so many is the first version's
+		lasts    time.Duration
+		least    int
+		most     int
+	}{
+		{[2]throttler.Limit{limit(throttler.TokenBucket, 100, minute, 0), limit(throttler.TokenBucket, 90, minute, 0)}, 2, 5 * time.Second, 100, 108},
+		{[2]throttler.Limit{limit(throttler.TokenBucket, 100, minute, 100), limit(throttler.TokenBucket, 10, minute, 100)}, 2, minute, 150, 200},
+		{[2]throttler.Limit{limit(throttler.LeakyBucket, 100, minute, 0), limit(throttler.LeakyBucket, 90, minute, 0)}, 2, 5 * time.Second, 98, 108},
+		{[2]throttler.Limit{limit(throttler.FixedWindow, 100, minute, 0), limit(throttler.FixedWindow, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1000},
+		{[2]throttler.Limit{limit(throttler.SlidingLog, 100, minute, 0), limit(throttler.SlidingLog, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1000},
+		{[2]throttler.Limit{limit(throttler.SlidingWindow, 100, minute, 0), limit(throttler.SlidingWindow, 10, 6*time.Second, 0)}, 10, 10 * minute, 900, 1100},
+	} {
+		c := &changed{t: t, forms: [2][]throttler.Limit{test.versions[:1], test.versions[1:]}}
+		served := 0
+		for i := range int(test.lasts / (20 * time.Millisecond)) {
+			if allowed, _ := c.take(min(i%test.turns, 1), 1, day+int64(i)*20); allowed {
+				served++
+			}
+		}
+		if served < test.least || served > test.most {
+			t.Errorf("%+v, one of %d, for %v: %d served, want %d to %d", test.versions, test.turns, test.lasts, served, test.least, test.most)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package redisbackend_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// farRelay returns the address of a relay to upstream, of which each answer takes delay.
+func farRelay(t *testing.T, upstream string, delay time.Duration) (addr string) {
+	return testserver.Relay(t, upstream, func([]byte) bool {
+		time.Sleep(delay)
+		return false
+	})
+}
+
+// protected starts a server that asks for a password.
+func protected(t *testing.T, password string) *testserver.RedisServer {
+	server := testserver.Redis(t)
+	if err := newClient(t, server.Addr).ConfigSet(t.Context(), "requirepass", password).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+var loginPolicies = [2]*throttler.Policy{
+	{Name: "a", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}},
+	{Name: "b", Limits: []throttler.Limit{{Quota: 5, Window: time.Hour}}},
+}
+
+// A decision that had no time to connect and to log in leaves connections for the next.
+func TestAFailureOpensConnections(t *testing.T) {
+	server := protected(t, "secret")
+	come := make(chan struct{})
+	c := connect(t, &redis.UniversalOptions{
+		Addrs: []string{server.Addr}, Password: "secret", DB: 2,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			select {
+			case <-come:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	})
+	b, _ := newObserved(t, c, redisbackend.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := b.Take(ctx, loginPolicies[0].Charge("alice")); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Fatalf("without a connection: %v, want ErrUnavailable", err)
+	}
+	close(come)
+	eventually(t, "a connection that has logged in", func() bool { return c.PoolStats().IdleConns > 0 })
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr, Password: "secret"})
+	defer admin.Close()
+	if list := admin.ClientList(t.Context()).Val(); !strings.Contains(list, " db=2 ") {
+		t.Errorf("before its first use: got the connections %s, want one with db=2", list)
+	}
+	if _, err := b.Take(t.Context(), loginPolicies[0].Charge("alice")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that refuses the login says nothing of its clock, answers no peek with zeros,
+// and what is known of it has the reason.
+func TestWrongPassword(t *testing.T) {
+	server := protected(t, "secret")
+	for name, c := range map[string]redis.UniversalClient{
+		"recommended": connect(t, &redis.UniversalOptions{Addrs: []string{server.Addr}, Password: "other"}),
+		"plain":       redis.NewClient(&redis.Options{Addr: server.Addr, Password: "other", MaxRetries: -1}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Cleanup(func() { _ = c.Close() })
+			b, e := newObserved(t, c, redisbackend.Options{})
+			b.backend.Check()
+			charges := []throttler.Charge{loginPolicies[0].Charge("alice"), loginPolicies[1].Charge("alice")}
+			for name, decide := range map[string]func(context.Context, ...throttler.Charge) (throttler.Decision, error){"peek": b.Peek, "take": b.Take} {
+				if d, err := decide(t.Context(), charges...); !errors.Is(err, throttler.ErrUnavailable) {
+					t.Errorf("%s: got %+v, error %v; want ErrUnavailable", name, d, err)
+				}
+			}
+			for range 3 {
+				_, errs := b.backend.TakeTogether(t.Context(), driver.NewRequest(1, charges[0]), driver.NewRequest(1, charges[1]))
+				for _, err := range errs {
+					if err == nil {
+						t.Error("a take with others succeeded")
+					}
+				}
+			}
+			b.backend.Check()
+			for _, s := range b.backend.Servers() {
+				if s.SkewKnown || s.Err == nil || !strings.Contains(s.Err.Error(), "WRONGPASS") {
+					t.Errorf("got %+v, want no skew, and WRONGPASS", s)
+				}
+			}
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, checked := range e.checked {
+				if checked.SkewKnown {
+					t.Errorf("the observer got %+v, want no skew", checked)
+				}
+			}
+		})
+	}
+}
+
+// Why a breaker is open is known also if the server answered the check that followed.
+func TestServersSayWhyABreakerIsOpen(t *testing.T) {
+	server := testserver.Redis(t)
+	b, _ := newObserved(t, quick(t, server.Addr), redisbackend.Options{})
+	b.backend.Check()
+	server.Pause()
+	defer server.Resume()
+	b.backend.Trip(errors.New("no answer"))
+	if s := b.backend.Servers()[0]; !s.Open || s.Err == nil || s.Err.Error() != "no answer" {
+		t.Errorf("got open %t, error %v; want true, no answer", s.Open, s.Err)
+	}
+}
+
+// Load opens the connections that a server needs that is far away.
+func TestLoadOpensConnections(t *testing.T) {
+	server := testserver.Redis(t)
+	c := quick(t, farRelay(t, server.Addr, 15*time.Millisecond))
+	b, _ := newObserved(t, c, redisbackend.Options{})
+	if err := b.backend.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.PoolStats().IdleConns; n < 8 {
+		t.Errorf("%d connections are open, want 8", n)
+	}
+}
+
+// A server that answers, but later than decisions need, is probed as quickly as they need
+// it: its breaker stays open, and the probes share a connection.
+func TestSlowServerStaysOpen(t *testing.T) {
+	const deadline = 50 * time.Millisecond
+	server := testserver.Redis(t)
+	addr := farRelay(t, server.Addr, 3*deadline/2)
+	var dials atomic.Int64
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{addr}, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}})
+	b, e := newObserved(t, c, redisbackend.Options{})
+	take := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		_, _ = b.Take(ctx, loginPolicies[0].Charge("alice"))
+	}
+	for !b.backend.Open() {
+		take()
+	}
+	admin := newClient(t, server.Addr)
+	probed := func() int { return commandStats(t, admin)["evalsha"].calls + commandStats(t, admin)["eval"].calls }
+	eventually(t, "the first probe", func() bool { return probed() >= 2 })
+	before, probes := dials.Load(), probed()
+	eventually(t, "five more", func() bool { take(); return probed() >= probes+10 })
+	if n := dials.Load() - before; n > 2 {
+		t.Errorf("%d connections were made, want none for each probe", n)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	opened := false
+	for _, checked := range e.checked {
+		if opened && !checked.Open {
+			t.Fatal("the breaker closed")
+		}
+		opened = checked.Open
+	}
+}

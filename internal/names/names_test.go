@@ -1,0 +1,47 @@
+package names_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/quota"
+)
+
+// Policy, key and partition are all of a name, and only in their own places.
+func TestNamesDiffer(t *testing.T) {
+	h := names.NewHasher()
+	of := make(map[names.Name]string)
+	add := func(n names.Name, what string) {
+		t.Helper()
+		if other, ok := of[n]; ok {
+			t.Errorf("%s and %s have one name", what, other)
+		}
+		of[n] = what
+	}
+	for _, policy := range []string{"core", "search"} {
+		for _, key := range []string{"", "core", "alice", "ali\x00ce"} {
+			for _, partition := range []string{"", "core", "alice", "search"} {
+				c := quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: partition}
+				add(h.Of(&c), fmt.Sprintf("%s/%q/%q", policy, key, partition))
+				if n := h.OfKey(policy, key); key == partition && n != h.Of(&c) {
+					t.Errorf("OfKey of %q under %s is not Of", key, policy)
+				}
+			}
+		}
+		for i := range uint64(8) {
+			add(h.Numbered(policy, i, 1), fmt.Sprint(policy, i, 1))
+			add(h.Numbered(policy, 100, i), fmt.Sprint(policy, 100, i))
+		}
+	}
+	for i := range 1000 { // a client may choose what partitions are
+		c := quota.Charge{Policy: &quota.Policy{Name: "core"}, Key: "k", Partition: fmt.Sprint(i)}
+		add(h.Of(&c), c.Partition)
+	}
+	a, b := h.OfKey("core", "alice"), h.OfKey("core", "bob")
+	add(a.And(b), "alice and bob")
+	add(b.And(a), "bob and alice")
+	if other := names.NewHasher(); other.OfKey("core", "alice") == a {
+		t.Error("two Hashers give one name")
+	}
+}
