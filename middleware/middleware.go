@@ -295,6 +295,9 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 		e.serve(w, next)
 		return
 	}
+	if e.outer != nil && e.outer.contextOver() {
+		e.outer.servesUncharged() // what ran between is not free because the client left
+	}
 	t.answerUnavailable(w, e, ended)
 }
 
