@@ -40,7 +40,7 @@ func ginApp(around func(http.Handler) http.Handler, inside ...gin.HandlerFunc) h
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
-	// As applications have it: who is outside responds for handlers that leave an error.
+	// As applications have it: an outer middleware responds for handlers that leave an error.
 	e.Use(func(c *gin.Context) {
 		if c.Next(); len(c.Errors) > 0 && !c.Writer.Written() {
 			c.JSON(409, gin.H{"error": c.Errors.String()})
