@@ -358,7 +358,7 @@ func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
 			err = login(w, r)
 		})).ServeHTTP(front{w}, r)
 		if err != nil {
-			http.Error(w, err.Error(), 403)
+			http.Error(w, err.Error(), http.StatusForbidden)
 		}
 	}))
 	defer s.Close()
