@@ -57,6 +57,17 @@ func (c *call) make() context.Context {
 	return m.Context
 }
 
+// ServerTime returns when the server's time ends, and a context that does not end, for a
+// backend that asks by [driver.ServerTime] and waits with a timer that it has. Unless the
+// context was made, each server that is asked has the whole time.
+func (c *call) ServerTime(now time.Time) (end time.Time, caller context.Context) {
+	if m := c.made.Load(); m != nil {
+		end, _ = m.Deadline()
+		return end, c.values()
+	}
+	return now.Add(c.e.m.Deadline), c.values()
+}
+
 func (c *call) Deadline() (time.Time, bool) { return c.make().Deadline() }
 func (c *call) Done() <-chan struct{}       { return c.make().Done() }
 

@@ -102,11 +102,14 @@ func (l *line) do(j *job) error {
 	if l.server.breaker.Open() {
 		return breaker.ErrOpen
 	}
+	now := time.Now()
+	j.asked = now
+	if end, caller, ok := driver.ServerTime(j.ctx, now); ok {
+		j.ctx, j.given = caller, end
+	}
 	if err := driver.HasTime(j.ctx); err != nil {
 		return &unsentError{err}
 	}
-	now := time.Now()
-	j.asked = now
 	mayFlyAlone := l.setDeadline(j, now)
 	l.mu.Lock()
 	if !l.mayDepart(now) {
@@ -154,14 +157,17 @@ func (l *line) do(j *job) error {
 // goroutine for the flight doubles how long a lone decision takes.
 func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 	deadline, bounded := j.ctx.Deadline()
-	if j.limit == 0 && !bounded {
+	switch given := j.given.Sub(now); {
+	case !j.given.IsZero() && (j.limit == 0 || given < j.limit):
+		j.limit = max(given, 1)
+	case j.limit == 0 && !bounded:
 		j.limit = l.timeout
 	}
 	if own := now.Add(j.limit); j.limit > 0 && (!bounded || own.Before(deadline)) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
+	return l.client.keepsDeadlines && (bounded || !j.given.IsZero() || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
 }
 
 // mayDepart reports whether another flight may be made.
@@ -364,6 +370,7 @@ type job struct {
 
 	proves bool // a read: replication is asked for in front of it
 
+	given       time.Time     // when the server's time ends, if the context says so
 	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
 	asked       time.Time
 	deadline    time.Time

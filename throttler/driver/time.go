@@ -10,11 +10,38 @@ import (
 var errServerTime = fmt.Errorf("the server's time has passed: %w", context.DeadlineExceeded)
 
 // WithServerTime returns a copy of ctx that ends after d, as context.WithTimeout does, and
-// says that d is meant for the server: a backend that knows its own delays from the
-// server's, as those of this module do, goes on while the server answers, and fails when
+// says that d is meant for the server: a backend that distinguishes its own delays from
+// the server's, as the backends of this module do, goes on while the server answers, and fails when
 // the server has not answered for d. Any other deadline is the caller's, and ends the call.
 func WithServerTime(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, errServerTime)
+	timed, cancel := context.WithTimeoutCause(ctx, d, errServerTime)
+	return &serverTime{timed, ctx}, cancel
+}
+
+// serverTime is a context of WithServerTime.
+type serverTime struct {
+	context.Context
+	caller context.Context
+}
+
+// ServerTime implements what ServerTime asks for.
+func (s *serverTime) ServerTime(time.Time) (end time.Time, caller context.Context) {
+	end, _ = s.Deadline()
+	return end, s.caller
+}
+
+// ServerTime returns when the time of the server ends, as of now, and the context that
+// ends with the caller alone, if ctx is one of WithServerTime, or has this method. A
+// backend that asks needs no timer of ctx.
+func ServerTime(ctx context.Context, now time.Time) (end time.Time, caller context.Context, ok bool) {
+	s, ok := ctx.(interface {
+		ServerTime(now time.Time) (end time.Time, caller context.Context)
+	})
+	if !ok {
+		return time.Time{}, ctx, false
+	}
+	end, caller = s.ServerTime(now)
+	return end, caller, true
 }
 
 // ServerTimeOver reports whether ctx has ended because the time of WithServerTime has
