@@ -40,13 +40,14 @@ func TestMain(m *testing.M) {
 var tiny = settings{
 	passes: 1, sample: 2 * time.Millisecond, clients: 50,
 	goroutines: []int{1, 64}, contended: []int{64}, distant: []int{64},
-	patience: 100 * time.Millisecond, connections: 4,
+	patience: 100 * time.Millisecond, connections: 4, processes: []int{1, 2},
 	maxKeys: 100, logs: []int{10, 20}, crowds: []int{1, 4}, shards: []int{1, 8}, shardsKeys: 1000,
 }
 
 // Every row but the hung one, which TestHung has, measures every peer, and every
 // block and figure is there.
 func TestWholeRun(t *testing.T) {
+	t.Setenv(asCommand, "1") // for the processes of the fleet rows
 	lab := newLab(tiny)
 	defer lab.close()
 	rows := slices.DeleteFunc(lab.rows(), func(r row) bool { return r.name == "hung" })
@@ -67,7 +68,7 @@ func TestWholeRun(t *testing.T) {
 		}
 	}
 	text := report.Text(set)
-	for _, want := range []string{"## Summary", "## Setup", "## Shards that a load needs", "## Balance", "## Growth", "## HTTP", "rueidislimiter", "weir ÷ best rival"} {
+	for _, want := range []string{"## Summary", "## Setup", "## Shards that a load needs", "## Balance", "## Growth", "## Processes", "## HTTP", "rueidislimiter", "weir ÷ best rival"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the report has no %q:\n%s", want, text)
 		}

@@ -59,9 +59,15 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	seed := flags.Uint64("seed", 0, "of the order of measurements; if 0, a random one, which is printed")
 	out := flags.String("out", "", "write the results to this `file`, as JSON")
 	docs := flags.String("docs", "", "write results, figures and tables into the documentation of the repository in this `directory`")
+	worker := flags.String("worker", "", "be a process of the fleet rows, with decisions of the redis-server at this `address`")
+	callers := flags.Int("callers", 1, "with -worker: goroutines that ask for decisions")
+	keys := flags.Int("keys", 1, "with -worker: keys that they ask for")
 	from := flags.String("from", "", "measure nothing; take the results from this `file`")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *worker != "" {
+		return work(ctx, *worker, *callers, *keys, *length, os.Stdin, stdout)
 	}
 	if *docs != "" && (*rowsMatch != "" || *peersMatch != "") {
 		return errors.New("-docs is for a whole run: leave out -rows and -only")
@@ -132,7 +138,7 @@ func (l *lab) rows() []row {
 	var all []row
 	for _, rows := range [][]row{
 		l.redisRows(), l.networkRows(), l.bytesRows(), l.ceilingRows(), l.hungRows(),
-		l.memoryRows(), l.middlewareRows(), l.httpRows(), l.growthRows(),
+		l.memoryRows(), l.middlewareRows(), l.httpRows(), l.growthRows(), l.fleetRows(),
 	} {
 		all = append(all, rows...)
 	}

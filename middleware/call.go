@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // call is the context of one call to the throttler. It ends after a timeout, and
@@ -44,7 +46,7 @@ func (c *call) make() context.Context {
 		return m
 	}
 	m := new(timed)
-	m.Context, m.cancel = context.WithTimeout(c.values(), c.e.m.Deadline)
+	m.Context, m.cancel = driver.WithServerTime(c.values(), c.e.m.Deadline)
 	if !c.made.CompareAndSwap(nil, m) {
 		m.cancel()
 		m = c.made.Load()
@@ -53,6 +55,17 @@ func (c *call) make() context.Context {
 		m.cancel()
 	}
 	return m.Context
+}
+
+// ServerTime returns when the server's time ends, and a context that does not end, for a
+// backend that asks by [driver.ServerTime] and waits with a timer that it has. Unless the
+// context was made, each server that is asked has the whole time.
+func (c *call) ServerTime(now time.Time) (end time.Time, caller context.Context) {
+	if m := c.made.Load(); m != nil {
+		end, _ = m.Deadline()
+		return end, c.values()
+	}
+	return now.Add(c.e.m.Deadline), c.values()
 }
 
 func (c *call) Deadline() (time.Time, bool) { return c.make().Deadline() }

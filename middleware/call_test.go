@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 type userKey struct{}
@@ -45,6 +47,26 @@ func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
 			t.Errorf("after its end, got %v, want context.Canceled", err)
 		}
 		<-c.Done()
+	})
+}
+
+// A backend that waits by itself learns when the server's time ends, and needs no timer of
+// the call. One that has asked for a context is not given more time.
+func TestACallTellsTheServersTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, leave := newCall(t)
+		defer leave(nil)
+		defer c.end()
+		want := time.Now().Add(time.Second)
+		end, caller, ok := driver.ServerTime(c, time.Now())
+		if !ok || !end.Equal(want) || caller.Done() != nil || caller.Value(userKey{}) != "alice" || c.made.Load() != nil {
+			t.Errorf("ends at %v, %v; want %v, and no timer", end, ok, want)
+		}
+		c.Done()
+		time.Sleep(300 * time.Millisecond)
+		if end, _, _ := driver.ServerTime(c, time.Now()); !end.Equal(want) {
+			t.Errorf("then ends at %v, want %v", end, want)
+		}
 	})
 }
 

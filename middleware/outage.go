@@ -310,6 +310,8 @@ func causeOf(err error) string {
 		return causeInvalid
 	case errors.Is(err, errTooLate):
 		return "write timeout"
+	case errors.Is(err, driver.ErrOverloaded):
+		return "overloaded"
 	case errors.Is(err, breaker.ErrOpen):
 		return "breaker open"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // StatusOptions configures [Status]. Nil and the zero value select the defaults.
@@ -93,7 +93,7 @@ func (a *statusAnswer) addUnavailable(charges []throttler.Charge) {
 }
 
 func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), s.Deadline)
+	ctx, cancel := driver.WithServerTime(r.Context(), s.Deadline)
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

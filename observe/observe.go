@@ -59,9 +59,12 @@ const (
 	OutcomeCanceled
 	// OutcomeUnavailable is any other error.
 	OutcomeUnavailable
+	// OutcomeOverloaded is an error of this process, which was too busy to decide in time
+	// while the backend answers.
+	OutcomeOverloaded
 )
 
-var outcomeNames = [...]string{"allowed", "refused", "invalid", "canceled", "unavailable"}
+var outcomeNames = [...]string{"allowed", "refused", "invalid", "canceled", "unavailable", "overloaded"}
 
 func (o Outcome) String() string { return outcomeNames[o] }
 

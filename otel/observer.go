@@ -141,7 +141,7 @@ const others = "(others)"
 // Counts of the enumerations in throttler.
 const (
 	ops      = int(observe.OpSettle) + 1
-	outcomes = int(observe.OutcomeUnavailable) + 1
+	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 
 // policyOptions is the attributes of one policy's events. They are made once: the SDK

@@ -130,7 +130,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 // Counts of the enumerations in throttler.
 const (
 	ops      = int(observe.OpSettle) + 1
-	outcomes = int(observe.OutcomeUnavailable) + 1
+	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 
 // policySeries is the series of one policy.

@@ -64,11 +64,13 @@ func TestDecisions(t *testing.T) {
 weir_decisions_total{op="settle",outcome="allowed",policy="core"} 1
 weir_decisions_total{op="settle",outcome="canceled",policy="core"} 0
 weir_decisions_total{op="settle",outcome="invalid",policy="core"} 0
+weir_decisions_total{op="settle",outcome="overloaded",policy="core"} 0
 weir_decisions_total{op="settle",outcome="refused",policy="core"} 0
 weir_decisions_total{op="settle",outcome="unavailable",policy="core"} 0
 weir_decisions_total{op="take",outcome="allowed",policy="core"} 2
 weir_decisions_total{op="take",outcome="canceled",policy="core"} 0
 weir_decisions_total{op="take",outcome="invalid",policy="core"} 1
+weir_decisions_total{op="take",outcome="overloaded",policy="core"} 0
 weir_decisions_total{op="take",outcome="refused",policy="core"} 3
 weir_decisions_total{op="take",outcome="unavailable",policy="core"} 0
 # HELP weir_degraded_decisions_total Decisions made without the shared counts.
@@ -193,7 +195,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	perName := map[string]int{"weir_decisions_total": 5, "weir_decision_duration_seconds": 1}
+	perName := map[string]int{"weir_decisions_total": 6, "weir_decision_duration_seconds": 1}
 	for _, f := range families {
 		if most := max(perName[f.GetName()], 1) * (names + 1); len(f.Metric) > most {
 			t.Errorf("%s has %d series; %d is the most", f.GetName(), len(f.Metric), most)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // observed makes a decision about charges, and reports it to the observer.
@@ -62,6 +63,8 @@ func outcomeOf(err error) observe.Outcome {
 	switch {
 	case errors.Is(err, ErrInvalid):
 		return observe.OutcomeInvalid
+	case errors.Is(err, driver.ErrOverloaded):
+		return observe.OutcomeOverloaded
 	case errors.Is(err, ErrUnavailable):
 		return observe.OutcomeUnavailable
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):

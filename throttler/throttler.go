@@ -156,7 +156,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case d.receipt == nil:
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
-	if ctx.Err() != nil { // the request is over, its charge is not
+	if driver.Ended(ctx) != nil { // the request is over, its charge is not
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 		defer cancel()

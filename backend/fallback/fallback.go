@@ -196,7 +196,7 @@ func (b *Backend) Close() {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	for {
@@ -230,7 +230,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 // Peek implements driver.Backend. It charges nothing and hands nothing over: what is
 // still counted here is reported as it is here.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	local := func() (driver.Decision, error) { return b.peek(&r) }
@@ -266,9 +266,15 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 }
 
 // failed reports whether a call failed because of the backend: not because of its
-// arguments or of a caller that left.
+// arguments, of a process that is overloaded, or of a caller that left, or whose own
+// deadline passed before anything was sent.
 func failed(ctx context.Context, err error) bool {
-	return !errors.Is(err, quota.ErrInvalid) && !errors.Is(ctx.Err(), context.Canceled)
+	switch ended := driver.Ended(ctx); {
+	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(ended, context.Canceled):
+		return false
+	default:
+		return ended == nil || errors.Is(err, driver.ErrUnavailable)
+	}
 }
 
 // errTooLarge and errOver are why local decisions fail.

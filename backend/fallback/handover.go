@@ -151,7 +151,7 @@ func (b *Backend) handOverAll(ctx context.Context, o *outage) {
 
 func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage) {
 	// A call that is broken off would leave open whether it was made.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
+	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), handOverTimeout)
 	defer cancel()
 	p.mu.Lock()
 	if c.outage != o || c.handing != nil || len(c.pending) == 0 && !o.ready.Load() {

@@ -201,7 +201,7 @@ func (b *Backend) settled(c *count) {
 
 // settle settles a decision that was made here.
 func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	d, missing := b.settleHere(s)

@@ -145,7 +145,7 @@ func (o *outage) watch() {
 func (o *outage) probed() time.Duration {
 	answered := o.answers.Load()
 	if failed := o.failed.Swap(false); failed || !answered {
-		ctx, cancel := context.WithTimeout(o.b.closed, probeTimeout)
+		ctx, cancel := driver.WithServerTime(o.b.closed, probeTimeout)
 		defer cancel()
 		answered = o.asks(ctx)
 	}

@@ -199,7 +199,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	if d, ok := driver.TakeLone(ctx, b, &r); ok {
 		return d, nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
@@ -233,8 +233,11 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			select {
 			case <-renewal.done:
 			case <-ctx.Done():
+				if driver.ServerTimeOver(ctx) {
+					<-renewal.done // which has had its time then
+				}
 			}
-			if err := ctx.Err(); err != nil {
+			if err := driver.Ended(ctx); err != nil {
 				return driver.Decision{}, err
 			}
 			if renewal.failed() {
@@ -302,7 +305,7 @@ func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Reques
 	func() {
 		defer func() {
 			s.mu.Lock()
-			l.renewal, renewal.err, renewal.abandoned = nil, err, ctx.Err() != nil
+			l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
 			close(renewal.done)
 		}()
 		d, total, units, err = b.lease(ctx, &r, l.name, units, cost)
@@ -424,7 +427,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. Units return to the lease, or come from it, if
 // the process still has one of the same windows.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	more, even := extra(&st)

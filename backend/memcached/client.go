@@ -13,6 +13,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // dialTimeout bounds a dial, also if the call that needed it ends earlier.
@@ -76,7 +79,8 @@ func (c *Client) closeIdle() {
 // may belong to the call that failed.
 type conn struct {
 	net.Conn
-	r *bufio.Reader
+	r        *bufio.Reader
+	deadline time.Time // of the call
 }
 
 // call makes a call on an idle connection or a new one. If the connection breaks,
@@ -101,10 +105,8 @@ func (c *Client) callOn(cn *conn, deadline time.Time, f func(*conn) error) (err 
 			return err
 		}
 	}
-	if err = cn.SetDeadline(deadline); err == nil {
-		err = f(cn)
-	}
-	if err != nil {
+	cn.deadline = deadline
+	if err = f(cn); err != nil {
 		_ = cn.Close()
 		return timeoutOf(err)
 	}
@@ -143,13 +145,16 @@ func (c *Client) dial(left time.Duration) (*conn, error) {
 		err error
 	}
 	result := make(chan dialed)
-	ctx, leave := context.WithTimeout(context.Background(), left/3)
-	defer leave()
+	end := time.Now().Add(left / 3)
+	ctx := busy.NewContext() // which gives a process that is late more
+	ctx.Start(context.Background(), end)
+	defer ctx.Stop()
+	done := ctx.Done()
 	go func() {
 		cn, err := c.connect(max(left, dialTimeout))
 		select {
 		case result <- dialed{cn, err}:
-		case <-ctx.Done():
+		case <-done:
 			if err == nil {
 				c.keep(cn)
 			}
@@ -158,8 +163,11 @@ func (c *Client) dial(left time.Duration) (*conn, error) {
 	select {
 	case d := <-result:
 		return d.conn, d.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	case <-done:
+		if busy.Late(end) {
+			return nil, fmt.Errorf("%w: no connection was made: %w", driver.ErrOverloaded, context.DeadlineExceeded)
+		}
+		return nil, fmt.Errorf("no connection was made: %w", context.DeadlineExceeded)
 	}
 }
 
@@ -178,13 +186,21 @@ func (c *Client) connect(timeout time.Duration) (*conn, error) {
 	if err != nil {
 		return nil, timeoutOf(err)
 	}
-	return &conn{nc, bufio.NewReader(nc)}, nil
+	nc = busy.Conn(nc, busy.LeastTime)
+	return &conn{Conn: nc, r: bufio.NewReader(nc)}, nil
 }
 
 // ask sends a request and returns the first line of the reply, without its end. It
 // is valid until the next read.
 func (cn *conn) ask(request []byte) ([]byte, error) {
+	// Each when its time begins: what this process does between is not the server's.
+	if err := cn.SetWriteDeadline(cn.deadline); err != nil {
+		return nil, err
+	}
 	if _, err := cn.Write(request); err != nil {
+		return nil, err
+	}
+	if err := cn.SetReadDeadline(cn.deadline); err != nil {
 		return nil, err
 	}
 	return cn.line()

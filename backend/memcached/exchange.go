@@ -36,6 +36,8 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		}
 		n++
 	}
+	deadline := start
+	defer func() { s.record(start, deadline, err) }()
 	if s.observer != nil {
 		defer func() {
 			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
@@ -44,21 +46,20 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 	// Memcached looks keys up in their order. The partition's item must be the
 	// first: as long as it does not change after that, no count comes to its own
 	// item, or leaves it.
-	items, err := s.read(s.deadlineOf(jobs[:n]), keys)
+	deadline = s.deadlineOf(jobs[:n])
+	items, err := s.read(deadline, keys)
 	if err != nil {
-		s.recordLeft(jobs[:n], start, err)
 		return nil, n, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
 	}
 	if it, err = newItem(key, items[0].value, s.margin, s.spillAt); err != nil {
 		return nil, n, err
 	}
 	it.own = byKey(keys[1:], items[1:])
-	changed, left := false, true
+	changed := false
 	for i, j := range jobs[:n] {
 		if !j.begin() {
 			continue
 		}
-		left = false
 		var c bool
 		c, j.err = j.change(it)
 		changed = changed || c
@@ -66,9 +67,6 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 			n = i + 1
 			break
 		}
-	}
-	if left {
-		s.breaker.Record(start, nil) // as no caller does
 	}
 	if !changed {
 		return it, n, nil

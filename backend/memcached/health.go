@@ -8,18 +8,16 @@ import (
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // What its breaker counts against a server:
 //
-//	A decision fails if its connection breaks or cannot be made, if the server
-//	replies with an error or not in the protocol, or if the decision's deadline
-//	passes 20 ms or more after it was last sent. A cancel and a shorter deadline say
-//	nothing; but an exchange has 20 ms for its reply, and if all of its callers have
-//	left, it counts in their place.
+//	An exchange fails if its connection breaks or cannot be made, if the server replies
+//	with an error or not in the protocol, or if there is no reply at the last deadline of
+//	its decisions, and 20 ms after it was sent at the earliest.
 
-// minWait is the time without a reply that counts. It is measured to the deadline,
-// not to when the caller noticed: a busy host is no hanging server.
+// minWait is the least time that an exchange has for a reply.
 const minWait = 20 * time.Millisecond
 
 // serverError is an error of a call to the server: not of what is stored there, nor
@@ -35,44 +33,21 @@ func fromServer(err error) error {
 	return serverError{err}
 }
 
-// record records for the breaker what became of j, whose context had that deadline.
-func (s *server) record(j *job, deadline time.Time, err error) {
-	sentAt := j.sentAt.Load()
-	if sentAt <= 0 {
-		return // nothing was sent
+// record records what became of an exchange that began then and had until deadline.
+func (s *server) record(began, deadline time.Time, err error) {
+	if err != nil {
+		s.had.Store(int64(max(deadline.Sub(began), minWait)))
 	}
-	began, timedOut := s.started.Add(time.Duration(sentAt)), errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case errors.Is(err, breaker.ErrOpen): // it opened between two exchanges
-	case timedOut && deadline.Sub(began) < minWait, errors.Is(err, context.Canceled):
-	case timedOut, errors.As(err, new(serverError)):
-		s.fail(began, deadline, err)
-	default:
+	case errors.Is(err, driver.ErrOverloaded): // which says nothing of the server
+	case !errors.As(err, new(serverError)):
+		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
-	}
-}
-
-// recordLeft records an exchange that had no reply, if none of its callers does: all
-// of them left before it says something.
-func (s *server) recordLeft(jobs []*job, start time.Time, err error) {
-	if !errors.Is(err, context.DeadlineExceeded) {
-		return
-	}
-	for _, j := range jobs {
-		deadline, ok := j.ctx.Deadline()
-		if ok && deadline.Sub(start) >= minWait && !errors.Is(j.ctx.Err(), context.Canceled) {
-			return
-		}
-	}
-	s.fail(start, start.Add(minWait), err)
-}
-
-// fail records a failure of what began then and had until deadline.
-func (s *server) fail(began, deadline time.Time, err error) {
-	s.had.Store(int64(max(deadline.Sub(began), minWait)))
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		s.answers.Silent()
 		s.breaker.Trip(began, err) // nothing listens there
-	} else {
+	default:
+		s.answers.Silent()
 		s.breaker.Record(began, err)
 	}
 }

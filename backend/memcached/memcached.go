@@ -18,12 +18,13 @@
 //
 // # When a server does not answer
 //
-// Each server has a circuit breaker. It opens when half of at least 20 decisions in
+// Each server has a circuit breaker. It opens when half of at least 20 exchanges in
 // a second have failed, at the third failure in a row if none has succeeded for 100
-// ms, and at once if nothing listens. A decision fails if its connection breaks, if
-// the server replies with an error, or if its deadline passes 20 ms or more after it
-// was last sent. A cancel and a shorter deadline do not count; but an exchange has 20 ms
-// for its reply, and if all of its callers have left, it counts in their place.
+// ms, and at once if nothing listens. An exchange fails if its connection breaks, if
+// the server replies with an error, or if there is no reply at the last deadline of its
+// decisions, and 20 ms after it was sent at the earliest. A read looks at the connection
+// once more then: what this process is late for is not the server's. A deadline of
+// driver.WithServerTime ends a decision only if the server is silent.
 //
 // While it is open, all decisions about the server's keys fail at once, those that
 // wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
@@ -43,7 +44,6 @@ package memcachedbackend
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -263,41 +263,30 @@ func (b *Backend) Close() {
 // decide applies change to the item of charges, and waits for it or for ctx. If
 // another process writes the item first, change is applied again to the new value.
 func (b *Backend) decide(ctx context.Context, charges []quota.Charge, change func(*item, []name) (bool, error)) error {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	key, server := b.place(charges[0].Partition)
 	if server.breaker.Open() {
 		return server.unavailable(breaker.ErrOpen)
 	}
+	if err := driver.HasTime(ctx); err != nil {
+		return err
+	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(b.deadline)
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
+		ctx, cancel = driver.WithServerTime(ctx, b.deadline)
 		defer cancel()
+		deadline, _ = ctx.Deadline()
 	}
 	names := namesOf(key, charges)
 	j := &job{
-		ctx: ctx, names: names, done: make(chan error, 1),
+		ctx: ctx, asked: time.Now(), names: names, done: make(chan error, 1),
 		change: func(it *item) (bool, error) { return change(it, names) },
 	}
 	server.queue(key, j)
-	var err error
-	select {
-	case err = <-j.done:
-	case <-ctx.Done():
-		switch never := j.stage.CompareAndSwap(undecided, forgone); {
-		case never && j.sentAt.Load() == 0:
-			return server.unsent(ctx.Err())
-		case never:
-			err = server.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, ctx.Err()))
-		default:
-			err = server.unavailable(ctx.Err()) // its write may be on its way
-		}
-	}
-	server.record(j, deadline, err)
-	return err
+	return server.wait(j, deadline)
 }
 
 // Location is where a count lives.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -29,8 +30,9 @@ type server struct {
 	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
 	started      time.Time
-	had          atomic.Int64 // ns that the last decision had that failed
-	reported     time.Time    // when the observer was last told; of the breaker's goroutines
+	answers      *busy.Answers // to exchanges
+	had          atomic.Int64  // ns that the last exchange had that failed
+	reported     time.Time     // of the last event to the observer; of the breaker's goroutines
 
 	mu      sync.Mutex
 	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine
@@ -39,6 +41,7 @@ type server struct {
 // job is one decision that waits for an item.
 type job struct {
 	ctx    context.Context
+	asked  time.Time
 	names  []name // of its counts
 	change func(*item) (changed bool, err error)
 	err    error      // change's
@@ -58,7 +61,7 @@ const (
 
 // begin reports whether an exchange may decide j.
 func (j *job) begin() bool {
-	return j.ctx.Err() == nil && (j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided)
+	return driver.Ended(j.ctx) == nil && (j.stage.CompareAndSwap(undecided, decided) || j.stage.Load() == decided)
 }
 
 func newServer(s Server, o *Options) *server {
@@ -67,7 +70,7 @@ func newServer(s Server, o *Options) *server {
 		margin: o.Margin.Milliseconds(), deadline: o.Deadline,
 		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
 		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
-		started: time.Now(),
+		started: time.Now(), answers: busy.NewAnswers(),
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
 	if n.observer != nil {
@@ -169,8 +172,75 @@ func (s *server) decide(key string, jobs []*job) {
 	}
 }
 
+// A decision whose time has passed asks again and again whether the server is silent, each
+// time after twice as long. If it was not sent, it does so for maxQueued.
+const (
+	askAgain  = 4 * time.Millisecond
+	maxQueued = time.Second
+)
+
+// wait returns the outcome of j, or an error when j has had its time, or its caller has
+// left. It has had its time when its deadline has passed and the server was silent since
+// it was asked for. If the server answers, or no exchange knows, the delay is
+// this process's, and j waits on.
+func (s *server) wait(j *job, deadline time.Time) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	ended := j.ctx.Done()
+	for again := askAgain; ; again *= 2 {
+		select {
+		case err := <-j.done:
+			return err
+		case <-ended:
+			if err := driver.Ended(j.ctx); err != nil {
+				return s.leave(j, deadline, err)
+			}
+			ended = nil
+		case <-timer.C:
+		}
+		switch {
+		case s.answers.SilentSince(j.asked):
+			return s.leave(j, deadline, nil)
+		case time.Since(j.asked) >= max(maxQueued, deadline.Sub(j.asked)) && j.sentAt.Load() == 0 && j.stage.CompareAndSwap(undecided, forgone):
+			return s.unavailable(fmt.Errorf("%w: the decision was in the queue for %v; %w", driver.ErrOverloaded, maxQueued, driver.ErrNotSent))
+		}
+		timer.Reset(again)
+	}
+}
+
+// leave returns the error of a caller that leaves: by err, its context's error, or because
+// j has had its time if err is nil. A deadline says that the server did not answer only
+// if that is known, and this process was not late itself.
+func (s *server) leave(j *job, deadline time.Time, err error) error {
+	never := j.stage.CompareAndSwap(undecided, forgone)
+	silent := err == nil || s.answers.SilentSince(j.asked)
+	if err == nil {
+		err = context.DeadlineExceeded
+	}
+	isDeadline := !errors.Is(err, context.Canceled)
+	late := isDeadline && !silent && (s.answers.AnsweredSince(j.asked) || time.Since(deadline) > askAgain)
+	switch {
+	case !never:
+		select {
+		case err := <-j.done: // both at once: the answer counts
+			return err
+		default: // its write may be on its way
+		}
+	case j.sentAt.Load() != 0:
+		err = fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err)
+	case isDeadline && silent:
+		err = fmt.Errorf("%w in time: %w", driver.ErrNotSent, err)
+	default:
+		return fmt.Errorf("memcachedbackend: shard %q: %w", s.name, err) // it was never sent
+	}
+	if late {
+		err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
+	}
+	return s.unavailable(err)
+}
+
 // isCanceled reports whether j's caller has left, or is about to.
-func (j *job) isCanceled() bool { return j.ctx.Err() != nil }
+func (j *job) isCanceled() bool { return j.stage.Load() == forgone || driver.Ended(j.ctx) != nil }
 
 // finish ends jobs with the error of their exchange, or with their own.
 func (s *server) finish(jobs []*job, err error) {
@@ -192,11 +262,6 @@ func (s *server) outcome(j *job, err error) error {
 		err = j.err
 	}
 	return s.unavailable(err)
-}
-
-// unsent returns the error of a decision whose context ended before it was sent.
-func (s *server) unsent(err error) error {
-	return fmt.Errorf("memcachedbackend: shard %q: %w", s.name, err)
 }
 
 func (s *server) unavailable(err error) error {

@@ -139,7 +139,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	at := moment{now: r.Now}
@@ -150,7 +150,7 @@ func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Place
 
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
@@ -159,7 +159,7 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	charges := st.Charged.Charges()
@@ -171,7 +171,7 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 // key, it does not remember that the count left: a process that has not heard of
 // the move, and takes here, then counts the key as a new one.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
 	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil

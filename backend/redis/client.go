@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -103,12 +104,18 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 			dial = (&tls.Dialer{NetDialer: d, Config: o.TLSConfig}).DialContext
 		}
 	}
+	leastTime := busy.LeastTime
+	for _, t := range []time.Duration{o.ReadTimeout, o.WriteTimeout} {
+		if t > 0 {
+			leastTime = min(leastTime, t)
+		}
+	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return boundReplies(conn), nil
+		return boundReplies(conn, leastTime), nil
 	}
 }
 

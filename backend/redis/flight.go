@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A flight waits for its reply for patience at least, although its callers have left. A
@@ -29,7 +32,7 @@ type flight struct {
 	departed time.Time // guarded by the line's mutex
 	alone    bool      // in the goroutine of its only caller
 	limits   int       // of its decisions
-	ctx      *flightContext
+	ctx      *busy.Context
 
 	jobs  []*job
 	calls []call
@@ -62,7 +65,7 @@ func (f *flight) run(l *line) {
 		}
 		decisions := len(f.jobs)
 		f.send(ctx, l, c, again)
-		more := f.deliver(l, tries < 3)
+		more := f.deliver(l, end, tries < 3)
 		l.server.sent(start, decisions, f.outcome.err)
 		if !more {
 			break
@@ -92,24 +95,20 @@ func (f *flight) begin(l *line) context.Context {
 	if latest := f.departed.Add(max(l.timeout, l.patience)); latest.Before(end) {
 		end = latest
 	}
-	first := f.jobs[0]
-	if f.alone && !first.ownDeadline && end.Equal(first.deadline) {
-		return first.ctx
-	}
 	if f.ctx == nil {
-		f.ctx = newFlightContext()
+		f.ctx = busy.NewContext()
 	}
 	values := context.Background()
 	if len(f.jobs) == 1 {
-		values = first.ctx
+		values = f.jobs[0].ctx
 	}
-	f.ctx.start(values, end)
+	f.ctx.Start(values, end)
 	return f.ctx
 }
 
 func (f *flight) end() {
 	f.alone = false
-	if f.ctx != nil && !f.ctx.stop() {
+	if f.ctx != nil && !f.ctx.Stop() {
 		f.ctx = nil
 	}
 }
@@ -194,7 +193,7 @@ func (f *flight) argsOf(jobs []*job, again bool) []any {
 
 // deliver gives f's decisions their outcomes. If again, it leaves the decisions of
 // calls that did not run in f instead, and reports whether there are any.
-func (f *flight) deliver(l *line, again bool) bool {
+func (f *flight) deliver(l *line, end time.Time, again bool) bool {
 	if f.outcome.left {
 		f.leave()
 		return false
@@ -211,6 +210,9 @@ func (f *flight) deliver(l *line, again bool) bool {
 		case again && f.mayResend(l, c, err):
 			f.jobs = append(f.jobs, c.jobs...)
 		default:
+			if isOwnDelay(err, end) {
+				err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
+			}
 			for _, j := range c.jobs {
 				j.finish(err)
 			}
@@ -318,49 +320,4 @@ func (j *job) compare(o *job, splits bool) int {
 		return int(j.kind) - int(o.kind)
 	}
 	return bytes.Compare(j.partition, o.partition)
-}
-
-// flightContext is a context that ends at a time, and with nothing else. Flights reuse
-// one that was stopped before it ended.
-type flightContext struct {
-	context.Context // for its values
-	end             time.Time
-	done            chan struct{}
-	timer           *time.Timer
-}
-
-func newFlightContext() *flightContext {
-	c := &flightContext{done: make(chan struct{})}
-	c.timer = time.AfterFunc(time.Hour, func() { close(c.done) })
-	return c
-}
-
-func (c *flightContext) start(values context.Context, end time.Time) {
-	c.Context, c.end = values, end
-	c.timer.Reset(time.Until(end))
-}
-
-// stop reports whether c did not end, and now never will.
-func (c *flightContext) stop() bool {
-	if !c.timer.Stop() {
-		return false
-	}
-	c.Context = nil
-	return true
-}
-
-// Deadline implements context.Context.
-func (c *flightContext) Deadline() (time.Time, bool) { return c.end, true }
-
-// Done implements context.Context.
-func (c *flightContext) Done() <-chan struct{} { return c.done }
-
-// Err implements context.Context.
-func (c *flightContext) Err() error {
-	select {
-	case <-c.done:
-		return context.DeadlineExceeded
-	default:
-		return nil
-	}
 }

@@ -137,7 +137,7 @@ func TestLeaveAsTheBreakerOpens(t *testing.T) {
 	j.ctx = ctx
 	j.stage.Store(failed)
 	left := make(chan error)
-	go func() { left <- j.leave() }()
+	go func() { left <- j.leave(ctx.Err(), ctx.Err()) }()
 	runtime.Gosched()
 	j.finish(breaker.ErrOpen)
 	if err := <-left; !errors.Is(err, breaker.ErrOpen) || j.abandoned {

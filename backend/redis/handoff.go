@@ -69,7 +69,7 @@ func (b *Backend) Down(partition string) (since time.Time, down bool) {
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	b.monitor.run()

@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -22,6 +23,11 @@ const (
 
 	perFlight  = 256    // decisions in one flight
 	maxWaiting = 10_000 // decisions that wait for a flight
+
+	// A decision whose time has passed asks again and again whether the server is
+	// silent, each time after twice as long. In the queue it does so for maxQueued.
+	askAgain  = 4 * time.Millisecond
+	maxQueued = time.Second
 )
 
 // A flight is quick if it takes less than nearTime, and limitTime for each limit of the
@@ -49,6 +55,11 @@ const (
 //
 // While the server's breaker is open, decisions fail at once, and so do those that
 // wait when it opens.
+//
+// A decision has had its time when its deadline has passed and the server was silent
+// since it was asked for: flights have ended without a reply, and none that left later
+// has one. If the server answers, or no flight knows, the delay is this process's, and
+// the decision waits on: for the end of its flight, or for one, and that for maxQueued.
 type line struct {
 	client  client
 	server  *server
@@ -79,7 +90,8 @@ func (e *unsentError) Error() string { return "the decision was not sent: " + e.
 func (e *unsentError) Unwrap() error { return e.err }
 
 var (
-	errCrowded = fmt.Errorf("the queue of decisions to the server is full, at %d; %w", maxWaiting, driver.ErrNotSent)
+	errCrowded = fmt.Errorf("%w: the queue of decisions to the server is full, at %d; %w", driver.ErrOverloaded, maxWaiting, driver.ErrNotSent)
+	errQueued  = fmt.Errorf("%w: the decision was in the queue for %v; %w", driver.ErrOverloaded, maxQueued, driver.ErrNotSent)
 	errWaited  = fmt.Errorf("%w in time: %w", driver.ErrNotSent, context.DeadlineExceeded)
 )
 
@@ -90,10 +102,14 @@ func (l *line) do(j *job) error {
 	if l.server.breaker.Open() {
 		return breaker.ErrOpen
 	}
-	if err := j.ctx.Err(); err != nil {
+	now := time.Now()
+	j.asked = now
+	if end, caller, ok := driver.ServerTime(j.ctx, now); ok {
+		j.ctx, j.given = caller, end
+	}
+	if err := driver.HasTime(j.ctx); err != nil {
 		return &unsentError{err}
 	}
-	now := time.Now()
 	mayFlyAlone := l.setDeadline(j, now)
 	l.mu.Lock()
 	if !l.mayDepart(now) {
@@ -141,14 +157,17 @@ func (l *line) do(j *job) error {
 // goroutine for the flight doubles how long a lone decision takes.
 func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
 	deadline, bounded := j.ctx.Deadline()
-	if j.limit == 0 && !bounded {
+	switch given := j.given.Sub(now); {
+	case !j.given.IsZero() && (j.limit == 0 || given < j.limit):
+		j.limit = max(given, 1)
+	case j.limit == 0 && !bounded:
 		j.limit = l.timeout
 	}
 	if own := now.Add(j.limit); j.limit > 0 && (!bounded || own.Before(deadline)) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return l.client.keepsDeadlines && (bounded || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
+	return l.client.keepsDeadlines && (bounded || !j.given.IsZero() || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
 }
 
 // mayDepart reports whether another flight may be made.
@@ -187,44 +206,66 @@ func (l *line) landed(f *flight, now time.Time) {
 	}
 }
 
-// wait returns when j has its outcome, or its deadline has passed, or its context is
-// done.
+// wait returns when j has its outcome, or has had its time, or its caller has left.
 func (l *line) wait(j *job) error {
-	if !j.ownDeadline {
+	ended, timeUp := j.ctx.Done(), (<-chan time.Time)(nil)
+	if j.ownDeadline {
+		timeUp = j.setTimer(j.limit)
+	}
+	again := askAgain
+	for {
 		select {
 		case <-j.done:
 			return j.outcome()
-		case <-j.ctx.Done():
-			return j.leave()
+		case <-ended:
+			if err := driver.Ended(j.ctx); err != nil {
+				return l.leave(j, err)
+			}
+			ended = nil
+		case <-timeUp:
 		}
-	}
-	if j.timer == nil {
-		j.timer = time.NewTimer(j.limit)
-	} else {
-		j.timer.Reset(j.limit)
-	}
-	defer j.timer.Stop()
-	select {
-	case <-j.done:
-		return j.outcome()
-	case <-j.ctx.Done():
-		return j.leave()
-	case <-j.timer.C:
-		return j.leave()
+		switch now := time.Now(); {
+		case l.server.answers.SilentSince(j.asked):
+			return j.leave(errWaited, context.DeadlineExceeded)
+		case now.Sub(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.stage.Load() == waiting:
+			return j.leave(errQueued, errQueued)
+		}
+		timeUp = j.setTimer(again)
+		again *= 2
 	}
 }
 
-// leave returns the error of a caller whose context is done, or whose own deadline
-// has passed. It takes no lock: thousands of deadlines may pass at once, and with a
-// mutex, which is handed from one to the next, the last would leave much later.
-func (j *job) leave() error {
-	err := j.ctx.Err()
+// setTimer sets j's timer, and returns its channel.
+func (j *job) setTimer(d time.Duration) <-chan time.Time {
+	if j.timer == nil {
+		j.timer = time.NewTimer(d)
+	} else {
+		j.timer.Reset(d)
+	}
+	return j.timer.C
+}
+
+// leave returns the error of a caller that left for err. A deadline says that the server
+// did not answer only if that is known, and this process was not late itself.
+func (l *line) leave(j *job, err error) error {
+	unsent, sent := error(&unsentError{err}), err
+	if !errors.Is(err, context.Canceled) {
+		if l.server.answers.SilentSince(j.asked) {
+			unsent = errWaited
+		} else if l.server.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
+			sent = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
+		}
+	}
+	return j.leave(unsent, sent)
+}
+
+// leave returns the error of a caller that leaves: unsent if j was not sent, and never
+// will be. It takes no lock: thousands of deadlines may pass at once, and with a mutex,
+// which is handed from one to the next, the last would leave much later.
+func (j *job) leave(unsent, sent error) error {
 	if j.stage.CompareAndSwap(waiting, left) {
 		j.abandoned = true // the queue has it until a flight takes what waits
-		if err == nil {
-			return errWaited
-		}
-		return &unsentError{err}
+		return unsent
 	}
 	if j.stage.Load() == failed {
 		<-j.done // which has it at once
@@ -235,10 +276,7 @@ func (j *job) leave() error {
 		return j.outcome()
 	default:
 		j.abandoned = true
-		if err == nil {
-			err = context.DeadlineExceeded
-		}
-		return err
+		return sent
 	}
 }
 
@@ -299,7 +337,7 @@ func (l *line) board(f *flight) bool {
 	f.limits = 0
 	for len(f.jobs) < perFlight && l.waiting.len > 0 {
 		j := l.waiting.pop()
-		if j.ctx.Err() != nil || j.deadline.Before(now) {
+		if driver.Ended(j.ctx) != nil || j.deadline.Before(now) && l.server.answers.SilentSince(j.asked) {
 			continue // its caller has left, or is about to
 		}
 		if j.board() {
@@ -332,7 +370,9 @@ type job struct {
 
 	proves bool // a read: replication is asked for in front of it
 
+	given       time.Time     // when the server's time ends, if the context says so
 	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
+	asked       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's
 	timer       *time.Timer
@@ -414,6 +454,9 @@ func (j *job) outcome() error {
 func (j *job) free() {
 	if j.abandoned {
 		return
+	}
+	if j.timer != nil {
+		j.timer.Stop()
 	}
 	clear(j.keys)
 	*j = job{keys: j.keys[:0], buf: j.buf[:0], timer: j.timer, done: j.done}

@@ -13,10 +13,12 @@
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
 // them, as calls of up to quota.MaxWork units of work. There is no timer, and a decision that finds no queue
 // is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
-// primary; one more is an error that wraps driver.ErrUnavailable.
+// primary; one more is an error that wraps driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
-// Options.Deadline is its deadline.
+// Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds
+// the server's time: while the server answers, what this process is late for is
+// waited for, in the queue for a second or that deadline.
 //
 //   - If a context ends before its decision was sent, the caller returns at once.
 //     The decision is never sent, and the error wraps the context's, not
@@ -42,7 +44,8 @@
 // A primary's opens with a connection that is refused, or when three round trips in a
 // row have failed and none has succeeded for 100 ms, or when half of at least 20 in a
 // second have failed. A round trip fails if it has no reply when it ends, of which it
-// had 50 ms at least (20 ms if its only decision is sent in its caller's goroutine), if
+// had 50 ms at least (20 ms if its only decision is sent in its caller's goroutine) and
+// for which a client of [NewClient] looks once more, if
 // the connection breaks, or if the server replies that it cannot serve now, such as
 // LOADING, OOM or READONLY. Other replies, errors too, are successes. A replica's
 // opens with the first failure.

@@ -6,6 +6,9 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
+
+	"github.com/weir-go/weir/internal/busy"
 )
 
 // Bounds of one reply, by what it announces. The largest that a sound server sends
@@ -19,9 +22,10 @@ const (
 
 // boundReplies returns conn, whose reads fail before a reply that is larger than
 // maxReply. go-redis allocates what a reply announces before any of it has come: a
-// server that answers *1000000000 would take 8 GB.
-func boundReplies(conn net.Conn) net.Conn {
-	c := &boundedConn{Conn: conn}
+// server that answers *1000000000 would take 8 GB. Its deadlines are the server's, which
+// has leastTime.
+func boundReplies(conn net.Conn, leastTime time.Duration) net.Conn {
+	c := &boundedConn{Conn: busy.Conn(conn, leastTime)}
 	if s, ok := conn.(syscall.Conn); ok {
 		return &boundedSocket{c, s}
 	}

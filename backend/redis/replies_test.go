@@ -69,7 +69,7 @@ func TestRepliesAreBounded(t *testing.T) {
 				if name == "byte by byte" && len(test.bytes) > 1<<16 {
 					continue
 				}
-				got, err := io.ReadAll(boundReplies(sent{failedConn{}, cut(strings.NewReader(test.bytes))}))
+				got, err := io.ReadAll(boundReplies(sent{failedConn{}, cut(strings.NewReader(test.bytes))}, time.Second))
 				if test.reason == "" && err != nil || test.reason != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+test.reason)) {
 					t.Errorf("%s: error %v, want %q", name, err, test.reason)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -40,6 +41,8 @@ type server struct {
 
 	slow   atomic.Pointer[ownClient] // of the last probe, if that was answered too late
 	failed atomic.Pointer[failure]   // the last one
+
+	answers *busy.Answers // to flights
 
 	reconnecting atomic.Bool
 	background   sync.WaitGroup // of reconnect
@@ -115,9 +118,11 @@ func isFault(err error) bool {
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
+		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
 	case o.fault == nil || isOwnDelay(o.fault, end):
 	default:
+		s.answers.Silent()
 		f := o.failure
 		f.had = max(end.Sub(began), aloneTime)
 		s.failed.Store(&f)
@@ -132,13 +137,13 @@ func (s *server) record(o *outcome, began, end time.Time) {
 }
 
 // isOwnDelay reports whether a flight failed because this process had no time for it:
-// it wrote nothing before its end, or came back long after it.
+// it wrote nothing before its end, or came back late, and not from a look at what has come.
 func isOwnDelay(err error, end time.Time) bool {
 	var op *net.OpError
-	if !isTimeout(err) {
+	if !isTimeout(err) || errors.As(err, new(*busy.Silence)) {
 		return false
 	}
-	return errors.As(err, &op) && op.Op == "write" || time.Since(end) > patience
+	return errors.As(err, &op) && op.Op == "write" || busy.Late(end)
 }
 
 func isTimeout(err error) bool {

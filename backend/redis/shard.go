@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
@@ -90,7 +91,7 @@ func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client
 	l.mostFlights = max(nearFlights, min(maxFlights, l.client.connections))
 	l.splits.Store(s.splits)
 	l.server = &server{
-		backend: s.backend, client: l.client, node: node, shard: s.name,
+		backend: s.backend, client: l.client, node: node, shard: s.name, answers: busy.NewAnswers(),
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
 	l.server.closed, l.server.stop = context.WithCancel(context.Background())

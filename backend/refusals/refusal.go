@@ -111,9 +111,9 @@ func samePolicy(a, b *quota.Policy) bool {
 }
 
 // holds reports whether the backend would refuse r, of the same charges, for all
-// that b knows.
-func (f *refusal) holds(r *driver.Request, b *Backend) bool {
-	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < b.maxAge && !f.overtaken()
+// that b knows, if f is younger than maxAge.
+func (f *refusal) holds(r *driver.Request, b *Backend, maxAge time.Duration) bool {
+	return r.Now >= f.madeAt() && r.Now < f.until && b.elapsed()-f.asked < maxAge && !f.overtaken()
 }
 
 func (f *refusal) madeAt() int64 {

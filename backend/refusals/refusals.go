@@ -13,6 +13,10 @@
 // the shared counts are not remembered. A smaller cost, a clock that
 // steps back and the end of a window all go to the backend.
 //
+// An older refusal goes to the backend too. If that fails, or allows without the counts, as
+// backend/fallback's Open does, the refusal is repeated all the same: an outage
+// serves no client that was refused before it, until a time that the refusal names.
+//
 // What this process does takes effect at once. A settlement or a refund made
 // through this Backend ends the refusals that share a count with it, including
 // those that are being decided. So does a take that charges a count that refused,
@@ -38,8 +42,10 @@ package refusals
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -149,19 +155,28 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	// Goroutines wait in this frame for the backend, hundreds of them, and what they
 	// keep on their stacks is most of what this package costs a take that is allowed.
 	// So what it calls gets pointers, and there are no copies.
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	var own [few]seen
 	id, counts := b.hash(r.Charges(), own[:0])
-	if known := b.table.find(id, &r, b); known != nil {
+	if known := b.table.find(id, &r, b, b.maxAge); known != nil {
 		b.tallies.mine().answered.Add(1)
 		known.answer(&r, &d)
 		return d, nil
 	}
 	asked := b.ask(r.Charges(), counts)
-	if d, err = b.wrapped.Take(ctx, r); err != nil {
-		return d, err // if it charged nevertheless, that is as unseen as another process's take
+	d, err = b.wrapped.Take(ctx, r)
+	if errors.Is(err, driver.ErrUnavailable) || err == nil && isOpen(&d) {
+		// If it charged nevertheless, that is as unseen as another process's take.
+		if known := b.table.find(id, &r, b, math.MaxInt64); known != nil {
+			b.tallies.mine().upheld.Add(1)
+			known.answer(&r, &d)
+			return d, nil
+		}
+	}
+	if err != nil {
+		return d, err
 	}
 	if d.Allowed {
 		charges := r.Charges()
@@ -173,6 +188,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	b.remember(id, &r, &d, asked, counts)
 	return d, nil
 }
+
+// isOpen reports whether d was made without counts, because the backend failed.
+func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.Charges()) == 0 }
 
 // ask begins to see the counts, which are about to be asked for charges, and returns
 // the time. All is read before the backend is asked: what changes while it decides must
@@ -196,7 +214,7 @@ func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, ask
 	switch {
 	case known == nil:
 		b.tallies.mine().tooLarge.Add(1)
-	case known.holds(r, b): // else it has ended before it could answer anything
+	case known.holds(r, b, b.maxAge): // else it has ended before it could answer anything
 		if b.table.put(known, r, b) {
 			b.tallies.mine().pushedOut.Add(1)
 		}

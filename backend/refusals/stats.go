@@ -10,6 +10,7 @@ import (
 type Stats struct {
 	Answered  int64 `json:"answered"`            // takes that were refused from memory
 	Asked     int64 `json:"asked"`               // takes that went to the backend
+	Upheld    int64 `json:"upheld"`              // of these, takes that were refused from memory, because the backend failed
 	PushedOut int64 `json:"pushed_out"`          // refusals that could still answer when another took their place: if many, raise MaxKeys
 	TooLarge  int64 `json:"too_large"`           // refusals that need more than MaxBytes and were not remembered
 	Keys      int64 `json:"keys" metric:"gauge"` // refusals in memory now, including ended ones that were not replaced yet
@@ -22,6 +23,7 @@ func (b *Backend) Stats() Stats {
 		t := &b.tallies.all[i]
 		s.Answered += t.answered.Load()
 		s.Asked += t.asked.Load()
+		s.Upheld += t.upheld.Load()
 		s.PushedOut += t.pushedOut.Load()
 		s.TooLarge += t.tooLarge.Load()
 	}
@@ -30,9 +32,9 @@ func (b *Backend) Stats() Stats {
 
 // tally is a part of Stats.
 type tally struct {
-	answered, asked, pushedOut, tooLarge atomic.Int64
+	answered, asked, upheld, pushedOut, tooLarge atomic.Int64
 
-	_ [96]byte // keeps the next tally off this one's cache lines
+	_ [88]byte // keeps the next tally off this one's cache lines
 }
 
 // tallies has a tally for each processor, more or less: one for all would be

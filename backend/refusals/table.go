@@ -1,6 +1,7 @@
 package refusals
 
 import (
+	"math"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,8 @@ const (
 	tagMask = 1<<tagBits - 1
 )
 
-// find returns a refusal that answers r, or nil.
-func (t *table) find(id uint64, r *driver.Request, b *Backend) *refusal {
+// find returns a refusal younger than maxAge that answers r, or nil.
+func (t *table) find(id uint64, r *driver.Request, b *Backend, maxAge time.Duration) *refusal {
 	place := t.place(id)
 	tags := t.tags[place].Load()
 	for i := 0; tags != 0; i, tags = i+1, tags>>tagBits {
@@ -53,7 +54,7 @@ func (t *table) find(id uint64, r *driver.Request, b *Backend) *refusal {
 			continue
 		}
 		f := t.groups[place][i].Load()
-		if f.id != id || !f.isOf(r.Charges()) || !f.holds(r, b) {
+		if f.id != id || !f.isOf(r.Charges()) || !f.holds(r, b, maxAge) {
 			continue
 		}
 		if !f.used.Load() { // seldom written, so that readers share its cache line
@@ -80,7 +81,7 @@ func (t *table) put(f *refusal, r *driver.Request, b *Backend) (pushedOut bool) 
 	for {
 		tags := t.tags[place].Load()
 		if t.tags[place].CompareAndSwap(tags, tags&^(tagMask<<shift)|tagOf(f.id)<<shift) {
-			return least.rank > vacant
+			return least.rank > old
 		}
 	}
 }
@@ -94,6 +95,7 @@ type worth struct {
 const (
 	same   = iota // a refusal of the same charges
 	vacant        // nothing, or what has ended
+	old           // it answers only if the backend fails
 	unused        // it has answered nothing: keys that come once push out only each other
 	used
 )
@@ -102,20 +104,22 @@ func (w worth) lessThan(o worth) bool {
 	return w.rank < o.rank || w.rank == o.rank && w.asked < o.asked
 }
 
-// worthOf returns the worth of old, or of a slot without one, when f, the refusal of
+// worthOf returns the worth of present, or of a slot without one, when f, the refusal of
 // r, needs a slot.
-func worthOf(old, f *refusal, r *driver.Request, b *Backend) worth {
+func worthOf(present, f *refusal, r *driver.Request, b *Backend) worth {
 	switch {
-	case old == nil:
+	case present == nil:
 		return worth{rank: vacant}
-	case old.isOf(f.d.Charges()):
+	case present.isOf(f.d.Charges()):
 		return worth{rank: same}
-	case !old.holds(r, b):
+	case !present.holds(r, b, math.MaxInt64):
 		return worth{rank: vacant}
-	case !old.used.Load():
-		return worth{unused, old.asked}
+	case !present.holds(r, b, b.maxAge):
+		return worth{old, present.asked}
+	case !present.used.Load():
+		return worth{unused, present.asked}
 	default:
-		return worth{used, old.asked}
+		return worth{used, present.asked}
 	}
 }
 

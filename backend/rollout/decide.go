@@ -36,7 +36,7 @@ const maxHops = 4096
 func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
 	d.partition = d.charges[0].Partition
 	r := b.routeOf(ctx, d.partition)
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
 	d.wanted = r.wanted
@@ -85,8 +85,13 @@ func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 		d.turn = turn
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	turn <- struct{}{} // decisions that have a turn end
+	d.turn = turn
+	return nil
 }
 
 func (d *decision) endTurn() {
@@ -225,7 +230,7 @@ func (b *Backend) lost(m *member, partition string) bool {
 func (m *member) askUnnamed(ctx context.Context, r handoff.ReleaseRequest) (released []handoff.Released, err error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		ctx, cancel = driver.WithServerTime(ctx, time.Until(deadline)/2)
 		defer cancel()
 	}
 	for range 3 {

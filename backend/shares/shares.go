@@ -251,7 +251,7 @@ func (b *Backend) noShares() error {
 // ready returns why a decision about r cannot be made. It puts the policies in force
 // into r's charges.
 func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
 	if inForce, err := b.check(r.Charges()); err != nil {

@@ -61,23 +61,3 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 		})
 	}
 }
-
-// A process that counts nothing syncs once a second, and as often as ever from its first
-// request on.
-func TestIdleProcessesSyncSeldom(t *testing.T) {
-	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
-	f := newFleet(t, 1, 1, Options{}, policy)
-	f.advance(10 * time.Second)
-	b := f.processes[0].backend
-	idle := b.Stats().Syncs
-	if idle < 8 || idle > 11 {
-		t.Errorf("%d syncs in 10 s without requests; want some 10", idle)
-	}
-	if _, err := f.processes[0].throttler.Take(t.Context(), policy.Charge("alice")); err != nil {
-		t.Fatal(err)
-	}
-	f.advance(f.at + 20*DefaultSync)
-	if n := b.Stats().Syncs - idle; n < 15 {
-		t.Errorf("%d syncs in 20 intervals after a request", n)
-	}
-}

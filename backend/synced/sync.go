@@ -17,8 +17,7 @@ const (
 	maxLimits   = 1 << 16
 	perCallTime = 20 * time.Millisecond // that a call may add to a sync, on a root that is busy
 	minTimeout  = 100 * time.Millisecond
-	staleAfter  = 10   // syncs after which a lost batch is replaced by the state
-	idleEvery   = 1000 // ms between syncs of a process without counters, which only bring new quotas
+	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
 // root is a root, as its goroutine knows it.
@@ -27,7 +26,6 @@ type root struct {
 	index  int
 
 	number float64 // of the last call
-	sentAt int64   // ms
 	known  bool    // the root has this process's number
 	batch  *batch  // that was sent and has no reply
 	spare  []*counter
@@ -104,13 +102,9 @@ func (b *Backend) prepare(ctx context.Context, r *root) bool {
 	if r.batch == nil {
 		switch {
 		case r.known:
-			w := b.additions(r, add, now)
-			if w.call == nil && now >= r.sentAt && now < r.sentAt+idleEvery && b.keys() == 0 {
-				return false
-			}
-			r.batch = w.finish()
+			r.batch = b.additions(r, add, now)
 		case r.number == 0: // what it knows is what it added
-			r.batch = b.additions(r, first, now).finish()
+			r.batch = b.additions(r, first, now)
 		case !r.up.Load() && !b.answers(ctx, r, now):
 			return false // the state would be old when r is back
 		default:
@@ -118,7 +112,6 @@ func (b *Backend) prepare(ctx context.Context, r *root) bool {
 		}
 	}
 	r.batch.tries++
-	r.sentAt = now
 	return true
 }
 
@@ -161,9 +154,9 @@ func (b *Backend) observe(r *root, start time.Time, calls int, err error) {
 	}
 }
 
-// additions returns the writer of the batch that adds what root r lacks of the counters
-// that are watched.
-func (b *Backend) additions(r *root, m mode, now int64) *batchWriter {
+// additions returns the batch that adds what root r lacks of the counters that are
+// watched.
+func (b *Backend) additions(r *root, m mode, now int64) *batch {
 	w := newBatchWriter(b, r, m, now)
 	for i := range b.shards {
 		s := &b.shards[i]
@@ -182,7 +175,7 @@ func (b *Backend) additions(r *root, m mode, now int64) *batchWriter {
 		clear(all)
 		r.spare = all
 	}
-	return w
+	return w.finish()
 }
 
 // state returns the batch that tells root r all that this process knows of counters in
@@ -362,20 +355,14 @@ type counters struct{ syncs, failed atomic.Int64 }
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	st := Stats{Syncs: b.stats.syncs.Load(), Failed: b.stats.failed.Load(), Answers: make(map[string]bool)}
-	st.Keys = b.keys()
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		st.Keys += len(s.all)
+		s.mu.Unlock()
+	}
 	for _, r := range b.roots {
 		st.Answers[r.server.name()] = r.up.Load()
 	}
 	return st
-}
-
-// keys returns how many counters are in memory.
-func (b *Backend) keys() (n int) {
-	for i := range b.shards {
-		s := &b.shards[i]
-		s.mu.Lock()
-		n += len(s.all)
-		s.mu.Unlock()
-	}
-	return n
 }

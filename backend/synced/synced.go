@@ -234,7 +234,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d driver.Decision, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	in := b.policies.Load()
@@ -279,7 +279,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	r := st.Charged.Request

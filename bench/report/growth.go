@@ -66,6 +66,24 @@ func balance(s *result.Set) string {
 	return "| shards | fullest ÷ mean | keys that move to one more | CPU ns to choose |\n|---:|---:|---:|---:|\n" + b.String()
 }
 
+// fleet shows what a decision costs a server when its callers are divided among
+// processes.
+func fleet(s *result.Set) string {
+	var b strings.Builder
+	for _, c := range many(s, "fleet/", "per_s") {
+		r := s.Ours(c.row)
+		fmt.Fprintf(&b, "| %.0f |", r.X)
+		for _, metric := range []string{"per_s", "redis_us", "client_us", "per_call", "connections"} {
+			fmt.Fprintf(&b, " %s |", plot.Number(r.Median(metric)))
+		}
+		b.WriteString("\n")
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "| processes | decisions per second | Redis CPU µs | client CPU µs | decisions in a call | connections |\n|---:|---:|---:|---:|---:|---:|\n" + b.String()
+}
+
 // busy is the part of a core that a redis-server should be busy: above it,
 // decisions queue.
 const busy = 0.6

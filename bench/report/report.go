@@ -43,6 +43,7 @@ func Blocks(s *result.Set) []Block {
 		{"growth", "Growth", growth(s)},
 		{"balance", "Balance of shards", balance(s)},
 		{"shards", "Shards that a load needs", shards(s)},
+		{"fleet", "Processes that share the callers", fleet(s)},
 		{"versions", "Versions", versions(s)},
 	} {
 		if b.Text != "" {

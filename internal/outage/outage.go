@@ -151,7 +151,7 @@ func (m *measurement) decide(t *testing.T, take func(context.Context) error) {
 	}()
 	for !m.ended() {
 		phase := m.phase.Load()
-		ctx, cancel := context.WithTimeout(context.Background(), Deadline)
+		ctx, cancel := driver.WithServerTime(context.Background(), Deadline)
 		began := time.Now()
 		err := take(ctx)
 		lasted := time.Since(began)

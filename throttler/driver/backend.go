@@ -35,6 +35,8 @@ import (
 //  13. A done context ends the call. The error wraps ctx.Err() and, if anything
 //     may have been sent, [ErrUnavailable]. Without that, nothing was charged or
 //     given back.
+//  14. While the store answers, its answer holds. The time of [WithServerTime] is the
+//     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
 //
 // Requests reach a backend validated, with every Cost and Partition filled in. A
 // Backend must be safe for concurrent use and must return when ctx is done. For one way
@@ -79,7 +81,7 @@ type WindowTaker interface {
 // TakeWindow has done nothing.
 func TakeLone(ctx context.Context, w WindowTaker, r *Request) (d Decision, ok bool) {
 	c := r.Lone()
-	if c == nil || c.Cost < 1 || ctx.Err() != nil {
+	if c == nil || c.Cost < 1 || Ended(ctx) != nil {
 		return d, false
 	}
 	used, resetAt, retryAt, ok := w.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)

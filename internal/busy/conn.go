@@ -1,0 +1,97 @@
+// Package busy distinguishes the delays of this process from a server's. A process that
+// is short of CPU finds that a deadline has passed when the reply has long been there.
+package busy
+
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+)
+
+const (
+	// LeastTime is what a server has for each reply, however late this process asked.
+	LeastTime = 50 * time.Millisecond
+
+	soon     = LeastTime / 5    // a deadline that is nearer was meant for an earlier time
+	late     = soon / 2         // how much later than it should a process is that is short of CPU
+	lookTime = time.Millisecond // in which a read sees what has come
+	looks    = 2                // after a deadline: the process may be stopped in one
+	maxLooks = 64               // of a server that sends byte by byte, or a process that is always late
+)
+
+// Silence is the error of a read that timed out, although this process looked when the
+// server had had its time: nothing had come.
+type Silence struct{ Err error }
+
+func (s *Silence) Error() string { return s.Err.Error() }
+
+// Unwrap returns the timeout.
+func (s *Silence) Unwrap() error { return s.Err }
+
+// Conn returns conn, whose deadlines are the server's alone. Go fails a read after its
+// deadline without a look at the connection: a read of the returned one looks, and
+// returns what has come. It looks again, and gives the server more time, while the process
+// is late. A deadline that is set when it has passed, or nearly has, is moved to leastTime
+// from then.
+func Conn(conn net.Conn, leastTime time.Duration) net.Conn {
+	return &patientConn{Conn: conn, leastTime: min(leastTime, LeastTime)}
+}
+
+type patientConn struct {
+	net.Conn
+	leastTime time.Duration
+	due       time.Time // when a read ends
+	looked    int       // since a deadline was set
+}
+
+func (c *patientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	for left := looks; n == 0 && left > 0 && errors.Is(err, os.ErrDeadlineExceeded) && c.looked < maxLooks; c.looked++ {
+		now, wait := time.Now(), lookTime
+		if now.Sub(c.due) > late {
+			left, wait = looks, soon
+		} else {
+			left--
+		}
+		c.due = now.Add(wait)
+		if err := c.Conn.SetReadDeadline(c.due); err != nil {
+			return 0, err
+		}
+		n, err = c.Conn.Read(p)
+	}
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = &Silence{err}
+	}
+	return n, err
+}
+
+// SetDeadline implements net.Conn.
+func (c *patientConn) SetDeadline(t time.Time) error {
+	c.due, c.looked = c.fair(t), 0
+	return c.Conn.SetDeadline(c.due)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *patientConn) SetReadDeadline(t time.Time) error {
+	c.due, c.looked = c.fair(t), 0
+	return c.Conn.SetReadDeadline(c.due)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *patientConn) SetWriteDeadline(t time.Time) error { return c.Conn.SetWriteDeadline(c.fair(t)) }
+
+func (c *patientConn) fair(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return Fair(t, c.leastTime)
+}
+
+// Fair returns deadline or, if it has passed, or nearly has, leastTime from now.
+func Fair(deadline time.Time, leastTime time.Duration) time.Time {
+	if now := time.Now(); deadline.Sub(now) < min(soon, leastTime) {
+		return now.Add(leastTime)
+	}
+	return deadline
+}

@@ -1,0 +1,91 @@
+package busy
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewContext()
+		for range 2 { // the second time it is another's
+			c.Start(context.WithValue(t.Context(), valueKey{}, "alice"), time.Now().Add(50*time.Millisecond))
+			time.Sleep(25 * time.Millisecond)
+			if c.Err() != nil || c.Value(valueKey{}) != "alice" {
+				t.Errorf("before its end: %v, with the value %v", c.Err(), c.Value(valueKey{}))
+			}
+			if !c.Stop() {
+				t.Fatal("it cannot be started again")
+			}
+		}
+		began := time.Now()
+		c.Start(t.Context(), began.Add(50*time.Millisecond))
+		<-c.Done()
+		if took := time.Since(began); took != 50*time.Millisecond || !errors.Is(c.Err(), context.DeadlineExceeded) || c.Stop() {
+			t.Errorf("it ended after %v with %v; want 50ms, and that it is not used again", took, c.Err())
+		}
+	})
+}
+
+type valueKey struct{}
+
+// A process that is stopped, however long, loses no more than one step.
+func TestStepsThatCameLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		c := NewContext()
+		c.Start(t.Context(), began.Add(50*time.Millisecond))
+		for range 10 {
+			c.mu.Lock()
+			c.due = time.Now().Add(-40 * time.Millisecond) // as if the process had been stopped
+			c.mu.Unlock()
+			c.tick()
+		}
+		<-c.Done()
+		if took := time.Since(began); took != 50*time.Millisecond {
+			t.Errorf("it ended after %v; want 50ms in which the process ran", took)
+		}
+	})
+}
+
+// What has no time left ends.
+func TestNoTimeLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewContext()
+		c.Start(t.Context(), time.Now().Add(-time.Second))
+		<-c.Done()
+	})
+}
+
+func TestAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := NewAnswers()
+		check := func(what string, then time.Time, answered, silent bool) {
+			t.Helper()
+			if got := a.AnsweredSince(then); got != answered {
+				t.Errorf("%s: answered %v, want %v", what, got, answered)
+			}
+			if got := a.SilentSince(then); got != silent {
+				t.Errorf("%s: silent %v, want %v", what, got, silent)
+			}
+		}
+		pass := func() time.Time { time.Sleep(time.Millisecond); return time.Now() }
+		first := pass()
+		check("nothing is known", first, false, false)
+		a.Answered(first)
+		second := pass()
+		check("before it was asked", second, false, false)
+		a.Silent()
+		check("silent", second, false, true)
+		check("answered, and then silent", first, true, false)
+		third := pass()
+		check("silent before", third, false, false)
+		a.Answered(third)
+		check("answered again", second, true, false)
+		a.Answered(first) // by a goroutine that was late
+		check("an old answer", third, true, false)
+	})
+}
