@@ -232,13 +232,22 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 	}
 	was := *r
 	k.charge(r, limit{window: r.window, quota: r.quota, capacity: r.capacity}, cost, now)
-	full, _ := mulDiv(r.capacity, r.window, r.quota)
-	if full = max(addInstant(now, full), others); r.at >= full {
-		r.at, r.fraction = full, 0
-		if was.at >= full {
+	ahead, part := mulDiv(r.capacity, r.window, r.quota)
+	full := record{at: addInstant(now, ahead), fraction: part}
+	if full.at < others {
+		full.at, full.fraction = others, 0
+	}
+	if r.drainsAfter(full) {
+		r.at, r.fraction = full.at, full.fraction
+		if was.drainsAfter(full) {
 			r.at, r.fraction = was.at, was.fraction
 		}
 	}
+}
+
+// drainsAfter reports whether r drains after o, a record of the same quota.
+func (r *record) drainsAfter(o record) bool {
+	return r.at > o.at || r.at == o.at && r.fraction > o.fraction
 }
 
 // What c was charged has drained for certain when it would have, had it found the

@@ -180,11 +180,12 @@ local function bucket(family, is_queue)
       end
       local at, fraction = r.at, r.fraction
       charge(r, r, cost, now)
-      local full = mul_div(r.capacity, r.window, r.quota)
-      full = max(add_instant(now, full), others)
-      if r.at >= full then
-        r.at, r.fraction = full, 0
-        if at >= full then r.at, r.fraction = at, fraction end
+      local full, part = mul_div(r.capacity, r.window, r.quota)
+      full = add_instant(now, full)
+      if full < others then full, part = others, 0 end
+      if r.at > full or r.at == full and r.fraction > part then
+        r.at, r.fraction = full, part
+        if at > full or at == full and fraction > part then r.at, r.fraction = at, fraction end
       end
     end,
     give_back_joined = give_back_joined,
