@@ -26,7 +26,7 @@ var (
 const at = 1_900_000_000_000
 
 func TestRepliesThatNoScriptSends(t *testing.T) {
-	good := []int64{1, 1, at + 1, 0, 10, at + 200, 0, at + 100, at, at + 200, 0, 2, at + 1000, 0, 0, 0, at, 0}
+	good := []int64{1, 1, at + 1, 0, 0, 0, at + 1, 0, 10, at + 200, 0, at + 100, at, at + 200, 0, 2, at + 1000, 0, 0, 0, at, 0}
 	if d, err := readNumbers(replied, false, good); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -46,11 +46,11 @@ func TestRepliesThatNoScriptSends(t *testing.T) {
 		{"allowed, and to retry", 3, at + 5},
 		{"before never", 3, -9},
 		{"never, and the cost is within the capacity", 3, -1},
-		{"room before now", 7, at - 1},
-		{"a start before now", 8, at - 1},
-		{"a fraction that is negative", 10, -1},
-		{"room later, and there is some now", 14, at + 500},
-		{"a start, and no queue", 15, at},
+		{"room before now", 11, at - 1},
+		{"a start before now", 12, at - 1},
+		{"a fraction that is negative", 14, -1},
+		{"room later, and there is some now", 18, at + 500},
+		{"a start, and no queue", 19, at},
 	} {
 		reply := append([]int64(nil), good...)
 		reply[test.place] = test.value
