@@ -53,6 +53,7 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 	if r.at < now {
 		r.at, r.fraction = now, 0
 	}
+	r.forgetGaps(now)
 	if r.quota != 0 && (r.quota != l.quota || r.window != l.window) {
 		r.convert(l, now)
 	}
@@ -119,20 +120,59 @@ func (r *record) refill(c settled, now int64) {
 	}
 }
 
-// leave is giveBack of a leaky bucket. Only the last of a queue can give its place
-// back: the charges behind it have been given their starts, and the place between is
-// too late to give. A charge whose start has come keeps the place of its first unit,
-// or the next one would start right behind it.
+// leave is giveBack of a leaky bucket. The last of a queue gives its place back; a place
+// in front of others is a gap, for they have been given their starts. Once there is
+// nothing but gaps from the first one to the end, that is where the queue ends. A charge
+// whose start has come keeps the place of its first unit, or the next one would start
+// right behind it.
 func (r *record) leave(l limit, c settled, now int64) bool {
-	if c.mark.At != r.at || c.mark.Fraction != r.fraction || r.quota != l.quota {
+	end, left := instant{r.at, r.fraction}, instant{c.mark.At, c.mark.Fraction}
+	if r.quota != l.quota || left.fraction >= r.quota || end.before(left) {
 		return false
 	}
-	r.back(mulDiv(c.charged, l.window, l.quota))
-	if r.drainedAt() <= now { // its start has come
+	began := record{at: left.at, fraction: left.fraction, quota: r.quota}
+	began.back(mulDiv(c.charged, l.window, l.quota))
+	if began.drainedAt() <= now { // its start has come
 		c.cost = max(c.cost, 1)
 	}
-	r.forward(l, c.cost)
+	began.forward(l, c.cost)
+	r.forgetGaps(now)
+	gap := instant{began.at, began.fraction}
+	switch {
+	case left == end:
+		r.at, r.fraction = gap.at, gap.fraction
+	case c.cost < c.charged:
+		if r.gaps == 0 || gap.before(r.gapsAt) {
+			r.gapsAt = gap
+		}
+		r.gaps = addCount(r.gaps, c.charged-c.cost)
+	}
+	if r.gaps > 0 && r.gapsEnd() == (instant{r.at, r.fraction}) {
+		r.at, r.fraction, r.gapsAt, r.gaps = r.gapsAt.at, r.gapsAt.fraction, instant{}, 0
+	}
 	return true
+}
+
+// forgetGaps forgets the gaps once as much time has passed since the first as they are
+// long: charges that stay are among them, and later gaps count without them.
+func (r *record) forgetGaps(now int64) {
+	if r.gaps > 0 && !(instant{now, 0}).before(r.gapsEnd()) {
+		r.gapsAt, r.gaps = instant{}, 0
+	}
+}
+
+// gapsEnd is where the queue would end if the gaps followed each other.
+func (r *record) gapsEnd() instant {
+	end := record{at: r.gapsAt.at, fraction: r.gapsAt.fraction}
+	end.forward(limit{window: r.window, quota: r.quota}, r.gaps)
+	return instant{end.at, end.fraction}
+}
+
+// instant is a whole millisecond and a fraction, as a record's.
+type instant struct{ at, fraction int64 }
+
+func (i instant) before(j instant) bool {
+	return i.at < j.at || i.at == j.at && i.fraction < j.fraction
 }
 
 // A token bucket keeps its units. Until the next charge they drain at the rate under
@@ -148,7 +188,7 @@ func (k bucket) adopt(r *record, l limit) {
 		if r.fraction == l.quota {
 			r.at, r.fraction = r.at+1, 0
 		}
-		r.quota, r.window = l.quota, l.window
+		r.quota, r.window, r.gapsAt, r.gaps = l.quota, l.window, instant{}, 0
 		return
 	}
 	if rate, _ := mulDiv(l.quota, r.window, l.window); rate >= r.quota && r.at >= r.chargedAt {
@@ -192,13 +232,22 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 	}
 	was := *r
 	k.charge(r, limit{window: r.window, quota: r.quota, capacity: r.capacity}, cost, now)
-	full, _ := mulDiv(r.capacity, r.window, r.quota)
-	if full = max(addInstant(now, full), others); r.at >= full {
-		r.at, r.fraction = full, 0
-		if was.at >= full {
+	ahead, part := mulDiv(r.capacity, r.window, r.quota)
+	full := record{at: addInstant(now, ahead), fraction: part}
+	if full.at < others {
+		full.at, full.fraction = others, 0
+	}
+	if r.drainsAfter(full) {
+		r.at, r.fraction = full.at, full.fraction
+		if was.drainsAfter(full) {
 			r.at, r.fraction = was.at, was.fraction
 		}
 	}
+}
+
+// drainsAfter reports whether r drains after o, a record of the same quota.
+func (r *record) drainsAfter(o record) bool {
+	return r.at > o.at || r.at == o.at && r.fraction > o.fraction
 }
 
 // What c was charged has drained for certain when it would have, had it found the

@@ -26,7 +26,7 @@ import (
 //
 // Everything else is a row of records, no row of which is 12 bytes long:
 //
-//	1  kind, and 16 if the row ends in an instant
+//	1  kind, and 16 if the record ends, and 32 if it has gaps
 //	6  window
 //
 //	fixed windows, 1 and 2:  6 reset-at, 7 used
@@ -36,6 +36,7 @@ import (
 //	buckets, 5 and 6:        6 drained at, 7 fraction, 7 quota, 6 charged at, 7 capacity
 //
 //	6  the instant at which the record is given up, if others charge it
+//	6, 7 where the first gap of a leaky bucket begins, and 7 the units of gaps
 //
 // Redis keeps long logs in rings behind the records, so that a charge writes a few
 // bytes of them and not all; lua/algorithms/sliding_log.lua has the rule. Such a
@@ -59,6 +60,9 @@ const (
 	entryBytes   = instantBytes + costBytes
 
 	endsFlag = 16 // of the first byte
+	gapsFlag = 32
+
+	gapsBytes = instantBytes + 2*countBytes
 
 	ringsByte = 10 // first of a state with rings; no kind
 	rowsBytes = 2  // of the length of its records
@@ -89,15 +93,21 @@ func (s *State) Append(b []byte) []byte {
 	}
 	for i := range s.records {
 		r := &s.records[i]
-		ends := byte(0)
+		first := byte(r.kind)
 		if r.endsAt != 0 {
-			ends = endsFlag
+			first |= endsFlag
 		}
-		b = append(b, ends|byte(r.kind))
+		if r.gaps != 0 {
+			first |= gapsFlag
+		}
+		b = append(b, first)
 		b = AppendUint(b, windowBytes, r.window)
 		b = r.kind.counter().append(b, r)
-		if ends != 0 {
+		if r.endsAt != 0 {
 			b = appendInstant(b, r.endsAt)
+		}
+		if r.gaps != 0 {
+			b = appendCount(appendCount(appendInstant(b, r.gapsAt.at), r.gapsAt.fraction), r.gaps)
 		}
 	}
 	return b
@@ -157,7 +167,7 @@ func (s *State) Load(b []byte) error {
 	}
 	for len(p.rest) > 0 {
 		first := p.uint(kindBytes)
-		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
+		r := record{kind: kind(first &^ (endsFlag | gapsFlag)), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
 			return s.malformed(b)
 		}
@@ -166,6 +176,10 @@ func (s *State) Load(b []byte) error {
 		p = r.kind.counter().parse(p, parsed)
 		if first&endsFlag != 0 {
 			parsed.endsAt = p.instant()
+		}
+		if first&gapsFlag != 0 {
+			parsed.gapsAt, parsed.gaps = instant{p.instant(), p.count()}, p.count()
+			p.failed = p.failed || parsed.gaps == 0 || parsed.gapsAt.fraction >= parsed.quota
 		}
 		if p.failed {
 			return s.malformed(b)

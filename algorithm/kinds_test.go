@@ -52,7 +52,7 @@ func TestUnknownKindsAreNotParsed(t *testing.T) {
 func TestScriptsAgree(t *testing.T) {
 	for name, want := range map[string]int64{
 		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
-		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag,
+		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag, "GAPS_FLAG": gapsFlag,
 		"ENTRY_BYTES":   entryBytes,
 		"SHAPE_WINDOW":  1 << (8 * windowBytes),
 		"LIMIT_BYTES":   int64(len(AppendLimit(nil, &throttler.Limit{Quota: 1, Window: time.Second}))),

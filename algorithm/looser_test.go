@@ -155,3 +155,34 @@ func TestVersionsInTurn(t *testing.T) {
 		}
 	}
 }
+
+// TestVersionsInBursts has both versions take what fits, the one with the shorter window
+// first, each time that the longer window's record has just ended. They get what
+// docs/algorithms.md says: one quota of the shorter window more in each of the longer.
+func TestVersionsInBursts(t *testing.T) {
+	for _, a := range []quota.Algorithm{throttler.FixedWindow, throttler.SlidingLog} {
+		for _, test := range []struct {
+			short throttler.Limit
+			most  int
+		}{
+			{throttler.Limit{Algorithm: a, Quota: 10, Window: 6 * time.Second}, 6600},
+			{throttler.Limit{Algorithm: a, Quota: 50, Window: 30 * time.Second}, 9000},
+		} {
+			long := throttler.Limit{Algorithm: a, Quota: 100, Window: time.Minute}
+			c := &changed{t: t, forms: [2][]throttler.Limit{{test.short}, {long}}}
+			served := 0
+			for now := int64(0); now < time.Hour.Milliseconds(); now += 30_001 {
+				for version := range int64(2) {
+					for allowed := true; allowed; {
+						if allowed, _ = c.take(int(version), 1, day+now+version); allowed {
+							served++
+						}
+					}
+				}
+			}
+			if served > test.most {
+				t.Errorf("%+v and %+v: %d served in an hour, want at most %d", test.short, long, served, test.most)
+			}
+		}
+	}
+}

@@ -47,6 +47,11 @@ type record struct {
 	capacity  int64
 	chargedAt int64
 
+	// leaky bucket: the units of places that were given back while others were behind
+	// them, and where the first of these begins; else 0
+	gaps   int64
+	gapsAt instant
+
 	// sliding log: oldest first, instants rising
 	log []entry
 

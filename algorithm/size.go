@@ -12,6 +12,9 @@ func (s *State) Size() int {
 		if r.endsAt != 0 {
 			size += instantBytes
 		}
+		if r.gaps != 0 {
+			size += gapsBytes
+		}
 	}
 	return size
 }

@@ -40,7 +40,7 @@ func ginApp(around func(http.Handler) http.Handler, inside ...gin.HandlerFunc) h
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
-	// As applications have it: who is outside responds for handlers that leave an error.
+	// As applications have it: an outer middleware responds for handlers that leave an error.
 	e.Use(func(c *gin.Context) {
 		if c.Next(); len(c.Errors) > 0 && !c.Writer.Written() {
 			c.JSON(409, gin.H{"error": c.Errors.String()})
@@ -159,44 +159,44 @@ func proxied(t *testing.T, h http.Handler) http.Handler {
 // application: what the client gets, and what is charged.
 func TestTable(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
-	const buffers, nothingIsOpen = "buffers", "nothing is open" // what differs; see below
 	for name, stack := range map[string]struct {
-		use use
-		is  string
+		use     use
+		buffers bool // has no Flush and no Hijack
+		writes  bool // writes a 200 for a handler that wrote nothing
 	}{
-		"net/http":             {func(l func(http.Handler) http.Handler) http.Handler { return recoverer(l(chiApp(none))) }, ""},
-		"chi":                  {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, recoverer, l) }, ""},
-		"chi, logged":          {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, wrapped, recoverer, l) }, nothingIsOpen},
-		"chi, recovers inside": {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, l, recoverer) }, ""},
+		"net/http":             {func(l func(http.Handler) http.Handler) http.Handler { return recoverer(l(chiApp(none))) }, false, false},
+		"chi":                  {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, recoverer, l) }, false, false},
+		"chi, logged":          {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, wrapped, recoverer, l) }, false, false},
+		"chi, recovers inside": {func(l func(http.Handler) http.Handler) http.Handler { return chiApp(none, l, recoverer) }, false, false},
 		"TimeoutHandler outside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return timeout(recoverer(l(chiApp(none))))
-		}, buffers},
+		}, true, false},
 		"TimeoutHandler inside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return recoverer(l(timeout(chiApp(none))))
-		}, buffers},
+		}, true, true},
 		"gorilla's compressor outside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return handlers.CompressHandler(recoverer(l(chiApp(none))))
-		}, nothingIsOpen},
+		}, false, false},
 		"gorilla's compressor inside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return l(handlers.CompressHandler(recoverer(chiApp(none))))
-		}, ""},
+		}, false, true},
 		"gzhttp outside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return gzipped(recoverer(l(chiApp(none))))
-		}, nothingIsOpen},
+		}, false, false},
 		"gzhttp inside": {func(l func(http.Handler) http.Handler) http.Handler {
 			return recoverer(l(gzipped(chiApp(none))))
-		}, ""},
+		}, false, false},
 		"ReverseProxy": {func(l func(http.Handler) http.Handler) http.Handler {
 			return l(proxied(t, recoverer(chiApp(none))))
-		}, ""},
-		"Gin, around it":  {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(l) }, ""},
-		"Gin":             {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) }, nothingIsOpen},
-		"Echo, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echoApp(l) }, ""},
+		}, false, true},
+		"Gin, around it":  {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(l) }, false, true},
+		"Gin":             {func(l func(http.Handler) http.Handler) http.Handler { return ginApp(none, limitGin(l)) }, false, false},
+		"Echo, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echoApp(l) }, false, false},
 		"Echo": {func(l func(http.Handler) http.Handler) http.Handler {
 			return echoApp(none, setPattern, echo.WrapMiddleware(l))
-		}, nothingIsOpen},
-		"Echo 5, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(l) }, ""},
-		"Echo 5":            {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) }, nothingIsOpen},
+		}, false, false},
+		"Echo 5, around it": {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(l) }, false, false},
+		"Echo 5":            {func(l func(http.Handler) http.Handler) http.Handler { return echo5App(none, echov5.WrapMiddleware(l)) }, false, false},
 	} {
 		for _, test := range []struct {
 			request string
@@ -218,18 +218,17 @@ func TestTable(t *testing.T) {
 			{"GET /hijack", 299, 1, 1},
 		} {
 			method, path, _ := strings.Cut(test.request, " ")
-			if stack.is == buffers && (path == "/flush" || path == "/hijack") || name == "ReverseProxy" && path == "/hijack" {
+			if stack.buffers && (path == "/flush" || path == "/hijack") || name == "ReverseProxy" && path == "/hijack" {
 				continue // cannot be done there
 			}
 			for _, lenient := range []bool{false, true} {
 				t.Run(fmt.Sprint(name, "/", test.request, " lenient ", lenient), func(t *testing.T) {
 					want, options := test.used, &middleware.Options{Deadline: time.Minute}
 					if lenient {
-						want = test.lenient
-						options.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status < 400 || status >= 500 }
-						if path == "/nothing" && stack.is == nothingIsOpen {
-							want = 1
+						if want = test.lenient; path == "/nothing" && !stack.writes {
+							want = 1 // it may become an error yet
 						}
+						options.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status < 400 || status >= 500 }
 					}
 					th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
 					p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}}
@@ -332,6 +331,39 @@ func TestRoutePattern(t *testing.T) {
 		}
 		if len(keys) != 4 || keys[0] != "route:/page" || keys[1] != keys[0] || keys[2] == keys[0] || keys[2] != keys[3] {
 			t.Errorf("%s: keys %q", name, keys)
+		}
+	}
+}
+
+// An adapter as docs/frameworks.md has it, for handlers that return errors.
+func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1893499200, 0))})
+	p := &throttler.Policy{Name: "login", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
+	limit, err := middleware.New(th, middleware.Limit(p, middleware.ClientIP(nil)),
+		&middleware.Options{Deadline: time.Minute, RefundIf: func(_ *http.Request, status int, _ http.Header) bool { return status < 400 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := func(http.ResponseWriter, *http.Request) error { return errors.New("wrong password") }
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var err error
+		limit(http.HandlerFunc(func(through http.ResponseWriter, r *http.Request) {
+			w = through
+			err = login(w, r)
+		})).ServeHTTP(w, r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+		}
+	}))
+	defer s.Close()
+	for i, want := range []int{403, 403, 403, 429, 429} {
+		res, err := s.Client().Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("request %d: %d, want %d", i, res.StatusCode, want)
 		}
 	}
 }

@@ -1,7 +1,7 @@
 -- records.lua: the records of a state: which is whose, and their bytes.
 --
 -- Provides encode, encode_rows, sizes_of_logs, nearest_limit, arrange, hold. Uses
--- mul_div of numbers.lua; MAX_RECORDS, ENDS_FLAG, RINGS, RINGS_FORM of state.lua.
+-- mul_div of numbers.lua; MAX_RECORDS, ENDS_FLAG, GAPS_FLAG, RINGS, RINGS_FORM of state.lua.
 --
 -- A limit is {algorithm, kind, window, quota, capacity}.
 
@@ -11,8 +11,11 @@ local function encode_rows(records, as_rings)
   for i = 1, #records do
     local r = records[i]
     parts[i] = r.algorithm.write(r, as_rings)
-    if r.ends_at then
-      parts[i] = string.char(r.kind + ENDS_FLAG) .. string.sub(parts[i], 2) .. pack('>I6', r.ends_at)
+    if r.ends_at or r.gaps then
+      local flags = (r.ends_at and ENDS_FLAG or 0) + (r.gaps and GAPS_FLAG or 0)
+      parts[i] = string.char(r.kind + flags) .. string.sub(parts[i], 2)
+      if r.ends_at then parts[i] = parts[i] .. pack('>I6', r.ends_at) end
+      if r.gaps then parts[i] = parts[i] .. pack('>I6I7I7', r.gaps_at, r.gaps_fraction, r.gaps) end
     end
   end
   local rows = table.concat(parts)

@@ -61,19 +61,8 @@ local function give_back_limits(state, packed, place, limits, charged, cost, now
         at, fraction = at - ms, fraction - part
         if fraction < 0 then at, fraction = at - 1, fraction + quota end
         if at < now then at, fraction = now, 0 end
-      elseif drains and mark == at and mark_fraction == fraction then
-        -- The last of a queue gives its place back, but for its first unit's if its
-        -- start has come.
-        local ms, part = drain_time(charged, window, quota)
-        if not ms then return nil end
-        at, fraction = at - ms, fraction - part
-        if fraction < 0 then at, fraction = at - 1, fraction + quota end
-        local kept = cost
-        if kept == 0 and (at < now or at == now and fraction == 0) then kept = 1 end
-        ms, part = drain_time(kept, window, quota)
-        if not ms then return nil end
-        at, fraction = at + ms, fraction - (quota - part)
-        if fraction >= 0 then at = at + 1 else fraction = fraction + quota end
+      elseif drains then
+        return nil -- a client that leaves a queue is rare
       end
       record = pack(BUCKET, shape, at, fraction, quota, charged_at, capacity)
 

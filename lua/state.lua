@@ -1,12 +1,12 @@
 -- state.lua: reads what one key keeps, in the bytes that algorithm/encode.go
 -- describes.
 --
--- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, RINGS,
--- RINGS_FORM. Uses algorithm_of of kinds.lua.
+-- Provides split_claim, parse, latest_reset_at, MAX_RECORDS, ENDS_FLAG, GAPS_FLAG,
+-- RINGS, RINGS_FORM. Uses algorithm_of of kinds.lua.
 
--- The most records of one state; and the flag in the kind of a record that ends with
--- the time at which it is given up.
-local MAX_RECORDS, ENDS_FLAG = 32, 16
+-- The most records of one state; and the flags in the kind of a record that ends with
+-- the time at which it is given up, and of a queue that has gaps.
+local MAX_RECORDS, ENDS_FLAG, GAPS_FLAG = 32, 16, 32
 
 
 -- The first byte of a state whose logs are rings behind its records; it, and the bytes
@@ -43,15 +43,18 @@ local function parse_rows(state, key, offset)
   end
   while place <= rows_end do
     local kind = string.byte(state, place)
-    local ends = bit.band(kind, ENDS_FLAG) ~= 0
+    local ends, gaps = bit.band(kind, ENDS_FLAG) ~= 0, bit.band(kind, GAPS_FLAG) ~= 0
     if ends then kind = kind - ENDS_FLAG end
+    if gaps then kind = kind - GAPS_FLAG end
     local algorithm = algorithm_of(kind)
     if not algorithm then return nil end
     local r
     r, place = algorithm:read(state, place, rings)
-    if ends then
-      r.kind = kind
-      r.ends_at, place = unpack('>I6', state, place)
+    r.kind = kind
+    if ends then r.ends_at, place = unpack('>I6', state, place) end
+    if gaps then
+      r.gaps_at, r.gaps_fraction, r.gaps, place = unpack('>I6I7I7', state, place)
+      if r.gaps == 0 or r.gaps_fraction >= (r.quota or 0) then return nil end
     end
     if r.window == 0 or r.quota and r.fraction >= r.quota or #records == MAX_RECORDS then return nil end
     records[#records + 1] = r

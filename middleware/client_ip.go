@@ -41,7 +41,7 @@ const (
 )
 
 // ClientIP keys by the client's address, IPv6 addresses by their prefix. An IPv6
-// address that stands for an IPv4 address is the IPv4 address: one in IPv6 form, or of
+// address that embeds an IPv4 address is the IPv4 address: one in IPv6 form, or of
 // NAT64 (64:ff9b::/96), 6to4 (2002::/16) or Teredo (2001::/32). Addresses of NAT64's
 // local prefix, 64:ff9b:1::/48, count one by one: where they have the IPv4 address is the
 // network's choice.
@@ -114,7 +114,7 @@ func ipKey(addr netip.Addr, ipv6Prefix int) string {
 	return string(netip.PrefixFrom(addr, ipv6Prefix).Masked().AppendTo(key))
 }
 
-// Prefixes whose addresses stand for IPv4 addresses.
+// Prefixes whose addresses embed IPv4 addresses.
 var (
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052
 	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
@@ -122,7 +122,7 @@ var (
 	teredo     = netip.MustParsePrefix("2001::/32")      // RFC 4380
 )
 
-// embedded returns the IPv4 address of the client that addr stands for, or addr. A /64
+// embedded returns the client's IPv4 address that addr embeds, or addr. A /64
 // would be too much or too little: NAT64 has all of IPv4 in one, Teredo all clients of a
 // server, and with 6to4 an IPv4 address has 65,536. A client cannot choose what is
 // embedded, because answers go there. It is for keys alone: whether a proxy is trusted

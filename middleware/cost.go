@@ -69,7 +69,7 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 			return errSettled
 		}
 		for _, c := range e.asked() {
-			if c.Policy.Name == policy {
+			if c.Policy != nil && c.Policy.Name == policy { // a dry run serves what is not valid
 				return l.report(e, policy, cost)
 			}
 		}

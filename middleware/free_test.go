@@ -269,7 +269,12 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 				t.Errorf("%s: logged %q; want one line that says %s", test.name, got, test.says)
 			}
 			log, _ = newLog()
-			dry := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(status(204))
+			dry := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if err := middleware.SetCostOf(r, "other", 1); !errors.Is(err, throttler.ErrInvalid) {
+					t.Errorf("%s: SetCostOf: %v", test.name, err)
+				}
+				w.WriteHeader(204)
+			}))
 			expect(t, get(dry), 204)
 		}
 	}

@@ -128,6 +128,19 @@ func (l *ledger) writeHeaders(h http.Header) {
 	}
 }
 
+// clearHeaders removes what is not l's from h, the header of a 1xx response, if anything
+// is enforced.
+func (l *ledger) clearHeaders(h http.Header) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := l.last.Load(); e != nil; e = e.earlier {
+		if e.m.DryRun == nil && len(e.asked()) > 0 {
+			removeHeaders(h)
+			return
+		}
+	}
+}
+
 // numeral is a number and its decimal digits.
 type numeral struct {
 	n    int64

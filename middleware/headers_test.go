@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
 )
 
 // The headers of the final response are the middleware's, complete and once.
@@ -41,6 +42,34 @@ func TestHeadersSurviveRelayedEarlyHints(t *testing.T) {
 			"RateLimit", `"core";r=4;t=60`, "RateLimit-Policy", `"core";q=5;w=60`)
 		if !strings.Contains(res.Header.Get("Access-Control-Expose-Headers"), "X-RateLimit-Used") {
 			t.Error("the headers are not exposed")
+		}
+	})
+}
+
+func TestEarlyHintsHaveNoRateHeadersOfOthers(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		hint := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "</style.css>")
+			w.Header()["x-ratelimit-remaining"] = []string{"9999"}
+			w.Header().Set("RateLimit", "other")
+			w.WriteHeader(http.StatusEarlyHints)
+		})
+		upstream := start(t, false, hint, nil)
+		for name, handler := range map[string]http.Handler{"a handler": hint, "an upstream": proxyTo(t, upstream)} {
+			for _, dry := range []bool{false, true} { // which leaves others' headers alone
+				options, want := new(middleware.Options), ""
+				if dry {
+					options.DryRun, want = func(*http.Request, throttler.Decision) {}, "9999"
+				}
+				th, _ := newThrottler()
+				s := start(t, http2, limit(th, policy("core", per(5, time.Minute)), options)(handler), nil)
+				var hints http.Header
+				s.do(t, must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+					Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { hints = http.Header(h); return nil },
+				}), "GET", s.URL, nil)))
+				t.Log(name, "dry", dry)
+				expectHeaders(t, hints, "Link", "</style.css>", "X-RateLimit-Remaining", want)
+			}
 		}
 	})
 }

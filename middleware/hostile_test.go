@@ -96,8 +96,10 @@ func TestSpellingsOfARouteShareAKey(t *testing.T) {
 		r := chi.NewRouter()
 		r.Use(outside...)
 		r.Use(note)
+		r.With(note).Get("/", status(200))
 		r.Route("/api/{org:[a-z]{1,4}}", func(r chi.Router) {
 			r.Use(note)
+			r.With(note).Get("/", status(200))
 			r.Route("/v{version}", func(r chi.Router) {
 				r.Use(note)
 				r.With(note).Get("/users/{id}", status(200))
@@ -109,6 +111,8 @@ func TestSpellingsOfARouteShareAKey(t *testing.T) {
 			{"/api/acme/v1/users/7", "/api/acme/v1/users/7/", "/api/acme//v1/users/7", "/api/acme/v1/./users/7/", "/api/x/v2/users/a%2Fb", "/api/x/v2/users/a%2Fb/"},
 			{"/api/acme/v1/files/a", "/api/acme/v1/files/a/b/", "/api/acme/v1/files/a//b", "/api/api/v1/files/static"},
 			{"/static/a", "/static/a/b/", "/static/static//a"},
+			{"/api/acme", "/api/acme/", "/api/x/"},
+			{"/", "http://example.org/", "http://example.org", "http://example.org?q"},
 		} {
 			var want string
 			for _, path := range spellings {

@@ -183,6 +183,9 @@ func chiPattern(rctx *chi.Context, r *http.Request) string {
 	if pattern == "" && method == http.MethodHead { // what GetHead, further in, will do
 		pattern = rctx.Routes.Find(chi.NewRouteContext(), http.MethodGet, path)
 	}
+	if pattern != "/" { // a mounted router is at both, and RoutePattern names it so
+		pattern = strings.TrimSuffix(pattern, "/")
+	}
 	return pattern
 }
 
@@ -206,6 +209,9 @@ func chiPath(rctx *chi.Context, r *http.Request) string {
 	if rest == "" && prefix == "" {
 		if rest = r.URL.RawPath; rest == "" {
 			rest = r.URL.Path
+		}
+		if rest == "" { // "GET http://example.org HTTP/1.1"
+			rest = "/"
 		}
 	}
 	return strings.TrimSuffix(prefix, "/") + rest

@@ -245,7 +245,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	l := e.l
 	if e.outer == nil && returned && l.sent.Load() == nothing {
 		l.running().readCostHeaders(l.w.Header)
-		l.decide(l.presumed(), l.w.Header())
+		l.decide(unknownStatus, l.w.Header()) // what is further out may still send an error
 	}
 	e.readCostHeaders(w.Header) // it may be a trailer, or the header of a part
 	// A panic is a 500 only while nothing of the response was sent. A writer that
@@ -269,16 +269,6 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		}
 	}
 	e.copyBack()
-}
-
-// presumed returns the status of a response that the handlers have left to net/http:
-// 200, or 0 where the writer leads on to another one. Such a writer belongs to
-// something further out, often a framework that sends errors only now.
-func (l *ledger) presumed() int {
-	if _, ok := l.w.(interface{ Unwrap() http.ResponseWriter }); ok {
-		return 0
-	}
-	return http.StatusOK
 }
 
 // handlerEnded notes that e's handler has returned, or panicked. It returns what may have
@@ -390,8 +380,12 @@ func (l *ledger) begin(status int) {
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
-// decide settles what is known when a response of this status begins. If status is 0,
-// it is not known yet, and only reported costs are settled.
+// unknownStatus is the status of a response that the handlers have left to what is
+// further out.
+const unknownStatus = 0
+
+// decide settles what is known when a response of this status begins. If it is
+// unknownStatus, only reported costs are settled.
 func (l *ledger) decide(status int, h http.Header) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		switch refused, charged, reported := l.outcome(e); {
@@ -400,7 +394,7 @@ func (l *ledger) decide(status int, h http.Header) {
 			if e.m.DryRun == nil {
 				l.settle(e, beforeHandler)
 			}
-		case charged && status != 0 && e.isFree(status, h):
+		case charged && status != unknownStatus && e.isFree(status, h):
 			l.settle(e, afterHandler)
 		case reported:
 			l.settle(e, asReported)

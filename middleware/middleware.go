@@ -46,11 +46,11 @@ type Options struct {
 
 	// RefundIf reports whether a response is free, from its status and header,
 	// just before they are sent. If nil, a 304 is. A panic before that counts as
-	// status 500, and a handler that wrote nothing as 200, unless the writer in front
-	// of the middleware has Unwrap: it may be a framework's, which sends an error next.
-	// RefundIf is not asked about charges marked NoRefund, nor if the request's
-	// context is over, as when the client has left or a deadline has passed, or if
-	// reading the request's body failed.
+	// status 500. A handler that wrote nothing is charged: what is around the
+	// middleware, such as a framework, may still send an error for it. RefundIf is not
+	// asked about charges marked NoRefund, nor if the request's context is over, as
+	// when the client has left or a deadline has passed, or if reading the request's
+	// body failed.
 	RefundIf func(r *http.Request, status int, header http.Header) bool
 
 	// RefusalStatus is the status of a refusal, from 400 to 499. If zero, 429.
@@ -294,6 +294,9 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 	if t.DryRun != nil {
 		e.serve(w, next)
 		return
+	}
+	if e.outer != nil && e.outer.contextOver() {
+		e.outer.servesUncharged() // what ran between is not free because the client left
 	}
 	t.answerUnavailable(w, e, ended)
 }

@@ -25,6 +25,7 @@ func (l *ledger) writeHeader(status int) {
 		l.begin(status)
 	default: // 1xx are not the response yet, and net/http panics at others
 		l.running().readCostHeaders(l.w.Header)
+		l.clearHeaders(l.w.Header())
 	}
 	l.w.WriteHeader(status)
 }

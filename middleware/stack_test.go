@@ -120,6 +120,34 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 	}
 }
 
+// What a handler between has done would be free for clients that hang up in time.
+func TestAClientThatLeavesBetweenTwoMiddlewaresIsChargedInFront(t *testing.T) {
+	bothProtocols(t, func(t *testing.T, http2 bool) {
+		th, _ := newThrottler()
+		first, outer, inner := policy("first", per(10, time.Minute)), policy("outer", per(10, time.Minute)), policy("inner", per(10, time.Minute))
+		works := make(chan struct{})
+		each := limit(th, inner, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+		s := start(t, http2, limit(th, first, nil)(limit(th, outer, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			close(works)
+			<-r.Context().Done()
+			each.ServeHTTP(w, r)
+		}))), nil)
+		ctx, leave := context.WithCancel(t.Context())
+		go func() {
+			<-works
+			leave()
+		}()
+		if res, err := s.Client().Do(must(http.NewRequestWithContext(ctx, "GET", s.URL, nil))); err == nil {
+			res.Body.Close()
+			t.Error("the client did not leave")
+		}
+		soon(t, s.done, "the handler")
+		expectUsed(t, th, first, 1)
+		expectUsed(t, th, outer, 1)
+		expectUsed(t, th, inner, 0)
+	})
+}
+
 // down is a backend whose shard refuses connections.
 type down struct{ driver.Backend }
 

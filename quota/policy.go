@@ -17,8 +17,8 @@ import (
 // record of its algorithm whose window is nearest, and what that counts ends when it
 // was to end, or earlier: when the new window would have ended it. A charge is added
 // to the records of other windows too, as long as they live. While processes with the
-// old policy and the new one run side by side, they give no more than the looser of
-// both. docs/algorithms.md says what that is for each algorithm.
+// old policy and the new one run side by side, they give about the looser of
+// both. docs/algorithms.md has the bound for each algorithm.
 type Policy struct {
 	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
 	// letters, digits, and . _ - / :

@@ -33,6 +33,8 @@ func changedPolicyCases() []testCase {
 		log    = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
 			return on(limit(throttler.SlidingLog, quota, window))
 		}
+		slow  = on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 22, Window: 7 * time.Millisecond, Burst: 6})
+		fast  = on(throttler.Limit{Algorithm: throttler.TokenBucket, Quota: 7, Window: time.Millisecond, Burst: 6})
 		token = func(quota int64, window time.Duration) func(int64) []throttler.Charge {
 			return on(limit(throttler.TokenBucket, quota, window))
 		}
@@ -228,6 +230,15 @@ func changedPolicyCases() []testCase {
 				{at: 50 * time.Millisecond, take: token(10, s)(1), want: full(10, 0, s, 100*time.Millisecond)},
 				{at: 60 * time.Millisecond, take: token(10, s)(1), want: full(10, 0, s, 100*time.Millisecond)},
 				{at: 100 * time.Millisecond, take: token(10, s)(1), want: room(10, 0, 1100*time.Millisecond)},
+			},
+		},
+		{
+			name:        "a token bucket that is full within a part of a millisecond counts all that fills it",
+			explanation: countsAtMost,
+			steps: []step{
+				{at: 0, take: slow(1), want: room(1, 5, time.Millisecond)},
+				{at: 0, process: 1, take: fast(5), want: room(6, 0, time.Millisecond)},
+				{at: 0, peek: slow(0), want: room(6, 0, 2*time.Millisecond)},
 			},
 		},
 		{

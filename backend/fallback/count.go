@@ -49,6 +49,7 @@ type reading struct{ used, resetAt int64 }
 
 // units were allowed here, and are to be charged to the backend as if at that time.
 type units struct {
+	from  int64 // when the first of them were allowed
 	at    int64
 	cost  int64
 	until int64 // they count in no window any more from then on
@@ -149,7 +150,7 @@ const (
 // owe notes that cost was allowed at now under limits and is to be handed over.
 // results are what the shares say of it.
 func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Result) {
-	u := units{at: now, cost: cost, until: now}
+	u := units{from: now, at: now, cost: cost, until: now}
 	opened, grain, fixed := int64(0), int64(quota.MaxWindow/time.Millisecond), true
 	for i := range results {
 		window := int64(limits[i].Window / time.Millisecond)
@@ -168,11 +169,13 @@ func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Resu
 		return
 	case !fixed && now-c.pending[last].at < grain:
 		// Counted a little longer, never shorter.
-		c.pending[last] = units{max(now, c.pending[last].at), c.pending[last].cost + cost, max(u.until, c.pending[last].until)}
+		p := &c.pending[last]
+		p.from, p.at = min(p.from, now), max(p.at, now)
+		p.cost, p.until = p.cost+cost, max(p.until, u.until)
 		return
 	case len(c.pending) == maxPending:
 		first, second := &c.pending[0], &c.pending[1]
-		second.cost += first.cost
+		second.from, second.cost = min(first.from, second.from), second.cost+first.cost
 		if fixed && first.until == second.until {
 			second.at = first.at // the long window, which is all that counts of them
 		}
@@ -181,17 +184,13 @@ func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Resu
 	c.pending = append(c.pending, u)
 }
 
-// forgive takes cost that was charged at takenAt off what is to be handed over.
+// forgive takes cost that was charged at takenAt off what is to be handed over, unless
+// that was handed over.
 func (c *count) forgive(cost, takenAt int64) {
-	nearest := -1
-	for i := range c.pending {
-		if c.pending[i].cost > 0 && (nearest < 0 || distance(c.pending[i].at, takenAt) < distance(c.pending[nearest].at, takenAt)) {
-			nearest = i
+	for i := len(c.pending) - 1; i >= 0; i-- {
+		if p := &c.pending[i]; p.from <= takenAt {
+			p.cost = max(p.cost-cost, 0)
+			return
 		}
 	}
-	if nearest >= 0 {
-		c.pending[nearest].cost = max(c.pending[nearest].cost-cost, 0)
-	}
 }
-
-func distance(a, b int64) int64 { return max(a-b, b-a) }

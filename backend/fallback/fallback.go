@@ -28,7 +28,8 @@
 //
 // A refund of what was allowed here gives back until it is handed over, and nothing after
 // that: the client pays for it until its window ends. The backend is charged a sum of many
-// decisions, in which it cannot find one of them.
+// decisions, in which it cannot find one of them. The same goes for what was allowed
+// instead of a charge whose outcome is unknown.
 //
 // # Several policies
 //

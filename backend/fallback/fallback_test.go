@@ -490,6 +490,50 @@ func TestRefunds(t *testing.T) {
 	}
 }
 
+// A refund takes off what is to be handed over if its own charge is among it.
+func TestRefundsOfWhatIsNotOwed(t *testing.T) {
+	refund := func(f *fixture, d throttler.Decision) {
+		f.Helper()
+		if _, err := f.processes[0].Refund(f.Context(), d); err != nil {
+			f.Fatal(err)
+		}
+		f.recover()
+		if got := f.used(core, "alice"); got != 1 {
+			f.Errorf("the backend counts %d, want the one that is not refunded", got)
+		}
+	}
+	t.Run("unknown outcome", func(t *testing.T) {
+		f := newFixture(t, 3, local)
+		f.fail(lost)
+		unknown := f.take(0, core.Charge("alice"))
+		f.fail(down)
+		f.take(0, core.Charge("alice"))
+		refund(f, unknown)
+	})
+	t.Run("unknown outcome between others", func(t *testing.T) {
+		f := newFixture(t, 3, local)
+		f.fail(lost)
+		unknown := f.take(0, core.Charge("alice"))
+		f.fail(down)
+		known := f.take(0, core.Charge("alice"))
+		f.take(0, core.Charge("alice"))
+		if _, err := f.processes[0].Refund(t.Context(), unknown); err != nil {
+			t.Fatal(err)
+		}
+		refund(f, known)
+	})
+	t.Run("handed over in the window before", func(t *testing.T) {
+		f := newFixture(t, 3, local)
+		f.fail(down)
+		before := f.take(0, core.Charge("alice"))
+		f.recover()
+		f.clock.Advance(time.Hour)
+		f.fail(down)
+		f.take(0, core.Charge("alice"))
+		refund(f, before)
+	})
+}
+
 func TestPeeks(t *testing.T) {
 	f := newFixture(t, 3, local)
 	f.takes(0, 30, core, "alice")

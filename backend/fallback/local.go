@@ -72,6 +72,9 @@ func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Deci
 		}
 	}
 	report(&d, counts, b.processes)
+	for i := range d.Results() {
+		d.Results()[i].Mark.Unknown = !handOver
+	}
 	return d, nil
 }
 
@@ -288,7 +291,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	switch more := cost - charge.Cost; {
 	case c.outage != nil && more > 0:
 		c.owe(charge.Policy.Limits, more, now, results)
-	case c.outage != nil:
+	case c.outage != nil && !before[0].Mark.Unknown:
 		c.forgive(-more, takenAt)
 	}
 }

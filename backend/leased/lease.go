@@ -45,7 +45,7 @@ type lease struct {
 // of a take that the other backend executes after its caller has gone.
 type tally struct {
 	total  int64 // as the other backend last said
-	lost   int64 // units of takes without an answer, of which none has told yet
+	lost   int64 // units of takes without an answer, not found by a later answer yet
 	owed   int64 // of these, what requests cost that had no answer
 	failed bool  // the last take had none
 }

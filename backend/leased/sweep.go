@@ -178,9 +178,9 @@ type Stats struct {
 	GivenBack int64 `json:"given_back"` // leases of which a part was given back
 
 	// Stranded is the units that may count as used until their windows end although no
-	// process holds them: those of leases that could not be given back, and those beyond
-	// the request's own cost of takes that had no answer. Found is how many of these
-	// takes' units a later answer showed to be charged, so that they are held after all.
+	// process holds them: leases that could not be given back, and what a take that had no
+	// answer asked for beyond its request's cost. Found is how many of the latter a later
+	// answer showed to be charged, so that they are held after all.
 	Stranded int64 `json:"stranded"`
 	Found    int64 `json:"found"`
 }

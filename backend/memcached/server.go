@@ -32,7 +32,7 @@ type server struct {
 	started      time.Time
 	answers      *busy.Answers // to exchanges
 	had          atomic.Int64  // ns that the last exchange had that failed
-	reported     time.Time     // when the observer was last told; of the breaker's goroutines
+	reported     time.Time     // of the last event to the observer; of the breaker's goroutines
 
 	mu      sync.Mutex
 	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine
@@ -208,7 +208,7 @@ func (s *server) wait(j *job, deadline time.Time) error {
 	}
 }
 
-// leave returns the error of a caller that leaves: by err, that of its context, or because
+// leave returns the error of a caller that leaves: by err, its context's error, or because
 // j has had its time if err is nil. A deadline says that the server did not answer only
 // if that is known, and this process was not late itself.
 func (s *server) leave(j *job, deadline time.Time, err error) error {

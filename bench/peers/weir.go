@@ -74,7 +74,7 @@ func openWeirDeadline(c Config) (*Limiter, error) {
 	}
 	take := l.Take
 	l.Take = func(ctx context.Context, key string) (bool, error) {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		ctx, cancel := driver.WithServerTime(ctx, 5*time.Second)
 		defer cancel()
 		return take(ctx, key)
 	}

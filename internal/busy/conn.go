@@ -1,4 +1,4 @@
-// Package busy tells the delays of this process from those of a server. A process that
+// Package busy distinguishes the delays of this process from a server's. A process that
 // is short of CPU finds that a deadline has passed when the reply has long been there.
 package busy
 

@@ -13,7 +13,7 @@ import (
 // two keys that meet, and so long that none meet by chance.
 type Name [2]uint64
 
-// Hasher makes names. Those of two Hashers have nothing in common.
+// Hasher makes names. The names of two Hashers have nothing in common.
 type Hasher [2]maphash.Seed
 
 // NewHasher returns a Hasher with new seeds.

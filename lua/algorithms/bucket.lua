@@ -53,8 +53,25 @@ local function bucket(family, is_queue)
     r.at, r.fraction, r.quota, r.window = add_instant(from, ahead), rest, l.quota, l.window
   end
 
+  local function before(at, fraction, other, other_fraction)
+    return at < other or at == other and fraction < other_fraction
+  end
+
+  -- Where the queue would end if its gaps followed each other.
+  local function gaps_end(r)
+    local gaps = {at = r.gaps_at, fraction = r.gaps_fraction}
+    forward(gaps, r.window, r.quota, r.gaps)
+    return gaps.at, gaps.fraction
+  end
+
+  -- Once as much time has passed since the first gap as they are long, they are forgotten.
+  local function forget_gaps(r, now)
+    if r.gaps and not before(now, 0, gaps_end(r)) then r.gaps = nil end
+  end
+
   local function charge(r, l, cost, now)
     if r.at < now then r.at, r.fraction = now, 0 end
+    forget_gaps(r, now)
     if r.quota and (r.quota ~= l.quota or r.window ~= l.window) then convert(r, l, now) end
     r.quota, r.capacity, r.charged_at = l.quota, l.capacity, max(r.charged_at, now)
     forward(r, l.window, l.quota, cost)
@@ -70,11 +87,29 @@ local function bucket(family, is_queue)
   end
 
   -- The last of a queue gives its place back, but for its first unit's if its
-  -- start has come.
+  -- start has come; a place in front of others is a gap. Once there is nothing but gaps
+  -- from the first one to the end, that is where the queue ends.
   local function leave(r, l, c, now)
-    if l.mark ~= r.at or l.fraction ~= r.fraction or l.quota ~= r.quota then return false end
-    back(r, mul_div(c.charged, l.window, l.quota))
-    forward(r, l.window, l.quota, drained_at(r) <= now and max(c.cost, 1) or c.cost)
+    if l.quota ~= r.quota or l.fraction >= r.quota or before(r.at, r.fraction, l.mark, l.fraction) then return false end
+    local gap, cost = {at = l.mark, fraction = l.fraction, quota = r.quota}, c.cost
+    back(gap, mul_div(c.charged, l.window, l.quota))
+    if drained_at(gap) <= now then cost = max(cost, 1) end
+    forward(gap, l.window, l.quota, cost)
+    forget_gaps(r, now)
+    if l.mark == r.at and l.fraction == r.fraction then
+      r.at, r.fraction = gap.at, gap.fraction
+    elseif cost < c.charged then
+      if not r.gaps or before(gap.at, gap.fraction, r.gaps_at, r.gaps_fraction) then
+        r.gaps_at, r.gaps_fraction = gap.at, gap.fraction
+      end
+      r.gaps = add_count(r.gaps or 0, c.charged - cost)
+    end
+    if r.gaps then
+      local at, fraction = gaps_end(r)
+      if at == r.at and fraction == r.fraction then
+        r.at, r.fraction, r.gaps = r.gaps_at, r.gaps_fraction, nil
+      end
+    end
     return true
   end
 
@@ -132,7 +167,7 @@ local function bucket(family, is_queue)
       r.fraction, lost = mul_div(r.fraction, l.quota, r.quota)
       if lost > 0 then r.fraction = r.fraction + 1 end
       if r.fraction == l.quota then r.at, r.fraction = r.at + 1, 0 end
-      r.quota, r.window = l.quota, l.window
+      r.quota, r.window, r.gaps = l.quota, l.window, nil
     end,
     join = function(r, limits, records, cost, now)
       local others = 0 -- when theirs have drained
@@ -145,11 +180,12 @@ local function bucket(family, is_queue)
       end
       local at, fraction = r.at, r.fraction
       charge(r, r, cost, now)
-      local full = mul_div(r.capacity, r.window, r.quota)
-      full = max(add_instant(now, full), others)
-      if r.at >= full then
-        r.at, r.fraction = full, 0
-        if at >= full then r.at, r.fraction = at, fraction end
+      local full, part = mul_div(r.capacity, r.window, r.quota)
+      full = add_instant(now, full)
+      if full < others then full, part = others, 0 end
+      if r.at > full or r.at == full and r.fraction > part then
+        r.at, r.fraction = full, part
+        if at > full or at == full and fraction > part then r.at, r.fraction = at, fraction end
       end
     end,
     give_back_joined = give_back_joined,

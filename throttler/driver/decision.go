@@ -117,5 +117,6 @@ type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
 	Shared   bool  // the charge went to a count that several keys share
+	Unknown  bool  // the charge was made instead of one whose outcome is unknown
 	Member   uint8 // which of several backends was charged; the outermost backend over them owns it
 }

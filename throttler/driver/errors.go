@@ -18,7 +18,7 @@ var ErrNotSent = errors.New("nothing was sent")
 
 // ErrOverloaded is wrapped, with ErrUnavailable, by errors of decisions that this process
 // did not make in time although the server answers: it is short of CPU, or its queue is
-// full. That is no outage: who serves everything in an outage does not serve this.
+// full. That is no outage: a policy that serves everything in an outage does not serve this.
 var ErrOverloaded = errors.New("this process is overloaded")
 
 // MayHaveCharged reports whether err, of a Take, a Refund or a Settle, leaves open

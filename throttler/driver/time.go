@@ -10,8 +10,8 @@ import (
 var errServerTime = fmt.Errorf("the server's time has passed: %w", context.DeadlineExceeded)
 
 // WithServerTime returns a copy of ctx that ends after d, as context.WithTimeout does, and
-// says that d is meant for the server: a backend that knows its own delays from the
-// server's, as those of this module do, goes on while the server answers, and fails when
+// says that d is meant for the server: a backend that distinguishes its own delays from
+// the server's, as the backends of this module do, goes on while the server answers, and fails when
 // the server has not answered for d. Any other deadline is the caller's, and ends the call.
 func WithServerTime(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	timed, cancel := context.WithTimeoutCause(ctx, d, errServerTime)
