@@ -37,7 +37,12 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		n++
 	}
 	deadline := start
-	defer func() { s.record(start, deadline, err) }()
+	defer func() {
+		if s.isOwnDelay(err, start) {
+			err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
+		}
+		s.record(start, deadline, err)
+	}()
 	if s.observer != nil {
 		defer func() {
 			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})

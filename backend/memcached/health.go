@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -31,6 +32,12 @@ func fromServer(err error) error {
 		return err
 	}
 	return serverError{err}
+}
+
+// isOwnDelay reports whether an exchange that began then failed because this process had no
+// time for it: not by a look at what has come, and the server has answered what was sent later.
+func (s *server) isOwnDelay(err error, began time.Time) bool {
+	return errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*busy.Silence)) && s.answers.AnsweredSince(began)
 }
 
 // record records what became of an exchange that began then and had until deadline.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,5 +75,49 @@ func TestCallersWithoutTime(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%v; want context.DeadlineExceeded, and not ErrUnavailable", err)
 		}
+	}
+}
+
+// An exchange that gets no connection in time says nothing of a server that answers others
+// meanwhile: a process short of CPU needs long for a dial.
+func TestDialsOfABusyProcess(t *testing.T) {
+	var slow atomic.Bool
+	released := make(chan struct{})
+	c := newClient(t, testserver.Memcached(t).Addr)
+	c.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.Load() {
+			<-released
+			return nil, context.DeadlineExceeded
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: c}}, nil)
+	th, p := throttler.New(b, nil), perHour(1_000_000)
+	if _, err := th.Take(t.Context(), p.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	var all sync.WaitGroup
+	var shed atomic.Int64
+	stop := time.Now().Add(20 * time.Second)
+	for i := range 8 {
+		all.Go(func() {
+			for shed.Load() < 3 && time.Now().Before(stop) && !t.Failed() {
+				switch err := takeAsked(t, th, p.Charge("alice"+strconv.Itoa(i))); {
+				case errors.Is(err, driver.ErrOverloaded):
+					shed.Add(1)
+				case err != nil && shed.Load() < 3: // then others end, and the server answers nothing
+					t.Errorf("a decision that got no connection: %v; want ErrOverloaded", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(released)
+	if shed.Load() == 0 && !t.Failed() {
+		t.Fatal("no decision needed a second connection")
+	}
+	if _, down := b.Down("alice0"); down {
+		t.Error("the breaker of a server that answers has opened")
 	}
 }

@@ -65,7 +65,7 @@ func (f *flight) run(l *line) {
 		}
 		decisions := len(f.jobs)
 		f.send(ctx, l, c, again)
-		more := f.deliver(l, end, tries < 3)
+		more := f.deliver(l, start, end, tries < 3)
 		l.server.sent(start, decisions, f.outcome.err)
 		if !more {
 			break
@@ -193,7 +193,7 @@ func (f *flight) argsOf(jobs []*job, again bool) []any {
 
 // deliver gives f's decisions their outcomes. If again, it leaves the decisions of
 // calls that did not run in f instead, and reports whether there are any.
-func (f *flight) deliver(l *line, end time.Time, again bool) bool {
+func (f *flight) deliver(l *line, start, end time.Time, again bool) bool {
 	if f.outcome.left {
 		f.leave()
 		return false
@@ -210,7 +210,7 @@ func (f *flight) deliver(l *line, end time.Time, again bool) bool {
 		case again && f.mayResend(l, c, err):
 			f.jobs = append(f.jobs, c.jobs...)
 		default:
-			if isOwnDelay(err, end) {
+			if l.server.isOwnDelay(err, start, end) {
 				err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 			}
 			for _, j := range c.jobs {

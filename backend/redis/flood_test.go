@@ -153,3 +153,51 @@ func TestCallersWithoutTime(t *testing.T) {
 		t.Errorf("used %d, %v; want 0", d.Limit(0).Used, err)
 	}
 }
+
+// A flight that gets no connection in time says nothing of a server that answers others
+// meanwhile: a process short of CPU needs long for a dial.
+func TestDialsOfABusyProcess(t *testing.T) {
+	server := testserver.Redis(t)
+	var slow atomic.Bool
+	released := make(chan struct{})
+	o := patient(server.Addr)
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.Load() {
+			<-released
+			return nil, context.DeadlineExceeded
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	b, e := newObserved(t, connect(t, o), redisbackend.Options{})
+	p := policy("core", perHour(1_000_000))
+	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil { // connects
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	var all sync.WaitGroup
+	var shed atomic.Int64
+	stop := time.Now().Add(20 * time.Second)
+	for range 8 {
+		all.Go(func() {
+			for shed.Load() < 3 && time.Now().Before(stop) && !t.Failed() {
+				ctx, cancel := driver.WithServerTime(context.Background(), 50*time.Millisecond)
+				_, err := b.Take(ctx, p.Charge("alice"))
+				cancel()
+				switch {
+				case errors.Is(err, driver.ErrOverloaded):
+					shed.Add(1)
+				case err != nil && shed.Load() < 3: // then others end, and the server answers nothing
+					t.Errorf("a decision that got no connection: %v; want ErrOverloaded", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(released)
+	if shed.Load() == 0 && !t.Failed() {
+		t.Fatal("no decision needed a second connection")
+	}
+	if e.opened() > 0 {
+		t.Error("the breaker of a server that answers has opened")
+	}
+}

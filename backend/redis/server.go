@@ -120,7 +120,9 @@ func (s *server) record(o *outcome, began, end time.Time) {
 	case o.answered:
 		s.answers.Answered(began)
 		s.breaker.Record(began, nil)
-	case o.fault == nil || isOwnDelay(o.fault, end):
+	case o.fault == nil:
+	case s.isOwnDelay(o.fault, began, end):
+		s.reconnect() // it may be that a connection was missing
 	default:
 		s.answers.Silent()
 		f := o.failure
@@ -136,14 +138,15 @@ func (s *server) record(o *outcome, began, end time.Time) {
 	}
 }
 
-// isOwnDelay reports whether a flight failed because this process had no time for it:
-// it wrote nothing before its end, or came back late, and not from a look at what has come.
-func isOwnDelay(err error, end time.Time) bool {
+// isOwnDelay reports whether a flight failed because this process had no time for it: not
+// by a look at what has come, and it wrote nothing before its end, or came back late, or the
+// server has answered what left later.
+func (s *server) isOwnDelay(err error, began, end time.Time) bool {
 	var op *net.OpError
 	if !isTimeout(err) || errors.As(err, new(*busy.Silence)) {
 		return false
 	}
-	return errors.As(err, &op) && op.Op == "write" || busy.Late(end)
+	return errors.As(err, &op) && op.Op == "write" || busy.Late(end) || s.answers.AnsweredSince(began)
 }
 
 func isTimeout(err error) bool {
