@@ -62,6 +62,7 @@ func CutResult(l *quota.Limit, cost, now int64, reply []int64) (driver.Result, [
 	if err := plausible(l, cost, now, &r); err != nil {
 		return driver.Result{}, nil, err
 	}
+	leaveOutNext(l, &r)
 	return r, reply[size:], nil
 }
 

@@ -74,6 +74,17 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			result.RetryAt = max(result.RetryAt, min(counter.retryAt(r, held, cost, now), ends))
 		}
 	}
+	for i := range limits {
+		leaveOutNext(&limits[i], &results[i])
+	}
+}
+
+// leaveOutNext removes a FixedWindow's NextAt if it is the ResetAt, as it is without
+// records of other policies.
+func leaveOutNext(l *quota.Limit, result *driver.Result) {
+	if l.Algorithm == quota.FixedWindow && result.NextAt == result.ResetAt {
+		result.NextAt = 0
+	}
 }
 
 func resultOf(r *record, l limit, now int64) driver.Result {

@@ -59,9 +59,10 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 		return string(algorithm.AppendUint(algorithm.AppendUint(b, 6, reset), 2, n))
 	}
 	digits := func(n int64) string { return fmt.Sprintf("\x00\x13260%012d%04d", reset-1735689600000, n) }
-	drains := algorithm.AppendUint([]byte{0, 33, 5}, 6, 10_000)
+	drains := algorithm.AppendUint([]byte{0, 40, 5}, 6, 10_000)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
+	drains = algorithm.AppendUint(drains, 7, 10)
 	want := "\x01" + used(1) + "\x01" + used(1) + notDecided + "\x01" + digits(2) + notDecided +
 		"\x01" + string(drains) + "\x01" + digits(3) + "\x00" + digits(3)
 	keys := []string{"a", "b", "list", "a", "bytes", "c", "a", "a"}
