@@ -54,7 +54,7 @@
 // of its own. A probe of a primary is a take, of a key of its own in the partition that
 // failed. The breaker closes with the first that succeeds as quickly as decisions need.
 // If it opens less than 5 s after it closed, it waits before it asks: 100 ms, and each
-// time in a row twice as long, up to 5 s.
+// time in a row twice as long, up to 1 s.
 //
 // The keys of a dead shard are not moved to another shard: each outage would hand
 // out fresh windows. Its decisions fail with an error that wraps

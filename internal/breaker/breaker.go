@@ -35,7 +35,7 @@ const (
 	probeTimeout = 500 * time.Millisecond
 	soon         = 5 * time.Second
 	minWait      = 100 * time.Millisecond
-	maxWait      = 5 * time.Second
+	maxWait      = time.Second
 )
 
 // Breaker is a circuit breaker. It is safe for concurrent use.
@@ -68,7 +68,7 @@ type opening struct {
 // New returns a closed Breaker. When it opens, it calls probe, at once and then every
 // 100 ms, one at a time, and closes when probe returns nil. If it opens less than 5 s
 // after it closed, it waits before the first probe: for 100 ms, and each time in a row
-// twice as long, up to 5 s. It calls onChange, which may be nil, after each change: with
+// twice as long, up to 1 s. It calls onChange, which may be nil, after each change: with
 // the last error, if it opened.
 func New(probe func(context.Context) error, onChange func(open bool, cause error)) *Breaker {
 	b := &Breaker{probe: probe, onChange: onChange, started: time.Now()}

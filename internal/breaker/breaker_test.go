@@ -265,7 +265,7 @@ func TestBacksOff(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return took
 		}
-		for i, want := range []time.Duration{0, minWait, 2 * minWait, 4 * minWait, 8 * minWait, 16 * minWait, 32 * minWait, maxWait, maxWait} {
+		for i, want := range []time.Duration{0, minWait, 2 * minWait, 4 * minWait, 8 * minWait, maxWait, maxWait} {
 			if took := openFor(); took != want {
 				t.Errorf("opening %d: closed after %v, want %v", i+1, took, want)
 			}
