@@ -51,9 +51,8 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 		c.startAt = k.resetAt(r, now)
 	}
 	if r.at < now {
-		r.at, r.fraction = now, 0
+		r.at, r.fraction, r.gapsAt, r.gaps = now, 0, instant{}, 0
 	}
-	r.forgetGaps(now)
 	if r.quota != 0 && (r.quota != l.quota || r.window != l.window) {
 		r.convert(l, now)
 	}
@@ -260,16 +259,28 @@ func (k bucket) giveBackJoined(r *record, c settled, now int64) {
 	}
 }
 
-func (bucket) append(b []byte, r *record) []byte {
+func (k bucket) append(b []byte, r *record) []byte {
 	b = appendCount(appendInstant(b, r.at), r.fraction)
-	return appendCount(appendInstant(appendCount(b, r.quota), r.chargedAt), r.capacity)
+	b = appendCount(appendInstant(appendCount(b, r.quota), r.chargedAt), r.capacity)
+	if k.queue {
+		b = appendCount(appendCount(appendInstant(b, r.gapsAt.at), r.gapsAt.fraction), r.gaps)
+	}
+	return b
 }
 
-func (bucket) size(*record) int { return 2*instantBytes + 3*countBytes }
+func (k bucket) size(*record) int {
+	if k.queue {
+		return 3*instantBytes + 5*countBytes
+	}
+	return 2*instantBytes + 3*countBytes
+}
 
-func (bucket) parse(p parser, r *record) parser {
+func (k bucket) parse(p parser, r *record) parser {
 	r.at, r.fraction, r.quota, r.chargedAt, r.capacity = p.instant(), p.count(), p.count(), p.instant(), p.count()
-	p.failed = p.failed || r.fraction >= r.quota
+	if k.queue {
+		r.gapsAt, r.gaps = instant{p.instant(), p.count()}, p.count()
+	}
+	p.failed = p.failed || max(r.fraction, r.gapsAt.fraction) >= r.quota
 	return p
 }
 

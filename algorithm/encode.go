@@ -7,13 +7,28 @@ import (
 )
 
 // The stored form of a state, the same in Redis and in Memcached. Numbers are
-// big-endian and unsigned.
+// big-endian and unsigned. It is a row of records:
 //
-// One fixed window, the common case, takes 12 bytes if it can:
+//	1  kind, and 16 if the record ends
+//	6  window
 //
-//	4  kind << 28 | window    kind 1 or 2, windows below 2^28 ms (74 h)
-//	6  reset-at
-//	2  used                   below 65536
+//	fixed windows, 1 and 2:  6 reset-at, 7 used
+//	sliding window, 3:       6 start, 7 current, 7 previous
+//	sliding log, 4:          4 number of entries, 7 their sum,
+//	                         4 the slot of the oldest one, 4 number of slots
+//	token bucket, 5:         6 drained at, 7 fraction, 7 quota, 6 charged at, 7 capacity
+//	leaky bucket, 6:         the same, and 6, 7 where its first gap begins, 7 units of gaps
+//
+//	6  the instant at which the record is given up, if it ends
+//
+// If a record is a log, the rings of all logs are behind the records, and in front
+// of them is
+//
+//	1  10
+//	2  length of the records
+//
+// A slot is an entry, 6 instant, 4 cost. Redis changes a few slots of a long log, and does
+// not write the others: lua/algorithms/sliding_log.lua has the rule.
 //
 // Redis keeps one fixed window that no claim is in front of as an integer, if it can,
 // which takes up no string. Such a state is only read here. It is 19 digits:
@@ -24,32 +39,7 @@ import (
 //	12  reset-at, in ms since 2025
 //	4   used                   below 10000
 //
-// Everything else is a row of records, no row of which is 12 bytes long:
-//
-//	1  kind, and 16 if the record ends, and 32 if it has gaps
-//	6  window
-//
-//	fixed windows, 1 and 2:  6 reset-at, 7 used
-//	sliding window, 3:       6 start, 7 current, 7 previous
-//	sliding log, 4:          4 number of entries, 7 their sum, and for each
-//	                         6 instant, 4 cost
-//	buckets, 5 and 6:        6 drained at, 7 fraction, 7 quota, 6 charged at, 7 capacity
-//
-//	6  the instant at which the record is given up, if others charge it
-//	6, 7 where the first gap of a leaky bucket begins, and 7 the units of gaps
-//
-// Redis keeps long logs in rings behind the records, so that a charge writes a few
-// bytes of them and not all; lua/algorithms/sliding_log.lua has the rule. Such a
-// state is only read here:
-//
-//	1  10
-//	2  length of the records
-//	   the records; a log's entries are replaced by
-//	     4 the slot of the oldest one, 4 number of slots
-//	   for each log, its slots, 10 bytes each
-//
-// The Redis scripts have the same widths in the formats of lua/algorithms, and
-// the same bounds of the short form.
+// lua/decide.go has the same records.
 const (
 	kindBytes    = 1
 	windowBytes  = 6
@@ -60,23 +50,18 @@ const (
 	entryBytes   = instantBytes + costBytes
 
 	endsFlag = 16 // of the first byte
-	gapsFlag = 32
-
-	gapsBytes = instantBytes + 2*countBytes
 
 	ringsByte = 10 // first of a state with rings; no kind
 	rowsBytes = 2  // of the length of its records
 	slotBytes = 4  // of a number of slots
+
+	ringsBytes = kindBytes + rowsBytes
 
 	digits      = 19
 	digitsSpan  = 1e12          // of the reset-at
 	digitsCount = 1e4           // of the count
 	digitsEpoch = 1735689600000 // 2025, in ms
 	alignedCode = 400           // added to the code of an aligned window
-
-	shortBytes  = 12
-	shortWindow = 1 << 28 // ms
-	shortCount  = 1 << 16
 )
 
 // digitsUnits are a second, a minute, an hour and a day, in ms.
@@ -84,12 +69,9 @@ var digitsUnits = [...]int64{1000, 60_000, 3_600_000, 86_400_000}
 
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
-	if len(s.records) == 1 {
-		if r := &s.records[0]; kinds[r.kind].shortForm && r.endsAt == 0 && r.window < shortWindow && r.count < shortCount {
-			b = AppendUint(b, 4, int64(r.kind)*shortWindow+r.window)
-			b = appendInstant(b, r.at)
-			return AppendUint(b, 2, r.count)
-		}
+	start, hasLog := len(b), s.hasLog()
+	if hasLog {
+		b = append(b, ringsByte, 0, 0)
 	}
 	for i := range s.records {
 		r := &s.records[i]
@@ -97,20 +79,30 @@ func (s *State) Append(b []byte) []byte {
 		if r.endsAt != 0 {
 			first |= endsFlag
 		}
-		if r.gaps != 0 {
-			first |= gapsFlag
-		}
 		b = append(b, first)
 		b = AppendUint(b, windowBytes, r.window)
 		b = r.kind.counter().append(b, r)
 		if r.endsAt != 0 {
 			b = appendInstant(b, r.endsAt)
 		}
-		if r.gaps != 0 {
-			b = appendCount(appendCount(appendInstant(b, r.gapsAt.at), r.gapsAt.fraction), r.gaps)
-		}
+	}
+	if !hasLog {
+		return b
+	}
+	binary.BigEndian.PutUint16(b[start+kindBytes:], uint16(len(b)-start-ringsBytes))
+	for i := range s.records {
+		b = appendRing(b, s.records[i].log)
 	}
 	return b
+}
+
+func (s *State) hasLog() bool {
+	for i := range s.records {
+		if kinds[s.records[i].kind].log {
+			return true
+		}
+	}
+	return false
 }
 
 func appendInstant(b []byte, at int64) []byte { return AppendUint(b, instantBytes, at) }
@@ -144,20 +136,8 @@ func (s *State) Load(b []byte) error {
 		}
 		return err
 	}
-	if len(b) == shortBytes { // without the parser: nearly every take of the memory backend loads one
-		shape := int64(binary.BigEndian.Uint32(b))
-		s.records = append(s.records, record{
-			kind: kind(shape / shortWindow), window: shape % shortWindow,
-			at: int64(binary.BigEndian.Uint64(b[4:]) >> 16), count: int64(binary.BigEndian.Uint16(b[10:])),
-		})
-		if r := &s.records[0]; !r.kind.known() || !kinds[r.kind].shortForm || r.window == 0 {
-			return s.malformed(b)
-		}
-		return nil
-	}
 	p := parser{rest: b}
 	if len(b) > 0 && b[0] == ringsByte {
-		p.hasRings = true
 		p.uint(kindBytes)
 		rows := p.uint(rowsBytes)
 		if rows > int64(len(p.rest)) {
@@ -167,7 +147,7 @@ func (s *State) Load(b []byte) error {
 	}
 	for len(p.rest) > 0 {
 		first := p.uint(kindBytes)
-		r := record{kind: kind(first &^ (endsFlag | gapsFlag)), window: p.uint(windowBytes)}
+		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
 		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
 			return s.malformed(b)
 		}
@@ -176,10 +156,6 @@ func (s *State) Load(b []byte) error {
 		p = r.kind.counter().parse(p, parsed)
 		if first&endsFlag != 0 {
 			parsed.endsAt = p.instant()
-		}
-		if first&gapsFlag != 0 {
-			parsed.gapsAt, parsed.gaps = instant{p.instant(), p.count()}, p.count()
-			p.failed = p.failed || parsed.gaps == 0 || parsed.gapsAt.fraction >= parsed.quota
 		}
 		if p.failed {
 			return s.malformed(b)
@@ -248,8 +224,7 @@ type parser struct {
 	rest   []byte
 	failed bool
 
-	hasRings bool
-	rings    []byte // those not yet read
+	rings []byte // those not yet read
 }
 
 func (p *parser) instant() int64 { return p.uint(instantBytes) }

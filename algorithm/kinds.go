@@ -8,29 +8,24 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// kind says how a record counts. Kinds are stored, as a state's first byte or,
-// in the short form, its upper half: at most 15, and not 8, 9 or 10, with which no
-// record begins.
+// kind says how a record counts. Kinds are stored, as a record's first byte: at most 15,
+// and not 8, 9 or 10, with which no record begins.
 type kind uint8
 
 // kinds has every kind, and nothing else lists them: an algorithm is a file with
-// its counter, and a line here. The Redis scripts have the same table, in
-// lua/kinds.lua, by the same numbers.
+// its counter, and a line here. Package lua has the same table, by the same numbers.
 var kinds = [...]struct {
 	algorithm quota.Algorithm
 	aligned   bool // the Limit is
 	counter   counter
 
-	// shortForm reports that a record alone may take the short form, as at and
-	// count.
-	shortForm bool
-
 	queue bool // charges have starts
+	log   bool // entries are in a ring
 }{
-	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, shortForm: true},
-	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, shortForm: true},
+	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}},
+	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}},
 	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}},
-	4: {algorithm: quota.SlidingLog, counter: slidingLog{}},
+	4: {algorithm: quota.SlidingLog, counter: slidingLog{}, log: true},
 	5: {algorithm: quota.TokenBucket, counter: bucket{}},
 	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, queue: true},
 }
@@ -122,6 +117,9 @@ var kindsByAlgorithm = func() (all [256][2]kind) {
 	}
 	return all
 }()
+
+// Kind returns the number of l's kind, in states and in what Redis scripts are told.
+func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
 
 // kindOf returns the kind of records under l. It panics if there is none:
 // [quota.Policy.Validate] lets no such limit through.

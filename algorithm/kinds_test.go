@@ -2,6 +2,7 @@ package algorithm
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -40,26 +42,13 @@ func TestUnknownKindsAreNotParsed(t *testing.T) {
 			t.Errorf("a row of kind %d is parsed as %+v", k, s)
 		}
 	}
-	for k := range 16 {
-		short := append([]byte{byte(k) << 4, 0, 0, 1}, make([]byte, 8)...)
-		if s, err := Parse(short); (!kind(k).known() || !kinds[k].shortForm) != (err != nil) {
-			t.Errorf("a short form of kind %d is parsed as %+v, %v", k, s, err)
-		}
-	}
 }
 
-// The scripts have the same constants, and the same kinds by the same numbers.
+// The scripts have the same constants, and package lua the same records by the same numbers.
 func TestScriptsAgree(t *testing.T) {
 	for name, want := range map[string]int64{
-		"SHORT_BYTES": shortBytes, "SHORT_WINDOW": shortWindow, "SHORT_COUNT": shortCount,
-		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant, "MAX_RECORDS": maxRecords, "ENDS_FLAG": endsFlag, "GAPS_FLAG": gapsFlag,
-		"ENTRY_BYTES":   entryBytes,
-		"SHAPE_WINDOW":  1 << (8 * windowBytes),
-		"LIMIT_BYTES":   int64(len(AppendLimit(nil, &throttler.Limit{Quota: 1, Window: time.Second}))),
-		"FIXED_BYTES":   kindBytes + windowBytes + int64(fixedWindow{}.size(nil)),
-		"SLIDING_BYTES": kindBytes + windowBytes + int64(slidingWindow{}.size(nil)),
-		"BUCKET_BYTES":  kindBytes + windowBytes + int64(bucket{}.size(nil)),
-		"DIGITS":        digits, "DIGITS_COUNT": digitsCount, "DIGITS_SPAN": digitsSpan, "DIGITS_EPOCH": digitsEpoch, "ALIGNED_CODE": alignedCode, "RINGS": ringsByte,
+		"MAX_COUNT": maxCount, "MAX_LOG_COST": maxLogCost, "MAX_INSTANT": maxInstant,
+		"ENTRY_BYTES": entryBytes, "EPOCH": digitsEpoch, "RINGS": ringsByte,
 	} {
 		if got := luaConstant(t, name); got != strconv.FormatInt(want, 10) {
 			t.Errorf("%s is %s in Lua, %d in Go", name, got, want)
@@ -69,25 +58,16 @@ func TestScriptsAgree(t *testing.T) {
 	if got := luaConstant(t, "ENTRY"); got != entry {
 		t.Errorf("ENTRY is %s in Lua, want %s", got, entry)
 	}
-	_, table, _ := strings.Cut(luaParts(t), "local KINDS = {")
-	table, _, _ = strings.Cut(table, "}")
-	listed := regexp.MustCompile(`\[(\w+)\] = (\w+),`).FindAllStringSubmatch(table, -1)
-	for _, m := range listed {
-		n, _ := strconv.Atoi(luaConstant(t, m[1]))
-		if !kind(n).known() {
-			t.Errorf("kind %d of the scripts, %s, is unknown here", n, m[1])
-			continue
-		}
-		want := strings.ReplaceAll(kinds[n].algorithm.String(), "-", "_")
-		if kinds[n].aligned {
-			want = "aligned_window"
-		}
-		if m[2] != want || m[1] != strings.ToUpper(want) {
-			t.Errorf("kind %d is %s, %s in Lua, %s in Go", n, m[1], m[2], want)
+	for number, bytes := range lua.Records {
+		k := kind(number)
+		if !k.known() {
+			t.Errorf("kind %d of the scripts is unknown here", number)
+		} else if got := k.counter().size(&record{kind: k}); got != bytes {
+			t.Errorf("a record of kind %d has %d bytes in Lua, %d in Go", number, bytes, got)
 		}
 	}
-	if len(listed) != len(kinds)-1 {
-		t.Errorf("the scripts have %d kinds, Go %d", len(listed), len(kinds)-1)
+	if n := len(maps.Collect(lua.Records)); n != len(kinds)-1 {
+		t.Errorf("the scripts have %d kinds, Go %d", n, len(kinds)-1)
 	}
 }
 

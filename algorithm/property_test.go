@@ -220,14 +220,6 @@ func TestStoredForm(t *testing.T) {
 	}
 }
 
-func TestFixedWindowTakesTwelveBytes(t *testing.T) {
-	var s algorithm.State
-	take(&s, []throttler.Limit{{Quota: 5000, Window: time.Hour}}, 1, day)
-	if n := len(s.Append(nil)); n != 12 {
-		t.Errorf("one fixed window is stored in %d bytes, want 12", n)
-	}
-}
-
 // Whatever bytes a server returns: an error or a state, never a panic.
 func FuzzParse(f *testing.F) {
 	var s algorithm.State

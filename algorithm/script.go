@@ -1,9 +1,7 @@
 package algorithm
 
 import (
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/weir-go/weir/quota"
@@ -22,48 +20,95 @@ func AppendLimit(b []byte, l *quota.Limit) []byte {
 	return appendCount(b, n.capacity)
 }
 
-// ReadStored writes a result for each of limits to results, read from the stored
-// form of a state, after a decision at now about cost that charged it or did not. It
+// ReadReply writes a result for each of limits to results, read from what a script
+// replies of a state, after a decision at now about cost that charged it or did not. It
 // reports whether cost fits, and fails if b is not what a script replies: a proxy, or a
 // script that is not ours, may answer anything.
-func ReadStored(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
-	s := states.Get().(*State)
-	defer states.Put(s)
-	if err := s.Load(b); err != nil {
+func ReadReply(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) (fits bool, err error) {
+	if len(b) == digits {
+		w, err := ReadDigits(b)
+		if err != nil {
+			return false, err
+		}
+		if !w.IsOf(&limits[0]) {
+			return false, errMalformed(b)
+		}
+		record := record{kind: kindOf(&limits[0]), window: w.Length, at: w.ResetAt, count: w.Used}
+		results[0] = resultAfter(&record, limitOf(&limits[0]), charged, cost, now)
+	} else if err := readRows(b, charged, limits, cost, now, results); err != nil {
 		return false, err
 	}
-	if !charged {
-		fits = s.Evaluate(limits, cost, now, results)
-	} else if fits = s.charged(limits, cost, now, results); !fits {
-		return false, errors.New("a state is not one that was charged")
-	}
+	fits = true
 	for i := range results {
 		if err := plausible(&limits[i], cost, now, &results[i]); err != nil {
 			return false, err
 		}
+		fits = fits && results[i].RetryAt == 0
 	}
 	return fits, nil
 }
 
-var states = sync.Pool{New: func() any { return new(State) }}
+// readRows reads a record, or what is replied of a log, for each of limits. A state that
+// was never charged has none.
+func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, results []driver.Result) error {
+	p := parser{rest: b}
+	for i := range limits {
+		l := limitOf(&limits[i])
+		r := record{kind: l.kind, window: l.window}
+		if len(b) > 0 {
+			if kind(p.uint(kindBytes)) != l.kind || p.uint(windowBytes) != l.window {
+				return errMalformed(b)
+			}
+			if kinds[l.kind].log {
+				results[i], p = readLog(p, l, charged, cost, now)
+				continue
+			}
+			p = l.kind.counter().parse(p, &r)
+		}
+		if p.failed || !r.countsFor(l) || charged && len(b) == 0 {
+			return errMalformed(b)
+		}
+		results[i] = resultAfter(&r, l, charged, cost, now)
+	}
+	if p.failed || len(p.rest) > 0 {
+		return errMalformed(b)
+	}
+	return nil
+}
 
-// CutResult returns what a script's reply in numbers begins with, the result for l of
-// a decision at now about cost, and the rest of the reply. It fails if no script
-// replies this.
-func CutResult(l *quota.Limit, cost, now int64, reply []int64) (driver.Result, []int64, error) {
-	const size = 7
-	if len(reply) < size {
-		return driver.Result{}, nil, errors.New("the reply is too short")
+// resultAfter returns the result for l, whose record is r, of a decision at now about cost
+// that charged it or did not.
+func resultAfter(r *record, l limit, charged bool, cost, now int64) driver.Result {
+	result := resultOf(r, l, now)
+	switch {
+	case charged:
+		c := l.kind.counter().lastCharge(r, cost)
+		result.StartAt, result.Mark = c.startAt, c.mark
+	case cost > l.capacity:
+		result.RetryAt = driver.NeverFits
+	case cost > l.capacity-result.Used:
+		result.RetryAt = l.kind.counter().retryAt(r, l, cost, now)
 	}
-	r := driver.Result{
-		Used: reply[0], ResetAt: reply[1], RetryAt: reply[2], NextAt: reply[3], StartAt: reply[4],
-		Mark: driver.Mark{At: reply[5], Fraction: reply[6]},
+	return result
+}
+
+// readLog reads what is replied of a log: 7 sum, 6 newest entry, 6 when one unit fits,
+// 6 when cost does.
+func readLog(p parser, l limit, charged bool, cost, now int64) (driver.Result, parser) {
+	used, newest, nextAt, retryAt := p.count(), p.instant(), p.instant(), p.instant()
+	result := driver.Result{Used: used, ResetAt: now, NextAt: nextAt}
+	if used > 0 {
+		result.ResetAt = max(newest+l.window, now)
 	}
-	if err := plausible(l, cost, now, &r); err != nil {
-		return driver.Result{}, nil, err
+	switch {
+	case charged:
+		result.Mark.At = newest
+	case cost > l.capacity:
+		result.RetryAt = driver.NeverFits
+	default:
+		result.RetryAt = retryAt
 	}
-	leaveOutNext(l, &r)
-	return r, reply[size:], nil
+	return result, p
 }
 
 // plausible returns an error if no decision at now about cost has the result r.

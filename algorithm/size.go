@@ -2,8 +2,7 @@ package algorithm
 
 import "slices"
 
-// Size returns the length of the stored form of s, in bytes, but does not know the
-// short form.
+// Size returns the length of the stored form of s, in bytes.
 func (s *State) Size() int {
 	size := 0
 	for i := range s.records {
@@ -12,9 +11,9 @@ func (s *State) Size() int {
 		if r.endsAt != 0 {
 			size += instantBytes
 		}
-		if r.gaps != 0 {
-			size += gapsBytes
-		}
+	}
+	if s.hasLog() {
+		size += ringsBytes
 	}
 	return size
 }

@@ -104,29 +104,31 @@ func (s slidingLog) giveBackJoined(r *record, c settled, now int64) {
 func (slidingLog) append(b []byte, r *record) []byte {
 	b = AppendUint(b, entriesBytes, int64(len(r.log)))
 	b = appendCount(b, r.count)
-	for _, e := range r.log {
+	return AppendUint(AppendUint(b, slotBytes, 0), slotBytes, int64(len(r.log)))
+}
+
+// appendRing appends a ring without a free slot.
+func appendRing(b []byte, log []entry) []byte {
+	for _, e := range log {
 		b = AppendUint(appendInstant(b, e.at), costBytes, e.cost)
 	}
 	return b
 }
 
 func (slidingLog) size(r *record) int {
-	return entriesBytes + countBytes + len(r.log)*entryBytes
+	return entriesBytes + countBytes + 2*slotBytes + len(r.log)*entryBytes
 }
 
 func (slidingLog) parse(p parser, r *record) parser {
 	n := p.uint(entriesBytes)
 	r.count = p.count()
-	first, slots, from := int64(0), n, &p.rest
-	if p.hasRings {
-		first, slots, from = p.uint(slotBytes), p.uint(slotBytes), &p.rings
-	}
-	if n > slots || first >= max(slots, 1) || slots > int64(len(*from)/entryBytes) {
+	first, slots := p.uint(slotBytes), p.uint(slotBytes)
+	if n > slots || first >= max(slots, 1) || slots > int64(len(p.rings)/entryBytes) {
 		p.failed = true
 		return p
 	}
-	ring := (*from)[:slots*entryBytes]
-	*from = (*from)[slots*entryBytes:]
+	ring := p.rings[:slots*entryBytes]
+	p.rings = p.rings[slots*entryBytes:]
 	entries := parser{rest: ring[first*entryBytes:]}
 	r.log = make([]entry, n)
 	for i := range r.log {

@@ -126,22 +126,6 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 	}
 }
 
-// charged writes the results that Charge wrote, of a charge of cost at now that was the
-// last. It reports whether s can be what that charge left.
-func (s *State) charged(limits []quota.Limit, cost, now int64, results []driver.Result) bool {
-	for i := range limits {
-		l := limitOf(&limits[i])
-		r := s.own(l)
-		if r == nil || !r.countsFor(l) {
-			return false
-		}
-		results[i] = resultOf(r, l, now)
-		c := l.kind.counter().lastCharge(r, cost)
-		results[i].StartAt, results[i].Mark = c.startAt, c.mark
-	}
-	return true
-}
-
 // Settlement says what a charge cost in the end.
 type Settlement struct {
 	TakenAt int64         // when it was charged
@@ -153,10 +137,21 @@ type Settlement struct {
 // Settle replaces the cost that was charged by the real one: less returns to what
 // the marks name, as far as it still counts; more is charged now, room or no room.
 func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results []driver.Result) {
-	if st.Cost > st.Charged {
+	switch {
+	case st.Cost > st.Charged:
 		s.Charge(limits, st.Cost-st.Charged, now, results)
 		return
+	case st.Cost < st.Charged:
+		s.giveBack(limits, st, now)
 	}
+	s.Evaluate(limits, 0, now, results)
+	for i := range results {
+		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
+	}
+}
+
+// giveBack returns what st was charged too much.
+func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	var found [quota.MaxLimits]bool
 	for i := range limits {
 		l := limitOf(&limits[i])
@@ -170,10 +165,6 @@ func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results [
 			continue // given back; or its window is over; or nothing counts
 		}
 		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)
-	}
-	s.Evaluate(limits, 0, now, results)
-	for i := range results {
-		results[i].RetryAt = 0 // nothing was asked for, so nothing was refused
 	}
 }
 

@@ -1,181 +1,138 @@
--- decide.lua: decides about charges and makes them, all or none; or settles what
--- was charged before.
+-- decide.lua: the frame of the scripts that make decisions, of which package lua composes
+-- one for each shape: an operation, and the kinds of the limits of each charge. The
+-- sections of a limit's algorithm stand here for it, with its number in the place of $ and
+-- that of its charge in the place of @; and what is in capitals, and no local, is composed.
 --
--- Provides read_decision, decide, reply, numbers, numbered. Uses algorithm_of of
--- kinds.lua; parse, latest_reset_at of state.lua; nearest_limit, arrange, hold of
--- records.lua. The part that follows finds the states, and stores them.
+-- KEYS     state     of a (policy, key), for each decision and each of its charges
+-- ARGV[i]  decision  made with the next keys; numbers big-endian and unsigned:
+--            1 how many times it is made, each time with other keys
+--            6 now, Unix ms
+--            4 margin, ms that a state outlives its last window
+--            1 whether counts move between backends: then none begins here by itself
+--            for each charge
+--              7 cost; to settle: 7 cost that was charged, 7 real cost
+--              for each limit
+--                1 kind, 6 window ms, 7 quota, 7 capacity
+--                to settle: 6 mark, 7 fraction of the mark
+--            of one fixed window alone, 27 more: see lone.lua
+-- Returns  the decisions' replies, one after the other, in one string:
+--            0 if refused, 1 if allowed; and for each charge
+--              2 length and so many bytes, its state now, without a claim; of a sliding
+--                log, 1 kind, 6 window, 7 sum, 6 newest entry, and when 6 one unit and
+--                6 the cost fit, 0 if they do now
+--          or, from lone.lua, 19 digits, which are the state before: allowed
+--          or 2: nothing was done, because something is not as simple as it mostly is.
+--            The caller reads the states, decides, and stores what they become: swap.lua
 --
--- A decision is packed, numbers big-endian and unsigned:
---   1 times that it is made, each time with other keys; the part that follows counts
---   6 now, Unix ms
---   4 margin, ms that a state outlives its last window
---   1 operation: take 0, settlement 1; and 2 more if a limit is a sliding log
---   1 number of charges, and for each, with the next of KEYS:
---     7 cost; to settle: 7 cost charged, 7 real cost, 6 charged at
---     1 number of limits, and for each:
---       1 kind, 6 window ms, 7 quota, 7 capacity
---       to settle: 6 mark, 7 fraction
---   and of some takes 27 bytes more, which prelude.lua describes
---
--- Its reply is numbers: 3, and nothing more, if it cannot be made: a limit is of an unknown
--- kind, or a key holds something else than a count. Nothing is charged for it then.
--- Else it is 1 if it was allowed, else 0; then for each limit used, reset_at,
--- retry_at (0 if it fits, -1 never), next_at (when one unit fits; 0 if one does now),
--- start_at (0 if not a queue that was charged), mark, fraction.
+-- All limits are looked at, and only then charged. The expiry is set when a reset time
+-- moves forward, and only then: relative to the caller's now, so that no two clocks are
+-- compared. It only removes what is dead; whether a state is, its reset times say.
 
-local numbers, numbered = {}, 0 -- the reply
+--@ begin
+local call, try, spread = redis.call, redis.pcall, unpack
+local sub, byte, format = string.sub, string.byte, string.format
+local unpack, pack, max, min = struct.unpack, struct.pack, math.max, math.min
+local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
+local CLAIM_HERE, CLAIM_BYTES = 8, 13
+local keys = KEYS
 
-local function reply(n)
-  numbered = numbered + 1
-  numbers[numbered] = n
-end
+--@ begin once
+-- To call a command costs more than to run it. A reply takes the place of its state.
+local states, changed = call('MGET', spread(KEYS)), {}
+local replies = states
 
-local function read_limit(packed, place, settles)
-  local kind, window, quota, capacity, after = unpack('>I1I6I7I7', packed, place)
-  local l = {algorithm = algorithm_of(kind), kind = kind, window = window, quota = quota, capacity = capacity}
-  if settles then l.mark, l.fraction, after = unpack('>I6I7', packed, after) end
-  return l, after
-end
+--@ begin several
+local replies = {}
 
-local function read_charge(key, packed, place, settles)
-  local cost, count
-  local charged, taken_at = 0, 0
-  if settles then
-    charged, cost, taken_at, count, place = unpack('>I7I7I6I1', packed, place)
-  else
-    cost, count, place = unpack('>I7I1', packed, place)
-  end
-  local limits = {}
-  for i = 1, count do
-    limits[i], place = read_limit(packed, place, settles)
-    if not limits[i].algorithm then return nil end
-  end
-  return {
-    key = key, cost = cost, charged = charged, taken_at = taken_at, limits = limits,
-    state = nil, claim = nil, front_claim = nil, -- set by the part that follows
-    stored = nil, reset_at = nil, records = nil, fits = nil, -- set by decide
-  }, place
-end
+--@ decisions
+local made, first = 0, 1
+for i = 1, #ARGV do
+  local times, now, margin, is_placed, ARGUMENTS = unpack('ARGUMENT_FORM', ARGV[i])
 
--- Reads a decision whose first charge has KEYS[first_key]; with it, the number of its
--- charges. Returns nil for the decision if a limit is of an unknown kind.
-local function read_decision(packed, first_key)
-  local _, now, margin, op, count, place = unpack('>I1I6I4I1I1', packed)
-  local settles, charges = bit.band(op, SETTLE) ~= 0, {}
-  for i = 1, count do
-    charges[i], place = read_charge(KEYS[first_key + i - 1], packed, place, settles)
-    if not charges[i] then return nil, count end
-  end
-  return {now = now, margin = margin, settles = settles, has_log = bit.band(op, HAS_LOG) ~= 0, charges = charges}, count
-end
+--@ amounts
+  local cost@, amount@ = max(spent@ - charged@, 0), max(charged@ - spent@, 0)
 
-local nothing_held = {used = 0, reset_at = 0, retry_at = 0, next_at = 0}
+--@ decision
+  for _ = 1, times do
+    local reply = '\2'
+    repeat
 
--- Replies about l, whose record is r, of which h is held.
-local function reply_limit(l, r, h, now, retry_at, start_at, mark, fraction)
-  local used = l.algorithm.used(r, l, now)
-  reply(max(used, h.used))
-  reply(max(l.algorithm.reset_at(r, now), h.reset_at))
-  reply(retry_at)
-  reply(max(used >= l.capacity and l.algorithm.retry_at(r, l, 1, now) or 0, h.next_at))
-  reply(start_at)
-  reply(mark)
-  reply(fraction)
-end
+--@ locals
+      local claim@, size@, FIELDS = '', '\0\0', ZEROS
 
--- Replies what c's limits are, and charges nothing.
-local function look(c, now)
-  local held = hold(c.records, c.limits, c.cost, now)
-  for i = 1, #c.limits do
-    local l, r, retry_at = c.limits[i], c.records[i], 0
-    local h, used = held and held[i] or nothing_held, l.algorithm.used(r, l, now)
-    if not c.fits[i] then
-      retry_at = -1
-      if c.cost <= l.capacity then
-        retry_at = max(h.retry_at, c.cost > l.capacity - used and l.algorithm.retry_at(r, l, c.cost, now) or 0)
+--@ read once
+      local key, body@ = keys[first], states[first]
+      if changed[key] then body@ = call('GET', key) end
+
+--@ settle nothing
+      if not body@ then break end -- MGET reads what is no string as nothing
+
+--@ read
+      local body@ = try('GET', keys[first + INDEX])
+      if type(body@) == 'table' then break end -- no string
+
+--@ parse
+      if body@ then
+        if byte(body@) == CLAIM_HERE then claim@, body@ = sub(body@, 1, CLAIM_BYTES), sub(body@, CLAIM_BYTES + 1) end
+        if #body@ ~= SIZE then break end
+        local STORED
+        ROW = unpack('FORM', body@)
+        if not (MATCHES) then break end
+        size@ = 'LENGTH'
+      elseif is_placed == 1 then
+        break
       end
-    end
-    reply_limit(l, r, h, now, retry_at, 0, 0, 0)
-  end
-end
 
--- Charges the limits, and the records of other policies that live.
-local function charge(c, cost, d, put)
-  local results = {}
-  for i = 1, #c.limits do
-    local l, r = c.limits[i], c.records[i]
-    local mark, fraction, start_at = l.algorithm.charge(r, l, cost, d.now)
-    r.ends_at = nil
-    results[i] = {mark = mark, fraction = fraction, start_at = start_at}
-  end
-  for i = #c.limits + 1, #c.records do
-    local r = c.records[i]
-    r.ends_at = r.ends_at or r.algorithm.reset_at(r, d.now)
-    r.algorithm.join(r, c.limits, c.records, cost, d.now)
-  end
-  local held = hold(c.records, c.limits, 0, d.now)
-  for i = 1, #c.limits do
-    local l, r, h, result = c.limits[i], c.records[i], held and held[i] or nothing_held, results[i]
-    reply_limit(l, r, h, d.now, 0, result.start_at, result.mark, result.fraction)
-  end
-  put(c, c.records, latest_reset_at(c.records, d.now), d)
-end
+--@ before
+      local before@ = COUNTS_UNTIL
+      if before@ < now then before@ = now end
+      if is_placed == 1 and before@ <= now then break end
 
-local function settle(c, d, put)
-  if c.cost > c.charged then return charge(c, c.cost - c.charged, d, put) end
-  local found, alone = {}, c.records == c.stored -- there are no records of others
-  for i = 1, #c.limits do
-    local l = c.limits[i]
-    for j = alone and i or 1, alone and i or #c.stored do
-      local r = c.stored[j]
-      if r.kind == l.kind and r.window == l.window then found[i] = l.algorithm.give_back(r, l, c, d.now) end
-    end
-  end
-  for j = 1, alone and 0 or #c.stored do
-    local r = c.stored[j]
-    local own, nearest = nearest_limit(r, c.limits)
-    if not own and (not nearest or found[nearest]) and r.algorithm.reset_at(r, d.now) > d.now then
-      r.algorithm.give_back_joined(r, c, d.now)
-    end
-  end
-  if #c.stored > 0 then put(c, c.stored, latest_reset_at(c.stored, d.now), d) end
-  c.records = arrange(c.stored, c.limits, d.now)
-  look(c, d.now)
-end
+--@ take
+      if FITS then
 
--- Carries out a decision. Each of its charges has its state as c.state, nil if
--- there is none; if that is only its front, c.front_claim is the claim before it.
--- put(c, records, reset_at, d) stores records that changed; c.reset_at was their latest
--- reset_at before. All limits are looked at, and only then charged. Returns false, with nothing done, if a state is of an unknown kind.
---
--- Liveness is judged by what is stored against the caller's now, never by a
--- key's expiry, which only removes stale data.
-local function decide(d, put)
-  local allowed = true
-  for i = 1, #d.charges do
-    local c = d.charges[i]
-    c.stored = parse(c.state, c.front_claim and c.key, c.front_claim and #c.front_claim)
-    if not c.stored then return false end
-    c.reset_at = latest_reset_at(c.stored, d.now)
-    c.records = arrange(c.stored, c.limits, d.now)
-    c.fits = {}
-    local held = not d.settles and hold(c.records, c.limits, c.cost, d.now)
-    for j = 1, #c.limits do
-      local l = c.limits[j]
-      c.fits[j] = d.settles or c.cost <= l.capacity - max(l.algorithm.used(c.records[j], l, d.now), held and held[j] and held[j].used or 0)
-      allowed = allowed and c.fits[j]
-    end
+--@ take charge
+        if cost@ > 0 then
+
+--@ refuse
+        reply = '\1'
+      else
+        reply = '\0'
+      end
+
+--@ settle charge
+      if cost@ > 0 then
+
+--@ settle give back
+      elseif body@ and amount@ > 0 then
+        before@ = math.huge -- the key keeps its expiry
+
+--@ settle write
+      if cost@ > 0 or body@ and amount@ > 0 then
+        if cost@ > 0 then
+
+--@ write
+          local is_new, ends = not body@, COUNTS_UNTIL
+          body@, size@ = pack('FORM', VALUES), 'LENGTH'
+
+--@ store
+          if ends <= before@ then
+            call('SET', keys[first + INDEX], claim@ .. body@, 'KEEPTTL')
+          else
+            local life = LIVES + margin
+            if claim@ ~= '' then life = max(life, call('PTTL', keys[first + INDEX])) end
+            life = format('%d', life) -- which Redis would do more slowly
+            if not call('SET', keys[first + INDEX], claim@ .. body@, 'PX', life, is_new and 'NX' or 'XX') then break end
+          end
+
+--@ changed
+          changed[key] = true
+
+--@ end
+      reply = reply .. REPLY
+    until true
+    made, first = made + 1, first + CHARGES
+    replies[made] = reply
   end
-  reply(allowed and 1 or 0)
-  for i = 1, #d.charges do
-    local c = d.charges[i]
-    if d.settles then
-      settle(c, d, put)
-    elseif allowed and c.cost > 0 then
-      charge(c, c.cost, d, put)
-    else
-      look(c, d.now)
-    end
-  end
-  return true
 end
+return table.concat(replies)

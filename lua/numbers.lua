@@ -1,18 +1,7 @@
--- numbers.lua: exact arithmetic in doubles, as algorithm/exact.go has it. Nothing
--- above 2^53 is ever computed.
---
--- Provides MAX_LOG_COST, add_count, add_instant, mul_div, ceil_level.
+-- numbers.lua: exact arithmetic in doubles, as algorithm/exact.go has it. Nothing above
+-- 2^53 is ever computed.
 
--- The largest cost of a log's entry; what would exceed it stays there.
-local MAX_LOG_COST = 4294967295
-
-local function add_count(a, b)
-  if b > MAX_COUNT - a then return MAX_COUNT end
-  return a + b
-end
-
-local function add_instant(at, ms) return min(at + ms, MAX_INSTANT) end
-
+--@ all
 -- a * b / c rounded down, and the rest; above MAX_COUNT that, with no rest.
 local function mul_div(a, b, c)
   local product = a * b
@@ -62,13 +51,8 @@ local function mul_div(a, b, c)
   return whole + quotient, rest
 end
 
--- (ms * quota + fraction) / window, rounded up, at most MAX_COUNT.
-local function ceil_level(ms, quota, fraction, window)
-  local level, rest = mul_div(quota, ms, window)
-  local more = fraction % window
-  level = add_count(level, (fraction - more) / window)
-  rest = rest + more
-  if rest > window then return add_count(level, 2) end
-  if rest > 0 then return add_count(level, 1) end
-  return level
+-- a * b / c rounded up.
+local function ceil_div(a, b, c)
+  local quotient, rest = mul_div(a, b, c)
+  return rest > 0 and quotient + 1 or quotient
 end

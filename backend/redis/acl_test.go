@@ -95,7 +95,7 @@ func TestACL(t *testing.T) {
 	}
 	for use, e := range exercises {
 		t.Run(use, func(t *testing.T) {
-			if len(rules[use]) == 0 {
+			if len(rules[use]) == 0 && len(e.with) == 0 {
 				t.Fatal("docs/operations.md lists no rules for it")
 			}
 			s := newACLServer(t, use == "a Redis Cluster")
@@ -211,7 +211,8 @@ func (s *aclServer) takes() error { return s.takesFrom(s.backend(s.login())) }
 // at first.
 func (s *aclServer) takesFrom(b driver.Backend) error {
 	th := throttler.New(b, nil)
-	for _, p := range []*throttler.Policy{policy("one", perHour(50)), aclPolicy} {
+	changed := policy("one", throttler.Limit{Quota: 50, Window: 2 * time.Hour})
+	for _, p := range []*throttler.Policy{policy("one", perHour(50)), aclPolicy, changed} {
 		for cost := range int64(3) { // one unit, one more, and two
 			c := p.Charge(s.key)
 			c.Cost = cost
@@ -234,8 +235,8 @@ func (s *aclServer) takesFrom(b driver.Backend) error {
 func (s *aclServer) logs() error {
 	clk := clock.NewManual(t0)
 	th := throttler.New(s.backend(s.login()), &throttler.Options{Clock: clk})
-	p := policy("log", throttler.Limit{Quota: 250, Window: time.Minute, Algorithm: throttler.SlidingLog})
-	for range 250 {
+	p := policy("log", throttler.Limit{Quota: 300, Window: time.Minute, Algorithm: throttler.SlidingLog})
+	for range 300 {
 		if _, err := th.Take(s.t.Context(), p.Charge(s.key)); err != nil {
 			return err
 		}

@@ -10,95 +10,71 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
-// packedTake is a take of one unit of limits, as decide.lua reads it.
-func packedTake(now int64, limits ...throttler.Limit) []byte {
-	b := packedTakes(now, limits)
-	if len(limits) == 1 && limits[0].Algorithm == throttler.FixedWindow {
-		return redisbackend.AppendBounds(b, &limits[0], now, 1)
+// packed returns the script and the argument that takes a unit of a charge for each list
+// of limits.
+func packed(now int64, charges ...[]throttler.Limit) (script string, argument []byte) {
+	var all []throttler.Charge
+	for i, limits := range charges {
+		all = append(all, throttler.Charge{Policy: policy(fmt.Sprint("p", i), limits...), Key: "k", Partition: "k", Cost: 1})
 	}
-	return b
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: redis.NewClient(&redis.Options{})}}, nil)
+	if err != nil {
+		panic(err)
+	}
+	return b.Call(driver.NewRequest(now, all...), nil)
 }
 
-// packedTakes is a take of a charge of one unit for each list of limits.
-func packedTakes(now int64, charges ...[]throttler.Limit) []byte {
-	b := algorithm.AppendUint([]byte{1}, 6, now)
-	b = append(algorithm.AppendUint(b, 4, 5000), 0, byte(len(charges)))
-	op := len(b) - 2
-	for _, limits := range charges {
-		b = append(algorithm.AppendUint(b, 7, 1), byte(len(limits)))
-		for i := range limits {
-			if limits[i].Algorithm == throttler.SlidingLog {
-				b[op] = 2
-			}
-			b = algorithm.AppendLimit(b, &limits[i])
-		}
-	}
-	return b
-}
+const undecided = "\x02"
 
-// notDecided is the reply to a decision that cannot be made: one number, 3.
-const notDecided = "\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03"
-
-// The script makes several decisions in a call: simple ones, others, and ones that
-// cannot be made, which have replies of their own.
+// A script makes several decisions in a call, and leaves those that it cannot make, with
+// nothing done.
 func TestSeveralDecisionsInACall(t *testing.T) {
 	client := newClient(t, testserver.Redis(t).Addr)
 	now := t0.UnixMilli()
-	reset := now + time.Hour.Milliseconds()
 	client.RPush(t.Context(), "list", "a")
 	client.Set(t.Context(), "bytes", "abc", time.Hour)
-	bucket := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.TokenBucket}
-	window := perHour(3)
-	used := func(n int64) string {
-		b := algorithm.AppendUint([]byte{0, 12}, 4, 1<<28|time.Hour.Milliseconds())
-		return string(algorithm.AppendUint(algorithm.AppendUint(b, 6, reset), 2, n))
+	digits := func(n int64) string {
+		return fmt.Sprintf("260%012d%04d", now+time.Hour.Milliseconds()-1735689600000, n)
 	}
-	digits := func(n int64) string { return fmt.Sprintf("\x00\x13260%012d%04d", reset-1735689600000, n) }
+	replied := func(n int64) string { return "\x00\x13" + digits(n) }
+	run := func(script string, keys []string, args ...any) string {
+		t.Helper()
+		got, err := redis.NewScript(script).Run(t.Context(), client, keys, args...).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	script, window := packed(now, []throttler.Limit{perHour(3)})
+	want := "\x01" + replied(1) + "\x01" + replied(1) + undecided + digits(1) + undecided + digits(2) + "\x00" + replied(3)
+	keys := []string{"a", "b", "list", "a", "bytes", "a", "a"}
+	three := append([]byte{3}, window[1:]...)
+	for _, args := range [][]any{{window, window, window, window, window, window, window}, {three, window, three}} {
+		client.Del(t.Context(), "a", "b")
+		if got := run(script, keys, args...); got != want {
+			t.Errorf("%d arguments: got  %q\nwant %q", len(args), got, want)
+		}
+	}
+	bucket := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.TokenBucket}
 	drains := algorithm.AppendUint([]byte{0, 40, 5}, 6, 10_000)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
 	drains = algorithm.AppendUint(drains, 7, 10)
-	want := "\x01" + used(1) + "\x01" + used(1) + notDecided + "\x01" + digits(2) + notDecided +
-		"\x01" + string(drains) + "\x01" + digits(3) + "\x00" + digits(3)
-	keys := []string{"a", "b", "list", "a", "bytes", "c", "a", "a"}
-	args := []any{
-		packedTake(now, window), packedTake(now, window), packedTake(now, window), packedTake(now, window),
-		packedTake(now, window), packedTake(now, bucket), packedTake(now, window), packedTake(now, window),
+	script, argument := packed(now, []throttler.Limit{bucket})
+	if got, want := run(script, []string{"list", "c", "a"}, argument, argument, argument), undecided+"\x01"+string(drains)+undecided; got != want {
+		t.Errorf("a bucket: got  %q\nwant %q", got, want)
 	}
-	several := []any{ // the same: five, one and two are of the same bytes
-		packedTake(now, window), packedTake(now, bucket), packedTake(now, window),
-	}
-	several[0].([]byte)[0], several[2].([]byte)[0] = 5, 2
-	for _, args := range [][]any{args, several} {
-		client.Del(t.Context(), "a", "b", "c")
-		got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, keys, args...).Text()
-		if err != nil || got != want {
-			t.Errorf("%d arguments: got  %x, %v\nwant %x", len(args), got, err, want)
-		}
+	script, argument = packed(now, []throttler.Limit{perHour(3)}, []throttler.Limit{bucket})
+	if got := run(script, []string{"d", "list"}, argument); got != undecided || client.Exists(t.Context(), "d").Val() != 0 {
+		t.Errorf("two charges, of which one has a list: got %q, and something was charged", got)
 	}
 	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
 		t.Error("what is not ours was changed")
-	}
-
-	simple := packedTake(now, window)
-	simple[0] = 4
-	want = "\x01" + used(1) + digits(1)[2:] + digits(2)[2:] + "\x00" + digits(3)
-	got, err := redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"d", "d", "d", "d"}, simple).Text()
-	if err != nil || got != want {
-		t.Errorf("simple ones: got  %x, %v\nwant %x", got, err, want)
-	}
-
-	// One reply about two keys, after a simple one.
-	two := packedTakes(now, []throttler.Limit{window}, []throttler.Limit{window})
-	want = "\x01" + used(1) + notDecided
-	got, err = redis.NewScript(lua.Decide).Run(t.Context(), client, []string{"e", "list", "list"}, packedTake(now, window), two).Text()
-	if err != nil || got != want {
-		t.Errorf("two charges: got  %x, %v\nwant %x", got, err, want)
 	}
 }
 
@@ -107,7 +83,6 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 // limits, without a sliding log and with one; and, for these, how many times a lone window's that is.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
-	script := redis.NewScript(lua.Decide)
 	const units = 1 << 40
 	lone := []throttler.Limit{{Quota: units, Window: time.Hour}}
 	reads := []throttler.Limit{
@@ -126,11 +101,13 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 		cost := func(name string, charges ...[]throttler.Limit) float64 {
 			var keys []string
 			var args []any
+			text, argument := packed(t0.UnixMilli(), charges...)
+			script := redis.NewScript(text)
 			for i := range n {
 				for j := range charges {
 					keys = append(keys, fmt.Sprintf("%s:{%016d}/core%d", name, i, j))
 				}
-				args = append(args, packedTakes(t0.UnixMilli(), charges...))
+				args = append(args, argument)
 			}
 			return usecPerCall(b, client, func(int) {
 				if err := script.EvalSha(b.Context(), client, keys, args...).Err(); err != nil {

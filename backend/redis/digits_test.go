@@ -9,7 +9,6 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -236,43 +235,3 @@ func TestNoWriteNoCharge(t *testing.T) {
 		}
 	}
 }
-
-// alone.lua and fast.lua know what they decide about by its length.
-func TestBoundedTakesHaveTheirOwnLength(t *testing.T) {
-	b := newBench(t, newClient(t, "127.0.0.1:0"))
-	charges := func(n, limits int) (all []throttler.Charge) {
-		for i := range n {
-			p := &throttler.Policy{Name: fmt.Sprint("p", i)}
-			for k := range limits {
-				p.Limits = append(p.Limits, throttler.Limit{Quota: 1, Window: time.Duration(k+1) * 100 * time.Hour})
-			}
-			all = append(all, throttler.Charge{Policy: p, Key: "alice", Partition: "alice", Cost: 1})
-		}
-		return all
-	}
-	for n := 1; n <= quota.MaxCharges; n++ {
-		for limits := 1; limits <= quota.MaxLimits; limits++ {
-			r := driver.NewRequest(t0.UnixMilli(), charges(n, limits)...)
-			settlement := driver.Settlement{Charged: driver.NewDecision(r), Costs: make([]int64, n)}
-			for _, packed := range [][]byte{b.backend.PackedTake(r), b.backend.PackedSettlement(settlement)} {
-				if len(packed) == boundedBytes {
-					t.Errorf("a decision about %d limits of each of %d charges is %d bytes long, as one take of one window is", limits, n, len(packed))
-				}
-			}
-		}
-	}
-	const first, last = 1735689600000, 2735689600000 // the instants that digits know
-	for _, limit := range []throttler.Limit{perHour(1), perHour(20_000), {Quota: quota.MaxQuota, Window: 74 * time.Hour}, {Quota: 1, Window: time.Millisecond}} {
-		for _, now := range []int64{0, first - 1, first, t0.UnixMilli(), last - 1, last, 253402300799000} {
-			for _, cost := range []int64{0, 1, 2, quota.MaxQuota} {
-				c := policy("core", limit).Charge("alice")
-				c.Partition, c.Cost = c.Key, cost
-				if n := len(b.backend.PackedTake(driver.NewRequest(now, c))); n != boundedBytes {
-					t.Errorf("a take of %d of one window, %v, at %d, is %d bytes long, want %d", cost, limit, now, n, boundedBytes)
-				}
-			}
-		}
-	}
-}
-
-const boundedBytes = 69 // as prelude.lua has it

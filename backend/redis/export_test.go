@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"testing"
 	"time"
 
 	"github.com/weir-go/weir/throttler/driver"
@@ -11,7 +12,7 @@ import (
 func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
 	f := &flight{departed: time.Now()}
 	for i := range r {
-		j := b.newTake(ctx, r[i])
+		j := b.newTake(ctx, &r[i], nil)
 		j.deadline = time.Now().Add(time.Minute)
 		f.jobs = append(f.jobs, j)
 	}
@@ -19,24 +20,37 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 	f.run(b.shards[0].line)
 	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
 	for i, j := range jobs {
-		if <-j.done; j.err != nil {
+		switch <-j.done; {
+		case j.err != nil:
 			errs[i] = j.err
-		} else {
-			errs[i] = b.shards[0].readReply(j.reply, &decisions[i], &r[i], false)
+		case j.reply[0] == repliesUndecided:
+			decisions[i], errs[i] = b.shards[0].takeHere(ctx, j, r[i], nil)
+		default:
+			decisions[i], errs[i] = readTake(r[i], j.reply)
 		}
 		j.free()
 	}
 	return decisions, errs
 }
 
-// PackedTake returns what the script gets of a take.
-func (b *Backend) PackedTake(r driver.Request) []byte {
-	return b.newTake(context.Background(), r).packed
+// Call returns the script and the argument of a take or, if it settles one, of s.
+func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, packed []byte) {
+	j := b.newTake(context.Background(), &r, nil)
+	if s != nil {
+		j = b.newSettlement(context.Background(), s, nil)
+	}
+	return j.script.text.(string), j.packed
 }
 
-// PackedSettlement returns what it gets of a settlement.
-func (b *Backend) PackedSettlement(s driver.Settlement) []byte {
-	return b.newSettlement(context.Background(), s).packed
+// AllShapes makes this process compose scripts for all shapes that it meets: random tests
+// have more than any program.
+func AllShapes() { maxShapes = 1 << 20 }
+
+// NoMoreShapes makes it compose no more, until the test ends.
+func NoMoreShapes(t *testing.T) {
+	was := maxShapes
+	t.Cleanup(func() { maxShapes, shapes = was, shapeTable{} })
+	maxShapes, shapes = 0, shapeTable{}
 }
 
 // Line says how many flights to the primary of the first shard are on their way,
@@ -91,9 +105,6 @@ func (b *Backend) Probe(ctx context.Context) error {
 
 // Open reports whether that breaker is open.
 func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
-
-// AppendBounds appends what a take of one window has more than other takes.
-var AppendBounds = appendBounds
 
 // IsFault reports whether err says that a server does not serve.
 var IsFault = isFault

@@ -144,7 +144,7 @@ func (f *flight) plan(splits bool) {
 	}
 	for rest := f.jobs; len(rest) > 0; {
 		n, work := 1, rest[0].work
-		for n < len(rest) && rest[0].kind != lone && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= quota.MaxWork {
+		for n < len(rest) && rest[0].kind != unbatched && rest[0].compare(rest[n], splits) == 0 && work+rest[n].work <= quota.MaxWork {
 			work += rest[n].work
 			n++
 		}
@@ -176,16 +176,16 @@ func (f *flight) argsOf(jobs []*job, again bool) []any {
 	}
 	var last *job
 	for _, j := range jobs {
-		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) {
+		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) { // calls of swap.lua have one job
 			last.packed[0]++ // a call has quota.MaxWork decisions at most
 			continue
 		}
-		if last = j; j.kind != lone {
-			j.packed[0] = 1 // a call that is sent again may have been another
+		for i := range j.args {
+			f.args = append(f.args, &j.args[i])
 		}
-		f.args = append(f.args, &j.packed)
-		if j.more != nil {
-			f.args = append(f.args, &j.more)
+		if last = j; j.packed != nil {
+			j.packed[0] = 1 // a call that is sent again may have been another
+			f.args = append(f.args, &j.packed)
 		}
 	}
 	return f.args[start:len(f.args):len(f.args)]
@@ -273,11 +273,8 @@ func (c *call) err() error {
 func (c *call) deliver() {
 	j := c.jobs[0] // the only one, but for a StringCmd of a script
 	switch cmd := c.cmds[0].(type) {
-	case *redis.IntSliceCmd:
-		j.numbers = cmd.Val()
-		j.finish(nil)
-	case *redis.SliceCmd:
-		j.parts = cmd.Val()
+	case *redis.StringSliceCmd:
+		j.values = cmd.Val()
 		j.finish(nil)
 	case *redis.StringCmd:
 		if j.script != nil {
@@ -316,8 +313,13 @@ func (c *call) cut(rest []byte) {
 
 // compare returns 0 if two decisions may share a call.
 func (j *job) compare(o *job, splits bool) int {
-	if j.kind != o.kind || !splits {
+	switch {
+	case j.kind != o.kind:
 		return int(j.kind) - int(o.kind)
+	case j.script != o.script:
+		return j.script.number - o.script.number
+	case splits:
+		return bytes.Compare(j.partition, o.partition)
 	}
-	return bytes.Compare(j.partition, o.partition)
+	return 0
 }

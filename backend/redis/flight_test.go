@@ -18,17 +18,19 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
+var testScripts = []*script{newScript("a"), newScript("b")}
+
 // jobs returns n jobs about one charge each.
 func jobs(n int) []*job {
 	all := make([]*job, n)
 	for i := range all {
-		all[i] = &job{script: &decideScript, keys: make([]arg, 1), done: make(chan struct{}, 1)}
+		all[i] = &job{script: testScripts[0], keys: make([]arg, 1), done: make(chan struct{}, 1)}
 	}
 	return all
 }
 
 func TestRepliesOfCallsAreCut(t *testing.T) {
-	foreign := "\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x03" // in numbers: notACount
+	foreign := "\x02"
 	for _, test := range []struct {
 		name  string
 		reply string
@@ -67,8 +69,8 @@ func TestPlan(t *testing.T) {
 		j.work = 1
 		j.partition = []byte{byte('a' + i%2)}
 	}
-	f.jobs[2].kind, f.jobs[3].kind = lone, lone
-	f.jobs[4].kind, f.jobs[5].kind = mixed, mixed
+	f.jobs[2].kind, f.jobs[3].kind = unbatched, unbatched
+	f.jobs[4].script, f.jobs[5].script = testScripts[1], testScripts[1]
 	sizes := func(splits bool) string {
 		f.plan(splits)
 		var all []int
@@ -77,7 +79,7 @@ func TestPlan(t *testing.T) {
 		}
 		return fmt.Sprint(all)
 	}
-	if got, want := sizes(false), "[2 2 1 1]"; got != want { // simple, mixed, lone
+	if got, want := sizes(false), "[2 2 1 1]"; got != want { // two scripts, unbatched
 		t.Errorf("calls of %s decisions, want %s", got, want)
 	}
 	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
@@ -107,11 +109,11 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	for i, j := range f.jobs {
 		j.packed = []byte{1, "aabaaa"[i]}
 	}
-	release := &job{script: &releaseScript, kind: lone, keys: make([]arg, 1), packed: []byte{9, 'a'}}
+	swap := &job{script: swapScript, kind: unbatched, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
 	packed := func(jobs []*job) string {
 		var all []string
 		for _, a := range f.argsOf(jobs, false)[3+len(jobs):] {
-			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0], (*a.(*arg))[1:]))
+			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0]%'0', (*a.(*arg))[1:]))
 		}
 		return fmt.Sprint(all)
 	}
@@ -123,8 +125,8 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	if got, want := packed(f.jobs[4:]), "[2a]"; got != want {
 		t.Errorf("sent again: arguments %s, want %s", got, want)
 	}
-	if got, want := packed([]*job{release}), "[9a]"; got != want {
-		t.Errorf("a release: arguments %s, want %s", got, want)
+	if got, want := packed([]*job{swap}), "[9a 8b]"; got != want {
+		t.Errorf("a swap: arguments %s, want %s", got, want)
 	}
 }
 
@@ -195,7 +197,8 @@ func TestAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		var all [perFlight]*job
 		for i := range all {
-			all[i] = b.newTake(context.Background(), driver.NewRequest(at, charge))
+			r := driver.NewRequest(at, charge)
+			all[i] = b.newTake(context.Background(), &r, nil)
 			all[i].deadline = time.Now().Add(time.Minute)
 		}
 		f.departed = time.Now()

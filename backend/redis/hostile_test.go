@@ -16,7 +16,7 @@ func FuzzReplyOfACall(f *testing.F) {
 	one := statesReply(repliesAllowed)
 	f.Add(bytes.Repeat(one, 3), []byte(nil))
 	f.Add(append(append(bytes.Clone(one), statesReply(repliesRefused)...), one...), []byte{1})
-	f.Add([]byte{repliesNumbers, 0xff, 0xff}, []byte{0, 1, 2})
+	f.Add([]byte{repliesUndecided, repliesUndecided, repliesUndecided}, []byte{0, 1, 2})
 	f.Add([]byte{repliesAllowed, 0xff, 0xff, 0, 0, 0}, []byte{9})
 	f.Fuzz(func(t *testing.T, reply, change []byte) {
 		reply = bytes.Clone(reply)
@@ -35,7 +35,7 @@ func FuzzReplyOfACall(f *testing.F) {
 			total += len(first)
 			rest = after
 			for _, settles := range []bool{false, true} {
-				d, err := readDecision(replied, settles, first)
+				d, err := cutAndRead(replied, settles, first)
 				if err != nil {
 					continue
 				}

@@ -357,16 +357,18 @@ func (l *line) board(f *flight) bool {
 type job struct {
 	ctx context.Context
 
-	script    *script // nil for a read
+	script    *script // nil for a read, and until its shape has one
 	kind      kind
 	partition []byte // the part of its keys that selects a cluster's slot
 	keys      []arg  // of its charges
-	packed    arg
-	more      arg // a second argument, or nil
+	packed    arg    // what a script that decides gets
+	args      []arg  // what swap.lua gets
 
 	limits, work int // how many, and their work, as quota.Limit.Work has it
 
-	buf []byte // of keys and packed
+	buf     []byte // of keys, up to keysEnd, and packed
+	keysEnd int
+	shape   [64]byte // room for most
 
 	proves bool // a read: replication is asked for in front of it
 
@@ -381,14 +383,12 @@ type job struct {
 	next  *job // in the queue; guarded by the line's mutex
 
 	// Set before done has one.
-	reply   []byte   // of a decision about counts that do not move
-	numbers []int64  // of another
-	parts   []any    // of a release
-	values  []string // of a read, "" for a missing key
-	proof   string   // if it proves
-	left    bool     // the client still holds it, although its flight has ended
-	err     error
-	done    chan struct{}
+	reply  []byte   // of a script that decides
+	values []string // of swap.lua, or of a read, "" for a missing key
+	proof  string   // if it proves
+	left   bool     // the client still holds it, although its flight has ended
+	err    error
+	done   chan struct{}
 
 	abandoned bool // a flight or the client holds it
 }
@@ -405,13 +405,12 @@ const (
 // board reports whether j's caller has not left before, and waits for the outcome now.
 func (j *job) board() bool { return j.stage.CompareAndSwap(waiting, boarded) }
 
-// kind is a class of decisions. Decisions of one kind may share a call.
+// kind says whether a job may share a call with others.
 type kind int
 
 const (
-	simple kind = iota // what fast.lua decides: others in the call would keep it from doing so
-	mixed
-	lone // shares a call with none, as does a read
+	batched   kind = iota // with those of its script
+	unbatched             // it is swap.lua's, or a read
 )
 
 // arg is an argument of a command; a pointer to it makes no copy and no garbage.
@@ -429,7 +428,7 @@ var jobPool = sync.Pool{New: func() any { return &job{done: make(chan struct{}, 
 // newJob returns a job about charges, with nothing packed yet.
 func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 	j := jobPool.Get().(*job)
-	j.ctx, j.script, j.kind = ctx, &decideScript, mixed
+	j.ctx, j.kind = ctx, batched
 	for i := range charges {
 		c := &charges[i]
 		start := len(j.buf)
@@ -440,7 +439,7 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 			j.work += c.Policy.Limits[k].Work()
 		}
 	}
-	j.partition = j.keys[0][:b.partitionBytes()]
+	j.partition, j.keysEnd = j.keys[0][:b.partitionBytes()], len(j.buf)
 	return j
 }
 

@@ -258,45 +258,13 @@ func (b *Backend) Close() {
 }
 
 // Take implements driver.Backend: one decision of an EVALSHA on the primary.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	j := b.newTake(ctx, r)
-	defer j.free()
-	err = b.decide(j, &d, &r, false)
-	return d, err
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.TakeAt(ctx, r, nil)
 }
 
 // Settle implements driver.Backend: one decision of an EVALSHA on the primary.
-func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (d driver.Decision, err error) {
-	j := b.newSettlement(ctx, s)
-	defer j.free()
-	r := settled(s)
-	err = b.decide(j, &d, &r, true)
-	return d, err
-}
-
-// settled returns the request that s settles, at the time of s.
-func settled(s driver.Settlement) driver.Request {
-	r := s.Charged.Request
-	r.Now = s.Now
-	return r
-}
-
-// decide makes d, a zero Decision, the one about r that j asks for, a settlement if
-// settles. It and what it calls have small frames until the reply is there: what
-// hundreds of goroutines that wait keep in memory is much of what a decision costs.
-func (b *Backend) decide(j *job, d *driver.Decision, r *driver.Request, settles bool) error {
-	s, err := b.send(j, r.Charges())
-	if err != nil {
-		return err
-	}
-	return s.readReply(j.reply, d, r, settles)
-}
-
-// send returns when j, about charges, has its reply from their shard.
-func (b *Backend) send(j *job, charges []quota.Charge) (*shard, error) {
-	b.monitor.run()
-	s := b.shardOf(charges)
-	return s, s.do(s.lineOf(j), j)
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	return b.SettleAt(ctx, s, nil)
 }
 
 // Peek implements driver.Backend: one round trip of GETs, on a replica if one answers.

@@ -18,6 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	net.DefaultResolver = noDNS
+	redisbackend.AllShapes()
 	// A client of go-redis that dials a dead server in the background notices within a
 	// second that it was closed.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))

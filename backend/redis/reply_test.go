@@ -25,58 +25,15 @@ var (
 
 const at = 1_900_000_000_000
 
-func TestRepliesThatNoScriptSends(t *testing.T) {
-	good := []int64{1, 1, at + 1, 0, 0, 0, at + 1, 0, 10, at + 200, 0, at + 100, at, at + 200, 0, 2, at + 1000, 0, 0, 0, at, 0}
-	if d, err := readNumbers(replied, false, good); err != nil || !d.Allowed {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	for _, test := range []struct {
-		why   string
-		place int
-		value int64
-	}{
-		{"neither allowed nor refused", 0, -1},
-		{"neither allowed nor refused", 0, 4},
-		{"refused, and no limit refuses", 0, 0},
-		{"negative", 1, -5},
-		{"above 2^53", 1, 1<<53 + 1},
-		{"before now", 2, at - 1},
-		{"negative", 2, -7},
-		{"after the year 9999 and a window", 2, 1 << 60},
-		{"allowed, and to retry", 3, at + 5},
-		{"before never", 3, -9},
-		{"never, and the cost is within the capacity", 3, -1},
-		{"room before now", 11, at - 1},
-		{"a start before now", 12, at - 1},
-		{"a fraction that is negative", 14, -1},
-		{"room later, and there is some now", 18, at + 500},
-		{"a start, and no queue", 19, at},
-	} {
-		reply := append([]int64(nil), good...)
-		reply[test.place] = test.value
-		if d, err := readNumbers(replied, false, reply); err == nil {
-			t.Errorf("%s: number %d as %d is accepted: %+v", test.why, test.place, test.value, d)
-		}
-	}
-	for n := range len(good) {
-		if _, err := readNumbers(replied, false, good[:n]); err == nil {
-			t.Errorf("%d numbers of %d are accepted", n, len(good))
-		}
-	}
-	if _, err := readNumbers(replied, false, append(good, 0)); err == nil {
-		t.Error("a number too many is accepted")
-	}
-}
-
 // Whatever a server replies: an error, or a decision that makes sense.
 func FuzzReply(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0}, false)
 	f.Add(statesReply(repliesAllowed), false)
 	f.Add(statesReply(repliesRefused), true)
-	f.Add([]byte{repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, false)
+	f.Add([]byte{repliesUndecided}, false)
 	f.Add([]byte("2600000000000000007"), false)
 	f.Fuzz(func(t *testing.T, reply []byte, settles bool) {
-		d, err := readDecision(replied, settles, reply)
+		d, err := cutAndRead(replied, settles, reply)
 		if err != nil {
 			return
 		}
@@ -94,14 +51,43 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
+// cutAndRead reads the reply to the only decision of a call.
+func cutAndRead(r driver.Request, settles bool, reply []byte) (driver.Decision, error) {
+	reply, rest, err := cutReply(reply, len(r.Charges()))
+	if err != nil || len(rest) > 0 {
+		return driver.Decision{}, errReply
+	}
+	if settles {
+		return readSettlement(settlementOf(r), reply)
+	}
+	return readTake(r, reply)
+}
+
+// settlementOf is a settlement that finds what r was charged to be right.
+func settlementOf(r driver.Request) *driver.Settlement {
+	s := &driver.Settlement{Now: r.Now, Charged: driver.NewDecision(r)}
+	for _, c := range r.Charges() {
+		s.Costs = append(s.Costs, c.Cost)
+	}
+	return s
+}
+
 // statesReply is a reply about replied, that its charges left these states.
 func statesReply(code byte) []byte {
 	b := []byte{code}
 	for i := range replied.Charges() {
 		var s algorithm.State
 		c := &replied.Charges()[i]
-		s.Charge(c.Policy.Limits, c.Cost, at, make([]driver.Result, len(c.Policy.Limits)))
+		results := make([]driver.Result, len(c.Policy.Limits))
+		s.Charge(c.Policy.Limits, c.Cost, at, results)
 		state := s.Append(nil)
+		if i == 1 { // a queue, and a log, of which its sum and times are replied
+			state = state[3 : 3+60]
+			state = append(state, 4)
+			state = algorithm.AppendUint(state, 6, time.Second.Milliseconds())
+			state = algorithm.AppendUint(algorithm.AppendUint(state, 7, results[1].Used), 6, at)
+			state = algorithm.AppendUint(algorithm.AppendUint(state, 6, 0), 6, 0)
+		}
 		b = append(algorithm.AppendUint(b, 2, int64(len(state))), state...)
 	}
 	return b
@@ -114,27 +100,25 @@ func TestStatesReply(t *testing.T) {
 		states = append(states, new(algorithm.State))
 	}
 	want := algorithm.Take(replied, states)
-	got, err := readDecision(replied, false, statesReply(repliesAllowed))
+	got, err := cutAndRead(replied, false, statesReply(repliesAllowed))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 	}
 	good := statesReply(repliesAllowed)
 	for n := range len(good) {
-		if d, err := readDecision(replied, false, good[:n]); err == nil {
+		if d, err := cutAndRead(replied, false, good[:n]); err == nil {
 			t.Errorf("%d bytes of %d are accepted: %+v", n, len(good), d)
 		}
 	}
 	for why, reply := range map[string][]byte{
-		"a byte too many":                      append(statesReply(repliesAllowed), 0),
-		"refused, and all limits have room":    statesReply(repliesRefused),
-		"an unknown code":                      statesReply(9),
-		"allowed, and nothing was charged":     {repliesAllowed, 0, 0, 0, 0},
-		"numbers that are cut short":           {repliesNumbers, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1},
-		"no numbers":                           {repliesNumbers, 0, 0},
-		"a state of a kind that is not known":  {repliesAllowed, 0, 1, 77, 0, 0},
-		"numbers, and none says what happened": {repliesNumbers, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7},
+		"a byte too many":                     append(statesReply(repliesAllowed), 0),
+		"refused, and all limits have room":   statesReply(repliesRefused),
+		"an unknown code":                     statesReply(9),
+		"allowed, and nothing was charged":    {repliesAllowed, 0, 0, 0, 0},
+		"nothing that is decided":             {repliesUndecided},
+		"a state of a kind that is not known": {repliesAllowed, 0, 1, 77, 0, 0},
 	} {
-		if d, err := readDecision(replied, false, reply); err == nil {
+		if d, err := cutAndRead(replied, false, reply); err == nil {
 			t.Errorf("%s: accepted: %+v", why, d)
 		}
 	}
@@ -148,12 +132,12 @@ func TestDigitsReply(t *testing.T) {
 		return fmt.Appendf(nil, "260%012d%04d", reset-1735689600000, used)
 	}
 	good := digitsAt(at+60_000, 7)
-	d, err := readDecision(r, false, good)
+	d, err := cutAndRead(r, false, good)
 	if err != nil || !d.Allowed || d.Results()[0].Used != 8 || d.Results()[0].ResetAt != at+60_000 {
 		t.Errorf("%+v, %v; want it allowed, 8 used, and the reset time as it was", d, err)
 	}
 	for n := range len(good) {
-		if d, err := readDecision(r, false, good[:n]); err == nil {
+		if d, err := cutAndRead(r, false, good[:n]); err == nil {
 			t.Errorf("%d bytes of %d are accepted: %+v", n, len(good), d)
 		}
 	}
@@ -166,14 +150,14 @@ func TestDigitsReply(t *testing.T) {
 		"another window":    append([]byte("161"), good[3:]...),
 		"an aligned window": append([]byte("660"), good[3:]...),
 	} {
-		if d, err := readDecision(r, false, reply); err == nil {
+		if d, err := cutAndRead(r, false, reply); err == nil {
 			t.Errorf("%s: accepted: %+v", why, d)
 		}
 	}
-	if d, err := readDecision(r, true, good); err == nil {
+	if d, err := cutAndRead(r, true, good); err == nil {
 		t.Errorf("accepted of a settlement: %+v", d)
 	}
-	if d, err := readDecision(replied, false, good); err == nil {
+	if d, err := cutAndRead(replied, false, good); err == nil {
 		t.Errorf("accepted of two charges: %+v", d)
 	}
 }

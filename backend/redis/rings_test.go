@@ -12,7 +12,6 @@ import (
 	"github.com/weir-go/weir/backend/backendtest"
 	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/internal/testserver"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -20,16 +19,9 @@ import (
 // Histories are too short for long logs, so here the scripts take a log of three
 // entries for long, and give its ring hardly any room.
 func TestHistoriesWithRings(t *testing.T) {
-	decide, decideAt := lua.Decide, lua.DecideAt
-	script, scriptAt := decideScript, decideAtScript
-	t.Cleanup(func() {
-		lua.Decide, lua.DecideAt, decideScript, decideAtScript = decide, decideAt, script, scriptAt
-	})
-	lua.Decide, lua.DecideAt = withShortRings(t, lua.Decide, [][2]string{
-		{"left >= 2560", "left >= 60"},
-		{"entries_in_all > 200", "entries_in_all > 2"},
-	}), withShortRings(t, lua.DecideAt, nil)
-	decideScript, decideAtScript = newScript(lua.Decide), newScript(lua.DecideAt)
+	was := compose
+	t.Cleanup(func() { compose, shapes = was, shapeTable{} })
+	compose, shapes = withShortRings(t, was), shapeTable{}
 
 	const long = 20 * time.Second // a busy machine does not reach it
 	c, err := NewClient(&redis.UniversalOptions{
@@ -110,17 +102,21 @@ func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return m.SettleAt(ctx, s, p)
 }
 
-func withShortRings(t *testing.T, script string, more [][2]string) string {
-	for _, change := range append(more, [][2]string{
-		{"sizes_of_logs(records) <= 200", "sizes_of_logs(records) <= 2"},
-		{"'0', '2559'", "'0', '59'"},
-		{"#stored < 2560", "#stored < 60"},
-		{"math.floor(r.entries / 2) + 8", "2"},
-	}...) {
-		if strings.Count(script, change[0]) != 1 {
-			t.Fatalf("the script does not have %q once", change[0])
+func withShortRings(t *testing.T, compose composer) composer {
+	return func(settles bool, charges [][]byte) (string, bool) {
+		script, ok := compose(settles, charges)
+		if !strings.Contains(script, "GETRANGE") {
+			return script, ok
 		}
-		script = strings.Replace(script, change[0], change[1], 1)
+		for _, change := range [][2]string{
+			{"FRONT_BYTES, RINGS = 2560, 10", "FRONT_BYTES, RINGS = 60, 10"},
+			{"math.floor(r.entries / 2) + 8", "2"},
+		} {
+			if strings.Count(script, change[0]) != 1 {
+				t.Errorf("the script does not have %q once", change[0])
+			}
+			script = strings.Replace(script, change[0], change[1], 1)
+		}
+		return script, ok
 	}
-	return script
 }

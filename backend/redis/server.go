@@ -358,12 +358,13 @@ func (s *server) ask(ctx context.Context, c client, key string, read bool) error
 	} else {
 		charge := probePolicy.Charge("")
 		charge.Cost = 1
-		j := s.backend.newTake(ctx, driver.NewRequest(time.Now().UnixMilli(), charge))
+		r := driver.NewRequest(time.Now().UnixMilli(), charge)
+		j := s.backend.newTake(ctx, &r, nil)
 		run := func(command string, source any) error {
 			return c.process(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
 		}
-		if err = run("evalsha", decideScript.hash); redis.HasErrorPrefix(err, "NOSCRIPT") {
-			err = run("eval", decideScript.text)
+		if err = run("evalsha", j.script.hash); redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = run("eval", j.script.text)
 		}
 		j.abandoned = err != nil
 		j.free()

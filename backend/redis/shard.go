@@ -24,26 +24,27 @@ import (
 
 // script is a Lua script: its text, and the SHA-1, computed here and not asked for. Both
 // are strings, as arguments of commands.
-type script struct{ text, hash any }
+type script struct {
+	text, hash any
+	number     int // each has another
+}
 
 var (
-	decideScript   = newScript(lua.Decide)
-	decideAtScript = newScript(lua.DecideAt)
-	releaseScript  = newScript(lua.Release)
+	scripts    atomic.Int64 // that newScript has made
+	swapScript = newScript(lua.Swap)
 )
 
-func newScript(text string) script { return script{text, redis.NewScript(text).Hash()} }
+func newScript(text string) *script {
+	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
+}
 
-// newCmd returns a call of s, whose reply is one string of all its decisions' replies,
-// or the numbers of the only one, or what a release returns.
+// newCmd returns a call of s, whose reply is one string of all its decisions' replies, or
+// what swap.lua returns.
 func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
-	switch s {
-	case &decideScript:
-		return redis.NewStringCmd(ctx, args...)
-	case &decideAtScript:
-		return redis.NewIntSliceCmd(ctx, args...)
+	if s == swapScript {
+		return redis.NewStringSliceCmd(ctx, args...)
 	}
-	return redis.NewSliceCmd(ctx, args...)
+	return redis.NewStringCmd(ctx, args...)
 }
 
 // shard is a Shard in use.
@@ -57,6 +58,8 @@ type shard struct {
 	cluster *redis.ClusterClient // nil if the primary is none
 	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
 	splits  bool                 // see line
+
+	swaps swapTable
 
 	replicas []*line
 	writes   writes      // of the primary, to compare replicas with
@@ -130,14 +133,6 @@ func (s *shard) do(l *line, j *job) error {
 	return s.unavailable(err)
 }
 
-// readReply makes d the decision about r, a settlement if settles, that reply has.
-func (s *shard) readReply(reply []byte, d *driver.Decision, r *driver.Request, settles bool) (err error) {
-	if *d, err = readDecision(*r, settles, reply); err != nil {
-		return s.unavailable(err)
-	}
-	return nil
-}
-
 // lineOf returns the line that sends j. In a cluster it chooses the line by the
 // client's map of nodes, which may be out of date; the client then follows the
 // redirection.
@@ -190,7 +185,7 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge, replicaTimeout
 func (s *shard) readFrom(ctx context.Context, r *line, charges []quota.Charge, limit time.Duration) ([]string, error) {
 	j := s.backend.newJob(ctx, charges)
 	defer j.free()
-	j.script, j.kind, j.limit = nil, lone, limit
+	j.kind, j.limit = unbatched, limit
 	if r == nil {
 		r = s.lineOf(j)
 	} else {
@@ -231,8 +226,8 @@ func (s *shard) load(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, s.backend.timeout)
 		defer cancel()
 	}
-	for _, source := range []string{lua.Decide, lua.DecideAt, lua.Release} {
-		if err := s.line.client.within(ctx, func() error { return s.line.client.ScriptLoad(ctx, source).Err() }); err != nil {
+	for _, script := range shapes.common() {
+		if err := s.line.client.within(ctx, func() error { return s.line.client.ScriptLoad(ctx, script.text.(string)).Err() }); err != nil {
 			return s.unavailable(err)
 		}
 	}

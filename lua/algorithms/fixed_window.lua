@@ -1,59 +1,20 @@
--- fixed_window.lua: as algorithm/fixed_window.go has it. A record is a count and
--- the window's reset time, which is set when the window opens and never again.
---
--- Provides fixed_window, whose windows open at the first charge, and
--- aligned_window, whose windows open on multiples of their length. Uses
--- add_count, add_instant of numbers.lua.
+-- fixed_window.lua: as algorithm/fixed_window.go has it: a count and the window's reset
+-- time, which is set when the window opens and never again. An aligned window opens on a
+-- multiple of its length: OPENED is when a window opens that is charged now.
 
-local function fixed_windows(aligned)
-  local FORM = '>I1I6I6I7' -- kind, window; reset at, used
-  return {
-    family = 'fixed-window',
-    has_short_form = true,
-    code = aligned and ALIGNED_CODE or 0, -- what it adds to a window's
+--@ bring
+if reset_at$ <= now then used$ = 0 end
 
-    new = function(self, kind, window) return {algorithm = self, kind = kind, window = window, ends_at = nil, at = 0, count = 0} end,
-    read = function(self, state, place)
-      local kind, window, at, count, after = unpack(FORM, state, place)
-      return {algorithm = self, kind = kind, window = window, ends_at = nil, at = at, count = count}, after
-    end,
-    write = function(r) return pack(FORM, r.kind, r.window, r.at, r.count) end,
+--@ fits
+cost@ <= capacity$ - used$
 
-    used = function(r, _, now)
-      if now >= r.at then return 0 end
-      return r.count
-    end,
-    reset_at = function(r, now) return max(r.at, now) end,
-    retry_at = function(r) return r.at end,
-    charge = function(r, _, cost, now)
-      if now < r.at then
-        r.count = add_count(r.count, cost)
-      else
-        local opened = now
-        if aligned then opened = now - now % r.window end
-        r.at, r.count = add_instant(opened, r.window), cost
-      end
-      return r.at, 0, 0
-    end,
-    give_back = function(r, l, c)
-      if l.mark ~= r.at then return false end
-      r.count = max(r.count - (c.charged - c.cost), 0)
-      return true
-    end,
+--@ charge
+if reset_at$ <= now then reset_at$ = min(OPENED + window$, MAX_INSTANT) end
+used$ = used$ + cost@
+if used$ > MAX_COUNT then used$ = MAX_COUNT end
 
-    adopt = function(r, l)
-      if r.window < l.window then r.at, r.count = 0, 0 else r.at = max(r.at - (r.window - l.window), 0) end
-      r.window = l.window
-    end,
-    join = function(r, _, _, cost) r.count = add_count(r.count, cost) end,
-    give_back_joined = function(r, c)
-      if r.at - r.window <= c.taken_at and c.taken_at < r.at then
-        r.count = max(r.count - (c.charged - c.cost), 0)
-      end
-    end,
-  }
-end
+--@ give back
+if mark$ == reset_at$ then used$ = max(used$ - amount@, 0) end
 
-local function fixed_window() return fixed_windows(false) end
-
-local function aligned_window() return fixed_windows(true) end
+--@ counts until
+reset_at$

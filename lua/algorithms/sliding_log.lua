@@ -1,195 +1,219 @@
--- sliding_log.lua: as algorithm/sliding_log.go has it. A record has the number of the
--- log's entries and their sum. The entries, oldest first, are in log, a string, or,
--- of a long log, in a ring that stays in the key: {key, base, first, slots}, base
--- being the offset of its slots, of which first holds the oldest entry.
+-- sliding_log.lua: as algorithm/sliding_log.go has it: the number of entries, their sum,
+-- and a ring of slots behind all records, of which the first one with an entry is stored.
 --
--- A charge writes one slot, and trimming moves first on, so that what a take costs
--- does not grow with the log. When a ring is full the state is rewritten, each ring
--- with room for half as many more; when three quarters are free, too. Between two
--- rewrites lie charges in proportion to the entries, so each charge pays for a
--- constant part.
---
--- Provides sliding_log. Uses MAX_LOG_COST of numbers.lua.
+-- A log that one read brings as a whole is written as a whole. Of a longer one a charge
+-- writes one slot, and trimming moves the first one on, so that what a take costs does not
+-- grow with the log. When such a ring is full, the state is rewritten with room for half as
+-- many more; when three quarters are free, too. Between two rewrites lie charges in
+-- proportion to the entries, so each charge pays for a constant part.
 
-local function sliding_log()
-  local FORM, RING_FORM = '>I1I6I4I7', '>I1I6I4I7I4I4' -- kind, window; entries, their sum; first, slots
-  local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
+--@ functions
+local key, base, whole -- of the charge that is read
+local FRONT_BYTES, RINGS = 2560, 10
+local ENTRY, ENTRY_BYTES, MAX_LOG_COST = '>I6I4', 10, 4294967295
+local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
 
-  -- The bytes of n entries, from the i-th on; the oldest is the 0th.
-  local function get(r, i, n)
-    if r.log then return string.sub(r.log, i * ENTRY_BYTES + 1, (i + n) * ENTRY_BYTES) end
-    if n == 0 then return '' end
-    local slot = (r.first + i) % r.slots
-    local straight = min(n, r.slots - slot)
-    local bytes = redis.call('GETRANGE', r.key, r.base + slot * ENTRY_BYTES, r.base + (slot + straight) * ENTRY_BYTES - 1)
-    if straight < n then bytes = bytes .. redis.call('GETRANGE', r.key, r.base, r.base + (n - straight) * ENTRY_BYTES - 1) end
-    return bytes
+-- A log is {entries, sum, log}, log being its entries, the oldest first, or {entries, sum,
+-- key, base, first, slots}: base is the place of its slots in the key's string.
+local function open_log(entries, sum, first, slots, key, base, state)
+  local r = {entries = entries, sum = sum, slots = slots}
+  if state then
+    local last = first + entries
+    r.log = sub(state, base + first * ENTRY_BYTES + 1, base + min(last, slots) * ENTRY_BYTES)
+    if last > slots then r.log = r.log .. sub(state, base + 1, base + (last - slots) * ENTRY_BYTES) end
+  else
+    r.key, r.base, r.first = key, base, first
   end
+  return r
+end
 
-  -- Makes these bytes the entries from the i-th on.
-  local function set(r, i, bytes)
-    if bytes == '' then return end
-    if r.log then
-      r.log = string.sub(r.log, 1, i * ENTRY_BYTES) .. bytes .. string.sub(r.log, i * ENTRY_BYTES + #bytes + 1)
-      return
-    end
+-- The bytes of n entries, from the i-th on; the oldest is the 0th.
+local function get(r, i, n)
+  if r.log then return sub(r.log, i * ENTRY_BYTES + 1, (i + n) * ENTRY_BYTES) end
+  if n == 0 then return '' end
+  local slot = (r.first + i) % r.slots
+  local straight = min(n, r.slots - slot)
+  local bytes = call('GETRANGE', r.key, r.base + slot * ENTRY_BYTES, r.base + (slot + straight) * ENTRY_BYTES - 1)
+  if straight < n then bytes = bytes .. call('GETRANGE', r.key, r.base, r.base + (n - straight) * ENTRY_BYTES - 1) end
+  return bytes
+end
+
+-- The instant and the cost of the i-th entry.
+local function entry(r, i)
+  if r.log then return unpack(ENTRY, r.log, i * ENTRY_BYTES + 1) end
+  return unpack(ENTRY, get(r, i, 1))
+end
+
+-- Makes these bytes the entries from the i-th on.
+local function set(r, i, bytes)
+  if r.log and i * ENTRY_BYTES == #r.log then
+    r.log = r.log .. bytes
+  elseif r.log then
+    r.log = sub(r.log, 1, i * ENTRY_BYTES) .. bytes .. sub(r.log, i * ENTRY_BYTES + #bytes + 1)
+  elseif bytes ~= '' then
     local slot = (r.first + i) % r.slots
     local straight = (r.slots - slot) * ENTRY_BYTES
-    redis.call('SETRANGE', r.key, r.base + slot * ENTRY_BYTES, string.sub(bytes, 1, straight))
-    if #bytes > straight then redis.call('SETRANGE', r.key, r.base, string.sub(bytes, straight + 1)) end
+    call('SETRANGE', r.key, r.base + slot * ENTRY_BYTES, sub(bytes, 1, straight))
+    if #bytes > straight then call('SETRANGE', r.key, r.base, sub(bytes, straight + 1)) end
   end
-
-  -- Reads the log out of the key, to rewrite the state.
-  local function load(r) r.log = get(r, 0, r.entries) end
-
-  -- The instant and the cost of the newest entry.
-  local function newest(r)
-    if r.entries == 0 then return 0, 0 end
-    if not r.newest_at then r.newest_at, r.newest_cost = unpack(ENTRY, get(r, r.entries - 1, 1)) end
-    return r.newest_at, r.newest_cost
-  end
-
-  -- Passes by entries, the oldest first, while they are no younger than at and their sum
-  -- is less than sum. Returns how many these are, their sum, and the instant of the
-  -- first of the others, nil if there is none.
-  local function pass(r, at, sum)
-    local i, n, passed = 0, MANY_ENTRIES, 0
-    while i < r.entries do
-      n = min(n, r.entries - i)
-      local bytes, place = get(r, i, n), 1
-      local last_place = #bytes - MANY_BYTES + 1
-      while place <= last_place do -- to unpack eight at once costs hardly more than one
-        local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, bytes, place)
-        local more = passed + a + b + c + d + e + f + g + h
-        if last > at or more >= sum then break end
-        place, passed = place + MANY_BYTES, more
-      end
-      while place <= #bytes do
-        local entry_at, cost = unpack(ENTRY, bytes, place)
-        if entry_at > at or passed + cost >= sum then return i + (place - 1) / ENTRY_BYTES, passed, entry_at end
-        place, passed = place + ENTRY_BYTES, passed + cost
-      end
-      i, n = i + n, n * 8
-    end
-    return r.entries, passed, nil
-  end
-
-  local function drop(r, n, sum)
-    if r.log then r.log = string.sub(r.log, n * ENTRY_BYTES + 1) else r.first = (r.first + n) % r.slots end
-    r.entries, r.count = r.entries - n, r.count - sum
-  end
-
-  -- Drops entries that do not count any more. It comes before anything else.
-  local function trim(r, now)
-    if r.trimmed_at == now or r.entries == 0 then return end
-    r.trimmed_at = now
-    local dead_at = now - r.window
-    if unpack(ENTRY, get(r, 0, 1)) > dead_at then return end
-    if newest(r) <= dead_at then
-      drop(r, r.entries, r.count)
-    else
-      drop(r, pass(r, dead_at, math.huge))
-    end
-  end
-
-  local function charge(r, cost, now)
-    trim(r, now)
-    cost = min(cost, MAX_LOG_COST)
-    local last, before = newest(r)
-    local place = r.entries
-    if r.entries == 0 or last < now then
-      if not r.log and r.entries == r.slots then load(r) end
-      last, before, r.entries = now, 0, r.entries + 1
-    else -- time that stepped back logs at the last instant: entries stay in order
-      place = r.entries - 1
-    end
-    r.newest_at, r.newest_cost = last, min(before + cost, MAX_LOG_COST)
-    set(r, place, pack(ENTRY, last, r.newest_cost))
-    r.count = r.count + r.newest_cost - before
-    return last, 0, 0
-  end
-
-  local function give_back(r, mark, c, now)
-    trim(r, now)
-    local first, after = 0, r.entries -- where the entry can be
-    while first < after do
-      local middle = math.floor((first + after) / 2)
-      if unpack(ENTRY, get(r, middle, 1)) < mark then first = middle + 1 else after = middle end
-    end
-    if first == r.entries then return false end
-    local at, cost = unpack(ENTRY, get(r, first, 1))
-    if at ~= mark then return false end
-    local amount = min(c.charged - c.cost, cost)
-    r.count, r.newest_at = r.count - amount, nil
-    if cost > amount then
-      set(r, first, pack(ENTRY, at, cost - amount))
-    else -- the younger ones move up
-      set(r, first, get(r, first + 1, r.entries - first - 1))
-      r.entries = r.entries - 1
-      if r.log then r.log = string.sub(r.log, 1, r.entries * ENTRY_BYTES) end
-    end
-    return true
-  end
-
-  return {
-    family = 'sliding-log',
-    has_log = true,
-
-    new = function(self, kind, window)
-      return {algorithm = self, kind = kind, window = window, ends_at = nil, entries = 0, count = 0, log = ''}
-    end,
-    read = function(self, state, place, rings)
-      local kind, window, entries, count, after = unpack(FORM, state, place)
-      local r = {algorithm = self, kind = kind, window = window, ends_at = nil, entries = entries, count = count}
-      if not rings then
-        place, after = after, after + ENTRY_BYTES * entries
-        r.log = string.sub(state, place, after - 1)
-        return r, after
-      end
-      r.first, r.slots, after = unpack('>I4I4', state, after)
-      if r.entries > r.slots or r.first >= max(r.slots, 1) then error('not a ring') end
-      r.key, r.base = rings.key, rings.after
-      rings.after = rings.after + ENTRY_BYTES * r.slots
-      if not r.key then -- the state is here as a whole
-        local ring = string.sub(state, r.base + 1, rings.after)
-        r.log = string.sub(string.sub(ring, ENTRY_BYTES * r.first + 1) .. ring, 1, ENTRY_BYTES * entries)
-      end
-      return r, after
-    end,
-    write = function(r, as_ring)
-      if as_ring then return pack(RING_FORM, r.kind, r.window, r.entries, r.count, r.first, r.slots) end
-      load(r)
-      return pack(FORM, r.kind, r.window, r.entries, r.count) .. r.log
-    end,
-    -- The slots of a ring with room to spare.
-    write_slots = function(r)
-      load(r)
-      local spare = math.floor(r.entries / 2) + 8
-      r.first, r.slots = 0, r.entries + spare
-      return r.log .. string.rep('\0', spare * ENTRY_BYTES)
-    end,
-
-    used = function(r, _, now)
-      trim(r, now)
-      return min(r.count, MAX_COUNT)
-    end,
-    reset_at = function(r, now)
-      if r.entries == 0 then return now end
-      return max(newest(r) + r.window, now)
-    end,
-    retry_at = function(r, l, cost, now)
-      trim(r, now)
-      local _, _, at = pass(r, math.huge, r.count + cost - l.capacity)
-      return at and at + r.window or now
-    end,
-    charge = function(r, _, cost, now) return charge(r, cost, now) end,
-    give_back = function(r, l, c, now) return give_back(r, l.mark, c, now) end,
-
-    adopt = function(r, l)
-      if r.window < l.window then r.entries, r.count, r.log, r.newest_at = 0, 0, '', nil else load(r) end
-      r.window, r.trimmed_at = l.window, nil
-    end,
-    join = function(r, _, _, cost, now) charge(r, cost, now) end,
-    give_back_joined = function(r, c, now) give_back(r, c.taken_at, c, now) end,
-  }
 end
+
+-- The instant and the cost of the newest entry.
+local function newest(r)
+  if r.entries == 0 then return 0, 0 end
+  if not r.newest_at then r.newest_at, r.newest_cost = entry(r, r.entries - 1) end
+  return r.newest_at, r.newest_cost
+end
+
+-- Passes by entries, the oldest first, while they are no younger than at and their sum
+-- is less than sum. Returns how many these are, their sum, and the instant of the
+-- first of the others, nil if there is none.
+local function pass(r, at, sum)
+  local i, n, passed = 0, r.log and r.entries or MANY_ENTRIES, 0
+  while i < r.entries do
+    n = min(n, r.entries - i)
+    local bytes, place = r.log or get(r, i, n), 1
+    local last_place = #bytes - MANY_BYTES + 1
+    while place <= last_place do -- to unpack eight at once costs hardly more than one
+      local _, a, _, b, _, c, _, d, _, e, _, f, _, g, last, h = unpack(MANY, bytes, place)
+      local more = passed + a + b + c + d + e + f + g + h
+      if last > at or more >= sum then break end
+      place, passed = place + MANY_BYTES, more
+    end
+    while place <= #bytes do
+      local entry_at, cost = unpack(ENTRY, bytes, place)
+      if entry_at > at or passed + cost >= sum then return i + (place - 1) / ENTRY_BYTES, passed, entry_at end
+      place, passed = place + ENTRY_BYTES, passed + cost
+    end
+    i, n = i + n, n * 8
+  end
+  return r.entries, passed, nil
+end
+
+-- Drops entries that do not count any more.
+local function trim(r, dead_at)
+  if r.entries == 0 or entry(r, 0) > dead_at then return end
+  local n, sum = pass(r, dead_at, MAX_COUNT)
+  if r.log then r.log = sub(r.log, n * ENTRY_BYTES + 1) else r.first = (r.first + n) % r.slots end
+  r.entries, r.sum = r.entries - n, r.sum - sum
+end
+
+-- The instant up to which the newest entry counts, 0 if there is none.
+local function counts_until(r, window)
+  return r.entries > 0 and newest(r) + window or 0
+end
+
+local function add_entry(r, cost, now)
+  cost = min(cost, MAX_LOG_COST)
+  local last, before = newest(r)
+  if last < now then
+    if not r.log and r.entries == r.slots then r.log = get(r, 0, r.entries) end
+    last, before, r.entries = now, 0, r.entries + 1
+  end -- time that stepped back logs at the last instant: entries stay in order
+  local amount = min(before + cost, MAX_LOG_COST)
+  set(r, r.entries - 1, pack(ENTRY, last, amount))
+  r.sum, r.newest_at, r.newest_cost = r.sum + amount - before, last, amount
+end
+
+local function take_from_entry(r, mark, amount)
+  local first, after = 0, r.entries -- where the entry can be
+  while first < after do
+    local middle = math.floor((first + after) / 2)
+    if entry(r, middle) < mark then first = middle + 1 else after = middle end
+  end
+  if first == r.entries then return end
+  local at, cost = entry(r, first)
+  if at ~= mark then return end
+  amount = min(amount, cost)
+  r.sum, r.newest_at = r.sum - amount, nil
+  if cost > amount then
+    set(r, first, pack(ENTRY, at, cost - amount))
+  else -- the younger ones move up
+    set(r, first, get(r, first + 1, r.entries - first - 1))
+    r.entries = r.entries - 1
+    if r.log then r.log = sub(r.log, 1, r.entries * ENTRY_BYTES) end
+  end
+end
+
+-- When cost fits under the capacity, 0 if it does now or never will.
+local function fits_at(r, cost, capacity, window)
+  if cost > capacity or cost <= capacity - r.sum then return 0 end
+  local _, _, at = pass(r, MAX_INSTANT, r.sum + cost - capacity)
+  return at and at + window or 0
+end
+
+-- The rings behind rows of so many bytes, nil if the slots stay in place. Those of a long
+-- state get room to spare.
+local function new_rings(logs, bytes)
+  local entries, slots, whole = 0, 0, false
+  for i = 1, #logs do
+    local r = logs[i]
+    entries, slots, whole = entries + r.entries, slots + r.slots, whole or r.log
+  end
+  if not whole and entries * 4 >= slots then return nil end
+  local rings, is_long = '', bytes + entries * ENTRY_BYTES >= FRONT_BYTES
+  for i = 1, #logs do
+    local r = logs[i]
+    r.log = r.log or get(r, 0, r.entries)
+    r.first, r.slots, rings = 0, r.entries, rings .. r.log
+    if is_long then
+      local spare = math.floor(r.entries / 2) + 8
+      r.slots, rings = r.entries + spare, rings .. string.rep('\0', spare * ENTRY_BYTES)
+    end
+  end
+  return rings
+end
+
+--@ read
+      local body@ = try('GETRANGE', keys[first + INDEX], 0, FRONT_BYTES - 1)
+      if type(body@) == 'table' then break end -- no string
+      key, base, whole = keys[first + INDEX], SIZE, #body@ < FRONT_BYTES and body@
+      body@ = body@ ~= '' and body@
+
+--@ parse
+      if body@ then
+        if byte(body@) == CLAIM_HERE then claim@, body@ = sub(body@, 1, CLAIM_BYTES), sub(body@, CLAIM_BYTES + 1) end
+        if #body@ < SIZE then break end
+        local rings, rows, STORED
+        rings, rows, ROW = unpack('FORM', body@)
+        if not (rings == RINGS and rows == SIZE - 3 and MATCHES) then break end
+        base = base + #claim@
+        if base + (SLOTS) * ENTRY_BYTES ~= (whole and #whole or call('STRLEN', key)) then break end
+      elseif is_placed == 1 then
+        break
+      end
+
+--@ open
+local log$ = open_log(entries$, sum$, first$, slots$, key, base, whole)
+base = base + slots$ * ENTRY_BYTES
+trim(log$, now - window$)
+
+--@ fits
+cost@ <= capacity$ - log$.sum
+
+--@ charge
+add_entry(log$, cost@, now)
+
+--@ give back
+take_from_entry(log$, mark$, amount@)
+
+--@ counts until
+counts_until(log$, window$)
+
+--@ stored
+log$.entries, log$.sum, log$.first, log$.slots
+
+--@ replied
+log$.sum, newest(log$), fits_at(log$, 1, capacity$, window$), fits_at(log$, cost@, capacity$, window$)
+
+--@ write
+          local is_new, ends = not body@, COUNTS_UNTIL
+          local rings = new_rings({LOGS}, SIZE)
+          body@ = pack('FORM', RINGS, SIZE - 3, VALUES) .. (rings or '')
+          if not rings then
+            call('SETRANGE', keys[first + INDEX], #claim@, body@)
+            if ends > before@ then call('PEXPIRE', keys[first + INDEX], LIVES + margin) end
+          else
+
+--@ reply
+(body@ and pack('REPLY_FORM', REPLY_SIZE, REPLIED) or '\0\0')

@@ -1,20 +1,59 @@
-// Command joinlua prints a Redis script as servers get it, its parts joined in
-// their order and its constants folded: decide, decide-at, release or sync.
-// Until the parts are joined, a linter reports locals that only other parts use.
+// Command joinlua prints a Redis script as servers get it: swap, sync, or one that is
+// composed, named by its operation and the kinds of the limits of each charge, such as
+// "take 1" or "settle 1,3 5".
 package main
 
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/weir-go/weir/lua"
 )
 
 func main() {
-	scripts := map[string]string{"decide": lua.Decide, "decide-at": lua.DecideAt, "release": lua.Release, "sync": lua.Sync}
-	if len(os.Args) != 2 || scripts[os.Args[1]] == "" {
-		fmt.Fprintln(os.Stderr, "usage: joinlua decide | decide-at | release | sync")
+	script, err := find(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "joinlua:", err)
+		fmt.Fprintln(os.Stderr, "usage: joinlua swap | sync | take kinds ... | settle kinds ...")
 		os.Exit(2)
 	}
-	fmt.Print(scripts[os.Args[1]])
+	fmt.Print(script)
+}
+
+func find(args []string) (script string, err error) {
+	switch {
+	case len(args) == 1 && args[0] == "swap":
+		return lua.Swap, nil
+	case len(args) == 1 && args[0] == "sync":
+		return lua.Sync, nil
+	case len(args) < 2 || args[0] != "take" && args[0] != "settle":
+		return "", fmt.Errorf("no script is named %q", strings.Join(args, " "))
+	}
+	var charges [][]byte
+	for _, arg := range args[1:] {
+		var kinds []byte
+		for _, number := range strings.Split(arg, ",") {
+			var kind byte
+			if _, err := fmt.Sscan(number, &kind); err != nil || !known(kind) {
+				return "", fmt.Errorf("%q is not the number of a kind", number)
+			}
+			kinds = append(kinds, kind)
+		}
+		charges = append(charges, kinds)
+	}
+	script, ok := lua.Decide(args[0] == "settle", charges)
+	if !ok {
+		return "", fmt.Errorf("%d charges have too many limits for one script", len(charges))
+	}
+	return script, nil
+}
+
+func known(kind byte) bool {
+	for k := range lua.Records {
+		if k == kind {
+			return true
+		}
+	}
+	return false
 }

@@ -1,0 +1,102 @@
+package handoff
+
+import (
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Change is what a decision makes of one count.
+type Change struct {
+	*Stored
+
+	// Changed reports that the count is to be stored. If false, the decision has
+	// left what was stored as it is.
+	Changed bool
+
+	// Life is for how many ms it is needed from now on; 0 if its key's expiry stays, as
+	// it does unless a reset time moved forward: renewed by a process whose clock has
+	// stopped, it would keep a window forever.
+	Life int64
+}
+
+// Take makes the decision about r under p, nil if counts do not move: what a store does
+// that keeps bytes, and leaves decisions to its clients. stored are the counts of the
+// charges, nil where there is none; clock is the store's, in ms. A count that is
+// elsewhere is an *ElsewhereError.
+func Take(r driver.Request, stored []*Stored, p *Placement, clock int64) (driver.Decision, []Change, error) {
+	counts, err := locate(stored, p, r.Now, clock)
+	if err != nil {
+		return driver.Decision{}, nil, err
+	}
+	d := algorithm.Take(r, counts.states)
+	charges := r.Charges()
+	return d, counts.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 }), nil
+}
+
+// Settle carries out s as Take makes a decision.
+func Settle(s driver.Settlement, stored []*Stored, p *Placement, clock int64) (driver.Decision, []Change, error) {
+	counts, err := locate(stored, p, s.Now, clock)
+	if err != nil {
+		return driver.Decision{}, nil, err
+	}
+	d := algorithm.Settle(s, counts.states)
+	charges := s.Charged.Charges()
+	return d, counts.changes(func(i int) bool { return counts.was[i].found || s.Costs[i] > charges[i].Cost }), nil
+}
+
+// ReleaseAll applies r to the counts of its charges, as Release does to one.
+func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
+	all, changes := make([]Released, len(stored)), make([]Change, len(stored))
+	for i := range stored {
+		released, left := Release(r, stored[i], clock)
+		all[i] = released
+		if left != nil {
+			changes[i] = Change{left, true, left.Claim.ExpiresAt - clock}
+		}
+	}
+	return all, changes
+}
+
+// counts are the counts of a decision's charges.
+type counts struct {
+	now, clock int64
+	found      []Found
+	states     []*algorithm.State
+	was        []before
+}
+
+// before is what a count was before the decision.
+type before struct {
+	life    int64 // ms
+	resetAt int64
+	found   bool
+}
+
+func locate(stored []*Stored, p *Placement, now, clock int64) (*counts, error) {
+	found, err := FindAll(stored, p, now, clock)
+	if err != nil {
+		return nil, err
+	}
+	c := &counts{now, clock, found, make([]*algorithm.State, len(found)), make([]before, len(found))}
+	for i := range found {
+		c.states[i] = &found[i].State
+		c.was[i] = before{found[i].Life(now, clock), found[i].State.ResetAt(now), stored[i] != nil}
+	}
+	return c, nil
+}
+
+// changes returns the counts after the decision; changed reports whether it changed one
+// that has not arrived.
+func (c *counts) changes(changed func(i int) bool) []Change {
+	all := make([]Change, len(c.found))
+	for i := range c.found {
+		f, was := &c.found[i], c.was[i]
+		all[i] = Change{Stored: f.Stored, Changed: f.Arrived || changed(i)}
+		life := f.Life(c.now, c.clock)
+		// Of a count that a stray clock wrote, life is bounded and does not grow by a charge.
+		if !was.found || f.Arrived || life > was.life || f.State.ResetAt(c.now) > was.resetAt {
+			all[i].Life = max(life, 1)
+		}
+	}
+	return all
+}

@@ -1,0 +1,82 @@
+package redisbackend
+
+import (
+	"bytes"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-go/weir/lua"
+)
+
+// A shape is an operation and, for each charge, nextCharge and the kinds of its limits:
+// what a script is composed for. Windows, quotas and costs are arguments, so that policies
+// in a database do not fill the servers' memory with scripts.
+const (
+	takes       = 'T'
+	settlements = 'S'
+	nextCharge  = 0
+)
+
+// compose makes scripts; tests replace it.
+var compose composer = lua.Decide
+
+type composer = func(settles bool, charges [][]byte) (script string, ok bool)
+
+// maxShapes bounds how many scripts a process has composed, which servers keep. Decisions
+// of other shapes are made by Go, in two round trips. Tests change it.
+var maxShapes = 256
+
+// shapes has the scripts of all shapes that this process has seen.
+var shapes shapeTable
+
+type shapeTable struct {
+	mu    sync.Mutex // held to add one
+	known atomic.Pointer[map[string]*script]
+}
+
+// script returns the script that makes decisions of that shape, nil if there is none.
+func (t *shapeTable) script(shape []byte) *script {
+	if known := t.known.Load(); known != nil {
+		if s, ok := (*known)[string(shape)]; ok {
+			return s
+		}
+	}
+	return t.add(shape)
+}
+
+func (t *shapeTable) add(shape []byte) *script {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := make(map[string]*script)
+	if all := t.known.Load(); all != nil {
+		known = maps.Clone(*all)
+	}
+	if s, ok := known[string(shape)]; ok || len(known) >= maxShapes {
+		return s
+	}
+	var s *script
+	charges := bytes.Split(shape[2:], []byte{nextCharge})
+	if text, ok := compose(shape[0] == settlements, charges); ok {
+		s = newScript(text)
+	}
+	known[string(shape)] = s
+	t.known.Store(&known)
+	return s
+}
+
+// common returns the scripts that most programs need: of one limit of each kind, of what
+// this process has decided so far, and swap.lua.
+func (t *shapeTable) common() []*script {
+	for kind := range lua.Records {
+		t.script([]byte{takes, nextCharge, kind})
+		t.script([]byte{settlements, nextCharge, kind})
+	}
+	all := []*script{swapScript}
+	for _, s := range *t.known.Load() {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}

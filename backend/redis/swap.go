@@ -1,0 +1,249 @@
+package redisbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// What no script of lua/decide.lua decides is decided here: states that another policy has
+// charged, counts that arrive from other backends, a queue's gaps, more limits than a
+// function of Lua has locals. The states are read, and stored if nobody has changed them
+// since; else all begins again with the new ones. Decisions about the same counts that
+// wait are made together, so that a process competes with others, and not with itself.
+
+// change is such a decision.
+type change struct {
+	// apply returns what the decision makes of the counts that are stored; clock is the
+	// server's, in ms. It may be called again: its last call counts.
+	apply func(stored []*handoff.Stored, clock int64) ([]handoff.Change, error)
+
+	err  error
+	done chan struct{}
+}
+
+// swapper makes the changes of one list of keys.
+type swapper struct {
+	users   int // guarded by the table's mutex, as is waiting
+	waiting []*change
+	turn    chan struct{} // has an element while a caller makes changes
+}
+
+// swapTable has the swappers in use, by their keys.
+type swapTable struct {
+	mu    sync.Mutex
+	byKey map[string]*swapper
+}
+
+// join adds c to the changes that wait for the same keys.
+func (t *swapTable) join(key string, c *change) *swapper {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.byKey[key]
+	if w == nil {
+		w = &swapper{turn: make(chan struct{}, 1)}
+		if t.byKey == nil {
+			t.byKey = make(map[string]*swapper)
+		}
+		t.byKey[key] = w
+	}
+	w.users++
+	w.waiting = append(w.waiting, c)
+	return w
+}
+
+// leave ends what join began.
+func (t *swapTable) leave(key string, w *swapper) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w.users--; w.users == 0 {
+		delete(t.byKey, key)
+	}
+}
+
+// withdraw takes c out of the changes that wait, and reports whether it was one.
+func (t *swapTable) withdraw(w *swapper, c *change) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(w.waiting, c)
+	if i >= 0 {
+		w.waiting = slices.Delete(w.waiting, i, i+1)
+	}
+	return i >= 0
+}
+
+// take takes the changes that wait.
+func (t *swapTable) take(w *swapper) []*change {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := w.waiting
+	w.waiting = nil
+	return all
+}
+
+// swap makes the change of the counts of j's keys that apply returns. If the caller leaves,
+// apply may be called after swap has returned.
+func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
+	c := &change{apply: apply, done: make(chan struct{})}
+	key := string(j.buf[:j.keysEnd])
+	w := s.swaps.join(key, c)
+	defer s.swaps.leave(key, w)
+	ended := ctx.Done()
+	for {
+		select {
+		case <-c.done:
+			return c.err
+		case w.turn <- struct{}{}:
+			err := s.exchange(ctx, j, w, c)
+			<-w.turn
+			if err != nil {
+				return err
+			}
+		case <-ended:
+			err := driver.Ended(ctx)
+			switch {
+			case err == nil:
+				ended = nil // the server's time is over: whoever has the turn finds out
+			case s.swaps.withdraw(w, c):
+				return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
+			default:
+				return s.unavailable(err)
+			}
+		}
+	}
+}
+
+// exchange makes the changes that wait, of which c is one unless another caller has made
+// it. It returns an error if c was not made.
+func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) error {
+	select {
+	case <-c.done:
+		return nil
+	default:
+	}
+	end := time.Now().Add(s.backend.timeout)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
+	ctx = context.WithoutCancel(ctx) // others wait for it, too
+	states, err := s.callSwap(ctx, j, end, nil)
+	if err != nil {
+		s.swaps.withdraw(w, c)
+		return s.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
+	}
+	var all []*change
+	for conflicts := 0; ; conflicts++ {
+		all = append(all, s.swaps.take(w)...)
+		args, err := states.apply(all, s.backend.margin)
+		if err == nil && args != nil {
+			if conflicts > 0 && time.Now().After(end) {
+				err = fmt.Errorf("%w in time: others changed the counts %d times: %w", driver.ErrNotSent, conflicts, context.DeadlineExceeded)
+			} else {
+				states, err = s.callSwap(ctx, j, end, args)
+			}
+		}
+		if err == nil && args != nil && states != nil {
+			// Each conflict is another process' success. Waits that differ let them take turns.
+			time.Sleep(rand.N(min(time.Duration(conflicts+1)*100*time.Microsecond, 2*time.Millisecond)))
+			continue
+		}
+		for _, c := range all {
+			elsewhere := (*handoff.ElsewhereError)(nil)
+			switch {
+			case err != nil:
+				c.err = s.unavailable(err)
+			case c.err != nil && !errors.As(c.err, &elsewhere):
+				c.err = s.unavailable(c.err)
+			}
+			close(c.done)
+		}
+		return nil
+	}
+}
+
+// swapStates are what swap.lua replies: the server's clock, and what the keys have, each
+// "" for none.
+type swapStates struct {
+	clock  int64 // Unix ms
+	stored []string
+}
+
+// apply makes the changes of the states, and returns swap.lua's arguments, nil if nothing
+// changes.
+func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) {
+	counts, err := parseStored(s.stored)
+	if err != nil {
+		return nil, err
+	}
+	changed, lives := make([]bool, len(counts)), make([]int64, len(counts))
+	for _, c := range all {
+		changes, err := c.apply(counts, s.clock)
+		if c.err = err; err != nil {
+			continue
+		}
+		for i := range changes {
+			if changes[i].Changed {
+				counts[i], changed[i] = changes[i].Stored, true
+				lives[i] = max(lives[i], changes[i].Life)
+			}
+		}
+	}
+	if !slices.Contains(changed, true) {
+		return nil, nil
+	}
+	for i := range counts {
+		args = append(args, arg(s.stored[i]), nil, arg("0"))
+		if changed[i] {
+			args[len(args)-2] = counts[i].Append(nil)
+		}
+		if lives[i] > 0 {
+			args[len(args)-1] = strconv.AppendInt(nil, lives[i]+margin, 10)
+		}
+	}
+	return args, nil
+}
+
+// callSwap calls swap.lua about j's keys, which reads if there are no arguments. The states
+// are nil if new ones were stored.
+func (s *shard) callSwap(ctx context.Context, j *job, end time.Time, args []arg) (*swapStates, error) {
+	call := jobPool.Get().(*job)
+	defer call.free()
+	call.ctx, call.script, call.kind = ctx, swapScript, unbatched
+	call.limit = max(time.Until(end), aloneTime)
+	call.limits, call.work = j.limits, j.work
+	call.buf = append(call.buf, j.buf[:j.keysEnd]...)
+	start := 0
+	for i := range j.keys {
+		call.keys = append(call.keys, call.buf[start:start+len(j.keys[i]):start+len(j.keys[i])])
+		start += len(j.keys[i])
+	}
+	call.partition = call.keys[0][:s.backend.partitionBytes()]
+	call.args = args
+	l := s.lineOf(call)
+	if err := l.do(call); err != nil {
+		var unsent *unsentError
+		if errors.As(err, &unsent) {
+			err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)
+		}
+		return nil, err
+	}
+	if len(call.values) == 0 {
+		if args == nil {
+			return nil, errReply
+		}
+		return nil, nil
+	}
+	clock, err := strconv.ParseInt(call.values[0], 10, 64)
+	if err != nil || len(call.values) != 1+len(call.keys) {
+		return nil, errReply
+	}
+	return &swapStates{clock, call.values[1:]}, nil
+}
