@@ -109,7 +109,7 @@ func withShortRings(t *testing.T, compose composer) composer {
 			return script, ok
 		}
 		for _, change := range [][2]string{
-			{"FRONT_BYTES, RINGS = 2560, 10", "FRONT_BYTES, RINGS = 60, 10"},
+			{"FRONT_BYTES, FRONT_END, RINGS = 2560, '2559', 10", "FRONT_BYTES, FRONT_END, RINGS = 60, '59', 10"},
 			{"math.floor(r.entries / 2) + 8", "2"},
 		} {
 			if strings.Count(script, change[0]) != 1 {

@@ -9,20 +9,18 @@
 
 --@ functions
 local key, base, whole -- of the charge that is read
-local FRONT_BYTES, RINGS = 2560, 10
+local FRONT_BYTES, FRONT_END, RINGS = 2560, '2559', 10 -- a number as an argument costs more than a string
 local ENTRY, ENTRY_BYTES, MAX_LOG_COST = '>I6I4', 10, 4294967295
 local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
 
 -- A log is {entries, sum, log}, log being its entries, the oldest first, or {entries, sum,
 -- key, base, first, slots}: base is the place of its slots in the key's string.
 local function open_log(entries, sum, first, slots, key, base, state)
-  local r = {entries = entries, sum = sum, slots = slots}
+  local r = {entries = entries, sum = sum, slots = slots, first = first, key = key, base = base}
   if state then
     local last = first + entries
     r.log = sub(state, base + first * ENTRY_BYTES + 1, base + min(last, slots) * ENTRY_BYTES)
     if last > slots then r.log = r.log .. sub(state, base + 1, base + (last - slots) * ENTRY_BYTES) end
-  else
-    r.key, r.base, r.first = key, base, first
   end
   return r
 end
@@ -165,7 +163,7 @@ local function new_rings(logs, bytes)
 end
 
 --@ read
-      local body@ = try('GETRANGE', keys[first + INDEX], 0, FRONT_BYTES - 1)
+      local body@ = try('GETRANGE', keys[first + INDEX], '0', FRONT_END)
       if type(body@) == 'table' then break end -- no string
       key, base, whole = keys[first + INDEX], SIZE, #body@ < FRONT_BYTES and body@
       body@ = body@ ~= '' and body@
