@@ -275,5 +275,5 @@ func (bucket) parse(p parser, r *record) parser {
 
 // lifetime is the time that a full bucket needs to drain.
 func (bucket) lifetime(l limit) float64 {
-	return float64(l.window) / float64(l.quota) * float64(l.capacity)
+	return float64(l.window) * float64(l.capacity) / float64(l.quota)
 }
