@@ -286,5 +286,5 @@ func (k bucket) parse(p parser, r *record) parser {
 
 // lifetime is the time that a full bucket needs to drain.
 func (bucket) lifetime(l limit) float64 {
-	return float64(l.window) / float64(l.quota) * float64(l.capacity)
+	return float64(l.window) * float64(l.capacity) / float64(l.quota)
 }

@@ -2,6 +2,7 @@ package algorithm
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/weir-go/weir/quota"
@@ -135,11 +136,11 @@ func kindOf(l *quota.Limit) kind {
 	return k
 }
 
-// Lifetime returns how long a charge under l counts at most, if l is not in debt
-// and its policy does not change.
+// Lifetime returns how long a charge under l counts at most, in whole milliseconds, if
+// l is not in debt and its policy does not change.
 func Lifetime(l quota.Limit) time.Duration {
 	n := limitOf(&l)
-	return time.Duration(min(n.kind.counter().lifetime(n), maxLifetime)) * time.Millisecond
+	return time.Duration(math.Ceil(min(n.kind.counter().lifetime(n), maxLifetime))) * time.Millisecond
 }
 
 // maxLifetime, in ms, is more than any limit needs: two windows, or the time that

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestEveryAlgorithmIsCounted(t *testing.T) {
@@ -33,6 +34,41 @@ func TestEveryAlgorithmIsCounted(t *testing.T) {
 		}
 	}()
 	kindOf(&throttler.Limit{Quota: 1, Window: time.Second, Algorithm: 255})
+}
+
+// What package quota says of an algorithm is what its limits do here.
+func TestAlgorithmsKeepTheirPromises(t *testing.T) {
+	const second = 1000
+	limits := []quota.Limit{{Quota: 10, Window: 10 * time.Second}}
+	results := make([]driver.Result, 1)
+	for _, a := range quota.Algorithms() {
+		limits[0].Algorithm = a
+		var s State
+		used := func(now int64) int64 {
+			s.Evaluate(limits, 0, now, results)
+			return results[0].Used
+		}
+		start := int64(1_000_000 * second)
+		s.Charge(limits, 4, start, results)
+		firstReset, firstStart := results[0].ResetAt, results[0].StartAt
+		drains := used(start+second-1) == 4
+		for unit := range int64(4) {
+			drains = drains && used(start+(unit+1)*second) == 3-unit
+		}
+		if drains != a.Drains() {
+			t.Errorf("%v: Drains is %v, but that it drains a unit a second is %v", a, a.Drains(), drains)
+		}
+		s = State{}
+		s.Charge(limits, 4, start, results)
+		s.Charge(limits, 4, start+second, results)
+		if queues := firstStart == start && results[0].StartAt == firstReset; queues != a.Queues() {
+			t.Errorf("%v: Queues is %v, but that a charge starts when the one before has drained is %v", a, a.Queues(), queues)
+		}
+		atOnce := results[0].ResetAt == firstReset && used(firstReset-1) == 8 && used(firstReset) == 0
+		if atOnce != a.ResetsAtOnce() {
+			t.Errorf("%v: ResetsAtOnce is %v, but that charges end together is %v", a, a.ResetsAtOnce(), atOnce)
+		}
+	}
 }
 
 func TestUnknownKindsAreNotParsed(t *testing.T) {
@@ -115,6 +151,7 @@ func TestLifetime(t *testing.T) {
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingWindow}, 2 * time.Minute},
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingLog}, time.Minute},
 		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 30}, 3 * time.Minute},
+		{throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 2}, 667 * time.Millisecond}, // 666.7
 		{throttler.Limit{Quota: 1, Window: quota.MaxWindow, Algorithm: throttler.LeakyBucket}, quota.MaxWindow},
 	} {
 		if got := Lifetime(test.limit); got != test.want {

@@ -161,7 +161,7 @@ func (c Classifier) mayWait() bool {
 
 // waits reports whether charges under p may have to wait for their start.
 func waits(p *throttler.Policy) bool {
-	return slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm == throttler.LeakyBucket })
+	return slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm.Queues() })
 }
 
 // dynamic reports whether charges may be others than c knows.

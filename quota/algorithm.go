@@ -25,27 +25,35 @@ const (
 	LeakyBucket
 )
 
-// traits is what a limit of an algorithm may say, and what it lets through.
+// traits is what a limit of an algorithm may say, and what it promises.
 type traits struct {
 	name     string // as configuration files spell it
 	maxQuota int64
 	aligned  bool // Limit.Aligned may be set
-	burst    bool // Limit.Burst may be set: the capacity is not the quota
-	maxWait  bool // Limit.MaxWait may be set: charges wait for their start
+
+	resetsAtOnce bool // see Algorithm.ResetsAtOnce
+	drains       bool // see Algorithm.Drains; Limit.Burst may be set
+	queues       bool // see Algorithm.Queues; Limit.MaxWait may be set
 
 	// edge is how many quotas fit into some time shorter than the window. Not for
-	// those with a burst, which let that through and what refills.
+	// those that drain, which let the capacity through and what drains.
 	edge int64
+
+	// work is a limit's Work, and unitsPerWork the units of its quota that add 1 to
+	// it; 0 if none do.
+	work         int
+	unitsPerWork int64
 }
 
-// algorithms has every algorithm, and nothing else in this package lists them.
-// Package algorithm has the table of how they count.
+// algorithms has every algorithm: what other packages ask about one is a method of
+// Algorithm or Limit, and reads it here. Package algorithm has the table of how they
+// count.
 var algorithms = [...]traits{
-	FixedWindow:   {name: "fixed-window", maxQuota: MaxQuota, aligned: true, edge: 2},
-	SlidingWindow: {name: "sliding-window", maxQuota: MaxQuota, edge: 2},
-	SlidingLog:    {name: "sliding-log", maxQuota: MaxLogQuota, edge: 1},
-	TokenBucket:   {name: "token-bucket", maxQuota: MaxQuota, burst: true},
-	LeakyBucket:   {name: "leaky-bucket", maxQuota: MaxQuota, burst: true, maxWait: true},
+	FixedWindow:   {name: "fixed-window", maxQuota: MaxQuota, aligned: true, resetsAtOnce: true, edge: 2, work: 1},
+	SlidingWindow: {name: "sliding-window", maxQuota: MaxQuota, edge: 2, work: 2},
+	SlidingLog:    {name: "sliding-log", maxQuota: MaxLogQuota, edge: 1, work: 2, unitsPerWork: 125},
+	TokenBucket:   {name: "token-bucket", maxQuota: MaxQuota, drains: true, work: 2},
+	LeakyBucket:   {name: "leaky-bucket", maxQuota: MaxQuota, drains: true, queues: true, work: 2},
 }
 
 // traits returns a's line of the table; an empty one if a is not in it.
@@ -55,6 +63,23 @@ func (a Algorithm) traits() *traits {
 	}
 	return new(traits)
 }
+
+// ResetsAtOnce reports whether all that counts stops counting at one instant, the
+// reset time, which no later charge moves. Until then it makes no difference when a
+// unit was charged: it can be charged ahead of its use, and the units that several
+// processes charged are a sum. It is true of a FixedWindow.
+func (a Algorithm) ResetsAtOnce() bool { return a.traits().resetsAtOnce }
+
+// Drains reports whether what is used drains steadily, Quota units per Window, out of
+// a bucket of Capacity units. All that counts is then one instant, at which nothing
+// will be used: a charge moves it, or the present if that is later, by Window / Quota
+// for each unit. It is true of a TokenBucket and a LeakyBucket.
+func (a Algorithm) Drains() bool { return a.traits().drains }
+
+// Queues reports whether an admitted charge may have to wait for its start, until what
+// was admitted before it has drained; MaxWait bounds how long. So it matters in which
+// order charges come. What queues, drains. It is true of a LeakyBucket.
+func (a Algorithm) Queues() bool { return a.traits().queues }
 
 // String returns the algorithm's name, as configuration files spell it.
 func (a Algorithm) String() string {

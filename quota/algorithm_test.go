@@ -4,8 +4,12 @@ import "testing"
 
 func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 	for _, a := range Algorithms() {
-		if t2 := a.traits(); t2.name == "" || t2.maxQuota == 0 || (t2.edge == 0) != t2.burst {
-			t.Errorf("%v: %+v", a, *t2)
+		is := a.traits()
+		if is.name == "" || is.maxQuota == 0 || is.work == 0 || (is.edge == 0) != is.drains {
+			t.Errorf("%v: %+v", a, *is)
+		}
+		if is.queues && !is.drains || is.resetsAtOnce && is.drains {
+			t.Errorf("%v: %+v", a, *is)
 		}
 		if parsed, err := ParseAlgorithm(a.String()); err != nil || parsed != a {
 			t.Errorf("%v is parsed as %v, %v", a, parsed, err)

@@ -54,10 +54,10 @@ func (l Limit) Capacity() int64 { return l.capacity() }
 
 func (l *Limit) capacity() int64 {
 	capacity, a := l.Quota, l.Algorithm.traits()
-	if a.burst && l.Burst > 0 {
+	if a.drains && l.Burst > 0 {
 		capacity = l.Burst
 	}
-	if a.maxWait && l.MaxWait > 0 {
+	if a.queues && l.MaxWait > 0 {
 		// The k-th unit of a queue starts (k-1) * Window/Quota after the first.
 		hi, lo := bits.Mul64(uint64(l.MaxWait.Milliseconds()), uint64(l.Quota))
 		waiting := int64(MaxQuota)
@@ -77,14 +77,11 @@ func (l *Limit) capacity() int64 {
 // FixedWindow, 2 for the other algorithms, and for a SlidingLog 1 more for each 125
 // units of its quota. One is some 10 µs of a Redis server. See MaxWork.
 func (l Limit) Work() int {
-	switch l.Algorithm {
-	case FixedWindow:
-		return 1
-	case SlidingLog:
-		return 2 + int(l.Quota/125)
-	case SlidingWindow, TokenBucket, LeakyBucket:
+	a := l.Algorithm.traits()
+	if a.unitsPerWork == 0 {
+		return a.work
 	}
-	return 2
+	return a.work + int(l.Quota/a.unitsPerWork)
 }
 
 // String returns the limit as "60 per 1h0m0s (fixed-window)".
@@ -112,18 +109,18 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("quota is %d; a %v stores every charge, so it must be at most %d (a sliding-window has no such bound)", l.Quota, l.Algorithm, a.maxQuota)
 	case l.Aligned && !a.aligned:
 		return fmt.Sprintf("aligned is set; only a %s can be aligned, not a %v", algorithmsWith(func(a traits) bool { return a.aligned }), l.Algorithm)
-	case l.Burst != 0 && !a.burst:
-		return fmt.Sprintf("burst is %d; only a %s has one, not a %v", l.Burst, algorithmsWith(func(a traits) bool { return a.burst }), l.Algorithm)
+	case l.Burst != 0 && !a.drains:
+		return fmt.Sprintf("burst is %d; only a %s has one, not a %v", l.Burst, algorithmsWith(func(a traits) bool { return a.drains }), l.Algorithm)
 	case l.Burst < 0 || l.Burst > MaxQuota:
 		return fmt.Sprintf("burst is %d; it must be from 1 to %d (2^53), or 0 for the quota", l.Burst, int64(MaxQuota))
-	case l.MaxWait != 0 && !a.maxWait:
-		return fmt.Sprintf("max wait is %v; only a %s has one, not a %v", l.MaxWait, algorithmsWith(func(a traits) bool { return a.maxWait }), l.Algorithm)
+	case l.MaxWait != 0 && !a.queues:
+		return fmt.Sprintf("max wait is %v; only a %s has one, not a %v", l.MaxWait, algorithmsWith(func(a traits) bool { return a.queues }), l.Algorithm)
 	case l.MaxWait < 0 || l.MaxWait > MaxWindow || l.MaxWait%time.Millisecond != 0:
 		return fmt.Sprintf("max wait is %v; it must be whole milliseconds, from 0 to %v", l.MaxWait, MaxWindow)
 	}
 	hi, lo := bits.Mul64(uint64(l.Capacity()), uint64(l.Window.Milliseconds()))
 	maxHi, maxLo := bits.Mul64(uint64(l.Quota), uint64(MaxWindow.Milliseconds()))
-	if a.burst && (hi > maxHi || hi == maxHi && lo > maxLo) {
+	if a.drains && (hi > maxHi || hi == maxHi && lo > maxLo) {
 		return fmt.Sprintf("a burst of %d at %d per %v takes longer than %v (366 days) to drain; lower the burst or raise the quota", l.Capacity(), l.Quota, l.Window, MaxWindow)
 	}
 	return ""

@@ -124,11 +124,11 @@ func (p *Policy) Warnings() []string {
 				continue
 			}
 			switch {
-			case !long.Algorithm.traits().maxWait && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
+			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
-			case !short.Algorithm.traits().maxWait && float64(short.Capacity()) >= mostIn(long, short.Window):
+			case !short.Algorithm.Queues() && float64(short.Capacity()) >= mostIn(long, short.Window):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v",
 					p.Name, j, short, i, long, mostIn(long, short.Window), short.Window))
@@ -141,7 +141,7 @@ func (p *Policy) Warnings() []string {
 // mostIn returns the most units that l lets through in some time d, shorter than
 // its window.
 func mostIn(l Limit, d time.Duration) float64 {
-	if a := l.Algorithm.traits(); !a.burst {
+	if a := l.Algorithm.traits(); !a.drains {
 		return float64(a.edge) * float64(l.Quota)
 	}
 	return float64(l.Capacity()) + float64(l.Quota)*float64(d)/float64(l.Window)

@@ -95,7 +95,7 @@ func rush(ctx context.Context, backend driver.Backend, l throttler.Limit) error 
 		}
 		// A unit leaves the queue every 120 ms.
 		start := t0.Add(time.Duration(i) * time.Minute / rushQuota)
-		if l.Algorithm == throttler.LeakyBucket && !s.StartAt.Equal(start) {
+		if l.Algorithm.Queues() && !s.StartAt.Equal(start) {
 			return fmt.Errorf("the charge that made it %d starts at %s, want %s", s.Used, after(s.StartAt), after(start))
 		}
 	}
@@ -189,7 +189,7 @@ func takeAndRefund(ctx context.Context, backend driver.Backend) error {
 		return err
 	}
 	for _, s := range d.Limits() {
-		if s.Used != 0 && s.Limit.Algorithm != throttler.LeakyBucket { // a queue keeps what could not be given back
+		if s.Used != 0 && !s.Limit.Algorithm.Queues() { // a queue keeps what could not be given back
 			return fmt.Errorf("%v: used is %d after everything was refunded, want 0", s.Limit, s.Used)
 		}
 	}

@@ -42,7 +42,7 @@ func peekCases() []testCase {
 	for i, l := range tenPer10s {
 		p := on(l)
 		charged := room(2, 8, resets[i])
-		if l.Algorithm == throttler.LeakyBucket {
+		if l.Algorithm.Queues() {
 			charged = queued(2, 8, resets[i], 4*s)
 		}
 		cases = append(cases, testCase{

@@ -113,7 +113,7 @@ func (c *count) stateAt(limits []quota.Limit, processes, now int64) *algorithm.S
 func share(l *quota.Limit, n int64) quota.Limit {
 	s := *l
 	s.Quota = ceilDiv(l.Quota, n)
-	if l.Algorithm == quota.TokenBucket || l.Algorithm == quota.LeakyBucket {
+	if l.Algorithm.Drains() {
 		s.Burst = ceilDiv(l.Capacity(), n)
 	}
 	return s
@@ -151,23 +151,23 @@ const (
 // results are what the shares say of it.
 func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	u := units{from: now, at: now, cost: cost, until: now}
-	opened, grain, fixed := int64(0), int64(quota.MaxWindow/time.Millisecond), true
+	opened, grain, atOnce := int64(0), int64(quota.MaxWindow/time.Millisecond), true
 	for i := range results {
 		window := int64(limits[i].Window / time.Millisecond)
 		u.until = max(u.until, results[i].ResetAt)
 		opened = max(opened, results[i].ResetAt-window)
 		grain = min(grain, window/maxPending)
-		fixed = fixed && limits[i].Algorithm == quota.FixedWindow
+		atOnce = atOnce && limits[i].Algorithm.ResetsAtOnce()
 	}
 	c.pending = slices.DeleteFunc(c.pending, func(p units) bool { return p.until <= now })
 	last := len(c.pending) - 1
 	switch {
 	case last < 0:
-	case fixed && opened <= c.pending[last].at && c.pending[last].at <= now:
+	case atOnce && opened <= c.pending[last].at && c.pending[last].at <= now:
 		// The same windows, which are to open when they did here.
 		c.pending[last].cost += cost
 		return
-	case !fixed && now-c.pending[last].at < grain:
+	case !atOnce && now-c.pending[last].at < grain:
 		// Counted a little longer, never shorter.
 		p := &c.pending[last]
 		p.from, p.at = min(p.from, now), max(p.at, now)
@@ -176,7 +176,7 @@ func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Resu
 	case len(c.pending) == maxPending:
 		first, second := &c.pending[0], &c.pending[1]
 		second.from, second.cost = min(first.from, second.from), second.cost+first.cost
-		if fixed && first.until == second.until {
+		if atOnce && first.until == second.until {
 			second.at = first.at // the long window, which is all that counts of them
 		}
 		c.pending = slices.Delete(c.pending, 0, 1)

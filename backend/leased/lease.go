@@ -248,7 +248,7 @@ func leasable(charges []quota.Charge) int64 {
 		}
 		limits := c.Policy.Limits
 		for k := range limits {
-			if limits[k].Algorithm != quota.FixedWindow {
+			if !limits[k].Algorithm.ResetsAtOnce() {
 				return 0
 			}
 		}

@@ -10,7 +10,7 @@ var _ driver.WindowTaker = (*Backend)(nil)
 // TakeWindow implements driver.WindowTaker, for a key that holds enough: nearly every
 // take of a busy key. It does what Take does, without what only other takes need.
 func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
-	if len(p.Limits) != 1 || p.Limits[0].Algorithm != quota.FixedWindow || b.leases != nil && !b.leases(p) {
+	if len(p.Limits) != 1 || !p.Limits[0].Algorithm.ResetsAtOnce() || b.leases != nil && !b.leases(p) {
 		return 0, 0, 0, false
 	}
 	n := b.names.OfKey(p.Name, key)

@@ -206,7 +206,7 @@ func missing(p *quota.Policy, soft, store []driver.Result) int64 {
 	most := int64(0)
 	for k := range p.Limits {
 		l := &p.Limits[k]
-		if l.Algorithm != quota.TokenBucket {
+		if !l.Algorithm.Drains() {
 			continue
 		}
 		if more := min(soft[k].Used, l.Capacity()) - store[k].Used; more > 1 { // both are rounded up

@@ -3,11 +3,11 @@ package modes
 import (
 	"fmt"
 	"maps"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
@@ -113,7 +113,7 @@ func (t *Table) Begin(p *quota.Policy, m Mode) error {
 func (t *Table) Set(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, _ bool) error {
 		if (e.mode == Synced) != (m == Synced) {
-			e.bothUntil = max(e.bothUntil, t.clock.Now().Add(t.agree).UnixMilli()+longest(p))
+			e.bothUntil = max(e.bothUntil, t.clock.Now().Add(t.agree).Add(longest(p)).UnixMilli())
 		}
 		return nil
 	})
@@ -152,18 +152,13 @@ func Supports(p *quota.Policy, m Mode) error {
 	return nil
 }
 
-// longest returns for how long a charge may count under p, in ms.
-func longest(p *quota.Policy) int64 {
-	most := 0.0
+// longest returns for how long a charge may count under p.
+func longest(p *quota.Policy) time.Duration {
+	most := time.Duration(0)
 	for i := range p.Limits {
-		l := &p.Limits[i]
-		ms := float64(l.Window.Milliseconds())
-		if l.Algorithm == quota.TokenBucket {
-			ms *= float64(l.Capacity()) / float64(l.Quota)
-		}
-		most = max(most, math.Ceil(ms))
+		most = max(most, algorithm.Lifetime(p.Limits[i]))
 	}
-	return int64(min(most, float64(2*quota.MaxWindow.Milliseconds())))
+	return most
 }
 
 // State is the mode of a policy.

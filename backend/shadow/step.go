@@ -53,12 +53,12 @@ func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 
 // outlived returns the time by which everything that may count at that time under p
 // has ended, whatever the candidate has stored: it may have missed earlier charges,
-// or made this one and lost the reply. A fixed window needs no such time, because
-// the candidate's ends with the serving one's.
+// or made this one and lost the reply. What resets at once needs no such time,
+// because the candidate's window ends with the serving one's.
 func outlived(p *quota.Policy, at time.Time) time.Time {
 	end := at
 	for _, l := range p.Limits {
-		if l.Algorithm != quota.FixedWindow {
+		if !l.Algorithm.ResetsAtOnce() {
 			end = later(end, at.Add(algorithm.Lifetime(l)))
 		}
 	}
@@ -102,7 +102,7 @@ func (s *steps) inStep(charges []quota.Charge, serving, candidate *decision.Deci
 		default:
 			in = false
 			for j := first; j < last; j++ {
-				if limits[j-first].Algorithm != quota.FixedWindow {
+				if !limits[j-first].Algorithm.ResetsAtOnce() {
 					s.until[id] = later(s.until[id], later(serving.Limit(j).ResetAt, candidate.Limit(j).ResetAt))
 				}
 			}

@@ -117,9 +117,9 @@ func Unsupported(l *quota.Limit, members int) string {
 	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket has "+strconv.Itoa(tokenBits)+
 		" bits for tokens; a shorter window with a smaller quota has the same rate", int64(members)
 	switch {
-	case l.Algorithm == quota.LeakyBucket:
+	case l.Algorithm.Queues():
 		return "a queue needs one order of all charges: it must be a token-bucket"
-	case l.Algorithm != quota.TokenBucket:
+	case !l.Algorithm.Drains():
 		return "a window's count cannot be divided while it runs, because what was admitted before would count against both shares: it must be a token-bucket"
 	case l.Quota > maxTokens:
 		return "the quota " + most

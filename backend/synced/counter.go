@@ -39,7 +39,7 @@ func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit 
 	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index, recent: 4 * sync.Milliseconds()}
 	ms := float64(l.Window.Milliseconds())
 	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
-	if l.Algorithm == quota.TokenBucket {
+	if l.Algorithm.Drains() {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
 		in.unit = in.ms
 		// Levels differ by quota/ms units: of 7 per second, 0.001 would be one ms.

@@ -410,14 +410,16 @@ func Supports(p *quota.Policy) error {
 // unsupported returns why l cannot be synced, or "".
 func unsupported(l *quota.Limit) string {
 	switch {
-	case l.Algorithm == quota.TokenBucket || l.Algorithm == quota.FixedWindow && l.Aligned:
-		return ""
-	case l.Algorithm == quota.FixedWindow:
-		return "it must be aligned, because one process would have to open a window for all"
-	case l.Algorithm == quota.LeakyBucket:
+	case l.Algorithm.Queues():
 		return "a queue needs one order of all charges: it must be a token-bucket or an aligned fixed-window"
+	case l.Algorithm.Drains():
+		return ""
+	case !l.Algorithm.ResetsAtOnce():
+		return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
+	case !l.Aligned:
+		return "it must be aligned, because one process would have to open a window for all"
 	}
-	return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
+	return ""
 }
 
 // check reports whether charges are of the policies in force, or of ones of their names.

@@ -131,7 +131,7 @@ func readLimit(v value) throttler.Limit {
 
 // longestWait returns how long a request may wait for its start under l.
 func longestWait(l throttler.Limit) time.Duration {
-	if l.Algorithm != throttler.LeakyBucket {
+	if !l.Algorithm.Queues() {
 		return 0
 	}
 	return time.Duration(float64(l.Capacity()-1) / float64(l.Quota) * float64(l.Window))

@@ -70,7 +70,7 @@ func panel(b *bytes.Buffer, a quota.Algorithm, y int) {
 	text(b, left, y+14, 14, ink, "600", a.String())
 	text(b, left+132, y+14, 12, faint, "400", fmt.Sprintf("%s. %d of %d served.", captions[a], allowed, len(outcomes)))
 	base := y + 26 + curveHeight
-	if a == throttler.FixedWindow {
+	if a.ResetsAtOnce() {
 		for _, reset := range resets {
 			fmt.Fprintf(b, `<path d="M%.1f %dV%d" stroke="%s"/>`+"\n", x(reset), y+22, base+26, grid)
 		}
@@ -79,7 +79,7 @@ func panel(b *bytes.Buffer, a quota.Algorithm, y int) {
 	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s" stroke-dasharray="4 3"/>`+"\n", left, base-scale(perWindow), right, faint)
 	fmt.Fprintf(b, `<path d="M%d %dH%d" stroke="%s"/>`+"\n", left, base, right, grid)
 	refusals := base + 16
-	if a == throttler.LeakyBucket {
+	if a.Queues() {
 		refusals += 12 // below those that wait
 	}
 	for _, o := range outcomes {

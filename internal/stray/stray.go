@@ -34,10 +34,9 @@ func Counts(now time.Time) []Count {
 	policies := []*quota.Policy{}
 	for _, a := range quota.Algorithms() {
 		l := quota.Limit{Quota: units, Window: window, Algorithm: a}
-		policies = append(policies, &quota.Policy{Name: a.String(), Limits: []quota.Limit{l}})
-		if a != quota.FixedWindow {
-			policies = append(policies, &quota.Policy{Name: "window-and-" + a.String(), Limits: []quota.Limit{{Quota: units, Window: window / 2}, l}})
-		}
+		policies = append(policies,
+			&quota.Policy{Name: a.String(), Limits: []quota.Limit{l}},
+			&quota.Policy{Name: "window-and-" + a.String(), Limits: []quota.Limit{{Quota: units, Window: window / 2}, l}})
 	}
 	clocks := map[string]time.Time{"ahead": now.AddDate(10, 0, 0), "behind": now.AddDate(-10, 0, 0), "right": now}
 	var all []Count
