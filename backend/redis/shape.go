@@ -48,9 +48,9 @@ func (t *shapeTable) script(shape []byte) *script {
 func (t *shapeTable) add(shape []byte) *script {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := make(map[string]*script)
+	var known map[string]*script
 	if all := t.known.Load(); all != nil {
-		known = maps.Clone(*all)
+		known = *all
 	}
 	if s, ok := known[string(shape)]; ok || len(known) >= maxShapes {
 		return s
@@ -60,8 +60,10 @@ func (t *shapeTable) add(shape []byte) *script {
 	if text, ok := compose(shape[0] == settlements, charges); ok {
 		s = newScript(text)
 	}
-	known[string(shape)] = s
-	t.known.Store(&known)
+	more := make(map[string]*script, len(known)+1)
+	maps.Copy(more, known)
+	more[string(shape)] = s
+	t.known.Store(&more)
 	return s
 }
 
