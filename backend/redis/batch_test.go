@@ -17,14 +17,14 @@ import (
 
 // packed returns the script and the argument that takes a unit of a charge for each list
 // of limits.
-func packed(now int64, charges ...[]throttler.Limit) (script string, argument []byte) {
+func packed(t testing.TB, now int64, charges ...[]throttler.Limit) (script string, argument []byte) {
 	var all []throttler.Charge
 	for i, limits := range charges {
 		all = append(all, throttler.Charge{Policy: policy(fmt.Sprint("p", i), limits...), Key: "k", Partition: "k", Cost: 1})
 	}
-	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: redis.NewClient(&redis.Options{})}}, nil)
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: newClient(t, "127.0.0.1:0")}}, nil)
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
 	return b.Call(driver.NewRequest(now, all...), nil)
 }
@@ -50,7 +50,7 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 		}
 		return got
 	}
-	script, window := packed(now, []throttler.Limit{perHour(3)})
+	script, window := packed(t, now, []throttler.Limit{perHour(3)})
 	want := "\x01" + replied(1) + "\x01" + replied(1) + undecided + digits(1) + undecided + digits(2) + "\x00" + replied(3)
 	keys := []string{"a", "b", "list", "a", "bytes", "a", "a"}
 	three := append([]byte{3}, window[1:]...)
@@ -65,11 +65,11 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
 	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
 	drains = algorithm.AppendUint(drains, 7, 10)
-	script, argument := packed(now, []throttler.Limit{bucket})
+	script, argument := packed(t, now, []throttler.Limit{bucket})
 	if got, want := run(script, []string{"list", "c", "a"}, argument, argument, argument), undecided+"\x01"+string(drains)+undecided; got != want {
 		t.Errorf("a bucket: got  %q\nwant %q", got, want)
 	}
-	script, argument = packed(now, []throttler.Limit{perHour(3)}, []throttler.Limit{bucket})
+	script, argument = packed(t, now, []throttler.Limit{perHour(3)}, []throttler.Limit{bucket})
 	if got := run(script, []string{"d", "list"}, argument); got != undecided || client.Exists(t.Context(), "d").Val() != 0 {
 		t.Errorf("two charges, of which one has a list: got %q, and something was charged", got)
 	}
@@ -101,7 +101,7 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 		cost := func(name string, charges ...[]throttler.Limit) float64 {
 			var keys []string
 			var args []any
-			text, argument := packed(t0.UnixMilli(), charges...)
+			text, argument := packed(b, t0.UnixMilli(), charges...)
 			script := redis.NewScript(text)
 			for i := range n {
 				for j := range charges {
