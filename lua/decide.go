@@ -74,12 +74,11 @@ func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 }
 
 type shape struct {
-	settles   bool
-	charges   []charge
-	limits    []limit // of all charges
-	isLone    bool    // one fixed window
-	hasLog    bool
-	readsOnce bool // one command reads the states of all decisions
+	settles bool
+	charges []charge
+	limits  []limit // of all charges
+	isLone  bool    // one fixed window
+	hasLog  bool
 
 	script strings.Builder
 }
@@ -110,7 +109,6 @@ func newShape(settles bool, charges [][]byte) *shape {
 		s.hasLog = s.hasLog || c.hasLog
 	}
 	s.isLone = len(s.limits) == 1 && s.limits[0].opened != ""
-	s.readsOnce = len(charges) == 1 && !s.hasLog
 	return s
 }
 
@@ -120,11 +118,6 @@ func (s *shape) begin() {
 		s.add(lone.get("alone"))
 	}
 	s.add(frame.get("begin"))
-	if s.readsOnce {
-		s.add(frame.get("begin once"))
-	} else {
-		s.add(frame.get("begin several"))
-	}
 	if s.isLone {
 		s.add(lone.get("begin"))
 	} else {
@@ -134,7 +127,14 @@ func (s *shape) begin() {
 		s.add(slidingLog.get("functions"))
 	}
 	names, form := s.arguments()
-	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form}.in(frame.get("decisions")))
+	states, replies := "{}", "{}"
+	if !s.hasLog { // one command reads all states: to call it costs more than to run it
+		states = "call('MGET', spread(KEYS))"
+		if len(s.charges) == 1 { // a reply takes the place of its state: the table need not grow
+			replies = "states"
+		}
+	}
+	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form, "STATES": states, "REPLIES": replies}.in(frame.get("decisions")))
 	for _, c := range s.charges {
 		if s.settles {
 			s.add(c.words.in(frame.get("amounts")))
@@ -176,17 +176,11 @@ func (s *shape) arguments() (names, form string) {
 
 // read reads the state of a charge.
 func (s *shape) read(c *charge) {
-	switch {
-	case c.hasLog:
-		s.add(c.words.in(slidingLog.get("read")))
-	case s.readsOnce:
-		s.add(c.words.in(frame.get("read once")))
-		if s.settles {
-			s.add(c.words.in(frame.get("settle nothing")))
-		}
-	default:
-		s.add(c.words.in(frame.get("read")))
+	file := frame
+	if c.hasLog {
+		file = slidingLog
 	}
+	s.add(c.words.in(file.get("read")))
 	if s.isLone && !s.settles {
 		s.add(lone.get("count"))
 	}
@@ -194,11 +188,7 @@ func (s *shape) read(c *charge) {
 	if s.isLone {
 		s.add(lone.get("digits"))
 	}
-	if c.hasLog {
-		s.add(c.words.in(slidingLog.get("parse")))
-	} else {
-		s.add(c.words.in(frame.get("parse")))
-	}
+	s.add(c.words.in(file.get("parse")))
 	if s.isLone {
 		s.add("end\n")
 	}
@@ -274,9 +264,7 @@ func (s *shape) write(c *charge) {
 		s.add(lone.get("write"))
 	}
 	s.add(c.words.in(frame.get("store")))
-	if s.readsOnce {
-		s.add(frame.get("changed"))
-	}
+	s.add(c.words.in(frame.get("changed")))
 	if c.hasLog {
 		s.add("end\n")
 	}

@@ -34,18 +34,11 @@ local sub, byte, format = string.sub, string.byte, string.format
 local unpack, pack, max, min = struct.unpack, struct.pack, math.max, math.min
 local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
 local CLAIM_HERE, CLAIM_BYTES = 8, 13
-local keys = KEYS
-
---@ begin once
--- To call a command costs more than to run it. A reply takes the place of its state.
-local states, changed = call('MGET', spread(KEYS)), {}
-local replies = states
-
---@ begin several
-local replies = {}
+local keys, changed = KEYS, {}
 
 --@ decisions
-local made, first = 0, 1
+local states = STATES
+local replies, made, first = REPLIES, 0, 1
 for i = 1, #ARGV do
   local times, now, margin, is_placed, ARGUMENTS = unpack('ARGUMENT_FORM', ARGV[i])
 
@@ -60,16 +53,12 @@ for i = 1, #ARGV do
 --@ locals
       local claim@, size@, FIELDS = '', '\0\0', ZEROS
 
---@ read once
-      local key, body@ = keys[first], states[first]
-      if changed[key] then body@ = call('GET', key) end
-
---@ settle nothing
-      if not body@ then break end -- MGET reads what is no string as nothing
-
 --@ read
-      local body@ = try('GET', keys[first + INDEX])
-      if type(body@) == 'table' then break end -- no string
+      local body@ = states[first + INDEX]
+      if not body@ or changed[keys[first + INDEX]] then -- what is no string is nothing to MGET
+        body@ = try('GET', keys[first + INDEX])
+        if type(body@) == 'table' then break end
+      end
 
 --@ parse
       if body@ then
@@ -112,7 +101,7 @@ for i = 1, #ARGV do
         if cost@ > 0 then
 
 --@ write
-          local is_new, ends = not body@, COUNTS_UNTIL
+          local ends = COUNTS_UNTIL
           body@, size@ = pack('FORM', VALUES), 'LENGTH'
 
 --@ store
@@ -121,12 +110,11 @@ for i = 1, #ARGV do
           else
             local life = LIVES + margin
             if claim@ ~= '' then life = max(life, call('PTTL', keys[first + INDEX])) end
-            life = format('%d', life) -- which Redis would do more slowly
-            if not call('SET', keys[first + INDEX], claim@ .. body@, 'PX', life, is_new and 'NX' or 'XX') then break end
+            call('SET', keys[first + INDEX], claim@ .. body@, 'PX', format('%d', life)) -- Redis formats numbers slowly
           end
 
 --@ changed
-          changed[key] = true
+          changed[keys[first + INDEX]] = true
 
 --@ end
       reply = reply .. REPLY

@@ -28,7 +28,7 @@ local find = string.find
 --@ count
       if room ~= '    ' and body_1 and #body_1 == 19 and body_1 > ended and body_1 < past then
         if sub(body_1, 16) <= room then
-          if type(try('INCR', key)) == 'number' then reply, changed[key] = body_1, true end
+          if type(try('INCR', keys[first])) == 'number' then reply, changed[keys[first]] = body_1, true end
           break
         elseif room < '9998' then
           reply = '\0\0\19' .. body_1

@@ -205,7 +205,7 @@ log$.entries, log$.sum, log$.first, log$.slots
 log$.sum, newest(log$), fits_at(log$, 1, capacity$, window$), fits_at(log$, cost@, capacity$, window$)
 
 --@ write
-          local is_new, ends = not body@, COUNTS_UNTIL
+          local ends = COUNTS_UNTIL
           local rings = new_rings({LOGS}, SIZE)
           body@ = pack('FORM', RINGS, SIZE - 3, VALUES) .. (rings or '')
           if not rings then
