@@ -1,55 +1,9 @@
 package lua
 
 import (
-	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
-
-// kind is a kind of limits: its algorithm's file, and the record that a state has of it
-// behind kind and window.
-type kind struct {
-	name   string
-	file   sections
-	form   string // of struct.pack
-	fields []string
-	opened string // of a fixed window: when one opens that is charged now
-	isLog  bool
-}
-
-// kinds has every kind, by its number in states and arguments, as package algorithm has
-// them; and no other place lists them.
-var kinds = [...]kind{
-	1: {name: "fixed window", file: fixedWindow, form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now"},
-	2: {name: "aligned window", file: fixedWindow, form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now - now % window$"},
-	3: {name: "sliding window", file: slidingWindow, form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
-	4: {name: "sliding log", file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
-	5: {name: "token bucket", file: bucket, form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
-	6: {name: "leaky bucket", file: leakyBucket, form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
-}
-
-var (
-	fixedWindow   = readSections("algorithms/fixed_window.lua")
-	slidingWindow = readSections("algorithms/sliding_window.lua")
-	slidingLog    = readSections("algorithms/sliding_log.lua")
-	bucket        = readSections("algorithms/bucket.lua")
-	leakyBucket   = readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua")
-
-	frame   = readSections("decide.lua")
-	lone    = readSections("lone.lua")
-	numbers = readSections("numbers.lua")
-)
-
-// Records yields the number of each kind, and how many bytes its record has in a state
-// behind kind and window.
-func Records(yield func(kind byte, bytes int) bool) {
-	for number, k := range kinds {
-		if k.name != "" && !yield(byte(number), formBytes(k.form)) {
-			return
-		}
-	}
-}
 
 // maxLocals is how many locals a function of Lua may have.
 const maxLocals = 200
@@ -81,18 +35,6 @@ type shape struct {
 	hasLog  bool
 
 	script strings.Builder
-}
-
-type charge struct {
-	number int // from 1 on
-	limits []limit
-	hasLog bool
-	words  words
-}
-
-type limit struct {
-	kind
-	words words
 }
 
 func newShape(settles bool, charges [][]byte) *shape {
@@ -304,99 +246,3 @@ func (s *shape) locals() int {
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }
-
-func newLimit(number byte, charge, place int) limit {
-	l := limit{kind: kinds[number]}
-	l.words = words{
-		"$": strconv.Itoa(place), "@": "_" + strconv.Itoa(charge),
-		"window$": fmt.Sprintf("(shape%d - %d)", place, int64(number)<<48),
-	}
-	l.words["OPENED"] = l.words.in(l.opened)
-	return l
-}
-
-// section returns what l's algorithm has of that name, "" if nothing.
-func (l *limit) section(name string) string { return l.words.in(l.file[name]) }
-
-// expression returns the same, as a part of a line.
-func (l *limit) expression(name string) string {
-	return strings.TrimSpace(l.words.in(l.file.get(name)))
-}
-
-// size is how many bytes a record has.
-func (l *limit) size() int { return 7 + formBytes(l.form) }
-
-// newWords returns the words of c in the frame.
-func (c *charge) newWords() words {
-	var fields, zeros, stored, row, values, matches, ends, lives, logs, slots, replied []string
-	form, size, replyForm, replySize := ">", 0, ">I2", 0
-	if c.hasLog {
-		form, size = ">I1I2", 3
-	}
-	for _, l := range c.limits {
-		in := func(text string) string { return l.words.in(text) }
-		own := in(strings.Join(l.fields, ", "))
-		fields, zeros = append(fields, own), append(zeros, strings.Repeat(", 0", len(l.fields))[2:])
-		stored, row = append(stored, in("stored$")), append(row, in("stored$, ")+own)
-		matches = append(matches, in("stored$ == shape$"))
-		if l.file.has("known") {
-			matches = append(matches, l.expression("known"))
-		}
-		until, longest := l.expression("counts until"), in("2 * window$")
-		if l.file.has("longest") {
-			longest = l.expression("longest")
-		}
-		ends, lives = append(ends, until), append(lives, "min("+until+" - now, "+longest+")")
-		form, size = form+"I7"+l.form, size+l.size()
-		if l.isLog {
-			logs, slots = append(logs, in("log$")), append(slots, in("slots$"))
-			values = append(values, in("shape$, ")+l.expression("stored"))
-			replied, replyForm, replySize = append(replied, in("shape$, ")+l.expression("replied")), replyForm+"I7I7I6I6I6", replySize+32
-		} else {
-			values = append(values, in("shape$, ")+own)
-			replied, replyForm, replySize = append(replied, in("shape$, ")+own), replyForm+"I7"+l.form, replySize+l.size()
-		}
-	}
-	list := func(all []string) string { return strings.Join(all, ", ") }
-	return words{
-		"@": "_" + strconv.Itoa(c.number), "INDEX": strconv.Itoa(c.number - 1),
-		"FIELDS": list(fields), "ZEROS": list(zeros), "STORED": list(stored), "ROW": list(row), "VALUES": list(values),
-		"MATCHES": strings.Join(matches, " and "), "COUNTS_UNTIL": largest(ends), "LIVES": largest(lives),
-		"FORM": form, "SIZE": strconv.Itoa(size), "LENGTH": fmt.Sprintf("\\%d\\%d", size>>8, size&255),
-		"LOGS": list(logs), "SLOTS": strings.Join(slots, " + "),
-		"REPLY_FORM": replyForm, "REPLY_SIZE": strconv.Itoa(replySize), "REPLIED": list(replied),
-	}
-}
-
-// largest is the expression of the largest of all.
-func largest(all []string) string {
-	if len(all) == 1 {
-		return all[0]
-	}
-	return "max(" + strings.Join(all, ", ") + ")"
-}
-
-// words are what the words of a section are replaced by.
-type words map[string]string
-
-var word = regexp.MustCompile(`window\$|[$@]|\b[A-Z][A-Z_]+\b`)
-
-// in returns text with its words replaced, those that w has.
-func (w words) in(text string) string {
-	return word.ReplaceAllStringFunc(text, func(name string) string {
-		if by, ok := w[name]; ok {
-			return by
-		}
-		return name
-	})
-}
-
-// formBytes returns how many bytes a format of numbers has.
-func formBytes(form string) int {
-	n := 0
-	for _, digit := range strings.Split(form, "I")[1:] {
-		size, _ := strconv.Atoi(digit)
-		n += size
-	}
-	return n
-}
