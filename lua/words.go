@@ -1,0 +1,106 @@
+package lua
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+type charge struct {
+	number int // from 1 on
+	limits []limit
+	hasLog bool
+	words  words
+}
+
+type limit struct {
+	kind
+	words words
+}
+
+func newLimit(number byte, charge, place int) limit {
+	l := limit{kind: kinds[number]}
+	l.words = words{
+		"$": strconv.Itoa(place), "@": "_" + strconv.Itoa(charge),
+		"window$": fmt.Sprintf("(shape%d - %d)", place, int64(number)<<48),
+	}
+	l.words["OPENED"] = l.words.in(l.opened)
+	return l
+}
+
+// section returns what l's algorithm has of that name, "" if nothing.
+func (l *limit) section(name string) string { return l.words.in(l.file[name]) }
+
+// expression returns the same, as a part of a line.
+func (l *limit) expression(name string) string {
+	return strings.TrimSpace(l.words.in(l.file.get(name)))
+}
+
+// size is how many bytes a record has.
+func (l *limit) size() int { return 7 + formBytes(l.form) }
+
+// newWords returns the words of c in the frame.
+func (c *charge) newWords() words {
+	var fields, zeros, stored, row, values, matches, ends, lives, logs, slots, replied []string
+	form, size, replyForm, replySize := ">", 0, ">I2", 0
+	if c.hasLog {
+		form, size = ">I1I2", 3
+	}
+	for _, l := range c.limits {
+		in := func(text string) string { return l.words.in(text) }
+		own := in(strings.Join(l.fields, ", "))
+		fields, zeros = append(fields, own), append(zeros, strings.Repeat(", 0", len(l.fields))[2:])
+		stored, row = append(stored, in("stored$")), append(row, in("stored$, ")+own)
+		matches = append(matches, in("stored$ == shape$"))
+		if l.file.has("known") {
+			matches = append(matches, l.expression("known"))
+		}
+		until, longest := l.expression("counts until"), in("2 * window$")
+		if l.file.has("longest") {
+			longest = l.expression("longest")
+		}
+		ends, lives = append(ends, until), append(lives, "min("+until+" - now, "+longest+")")
+		form, size = form+"I7"+l.form, size+l.size()
+		if l.isLog {
+			logs, slots = append(logs, in("log$")), append(slots, in("slots$"))
+			values = append(values, in("shape$, ")+l.expression("stored"))
+			replied, replyForm, replySize = append(replied, in("shape$, ")+l.expression("replied")), replyForm+"I7I7I6I6I6", replySize+32
+		} else {
+			values = append(values, in("shape$, ")+own)
+			replied, replyForm, replySize = append(replied, in("shape$, ")+own), replyForm+"I7"+l.form, replySize+l.size()
+		}
+	}
+	list := func(all []string) string { return strings.Join(all, ", ") }
+	return words{
+		"@": "_" + strconv.Itoa(c.number), "INDEX": strconv.Itoa(c.number - 1),
+		"FIELDS": list(fields), "ZEROS": list(zeros), "STORED": list(stored), "ROW": list(row), "VALUES": list(values),
+		"MATCHES": strings.Join(matches, " and "), "COUNTS_UNTIL": largest(ends), "LIVES": largest(lives),
+		"FORM": form, "SIZE": strconv.Itoa(size), "LENGTH": fmt.Sprintf("\\%d\\%d", size>>8, size&255),
+		"LOGS": list(logs), "SLOTS": strings.Join(slots, " + "),
+		"REPLY_FORM": replyForm, "REPLY_SIZE": strconv.Itoa(replySize), "REPLIED": list(replied),
+	}
+}
+
+// largest is the expression of the largest of all.
+func largest(all []string) string {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return "max(" + strings.Join(all, ", ") + ")"
+}
+
+// words are what the words of a section are replaced by.
+type words map[string]string
+
+var word = regexp.MustCompile(`window\$|[$@]|\b[A-Z][A-Z_]+\b`)
+
+// in returns text with its words replaced, those that w has.
+func (w words) in(text string) string {
+	return word.ReplaceAllStringFunc(text, func(name string) string {
+		if by, ok := w[name]; ok {
+			return by
+		}
+		return name
+	})
+}
