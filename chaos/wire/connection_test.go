@@ -11,9 +11,9 @@ import (
 // What comes after a toxic goes through it, also where both were waiting.
 func TestWhatComesAfterAToxicGoesThroughIt(t *testing.T) {
 	for range 20 { // one way chose at random
-		passed, closed := afterLimit(t)
-		if closed != nil {
-			t.Fatal(closed)
+		passed, err := afterLimit()
+		if err != nil {
+			t.Fatal(err)
 		}
 		if passed != "before" {
 			t.Fatalf("%q came through a link that passes on nothing since the first part", passed)
@@ -23,7 +23,7 @@ func TestWhatComesAfterAToxicGoesThroughIt(t *testing.T) {
 
 // afterLimit returns what comes through a link that takes long to pass on the first of two
 // parts, and is told meanwhile to pass on no more.
-func afterLimit(t *testing.T) (string, error) {
+func afterLimit() (string, error) {
 	in, src := net.Pipe()
 	dst, out := net.Pipe()
 	c := newConnection(new(net.TCPConn), new(net.TCPConn))

@@ -112,7 +112,7 @@ func TestToxics(t *testing.T) {
 			l.Inject(test.toxic)
 			for name, c := range map[string]net.Conn{"a connection that was open": before, "a new one": dial(t, l)} {
 				wait := long
-				if test.err == os.ErrDeadlineExceeded {
+				if errors.Is(test.err, os.ErrDeadlineExceeded) {
 					wait = 300 * time.Millisecond
 				}
 				got, err := sayFor(t, wait, c, text)
