@@ -18,12 +18,13 @@
 // units: the quota by the backend, before and after, and a share by each process that
 // did not know of the others' charges. In a window that lies within the outage it is
 // n * ceil(quota/n), less than quota + n; the same in the first window, if each
-// process has seen the key shortly before. Each further outage in one window adds at
-// most n * ceil(quota/n) once more.
+// process has seen the key shortly before, and what is unknown was charged. Each further
+// outage in one window adds at most n * ceil(quota/n) once more.
 //
 // Where it is unknown whether a charge reached the backend, because a call failed by a
 // timeout or a lost connection, it counts here and is not charged again: the client is
-// never charged twice, and the bound holds. A process that ends without Close loses
+// never charged twice. If it was not charged, the backend gives its units once more, within
+// the first of these bounds. A process that ends without Close loses
 // what it has not handed over, and one that starts during an outage knows nothing.
 //
 // A refund of what was allowed here gives back until it is handed over, and nothing after

@@ -147,7 +147,7 @@ func (c *Client) dial(left time.Duration) (*conn, error) {
 	result := make(chan dialed)
 	end := time.Now().Add(left / 3)
 	ctx := busy.NewContext() // which gives a process that is late more
-	ctx.Start(context.Background(), end)
+	ctx.StartWithin(context.Background(), end)
 	defer ctx.Stop()
 	done := ctx.Done()
 	go func() {

@@ -148,7 +148,9 @@ func TestSlowServerStaysOpen(t *testing.T) {
 	server := testserver.Redis(t)
 	addr := farRelay(t, server.Addr, 3*deadline/2)
 	var dials atomic.Int64
-	c := connect(t, &redis.UniversalOptions{Addrs: []string{addr}, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	// A pool of one: the connections that decisions need are opened in the background, and
+	// not for probes.
+	c := connect(t, &redis.UniversalOptions{Addrs: []string{addr}, PoolSize: 1, Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		dials.Add(1)
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}})

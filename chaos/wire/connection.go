@@ -68,20 +68,16 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 	for {
 		select {
 		case t := <-more:
-			next := make(chunks, t.BufferSize)
-			link := toxics.NewToxicStub(tail, next)
-			if stateful, ok := t.Toxic.(toxics.StatefulToxic); ok {
-				link.State = stateful.NewState()
-			}
-			input := tail
-			all.Go(func() {
-				link.Run(t)
-				drain(input) // what is before it must not block
-			})
-			tail = next
+			tail = add(all, t, tail)
 		case chunk := <-tail:
 			if chunk == nil {
 				return
+			}
+			select {
+			case t := <-more: // it was there before chunk: select chooses at random
+				tail = add(all, t, prepend(all, chunk, tail))
+				continue
+			default:
 			}
 			if _, err := dst.Write(chunk.Data); err != nil {
 				c.close()
@@ -90,6 +86,33 @@ func (c *connection) way(all *sync.WaitGroup, dst, src net.Conn, more <-chan *to
 			}
 		}
 	}
+}
+
+// add returns what comes out of t when it is fed from input.
+func add(all *sync.WaitGroup, t *toxics.ToxicWrapper, input chunks) chunks {
+	next := make(chunks, t.BufferSize)
+	link := toxics.NewToxicStub(input, next)
+	if stateful, ok := t.Toxic.(toxics.StatefulToxic); ok {
+		link.State = stateful.NewState()
+	}
+	all.Go(func() {
+		link.Run(t)
+		drain(input) // what is before it must not block
+	})
+	return next
+}
+
+// prepend returns first and then what comes from rest.
+func prepend(all *sync.WaitGroup, first *stream.StreamChunk, rest chunks) chunks {
+	out := make(chunks)
+	all.Go(func() {
+		defer close(out)
+		out <- first
+		for chunk := range rest {
+			out <- chunk
+		}
+	})
+	return out
 }
 
 func read(to chunks, src net.Conn) {

@@ -38,8 +38,14 @@ func NewContext() *Context {
 	return c
 }
 
-// Start starts c, which has the values of that context.
+// Start starts c, which has the values of that context. An end that has passed, or nearly
+// has, is moved to LeastTime from now: what begins late has asked nobody yet.
 func (c *Context) Start(values context.Context, end time.Time) {
+	c.StartWithin(values, Fair(end, LeastTime))
+}
+
+// StartWithin starts c as Start does, but with no more time than there is until end.
+func (c *Context) StartWithin(values context.Context, end time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()

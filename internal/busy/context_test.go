@@ -51,13 +51,20 @@ func TestStepsThatCameLate(t *testing.T) {
 	})
 }
 
-// What has no time left ends.
+// What begins when its time has passed, because this process was late, has time.
 func TestNoTimeLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := NewContext()
-		c.Start(t.Context(), time.Now().Add(-time.Second))
-		<-c.Done()
-	})
+	for _, left := range []time.Duration{-time.Second, 0, soon - 1} {
+		synctest.Test(t, func(t *testing.T) {
+			c := NewContext()
+			began := time.Now()
+			c.Start(t.Context(), began.Add(left))
+			end, _ := c.Deadline()
+			<-c.Done()
+			if took := time.Since(began); took != LeastTime || end.Sub(began) != LeastTime {
+				t.Errorf("with %v left it ended after %v, and said %v; want %v", left, took, end.Sub(began), LeastTime)
+			}
+		})
+	}
 }
 
 func TestAnswers(t *testing.T) {
