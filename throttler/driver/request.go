@@ -40,15 +40,6 @@ func (r *Request) Charges() []quota.Charge {
 	return r.many
 }
 
-// Lone returns the charge, if there is one and its partition is its key; else nil. It
-// is not to be changed.
-func (r *Request) Lone() *quota.Charge {
-	if c := &r.one[0]; r.many == nil && c.Policy != nil && c.Partition == c.Key {
-		return c
-	}
-	return nil
-}
-
 // Settlement corrects the costs of an allowed decision. A decision that was never
 // taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards:
 // that charges the costs at Now, room or no room.
