@@ -62,7 +62,7 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return err
 	}
 	var r driver.Request
-	if err := resolve(&r, t.now(), charges); err != nil {
+	if err := t.resolve(&r, charges); err != nil {
 		*d = Decision{}
 		return err
 	}
@@ -82,7 +82,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 		return t.observed(ctx, observe.OpPeek, charges)
 	}
 	var r driver.Request
-	if err := resolve(&r, t.now(), charges); err != nil {
+	if err := t.resolve(&r, charges); err != nil {
 		return Decision{}, err
 	}
 	d, err := t.backend.Peek(ctx, r)

@@ -8,10 +8,10 @@ import "github.com/weir-go/weir/quota"
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
-	Now int64 // ms since the epoch
-
 	one  [1]quota.Charge // the charge, if many is nil
 	many []quota.Charge
+
+	Now int64 // ms since the epoch; last, because it is written last: see Begin
 }
 
 // NewRequest returns the request for a decision at now, in ms since the epoch,
@@ -26,10 +26,12 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 }
 
 // Begin makes r, a zero Request, the one about c, and returns its copy of c, of which
-// the Partition and the Cost may still be filled in.
-func (r *Request) Begin(now int64, c *quota.Charge) *quota.Charge {
-	r.Now, r.one[0] = now, *c
-	return &r.one[0]
+// the Partition and the Cost may still be filled in, as may Now.
+func (r *Request) Begin(c *quota.Charge) *quota.Charge {
+	// Word by word: a processor copies two at once only long after each was written alone.
+	own := &r.one[0]
+	own.Policy, own.Key, own.Cost, own.Partition = c.Policy, c.Key, c.Cost, c.Partition
+	return own
 }
 
 // Charges returns the charges. They are not to be changed.
