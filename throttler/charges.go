@@ -17,7 +17,7 @@ func (t *Throttler) resolve(r *driver.Request, charges []Charge) error {
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
-		r.Now = t.now() // between what is written and what reads it: see Begin
+		r.Now = t.now() // here, while the charge is written: see Begin
 		return check(0, c)
 	}
 	all, err := together(charges)

@@ -20,7 +20,7 @@ type Decision struct {
 	one  [1]Result
 	many []Result
 
-	_ int64 // to a multiple of 16 bytes: the last bytes of others are copied twice, and the next copy waits for that
+	_ int64 // to a multiple of 16 bytes: a copy of another size writes its last words twice, and the next copy waits for them
 }
 
 // NewDecision returns the decision about r that a backend is about to make: not

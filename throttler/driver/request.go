@@ -11,7 +11,7 @@ type Request struct {
 	one  [1]quota.Charge // the charge, if many is nil
 	many []quota.Charge
 
-	Now int64 // ms since the epoch; last, because it is written last: see Begin
+	Now int64 // ms since the epoch
 }
 
 // NewRequest returns the request for a decision at now, in ms since the epoch,
@@ -28,7 +28,8 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 // Begin makes r, a zero Request, the one about c, and returns its copy of c, of which
 // the Partition and the Cost may still be filled in, as may Now.
 func (r *Request) Begin(c *quota.Charge) *quota.Charge {
-	// Word by word: a processor copies two at once only long after each was written alone.
+	// Word by word, and Now last in memory as in time: a processor that copies two words at
+	// once waits for those that were just written alone.
 	own := &r.one[0]
 	own.Policy, own.Key, own.Cost, own.Partition = c.Policy, c.Key, c.Cost, c.Partition
 	return own
