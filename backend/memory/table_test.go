@@ -100,9 +100,9 @@ func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 		part := func(cost int64) usedPart {
 			t.Helper()
 			if cost > 0 {
-				c := c
-				c.Cost = cost
-				if d, err := b.Take(t.Context(), driver.NewRequest(1_900_000_000_000, c)); err != nil || !d.Allowed {
+				more := c
+				more.Cost = cost
+				if d, err := b.Take(t.Context(), driver.NewRequest(1_900_000_000_000, more)); err != nil || !d.Allowed {
 					t.Fatalf("a take of %d of %d: allowed %v, error %v", cost, limit, d.Allowed, err)
 				}
 			}
