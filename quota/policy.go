@@ -72,21 +72,12 @@ func (p *Policy) Validate() error {
 // isPlain reports whether p is one fixed window without mistakes, in a third of the
 // time that it takes to look for all that could be wrong: most policies are.
 func (p *Policy) isPlain() bool {
-	if !p.IsWindow() {
-		return false
-	}
-	l := &p.Limits[0]
-	return l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
-}
-
-// IsWindow reports whether p is one FixedWindow without mistakes, but perhaps in its
-// name and in the window's length.
-func (p *Policy) IsWindow() bool {
 	if len(p.Limits) != 1 {
 		return false
 	}
 	l := &p.Limits[0]
-	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Quota >= 1 && l.Quota <= MaxQuota
+	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Quota >= 1 && l.Quota <= MaxQuota &&
+		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
 }
 
 func validName(name string) bool {

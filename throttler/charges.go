@@ -8,22 +8,30 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// resolve makes r the request at now for charges, as a backend takes it: with every
-// Partition and Cost filled in, and charges to one count added up. The caller's slice is
-// neither changed nor kept. The error says which argument is wrong.
-func resolve(r *driver.Request, now int64, charges []Charge) error {
+// resolve makes r, a zero Request, the one for charges now, as a backend takes it: with
+// every Partition and Cost filled in, and charges to one count added up. The caller's
+// slice is neither changed nor kept. The error says which argument is wrong.
+func (t *Throttler) resolve(r *driver.Request, charges []Charge) error {
 	if len(charges) == 1 {
-		c := r.Begin(now, &charges[0])
+		c := r.Begin(&charges[0])
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
+		r.Now = t.now() // here, while the charge is written: see Begin
 		return check(0, c)
 	}
+	all, err := together(charges)
+	*r = driver.NewRequest(t.now(), all...)
+	return err
+}
+
+// together is what resolve does for charges, if they are not one.
+func together(charges []Charge) ([]Charge, error) {
 	if len(charges) == 0 {
-		return invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
+		return nil, invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
 	}
 	if len(charges) > quota.MaxCharges {
-		return invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
+		return nil, invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
 	}
 	partition := charges[0].Partition
 	if partition == "" {
@@ -33,13 +41,13 @@ func resolve(r *driver.Request, now int64, charges []Charge) error {
 	work := 0
 	for i, c := range charges {
 		if err := check(i, &c); err != nil {
-			return err
+			return nil, err
 		}
 		if c.Partition == "" {
 			c.Partition = partition
 		}
 		if c.Partition != partition {
-			return invalid.Errorf("throttler: charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
+			return nil, invalid.Errorf("throttler: charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
 		}
 		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
 		if same < 0 {
@@ -47,21 +55,20 @@ func resolve(r *driver.Request, now int64, charges []Charge) error {
 				work += c.Policy.Limits[j].Work()
 			}
 			if work > quota.MaxWork {
-				return invalid.Errorf("throttler: with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, quota.MaxWork)
+				return nil, invalid.Errorf("throttler: with charge %d, policy %q, the decision is %d units of work for a server; it may be %d (see Limit.Work): decide about fewer charges or limits at once", i, c.Policy.Name, work, quota.MaxWork)
 			}
 			all = append(all, c)
 			continue
 		}
 		first := &all[same]
 		if first.Policy != c.Policy && !slices.Equal(first.Policy.Limits, c.Policy.Limits) {
-			return invalid.Errorf("throttler: charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
+			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
 		}
 		if first.Cost += c.Cost; first.Cost > quota.MaxQuota {
-			return invalid.Errorf("throttler: charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(quota.MaxQuota))
+			return nil, invalid.Errorf("throttler: charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(quota.MaxQuota))
 		}
 	}
-	*r = driver.NewRequest(now, all...)
-	return nil
+	return all, nil
 }
 
 // check returns what is wrong with c, charge i of a decision, and sets a Cost that

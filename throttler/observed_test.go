@@ -8,7 +8,6 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -69,30 +68,19 @@ func (panicking) Take(context.Context, driver.Request) (driver.Decision, error) 
 	panic("a fault of the backend")
 }
 
-// panickingLater has begun a decision when it panics.
-type panickingLater struct{ panicking }
-
-func (panickingLater) TakeWindow(int64, *quota.Policy, string, int64) (used, resetAt, retryAt int64, ok bool) {
-	panic("a fault of the backend")
-}
-
-func (b panickingLater) Itself() driver.Backend { return b }
-
 func TestObserverSeesPanics(t *testing.T) {
-	for _, b := range []driver.Backend{panicking{}, panickingLater{}} {
-		seen := new(recorder)
-		th := throttler.New(b, &throttler.Options{Observer: observe.All(nil, seen)})
-		hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("the panic went no further")
-				}
-			}()
-			_, _ = th.Take(t.Context(), hour.Charge("a"))
+	seen := new(recorder)
+	th := throttler.New(panicking{}, &throttler.Options{Observer: observe.All(nil, seen)})
+	hour := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 9, Window: time.Hour}}}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic went no further")
+			}
 		}()
-		if e := seen.last(); e.Outcome != observe.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
-			t.Errorf("%T: the observer saw %+v; want %v", b, e, observe.OutcomeUnavailable)
-		}
+		_, _ = th.Take(t.Context(), hour.Charge("a"))
+	}()
+	if e := seen.last(); e.Outcome != observe.OutcomeUnavailable || e.Policy != "hour" || e.Limit != -1 {
+		t.Errorf("the observer saw %+v; want %v", e, observe.OutcomeUnavailable)
 	}
 }

@@ -15,7 +15,6 @@ import (
 // A Throttler is safe for concurrent use, and needs no closing.
 type Throttler struct {
 	backend  driver.Backend
-	windows  driver.WindowTaker // the backend, if it is one
 	clock    clock.Clock
 	observer observe.Observer // or nil
 }
@@ -32,9 +31,6 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		panic("throttler: New: backend is nil")
 	}
 	t := &Throttler{backend: backend, clock: clock.System{}}
-	if w, ok := backend.(driver.WindowTaker); ok && w.Itself() == backend {
-		t.windows = w
-	}
 	if options == nil {
 		return t
 	}
@@ -58,23 +54,15 @@ func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, er
 	return d, err
 }
 
-// take makes d, a zero Decision, the one about charges. It does not read d: what it
-// gives to a backend would be moved to the heap, with d's receipt.
-func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) error {
-	if t.observer == nil && t.windows != nil && len(charges) == 1 && ctx.Err() == nil && t.takeWindow(&charges[0], d) {
-		return nil
-	}
-	return t.takeRequest(ctx, charges, d)
-}
-
-// takeRequest makes d, in which anything may be, the one about charges.
-func (t *Throttler) takeRequest(ctx context.Context, charges []Charge, d *Decision) (err error) {
+// take makes d, in which anything may be, the one about charges. It does not read d: what
+// it gives to a backend would be moved to the heap, with d's receipt.
+func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (err error) {
 	if t.observer != nil {
 		*d, err = t.observed(ctx, observe.OpTake, charges)
 		return err
 	}
 	var r driver.Request
-	if err := resolve(&r, t.now(), charges); err != nil {
+	if err := t.resolve(&r, charges); err != nil {
 		*d = Decision{}
 		return err
 	}
@@ -87,23 +75,6 @@ func (t *Throttler) takeRequest(ctx context.Context, charges []Charge, d *Decisi
 	return nil
 }
 
-// takeWindow makes d, a zero Decision, the one about c, if a WindowTaker can decide
-// about it. If not, it leaves anything in d.
-func (t *Throttler) takeWindow(c *Charge, d *Decision) bool {
-	if c.Policy == nil || !c.Policy.IsWindow() || c.Partition != "" && c.Partition != c.Key || c.Cost < 0 || c.Cost > quota.MaxQuota {
-		return false
-	}
-	now, decided := t.now(), d.Driver()
-	asked := decided.Request.Begin(now, c)
-	asked.Cost, asked.Partition = max(c.Cost, 1), c.Key
-	used, resetAt, retryAt, ok := t.windows.TakeWindow(now, c.Policy, c.Key, max(c.Cost, 1))
-	if ok {
-		decided.SetWindow(used, resetAt, retryAt)
-		d.Allowed = retryAt == 0
-	}
-	return ok
-}
-
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
 // Remaining are as they are without them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
@@ -111,7 +82,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 		return t.observed(ctx, observe.OpPeek, charges)
 	}
 	var r driver.Request
-	if err := resolve(&r, t.now(), charges); err != nil {
+	if err := t.resolve(&r, charges); err != nil {
 		return Decision{}, err
 	}
 	d, err := t.backend.Peek(ctx, r)

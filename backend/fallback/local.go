@@ -73,7 +73,9 @@ func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Deci
 	}
 	report(&d, counts, b.processes)
 	for i := range d.Results() {
-		d.Results()[i].Mark.Unknown = !handOver
+		if !handOver {
+			d.Results()[i].Mark.Note |= noteUnknown
+		}
 	}
 	return d, nil
 }
@@ -150,6 +152,12 @@ func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision,
 	return d, nil
 }
 
+// Bits of driver.Mark.Note.
+const (
+	notePooled  = 1 << iota // several keys share the count that was charged
+	noteUnknown             // the charge was made instead of one whose outcome is unknown
+)
+
 // report makes d, whose results are of shares, report on the limits: what remains of
 // each is what remains of the share. It makes what is used known to the table.
 func report(d *driver.Decision, counts []*count, processes int64) {
@@ -167,7 +175,9 @@ func report(d *driver.Decision, counts []*count, processes int64) {
 				c.note(ofShare, ofShare, r.ResetAt) // a key that is refused is not forgotten
 			}
 			r.Used = max(capacity-max(ofShare-r.Used, 0), 0)
-			r.Mark.Shared = c.pooled
+			if c.pooled {
+				r.Mark.Note |= notePooled
+			}
 		}
 	}
 }
@@ -254,7 +264,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 	for i := range charges {
 		c, before := &charges[i], s.Charged.ResultsOf(i)
 		n := b.table.names.Of(c)
-		if before[0].Mark.Shared {
+		if before[0].Mark.Note&notePooled != 0 {
 			n = b.table.pooledName(c, i, n)
 		}
 		known := p.counts[n]
@@ -291,7 +301,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	switch more := cost - charge.Cost; {
 	case c.outage != nil && more > 0:
 		c.owe(charge.Policy.Limits, more, now, results)
-	case c.outage != nil && !before[0].Mark.Unknown:
+	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0:
 		c.forgive(-more, takenAt)
 	}
 }

@@ -21,7 +21,6 @@ type lease struct {
 	// the take that leased the last of them.
 	held         int64
 	since, until int64 // ms
-	plain        bool  // d has one limit, and the mark that Decision.SetWindow makes
 	demand       demand
 	lastAsk      int64    // ms
 	movedAt      int64    // ms, to the front of the lists
@@ -148,7 +147,6 @@ func (l *lease) grant(d *driver.Decision) {
 		l.until = min(l.until, result.ResetAt)
 	}
 	l.since = d.Request.Now
-	l.plain = len(d.Results()) == 1 && d.Results()[0].Mark == driver.Mark{At: l.until}
 	l.refusedUntil = 0
 }
 

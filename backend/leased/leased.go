@@ -196,9 +196,6 @@ func (b *Backend) Close(ctx context.Context) error {
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if d, ok := driver.TakeLone(ctx, b, &r); ok {
-		return d, nil
-	}
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}

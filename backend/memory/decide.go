@@ -68,7 +68,7 @@ func (s *shard) settle(st *driver.Settlement, p *handoff.Placement, long [][]byt
 	for i := range s.all {
 		c := &s.all[i]
 		switch {
-		case st.Charged.ResultsOf(i)[0].Mark.Shared:
+		case st.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
 			s.share(c, &charges[i], i, at)
 			c.isNew = c.isNew && st.Costs[i] > charges[i].Cost
 		case c.place == nowhere:
@@ -105,7 +105,7 @@ func (s *shard) saveCharged(d *driver.Decision, at *moment) {
 		}
 		if c.shared {
 			for j := range results {
-				results[j].Mark.Shared = true
+				results[j].Mark.Note = noteShared
 			}
 		}
 	}

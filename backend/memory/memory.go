@@ -120,8 +120,8 @@ func (b *Backend) shardAt(partition uint64) *shard {
 }
 
 // Take implements driver.Backend.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	if d, ok := driver.TakeLone(ctx, b, &r); ok {
+func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	if driver.Ended(ctx) == nil && b.takeWindow(&r, &d) {
 		return d, nil
 	}
 	return b.TakeAt(ctx, r, nil)

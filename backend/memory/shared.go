@@ -22,6 +22,9 @@ const (
 	sharedLog = 64
 )
 
+// noteShared is the driver.Mark.Note of a charge to a count that several keys share.
+const noteShared = 1
+
 // share makes c, the count of charge i, one that new keys share. The keys of one
 // decision never share one: it is chosen by the place of the charge, and by the
 // seeded hash of the key's own name.

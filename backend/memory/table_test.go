@@ -100,8 +100,10 @@ func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 		part := func(cost int64) usedPart {
 			t.Helper()
 			if cost > 0 {
-				if _, _, retryAt, ok := b.TakeWindow(1_900_000_000_000, p, c.Key, cost); !ok || retryAt != 0 {
-					t.Fatalf("a take of %d of %d: %d, %v", cost, limit, retryAt, ok)
+				more := c
+				more.Cost = cost
+				if d, err := b.Take(t.Context(), driver.NewRequest(1_900_000_000_000, more)); err != nil || !d.Allowed {
+					t.Fatalf("a take of %d of %d: allowed %v, error %v", cost, limit, d.Allowed, err)
 				}
 			}
 			s := b.shardOf([]quota.Charge{c})

@@ -4,37 +4,43 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// TakeWindow implements driver.WindowTaker, for a key that has a window: nearly
-// every take of most programs. It does what shard.take does, without what only other
-// takes need.
-func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool) {
-	if len(p.Limits) != 1 || p.Limits[0].Quota < 1 || p.Name == "" || len(p.Name)+2 > nameHead || len(p.Name)+2+len(key) > maxName {
-		return 0, 0, 0, false
+// takeWindow makes d, a zero Decision, the one about r, if r is about one key that has a
+// window: nearly every take of most programs. It does what shard.take does, without what
+// only other takes need. If it returns false, it has charged nothing.
+func (b *Backend) takeWindow(r *driver.Request, d *driver.Decision) bool {
+	charges := r.Charges()
+	if len(charges) != 1 {
+		return false
+	}
+	c := &charges[0]
+	p := c.Policy
+	if len(p.Limits) != 1 || c.Cost < 1 || c.Partition != c.Key || len(p.Name)+2 > nameHead || len(p.Name)+2+len(c.Key) > maxName {
+		return false
 	}
 	limit := &p.Limits[0]
 	const fraction = 47                                  // bits: allUsed has the other 16 of 63
 	perUnit := allUsed << fraction / uint64(limit.Quota) // before the lock: a division is slow
 	var name loneName
-	name.set(p.Name, key)
-	partition := maphash.String(b.seed, key)
+	name.set(p.Name, c.Key)
+	partition := maphash.String(b.seed, c.Key)
 	hash := hashUnder(p.Name, partition)
+	d.Request = *r
 	s := b.shardAt(partition)
 	s.mu.Lock()
 	e := s.entries.lone(&name, hash)
-	if e == nil || e.flags != isWindow || now < e.openedAt || now >= e.endsAt {
+	if e == nil || e.flags != isWindow || r.Now < e.openedAt || r.Now >= e.endsAt {
 		s.mu.Unlock()
-		return 0, 0, 0, false
+		return false
 	}
 	w := e.window()
 	if !w.IsOf(limit) {
 		s.mu.Unlock()
-		return 0, 0, 0, false
+		return false
 	}
-	retryAt = w.Take(limit.Quota, cost)
+	retryAt := w.Take(limit.Quota, c.Cost)
 	switch {
 	case retryAt == 0:
 		e.setUsed(w.Used)
@@ -45,12 +51,10 @@ func (b *Backend) TakeWindow(now int64, p *quota.Policy, key string, cost int64)
 	case retryAt != driver.NeverFits && e.used != allUsed: // what is not written stays in the caches of all cores
 		e.used = allUsed
 	}
+	d.SetWindow(w.Used, w.ResetAt, retryAt) // before Unlock, which waits for it: d is read the sooner
 	s.mu.Unlock()
-	return w.Used, w.ResetAt, retryAt, true
+	return true
 }
-
-// Itself implements driver.WindowTaker.
-func (b *Backend) Itself() driver.Backend { return b }
 
 // loneName is the name of a key's count under a policy, of which the partition is the
 // key: see appendName. It is made before the lock is taken, and ends in zeros as entries'

@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// A key's window is found before its policy is validated: what is wrong with a policy
-// is an error all the same, and charges nothing.
+// What is wrong with a policy is an error also for a key that has a window, and charges
+// nothing.
 func TestTakeOfAWindowValidates(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
 	valid := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}

@@ -30,7 +30,7 @@ func (b *Backend) place(r *driver.Request) (p places) {
 func chargedIn(d *driver.Decision) (p places) {
 	results, first := d.Results(), 0
 	for i, c := range d.Charges() {
-		p.of[i] = member(results[first].Mark.Member)
+		p.of[i] = member(results[first].Mark.Note >> driver.NoteShift)
 		p.note(i)
 		first += len(c.Policy.Limits)
 	}
@@ -50,8 +50,13 @@ func (p *places) note(i int) {
 func mark(d *driver.Decision, m member) {
 	results := d.Results()
 	for i := range results {
-		results[i].Mark.Member = uint8(m)
+		setMember(&results[i].Mark, m)
 	}
+}
+
+// setMember notes in the mark of a charge where that was counted.
+func setMember(mark *driver.Mark, m member) {
+	mark.Note = mark.Note&(1<<driver.NoteShift-1) | uint8(m)<<driver.NoteShift
 }
 
 // split returns the requests for the two kinds of counts.
@@ -126,7 +131,7 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 				result = stricter(result, &soft.Results()[firstSoft+k])
 			case inStore:
 			}
-			result.Mark.Member = uint8(m)
+			setMember(&result.Mark, m)
 			results[first+k] = result
 		}
 		first += n

@@ -133,7 +133,7 @@ func (f *refusal) overtaken() bool {
 	return false
 }
 
-// answer makes d, a zero Decision, f as the decision about r. Several results are
+// answer makes d the decision about r, refused as f says. Several results are
 // shared, as they are between copies of a decision.
 func (f *refusal) answer(r *driver.Request, d *driver.Decision) {
 	madeAt := f.madeAt()
@@ -141,7 +141,7 @@ func (f *refusal) answer(r *driver.Request, d *driver.Decision) {
 		*d = f.d.About(*r)
 		return
 	}
-	d.Begin(r)
+	*d = driver.NewDecision(*r)
 	results := d.Results()
 	copy(results, f.d.Results())
 	for i := range results {

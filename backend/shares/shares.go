@@ -273,7 +273,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	if err := b.ready(ctx, &r); err != nil {
 		return d, err
 	}
-	d.Begin(&r)
+	d = driver.NewDecision(r)
 	charges := d.Charges()
 	if len(charges) == 0 {
 		d.Allowed = true
@@ -401,7 +401,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 	if err := b.ready(ctx, &r); err != nil {
 		return d, err
 	}
-	d.Begin(&r)
+	d = driver.NewDecision(r)
 	d.Allowed = true
 	charges, results, i := d.Charges(), d.Results(), 0
 	if len(charges) == 0 {
@@ -441,7 +441,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if err := b.ready(ctx, &r); err != nil {
 		return d, err
 	}
-	d.Begin(&r)
+	d = driver.NewDecision(r)
 	d.Allowed = true
 	charges, results, i := d.Charges(), d.Results(), 0
 	if len(charges) == 0 {

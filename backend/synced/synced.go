@@ -243,7 +243,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	} else if !inForce {
 		r = in.replace(r)
 	}
-	d.Begin(&r)
+	d = driver.NewDecision(r)
 	charges := d.Charges()
 	if len(charges) == 0 {
 		d.Allowed = true
@@ -268,7 +268,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
 				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
-				results[i].Mark.Shared = c.shared
+				results[i].Mark.Note = c.note()
 			}
 			c.counts[k].report(&c.limits[k], r.Now, &results[i])
 			i++
@@ -291,7 +291,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	} else if !inForce {
 		r = in.replace(r)
 	}
-	d.Begin(&r)
+	d = driver.NewDecision(r)
 	d.Allowed = true
 	charges, results, i := d.Charges(), d.Results(), 0
 	if len(charges) == 0 {
@@ -309,7 +309,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 			}
 			switch {
 			case more >= 0:
-			case mark.Shared != c.shared: // the count that was charged is gone
+			case mark.Note&noteShared != c.note(): // the count that was charged is gone
 				units = 0
 			default:
 				units = -min(-more, l.undrained(takenAt, mark, r.Now))

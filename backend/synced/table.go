@@ -49,6 +49,16 @@ type counter struct {
 	watched int64
 }
 
+// noteShared is the driver.Mark.Note of a charge to a counter that several keys share.
+const noteShared = 1
+
+func (c *counter) note() uint8 {
+	if c.shared {
+		return noteShared
+	}
+	return 0
+}
+
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
@@ -66,7 +76,7 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	for i := range charges {
 		charge := &charges[i]
 		var c *counter
-		if charged != nil && charged.ResultsOf(i)[0].Mark.Shared {
+		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&noteShared != 0 {
 			c = s.getShared(charge.Policy.Name, i)
 		} else if n := s.hasher.Of(charge); s.byName[n] != nil {
 			c = s.byName[n]

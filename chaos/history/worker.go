@@ -250,7 +250,7 @@ func returned(id int, d driver.Decision, err error) Record {
 	}
 	r.Allowed = d.Allowed
 	for _, result := range d.Results() {
-		result.Mark.Shared = false
+		result.Mark.Note = 0
 		r.Results = append(r.Results, result)
 	}
 	return r

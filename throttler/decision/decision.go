@@ -30,7 +30,8 @@ func FromDriver(d driver.Decision) Decision {
 }
 
 // Driver returns the backend's decision, in plain numbers. All methods read it, and
-// Allowed and Degraded are copied from it. A throttler has it filled in place.
+// Allowed and Degraded are copied from it. It is the simplest way for a throttler, which
+// has it filled in place and settles it, and for what writes headers.
 func (d *Decision) Driver() *driver.Decision { return &d.driver }
 
 // At returns the instant of the decision, in whole milliseconds, UTC.

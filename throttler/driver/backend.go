@@ -1,10 +1,6 @@
 package driver
 
-import (
-	"context"
-
-	"github.com/weir-go/weir/quota"
-)
+import "context"
 
 // Backend keeps counts.
 //
@@ -39,8 +35,7 @@ import (
 //     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
 //
 // Requests reach a backend validated, with every Cost and Partition filled in. A
-// Backend must be safe for concurrent use and must return when ctx is done. For one way
-// around that, see [WindowTaker].
+// Backend must be safe for concurrent use and must return when ctx is done.
 type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)
@@ -55,39 +50,4 @@ type Backend interface {
 	// settlement at cost 0. The decision returned reports every limit
 	// afterwards.
 	Settle(ctx context.Context, s Settlement) (Decision, error)
-}
-
-// WindowTaker is a Backend that decides about a fixed window in less time than it
-// takes to copy a Request and a Decision. A Throttler calls TakeWindow first where it
-// is about one charge, whose partition is its key.
-type WindowTaker interface {
-	Backend
-
-	// TakeWindow decides as Take does about one charge of cost to key, and returns the
-	// Result's numbers. If ok is false, it has done nothing: then Take is called.
-	//
-	// For p, only IsWindow is known to hold. Whether its name and the window's length
-	// are valid shows when the backend finds a window of that name and length.
-	TakeWindow(now int64, p *quota.Policy, key string, cost int64) (used, resetAt, retryAt int64, ok bool)
-
-	// Itself returns the receiver. A Throttler compares it with the Backend that it was
-	// given: a type that embeds a WindowTaker has its TakeWindow, and another Take,
-	// which must not be bypassed.
-	Itself() Backend
-}
-
-// TakeLone makes the decision about r by w's TakeWindow, for the Take of w. If ok is
-// false, r is not about one charge whose partition is its key, or ctx is done, or
-// TakeWindow has done nothing.
-func TakeLone(ctx context.Context, w WindowTaker, r *Request) (d Decision, ok bool) {
-	c := r.Lone()
-	if c == nil || c.Cost < 1 || Ended(ctx) != nil {
-		return d, false
-	}
-	used, resetAt, retryAt, ok := w.TakeWindow(r.Now, c.Policy, c.Key, c.Cost)
-	if ok {
-		d.Begin(r)
-		d.SetWindow(used, resetAt, retryAt)
-	}
-	return d, ok
 }

@@ -19,20 +19,18 @@ type Decision struct {
 	// but the caller's.
 	one  [1]Result
 	many []Result
+
+	// To a multiple of 16 bytes: a copy of another size writes its last words twice, and a
+	// copy of that copy waits for them.
+	_ int64
 }
 
 // NewDecision returns the decision about r that a backend is about to make: not
 // allowed, and with a zero Result for each limit.
 func NewDecision(r Request) (d Decision) {
-	d.Begin(&r)
-	return d
-}
-
-// Begin makes d, a zero Decision, the one that [NewDecision] returns.
-func (d *Decision) Begin(r *Request) {
-	d.Request = *r
+	d.Request = r
 	if r.many == nil && (r.one[0].Policy == nil || len(r.one[0].Policy.Limits) == 1) {
-		return
+		return d
 	}
 	limits, charges := 0, r.Charges()
 	for i := range charges {
@@ -41,10 +39,11 @@ func (d *Decision) Begin(r *Request) {
 	if limits > 1 {
 		d.many = make([]Result, limits)
 	}
+	return d
 }
 
-// SetWindow makes d, whose Request is about one charge, the decision that
-// [WindowTaker.TakeWindow] has made.
+// SetWindow makes d, whose Request is a take under one FixedWindow, allowed if retryAt is
+// 0, and fills in its Result. The arguments are the Result's.
 func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
 	result := &d.one[0]
 	result.Used, result.ResetAt, result.RetryAt = used, resetAt, retryAt
@@ -111,12 +110,15 @@ func (r *Result) Next(l *quota.Limit) int64 {
 	return r.NextAt
 }
 
-// Mark names the window, or the point of a bucket, that a charge went to, for
-// Refund and Settle.
+// Mark names the window, or the point of a bucket, that a charge went to. It is for the
+// Settle of the backend that made it.
 type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
-	Shared   bool  // the charge went to a count that several keys share
-	Unknown  bool  // the charge was made instead of one whose outcome is unknown
-	Member   uint8 // which of several backends was charged; the outermost backend over them owns it
+	Note     uint8 // bits of the backend's own: see NoteShift
 }
+
+// NoteShift is where the bits of a Note begin that belong to a backend which divides
+// charges among several others. Those below belong to the one that keeps the count. Each
+// leaves the other's alone.
+const NoteShift = 4

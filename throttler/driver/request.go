@@ -8,10 +8,10 @@ import "github.com/weir-go/weir/quota"
 // A throttler sends costs of 1 and more. A backend that wraps another may send 0:
 // that asks for nothing, is allowed unless a limit is in debt, and opens no window.
 type Request struct {
-	Now int64 // ms since the epoch
-
 	one  [1]quota.Charge // the charge, if many is nil
 	many []quota.Charge
+
+	Now int64 // ms since the epoch
 }
 
 // NewRequest returns the request for a decision at now, in ms since the epoch,
@@ -26,10 +26,13 @@ func NewRequest(now int64, charges ...quota.Charge) Request {
 }
 
 // Begin makes r, a zero Request, the one about c, and returns its copy of c, of which
-// the Partition and the Cost may still be filled in.
-func (r *Request) Begin(now int64, c *quota.Charge) *quota.Charge {
-	r.Now, r.one[0] = now, *c
-	return &r.one[0]
+// the Partition and the Cost may still be filled in, as may Now.
+func (r *Request) Begin(c *quota.Charge) *quota.Charge {
+	// Word by word, and Now last in memory as in time: a processor that copies two words at
+	// once waits for those that were just written alone.
+	own := &r.one[0]
+	own.Policy, own.Key, own.Cost, own.Partition = c.Policy, c.Key, c.Cost, c.Partition
+	return own
 }
 
 // Charges returns the charges. They are not to be changed.
@@ -38,15 +41,6 @@ func (r *Request) Charges() []quota.Charge {
 		return r.one[:]
 	}
 	return r.many
-}
-
-// Lone returns the charge, if there is one and its partition is its key; else nil. It
-// is not to be changed.
-func (r *Request) Lone() *quota.Charge {
-	if c := &r.one[0]; r.many == nil && c.Policy != nil && c.Partition == c.Key {
-		return c
-	}
-	return nil
 }
 
 // Settlement corrects the costs of an allowed decision. A decision that was never

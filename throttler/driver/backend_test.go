@@ -1,0 +1,16 @@
+package driver_test
+
+import (
+	"testing"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/backend/backendtest"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// The backend of the example keeps all of the contract.
+func TestTheExamplesContract(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) driver.Backend {
+		return &counts{states: make(map[countName]*algorithm.State)}
+	})
+}
