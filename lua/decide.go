@@ -275,7 +275,10 @@ func (s *shape) write(c *charge) {
 	}
 	s.add(c.words.in(frame.get("store")))
 	if s.readsOnce {
+		s.add(c.words.in(frame.get("store once")))
 		s.add(frame.get("changed"))
+	} else {
+		s.add(c.words.in(frame.get("store several")))
 	}
 	if c.hasLog {
 		s.add("end\n")

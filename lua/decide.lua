@@ -122,7 +122,15 @@ for i = 1, #ARGV do
             local life = LIVES + margin
             if claim@ ~= '' then life = max(life, call('PTTL', keys[first + INDEX])) end
             life = format('%d', life) -- which Redis would do more slowly
+
+--@ store once
+            -- MGET reads what is no string as nothing.
             if not call('SET', keys[first + INDEX], claim@ .. body@, 'PX', life, is_new and 'NX' or 'XX') then break end
+          end
+
+--@ store several
+            -- Other charges may have been made, so this one has to be: what was read is nothing, or a state.
+            call('SET', keys[first + INDEX], claim@ .. body@, 'PX', life)
           end
 
 --@ changed
