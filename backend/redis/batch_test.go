@@ -22,10 +22,13 @@ func packed(now int64, charges ...[]throttler.Limit) (script string, argument []
 	for i, limits := range charges {
 		all = append(all, throttler.Charge{Policy: policy(fmt.Sprint("p", i), limits...), Key: "k", Partition: "k", Cost: 1})
 	}
-	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: redis.NewClient(&redis.Options{})}}, nil)
+	c := redis.NewClient(&redis.Options{})
+	defer c.Close()
+	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 	if err != nil {
 		panic(err)
 	}
+	defer b.Close()
 	return b.Call(driver.NewRequest(now, all...), nil)
 }
 
