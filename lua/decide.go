@@ -51,8 +51,13 @@ func Records(yield func(kind byte, bytes int) bool) {
 	}
 }
 
-// maxLocals is how many locals a function of Lua may have.
-const maxLocals = 200
+// What a function of Lua has room for: 200 locals, and 250 registers, which are for locals
+// and the values of an expression. The frame has fewer locals than s.locals says, so there
+// are some more.
+const (
+	maxLocals    = 200
+	maxRegisters = 268
+)
 
 // Decide returns the script that makes decisions of one shape: settlements or takes, and
 // the kinds of the limits of each charge. It reports false if a decision has too many
@@ -70,7 +75,8 @@ func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 		s.take()
 	}
 	s.end()
-	return s.script.String(), s.locals() <= maxLocals
+	locals := s.locals()
+	return s.script.String(), locals <= maxLocals && locals+s.widest() <= maxRegisters
 }
 
 type shape struct {
@@ -316,6 +322,20 @@ func (s *shape) locals() int {
 		}
 	}
 	return n
+}
+
+// widest returns how many values an expression has, at most: the records of a charge.
+func (s *shape) widest() (values int) {
+	for _, c := range s.charges {
+		n := 0
+		for _, l := range c.limits {
+			if n += 1 + len(l.fields); l.isLog {
+				n++ // what is replied of it
+			}
+		}
+		values = max(values, n)
+	}
+	return values
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }
