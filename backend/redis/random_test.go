@@ -101,8 +101,9 @@ func (s *randomStates) limit() throttler.Limit {
 		if l.Algorithm == throttler.LeakyBucket && s.rng.IntN(3) == 0 {
 			l.MaxWait = time.Duration(1+s.rng.IntN(5000)) * time.Millisecond
 		}
-		isBucket := l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket
-		if isBucket && l.Capacity() == quota.MaxQuota { // a debt beyond it is not seen, by one side or the other
+		if l.Algorithm != throttler.FixedWindow && l.Capacity() == quota.MaxQuota {
+			// What is more than that looks like that, to one side or the other, and so
+			// does a debt, of which a cost of 0 asks.
 			continue
 		}
 		if policy("p", l).Validate() == nil {
@@ -231,14 +232,17 @@ func (s *randomStates) write(c throttler.Charge) {
 		s.client.RPush(s.t.Context(), key, "a")
 		return
 	}
-	s.client.Set(s.t.Context(), key, value, max(time.Duration(stored.Life(s.now, 0))*time.Millisecond, 2*time.Hour)+randomMargin)
+	life := max(stored.Life(s.now, 0), 7_200_000) + randomMargin.Milliseconds()
+	if err := s.client.Do(s.t.Context(), "set", key, value, "px", life).Err(); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // counts are what is stored of some charges.
 type counts struct {
 	keys   []string
 	values []string
-	ttls   []time.Duration // negative for none
+	ttls   []int64 // ms, negative for none
 	stored []*handoff.Stored
 	err    error // something is none
 
@@ -262,7 +266,8 @@ func (s *randomStates) read(charges []throttler.Charge) *counts {
 		c.err = errors.Join(c.err, err)
 		c.hasLeft = append(c.hasLeft, stored != nil && stored.Claim != nil && stored.Claim.LeftFor != 0)
 		c.keys, c.values, c.stored = append(c.keys, key), append(c.values, value), append(c.stored, stored)
-		c.ttls = append(c.ttls, s.client.PTTL(s.t.Context(), key).Val())
+		ttl, _ := s.client.Do(s.t.Context(), "pttl", key).Int64() // no time.Duration, which ends after 292 years
+		c.ttls = append(c.ttls, ttl)
 	}
 	return c
 }
@@ -295,9 +300,10 @@ func (s *randomStates) expect(before *counts, charges []throttler.Charge, change
 		if g, w := got.Claim, want.Claim; w != nil && (g == nil || g.Version != w.Version || g.LeftFor != w.LeftFor) || w == nil && g != nil && g.ExpiresAt > server {
 			s.failf("charge %d: its claim is %+v; want %+v", i, g, w)
 		}
-		life := time.Duration(want.Life(s.now, server)) * time.Millisecond
-		if ttl := after.ttls[i]; ttl < life-time.Minute || ttl > max(before.ttls[i], life+randomMargin+time.Minute) {
-			s.failf("charge %d: it lives for %v, after %v before; it counts for %v", i, ttl, before.ttls[i], life)
+		const minute = 60_000
+		life := want.Life(s.now, server)
+		if ttl := after.ttls[i]; ttl < life-minute || ttl > max(before.ttls[i], life+randomMargin.Milliseconds()+minute) {
+			s.failf("charge %d: it lives for %d ms, and for %d before; it counts for %d", i, ttl, before.ttls[i], life)
 		}
 	}
 }

@@ -48,12 +48,15 @@ func (t *shapeTable) script(shape []byte) *script {
 func (t *shapeTable) add(shape []byte) *script {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := make(map[string]*script)
+	var known map[string]*script
 	if all := t.known.Load(); all != nil {
-		known = maps.Clone(*all)
+		known = *all
 	}
 	if s, ok := known[string(shape)]; ok || len(known) >= maxShapes {
 		return s
+	}
+	if known = maps.Clone(known); known == nil {
+		known = make(map[string]*script)
 	}
 	var s *script
 	charges := bytes.Split(shape[2:], []byte{nextCharge})
