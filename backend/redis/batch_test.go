@@ -26,6 +26,7 @@ func packed(t testing.TB, now int64, charges ...[]throttler.Limit) (script strin
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer b.Close()
 	return b.Call(driver.NewRequest(now, all...), nil)
 }
 
@@ -137,5 +138,25 @@ func BenchmarkServerTimeOfACall(b *testing.B) {
 				b.ReportMetric(median(ratios), "ratio")
 			})
 		}
+	}
+}
+
+// An empty string is no state, for a script that reads it with others, too: what was charged
+// before it came to that is charged once.
+func TestEmptyStringBesideACount(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	log := throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}
+	charges := []throttler.Charge{policy("window", perHour(10)).Charge("alice"), policy("log", log).Charge("alice")}
+	for i := range charges {
+		charges[i].Partition = "alice"
+	}
+	key := b.backend.Locate(charges[1]).Key
+	b.client.Set(t.Context(), key, "", 0)
+	d, err := b.Take(t.Context(), charges...)
+	if err != nil || d.Limit(0).Used != 1 || d.Limit(1).Used != 1 {
+		t.Errorf("%+v, %v; want one used of each", d, err)
+	}
+	if ttl := b.client.PTTL(t.Context(), key).Val(); ttl <= 0 {
+		t.Errorf("the log lives for %v", ttl)
 	}
 }

@@ -10,16 +10,24 @@ import (
 
 // TakeTogether makes the decisions about all of r, of the first shard, in one call.
 func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
-	f := &flight{departed: time.Now()}
+	f, jobs := &flight{departed: time.Now()}, make([]*job, len(r))
 	for i := range r {
 		j := b.newTake(ctx, &r[i], nil)
 		j.deadline = time.Now().Add(time.Minute)
-		f.jobs = append(f.jobs, j)
+		if jobs[i] = j; j.script != nil {
+			f.jobs = append(f.jobs, j)
+		}
 	}
-	jobs := append([]*job(nil), f.jobs...)
-	f.run(b.shards[0].line)
+	if len(f.jobs) > 0 {
+		f.run(b.shards[0].line)
+	}
 	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
 	for i, j := range jobs {
+		if j.script == nil {
+			decisions[i], errs[i] = b.shards[0].takeHere(ctx, j, r[i], nil)
+			j.free()
+			continue
+		}
 		switch <-j.done; {
 		case j.err != nil:
 			errs[i] = j.err

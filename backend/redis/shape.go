@@ -55,6 +55,9 @@ func (t *shapeTable) add(shape []byte) *script {
 	if s, ok := known[string(shape)]; ok || len(known) >= maxShapes {
 		return s
 	}
+	if known = maps.Clone(known); known == nil {
+		known = make(map[string]*script)
+	}
 	var s *script
 	charges := bytes.Split(shape[2:], []byte{nextCharge})
 	if text, ok := compose(shape[0] == settlements, charges); ok {

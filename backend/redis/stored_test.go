@@ -56,6 +56,27 @@ func TestStoredBytes(t *testing.T) {
 	}
 }
 
+// Doubles are exact up to 2^53, and so are buckets of that many units.
+func TestFractionsOfLargeBuckets(t *testing.T) {
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	for _, a := range []quota.Algorithm{throttler.TokenBucket, throttler.LeakyBucket} {
+		c := policy(a.String(), throttler.Limit{Quota: 1<<53 - 1, Window: time.Second, Algorithm: a}).Charge("alice")
+		c.Partition = c.Key
+		state := new(algorithm.State)
+		for step := range 40 {
+			c.Cost = 1<<44 + 1234567*int64(step)
+			got, err := b.backend.Take(t.Context(), driver.NewRequest(t0.UnixMilli(), c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := algorithm.Take(driver.NewRequest(t0.UnixMilli(), c), []*algorithm.State{state})
+			if g, w := got.Results()[0].Mark, want.Results()[0].Mark; g != w {
+				t.Fatalf("%v, step %d: charged up to %+v, want %+v", a, step, g, w)
+			}
+		}
+	}
+}
+
 // A kind that this version does not know is an error, and nothing is written.
 func TestUnknownKinds(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

@@ -19,8 +19,8 @@ if at$ < now then at$, fraction$ = now, 0 end
 (at$ - now < full$ or at$ - now == full$ and fraction$ <= full_part$)
 
 --@ charge
-at$, fraction$, rate$, most$ = at$ + ahead$, fraction$ + part$, quota$, capacity$
-if fraction$ >= quota$ then at$, fraction$ = at$ + 1, fraction$ - quota$ end
+at$, fraction$, rate$, most$ = at$ + ahead$, fraction$ - (quota$ - part$), quota$, capacity$ -- a sum might be above 2^53
+if fraction$ < 0 then fraction$ = fraction$ + quota$ else at$ = at$ + 1 end
 if at$ > MAX_INSTANT then at$ = MAX_INSTANT end
 if charged_at$ < now then charged_at$ = now end
 

@@ -1,0 +1,192 @@
+package lua
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testserver"
+)
+
+// A section's name that is spelled in two ways would leave it out of the scripts, unseen.
+func TestSections(t *testing.T) {
+	source, err := os.ReadFile("decide.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(map[string][]string) // for, by the variable that has the sections
+	for _, m := range regexp.MustCompile(`(\w+)\.(?:get|has|section|expression)\("([^"]+)"\)`).FindAllStringSubmatch(string(source), -1) {
+		asked[m[1]] = append(asked[m[1]], m[2])
+	}
+	ofLimits := slices.Concat(asked["l"], asked["file"])
+	for _, file := range []struct {
+		name  string
+		asked []string
+		all   bool // are there
+	}{
+		{"decide.lua", asked["frame"], true},
+		{"lone.lua", asked["lone"], true},
+		{"numbers.lua", asked["numbers"], true},
+		{"algorithms/fixed_window.lua", ofLimits, false},
+		{"algorithms/sliding_window.lua", ofLimits, false},
+		{"algorithms/bucket.lua", ofLimits, false},
+		{"algorithms/leaky_bucket.lua", ofLimits, false},
+		{"algorithms/sliding_log.lua", slices.Concat(ofLimits, asked["slidingLog"]), false},
+	} {
+		has := readSections(file.name)
+		for name := range has {
+			if !slices.Contains(file.asked, name) {
+				t.Errorf("%s has a section %q, for which nothing asks", file.name, name)
+			}
+		}
+		for _, name := range file.asked {
+			if file.all && !has.has(name) {
+				t.Errorf("%s has no section %q", file.name, name)
+			}
+		}
+	}
+	for name := range kinds { // what decide.go asks for by get is there for each kind
+		if kinds[name].name == "" {
+			continue
+		}
+		for _, required := range []string{"fits", "charge", "give back", "counts until"} {
+			if !kinds[name].file.has(required) {
+				t.Errorf("a %s has no section %q", kinds[name].name, required)
+			}
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	for _, pattern := range []string{"*.lua", "algorithms/*.lua"} {
+		names, err := filepath.Glob(pattern)
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, names, err)
+		}
+		for _, name := range names {
+			if want := "-- " + filepath.Base(name) + ": "; !strings.HasPrefix(read(name), want) {
+				t.Errorf("%s does not begin with %q", name, want)
+			}
+		}
+	}
+}
+
+// all calls do with every shape of one limit and of two, in one charge and in two.
+func all(do func(settles bool, charges ...[]byte)) {
+	for _, settles := range []bool{false, true} {
+		for a := range Records {
+			do(settles, []byte{a})
+			for b := range Records {
+				do(settles, []byte{a, b})
+				do(settles, []byte{a}, []byte{b})
+			}
+		}
+	}
+}
+
+// In a Redis Cluster a script may use the keys that it is given, and no others.
+func TestCommandsHaveKeys(t *testing.T) {
+	command := regexp.MustCompile(`(?:\bcall|\btry|redis\.p?call)\(([^,()]*),? *([^,()]*(?:\(\w+\))?)`)
+	known := []string{"KEYS[1]", "keys[first + 0]", "keys[first + 1]", "key", "r.key", "spread(KEYS)"}
+	all(func(settles bool, charges ...[]byte) {
+		script, _ := Decide(settles, charges)
+		found := command.FindAllStringSubmatch(script, -1)
+		for _, m := range found {
+			if !strings.HasPrefix(m[1], "'") || !slices.Contains(known, m[2]) {
+				t.Errorf("a script of %v has the command %s of %s", charges, m[1], m[2])
+			}
+		}
+		if len(found) < 2 {
+			t.Errorf("a script of %v has %d commands", charges, len(found))
+		}
+	})
+}
+
+func TestScriptsAreComposedWhole(t *testing.T) {
+	left := regexp.MustCompile(`\$|@|\b(ARGUMENTS|ARGUMENT_FORM|INDEX|FIELDS|ZEROS|STORED|ROW|VALUES|MATCHES|COUNTS_UNTIL|LIVES|FORM|SIZE|LENGTH|LOGS|SLOTS|REPLY|REPLY_FORM|REPLY_SIZE|REPLIED|FITS|CHARGES|OPENED)\b`)
+	all(func(settles bool, charges ...[]byte) {
+		script, ok := Decide(settles, charges)
+		if again, _ := Decide(settles, charges); !ok || again != script {
+			t.Errorf("a script of %v: ok %v, the same again %v", charges, ok, again == script)
+		}
+		if words := left.FindAllString(strings.ReplaceAll(script, `'^%d+$'`, ""), -1); words != nil {
+			t.Errorf("a script of %v has %q", charges, words)
+		}
+		if strings.Contains(script, "--") {
+			t.Errorf("a script of %v has comments", charges)
+		}
+	})
+}
+
+// Lua bounds a function's locals, and the size of an expression. What Decide says a
+// function has room for loads; and what it leaves out is not much less than that.
+func TestShapesLoad(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
+	defer client.Close()
+	load := func(script string) error { return client.ScriptLoad(t.Context(), script).Err() }
+	check := func(settles bool, charges ...[]byte) (ok bool) {
+		script, ok := Decide(settles, charges)
+		if err := load(script); ok && err != nil {
+			t.Errorf("settles %v, %v: %v", settles, charges, err)
+		}
+		return ok
+	}
+	all(func(settles bool, charges ...[]byte) { check(settles, charges...) })
+
+	most := func(settles bool, charge []byte, several bool, fits func([][]byte) bool) (limits int) {
+		for n := 1; ; n++ {
+			var charges [][]byte
+			if several {
+				charges = slices.Repeat([][]byte{charge}, n)
+			} else {
+				charges = [][]byte{slices.Repeat(charge, n)}
+			}
+			if !fits(charges) {
+				return (n - 1) * len(charge)
+			}
+		}
+	}
+	for _, settles := range []bool{false, true} {
+		for _, several := range []bool{false, true} {
+			for _, charge := range [][]byte{{1}, {2}, {3}, {4}, {5}, {6}, {1, 5}, {4, 6}, {3, 4, 5}, {1, 2, 3, 4, 5, 6}} {
+				allowed := most(settles, charge, several, func(charges [][]byte) bool { return check(settles, charges...) })
+				possible := most(settles, charge, several, func(charges [][]byte) bool {
+					script, _ := Decide(settles, charges)
+					return load(script) == nil
+				})
+				t.Logf("settles %v, several %v, %v: %d of %d", settles, several, charge, allowed, possible)
+				if allowed < 5 && possible >= 5 || allowed < possible/2 {
+					t.Errorf("settles %v, charges of %v, several %v: %d limits, although a function has room for %d", settles, charge, several, allowed, possible)
+				}
+			}
+		}
+	}
+
+	rng := testseed.Rand(t, 0)
+	for range 200 {
+		charges := make([][]byte, 1+rng.IntN(8))
+		for i := range charges {
+			for range 1 + rng.IntN(1+16/len(charges)) {
+				charges[i] = append(charges[i], byte(1+rng.IntN(6)))
+			}
+		}
+		check(rng.IntN(2) == 0, charges...)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, charges := range [][][]byte{{{1}}, {{4}}, {{1, 3, 5}, {2, 4, 6}}} {
+		b.Run(fmt.Sprint(charges), func(b *testing.B) {
+			for b.Loop() {
+				Decide(false, charges)
+			}
+		})
+	}
+}
