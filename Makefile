@@ -11,6 +11,10 @@ FUZZTIME = 30s # for each fuzz test
 SOAKTIME = 30m # for all random tests
 PACKAGES = ./... # of MODULES, that make soak runs
 
+# Shapes of decisions whose scripts are linted: the kinds of the limits of each charge. Each
+# kind alone; charges without a log, and with one.
+SHAPES = 1 2 3 4 5 6 1,3-5,6 1,4-2,6
+
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
@@ -45,9 +49,11 @@ $(GOLANGCI):
 luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
-		mkdir -p bin && for script in decide decide-at release sync; do \
-			go run ./scripts/joinlua $$script >bin/$$script.lua && luacheck --quiet bin/$$script.lua || exit 1; \
+		go build -o bin/ ./scripts/joinlua && rm -rf bin/lua && mkdir bin/lua && \
+		for script in swap sync $(addprefix take-,$(SHAPES)) $(addprefix settle-,$(SHAPES)); do \
+			bin/joinlua $$(echo $$script | tr - ' ') >bin/lua/$$script.lua || exit 1; \
 		done; \
+		luacheck --quiet bin/lua/*.lua; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
 ## alerts: test the alert rules, where promtool can be had

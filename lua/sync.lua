@@ -27,7 +27,7 @@
 -- what the process knows: to the instant x, or the units of the window x.
 
 local ADD, STATE = 1, 2 -- and FIRST, 3
-local BUCKET, WINDOW = 1, 2
+local WINDOW = 2 -- and a bucket, 1
 local MARGIN = 10000 -- ms that a counter outlives its last unit
 local PROCESS = 3600000 -- ms that a silent process is remembered: many times the longest Sync, or an ADD that is
 -- sent again would count twice, and each would find its process forgotten

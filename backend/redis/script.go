@@ -77,9 +77,10 @@ func (j *job) pack(buf, shape []byte) {
 	j.script = shapes.script(shape)
 }
 
-// isLone reports whether charges are one, under one fixed window.
+// isLone reports whether charges are one, under one fixed window: a count and a reset
+// time.
 func isLone(charges []quota.Charge) bool {
-	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm == quota.FixedWindow
+	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce()
 }
 
 // appendBounds appends what lone.lua compares with what is stored of a fixed window, l,

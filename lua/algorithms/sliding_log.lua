@@ -8,7 +8,6 @@
 -- proportion to the entries, so each charge pays for a constant part.
 
 --@ functions
-local key, base, whole -- of the charge that is read
 local FRONT_BYTES, FRONT_END, RINGS = 2560, '2559', 10 -- a number as an argument costs more than a string
 local ENTRY, ENTRY_BYTES, MAX_LOG_COST = '>I6I4', 10, 4294967295
 local MANY, MANY_ENTRIES, MANY_BYTES = '>I6I4I6I4I6I4I6I4I6I4I6I4I6I4I6I4', 8, 80
@@ -161,6 +160,8 @@ local function new_rings(logs, bytes)
   end
   return rings
 end
+
+local key, base, whole -- of the charge that is read
 
 --@ read
       local body@ = try('GETRANGE', keys[first + INDEX], '0', FRONT_END)
