@@ -6,40 +6,59 @@ import (
 	"strconv"
 )
 
-// The stored form of a state, the same in Redis and in Memcached. Numbers are
-// big-endian and unsigned. It is a row of records:
+// All forms in which the state of one (policy, key) is stored, by their first bytes. The
+// number in front of a field is how many bytes it has. Fields are big-endian and unsigned,
+// instants and windows in ms.
 //
-//	1  kind, and 16 if the record ends
-//	6  window
+//	first byte      what follows                                  stored in
+//	1 to 6, or      a row of records, none of which is a log      Redis, Memcached
+//	with 16 added
+//	10              a row of records, and the rings of its logs   Redis, Memcached
+//	8, 9            a claim, and one of the above, or nothing     where counts have moved
+//	'1' to '9'      the 19 digits of one fixed window             Redis, without a claim
 //
-//	fixed windows, 1 and 2:  6 reset-at, 7 used
-//	sliding window, 3:       6 start, 7 current, 7 previous
-//	sliding log, 4:          4 number of entries, 7 their sum,
-//	                         4 the slot of the oldest one, 4 number of slots
-//	token bucket, 5:         6 drained at, 7 fraction, 7 quota, 6 charged at, 7 capacity
-//	leaky bucket, 6:         the same, and 6, 7 where its first gap begins, 7 units of gaps
+// A claim is backend/handoff's: see stored.go there. Memcached's items, which have several
+// states, are drawn in backend/memcached/item.go.
 //
-//	6  the instant at which the record is given up, if it ends
+// A row has a record for each limit, and those of other policies while they live:
 //
-// If a record is a log, the rings of all logs are behind the records, and in front
-// of them is
+//	+--------+----------+-----------------+-----------+
+//	| 1 kind | 6 window | what it counts  | 6 ends at |
+//	+--------+----------+-----------------+-----------+
 //
-//	1  10
-//	2  length of the records
+//	1 fixed window     6 reset-at, 7 used                             20 bytes in all
+//	2 aligned window   6 reset-at, 7 used                             20
+//	3 sliding window   6 start, 7 current, 7 previous                 27
+//	4 sliding log      4 entries, 7 their sum, 4 slot of the oldest,
+//	                   4 slots                                        26, and its ring
+//	5 token bucket     6 drained at, 7 fraction, 7 quota,
+//	                   6 charged at, 7 capacity                       40
+//	6 leaky bucket     the same, and 6, 7 where its first gap begins,
+//	                   7 units of gaps                                60
 //
-// A slot is an entry, 6 instant, 4 cost. Redis changes a few slots of a long log, and does
-// not write the others: lua/algorithms/sliding_log.lua has the rule.
+// A record ends at an instant, and 16 is added to its kind, if policies that do not have
+// its window charge it.
 //
-// Redis keeps one fixed window that no claim is in front of as an integer, if it can,
-// which takes up no string. Such a state is only read here. It is 19 digits:
+// If one of the records is a log, their rings are behind the row, in its order:
 //
-//	3   the window's code: 100 and how many seconds it has, or 200 and minutes, 300 and
-//	    hours, 400 and days, whichever comes first that gives at most 99; and 400 more
-//	    of kind 2
-//	12  reset-at, in ms since 2025
-//	4   used                   below 10000
+//	+------+-----------------+-----+-------------------------------------+
+//	| 1 10 | 2 length of row | row | 6 instant, 4 cost: each slot of all |
+//	+------+-----------------+-----+-------------------------------------+
 //
-// lua/decide.go has the same records.
+// Redis changes a few slots of a long log, and does not write the others:
+// lua/algorithms/sliding_log.lua has the rule.
+//
+// Redis keeps one fixed window as an integer, if it can, which takes up no string:
+//
+//	+------------------+-------------+--------+
+//	| 3 code of window | 12 reset-at | 4 used |    in decimal digits
+//	+------------------+-------------+--------+
+//
+// The code is 100 and how many seconds the window has, or 200 and minutes, 300 and hours,
+// 400 and days, whichever comes first that gives at most 99; and 400 more of kind 2. The
+// reset-at is in ms since 2025. Such a state is only read here.
+//
+// The table of kinds in lua/decide.go has the same records, and lua/lone.lua the digits.
 const (
 	kindBytes    = 1
 	windowBytes  = 6

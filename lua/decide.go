@@ -10,7 +10,7 @@ const maxLocals = 200
 
 // Decide returns the script that makes decisions of one shape: settlements or takes, and
 // the kinds of the limits of each charge. It reports false if a decision has too many
-// limits for one function of Lua, more than twelve or so. The header of decide.lua says
+// limits for one function of Lua, a dozen or so. The header of decide.lua says
 // what goes in and what comes out.
 func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 	s := newShape(settles, charges)

@@ -16,7 +16,7 @@ import (
 //	6  backend it left for, if it has left
 //	6  version under which it was released, if it has left
 //
-// No state begins with an 8 or a 9.
+// No state begins with an 8 or a 9. The state's forms are drawn in algorithm/encode.go.
 type Stored struct {
 	Claim *Claim // nil if the count never moved
 	State algorithm.State

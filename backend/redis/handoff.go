@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// TakeAt implements handoff.Store: one decision of an EVALSHA on the primary, or an
-// exchange with it if counts arrive.
+// TakeAt implements handoff.Store: one decision of an EVALSHA on the primary. If that
+// leaves it undecided, or counts arrive, it is an exchange: see swap.go.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
 	j := b.newTake(ctx, &r, p)
 	defer j.free()

@@ -8,11 +8,19 @@
 //
 // # Shared round trips
 //
-// A decision is part of one EVALSHA, for any number of limits and charges.
+// A decision is part of one EVALSHA, of a script for its shape: takes or settlements, and
+// the algorithms of the limits of each charge. What is rare is decided by this process,
+// which reads the states, and stores what they become if nobody has changed them since,
+// else again: two more round trips, and one if nothing changes. That is so while counts of
+// other versions of a policy live, for counts that arrive from other backends, for places
+// in the middle of a queue that are given back, for more limits than a script has room for
+// (it has for 16 fixed windows or 7 leaky buckets of a policy, and for 6 to 10 charges with
+// one limit each), and for shapes beyond the first 256.
+//
 // Decisions of many goroutines share round trips to a primary: while two are in
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
-// them, as calls of up to quota.MaxWork units of work. There is no timer, and a decision that finds no queue
-// is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
+// them. Those of one shape share calls of up to quota.MaxWork units of work. There is no
+// timer, and a decision that finds no queue is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
 // primary; one more is an error that wraps driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
@@ -257,12 +265,13 @@ func (b *Backend) Close() {
 	}
 }
 
-// Take implements driver.Backend: one decision of an EVALSHA on the primary.
+// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an
+// exchange with it if that leaves it undecided.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return b.TakeAt(ctx, r, nil)
 }
 
-// Settle implements driver.Backend: one decision of an EVALSHA on the primary.
+// Settle implements driver.Backend as Take.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	return b.SettleAt(ctx, s, nil)
 }
@@ -274,12 +283,14 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads the scripts on every primary, so that the first decision need not, opens
-// the connections that decisions need, as many as there may be round trips if the
-// primary is more than 10 ms away, and returns after the first check of the servers, so that the clock is corrected and
-// replicas serve peeks from the first decision on. It returns the joined errors of the primaries that did not answer; each names its
-// shard and wraps driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the
-// script is sent along with the call.
+// Load loads scripts on every primary, so that the first decisions need not: those of one
+// limit of each algorithm, and those of all shapes that this process has decided before. It
+// opens the connections that decisions need, as many as there may be round trips if the
+// primary is more than 10 ms away, and returns after the first check of the servers, so
+// that the clock is corrected and replicas serve peeks from the first decision on. It
+// returns the joined errors of the primaries that did not answer; each names its shard and
+// wraps driver.ErrUnavailable. Calling it is optional: on NOSCRIPT the script is sent along
+// with the call.
 func (b *Backend) Load(ctx context.Context) error {
 	b.monitor.run()
 	errs := make(chan error, len(b.shards))
