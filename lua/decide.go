@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -68,7 +69,6 @@ func (s *shape) begin() {
 	if s.hasLog {
 		s.add(slidingLog.get("functions"))
 	}
-	names, form := s.arguments()
 	states, replies := "{}", "{}"
 	if !s.hasLog { // one command reads all states: to call it costs more than to run it
 		states = "call('MGET', spread(KEYS))"
@@ -76,7 +76,11 @@ func (s *shape) begin() {
 			replies = "states"
 		}
 	}
-	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form, "STATES": states, "REPLIES": replies}.in(frame.get("decisions")))
+	if slices.ContainsFunc(s.charges, func(c charge) bool { return !c.hasLog }) {
+		s.add(words{"STATES": states}.in(frame.get("states")))
+	}
+	names, form := s.arguments()
+	s.add(words{"ARGUMENTS": names, "ARGUMENT_FORM": form, "REPLIES": replies}.in(frame.get("decisions")))
 	for _, c := range s.charges {
 		if s.settles {
 			s.add(c.words.in(frame.get("amounts")))
@@ -206,7 +210,9 @@ func (s *shape) write(c *charge) {
 		s.add(lone.get("write"))
 	}
 	s.add(c.words.in(frame.get("store")))
-	s.add(c.words.in(frame.get("changed")))
+	if !c.hasLog {
+		s.add(c.words.in(frame.get("changed")))
+	}
 	if c.hasLog {
 		s.add("end\n")
 	}

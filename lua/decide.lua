@@ -34,10 +34,12 @@ local sub, byte, format = string.sub, string.byte, string.format
 local unpack, pack, max, min = struct.unpack, struct.pack, math.max, math.min
 local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
 local CLAIM_HERE, CLAIM_BYTES = 8, 13
-local keys, changed = KEYS, {}
+local keys = KEYS
+
+--@ states
+local states, changed = STATES, {}
 
 --@ decisions
-local states = STATES
 local replies, made, first = REPLIES, 0, 1
 for i = 1, #ARGV do
   local times, now, margin, is_placed, ARGUMENTS = unpack('ARGUMENT_FORM', ARGV[i])
