@@ -54,11 +54,26 @@ func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, p
 // have more than any program.
 func AllShapes() { maxShapes = 1 << 20 }
 
-// NoMoreShapes makes it compose no more, until the test ends.
-func NoMoreShapes(t *testing.T) {
+// NoMoreShapes makes it compose scripts for so many shapes and no more, until the test ends.
+func NoMoreShapes(t *testing.T, most int) {
 	was := maxShapes
 	t.Cleanup(func() { maxShapes, shapes = was, shapeTable{} })
-	maxShapes, shapes = 0, shapeTable{}
+	maxShapes, shapes = most, shapeTable{}
+}
+
+// MaxShapes is what programs have.
+var MaxShapes = maxShapes
+
+// Swaps returns how many decisions wait for an exchange with the first shard, those that
+// one has begun for not counted.
+func (b *Backend) Swaps() (waiting int) {
+	t := &b.shards[0].swaps
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, w := range t.byKey {
+		waiting += len(w.waiting)
+	}
+	return waiting
 }
 
 // Line says how many flights to the primary of the first shard are on their way,

@@ -92,6 +92,9 @@ func (t *swapTable) take(w *swapper) []*change {
 // swap makes the change of the counts of j's keys that apply returns. If the caller leaves,
 // apply may be called after swap has returned.
 func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
+	if err := driver.HasTime(ctx); err != nil {
+		return s.unsent(err)
+	}
 	c := &change{apply: apply, done: make(chan struct{})}
 	key := string(j.buf[:j.keysEnd])
 	w := s.swaps.join(key, c)
@@ -104,25 +107,35 @@ func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, 
 		case w.turn <- struct{}{}:
 			err := s.exchange(ctx, j, w, c)
 			<-w.turn
-			if err != nil {
-				return err
+			if err == nil {
+				err = c.err
 			}
+			return err
 		case <-ended:
 			err := driver.Ended(ctx)
 			switch {
 			case err == nil:
 				ended = nil // the server's time is over: whoever has the turn finds out
 			case s.swaps.withdraw(w, c):
-				return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
+				return s.unsent(err)
 			default:
-				return s.unavailable(err)
+				select {
+				case <-c.done: // both at once: the outcome counts
+					return c.err
+				default:
+					return s.unavailable(err)
+				}
 			}
 		}
 	}
 }
 
+func (s *shard) unsent(err error) error {
+	return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
+}
+
 // exchange makes the changes that wait, of which c is one unless another caller has made
-// it. It returns an error if c was not made.
+// it. It returns an error if c was not made; else c has its outcome.
 func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) error {
 	select {
 	case <-c.done:
