@@ -6,8 +6,13 @@ import (
 	"strings"
 )
 
-// maxLocals is how many locals a function of Lua may have.
-const maxLocals = 200
+// What a function of Lua has room for: 200 locals, and 250 registers, which are for locals
+// and the values of an expression. The frame has fewer locals than s.locals says, so there
+// are some more.
+const (
+	maxLocals    = 200
+	maxRegisters = 268
+)
 
 // Decide returns the script that makes decisions of one shape: settlements or takes, and
 // the kinds of the limits of each charge. It reports false if a decision has too many
@@ -25,7 +30,8 @@ func Decide(settles bool, charges [][]byte) (script string, ok bool) {
 		s.take()
 	}
 	s.end()
-	return s.script.String(), s.locals() <= maxLocals
+	locals := s.locals()
+	return s.script.String(), locals <= maxLocals && locals+s.widest() <= maxRegisters
 }
 
 type shape struct {
@@ -122,11 +128,11 @@ func (s *shape) arguments() (names, form string) {
 
 // read reads the state of a charge.
 func (s *shape) read(c *charge) {
-	file := frame
 	if c.hasLog {
-		file = slidingLog
+		s.add(c.words.in(slidingLog.get("read")))
+	} else {
+		s.add(c.words.in(frame.get("read")))
 	}
-	s.add(c.words.in(file.get("read")))
 	if s.isLone && !s.settles {
 		s.add(lone.get("count"))
 	}
@@ -134,7 +140,11 @@ func (s *shape) read(c *charge) {
 	if s.isLone {
 		s.add(lone.get("digits"))
 	}
-	s.add(c.words.in(file.get("parse")))
+	if c.hasLog {
+		s.add(c.words.in(slidingLog.get("parse")))
+	} else {
+		s.add(c.words.in(frame.get("parse")))
+	}
 	if s.isLone {
 		s.add("end\n")
 	}
@@ -249,6 +259,20 @@ func (s *shape) locals() int {
 		}
 	}
 	return n
+}
+
+// widest returns how many values an expression has, at most: the records of a charge.
+func (s *shape) widest() (values int) {
+	for _, c := range s.charges {
+		n := 0
+		for _, l := range c.limits {
+			if n += 1 + len(l.fields); l.isLog {
+				n++ // what is replied of it
+			}
+		}
+		values = max(values, n)
+	}
+	return values
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }

@@ -17,9 +17,13 @@ import (
 
 // A section's name that is spelled in two ways would leave it out of the scripts, unseen.
 func TestSections(t *testing.T) {
-	source, err := os.ReadFile("decide.go")
-	if err != nil {
-		t.Fatal(err)
+	var source []byte
+	for _, name := range []string{"decide.go", "words.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, text...)
 	}
 	asked := make(map[string][]string) // for, by the variable that has the sections
 	for _, m := range regexp.MustCompile(`(\w+)\.(?:get|has|section|expression)\("([^"]+)"\)`).FindAllStringSubmatch(string(source), -1) {
@@ -94,7 +98,7 @@ func all(do func(settles bool, charges ...[]byte)) {
 // In a Redis Cluster a script may use the keys that it is given, and no others.
 func TestCommandsHaveKeys(t *testing.T) {
 	command := regexp.MustCompile(`(?:\bcall|\btry|redis\.p?call)\(([^,()]*),? *([^,()]*(?:\(\w+\))?)`)
-	known := []string{"KEYS[1]", "keys[first + 0]", "keys[first + 1]", "key", "r.key", "spread(KEYS)"}
+	known := []string{"KEYS[1]", "keys[first]", "keys[first + 0]", "keys[first + 1]", "key", "r.key", "spread(KEYS)"}
 	all(func(settles bool, charges ...[]byte) {
 		script, _ := Decide(settles, charges)
 		found := command.FindAllStringSubmatch(script, -1)
