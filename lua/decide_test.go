@@ -144,7 +144,7 @@ func TestShapesLoad(t *testing.T) {
 	}
 	all(func(settles bool, charges ...[]byte) { check(settles, charges...) })
 
-	most := func(settles bool, charge []byte, several bool, fits func([][]byte) bool) (limits int) {
+	most := func(charge []byte, several bool, fits func([][]byte) bool) (limits int) {
 		for n := 1; ; n++ {
 			var charges [][]byte
 			if several {
@@ -160,8 +160,8 @@ func TestShapesLoad(t *testing.T) {
 	for _, settles := range []bool{false, true} {
 		for _, several := range []bool{false, true} {
 			for _, charge := range [][]byte{{1}, {2}, {3}, {4}, {5}, {6}, {1, 5}, {4, 6}, {3, 4, 5}, {1, 2, 3, 4, 5, 6}} {
-				allowed := most(settles, charge, several, func(charges [][]byte) bool { return check(settles, charges...) })
-				possible := most(settles, charge, several, func(charges [][]byte) bool {
+				allowed := most(charge, several, func(charges [][]byte) bool { return check(settles, charges...) })
+				possible := most(charge, several, func(charges [][]byte) bool {
 					script, _ := Decide(settles, charges)
 					return load(script) == nil
 				})
