@@ -443,6 +443,20 @@ func (b *Backend) newJob(ctx context.Context, charges []quota.Charge) *job {
 	return j
 }
 
+// sameKeys returns a new job about the keys of j.
+func (j *job) sameKeys() *job {
+	o := jobPool.Get().(*job)
+	o.limits, o.work = j.limits, j.work
+	o.buf, o.keysEnd = append(o.buf, j.buf[:j.keysEnd]...), j.keysEnd
+	start := 0
+	for _, key := range j.keys {
+		o.keys = append(o.keys, o.buf[start:start+len(key):start+len(key)])
+		start += len(key)
+	}
+	o.partition = o.keys[0][:len(j.partition)]
+	return o
+}
+
 // outcome returns j's error, after done had one.
 func (j *job) outcome() error {
 	j.abandoned = j.left

@@ -32,9 +32,9 @@ type change struct {
 
 // swapper makes the changes of one list of keys.
 type swapper struct {
-	users   int // guarded by the table's mutex, as is waiting
+	users   int // callers and their exchanges; guarded by the table's mutex, as is waiting
 	waiting []*change
-	turn    chan struct{} // has an element while a caller makes changes
+	turn    chan struct{} // has an element while an exchange runs
 }
 
 // swapTable has the swappers in use, by their keys.
@@ -60,7 +60,14 @@ func (t *swapTable) join(key string, c *change) *swapper {
 	return w
 }
 
-// leave ends what join began.
+// hold keeps w in the table until another leave.
+func (t *swapTable) hold(w *swapper) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.users++
+}
+
+// leave ends what join or hold began.
 func (t *swapTable) leave(key string, w *swapper) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,24 +106,28 @@ func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, 
 	key := string(j.buf[:j.keysEnd])
 	w := s.swaps.join(key, c)
 	defer s.swaps.leave(key, w)
-	ended := ctx.Done()
+	ended, asked := ctx.Done(), time.Now()
 	for {
 		select {
 		case <-c.done:
 			return c.err
 		case w.turn <- struct{}{}:
-			err := s.exchange(ctx, j, w, c)
-			<-w.turn
-			if err == nil {
-				err = c.err
-			}
-			return err
+			s.swaps.hold(w)
+			go func(j *job) { // which others wait for, when this caller has left
+				defer j.free()
+				s.exchange(ctx, j, w, c)
+				<-w.turn
+				s.swaps.leave(key, w)
+			}(j.sameKeys())
 		case <-ended:
 			err := driver.Ended(ctx)
+			isPending := err != nil && s.swaps.withdraw(w, c)
 			switch {
 			case err == nil:
 				ended = nil // the server's time is over: whoever has the turn finds out
-			case s.swaps.withdraw(w, c):
+			case isPending && errors.Is(err, context.DeadlineExceeded) && !s.lineOf(j).server.answers.AnsweredSince(asked):
+				return s.unavailable(errWaited)
+			case isPending:
 				return s.unsent(err)
 			default:
 				select {
@@ -134,23 +145,27 @@ func (s *shard) unsent(err error) error {
 	return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
 }
 
-// exchange makes the changes that wait, of which c is one unless another caller has made
-// it. It returns an error if c was not made; else c has its outcome.
-func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) error {
+// exchange makes the changes that wait, of which c is one unless it was made before, or
+// its caller has left.
+func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) {
 	select {
 	case <-c.done:
-		return nil
+		return
 	default:
 	}
-	end := time.Now().Add(s.backend.timeout)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
-		end = deadline
+	now := time.Now()
+	end := now.Add(s.backend.timeout)
+	if given, _, ok := driver.ServerTime(ctx, now); ok && given.Before(end) {
+		end = given
 	}
-	ctx = context.WithoutCancel(ctx) // others wait for it, too
+	ctx = context.WithoutCancel(ctx)
 	states, err := s.callSwap(ctx, j, end, nil)
 	if err != nil {
-		s.swaps.withdraw(w, c)
-		return s.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
+		if s.swaps.withdraw(w, c) {
+			c.err = s.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
+			close(c.done)
+		}
+		return
 	}
 	var all []*change
 	for conflicts := 0; ; conflicts++ {
@@ -178,7 +193,7 @@ func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) err
 			}
 			close(c.done)
 		}
-		return nil
+		return
 	}
 }
 
@@ -227,18 +242,10 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 // callSwap calls swap.lua about j's keys, which reads if there are no arguments. The states
 // are nil if new ones were stored.
 func (s *shard) callSwap(ctx context.Context, j *job, end time.Time, args []arg) (*swapStates, error) {
-	call := jobPool.Get().(*job)
+	call := j.sameKeys()
 	defer call.free()
 	call.ctx, call.script, call.kind = ctx, swapScript, unbatched
 	call.limit = max(time.Until(end), aloneTime)
-	call.limits, call.work = j.limits, j.work
-	call.buf = append(call.buf, j.buf[:j.keysEnd]...)
-	start := 0
-	for i := range j.keys {
-		call.keys = append(call.keys, call.buf[start:start+len(j.keys[i]):start+len(j.keys[i])])
-		start += len(j.keys[i])
-	}
-	call.partition = call.keys[0][:s.backend.partitionBytes()]
 	call.args = args
 	l := s.lineOf(call)
 	if err := l.do(call); err != nil {
