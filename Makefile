@@ -28,7 +28,7 @@ test: lint luacheck alerts test-32bit test-go
 # with -bench go test tests one package at a time. -short: those that take means do little.
 test-go: servers prometheus
 	@$(EACH) go test -race ./...; go test -race -short -run='^$$' -bench=. -benchtime=1x ./...; done
-	@go test -run='^TestExplore$$' ./backend/rollout # not with -race: see explore_test.go
+	@go test -run='^TestExplore$$' ./wrap/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.

@@ -17,7 +17,7 @@ import (
 //	8, 9            a claim, and one of the above, or nothing     where counts have moved
 //	'1' to '9'      the 19 digits of one fixed window             Redis, without a claim
 //
-// A claim is backend/handoff's: see stored.go there. Memcached's items, which have several
+// A claim is handoff's: see stored.go there. Memcached's items, which have several
 // states, are drawn in backend/memcached/item.go.
 //
 // A row has a record for each limit, and those of other policies while they live:

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 
 	"github.com/weir-go/weir/bench/measure"
 	"github.com/weir-go/weir/bench/peers"

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/backend/shares"
-	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/fleet/shares"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -29,7 +28,7 @@ func (nowhere) Send(context.Context, string, []byte) ([]byte, error) {
 // else. Next to none are refused: those that the scheduler delays by a window.
 func BenchmarkShares(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 4_000_000, Window: time.Millisecond, Algorithm: throttler.TokenBucket}}}
-	shared, err := shares.New("alone", division.List{Epoch: 1, Members: []string{"alone"}}, nowhere{}, []*throttler.Policy{policy}, nil)
+	shared, err := shares.New("alone", shares.List{Epoch: 1, Members: []string{"alone"}}, nowhere{}, []*throttler.Policy{policy}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/chaos/history"
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
 func TestMain(m *testing.M) {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/chaos/history"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // Names of the shards whose clients find the primary by themselves. Decisions of a

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // A section's name that is spelled in two ways would leave it out of the scripts, unseen.

@@ -16,7 +16,7 @@ var (
 	// Swap stores what its caller has decided. It is swap.lua.
 	Swap = read("swap.lua")
 
-	// Sync is a root of backend/synced. It is sync.lua.
+	// Sync is a root of fleet/synced. It is sync.lua.
 	Sync = read("sync.lua")
 )
 

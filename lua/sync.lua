@@ -1,4 +1,4 @@
--- sync.lua: a root of backend/synced, which agrees on counters with all processes.
+-- sync.lua: a root of fleet/synced, which agrees on counters with all processes.
 --
 -- KEYS[1]  process   the number of its last call
 -- KEYS[2]  quotas    as the process that set them sent them

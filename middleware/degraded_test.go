@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/fallback"
 )
 
 // dead is a backend that fails while it is, and names its server.

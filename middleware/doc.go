@@ -14,7 +14,7 @@
 //	log.Fatal(http.ListenAndServe("127.0.0.1:8080", limit(handler)))
 //
 // A request is served without being charged only if the backend did not answer
-// and [Options.OnFailure], or backend/fallback, leaves its policies open. A policy or cost that is not valid is an error
+// and [Options.OnFailure], or wrap/fallback, leaves its policies open. A policy or cost that is not valid is an error
 // of [New], or a 500 if it comes with the request. A panic is charged, unless nothing of
 // the response was sent and [Options.RefundIf] says that a 500 is free. A client that
 // hangs up once its handler runs, or breaks off its request, is charged. [Options.Log] receives what goes wrong.

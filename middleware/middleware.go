@@ -40,7 +40,7 @@ type Options struct {
 
 	// OnFailure selects what a request gets when the backend does not answer. The
 	// zero value is Open. A choice for each policy, and limits that hold meanwhile,
-	// are backend/fallback's: what it decides is carried out, without rate headers,
+	// are wrap/fallback's: what it decides is carried out, without rate headers,
 	// and an error that wraps driver.ErrFailClosed is a 503 whatever OnFailure is.
 	OnFailure FailurePolicy
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
 // A policy that is plain is one that the whole of Validate accepts.

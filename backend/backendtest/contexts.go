@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"

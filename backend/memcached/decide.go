@@ -2,7 +2,7 @@ package memcachedbackend
 
 import (
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -48,7 +48,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"

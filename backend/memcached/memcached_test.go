@@ -13,8 +13,8 @@ import (
 
 	"github.com/weir-go/weir/backend/backendtest"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
-	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )

@@ -9,8 +9,8 @@ import (
 
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/outage"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/outage"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/internal/stray"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/internal/testkit/stray"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )

@@ -2,7 +2,7 @@ package memorybackend
 
 import (
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )

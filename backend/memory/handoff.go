@@ -1,7 +1,7 @@
 package memorybackend
 
 import (
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/quota"
 )
 

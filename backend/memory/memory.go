@@ -20,7 +20,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

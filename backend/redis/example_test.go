@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )

@@ -80,8 +80,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
 	"github.com/weir-go/weir/observe"

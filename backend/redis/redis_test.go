@@ -12,7 +12,7 @@ import (
 
 	"github.com/weir-go/weir/backend/backendtest"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

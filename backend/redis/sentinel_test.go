@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

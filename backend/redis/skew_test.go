@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/internal/stray"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"

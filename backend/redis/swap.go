@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/backend/handoff"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

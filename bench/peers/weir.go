@@ -9,10 +9,10 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/backend/refusals"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/refusals"
 )
 
 var (

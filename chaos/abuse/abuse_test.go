@@ -20,14 +20,14 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
-	"github.com/weir-go/weir/backend/handoff"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/backend/refusals"
-	"github.com/weir-go/weir/backend/rollout"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
 )
 
 var requests = flag.Int("requests", 40_000, "of the floods; what the tests allow follows from it, up to the defaults")

@@ -12,14 +12,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/backend/fallback"
-	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/fallback"
 )
 
 // hourly is a limit of 20 an hour, whose window is aligned, as synced needs it.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/chaos/meter"
-	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

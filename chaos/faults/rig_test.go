@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/chaos/meter"
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/breaker"
-	"github.com/weir-go/weir/internal/testseed"
+	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )

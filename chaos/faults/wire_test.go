@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/weir-go/weir/chaos/wire"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // wireFaults are what goes wrong between a client and its server, for all connections and

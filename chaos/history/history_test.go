@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/weir-go/weir/chaos/wire"
-	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler/driver"
 )
 

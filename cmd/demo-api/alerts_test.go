@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // TestAlertsFire kills Redis, and expects a real Prometheus that scrapes the demo to

@@ -8,20 +8,20 @@ import (
 
 	"github.com/open-feature/go-sdk/openfeature/isolated"
 
-	"github.com/weir-go/weir/backend/fallback"
-	"github.com/weir-go/weir/backend/handoff"
-	"github.com/weir-go/weir/backend/leased"
 	memorybackend "github.com/weir-go/weir/backend/memory"
-	"github.com/weir-go/weir/backend/modes"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/backend/refusals"
-	"github.com/weir-go/weir/backend/rollout"
-	"github.com/weir-go/weir/backend/rollout/flagfile"
-	"github.com/weir-go/weir/backend/shadow"
-	"github.com/weir-go/weir/backend/shares"
-	"github.com/weir-go/weir/backend/synced"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
+	"github.com/weir-go/weir/wrap/rollout/flagfile"
+	"github.com/weir-go/weir/wrap/shadow"
 )
 
 // startTimeout bounds how long servers that do not answer delay the start.

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"github.com/weir-go/weir/backend/handoff"
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
+	"github.com/weir-go/weir/handoff"
 )
 
 func (b *backends) openMemcached(ctx context.Context, prefix string) (handoff.Store, error) {

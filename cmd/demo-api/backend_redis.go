@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/backend/handoff"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/handoff"
 )
 
 func (b *backends) openRedis(ctx context.Context, configs []shardConfig, prefix string) (handoff.Store, error) {

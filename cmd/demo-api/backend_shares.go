@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/backend/shares"
-	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/fleet/shares"
 )
 
 // openShares opens the backend whose process has a share of each quota. Unlike others,
@@ -21,7 +20,7 @@ func (b *backends) openShares() error {
 	if err != nil {
 		return err
 	}
-	var sender division.Transport = transport
+	var sender shares.Transport = transport
 	var listener net.Listener
 	if b.offline {
 		sender = silent{}
@@ -31,7 +30,7 @@ func (b *backends) openShares() error {
 	policies := slices.AppendSeq(slices.Collect(maps.Values(b.config.policies)), maps.Values(b.config.dryRuns))
 	s, err := shares.New(c.self, c.list, sender, policies, &shares.Options{
 		Refresh: c.refresh, Observer: b.observed.observer,
-		ListChanged: func(list division.List) {
+		ListChanged: func(list shares.List) {
 			b.log.Info("the members that divide the quotas have changed", "epoch", list.Epoch, "members", strings.Join(list.Members, ", "))
 		},
 	})

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/backend/fallback"
-	"github.com/weir-go/weir/backend/rollout/flagfile"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/rollout/flagfile"
 )
 
 // config is what the demo runs on: the defaults, and what a file changes.

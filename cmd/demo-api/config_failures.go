@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/backend/fallback"
+	"github.com/weir-go/weir/wrap/fallback"
 )
 
 // failuresConfig says what requests get while the backend does not answer.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/backend/modes"
-	"github.com/weir-go/weir/backend/synced"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/throttler"
 )
 

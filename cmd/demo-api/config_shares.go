@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/backend/shares"
-	"github.com/weir-go/weir/backend/shares/division"
+	"github.com/weir-go/weir/fleet/shares"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -14,7 +13,7 @@ import (
 type sharesConfig struct {
 	self    string // as the others know it
 	listen  string
-	list    division.List
+	list    shares.List
 	key     []byte      // nil with TLS alone
 	tls     *tls.Config // of both ends; nil without TLS
 	refresh time.Duration
@@ -49,9 +48,9 @@ func (c *backendsConfig) readShares(v value) {
 
 // readList reads the list of the members, which must be valid by itself. This process
 // need not be on it: it then holds nothing until a list names it.
-func readList(members, epoch value) division.List {
+func readList(members, epoch value) shares.List {
 	const mustBe = "a list of the members' addresses, such as [127.0.0.1:9001, 127.0.0.1:9002]"
-	list := division.List{Epoch: 1}
+	list := shares.List{Epoch: 1}
 	if !epoch.missing() {
 		list.Epoch = uint64(epoch.whole())
 	}
@@ -68,8 +67,8 @@ func readList(members, epoch value) division.List {
 		known[member] = item
 		list.Members = append(list.Members, member)
 	}
-	if len(list.Members) > division.MaxMembers {
-		members.problem("%s has %d addresses; it may have %d", members.name(), len(list.Members), division.MaxMembers)
+	if len(list.Members) > shares.MaxMembers {
+		members.problem("%s has %d addresses; it may have %d", members.name(), len(list.Members), shares.MaxMembers)
 	}
 	return list
 }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/wrap/fallback"
 )
 
 func parse(name, text string) (*config, error) {

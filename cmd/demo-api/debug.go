@@ -6,13 +6,13 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/weir-go/weir/backend/fallback"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
-	"github.com/weir-go/weir/backend/refusals"
-	"github.com/weir-go/weir/backend/rollout"
-	"github.com/weir-go/weir/backend/shadow"
-	"github.com/weir-go/weir/backend/shares"
+	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
+	"github.com/weir-go/weir/wrap/shadow"
 )
 
 // debugRoutes returns what is served to the operator, on a listener of its own.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // TestWaitersAreSentAwayAtTheEnd ends a demo while requests wait for their start

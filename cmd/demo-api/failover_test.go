@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // docs/operations.md has the command for a run of some minutes.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weir-go/weir/backend/leased"
-	"github.com/weir-go/weir/backend/modes"
-	"github.com/weir-go/weir/backend/synced"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/throttler"
 )
 

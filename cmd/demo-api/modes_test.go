@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/backend/modes"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 func TestMetrics(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 const processConfig = "WEIR_TEST_DEMO_CONFIG"

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/load"
-	"github.com/weir-go/weir/internal/testseed"
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/load"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 var (

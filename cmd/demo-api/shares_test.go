@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/backend/shares"
+	"github.com/weir-go/weir/fleet/shares"
 )
 
 var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/internal/load"
+	"github.com/weir-go/weir/internal/testkit/load"
 )
 
 func main() {

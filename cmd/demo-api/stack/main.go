@@ -25,7 +25,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/weir-go/weir/internal/testserver"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 func main() {

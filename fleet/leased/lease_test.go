@@ -1,0 +1,275 @@
+package leased_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+var hour = &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
+
+// take takes one unit for alice n times, all of which must be allowed.
+func (p *process) take(t *testing.T, n int) (last throttler.Decision) {
+	t.Helper()
+	for range n {
+		d, err := p.throttler.Take(t.Context(), hour.Charge("alice"))
+		if err != nil || !d.Allowed {
+			t.Fatalf("Take: %v, %v", &d, err)
+		}
+		last = d
+	}
+	return last
+}
+
+// used returns what the store counts as used by alice.
+func (f *fleet) used() int64 {
+	f.Helper()
+	d, err := throttler.New(f.store, &throttler.Options{Clock: f.clock}).Peek(f.Context(), hour.Charge("alice"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d.Limit(0).Used
+}
+
+func TestSilentKeysGiveTheirLeasesBack(t *testing.T) {
+	f := newFleet(t, 2, leased.Options{})
+	f.processes[0].take(t, 50)
+	if n := f.used(); n <= 50 {
+		t.Fatalf("the store counts %d as used; a busy key holds a lease", n)
+	}
+	f.clock.Advance(100 * time.Millisecond)
+	f.processes[0].backend.Sweep()
+	if n := f.used(); n <= 50 {
+		t.Fatalf("the store counts %d as used after a silence of 100ms", n)
+	}
+	f.clock.Advance(150 * time.Millisecond)
+	f.processes[0].backend.Sweep()
+	if n := f.used(); n != 50 {
+		t.Errorf("the store counts %d as used after a silence of 250ms; want 50", n)
+	}
+}
+
+func TestCloseGivesLeasesBack(t *testing.T) {
+	f := newFleet(t, 1, leased.Options{})
+	p := f.processes[0]
+	p.take(t, 50)
+	if err := p.backend.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.used(); n != 50 {
+		t.Errorf("the store counts %d as used after Close; want 50", n)
+	}
+	p.take(t, 50)
+	if n := f.used(); n != 100 {
+		t.Errorf("the store counts %d as used; after Close, each take goes there: want 100", n)
+	}
+}
+
+func TestRefundsReturnToTheLeaseOrToTheWindow(t *testing.T) {
+	f := newFleet(t, 1, leased.Options{})
+	p := f.processes[0]
+	d := p.take(t, 50)
+	before := d.Limit(0).Remaining
+	after, err := p.throttler.Refund(t.Context(), d)
+	if err != nil || after.Limit(0).Remaining != before+1 {
+		t.Errorf("Refund: %v, %v; want %d remaining", &after, err, before+1)
+	}
+	d = p.take(t, 1)
+	f.clock.Advance(time.Second)
+	p.backend.Sweep() // the lease goes back
+	if n := f.used(); n != 50 {
+		t.Fatalf("the store counts %d as used; want 50", n)
+	}
+	if _, err := p.throttler.Refund(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.used(); n != 49 {
+		t.Errorf("the store counts %d as used after the refund; want 49", n)
+	}
+	d = p.take(t, 1)
+	if _, err := p.throttler.Settle(t.Context(), d, 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.backend.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.used(); n != 59 {
+		t.Errorf("the store counts %d as used after a settlement of 1 at 10; want 59", n)
+	}
+}
+
+// A new quota takes effect with the first take that names it.
+func TestChangedPolicy(t *testing.T) {
+	f := newFleet(t, 1, leased.Options{})
+	p := f.processes[0]
+	p.take(t, 50)
+	smaller := &throttler.Policy{Name: hour.Name, Limits: []throttler.Limit{{Quota: 50, Window: time.Hour}}}
+	d, err := p.throttler.Take(t.Context(), smaller.Charge("alice"))
+	if err != nil || d.Allowed {
+		t.Errorf("Take: %v, %v; want a refusal, for 50 of 50 are used", &d, err)
+	}
+	p.backend.Sweep()
+	if n := f.used(); n != 50 {
+		t.Errorf("the store counts %d as used; want 50", n)
+	}
+}
+
+// flaky is a backend that fails, or hangs until a context ends, on command.
+type flaky struct {
+	driver.Backend
+	fails, hangs atomic.Bool
+	takes        atomic.Int64
+}
+
+func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	f.takes.Add(1)
+	if f.hangs.Load() {
+		<-ctx.Done()
+		return driver.Decision{}, errors.Join(throttler.ErrUnavailable, ctx.Err())
+	}
+	if f.fails.Load() {
+		return driver.Decision{}, throttler.ErrUnavailable
+	}
+	return f.Backend.Take(ctx, r)
+}
+
+// A backend that fails does not take away what is held, and its error is everybody's.
+func TestBackendThatFails(t *testing.T) {
+	store := &flaky{Backend: memorybackend.NewDefault()}
+	b := open(t, store, nil)
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
+	p := process{b, th}
+	p.take(t, 20)
+	store.fails.Store(true)
+	held := 0
+	for ; ; held++ {
+		d, err := th.Take(t.Context(), hour.Charge("alice"))
+		if err != nil {
+			if !errors.Is(err, throttler.ErrUnavailable) {
+				t.Fatal(err)
+			}
+			break
+		}
+		if !d.Allowed {
+			t.Fatalf("a refusal, %v, of a backend that fails", &d)
+		}
+	}
+	if held == 0 {
+		t.Error("nothing was held when the backend failed")
+	}
+
+	store.fails.Store(false)
+	store.hangs.Store(true)
+	store.takes.Store(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			if _, err := th.Take(ctx, hour.Charge("alice")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Take: %v; want %v", err, context.DeadlineExceeded)
+			}
+		})
+	}
+	all.Wait()
+	if n := store.takes.Load(); n > 2 {
+		t.Errorf("100 goroutines made %d calls of a backend that hangs; they share one", n)
+	}
+}
+
+// Under the race detector: many goroutines of several processes, with refunds, silences
+// and ends, admit exactly the quota.
+func TestProcessesShareAQuota(t *testing.T) {
+	store := memorybackend.NewDefault()
+	var admitted atomic.Int64
+	quota := &throttler.Policy{Name: "quota", Limits: []throttler.Limit{{Quota: 3000, Window: time.Hour}}}
+	var all sync.WaitGroup
+	for range 4 {
+		b := open(t, store, &leased.Options{Ahead: 20 * time.Millisecond, Again: time.Millisecond})
+		th := throttler.New(b, nil)
+		for g := range 8 {
+			all.Go(func() {
+				for i := range 400 {
+					d, err := th.Take(t.Context(), quota.Charge("alice"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if !d.Allowed {
+						continue
+					}
+					admitted.Add(1)
+					if i%10 == g {
+						if _, err := th.Refund(t.Context(), d); err != nil {
+							t.Error(err)
+							return
+						}
+						admitted.Add(-1)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if n := admitted.Load(); n > 3000 {
+		t.Errorf("%d of 3000 were admitted", n)
+	}
+}
+
+// An attacker with many keys pushes out the demand of others, never their counts.
+func TestKeysAreBounded(t *testing.T) {
+	f := newFleet(t, 1, leased.Options{MaxKeys: 64})
+	p := f.processes[0]
+	p.take(t, 50)
+	for i := range 10_000 {
+		if _, err := p.throttler.Take(t.Context(), hour.Charge(strconv.Itoa(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.backend.Sweep()
+	if n := f.used(); n != 50 {
+		t.Errorf("the store counts %d as used by alice; want 50", n)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for _, o := range []leased.Options{
+		{Ahead: time.Millisecond}, {Ahead: time.Hour}, {Ahead: -1}, {Again: -1}, {Again: time.Hour}, {Busy: -1}, {MaxKeys: -1}, {MaxKeys: 63},
+	} {
+		if b, err := leased.New(memorybackend.NewDefault(), &o); !errors.Is(err, throttler.ErrInvalid) {
+			t.Errorf("New(%+v): %v, %v; want an error that wraps ErrInvalid", o, b, err)
+		}
+	}
+}
+
+// Takes that have begun when the Backend is closed end, and so does Close.
+func TestCloseAmongTakes(t *testing.T) {
+	for range 300 {
+		f := newFleet(t, 1, leased.Options{Busy: 1})
+		p := f.processes[0]
+		var all sync.WaitGroup
+		for g := range 8 {
+			all.Go(func() {
+				for i := range 20 {
+					if _, err := p.throttler.Take(t.Context(), hour.Charge(strconv.Itoa(g*100+i/2))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		if err := p.backend.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+	}
+}

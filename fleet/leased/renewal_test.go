@@ -1,0 +1,309 @@
+package leased_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// gated is a backend of which one take after hold waits until the gate opens.
+type gated struct {
+	driver.Backend
+	mu   sync.Mutex
+	held chan struct{} // closed when a take waits; nil if none is to
+	gate chan struct{}
+}
+
+func (g *gated) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	g.mu.Lock()
+	held := g.held
+	g.held = nil
+	g.mu.Unlock()
+	if held != nil {
+		close(held)
+		<-g.gate
+	}
+	return g.Backend.Take(ctx, r)
+}
+
+// hold makes the next take wait.
+func (g *gated) hold() (held chan struct{}) {
+	held = make(chan struct{})
+	g.mu.Lock()
+	g.held, g.gate = held, make(chan struct{})
+	g.mu.Unlock()
+	return held
+}
+
+func request(p *throttler.Policy, at time.Time) driver.Request {
+	return driver.NewRequest(at.UnixMilli(), throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: 1})
+}
+
+// renewing returns a backend of which a renewal of p at that time is being made, and a
+// function that lets it end.
+func renewing(t *testing.T, p *throttler.Policy, at time.Time) (b *leased.Backend, release func()) {
+	t.Helper()
+	store := &gated{Backend: memorybackend.NewDefault()}
+	b = open(t, store, &leased.Options{Busy: 1, Clock: clock.NewManual(at)})
+	for range 400 {
+		if d, err := b.Take(t.Context(), request(p, at)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	held := store.hold()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-held:
+				return
+			default:
+			}
+			if _, err := b.Take(context.Background(), request(p, at)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	<-held
+	return b, func() { close(store.gate); <-done }
+}
+
+// waiting runs n takes, and returns how many were allowed, after f, which runs when they
+// wait.
+func waiting(t *testing.T, b *leased.Backend, r driver.Request, n int, f func()) (allowed int64, last driver.Decision) {
+	t.Helper()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	for range n {
+		all.Go(func() {
+			d, err := b.Take(context.Background(), r)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if last = d; d.Allowed {
+				allowed++
+			}
+		})
+	}
+	leased.AwaitWaiters(b, n)
+	f()
+	all.Wait()
+	return allowed, last
+}
+
+// A take that waits for a renewal is not answered from a window that has ended.
+func TestWaitersOfTheNextWindow(t *testing.T) {
+	p := &throttler.Policy{Name: "p", Limits: []throttler.Limit{{Quota: 1000, Window: 10 * time.Second, Aligned: true}}}
+	first := t0.Truncate(10 * time.Second).Add(9 * time.Second)
+	next := first.Add(1500 * time.Millisecond)
+	b, release := renewing(t, p, first)
+	admitted, d := waiting(t, b, request(p, next), 600, release)
+	if resets := d.Results()[0].ResetAt; resets <= next.UnixMilli() {
+		t.Errorf("a take at %d was answered from the window that ended at %d", next.UnixMilli(), resets)
+	}
+	for range 2000 {
+		if d, err := b.Take(t.Context(), request(p, next)); err != nil {
+			t.Fatal(err)
+		} else if d.Allowed {
+			admitted++
+		}
+	}
+	if admitted > 1000 {
+		t.Errorf("%d of 1000 were admitted in one window", admitted)
+	}
+}
+
+// Nor is it answered under the limits that another take has asked for.
+func TestWaitersOfAnotherQuota(t *testing.T) {
+	limit := throttler.Limit{Quota: 10_000, Window: 10 * time.Second, Aligned: true}
+	high := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
+	limit.Quota = 300
+	low := &throttler.Policy{Name: "p", Limits: []throttler.Limit{limit}}
+	at := t0.Truncate(10 * time.Second).Add(time.Second)
+	b, release := renewing(t, high, at)
+	if n, d := waiting(t, b, request(low, at), 20, release); n > 0 {
+		t.Errorf("%d were admitted by a quota of 300 when 400 and more are used: %v", n, d.Results())
+	}
+}
+
+// panics is a backend that panics first.
+type panics struct {
+	driver.Backend
+	done bool
+}
+
+func (p *panics) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if !p.done {
+		p.done = true
+		panic("first")
+	}
+	return p.Backend.Take(ctx, r)
+}
+
+// A panic of the other backend is the caller's, and the next take of the key is made.
+func TestBackendThatPanics(t *testing.T) {
+	b := open(t, &panics{Backend: memorybackend.NewDefault()}, &leased.Options{Busy: 1})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was lost")
+			}
+		}()
+		_, _ = b.Take(t.Context(), request(hour, t0))
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if d, err := b.Take(ctx, request(hour, t0)); err != nil || !d.Allowed {
+		t.Errorf("after a panic: %v, %v", d, err)
+	}
+}
+
+// countless is a backend that allows all without counts.
+type countless struct{ driver.Backend }
+
+func (countless) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
+	d := driver.NewDecision(driver.NewRequest(r.Now))
+	d.Allowed, d.Degraded = true, true
+	return d, nil
+}
+
+func TestBackendWithoutCounts(t *testing.T) {
+	b := open(t, countless{memorybackend.NewDefault()}, &leased.Options{Busy: 1})
+	for range 3 {
+		if d, err := b.Take(t.Context(), request(hour, t0)); err != nil || !d.Allowed || !d.Degraded {
+			t.Errorf("Take: %v, %v; want it allowed, degraded", d, err)
+		}
+	}
+}
+
+// alone is a backend that has lost the shared counts, and has its own.
+type alone struct{ driver.Backend }
+
+func (a alone) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	d, err := a.Backend.Take(ctx, r)
+	d.Degraded = true
+	return d, err
+}
+
+// Nothing is leased by decisions that are Degraded, and none charges more than it says.
+func TestBackendThatIsDegraded(t *testing.T) {
+	store := memorybackend.NewDefault()
+	b := open(t, alone{store}, &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
+	for range 50 {
+		d, err := b.Take(t.Context(), request(hour, t0))
+		if err != nil || !d.Allowed || !d.Degraded || d.Charges()[0].Cost != 1 {
+			t.Fatalf("Take: %v, %v; want it allowed, degraded, for 1 unit", d, err)
+		}
+	}
+	if d, err := store.Peek(t.Context(), request(hour, t0)); err != nil || d.Results()[0].Used != 50 {
+		t.Errorf("%v, %v after 50 takes", d.Results(), err)
+	}
+	if n := b.Stats().Leases; n != 0 {
+		t.Errorf("%d leases", n)
+	}
+}
+
+// slow is a backend that fails when the context ends, or fails is closed.
+type slow struct {
+	driver.Backend
+	mu    sync.Mutex
+	asked chan struct{} // nil if it answers
+	fails chan struct{}
+}
+
+func (s *slow) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	s.mu.Lock()
+	asked := s.asked
+	s.asked = nil
+	s.mu.Unlock()
+	if asked == nil {
+		return s.Backend.Take(ctx, r)
+	}
+	close(asked)
+	cause := errors.New("no answer")
+	select {
+	case <-ctx.Done():
+		cause = ctx.Err()
+	case <-s.fails:
+	}
+	return driver.Decision{}, &driver.UnavailableError{Backend: "leased_test", Shard: "a", Err: cause}
+}
+
+// Takes that wait for a renewal fail with it. They have sent nothing.
+func TestWaitersOfARenewalThatFails(t *testing.T) {
+	asked := make(chan struct{})
+	store := &slow{Backend: memorybackend.NewDefault(), asked: asked, fails: make(chan struct{})}
+	b := open(t, store, &leased.Options{Busy: 1})
+	renewal, waiter := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := b.Take(context.Background(), request(hour, t0)); renewal <- err }()
+	<-asked
+	go func() { _, err := b.Take(context.Background(), request(hour, t0)); waiter <- err }()
+	leased.AwaitWaiters(b, 1)
+	close(store.fails)
+	if err := <-renewal; !driver.MayHaveCharged(err) {
+		t.Errorf("the renewal: %v; want an error that may have charged", err)
+	}
+	if err := <-waiter; !errors.Is(err, throttler.ErrUnavailable) || driver.MayHaveCharged(err) {
+		t.Errorf("the take that waited: %v; want ErrUnavailable, nothing sent", err)
+	}
+}
+
+// If it fails because its own caller's time is up, they ask themselves.
+func TestWaitersOfARenewalWithoutTime(t *testing.T) {
+	asked := make(chan struct{})
+	store := &slow{Backend: memorybackend.NewDefault(), asked: asked}
+	b := open(t, store, &leased.Options{Busy: 1})
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	renewal, waiter := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := b.Take(short, request(hour, t0)); renewal <- err }()
+	<-asked
+	go func() { _, err := b.Take(context.Background(), request(hour, t0)); waiter <- err }()
+	if err := <-renewal; !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the renewal: %v; want %v", err, context.DeadlineExceeded)
+	}
+	if err := <-waiter; err != nil {
+		t.Errorf("a take without a deadline: %v", err)
+	}
+}
+
+// What is kept of a refusal is not the caller's memory.
+func TestRefusalsKeepNoKeys(t *testing.T) {
+	one := &throttler.Policy{Name: "one", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	b := open(t, memorybackend.NewDefault(), &leased.Options{Busy: 1, Clock: clock.NewManual(t0)})
+	before := heap()
+	for i := range 64 {
+		body := strings.Repeat(string(rune('0'+i)), 1<<20)
+		r := driver.NewRequest(t0.UnixMilli(), throttler.Charge{Policy: one, Key: body[:8], Partition: body[:8], Cost: 1})
+		for range 2 {
+			if _, err := b.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if grown := heap() - before; grown > 16<<20 {
+		t.Errorf("%d MB are kept of 64 refused keys of 8 bytes", grown>>20)
+	}
+	runtime.KeepAlive(b)
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,176 @@
+// Package modes decides about each policy in its mode: exactly, by a call of a store for
+// each decision; from units that this process leases of the same store; or from totals
+// that processes agree on in the background. A policy can change its mode while it is in
+// use, and no client gets a second quota by it.
+//
+// # Several modes in one take
+//
+// A take may charge policies of different modes. It is all or nothing as ever: what is
+// synced is charged first, which needs no call, and the others then. If they refuse or
+// fail, the synced units are given back. A take that the synced counts refuse asks the
+// store too, by a peek, because an answer reports all limits. If the store does not
+// answer, the answer is about the synced charges alone, and Degraded. A Peek is the same.
+//
+// # Changing a mode
+//
+// Exact and Leased have the same counts, and change into each other at once.
+//
+// Synced has counts of its own. After a change from it or to it, takes charge both and
+// must fit both, for [Options.Agree] and as long as a charge counts. So every process
+// that is still by the old counts alone sees all charges in them, and by the time at
+// which one is by the new counts alone, these have all charges that still count. Changes
+// back and forth are no exception. A window needs nothing more. A token bucket that is
+// always in use would never be as full in the new counts as in the old, and so it is
+// filled to what the old ones say.
+//
+// This is of processes that run. One that starts has the mode that it begins in. If
+// others have changed less long ago, [Table.Begin] in their old mode, and then set the new one.
+//
+// # Settlements
+//
+// Units return to the counts that were charged, of whichever mode the policy is now.
+// What costs more than was charged is charged to these, and to those in which the policy
+// counts now.
+package modes
+
+import (
+	"context"
+	"errors"
+
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Backend is a driver.Backend over a store and synced counts. It is safe for
+// concurrent use, and needs no closing.
+type Backend struct {
+	store driver.Backend
+	soft  *synced.Backend
+	table *Table
+}
+
+var _ driver.Backend = (*Backend)(nil)
+
+// New returns a Backend that asks store about Exact and Leased policies, and soft, which
+// needs to have them, about Synced ones. Store leases what is Leased if it is, or wraps,
+// a leased.Backend whose Options.Leases are the table's. New panics if an argument is
+// nil.
+func New(store driver.Backend, soft *synced.Backend, table *Table) *Backend {
+	if store == nil || soft == nil || table == nil {
+		panic("modes: New: store, soft or table is nil")
+	}
+	return &Backend{store, soft, table}
+}
+
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	switch p := b.place(&r); p.all {
+	case inStore:
+		return b.store.Take(ctx, r)
+	case inSoft:
+		d, err := b.soft.Take(ctx, r)
+		mark(&d, inSoft)
+		return d, err
+	default:
+		return b.takeBoth(ctx, r, p)
+	}
+}
+
+// takeBoth takes from the synced counts and, if they allow it, from the store.
+func (b *Backend) takeBoth(ctx context.Context, r driver.Request, p places) (driver.Decision, error) {
+	ofSoft, ofStore := p.split(&r)
+	soft, err := b.soft.Take(ctx, ofSoft)
+	if err != nil {
+		return driver.Decision{}, err
+	}
+	if !soft.Allowed {
+		return b.peekToo(ctx, &r, p, &soft, ofStore)
+	}
+	store, err := b.store.Take(ctx, ofStore)
+	switch {
+	case err == nil && store.Allowed:
+		b.fill(ctx, &r, p, &soft, &store)
+	default:
+		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{
+			Now: r.Now, Charged: soft, Costs: make([]int64, len(soft.Charges())),
+		})
+		if err != nil {
+			return driver.Decision{}, err
+		}
+		if settleErr != nil {
+			return driver.Decision{}, settleErr // cannot be: its policies were known a moment ago
+		}
+		soft = returned
+	}
+	return p.merge(&r, &soft, &store), nil
+}
+
+// Peek implements driver.Backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	p := b.place(&r)
+	switch p.all {
+	case inStore:
+		return b.store.Peek(ctx, r)
+	case inSoft:
+		return b.soft.Peek(ctx, r)
+	case inBoth:
+	}
+	ofSoft, ofStore := p.split(&r)
+	soft, err := b.soft.Peek(ctx, ofSoft)
+	if err != nil {
+		return driver.Decision{}, err
+	}
+	return b.peekToo(ctx, &r, p, &soft, ofStore)
+}
+
+// peekToo returns the decision about r, of which soft is one part, with what a peek says
+// of the other. What the synced counts refuse is refused without a store that answers.
+func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
+	store, err := b.store.Peek(ctx, ofStore)
+	switch {
+	case err == nil:
+	case !soft.Allowed && errors.Is(err, driver.ErrUnavailable) && ctx.Err() == nil:
+		store = driver.Decision{Degraded: true}
+	default:
+		return driver.Decision{}, err
+	}
+	return p.merge(r, soft, &store), nil
+}
+
+// Settle implements driver.Backend.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	r := st.Charged.Request
+	r.Now = st.Now
+	charged, present := chargedIn(&st.Charged), b.place(&r)
+	p := charged
+	p.all = 0
+	for i, c := range r.Charges() {
+		if p.of[i] != present.of[i] && st.Costs[i] > c.Cost {
+			p.of[i] = inBoth // what it costs more counts where the policy counts now
+		}
+		p.note(i)
+	}
+	switch p.all {
+	case inStore:
+		return b.store.Settle(ctx, st)
+	case inSoft:
+		d, err := b.soft.Settle(ctx, st)
+		mark(&d, inSoft)
+		return d, err
+	case inBoth:
+	}
+	// The store first: if it fails and nothing was sent, the settlement is made again, and
+	// units that had come back to the synced counts would come back twice.
+	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
+	if err != nil && !driver.MayHaveCharged(err) {
+		return driver.Decision{}, err
+	}
+	soft, softErr := b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, p, member.hasSoft))
+	switch {
+	case err != nil: // and there is no second settlement
+		return driver.Decision{}, err
+	case softErr != nil:
+		return driver.Decision{}, softErr // cannot be: its policies were known when they were charged
+	}
+	return p.merge(&r, &soft, &store), nil
+}

@@ -1,0 +1,311 @@
+package modes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/weir-go/weir/backend/backendtest"
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// t0 is where clocks start.
+var t0 = time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC)
+
+var (
+	window  = &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 100, Window: time.Minute, Aligned: true}}}
+	bucket  = &throttler.Policy{Name: "bucket", Limits: []throttler.Limit{{Quota: 60, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 60}}}
+	hour    = &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 50, Window: time.Hour, Aligned: true}}}
+	several = &throttler.Policy{Name: "several", Limits: []throttler.Limit{
+		{Quota: 60, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 60}, {Quota: 5000, Window: time.Hour, Aligned: true},
+	}}
+	all = []*throttler.Policy{window, bucket, hour, several}
+)
+
+const syncEvery = 10 * time.Millisecond
+
+// fleet is processes over one store and one root, on a clock that the test moves. Syncs
+// happen in real time, and the test waits for them.
+type fleet struct {
+	*testing.T
+	clock *clock.Manual
+	store *switchable
+	root  *testserver.RedisServer
+}
+
+type process struct {
+	table     *modes.Table
+	soft      *synced.Backend
+	throttler *throttler.Throttler
+}
+
+// switchable is a store that does not answer while it is down.
+type switchable struct {
+	driver.Backend
+	down         bool
+	unsent       bool  // settlements are not sent
+	fails        error // of peeks
+	takes, peeks int
+}
+
+func (s *switchable) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if s.takes++; s.down {
+		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
+	}
+	return s.Backend.Take(ctx, r)
+}
+
+func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if s.peeks++; s.down {
+		return driver.Decision{}, fmt.Errorf("down: %w", throttler.ErrUnavailable)
+	}
+	if s.fails != nil {
+		return driver.Decision{}, s.fails
+	}
+	return s.Backend.Peek(ctx, r)
+}
+
+func (s *switchable) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	if s.unsent {
+		return driver.Decision{}, &driver.UnavailableError{Backend: "modes_test", Shard: "a", Err: driver.ErrNotSent}
+	}
+	return s.Backend.Settle(ctx, st)
+}
+
+func newFleet(t *testing.T) *fleet {
+	return &fleet{T: t, clock: clock.NewManual(t0), store: &switchable{Backend: memorybackend.NewDefault()}, root: testserver.Redis(t)}
+}
+
+func (f *fleet) start() *process {
+	f.Helper()
+	client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{f.root.Addr}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = client.Close() })
+	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, all, &synced.Options{Sync: syncEvery, Clock: f.clock})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(soft.Close)
+	table, err := modes.NewTable(&modes.Options{Clock: f.clock})
+	if err != nil {
+		f.Fatal(err)
+	}
+	store, err := leased.New(f.store, &leased.Options{Clock: f.clock, Leases: table.Leases})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = store.Close(context.Background()) })
+	return &process{table, soft, throttler.New(modes.New(store, soft, table), &throttler.Options{Clock: f.clock})}
+}
+
+// awaitSyncs returns when all that processes have added is known at the root, and to
+// those that were asked about it.
+func (f *fleet) awaitSyncs(processes ...*process) {
+	f.Helper()
+	for round := range 2 { // one to send, one to hear
+		before := make([]int64, len(processes))
+		for i, p := range processes {
+			before[i] = p.soft.Stats().Syncs
+		}
+		deadline := time.Now().Add(time.Minute)
+		for i, p := range processes {
+			for p.soft.Stats().Syncs < before[i]+2-int64(round) { // one may have begun before
+				if time.Now().After(deadline) {
+					f.Fatal("no sync in a minute")
+				}
+				time.Sleep(syncEvery / 5)
+			}
+		}
+	}
+}
+
+func (f *fleet) begin(p *process, policy *throttler.Policy, m modes.Mode) {
+	f.Helper()
+	if err := p.table.Begin(policy, m); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fleet) set(p *process, policy *throttler.Policy, m modes.Mode) {
+	f.Helper()
+	if err := p.table.Set(policy, m); err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fleet) take(p *process, charges ...throttler.Charge) throttler.Decision {
+	f.Helper()
+	d, err := p.throttler.Take(context.Background(), charges...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+func (f *fleet) peek(p *process, charges ...throttler.Charge) throttler.Decision {
+	f.Helper()
+	d, err := p.throttler.Peek(context.Background(), charges...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return d
+}
+
+// used returns what is used of a policy's first limit.
+func (f *fleet) used(p *process, policy *throttler.Policy) int64 {
+	f.Helper()
+	d := f.peek(p, costing(policy, 1))
+	return d.Limit(0).Used
+}
+
+// costing returns a charge of alice.
+func costing(p *throttler.Policy, cost int64) throttler.Charge {
+	return throttler.Charge{Policy: p, Key: "alice", Cost: cost}
+}
+
+// Where nothing is synced, a Backend is its store.
+func TestBackend(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	backendtest.Run(t, func(t *testing.T) driver.Backend { return modes.New(memorybackend.NewDefault(), p.soft, p.table) })
+}
+
+func TestTakesOfSeveralModes(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Exact)
+	used := func() string {
+		d := f.peek(p, costing(window, 1), costing(hour, 1))
+		return fmt.Sprint(d.Limit(0).Used, " ", d.Limit(1).Used)
+	}
+	want := func(when, want string) {
+		t.Helper()
+		if got := used(); got != want {
+			t.Errorf("%s: %s are used; want %s", when, got, want)
+		}
+	}
+	d := f.take(p, costing(window, 30), costing(hour, 20))
+	if !d.Allowed || d.Limit(0).Used != 30 || d.Limit(1).Used != 20 {
+		t.Errorf("got %v, want it allowed, 30 and 20 used", d)
+	}
+	want("after a take", "30 20")
+	if after, err := p.throttler.Refund(t.Context(), d); err != nil || after.Limit(0).Used != 0 || after.Limit(1).Used != 0 {
+		t.Errorf("a refund: %v, %v; want nothing used", after, err)
+	}
+	want("after its refund", "0 0")
+
+	d = f.take(p, costing(window, 30), costing(hour, 51))
+	if d.Allowed || d.Limit(0).Refused || !d.Limit(1).Refused {
+		t.Errorf("got %v, want it refused by the exact policy alone", d)
+	}
+	want("after the store refused", "0 0")
+	d = f.take(p, costing(hour, 10), costing(window, 101))
+	if d.Allowed || d.Limit(0).Refused || !d.Limit(1).Refused || d.Limit(1).Policy != window {
+		t.Errorf("got %v, want it refused by the synced policy alone", d)
+	}
+	want("after the synced counts refused", "0 0")
+
+	d = f.take(p, costing(window, 10), costing(hour, 10))
+	if after, err := p.throttler.Settle(t.Context(), d, 15, 4); err != nil || after.Limit(0).Used != 15 || after.Limit(1).Used != 4 {
+		t.Errorf("a settlement: %v, %v; want 15 and 4 used", after, err)
+	}
+	want("after a settlement", "15 4")
+
+	f.store.down = true
+	if _, err := p.throttler.Take(t.Context(), costing(window, 1), costing(hour, 1)); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the store is down: error %v, want ErrUnavailable", err)
+	}
+	if d := f.take(p, costing(window, 1)); !d.Allowed || d.Limit(0).Used != 16 {
+		t.Errorf("the store is down: a synced take: %v, want it allowed, 16 used", d)
+	}
+	d = f.take(p, costing(window, 99), costing(hour, 1))
+	if d.Allowed || !d.Degraded || d.NumLimits() != 1 {
+		t.Errorf("the store is down, the synced counts refuse: %v, want a degraded refusal by them", d)
+	}
+	if d := f.peek(p, costing(window, 99), costing(hour, 1)); d.Allowed || !d.Degraded || d.NumLimits() != 1 {
+		t.Errorf("the store is down, the synced counts refuse: a peek: %v, want a degraded refusal by them", d)
+	}
+	if _, err := p.throttler.Peek(t.Context(), costing(window, 1), costing(hour, 1)); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Errorf("the store is down: a peek: error %v, want ErrUnavailable", err)
+	}
+	f.store.down = false
+	for _, err := range []error{throttler.ErrInvalid, context.Canceled} {
+		f.store.fails = err
+		if _, got := p.throttler.Take(t.Context(), costing(window, 99), costing(hour, 1)); !errors.Is(got, err) {
+			t.Errorf("the synced counts refuse: error %v, want the store's, %v", got, err)
+		}
+	}
+	f.store.fails = nil
+	want("the store is back", "16 4")
+
+	takes, peeks := f.store.takes, f.store.peeks
+	for range 10 {
+		f.take(p, costing(window, 1))
+		f.peek(p, costing(window, 1))
+	}
+	if f.store.takes != takes || f.store.peeks != peeks {
+		t.Error("the store was asked about a synced policy")
+	}
+}
+
+func TestSet(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	log := &throttler.Policy{Name: "log", Limits: []throttler.Limit{{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingLog}}}
+	if err := p.table.Set(log, modes.Synced); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a synced log: %v, want ErrInvalid", err)
+	}
+	if err := p.table.Set(log, 3); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("mode 3: %v, want ErrInvalid", err)
+	}
+	f.begin(p, window, modes.Synced)
+	if err := p.table.Begin(window, modes.Exact); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a second Begin: %v, want ErrInvalid", err)
+	}
+	for _, step := range []struct {
+		mode  modes.Mode
+		until time.Time
+	}{
+		{modes.Synced, time.Time{}},
+		{modes.Leased, t0.Add(2 * time.Minute)}, // a minute to agree, one for the window
+		{modes.Exact, t0.Add(2 * time.Minute)},
+		{modes.Synced, t0.Add(2 * time.Minute)},
+	} {
+		f.set(p, window, step.mode)
+		if s := p.table.Of("window"); s.Mode != step.mode || !s.BothUntil.Equal(step.until) {
+			t.Errorf("%v: %+v, want until %v", step.mode, s, step.until)
+		}
+	}
+	shorter := *window
+	shorter.Limits = []throttler.Limit{{Quota: 100, Window: time.Second, Aligned: true}}
+	f.set(p, &shorter, modes.Exact)
+	if s := p.table.Of("window"); !s.BothUntil.Equal(t0.Add(2 * time.Minute)) {
+		t.Errorf("a change with a shorter window: %+v; the one before it is not complete", s)
+	}
+	for _, m := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+		if parsed, err := modes.ParseMode(m.String()); err != nil || parsed != m {
+			t.Errorf("ParseMode(%q) is %v, %v", m, parsed, err)
+		}
+	}
+	if _, err := modes.ParseMode("hard"); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("ParseMode: %v, want ErrInvalid", err)
+	}
+}

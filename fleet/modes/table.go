@@ -1,0 +1,208 @@
+package modes
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+)
+
+// Mode is where a policy's decisions are made.
+type Mode uint8
+
+// The modes. Exact is the zero value.
+const (
+	Exact  Mode = iota // by the store, each
+	Leased             // in this process, from units leased of the store
+	Synced             // in this process, from totals that processes agree on
+)
+
+var modeNames = []string{"exact", "leased", "synced"}
+
+// String returns "exact", "leased" or "synced".
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+// ParseMode returns the mode whose String is text. The error wraps
+// quota.ErrInvalid.
+func ParseMode(text string) (Mode, error) {
+	for i, name := range modeNames {
+		if text == name {
+			return Mode(i), nil
+		}
+	}
+	return 0, invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
+}
+
+// DefaultAgree is the Agree of Options that set none.
+const DefaultAgree = time.Minute
+
+// Options configures a Table. Nil and the zero value select the defaults.
+type Options struct {
+	// Agree is the longest time that processes may have different modes for a policy
+	// while it changes: from when the first has the new one until the last has. If
+	// zero, DefaultAgree.
+	Agree time.Duration
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+}
+
+// Table has the modes of policies. It is safe for concurrent use.
+type Table struct {
+	agree   time.Duration
+	clock   clock.Clock
+	editing sync.Mutex
+	byName  atomic.Pointer[map[string]entry] // a new map for each change
+}
+
+// entry is the mode of a policy. The zero value is Exact.
+type entry struct {
+	mode      Mode
+	bothUntil int64 // ms: until then both kinds of counts decide
+}
+
+// NewTable returns a Table in which all policies are Exact until [Table.Begin] or
+// [Table.Set]. The error is about options
+// and wraps quota.ErrInvalid.
+func NewTable(options *Options) (*Table, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if o.Agree == 0 {
+		o.Agree = DefaultAgree
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Agree < 0 {
+		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
+	}
+	t := &Table{agree: o.Agree, clock: o.Clock}
+	t.byName.Store(&map[string]entry{})
+	return t, nil
+}
+
+// Begin puts a policy, before its first take, in the mode that other processes have for
+// it. An error wraps quota.ErrInvalid: p cannot be in m, or has a mode already.
+func (t *Table) Begin(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, known bool) error {
+		if known {
+			return invalid.Errorf("modes: policy %q is %v already; Set changes it", p.Name, e.mode)
+		}
+		return nil
+	})
+}
+
+// Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
+// of counts, and must fit both, for Agree and as long as a charge counts under p. A
+// policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
+// cannot be in m.
+func (t *Table) Set(p *quota.Policy, m Mode) error {
+	return t.edit(p, m, func(e *entry, _ bool) error {
+		if (e.mode == Synced) != (m == Synced) {
+			e.bothUntil = max(e.bothUntil, t.clock.Now().Add(t.agree).Add(longest(p)).UnixMilli())
+		}
+		return nil
+	})
+}
+
+// edit puts p in m, after change has seen to its entry.
+func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) error) error {
+	if err := Supports(p, m); err != nil {
+		return err
+	}
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	old := *t.byName.Load()
+	e, known := old[p.Name]
+	if err := change(&e, known); err != nil {
+		return err
+	}
+	e.mode = m
+	next := maps.Clone(old)
+	next[p.Name] = e
+	t.byName.Store(&next)
+	return nil
+}
+
+// Supports returns nil if p can be in m. The error wraps quota.ErrInvalid.
+func Supports(p *quota.Policy, m Mode) error {
+	if m > Synced {
+		return invalid.Errorf("modes: mode is %d; it must be Exact, Leased or Synced", m)
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if m == Synced {
+		return synced.Supports(p)
+	}
+	return nil
+}
+
+// longest returns for how long a charge may count under p.
+func longest(p *quota.Policy) time.Duration {
+	most := time.Duration(0)
+	for i := range p.Limits {
+		most = max(most, algorithm.Lifetime(p.Limits[i]))
+	}
+	return most
+}
+
+// State is the mode of a policy.
+type State struct {
+	Mode Mode
+
+	// BothUntil is when the last change is complete. Until then, both kinds of counts
+	// decide. It is zero if there was none that needed it.
+	BothUntil time.Time
+}
+
+// Of returns the mode of the policy of that name.
+func (t *Table) Of(policy string) State {
+	e := (*t.byName.Load())[policy]
+	s := State{Mode: e.mode}
+	if e.bothUntil > 0 {
+		s.BothUntil = time.UnixMilli(e.bothUntil).UTC()
+	}
+	return s
+}
+
+// Leases reports whether p is Leased. It is the Leases of leased.Options.
+func (t *Table) Leases(p *quota.Policy) bool {
+	return (*t.byName.Load())[p.Name].mode == Leased
+}
+
+// member is a set of the two kinds of counts.
+type member uint8
+
+const (
+	inStore member = 0 // the zero Mark: decisions about the store alone go through as they are
+	inSoft  member = 1
+	inBoth  member = 2
+)
+
+func (e entry) member(now int64) member {
+	switch {
+	case now < e.bothUntil:
+		return inBoth
+	case e.mode == Synced:
+		return inSoft
+	}
+	return inStore
+}
+
+func (m member) hasStore() bool { return m != inSoft }
+func (m member) hasSoft() bool  { return m != inStore }

@@ -1,0 +1,99 @@
+package division
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testkit/testseed"
+)
+
+// Shares are whole, add up to the total, and none is below the minimum, whatever the
+// weights.
+func TestApportion(t *testing.T) {
+	random := testseed.Rand(t, 0)
+	odd := []float64{0, 1, math.NaN(), math.Inf(1), math.Inf(-1), -1, 1e300, 1e-300, math.MaxFloat64}
+	for range 20_000 {
+		n := 1 + random.IntN(12)
+		total := []int64{0, 1, 7, 300, 1_000_003, 1 << 53}[random.IntN(6)]
+		low := random.Int64N(total/int64(n) + 2)
+		weights, held := make([]float64, n), make([]int64, n)
+		for i := range weights {
+			if weights[i] = random.Float64(); random.IntN(3) == 0 {
+				weights[i] = odd[random.IntN(len(odd))]
+			}
+			held[i] = random.Int64N(total/int64(n) + 1)
+		}
+		shares := apportion(total, low, slices.Clone(weights), held)
+		var sum int64
+		for _, s := range shares {
+			sum += s
+		}
+		if sum != total || slices.Min(shares) < min(low, total/int64(n)) {
+			t.Fatalf("apportion(%d, %d, %v, %v) = %v, which add up to %d", total, low, weights, held, shares, sum)
+		}
+	}
+}
+
+func TestShares(t *testing.T) {
+	even := []int64{100, 100, 100}
+	for _, c := range []struct {
+		weights []float64
+		held    []int64
+		want    []int64
+	}{
+		{[]float64{0, 0, 0}, even, []int64{100, 100, 100}},
+		{[]float64{1, 0, 0}, []int64{0, 0, 0}, []int64{280, 10, 10}}, // no damping from nothing
+		{[]float64{1, 0, 0}, even, []int64{235, 33, 32}},
+		{[]float64{1, 0, 0}, []int64{235, 33, 32}, []int64{269, 16, 15}},
+		{[]float64{1, 0, 0}, []int64{269, 16, 15}, []int64{272, 14, 14}}, // small changes are slow
+		{[]float64{1, 0, 0}, []int64{277, 12, 11}, []int64{277, 12, 11}},
+		{[]float64{2, 1, 0}, []int64{0, 0, 0}, []int64{190, 100, 10}},
+	} {
+		if got := apportion(300, 10, c.weights, c.held); !slices.Equal(got, c.want) {
+			t.Errorf("apportion(300, 10, %v, %v) = %v, want %v", c.weights, c.held, got, c.want)
+		}
+	}
+}
+
+// Weights that say nothing divide evenly, and at once.
+func TestUselessWeights(t *testing.T) {
+	for name, weights := range map[string][]float64{
+		"no weights":     nil,
+		"too few":        {1, 2},
+		"too many":       {1, 2, 3, 4},
+		"a huge sum":     {math.MaxFloat64, math.MaxFloat64, 0},
+		"not numbers":    {math.NaN(), math.Inf(1), -1},
+		"all are zeroes": {0, 0, 0},
+	} {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: maxTotal}}, Options{
+			Keys: -1, Divide: func(int64, []Report) []float64 { return slices.Clone(weights) },
+		})
+		list := List{1, names(3)}
+		for _, m := range list.Members {
+			f.start(m, list)
+		}
+		f.run(3 * time.Second)
+		for _, m := range list.Members {
+			if units := f.members[m].shares.Quotas[0].Units; units/2 != maxTotal/6 {
+				t.Errorf("%s: %s has %d units of %d, want a third", name, m, units, int64(maxTotal))
+			}
+		}
+	}
+	if got := round(maxTotal, 0, []float64{0, 0}); got[0] != got[1] {
+		t.Errorf("round of zeroes = %v, want halves", got)
+	}
+}
+
+func TestFlowProportional(t *testing.T) {
+	// 300 in 10 s: the first asks for less than its part; of the others, one has a flow
+	// that asks for much, one has four that ask for as much together.
+	weights := FlowProportional(10*time.Second)(300, []Report{{Demand: 2, Largest: 1}, {Demand: 40, Largest: 40}, {Demand: 40, Largest: 10}})
+	for i, want := range []float64{20, 56, 224} {
+		if math.Abs(weights[i]-want) > 1e-6 {
+			t.Errorf("weights = %v, want 20, 56, 224", weights)
+			break
+		}
+	}
+}

@@ -1,0 +1,425 @@
+package division
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/internal/testkit/testseed"
+)
+
+var seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
+
+// In random histories of loss, delay, repetition, partitions, pauses, restarts and new
+// lists, the shares of no quota and of no key ever add up to more than it. When all is
+// well again, they add up to exactly it, and each member has the minimum.
+func TestHistories(t *testing.T) {
+	first := testseed.Of(t)
+	for i := range uint64(*seeds) {
+		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, everything, false) })
+		t.Run(fmt.Sprint("sides ", first+i), func(t *testing.T) { history(t, first+i, sides, false) })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// The check has teeth: members that grow before the others have shrunk are caught.
+func TestHistoriesOfRashMembers(t *testing.T) {
+	caught := 0
+	for seed := range uint64(10) {
+		if history(t, seed, everything, true) > 0 {
+			caught++
+		}
+	}
+	if caught == 0 {
+		t.Error("no history has shares above the quota")
+	}
+}
+
+// What happens in histories: the actions of history, as often as they are drawn.
+var (
+	everything = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+
+	// A network that falls apart again and again, along other lines, into parts of which one
+	// has a majority, or none. Processes stop, start and pause in the parts.
+	sides = []int{0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 8, 8, 8, 8, 9, 9, 9}
+)
+
+// history returns how often shares added up to more than their quota; if the members
+// keep the rule, that fails the test.
+func history(t *testing.T, seed uint64, actions []int, rash bool) int {
+	random := rand.New(rand.NewPCG(seed, 1))
+	n := 2 + random.IntN(7)
+	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
+	f := newFleet(t, seed, quotas, Options{Keys: []int{-1, 2, 4}[random.IntN(3)]})
+	f.rash = rash
+	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
+	f.repeat = []float64{0, 0.2}[random.IntN(2)]
+	f.late = []float64{0, 0.05, 0.2}[random.IntN(3)]
+	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
+	loads := make(map[string]float64)
+	f.demand = func(name string, quota int, now time.Time, keys int) Demand {
+		d := Demand{Units: loads[name], Largest: loads[name] / 2}
+		for k := range min(keys, 3) {
+			key := uint64(1 + (int(now.Sub(t0)/(5*time.Second))+k*len(name)+int(loads[name]))%7)
+			if !slices.ContainsFunc(d.Keys, func(o KeyDemand) bool { return o.Key == key }) {
+				d.Keys = append(d.Keys, KeyDemand{key, loads[name] / float64(3+k)})
+			}
+		}
+		return d
+	}
+
+	all := names(9)
+	list := List{1, slices.Clone(all[:n])}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	parts, longest := 2, 3000
+	if len(actions) > len(everything) {
+		f.run(3 * time.Second)
+		parts, longest = 2+random.IntN(2), []int{700, 3000, 8000}[random.IntN(3)]
+		f.loss = []float64{0, 0.1, 0.3}[random.IntN(3)]
+	}
+	for range 60 {
+		if random.IntN(20) == 0 { // another configuration for processes that start
+			f.totals = []int64{quotas[0].Total, quotas[1].Total}
+			if random.IntN(2) == 0 {
+				f.totals[0] = 1 + quotas[0].Total/int64(1+random.IntN(4))
+			}
+			f.totals[0] = min(f.totals[0], quotas[0].Total)
+		}
+		name := list.Members[random.IntN(len(list.Members))]
+		p := f.members[name]
+		switch actions[random.IntN(len(actions))] {
+		case 0:
+			if p != nil {
+				p.stop()
+			}
+		case 1, 2:
+			if p == nil {
+				f.start(name, list)
+			} else {
+				p.stop()
+				f.start(name, list)
+			}
+		case 3:
+			if p != nil {
+				p.pause()
+			}
+		case 4:
+			for _, p := range f.members {
+				if p.paused {
+					p.resume()
+				}
+			}
+		case 5, 6:
+			for _, name := range all {
+				f.cut[name] = random.IntN(parts)
+			}
+		case 7:
+			clear(f.cut)
+		case 8, 9:
+			for _, name := range all {
+				loads[name] = math.Exp(8 * random.Float64())
+			}
+			loads[name] = 10000
+		case 10: // a new list, which may leave out a member that has stopped, or that gets it first
+			next := List{list.Epoch + 1, slices.Clone(list.Members)}
+			if len(next.Members) > 2 && (p == nil || !p.paused && random.IntN(2) == 0) {
+				next.Members = slices.DeleteFunc(next.Members, func(m string) bool { return m == name })
+				if p != nil {
+					p.core.adopt(f.now, next)
+					p.schedule()
+				}
+			} else if len(next.Members) < len(all) {
+				for _, m := range all {
+					if !slices.Contains(next.Members, m) {
+						next.Members = append(next.Members, m)
+						if f.members[m] == nil {
+							f.start(m, next)
+						}
+						break
+					}
+				}
+			} else {
+				continue
+			}
+			list = next
+			random.Shuffle(len(next.Members), func(i, k int) {
+				next.Members[i], next.Members[k] = next.Members[k], next.Members[i]
+			})
+			for _, m := range next.Members {
+				if o := f.members[m]; o != nil && !o.paused && random.IntN(2) == 0 {
+					o.core.adopt(f.now, next)
+					o.schedule()
+				}
+			}
+		}
+		f.run(time.Duration(random.IntN(longest)) * time.Millisecond)
+	}
+
+	if rash {
+		return f.excess
+	}
+	clear(f.cut)
+	f.loss, f.repeat, f.late, f.delay = 0, 0, 0, time.Millisecond
+	for _, p := range f.members {
+		if p.paused {
+			p.resume()
+		}
+	}
+	for _, name := range list.Members {
+		if f.members[name] == nil {
+			f.start(name, list)
+		}
+		f.members[name].core.adopt(f.now, list)
+	}
+	f.run(20 * time.Second)
+	if !f.becomes(list, 5*time.Second) {
+		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
+	}
+	for i := range quotas {
+		q := Quota{Total: f.total(i), Min: quotas[i].Min}
+		low := min(q.low(len(list.Members)), q.Total/int64(len(list.Members)))
+		for _, name := range list.Members {
+			if units := f.members[name].shares.Quotas[i].Units; units < low {
+				t.Errorf("%s has %d units of %s; the minimum is %d", name, units, quotas[i].Name, low)
+			}
+		}
+	}
+	return 0
+}
+
+// A process that gets copies of what its predecessor got, a collection and its division,
+// holds nothing by them: the others have what the predecessor held.
+func TestSuccessorAndOldMessages(t *testing.T) {
+	t.Run("in the chain", func(t *testing.T) { successor(t, false) })
+	t.Run("last in the chain", func(t *testing.T) { successor(t, true) })
+}
+
+func successor(t *testing.T, last bool) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	busy := ""
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
+		if busy == "" || name == busy {
+			return Demand{Units: 1}
+		}
+		return Demand{}
+	}
+	var to string
+	var collected, divided []byte
+	var id collectionID
+	f.sent = func(name string, b []byte) {
+		switch m, err := decode(b, List{}, nil); {
+		case err != nil:
+			t.Fatal(err)
+		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.collect.left) == 0) == last:
+			to, collected, id = name, b, m.collect.id
+		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.collectionID == id && m.seen.covers(m.ref.in):
+			divided = b
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(4 * time.Second)
+	if divided == nil {
+		t.Fatal("no gossip about the division of a collection")
+	}
+	busy = "m000"
+	if to == busy {
+		busy = "m001"
+	}
+	f.run(4 * time.Second)
+	if units := f.members[busy].shares.Quotas[0].Units; units < 270 {
+		t.Fatalf("%s has %d units, want nearly all", busy, units)
+	}
+	f.members[to].stop()
+	p := f.start(to, list)
+	for _, b := range [][]byte{collected, divided, collected, divided} {
+		if _, _, err := p.core.receive(f.now, b); err != nil {
+			t.Fatal(err)
+		}
+		if p.shares.Valid || p.shares.Quotas[0].Units != 0 {
+			t.Fatalf("the successor holds %+v by messages to its predecessor", p.shares)
+		}
+	}
+	if p.core.joined != id {
+		t.Errorf("the successor joined %v; the test wants it to join %v", p.core.joined, id)
+	}
+}
+
+// Shares say that the fleet starts with them, and only then.
+func TestFirst(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(3)}
+	first := make(map[bool]int)
+	f.changed = func(p *process) {
+		if p.shares.Valid {
+			first[p.shares.First]++
+		}
+	}
+	for _, name := range list.Members {
+		f.start(name, list)
+	}
+	f.run(900 * time.Millisecond)
+	if len(first) != 1 || first[true] == 0 {
+		t.Errorf("all start: the shares say First as often as %v; want true only", first)
+	}
+	f.run(4 * time.Second)
+	clear(first)
+	f.members["m001"].stop()
+	f.start("m001", list)
+	f.run(4 * time.Second)
+	if len(first) != 1 || first[false] == 0 {
+		t.Errorf("one starts: the shares say First as often as %v; want false only", first)
+	}
+}
+
+// A process that starts with an old list adopts the present one from the first member
+// that it reaches. A member that the list leaves out holds nothing when it hears of it.
+func TestOldList(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	old, list := List{1, names(3)}, List{2, []string{"m003", "m001", "m000"}}
+	for _, name := range old.Members {
+		f.start(name, old)
+	}
+	f.run(3 * time.Second)
+	f.start("m003", list)
+	if !f.becomes(list, Grace*time.Second+3*time.Second) {
+		t.Fatal(f.whole(list))
+	}
+	if s := f.members["m002"].shares; s.Valid || s.Quotas[0].Units != 0 {
+		t.Errorf("the member that was left out holds %+v", s)
+	}
+	f.members["m001"].stop()
+	f.start("m001", old)
+	f.run(time.Second)
+	if p := f.members["m001"]; p.core.list.Epoch != 2 || !p.shares.Valid {
+		t.Errorf("m001 started with list 1; it has list %d and holds %+v", p.core.list.Epoch, p.shares)
+	}
+	if !f.becomes(list, Grace*time.Second+3*time.Second) {
+		t.Error(f.whole(list))
+	}
+}
+
+// Of two lists with one epoch, all processes keep the same, in whichever order they start.
+func TestTwoListsWithOneEpoch(t *testing.T) {
+	short, long := List{1, names(2)}, List{1, names(3)}
+	agree := func(t *testing.T, f *fleet) {
+		t.Helper()
+		if !f.becomes(long, (Grace+5)*time.Second) {
+			t.Error(f.whole(long))
+		}
+		for name, p := range f.members {
+			if p.core.list.compare(&long) != 0 {
+				t.Errorf("%s has the list %v; want %v everywhere", name, p.core.list, long)
+			}
+		}
+		f.mistaken = false
+		f.run(20 * time.Second)
+	}
+	t.Run("all start", func(t *testing.T) {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+		f.mistaken = true
+		f.start("m000", short)
+		f.start("m001", long)
+		f.start("m002", long)
+		agree(t, f)
+	})
+	t.Run("two restart", func(t *testing.T) {
+		f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+		for _, name := range long.Members {
+			f.start(name, long)
+		}
+		f.run(3 * time.Second)
+		f.mistaken = true
+		for _, name := range short.Members {
+			f.members[name].stop()
+		}
+		for _, name := range short.Members {
+			f.start(name, short)
+		}
+		f.run(3 * time.Second)
+		if f.sums[0] > 300 {
+			t.Errorf("the shares add up to %d of 300, three refreshes after the mistake", f.sums[0])
+		}
+		agree(t, f)
+	})
+}
+
+// A member that dies while shares move costs what it held, and no more: the others
+// divide the rest in each round, whatever is on its way.
+func TestSilentMember(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list := List{1, names(4)}
+	random := rand.New(rand.NewPCG(1, 1))
+	loads := make(map[string]float64)
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand { return Demand{Units: loads[name]} }
+	for _, name := range list.Members {
+		f.start(name, list)
+		loads[name] = 1
+	}
+	f.run(3 * time.Second)
+	kept := f.members["m003"].shares.Quotas[0].Units
+	f.members["m003"].stop()
+	f.loss = 0.05
+	for range 60 {
+		for name := range loads {
+			loads[name] = random.Float64()
+		}
+		f.run(time.Second)
+	}
+	f.loss = 0
+	for end := f.now.Add(20 * time.Second); f.sums[0] != 300-kept; f.run(time.Millisecond) {
+		if f.now.After(end) {
+			t.Fatalf("three of four have %d of 300; the one that died had %d", f.sums[0], kept)
+		}
+	}
+}
+
+// If a collection is repeated to the successor of a member, it has two divisions. What
+// they find that no member held is divided once, although each is taken in by one member.
+func TestTwoDivisionsOfOneCollection(t *testing.T) {
+	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+	list, busy := List{1, names(2)}, ""
+	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
+		if name == busy {
+			return Demand{Units: 1}
+		}
+		return Demand{}
+	}
+	receive := func(p *process, message []byte) {
+		t.Helper()
+		if _, _, err := p.core.receive(f.now, message); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy = "m000"
+	first := f.start("m000", list)
+	collect := first.core.start(f.now)[0].message
+	last := f.start("m001", list)
+	receive(last, collect)
+	divided := last.core.gossip(f.now)[0].message
+	last.stop()
+
+	busy = "m001"
+	last = f.start("m001", list)
+	f.cut["m001"] = 1 // what is on its way from now on is lost
+	receive(last, collect)
+	receive(first, divided)
+	if a, b := first.core.div, last.core.div; a == nil || b == nil || a.id == b.id || a.id.collectionID != b.id.collectionID {
+		t.Fatalf("the members have the divisions %v and %v; want two of one collection", a, b)
+	}
+	f.run(20 * time.Second) // each divides alone
+	clear(f.cut)
+	if !f.becomes(list, 10*time.Second) {
+		t.Error(f.whole(list))
+	}
+}

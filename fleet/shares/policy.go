@@ -1,0 +1,280 @@
+package shares
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/fleet/shares/internal/division"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// policy is a policy in force.
+type policy struct {
+	*quota.Policy
+	quota   int // the index of its first limit among all quotas
+	sampler *division.Sampler
+	shares  atomic.Pointer[shares]
+	held    bool      // units, at any time; apply alone knows it
+	least   keyShares // of the shares that a member has, with full buckets
+
+	// The smallest capacity. A charge above it is never admitted, and is no demand: shares
+	// would follow charges that no process can admit.
+	most int64
+}
+
+// shares is what this process may use of a policy's limits, from an instant until the
+// next begins. Only what was never asked for is counted in it.
+type shares struct {
+	since atomic.Int64 // ms since the epoch
+	next  atomic.Pointer[shares]
+
+	usual keyShares
+	own   map[uint64]*keyShares // of keys, by hash, with divisions of their own or until lately
+}
+
+// keyShares is the shares of one key in a policy's limits. fresh is what a bucket has
+// that existed since the start and was never asked: what a new bucket begins with. If
+// new buckets were full, a key would have the tokens of its quota at every process
+// between which the shares were moved.
+type keyShares struct {
+	limits []share
+	fresh  []bucket
+}
+
+// maxOwn bounds the keys of a policy that no longer have a division of their own, and
+// whose fresh buckets differ from the usual ones.
+const maxOwn = 1024
+
+func (s *shares) of(hash uint64) *keyShares {
+	if own, ok := s.own[hash]; ok {
+		return own
+	}
+	return &s.usual
+}
+
+// newPolicies returns the policies by their names, and in order, for a list of members.
+func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[string]*policy, []*policy, error) {
+	if len(all) == 0 {
+		return nil, nil, invalid.Errorf("shares: policies is empty; it must have those that takes charge")
+	}
+	byName, order, quotas := make(map[string]*policy), []*policy(nil), 0
+	for i, given := range all {
+		if given == nil {
+			return nil, nil, invalid.Errorf("shares: policies[%d] is nil", i)
+		}
+		if err := given.Validate(); err != nil {
+			return nil, nil, fmt.Errorf("shares: policies[%d]: %w", i, err)
+		}
+		if byName[given.Name] != nil {
+			return nil, nil, invalid.Errorf("shares: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+		}
+		if err := divisible(given, members); err != nil {
+			return nil, nil, err
+		}
+		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
+		p.shares.Store(&shares{usual: p.none()})
+		p.least = p.none()
+		for k := range given.Limits {
+			l := &given.Limits[k]
+			p.least.limits[k] = shareOf(l, leastOf(l, members))
+			p.most = min(p.most, l.Capacity())
+		}
+		quotas += len(given.Limits)
+		byName[given.Name], order = p, append(order, p)
+	}
+	return byName, order, nil
+}
+
+// leastOf returns the units of l's quota that each of so many members has at least: a
+// twentieth of the even share, and what makes a capacity of 1.
+func leastOf(l *quota.Limit, members int) int64 {
+	return max(divUp(l.Quota, l.Capacity()), l.Quota/int64(20*members))
+}
+
+// none returns the shares of a process that holds none.
+func (p *policy) none() keyShares {
+	k := keyShares{make([]share, len(p.Limits)), make([]bucket, len(p.Limits))}
+	for i := range p.Limits {
+		k.limits[i] = shareOf(&p.Limits[i], 0)
+	}
+	return k
+}
+
+// shareOf returns the share of l's rate and, rounded down, of its capacity that so many
+// units of its quota are.
+func shareOf(l *quota.Limit, units int64) share {
+	return newShare(units, l.Window.Milliseconds(), l.Capacity()*units/l.Quota)
+}
+
+// Unsupported returns why a limit cannot be divided between so many members, or "".
+func Unsupported(l *quota.Limit, members int) string {
+	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket has "+strconv.Itoa(tokenBits)+
+		" bits for tokens; a shorter window with a smaller quota has the same rate", int64(members)
+	switch {
+	case l.Algorithm.Queues():
+		return "a queue needs one order of all charges: it must be a token-bucket"
+	case !l.Algorithm.Drains():
+		return "a window's count cannot be divided while it runs, because what was admitted before would count against both shares: it must be a token-bucket"
+	case l.Quota > maxTokens:
+		return "the quota " + most
+	case l.Capacity() > maxTokens:
+		return "the burst " + most
+	case min(l.Quota, l.Capacity()) < needed:
+		return "the quota and the burst must be at least " + strconv.Itoa(members) + ", a unit for each member"
+	}
+	return ""
+}
+
+// divisible returns an error if a limit of p cannot be divided between so many members.
+func divisible(p *quota.Policy, members int) error {
+	for k := range p.Limits {
+		if why := Unsupported(&p.Limits[k], members); why != "" {
+			return invalid.Errorf("shares: policy %q: limit %d is %v; %s", p.Name, k, p.Limits[k], why)
+		}
+	}
+	return nil
+}
+
+// quotas returns what is divided of p: each of its limits, by the demand for all.
+func (p *policy) quotas(members int) []division.Quota {
+	all := make([]division.Quota, len(p.Limits))
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		all[i] = division.Quota{Name: p.Name + "/" + strconv.Itoa(i), Total: l.Quota, Demand: p.sampler.Demand}
+		if l.Capacity() < l.Quota {
+			all[i].Min = leastOf(l, members)
+		}
+	}
+	return all
+}
+
+// apply puts new shares in force from now on. With the first units that this process
+// holds, buckets are full if the whole fleet starts with them. Otherwise they have what
+// full ones of the least share have: a process that starts again and again would else
+// admit its whole share each time.
+func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
+	was, first := p.shares.Load(), !p.held
+	begin := func(k *keyShares, was *keyShares) {
+		switch {
+		case !first:
+			k.follow(was, now)
+		case !fleetStarts:
+			k.follow(&p.least, now)
+		}
+	}
+	s := &shares{usual: p.none()}
+	s.since.Store(now)
+	for i := range given {
+		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
+		p.held = p.held || given[i].Units > 0
+	}
+	begin(&s.usual, &was.usual)
+	hashes := make(map[uint64]bool)
+	for hash := range was.own {
+		hashes[hash] = true
+	}
+	for i := range given {
+		for hash := range given[i].Keys {
+			hashes[hash] = true
+		}
+	}
+	for hash := range hashes {
+		own := p.none()
+		divided := false
+		for i := range given {
+			_, has := given[i].Keys[hash]
+			divided = divided || has
+			own.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
+		}
+		begin(&own, was.of(hash))
+		if divided || len(s.own) < maxOwn && !own.isLike(&s.usual, now) {
+			if s.own == nil {
+				s.own = make(map[uint64]*keyShares)
+			}
+			s.own[hash] = &own
+		} else {
+			s.usual.lower(&own, now)
+		}
+	}
+	was.next.Store(s)
+	p.shares.Store(s)
+}
+
+// follow makes k's fresh buckets what was's are, moved to k's shares.
+func (k *keyShares) follow(was *keyShares, now int64) {
+	for i := range k.fresh {
+		k.fresh[i].word.Store(was.fresh[i].word.Load())
+		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
+	}
+}
+
+// setBack sets the fresh buckets back, as the clock was, and the time since which s is in
+// force: requests are decided at that time, if their own is earlier.
+func (s *shares) setBack(now, by int64) {
+	s.since.Store(min(s.since.Load(), now))
+	for i := range s.usual.fresh {
+		s.usual.fresh[i].setBack(now, by)
+	}
+	for _, own := range s.own {
+		for i := range own.fresh {
+			own.fresh[i].setBack(now, by)
+		}
+	}
+}
+
+// isLike reports whether k, of the same limits as usual, has as much as it.
+func (k *keyShares) isLike(usual *keyShares, now int64) bool {
+	for i := range k.fresh {
+		if k.fresh[i].peek(&k.limits[i], now) != usual.fresh[i].peek(&usual.limits[i], now) {
+			return false
+		}
+	}
+	return true
+}
+
+// lower takes from k what other, of the same limits, has less.
+func (k *keyShares) lower(other *keyShares, now int64) {
+	for i := range k.fresh {
+		s := &k.limits[i]
+		mine, its := k.fresh[i].peek(s, now), other.fresh[i].peek(s, now)
+		if s.whole(its, now) < s.whole(mine, now) {
+			k.fresh[i].word.Store(other.fresh[i].word.Load())
+		}
+	}
+}
+
+// asked counts a charge as demand, if it can be admitted at all.
+func (p *policy) asked(ms int64, hash uint64, cost int64) {
+	if cost <= p.most {
+		p.sampler.Add(time.UnixMilli(ms), hash, cost)
+	}
+}
+
+// check reports whether charges are of the policies in force, or of ones of their names.
+func (b *Backend) check(charges []quota.Charge) (inForce bool, err error) {
+	inForce = true
+	for i := range charges {
+		given := charges[i].Policy
+		p := b.byName[given.Name]
+		if p == nil {
+			return false, invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
+		}
+		inForce = inForce && p.Policy == given
+	}
+	return inForce, nil
+}
+
+// replace returns r with charges of the policies in force.
+func (b *Backend) replace(r driver.Request) driver.Request {
+	charges := slices.Clone(r.Charges())
+	for i := range charges {
+		charges[i].Policy = b.byName[charges[i].Policy.Name].Policy
+	}
+	return driver.NewRequest(r.Now, charges...)
+}

@@ -1,0 +1,493 @@
+// Package shares decides in this process, from its share of each quota, and needs no
+// store. Processes that share a quota know each other, and divide it among themselves
+// again and again, by what each of them was recently asked for: see package division.
+//
+// A decision makes no call and waits for none. Processes that cannot reach each other go
+// on with the shares that they have. So the quota is not exceeded, and what a process
+// does not use while it cannot be reached, no other can use.
+//
+// # Limits
+//
+// A limit must be a [quota.TokenBucket]: each process has a bucket with its share of
+// the rate and of the capacity. All buckets of a key together admit no more in any time
+// than one bucket would: the burst, and what the rate gives in that time. If the whole
+// fleet starts, all buckets are full, and together they are that one. A process that
+// starts later begins with what a full bucket of the least share has, and may add it to
+// this: with n members, each start adds 1/(20n) of the capacity of each key, or a unit.
+//
+// Other algorithms are refused by [New]. So are quotas and bursts above 4,194,303, or with
+// less than a unit for each member: see [Unsupported].
+//
+// # Keys
+//
+// The shares of a policy are the same for all of its keys but a few: they follow the
+// demand of the process for all keys together. A key that is asked for at one process
+// alone gets the share of that process, which may be small. The keys with the highest
+// demand of each policy, [Options.HotKeys] of them, have divisions of their own.
+//
+// # What the answer says
+//
+// Limits are the whole quotas. Remaining is what this process can still admit, so that
+// Used is what was used here and what other processes may use. The reset time is when
+// this process' bucket is full. The retry time is when the charge fits here, at the
+// present share. A charge that is larger than the share's capacity is refused until the
+// share has grown: its retry time is a guess. A process that grows its share has earlier
+// times than it said, and one that shrinks has later ones.
+package shares
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/shares/internal/division"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// DefaultMaxKeys is the default of Options.MaxKeys.
+const DefaultMaxKeys = 1 << 20
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// Refresh is the time between two divisions, from 10 ms to an hour. If zero,
+	// DefaultRefresh. All processes need the same one.
+	Refresh time.Duration
+
+	// HotKeys is how many keys of each policy have divisions of their own, at most
+	// MaxHotKeys. If zero, DefaultHotKeys; if negative, none.
+	HotKeys int
+
+	// Divide makes shares of demand. If nil, Proportional. All processes need
+	// the same one.
+	Divide Divide
+
+	// MaxKeys is the most keys with buckets in memory, from 64. Each takes some 300
+	// bytes with one limit, whatever its length. When there are more, the one of a few that
+	// has used the least of its share makes room. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// ListChanged is called with each list of members that replaces another one, from
+	// SetList or from another process. It must return soon, and not call the Backend.
+	// May be nil.
+	ListChanged func(List)
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+
+	// Observer receives each message to another member, as a round trip. May be nil.
+	Observer observe.Observer
+}
+
+// Backend is a driver.Backend that decides from this process' shares. It is safe for
+// concurrent use. Close it.
+type Backend struct {
+	clock  clock.Clock
+	self   string
+	epoch  int64 // ms since 1970 at which the instants of buckets begin
+	member *division.Member
+
+	byName   map[string]*policy
+	policies []*policy
+	refresh  int64       // ms
+	holds    atomic.Bool // shares
+
+	moving sync.Mutex // while shares, or the clock's steps, move buckets
+	latest int64      // that now returned
+
+	names   names.Hasher
+	shards  [64]shard
+	closed  context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+var _ driver.Backend = (*Backend)(nil)
+
+// New returns a Backend that decides under policies, as the member self of list. Charges
+// of other policies are errors. Until it has its first shares, which is when it has heard
+// of the other members, it fails with errors that wrap driver.ErrUnavailable and
+// driver.ErrFailClosed: no request is served, unless a fallback in front decides.
+//
+// All processes need the same policies, each with its name. The messages of other members
+// go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
+func New(self string, list List, transport Transport, policies []*quota.Policy, options *Options) (*Backend, error) {
+	b, quotas, o, err := newBackend(self, len(list.Members), policies, options)
+	if err != nil {
+		return nil, err
+	}
+	if o.Observer != nil && transport != nil {
+		transport = observed{transport, o.Observer}
+	}
+	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, ListChanged: o.ListChanged, Clock: o.Clock})
+	if err != nil {
+		return nil, err
+	}
+	b.running.Go(func() { _ = b.member.Run(b.closed) }) // ends with Close alone
+	b.running.Go(b.sweepUntilClosed)
+	return b, nil
+}
+
+func newBackend(self string, members int, policies []*quota.Policy, options *Options) (*Backend, []division.Quota, *Options, error) {
+	o := &Options{}
+	if options != nil {
+		*o = *options
+	}
+	if o.Refresh == 0 {
+		o.Refresh = division.DefaultRefresh
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: names.NewHasher()}
+	if o.MaxKeys < len(b.shards) {
+		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
+	}
+	// In the middle of what a word can tell: clocks are set back, too.
+	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
+	var err error
+	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
+		return nil, nil, nil, err
+	}
+	var quotas []division.Quota
+	for _, p := range b.policies {
+		quotas = append(quotas, p.quotas(max(members, 1))...)
+	}
+	for i := range b.shards {
+		b.shards[i].byName, b.shards[i].most = make(map[names.Name]*entry), max(o.MaxKeys/len(b.shards), 1)
+	}
+	b.closed, b.cancel = context.WithCancel(context.Background())
+	return b, quotas, o, nil
+}
+
+// Close ends this process' part in the division. What it held is divided among the others
+// when a list without it, or its successor, is known.
+func (b *Backend) Close() {
+	b.cancel()
+	b.running.Wait()
+}
+
+// Receive takes in a message of another member and returns the reply.
+func (b *Backend) Receive(ctx context.Context, message []byte) (reply []byte, err error) {
+	return b.member.Receive(ctx, message)
+}
+
+// SetList replaces the list of members by one with a higher epoch. It is enough to do so
+// in one process. A list that is not valid, or too long for a limit to have a unit for each
+// member, is an error that wraps quota.ErrInvalid.
+func (b *Backend) SetList(list List) error {
+	for _, p := range b.policies {
+		if err := divisible(p.Policy, len(list.Members)); err != nil {
+			return err
+		}
+	}
+	return b.member.SetList(list)
+}
+
+// Status is what a Backend knows of the division, and holds.
+type Status struct {
+	division.Status
+
+	Keys    int   `json:"keys_in_memory"`
+	Evicted int64 `json:"keys_evicted"` // to make room for others
+}
+
+// Status returns the state of the division as this process knows it.
+func (b *Backend) Status() Status {
+	s := Status{Status: b.member.Status()}
+	for i := range b.shards {
+		t := &b.shards[i]
+		t.mu.RLock()
+		s.Keys += len(t.all)
+		s.Evicted += t.evicted
+		t.mu.RUnlock()
+	}
+	return s
+}
+
+// apply puts shares in force. When it returns, no decision goes on under those before.
+func (b *Backend) apply(given division.Shares) {
+	b.moving.Lock()
+	defer b.moving.Unlock()
+	now := b.now()
+	if !given.Valid {
+		b.holds.Store(false)
+	}
+	for _, p := range b.policies {
+		own := make([]division.Share, len(p.Limits))
+		copy(own, given.Quotas[min(p.quota, len(given.Quotas)):])
+		p.apply(own, given.First, now)
+	}
+	if given.Valid {
+		b.holds.Store(true)
+	}
+	for i := range b.shards {
+		b.shards[i].mu.Lock()
+		b.shards[i].mu.Unlock() //nolint:staticcheck // it waits for decisions under the shares before
+	}
+}
+
+// instant returns ms since 1970 as a bucket's, or the nearest that it can have.
+func (b *Backend) instant(ms int64) int64 {
+	return min(max(ms-b.epoch, 0), maxInstant-quota.MaxWindow.Milliseconds())
+}
+
+// Nothing was charged, so that a refund can be made again.
+var errNoShares = fmt.Errorf("%w: %w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrFailClosed, driver.ErrNotSent)
+
+func (b *Backend) noShares() error {
+	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
+}
+
+// ready returns why a decision about r cannot be made. It puts the policies in force
+// into r's charges.
+func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	if inForce, err := b.check(r.Charges()); err != nil {
+		return err
+	} else if !inForce {
+		*r = b.replace(*r)
+	}
+	if b.instant(r.Now)+b.epoch != r.Now {
+		return invalid.Errorf("shares: now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
+	}
+	if !b.holds.Load() {
+		return b.noShares()
+	}
+	return nil
+}
+
+// Take implements driver.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d = driver.NewDecision(r)
+	charges := d.Charges()
+	if len(charges) == 0 {
+		d.Allowed = true
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	if len(d.Results()) == 1 && b.takeOne(s, &d, now) {
+		return d, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := b.find(s, charges, now); err != nil {
+		return driver.Decision{}, err
+	}
+	b.takeAll(s, &d, now)
+	return d, nil
+}
+
+// takeOne decides about one limit, if there is an entry under the shares in force.
+func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
+	charge := &d.Charges()[0]
+	p := b.byName[charge.Policy.Name]
+	n := b.names.Of(charge)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	e := s.byName[n]
+	if e == nil || !e.current() || !b.holds.Load() {
+		return false
+	}
+	p.asked(now+b.epoch, e.hash, charge.Cost)
+	now = e.at(now)
+	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
+	d.Allowed = ok
+	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
+	return true
+}
+
+// takeAll decides about the charges of s.found. Its caller holds the lock alone, so that
+// between the look and the charge there is no other.
+func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
+	charges, results, i := d.Charges(), d.Results(), 0
+	d.Allowed = true
+	fitsEver := true
+	for n, e := range s.found {
+		fitsEver = fitsEver && charges[n].Cost <= e.policy.most
+	}
+	for n, e := range s.found {
+		if fitsEver {
+			e.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
+		}
+		now := e.at(now)
+		for k := range e.buckets {
+			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
+			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
+			d.Allowed = d.Allowed && fits
+			b.report(e, k, v, now, charges[n].Cost, fits, false, &results[i])
+			i++
+		}
+	}
+	if !d.Allowed {
+		return
+	}
+	i = 0
+	for n, e := range s.found {
+		now := e.at(now)
+		for k := range e.buckets {
+			v, ok := e.buckets[k].take(&e.limits[k], charges[n].Cost, now)
+			b.report(e, k, v, now, charges[n].Cost, ok, true, &results[i])
+			i++
+		}
+	}
+}
+
+// find sets s.found to the entries of charges. Its caller holds the lock alone.
+func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
+	s.found = s.found[:0]
+	for i := range charges {
+		s.found = append(s.found, b.get(s, &charges[i], now))
+	}
+	// They may have been dropped since ready looked. To hold none is no refusal.
+	if !b.holds.Load() {
+		return b.noShares()
+	}
+	return nil
+}
+
+// report writes what v says of limit k of e. charged says that a charge of cost was made.
+func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *driver.Result) {
+	l, s := &e.policy.Limits[k], &e.limits[k]
+	capacity := l.Capacity()
+	whole := s.whole(v, now)
+	r.Used = capacity - whole
+	full, rest := now, int64(0)
+	if s.units > 0 {
+		full, rest = s.hasAt(v, s.capacity)
+	}
+	r.ResetAt = b.epoch + full + min(rest, 1)
+	if whole < 1 {
+		r.NextAt = b.hasAt(s, v, 1, now, r.ResetAt)
+	}
+	if fits {
+		if charged && cost > 0 {
+			r.Mark = driver.Mark{At: b.epoch + full, Fraction: rest}
+		}
+		return
+	}
+	r.RetryAt = driver.NeverFits
+	if cost <= capacity {
+		r.RetryAt = b.hasAt(s, v, cost, now, r.ResetAt)
+	}
+}
+
+// hasAt returns the instant, in ms since the epoch, at which v, full at resetAt, has n
+// tokens.
+func (b *Backend) hasAt(s *share, v level, n, now, resetAt int64) int64 {
+	if n > s.capacity { // it may when the share has grown
+		return max(resetAt, b.epoch+now+b.refresh)
+	}
+	at, rest := s.hasAt(v, n)
+	return b.epoch + at + min(rest, 1)
+}
+
+// Peek implements driver.Backend. It makes no call.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d = driver.NewDecision(r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range charges {
+		cost := charges[c].Cost
+		n := b.names.Of(&charges[c])
+		e := s.byName[n]
+		if e == nil {
+			e = b.newEntry(n, &charges[c], b.byName[charges[c].Policy.Name])
+		}
+		e.update()
+		now := e.at(now)
+		for k := range e.buckets {
+			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
+			fits := cost <= l.capacity && l.has(v, cost, now)
+			d.Allowed = d.Allowed && fits
+			b.report(e, k, v, now, cost, fits, false, &results[i])
+			i++
+		}
+	}
+	if !b.holds.Load() { // as in find
+		return driver.Decision{}, b.noShares()
+	}
+	return d, nil
+}
+
+// Settle implements driver.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
+	r := st.Charged.Request
+	marks := st.Charged.Results()
+	r.Now = st.Now
+	if err := b.ready(ctx, &r); err != nil {
+		return d, err
+	}
+	d = driver.NewDecision(r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := b.find(s, charges, now); err != nil {
+		return driver.Decision{}, err
+	}
+	for n, e := range s.found {
+		more := st.Costs[n] - charges[n].Cost
+		if more > 0 {
+			e.policy.asked(now+b.epoch, e.hash, more)
+		}
+		now := e.at(now)
+		for k := range e.buckets {
+			l := &e.limits[k]
+			v := e.buckets[k].peek(l, now)
+			switch mark := marks[i].Mark; {
+			case more > 0:
+				v = e.buckets[k].charge(l, more, now)
+			case more < 0:
+				v = e.buckets[k].giveBack(l, -more, mark.At-b.epoch, mark.Fraction, now)
+			}
+			b.report(e, k, v, now, 0, true, false, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+func (b *Backend) shardOf(partition string) *shard {
+	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
+}
+
+// observed reports messages to an observer.
+type observed struct {
+	division.Transport
+	observer observe.Observer
+}
+
+func (o observed) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
+	start := time.Now()
+	reply, err = o.Transport.Send(ctx, to, message)
+	o.observer.Sent(observe.Sent{Backend: "shares", Shard: to, Start: start, Duration: time.Since(start), Err: err})
+	return reply, err
+}

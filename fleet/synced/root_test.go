@@ -1,0 +1,122 @@
+package synced
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
+
+func redisClient(t testing.TB, addr string) redis.UniversalClient {
+	t.Helper()
+	c, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Random calls, of several processes, some of which come twice or late, have the same
+// replies from the script as from the model that the simulations run.
+func TestScriptIsTheModel(t *testing.T) {
+	r := testseed.Rand(t, 0)
+	client := redisClient(t, testserver.Redis(t).Addr)
+	model := newModelRoot("root")
+	ctx := context.Background()
+
+	names := []string{"a", "b", "c", "d"}
+	spans := []span{{bucket, 0.1}, {bucket, 1000.0 / 7}, {window, 1000}}
+	numbers := map[string]float64{}
+	sent := map[string][]call{}
+	now := 1.9e12
+	for step := range 3000 {
+		now += float64(r.IntN(200)) - 20
+		process := string(rune('p' + r.IntN(3)))
+		var c call
+		if old := sent[process]; len(old) > 0 && r.IntN(5) == 0 {
+			c = old[r.IntN(len(old))]
+		} else {
+			numbers[process]++
+			how := add
+			switch {
+			case r.IntN(10) == 0:
+				how = state
+			case numbers[process] == 1 || r.IntN(10) == 0:
+				how = first
+			}
+			epoch := float64(r.IntN(4))
+			c.header = appendDouble(appendDouble(appendDouble([]byte{byte(how)}, numbers[process]), now), epoch)
+			for _, s := range spans {
+				c.header = appendDouble(append(c.header, byte(s.kind)), s.ms)
+			}
+			if epoch > 0 && r.IntN(3) == 0 {
+				c.quotas = append(appendDouble(nil, epoch), "quotas"...)
+			}
+			for i, name := range names {
+				if r.IntN(2) == 0 {
+					continue
+				}
+				l := i % len(spans)
+				units := float64(r.IntN(20) - 5)
+				x := now + float64(r.IntN(5000))
+				if spans[l].kind == window {
+					x = math.Floor((now - float64(r.IntN(3)*500)) / spans[l].ms)
+				}
+				if how == state {
+					units = math.Abs(units)
+				}
+				c.keys = append(c.keys, []byte("weir-sync:"+name))
+				c.entries = binary.BigEndian.AppendUint16(c.entries, uint16(l))
+				said := 0.0
+				if r.IntN(3) == 0 {
+					said = float64(r.IntN(30))
+					if spans[l].kind == bucket {
+						said += now
+					}
+				}
+				c.entries = appendDouble(appendDouble(appendDouble(c.entries, units), x), said)
+			}
+			sent[process] = append(sent[process], c)
+		}
+		switch r.IntN(300) {
+		case 0:
+			model.flush()
+			if err := client.FlushAll(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		case 2: // the server evicts one
+			evicted := "weir-sync:" + names[r.IntN(len(names))]
+			delete(model.counters, evicted)
+			if err := client.Del(ctx, evicted).Err(); err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			if err := client.ScriptFlush(ctx).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		real := &redisServer{Root{"root", client}, "weir-sync:", "weir-sync:p:" + process, minTimeout * 50}
+		got, err := real.call(ctx, []call{c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := model.run(process, &c)
+		if string(got[0]) != string(want) {
+			t.Fatalf("step %d: the script replied\n%x, the model\n%x", step, got[0], want)
+		}
+		// Redis expires by its own clock, which is years behind: nothing may be
+		// without an expiry, but the quotas.
+		for _, key := range c.keys {
+			if ttl := client.PTTL(ctx, string(key)).Val(); ttl == -1 {
+				t.Fatalf("step %d: %s never expires", step, key)
+			}
+		}
+	}
+}

@@ -1,0 +1,446 @@
+// Package synced decides in this process and agrees with other processes in the
+// background. A decision makes no call and waits for none. It is for counts of many
+// requests, where a little more or less than the quota does no harm: use backend/redis
+// where it does, and fleet/leased where the quota must never be exceeded.
+//
+// Once per sync interval, each process sends what it has added to the counters that it
+// was asked about, and receives their totals, in one round trip to each root: a call of a
+// script for each thousand counters, because a root does nothing else while it runs one.
+// Roots are plain Redis servers that know nothing of each other.
+// Every process talks to all of them, and the largest total counts. A root that hangs,
+// is gone, or has lost its memory is noticed by no request, as long as another has the
+// counts; it has them again within two syncs of its return.
+//
+// Between two syncs, a total is extrapolated with the rate at which other processes
+// added to it. What was admitted beyond a quota is not forgotten: it is a debt that the
+// next requests wait out.
+//
+// # Limits
+//
+// A [quota.TokenBucket] is the instant at which it will be empty of use. Time passes
+// that instant by itself, so nothing has to leak, and it only grows, so totals of several
+// roots merge. Above [Options.Low] of its capacity, the chance of a refusal rises
+// linearly, from none to certainty at the capacity.
+//
+// An aligned [quota.FixedWindow] is a count, which begins at zero with each window.
+//
+// Other algorithms are refused by [New]: a window that a key opens needs one process to
+// open it, a log needs each charge, and a queue needs one order of all.
+//
+// # What the answer says
+//
+// Used is the total of the last sync, what this process added since, and what others
+// probably did. It is an estimate. So are the reset and the retry time of a bucket. The
+// reset time of an aligned window is exact.
+package synced
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Defaults of Options.
+const (
+	DefaultSync    = 100 * time.Millisecond
+	DefaultMaxKeys = 1 << 20
+)
+
+// MaxRoots is the most roots.
+const MaxRoots = 64
+
+// Root is a Redis server that counters are agreed on at.
+type Root struct {
+	Name   string                // in errors and statistics
+	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its ReadTimeout bounds a sync
+}
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// Sync is the time between two syncs, from 10 ms to a minute. If zero,
+	// DefaultSync. All processes need the same one.
+	Sync time.Duration
+
+	// Low is the part of a bucket's capacity up to which all requests pass, from 0 to
+	// 1. If zero, 1: then it is the capacity itself that decides.
+	Low float64
+
+	// Lows has Low by the names of policies, for those that have one of their own.
+	Lows map[string]float64
+
+	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
+	// 520 bytes with one limit and one root, whatever its length. When there are more, the one of a few that
+	// has used the least of its quota makes room. If all of them have used it up, the
+	// new key is counted together with others: up to 64 quotas of each policy, in all
+	// processes, are for such keys. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// Prefix begins every Redis key. If empty, "weir-sync:".
+	Prefix string
+
+	// Clock is the clock of the throttler in front. If nil, clock.System.
+	Clock clock.Clock
+
+	// Observer receives each sync, as a round trip. May be nil.
+	Observer observe.Observer
+}
+
+// Backend is a driver.Backend whose counts are in this process, and agreed on with
+// others. It is safe for concurrent use. Close it.
+type Backend struct {
+	sync     time.Duration
+	lows     lows
+	prefix   string
+	clock    clock.Clock
+	observer observe.Observer
+	perCall  int // counters
+
+	policies atomic.Pointer[policies]
+	editing  sync.Mutex // held while policies are replaced
+	names    names.Hasher
+	shards   [64]shard
+	roots    []*root
+	stats    counters
+
+	closed  context.Context
+	cancel  context.CancelFunc
+	syncing sync.WaitGroup
+}
+
+var _ driver.Backend = (*Backend)(nil)
+
+// New returns a Backend that decides under policies and agrees at roots. It dials
+// nothing: while no root answers, each process decides by itself. Charges of other
+// policies are errors. Errors of New are about arguments, and wrap quota.ErrInvalid.
+func New(roots []Root, limits []*quota.Policy, options *Options) (*Backend, error) {
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	servers, err := dial(roots, o.Prefix, max(2*o.Sync, minTimeout))
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBackend(servers, limits, &o)
+	if err != nil {
+		return nil, err
+	}
+	b.start()
+	return b, nil
+}
+
+func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend, error) {
+	live, err := newPolicies(limits, o.lows(), o.Sync)
+	if err != nil {
+		return nil, err
+	}
+	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: names.NewHasher()}
+	b.policies.Store(live)
+	for i, s := range servers {
+		b.roots = append(b.roots, &root{server: s, index: i})
+	}
+	for i := range b.shards {
+		b.shards[i].init(&b.names, i, max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
+	}
+	b.closed, b.cancel = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// complete fills in the defaults, and returns what is wrong with o.
+func (o *Options) complete() error {
+	if o.Sync == 0 {
+		o.Sync = DefaultSync
+	}
+	if o.Low == 0 {
+		o.Low = 1
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Prefix == "" {
+		o.Prefix = "weir-sync:"
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	for name, low := range o.Lows {
+		if !(low > 0 && low <= 1) {
+			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)
+		}
+	}
+	switch {
+	case o.Sync < 10*time.Millisecond || o.Sync > time.Minute:
+		return invalid.Errorf("synced: Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
+	case !(o.Low > 0 && o.Low <= 1):
+		return invalid.Errorf("synced: Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
+	case o.MaxKeys < len(Backend{}.shards):
+		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+	}
+	return nil
+}
+
+// lows are the parts of capacities up to which all requests pass.
+type lows struct {
+	usual  float64
+	byName map[string]float64
+}
+
+func (o *Options) lows() lows { return lows{o.Low, o.Lows} }
+
+func (l lows) of(policy string) float64 {
+	if low, ok := l.byName[policy]; ok {
+		return low
+	}
+	return l.usual
+}
+
+func (b *Backend) start() {
+	for _, r := range b.roots {
+		b.syncing.Go(func() { b.syncUntilClosed(r) })
+	}
+	b.syncing.Go(b.sweepUntilClosed)
+}
+
+// Close sends what has not been sent, once, and ends the syncs.
+func (b *Backend) Close() {
+	b.cancel()
+	b.syncing.Wait()
+}
+
+// Take implements driver.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, r, true)
+}
+
+// Peek implements driver.Backend. It makes no call: what other processes added to a
+// count that this one was never asked about is known after the next sync.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, r, false)
+}
+
+func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d driver.Decision, err error) {
+	if err := driver.Ended(ctx); err != nil {
+		return d, err
+	}
+	in := b.policies.Load()
+	if inForce, err := in.check(r.Charges()); err != nil {
+		return d, err
+	} else if !inForce {
+		r = in.replace(r)
+	}
+	d = driver.NewDecision(r)
+	charges := d.Charges()
+	if len(charges) == 0 {
+		d.Allowed = true
+		return d, nil
+	}
+	s := b.shardOf(charges[0].Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.find(charges, r.Now, in, nil)
+	results, i := d.Results(), 0
+	d.Allowed = true
+	for n, c := range found {
+		for k := range c.counts {
+			fits := c.counts[k].evaluate(&c.limits[k], charges[n].Cost, r.Now, &results[i])
+			d.Allowed = d.Allowed && fits
+			i++
+		}
+	}
+	i = 0
+	for n, c := range found {
+		for k := range c.counts {
+			if d.Allowed && charge {
+				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
+				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
+				results[i].Mark.Note = c.note()
+			}
+			c.counts[k].report(&c.limits[k], r.Now, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+// Settle implements driver.Backend. It makes no call.
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
+	if err := driver.Ended(ctx); err != nil {
+		return d, err
+	}
+	r := st.Charged.Request
+	takenAt := r.Now
+	r.Now = st.Now
+	in := b.policies.Load()
+	if inForce, err := in.check(r.Charges()); err != nil {
+		return d, err
+	} else if !inForce {
+		r = in.replace(r)
+	}
+	d = driver.NewDecision(r)
+	d.Allowed = true
+	charges, results, i := d.Charges(), d.Results(), 0
+	if len(charges) == 0 {
+		return d, nil
+	}
+	s := b.shardOf(charges[0].Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, c := range s.find(charges, r.Now, in, &st.Charged) {
+		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
+		for k := range c.counts {
+			l, units, mark := &c.limits[k], more, driver.Mark{}
+			if k < len(charged) { // else charged under a policy of that name with fewer limits
+				mark = charged[k].Mark
+			}
+			switch {
+			case more >= 0:
+			case mark.Note&noteShared != c.note(): // the count that was charged is gone
+				units = 0
+			default:
+				units = -min(-more, l.undrained(takenAt, mark, r.Now))
+			}
+			c.counts[k].add(l, units, r.Now)
+			c.counts[k].report(&c.limits[k], r.Now, &results[i])
+			i++
+		}
+	}
+	return d, nil
+}
+
+// Raise makes the token buckets of c as full as results say, which another backend
+// returned for c's limits at now, unless they are fuller. Other processes learn of it
+// with the next units that this one sends. Windows stay as they are.
+func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
+	r := driver.NewRequest(now, c)
+	in := b.policies.Load()
+	if inForce, err := in.check(r.Charges()); err != nil {
+		return
+	} else if !inForce {
+		r = in.replace(r)
+	}
+	s := b.shardOf(c.Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, found := range s.find(r.Charges(), now, in, nil) {
+		for k := range found.counts {
+			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
+				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
+			}
+		}
+	}
+}
+
+func (b *Backend) shardOf(partition string) *shard {
+	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
+}
+
+// policies are the limits in force, by the names of policies.
+type policies struct {
+	epoch  int64  // 0 for those that New was given
+	quotas []byte // as roots keep them, if the epoch is later
+	byName map[string]*policy
+	order  []*policy
+	spans  []span // of all limits, in that order
+}
+
+// policy is a policy in force.
+type policy struct {
+	*quota.Policy
+	limits []limit
+}
+
+func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, error) {
+	if len(all) == 0 {
+		return nil, invalid.Errorf("synced: policies is empty; it must have those that takes charge")
+	}
+	p := &policies{byName: make(map[string]*policy)}
+	for i, given := range all {
+		if given == nil {
+			return nil, invalid.Errorf("synced: policies[%d] is nil", i)
+		}
+		if err := given.Validate(); err != nil {
+			return nil, fmt.Errorf("synced: policies[%d]: %w", i, err)
+		}
+		if p.byName[given.Name] != nil {
+			return nil, invalid.Errorf("synced: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
+		}
+		in := &policy{Policy: given}
+		if err := Supports(given); err != nil {
+			return nil, err
+		}
+		for k, l := range given.Limits {
+			in.limits = append(in.limits, newLimit(&l, low.of(given.Name), sync, len(p.spans)))
+			p.spans = append(p.spans, in.limits[k].span)
+		}
+		p.byName[given.Name] = in
+		p.order = append(p.order, in)
+	}
+	if len(p.spans) > maxLimits {
+		return nil, invalid.Errorf("synced: policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
+	}
+	return p, nil
+}
+
+// Supports returns nil if New accepts p, a valid policy, or an error that wraps
+// quota.ErrInvalid and says why p cannot be synced.
+func Supports(p *quota.Policy) error {
+	for k := range p.Limits {
+		if why := unsupported(&p.Limits[k]); why != "" {
+			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
+		}
+	}
+	return nil
+}
+
+// unsupported returns why l cannot be synced, or "".
+func unsupported(l *quota.Limit) string {
+	switch {
+	case l.Algorithm.Queues():
+		return "a queue needs one order of all charges: it must be a token-bucket or an aligned fixed-window"
+	case l.Algorithm.Drains():
+		return ""
+	case !l.Algorithm.ResetsAtOnce():
+		return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
+	case !l.Aligned:
+		return "it must be aligned, because one process would have to open a window for all"
+	}
+	return ""
+}
+
+// check reports whether charges are of the policies in force, or of ones of their names.
+func (p *policies) check(charges []quota.Charge) (inForce bool, err error) {
+	inForce = true
+	for i := range charges {
+		given := charges[i].Policy
+		in := p.byName[given.Name]
+		if in == nil {
+			return false, invalid.Errorf("synced: charge %d is of policy %q, which New was not given", i, given.Name)
+		}
+		inForce = inForce && in.Policy == given
+	}
+	return inForce, nil
+}
+
+// replace returns r with charges of the policies in force.
+func (p *policies) replace(r driver.Request) driver.Request {
+	charges := slices.Clone(r.Charges())
+	for i := range charges {
+		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
+	}
+	return driver.NewRequest(r.Now, charges...)
+}

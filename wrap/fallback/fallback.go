@@ -1,0 +1,311 @@
+// Package fallback decides what requests get while another backend does not answer:
+// everything, nothing, or this process's share of each quota. The choice is made per
+// policy, and concerns only keys whose shard fails.
+//
+// # Local
+//
+// Each of n processes allows ceil(quota/n) by itself, and ceil(burst/n) of a bucket. It
+// begins with what the backend last said: of a key that had used u, it allows
+// ceil((quota-u)/n) until that window ends, and of a key that was refused, nothing.
+//
+// What a process allowed by itself is charged to the backend when its shard answers
+// again, at the times at which it was allowed: in the background, and at once if the
+// key comes back earlier. Until then the key is decided about locally. What only
+// counts in windows that have ended is not charged. So an outage allows, in a window,
+//
+//	at most quota + n * ceil(quota/n)
+//
+// units: the quota by the backend, before and after, and a share by each process that
+// did not know of the others' charges. In a window that lies within the outage it is
+// n * ceil(quota/n), less than quota + n; the same in the first window, if each
+// process has seen the key shortly before, and what is unknown was charged. Each further
+// outage in one window adds at most n * ceil(quota/n) once more.
+//
+// Where it is unknown whether a charge reached the backend, because a call failed by a
+// timeout or a lost connection, it counts here and is not charged again: the client is
+// never charged twice. If it was not charged, the backend gives its units once more, within
+// the first of these bounds. A process that ends without Close loses
+// what it has not handed over, and one that starts during an outage knows nothing.
+//
+// A refund of what was allowed here gives back until it is handed over, and nothing after
+// that: the client pays for it until its window ends. The backend is charged a sum of many
+// decisions, in which it cannot find one of them. The same goes for what was allowed
+// instead of a charge whose outcome is unknown.
+//
+// # Several policies
+//
+// A decision about several policies is made by the strictest of their choices: Closed
+// before Local before Open. All its charges count locally then.
+//
+// # Where it belongs
+//
+// Put it in front of the backends and of wrap/rollout and wrap/shadow, and behind
+// wrap/refusals. The backend should fail fast, as those of this module do: until
+// its breaker opens, a decision about a key that is not counted here waits for the
+// backend's deadline.
+package fallback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Defaults and bounds of Options.
+const (
+	DefaultMaxKeys = 1 << 16
+	MaxProcesses   = 1 << 20
+)
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// OnFailure is the choice for policies that Policies does not name. The zero
+	// value is Open.
+	OnFailure Choice
+
+	// Policies has choices by the name of a policy.
+	Policies map[string]Choice
+
+	// Processes is how many processes share the quotas, this one included, from 1 to
+	// MaxProcesses. Required if a policy's choice is Local; else it has no meaning.
+	Processes int
+
+	// OpenFor bounds the time for which Open allows everything while a shard does not
+	// answer. After it, Open is Closed. If zero, there is no bound.
+	OpenFor time.Duration
+
+	// MaxKeys is the most (policy, key) pairs that are remembered for Local, each some
+	// 450 bytes during an outage; a key of more than 128 bytes counts as several. A key
+	// that has used up its quota is never forgotten for a new one: if all have, new
+	// keys share counts. If zero, DefaultMaxKeys.
+	MaxKeys int
+
+	// Log receives a line when a shard begins to fail, one every 10 s, and one when
+	// it answers again. If nil, slog.Default().
+	Log *slog.Logger
+}
+
+func (o *Options) validate() error {
+	anyLocal := o.OnFailure == Local
+	if o.OnFailure > Closed {
+		return invalid.Errorf("fallback: OnFailure is %d; it must be Open, Local or Closed", o.OnFailure)
+	}
+	for name, choice := range o.Policies {
+		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
+		if err := named.Validate(); err != nil {
+			return fmt.Errorf("fallback: Policies: %w", err)
+		}
+		if choice > Closed {
+			return invalid.Errorf("fallback: Policies[%q] is %d; it must be Open, Local or Closed", name, choice)
+		}
+		anyLocal = anyLocal || choice == Local
+	}
+	switch {
+	case o.Processes < 0 || o.Processes > MaxProcesses:
+		return invalid.Errorf("fallback: Processes is %d; it must be from 1 to %d", o.Processes, MaxProcesses)
+	case anyLocal && o.Processes == 0:
+		return invalid.Errorf("fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to %d", MaxProcesses)
+	case o.OpenFor < 0:
+		return invalid.Errorf("fallback: OpenFor is %v; it must be positive, or 0 for no bound", o.OpenFor)
+	case o.MaxKeys < 0:
+		return invalid.Errorf("fallback: MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
+	}
+	return nil
+}
+
+// Backend is a driver.Backend that asks another one, and decides by itself while
+// that does not answer. It is safe for concurrent use.
+type Backend struct {
+	wrapped   driver.Backend
+	onFailure Choice
+	policies  map[string]Choice
+	processes int64
+	openFor   time.Duration
+	log       *slog.Logger
+	local     bool // some policy's choice
+	table     table
+	stats     counters
+	elapsed   func() time.Duration // since New, by the monotonic clock
+
+	held atomic.Int64 // counts with units to hand over
+
+	mu      sync.Mutex
+	outages map[shard]*outage
+	closed  context.Context // done when the Backend is closed
+	close   context.CancelFunc
+	watches sync.WaitGroup
+}
+
+var _ driver.Backend = (*Backend)(nil)
+
+// New returns a Backend that asks backend. Close it when it is no longer needed.
+// Errors are about options and wrap quota.ErrInvalid. New panics if backend is
+// nil.
+func New(backend driver.Backend, options *Options) (*Backend, error) {
+	if backend == nil {
+		panic("fallback: New: backend is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	start := time.Now()
+	b := &Backend{
+		wrapped:   backend,
+		onFailure: o.OnFailure,
+		policies:  make(map[string]Choice, len(o.Policies)),
+		processes: int64(max(o.Processes, 1)),
+		openFor:   o.OpenFor,
+		log:       o.Log,
+		elapsed:   func() time.Duration { return time.Since(start) },
+		outages:   make(map[shard]*outage),
+	}
+	b.local = o.OnFailure == Local
+	for name, choice := range o.Policies {
+		b.policies[name] = choice
+		b.local = b.local || choice == Local
+	}
+	b.table.init(b, o.MaxKeys)
+	b.closed, b.close = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// Close hands over what it can within a second, and ends the Backend's goroutines. Call
+// it after the last decision, and before the wrapped backend is closed.
+func (b *Backend) Close() {
+	b.mu.Lock()
+	b.close()
+	b.mu.Unlock()
+	b.watches.Wait()
+}
+
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if err := driver.Ended(ctx); err != nil {
+		return driver.Decision{}, err
+	}
+	for {
+		o, err := b.release(ctx, &r)
+		if err != nil {
+			return driver.Decision{}, err
+		}
+		handOver := true
+		if o == nil {
+			began := b.elapsed()
+			var d driver.Decision
+			d, err = b.wrapped.Take(ctx, r)
+			switch {
+			case err == nil:
+				b.remember(&d)
+				return d, nil
+			case !failed(ctx, err):
+				return d, err
+			}
+			o, handOver = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
+		} else {
+			err = o.cause()
+		}
+		d, err := b.decide(&r, o, err, func() (driver.Decision, error) { return b.take(&r, o, handOver) })
+		if !errors.Is(err, errOver) {
+			return d, err
+		}
+	}
+}
+
+// Peek implements driver.Backend. It charges nothing and hands nothing over: what is
+// still counted here is reported as it is here.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	if err := driver.Ended(ctx); err != nil {
+		return driver.Decision{}, err
+	}
+	local := func() (driver.Decision, error) { return b.peek(&r) }
+	if o := b.holder(&r); o != nil {
+		return b.decide(&r, o, o.cause(), local)
+	}
+	began := b.elapsed()
+	d, err := b.wrapped.Peek(ctx, r)
+	if err == nil || !failed(ctx, err) {
+		return d, err
+	}
+	return b.decide(&r, b.outageOf(err, &r, b.elapsed()-began), err, local)
+}
+
+// Settle implements driver.Backend. A decision that was made here is settled here,
+// or, if it was handed over, with the backend: then only what it costs more is
+// charged, and a refund gives nothing back. A decision that the backend made is settled by the backend, or not at all.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if s.Charged.Degraded {
+		return b.settle(ctx, &s)
+	}
+	began := b.elapsed()
+	d, err := b.wrapped.Settle(ctx, s)
+	switch {
+	case err == nil:
+		b.remember(&d)
+	case failed(ctx, err):
+		r := s.Charged.Request
+		r.Now = s.Now
+		b.outageOf(err, &r, b.elapsed()-began)
+	}
+	return d, err
+}
+
+// failed reports whether a call failed because of the backend: not because of its
+// arguments, of a process that is overloaded, or of a caller that left, or whose own
+// deadline passed before anything was sent.
+func failed(ctx context.Context, err error) bool {
+	switch ended := driver.Ended(ctx); {
+	case errors.Is(err, quota.ErrInvalid), errors.Is(err, driver.ErrOverloaded), errors.Is(ended, context.Canceled):
+		return false
+	default:
+		return ended == nil || errors.Is(err, driver.ErrUnavailable)
+	}
+}
+
+// errTooLarge and errOver are why local decisions fail.
+var (
+	errTooLarge = errors.New("the charge exceeds this process's share")
+	errOver     = errors.New("the outage is over")
+)
+
+// decide makes the decision about r by the strictest choice of its policies. local
+// decides locally.
+func (b *Backend) decide(r *driver.Request, o *outage, cause error, local func() (driver.Decision, error)) (driver.Decision, error) {
+	choice, policy := b.choiceOf(r.Charges())
+	switch {
+	case choice == Local:
+		d, err := local()
+		switch {
+		case err == nil:
+			b.count(o, Local)
+			return d, nil
+		case errors.Is(err, errOver):
+			return d, err
+		}
+		cause = fmt.Errorf("%w: %w", err, cause)
+	case choice == Open && (b.openFor == 0 || o.silence() < b.openFor):
+		b.count(o, Open)
+		d := driver.NewDecision(driver.NewRequest(r.Now))
+		d.Allowed, d.Degraded = true, true
+		return d, nil
+	}
+	b.count(o, Closed)
+	return driver.Decision{}, fmt.Errorf("fallback: policy %q: %w: %w", policy, driver.ErrFailClosed, cause)
+}

@@ -1,0 +1,271 @@
+// Package refusals remembers refusals of another backend and repeats them from
+// memory until they end. A client that keeps coming after a refusal then costs this
+// process some 100 ns a request, and the other backend nothing. It does not predict
+// refusals, and it allows nothing by itself.
+//
+// # What is remembered
+//
+// A take is refused from memory only if exactly the same charges, of the same
+// keys, costs and limits in the same order, were refused less than
+// [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
+// refusal's, and must be before every time that the refusal names: the RetryAt
+// of a limit that refused, the NextAt and ResetAt of any limit. Refusals that were made without
+// the shared counts are not remembered. A smaller cost, a clock that
+// steps back and the end of a window all go to the backend.
+//
+// An older refusal goes to the backend too. If that fails, or allows without the counts, as
+// wrap/fallback's Open does, the refusal is repeated all the same: an outage
+// serves no client that was refused before it, until a time that the refusal names.
+//
+// What this process does takes effect at once. A settlement or a refund made
+// through this Backend ends the refusals that share a count with it, including
+// those that are being decided. So does a take that charges a count that refused,
+// or that leaves another of the refusal's counts too full for it. What another
+// process does, to these counts or to their server, takes effect within MaxAge.
+//
+// # What the answer says
+//
+// The answer is the refusal, at the time of the take. The limits that refused, their
+// RetryAt, NextAt and ResetAt are exact, except for what other processes did and
+// clocks that stepped back in the meantime. Used and Remaining are the refusal's.
+// Since then a SlidingWindow, a SlidingLog or a bucket may have freed some units,
+// though too few for the charge, and other takes may have charged a count that had
+// room, and moved its ResetAt.
+//
+// # Where it belongs
+//
+// Put it in front of a backend that is reached over a network, and in front of
+// wrap/rollout and wrap/shadow: the backends inside those must be able to
+// hand counts over. Peeks, and takes that are not refused from memory, go through
+// unchanged.
+package refusals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxKeys = 16_384
+	DefaultMaxAge  = time.Second
+)
+
+// MaxMaxKeys is the largest MaxKeys.
+const MaxMaxKeys = 1 << 20
+
+// Options configures a Backend. Nil and the zero value select the defaults.
+type Options struct {
+	// MaxKeys is the most refusals that are remembered at once, from 1 to
+	// MaxMaxKeys. Each takes some 300 bytes for a key of one limit, 500 for one of
+	// three, and at most MaxBytes; the tables take 42 bytes for each from the
+	// start. If zero, DefaultMaxKeys: some 5 MB, and 70 MB at most.
+	//
+	// A new refusal takes the place of one of four: of one that has ended, else of
+	// the oldest that has answered nothing, else of the oldest. So keys that come
+	// once do not push out keys that come again and again.
+	MaxKeys int
+
+	// MaxAge is the longest time for which a refusal is remembered, and so the
+	// time within which a refund, a settlement or a lost count takes effect that
+	// this Backend did not see. If zero, DefaultMaxAge.
+	MaxAge time.Duration
+
+	// Except names policies that opt out. Takes that charge one of them always
+	// ask the backend.
+	Except []string
+}
+
+// Backend is a driver.Backend that asks another one, and remembers what it
+// refused. It is safe for concurrent use, starts no goroutine and needs no closing.
+type Backend struct {
+	wrapped driver.Backend
+	maxAge  time.Duration
+	except  []string
+
+	seed     maphash.Seed
+	table    table
+	versions versions
+	tallies  *tallies
+	elapsed  func() time.Duration // since New, by the monotonic clock
+}
+
+var _ driver.Backend = (*Backend)(nil)
+
+// New returns a Backend that asks backend. Errors are about options and wrap
+// quota.ErrInvalid. New panics if backend is nil.
+func New(backend driver.Backend, options *Options) (*Backend, error) {
+	if backend == nil {
+		panic("refusals: New: backend is nil")
+	}
+	o := Options{}
+	if options != nil {
+		o = *options
+	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if o.MaxKeys == 0 {
+		o.MaxKeys = DefaultMaxKeys
+	}
+	if o.MaxAge == 0 {
+		o.MaxAge = DefaultMaxAge
+	}
+	start := time.Now()
+	return &Backend{
+		wrapped:  backend,
+		maxAge:   o.MaxAge,
+		except:   slices.Clone(o.Except),
+		seed:     maphash.MakeSeed(),
+		table:    newTable(o.MaxKeys),
+		versions: newVersions(o.MaxKeys),
+		tallies:  newTallies(),
+		elapsed:  func() time.Duration { return time.Since(start) },
+	}, nil
+}
+
+func (o *Options) validate() error {
+	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
+		return invalid.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys)
+	}
+	if o.MaxAge < 0 {
+		return invalid.Errorf("refusals: MaxAge is %v; it must be positive, or 0 for %v", o.MaxAge, DefaultMaxAge)
+	}
+	for i, name := range o.Except {
+		named := quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}}
+		if err := named.Validate(); err != nil {
+			return fmt.Errorf("refusals: Except[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Take implements driver.Backend.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
+	// Goroutines wait in this frame for the backend, hundreds of them, and what they
+	// keep on their stacks is most of what this package costs a take that is allowed.
+	// So what it calls gets pointers, and there are no copies.
+	if err := driver.Ended(ctx); err != nil {
+		return d, err
+	}
+	var own [few]seen
+	id, counts := b.hash(r.Charges(), own[:0])
+	if known := b.table.find(id, &r, b, b.maxAge); known != nil {
+		b.tallies.mine().answered.Add(1)
+		known.answer(&r, &d)
+		return d, nil
+	}
+	asked := b.ask(r.Charges(), counts)
+	d, err = b.wrapped.Take(ctx, r)
+	if errors.Is(err, driver.ErrUnavailable) || err == nil && isOpen(&d) {
+		// If it charged nevertheless, that is as unseen as another process's take.
+		if known := b.table.find(id, &r, b, math.MaxInt64); known != nil {
+			b.tallies.mine().upheld.Add(1)
+			known.answer(&r, &d)
+			return d, nil
+		}
+	}
+	if err != nil {
+		return d, err
+	}
+	if d.Allowed {
+		charges := r.Charges()
+		for i := range charges {
+			counts[i].at.take(charges, i, &d)
+		}
+		return d, nil
+	}
+	b.remember(id, &r, &d, asked, counts)
+	return d, nil
+}
+
+// isOpen reports whether d was made without counts, because the backend failed.
+func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.Charges()) == 0 }
+
+// ask begins to see the counts, which are about to be asked for charges, and returns
+// the time. All is read before the backend is asked: what changes while it decides must
+// end a refusal that may have been decided before the change.
+func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
+	for i := range counts {
+		counts[i].ask(charges[i].Cost, len(charges) == 1)
+	}
+	// After the versions: a processor waits here for what it has begun to load, and
+	// loads those together with what find has looked at.
+	b.tallies.mine().asked.Add(1)
+	return b.elapsed()
+}
+
+// remember remembers d, a refusal of r.
+func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, asked time.Duration, counts []seen) {
+	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) {
+		return
+	}
+	known := newRefusal(id, d, asked, counts)
+	switch {
+	case known == nil:
+		b.tallies.mine().tooLarge.Add(1)
+	case known.holds(r, b, b.maxAge): // else it has ended before it could answer anything
+		if b.table.put(known, r, b) {
+			b.tallies.mine().pushedOut.Add(1)
+		}
+	}
+}
+
+func (b *Backend) optsOut(charges []quota.Charge) bool {
+	return len(b.except) > 0 && slices.ContainsFunc(charges, func(c quota.Charge) bool {
+		return slices.Contains(b.except, c.Policy.Name)
+	})
+}
+
+// Peek implements driver.Backend. It asks the backend.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.wrapped.Peek(ctx, r)
+}
+
+// Settle implements driver.Backend. When it returns, refusals that share a count
+// with the settlement are forgotten, also ones that are still being decided.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	var own [few]seen
+	_, counts := b.hash(s.Charged.Charges(), own[:0])
+	// After the backend, not before: a refusal decided in between would be
+	// remembered. On errors too, which leave open whether it was settled.
+	defer func() {
+		for i := range counts {
+			counts[i].at.settle()
+		}
+	}()
+	return b.wrapped.Settle(ctx, s)
+}
+
+// few is how many charges need no memory of their own.
+const few = 3
+
+// hash appends to counts the version of each charge's count, and returns the hash of
+// the charges. The seed is the process's own, so that no client can choose keys that
+// meet. Where hashes do meet, a refusal is pushed out or forgotten early, never
+// mistaken for another.
+func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []seen) {
+	for i := range charges {
+		c := &charges[i]
+		h := mix(maphash.String(b.seed, c.Key), maphash.String(b.seed, c.Policy.Name))
+		if c.Partition != c.Key {
+			h = mix(h, maphash.String(b.seed, c.Partition))
+		}
+		counts = append(counts, seen{at: b.versions.of(h)})
+		id = mix(id, mix(h, uint64(c.Cost)))
+	}
+	return id, counts
+}
+
+// mix returns a hash of two, in their order.
+func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }
