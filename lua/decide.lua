@@ -95,8 +95,7 @@ for i = 1, #ARGV do
       if cost@ > 0 then
 
 --@ settle give back
-      elseif body@ and amount@ > 0 then
-        before@ = math.huge -- the key keeps its expiry
+      elseif body@ and amount@ > 0 then -- no reset time moves forward by it: the key keeps its expiry
 
 --@ settle write
       if cost@ > 0 or body@ and amount@ > 0 then
