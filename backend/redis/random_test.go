@@ -61,9 +61,13 @@ type randomStates struct {
 }
 
 func (s *randomStates) choosePolicies() {
-	for i := range 1 + s.rng.IntN(3) {
+	charges, limits := 1+s.rng.IntN(3), 5
+	if s.rng.IntN(3) == 0 { // as most are
+		charges, limits = 1, 1
+	}
+	for i := range charges {
 		p := policy(fmt.Sprint("p", i))
-		for range 1 + s.rng.IntN(5) {
+		for range 1 + s.rng.IntN(limits) {
 			if l := s.limit(); policy("p", append(p.Limits, l)...).Validate() == nil {
 				p.Limits = append(p.Limits, l)
 			}
@@ -91,8 +95,7 @@ func (s *randomStates) limit() throttler.Limit {
 	windows := []time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 3 * time.Second, time.Minute, time.Hour, 100 * time.Hour, 365 * 24 * time.Hour}
 	quotas := []int64{1, 2, 3, 5, 7, 10, 60, 999, 5000, 9999, 10_000, 65537, 1<<53 - 1, 1 << 53}
 	for {
-		all := quota.Algorithms()
-		l := throttler.Limit{Algorithm: all[s.rng.IntN(len(all))], Quota: pick(s.rng, quotas), Window: pick(s.rng, windows)}
+		l := throttler.Limit{Algorithm: pick(s.rng, append(quota.Algorithms(), throttler.FixedWindow)), Quota: pick(s.rng, quotas), Window: pick(s.rng, windows)}
 		if s.rng.IntN(3) == 0 {
 			l.Aligned = true
 		}
