@@ -70,14 +70,11 @@ for i = 1, #ARGV do
         ROW = unpack('FORM', body@)
         if not (MATCHES) then break end
         size@ = 'LENGTH'
-      elseif is_placed == 1 then
-        break
       end
 
 --@ before
       local before@ = COUNTS_UNTIL
-      if before@ < now then before@ = now end
-      if is_placed == 1 and before@ <= now then break end
+      if is_placed == 1 and before@ <= now then break end -- it counts nothing here
 
 --@ take
       if FITS then

@@ -307,6 +307,9 @@ func (s *randomStates) expect(before *counts, charges []throttler.Charge, change
 			s.failf("charge %d: its claim is %+v; want %+v", i, g, w)
 		}
 		const minute = 60_000
+		if ttl := after.ttls[i]; changes[i].Life == 0 && ttl < before.ttls[i]-minute {
+			s.failf("charge %d: it lives for %d ms, and for %d before, which was to stay", i, ttl, before.ttls[i])
+		}
 		life := want.Life(s.now, server)
 		if ttl := after.ttls[i]; ttl < 0 || ttl < life-minute && !s.isStray || ttl > max(before.ttls[i], life+randomMargin.Milliseconds()+minute) {
 			s.failf("charge %d: it lives for %d ms, and for %d before; it counts for %d\n%x\n%x", i, ttl, before.ttls[i], life, before.values[i], after.values[i])
@@ -366,6 +369,7 @@ func (s *randomStates) takeTogether(charges []throttler.Charge) {
 		s.compare(got[i], want, errs[i], errWant)
 		for k := range made {
 			if made[k].Changed {
+				made[k].Life = max(made[k].Life, changes[k].Life)
 				stored[k], changes[k] = made[k].Stored, made[k]
 			}
 		}

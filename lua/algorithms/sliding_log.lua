@@ -178,8 +178,6 @@ local key, base, whole -- of the charge that is read
         if not (rings == RINGS and rows == SIZE - 3 and MATCHES) then break end
         base = base + #claim@
         if base + (SLOTS) * ENTRY_BYTES ~= (whole and #whole or call('STRLEN', key)) then break end
-      elseif is_placed == 1 then
-        break
       end
 
 --@ open
