@@ -30,9 +30,17 @@ var randomSteps = flag.Int("random-steps", 1500, "decisions, or calls of several
 // whatever state there may be: of this policy and of others, by clocks that differ, claimed,
 // released, foreign. What Redis decides and stores is what package handoff makes of it.
 func TestRandomDecisions(t *testing.T) {
-	rng := testseed.Rand(t, 0)
+	t.Run("as they are", func(t *testing.T) { randomDecisions(t, 0) })
+	t.Run("short rings", func(t *testing.T) {
+		redisbackend.ShortRings(t)
+		randomDecisions(t, 1)
+	})
+}
+
+func randomDecisions(t *testing.T, stream uint64) {
+	rng := testseed.Rand(t, stream)
 	client := newClient(t, testserver.Redis(t).Addr)
-	for done, n := 0, 0; done < *randomSteps && !t.Failed(); n++ {
+	for done, n := 0, 0; done < *randomSteps; n++ {
 		backend := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: fmt.Sprint("r", n, ":"), Margin: randomMargin})
 		s := &randomStates{t: t, rng: rng, client: client, backend: backend, now: t0.UnixMilli() + rng.Int64N(1e9)}
 		s.choosePolicies()

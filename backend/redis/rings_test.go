@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -19,10 +20,7 @@ import (
 // Histories are too short for long logs, so here the scripts take a log of three
 // entries for long, and give its ring hardly any room.
 func TestHistoriesWithRings(t *testing.T) {
-	was := compose
-	t.Cleanup(func() { compose, shapes = was, shapeTable{} })
-	compose, shapes = withShortRings(t, was), shapeTable{}
-
+	ShortRings(t)
 	const long = 20 * time.Second // a busy machine does not reach it
 	c, err := NewClient(&redis.UniversalOptions{
 		Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
@@ -77,29 +75,39 @@ func (m *moving) placement(ctx context.Context, now int64, charges []throttler.C
 	return p, nil
 }
 
-func (m *moving) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	m.takes++
-	p, err := m.placement(ctx, r.Now, r.Charges(), m.takes%3 == 0)
+// at calls do without arrivals, as most decisions are made, and with them if counts are
+// not here.
+func (m *moving) at(ctx context.Context, now int64, charges []throttler.Charge, move bool, do func(*handoff.Placement) (driver.Decision, error)) (driver.Decision, error) {
+	p, err := m.placement(ctx, now, charges, move)
 	if err != nil {
 		return driver.Decision{}, err
 	}
-	return m.TakeAt(ctx, r, p)
+	d, err := do(&handoff.Placement{Backend: p.Backend})
+	if elsewhere := (*handoff.ElsewhereError)(nil); errors.As(err, &elsewhere) {
+		return do(p)
+	}
+	return d, err
+}
+
+func (m *moving) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	m.takes++
+	return m.at(ctx, r.Now, r.Charges(), m.takes%3 == 0, func(p *handoff.Placement) (driver.Decision, error) { return m.TakeAt(ctx, r, p) })
 }
 
 func (m *moving) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	p, err := m.placement(ctx, r.Now, r.Charges(), false)
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	return m.PeekAt(ctx, r, p)
+	return m.at(ctx, r.Now, r.Charges(), false, func(p *handoff.Placement) (driver.Decision, error) { return m.PeekAt(ctx, r, p) })
 }
 
 func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	p, err := m.placement(ctx, s.Now, s.Charged.Charges(), false)
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	return m.SettleAt(ctx, s, p)
+	return m.at(ctx, s.Now, s.Charged.Charges(), false, func(p *handoff.Placement) (driver.Decision, error) { return m.SettleAt(ctx, s, p) })
+}
+
+// ShortRings makes this process compose scripts that take a log of three entries for long,
+// and give its ring hardly any room, until the test ends.
+func ShortRings(t *testing.T) {
+	was := compose
+	t.Cleanup(func() { compose, shapes = was, shapeTable{} })
+	compose, shapes = withShortRings(t, was), shapeTable{}
 }
 
 func withShortRings(t *testing.T, compose composer) composer {
