@@ -308,6 +308,9 @@ func (s *randomStates) expect(before *counts, charges []throttler.Charge, change
 			s.failf("charge %d: stored is %x: %v", i, after.values[i], after.err)
 		}
 		got, want := after.stored[i], changes[i].Stored
+		if got.Claim != nil && len(after.values[i]) == 13+19 {
+			s.failf("charge %d: digits behind a claim: %x", i, after.values[i])
+		}
 		if g, w := got.State.Append(nil), want.State.Append(nil); !bytes.Equal(g, w) {
 			s.failf("charge %d: stored is %x\nwant      %x\nbefore    %x", i, g, w, before.values[i])
 		}
