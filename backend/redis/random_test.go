@@ -43,6 +43,9 @@ func randomDecisions(t *testing.T, stream uint64) {
 	for done, n := 0, 0; done < *randomSteps; n++ {
 		backend := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: fmt.Sprint("r", n, ":"), Margin: randomMargin})
 		s := &randomStates{t: t, rng: rng, client: client, backend: backend, now: t0.UnixMilli() + rng.Int64N(1e9)}
+		if s.isLate = rng.IntN(10) == 0; s.isLate {
+			s.now = lastInstant - rng.Int64N(1e8)
+		}
 		s.choosePolicies()
 		for range 60 {
 			s.step()
@@ -52,7 +55,10 @@ func randomDecisions(t *testing.T, stream uint64) {
 	}
 }
 
-const randomMargin = 5 * time.Hour // clocks step back by less
+const (
+	randomMargin = 5 * time.Hour   // clocks step back by less
+	lastInstant  = 253402300799000 // that states have
+)
 
 type randomStates struct {
 	t       *testing.T
@@ -64,6 +70,7 @@ type randomStates struct {
 	policies []*throttler.Policy // one for each charge
 	others   []*throttler.Policy // another version of each
 	taken    []driver.Decision
+	isLate   bool // near the last instant
 	isStray  bool // a clock is ahead by more than the margin: then a count of several limits may end early
 	lines    []string
 }
@@ -170,7 +177,9 @@ func (s *randomStates) step() {
 	default:
 		s.now -= s.rng.Int64N(5000)
 	}
-	s.now = min(s.now, 5e12)
+	if s.now = min(s.now, lastInstant); !s.isLate {
+		s.now = min(s.now, 5e12)
+	}
 	charges := s.charges(s.policies)
 	if s.rng.IntN(5) == 0 {
 		s.write(pick(s.rng, charges))
@@ -180,7 +189,7 @@ func (s *randomStates) step() {
 		s.take(driver.NewRequest(s.now, charges...), s.placement(len(charges)))
 	case n < 10:
 		s.take(driver.NewRequest(s.now, s.charges(s.others)...), nil)
-	case n < 13:
+	case n < 13 && !s.isLate: // in which scripts leave some decisions, and make others
 		s.takeTogether(charges)
 	default:
 		s.settle()
@@ -209,7 +218,7 @@ func (s *randomStates) write(c throttler.Charge) {
 	if s.rng.IntN(6) == 0 {
 		by := pick(s.rng, []int64{-1e11, 1e11, -1000, 1000, 3_600_000})
 		s.isStray = s.isStray || by == 1e11
-		now += by
+		now = min(now+by, lastInstant)
 	}
 	p := c.Policy
 	for range 1 + s.rng.IntN(6) {
@@ -221,7 +230,7 @@ func (s *randomStates) write(c throttler.Charge) {
 		if d.Allowed && s.rng.IntN(4) == 0 { // also into debt
 			algorithm.Settle(driver.Settlement{Now: now, Charged: d, Costs: []int64{s.cost(p)}}, []*algorithm.State{&state})
 		}
-		now += s.rng.Int64N(100)
+		now = min(now+s.rng.Int64N(100), lastInstant)
 	}
 	stored := handoff.Stored{State: state}
 	expires := time.Now().Add(pick(s.rng, []time.Duration{-time.Hour, time.Hour})).UnixMilli()
@@ -401,7 +410,7 @@ func (s *randomStates) settle() {
 	results := charged.Results()
 	for i := range results {
 		if s.rng.IntN(8) == 0 {
-			results[i].Mark.At = max(pick(s.rng, []int64{0, s.now, s.now + 1, results[i].Mark.At + 1, results[i].Mark.At - 1, results[i].ResetAt, 253402300799000}), 0)
+			results[i].Mark.At = max(pick(s.rng, []int64{0, s.now, s.now + 1, results[i].Mark.At + 1, results[i].Mark.At - 1, results[i].ResetAt, lastInstant}), 0)
 		}
 	}
 	var costs []int64
