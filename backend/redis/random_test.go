@@ -43,7 +43,7 @@ func randomDecisions(t *testing.T, stream uint64) {
 	for done, n := 0, 0; done < *randomSteps; n++ {
 		backend := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: fmt.Sprint("r", n, ":"), Margin: randomMargin})
 		s := &randomStates{t: t, rng: rng, client: client, backend: backend, now: t0.UnixMilli() + rng.Int64N(1e9)}
-		if s.isLate = rng.IntN(10) == 0; s.isLate {
+		if s.isLate = rng.IntN(6) == 0; s.isLate {
 			s.now = lastInstant - rng.Int64N(1e8)
 		}
 		s.choosePolicies()
