@@ -7,11 +7,10 @@ import (
 )
 
 // What a function of Lua has room for: 200 locals, and 250 registers, which are for locals
-// and the values of an expression. The frame has fewer locals than s.locals says, so there
-// are some more.
+// and the values of an expression.
 const (
 	maxLocals    = 200
-	maxRegisters = 268
+	maxRegisters = 250
 )
 
 // Decide returns the script that makes decisions of one shape: settlements or takes, and
@@ -242,14 +241,17 @@ func (s *shape) end() {
 
 // locals returns how many locals the script has at once, at most.
 func (s *shape) locals() int {
-	n := 50 // of the frame
+	n := 38 // of the frame
 	if s.hasLog {
 		n += 20
 	}
 	for _, c := range s.charges {
-		n += 6
+		n += 5
+		if s.settles {
+			n += 3
+		}
 		for _, l := range c.limits {
-			n += 4 + len(l.fields)
+			n += 3 + len(l.fields)
 			if l.file.has("prepare") {
 				n += 5
 			}

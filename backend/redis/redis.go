@@ -14,8 +14,8 @@
 // else again: two more round trips, and one if nothing changes. That is so while counts of
 // other versions of a policy live, for counts that arrive from other backends, for places
 // in the middle of a queue that are given back, for more limits than a script has room for
-// (it has for 16 fixed windows or 7 leaky buckets of a policy, and for 6 to 10 charges with
-// one limit each), and for shapes beyond the first 256.
+// (it has for 16 fixed windows or 7 leaky buckets, in one charge or as many), and for shapes
+// beyond the first 256.
 //
 // Decisions of many goroutines share round trips to a primary: while two are in
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
