@@ -43,9 +43,6 @@ func randomDecisions(t *testing.T, stream uint64) {
 	for done, n := 0, 0; done < *randomSteps; n++ {
 		backend := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: client}}, &redisbackend.Options{Prefix: fmt.Sprint("r", n, ":"), Margin: randomMargin})
 		s := &randomStates{t: t, rng: rng, client: client, backend: backend, now: t0.UnixMilli() + rng.Int64N(1e9)}
-		if s.isLate = rng.IntN(6) == 0; s.isLate {
-			s.now = lastInstant - rng.Int64N(1e8)
-		}
 		s.choosePolicies()
 		for range 60 {
 			s.step()
@@ -70,7 +67,6 @@ type randomStates struct {
 	policies []*throttler.Policy // one for each charge
 	others   []*throttler.Policy // another version of each
 	taken    []driver.Decision
-	isLate   bool // near the last instant
 	isStray  bool // a clock is ahead by more than the margin: then a count of several limits may end early
 	lines    []string
 }
@@ -177,9 +173,7 @@ func (s *randomStates) step() {
 	default:
 		s.now -= s.rng.Int64N(5000)
 	}
-	if s.now = min(s.now, lastInstant); !s.isLate {
-		s.now = min(s.now, 5e12)
-	}
+	s.now = min(s.now, 5e12)
 	charges := s.charges(s.policies)
 	if s.rng.IntN(5) == 0 {
 		s.write(pick(s.rng, charges))
@@ -189,7 +183,7 @@ func (s *randomStates) step() {
 		s.take(driver.NewRequest(s.now, charges...), s.placement(len(charges)))
 	case n < 10:
 		s.take(driver.NewRequest(s.now, s.charges(s.others)...), nil)
-	case n < 13 && !s.isLate: // in which scripts leave some decisions, and make others
+	case n < 13:
 		s.takeTogether(charges)
 	default:
 		s.settle()
