@@ -30,7 +30,7 @@
 
 --@ begin
 local call, try, spread = redis.call, redis.pcall, unpack
-local sub, byte, format = string.sub, string.byte, string.format
+local sub, byte, find, format = string.sub, string.byte, string.find, string.format
 local unpack, pack, max, min = struct.unpack, struct.pack, math.max, math.min
 local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
 local CLAIM_HERE, CLAIM_BYTES = 8, 13
@@ -59,7 +59,10 @@ for i = 1, #ARGV do
       local body@ = states[first + INDEX]
       if not body@ or changed[keys[first + INDEX]] then -- what is no string is nothing to MGET
         body@ = try('GET', keys[first + INDEX])
-        if type(body@) == 'table' then break end
+        if type(body@) == 'table' then
+          if find(body@.err, 'WRONGTYPE', 1, true) then break end
+          return body@
+        end
       end
 
 --@ parse

@@ -23,13 +23,17 @@ end
 
 --@ begin
 local EPOCH = 1735689600000
-local find = string.find
 
 --@ count
       if room ~= '    ' and body_1 and #body_1 == 19 and body_1 > ended and body_1 < past then
         if sub(body_1, 16) <= room then
-          if type(try('INCR', keys[first])) == 'number' then reply, changed[keys[first]] = body_1, true end
-          break
+          local used = try('INCR', keys[first])
+          if type(used) == 'number' then
+            reply, changed[keys[first]] = body_1, true
+          elseif not find(used.err, 'integer', 1, true) then
+            return used -- the server takes no writes
+          end
+          break -- done, or only nearly digits
         elseif room < '9998' then
           reply = '\0\0\19' .. body_1
           break

@@ -229,7 +229,9 @@ func TestLostCount(t *testing.T) {
 	b.SpillAt(1)
 	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(t0)})
 	policy := perHour(100)
-	sequence(t, th, policy.Charge("acme"), member(policy, 0), member(policy, 1), member(policy, 2))
+	for _, c := range []throttler.Charge{policy.Charge("acme"), member(policy, 0), member(policy, 1), member(policy, 2)} {
+		sequence(t, th, c)
+	}
 	deleteItem(t, server.Addr, b.Locate(member(policy, 1)).OwnKey)
 	for c, want := range map[int]int64{0: 2, 1: 1, 2: 2} {
 		if d := sequence(t, th, member(policy, c)); d.Limit(0).Used != want {

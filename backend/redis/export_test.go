@@ -52,17 +52,27 @@ func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, p
 
 // AllShapes makes this process compose scripts for all shapes that it meets: random tests
 // have more than any program.
-func AllShapes() { maxShapes = 1 << 20 }
+func AllShapes() { shapes.most = 1 << 20 }
 
 // NoMoreShapes makes it compose scripts for so many shapes and no more, until the test ends.
-func NoMoreShapes(t *testing.T, most int) {
-	was := maxShapes
-	t.Cleanup(func() { maxShapes, shapes = was, shapeTable{} })
-	maxShapes, shapes = most, shapeTable{}
+func NoMoreShapes(t *testing.T, most int) { changeShapes(t, func() { shapes.most = most }) }
+
+// changeShapes changes the table of shapes, which is empty then, until the test ends. Probes of
+// other tests may use it.
+func changeShapes(t *testing.T, with func()) {
+	compose, most := shapes.compose, shapes.most
+	locked := func(do func()) {
+		shapes.mu.Lock()
+		defer shapes.mu.Unlock()
+		do()
+		shapes.known.Store(nil)
+	}
+	t.Cleanup(func() { locked(func() { shapes.compose, shapes.most = compose, most }) })
+	locked(with)
 }
 
 // MaxShapes is what programs have.
-var MaxShapes = maxShapes
+const MaxShapes = maxShapes
 
 // Swaps returns how many decisions wait for an exchange with the first shard, those that
 // one has begun for not counted.

@@ -105,9 +105,8 @@ func (m *moving) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 // ShortRings makes this process compose scripts that take a log of three entries for long,
 // and give its ring hardly any room, until the test ends.
 func ShortRings(t *testing.T) {
-	was := compose
-	t.Cleanup(func() { compose, shapes = was, shapeTable{} })
-	compose, shapes = withShortRings(t, was), shapeTable{}
+	compose := shapes.compose
+	changeShapes(t, func() { shapes.compose = withShortRings(t, compose) })
 }
 
 func withShortRings(t *testing.T, compose composer) composer {

@@ -18,22 +18,21 @@ const (
 	nextCharge  = 0
 )
 
-// compose makes scripts; tests replace it.
-var compose composer = lua.Decide
-
-type composer = func(settles bool, charges [][]byte) (script string, ok bool)
-
 // maxShapes bounds how many scripts a process has composed, which servers keep. Decisions
-// of other shapes are made by Go, in two round trips. Tests change it.
-var maxShapes = 256
+// of other shapes are made by Go, in two round trips.
+const maxShapes = 256
 
 // shapes has the scripts of all shapes that this process has seen.
-var shapes shapeTable
+var shapes = shapeTable{compose: lua.Decide, most: maxShapes}
 
 type shapeTable struct {
-	mu    sync.Mutex // held to add one
-	known atomic.Pointer[map[string]*script]
+	mu      sync.Mutex // held to add one
+	compose composer
+	most    int
+	known   atomic.Pointer[map[string]*script]
 }
+
+type composer = func(settles bool, charges [][]byte) (script string, ok bool)
 
 // script returns the script that makes decisions of that shape, nil if there is none.
 func (t *shapeTable) script(shape []byte) *script {
@@ -52,7 +51,7 @@ func (t *shapeTable) add(shape []byte) *script {
 	if all := t.known.Load(); all != nil {
 		known = *all
 	}
-	if s, ok := known[string(shape)]; ok || len(known) >= maxShapes {
+	if s, ok := known[string(shape)]; ok || len(known) >= t.most {
 		return s
 	}
 	if known = maps.Clone(known); known == nil {
@@ -60,7 +59,7 @@ func (t *shapeTable) add(shape []byte) *script {
 	}
 	var s *script
 	charges := bytes.Split(shape[2:], []byte{nextCharge})
-	if text, ok := compose(shape[0] == settlements, charges); ok {
+	if text, ok := t.compose(shape[0] == settlements, charges); ok {
 		s = newScript(text)
 	}
 	more := make(map[string]*script, len(known)+1)

@@ -165,7 +165,10 @@ local key, base, whole -- of the charge that is read
 
 --@ read
       local body@ = try('GETRANGE', keys[first + INDEX], '0', FRONT_END)
-      if type(body@) == 'table' then break end -- no string
+      if type(body@) == 'table' then -- it is no string
+        if find(body@.err, 'WRONGTYPE', 1, true) then break end
+        return body@
+      end
       key, base, whole = keys[first + INDEX], SIZE, #body@ < FRONT_BYTES and body@
       body@ = body@ ~= '' and body@
 
