@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -14,14 +15,74 @@ var errServerTime = fmt.Errorf("the server's time has passed: %w", context.Deadl
 // the server's, as the backends of this module do, goes on while the server answers, and fails when
 // the server has not answered for d. Any other deadline is the caller's, and ends the call.
 func WithServerTime(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	timed, cancel := context.WithTimeoutCause(ctx, d, errServerTime)
-	return &serverTime{timed, ctx}, cancel
+	s := &serverTime{caller: ctx, end: time.Now().Add(d)}
+	return s, s.cancel
 }
 
-// serverTime is a context of WithServerTime.
+// serverTime is a context of WithServerTime. It needs a timer only for those that wait for
+// it: a backend that asks by ServerTime has its own.
 type serverTime struct {
-	context.Context
 	caller context.Context
+	end    time.Time
+
+	mu       sync.Mutex
+	timed    context.Context // made when it is needed
+	stop     context.CancelFunc
+	canceled bool
+}
+
+// make returns the context that s takes the place of.
+func (s *serverTime) make() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timed == nil {
+		s.timed, s.stop = context.WithDeadlineCause(s.caller, s.end, errServerTime)
+		if s.canceled {
+			s.stop()
+		}
+	}
+	return s.timed
+}
+
+func (s *serverTime) cancel() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.canceled = true; s.stop != nil {
+		s.stop()
+	}
+}
+
+// Deadline implements context.Context.
+func (s *serverTime) Deadline() (time.Time, bool) {
+	if end, ok := s.caller.Deadline(); ok && end.Before(s.end) {
+		return end, true
+	}
+	return s.end, true
+}
+
+// Done implements context.Context.
+func (s *serverTime) Done() <-chan struct{} { return s.make().Done() }
+
+// Err implements context.Context.
+func (s *serverTime) Err() error {
+	s.mu.Lock()
+	runs := s.timed == nil && !s.canceled && time.Now().Before(s.end)
+	s.mu.Unlock()
+	if runs {
+		return s.caller.Err()
+	}
+	return s.make().Err()
+}
+
+// Value implements context.Context.
+func (s *serverTime) Value(key any) any {
+	s.mu.Lock()
+	timed := s.timed
+	s.mu.Unlock()
+	if timed != nil { // which has the cause of its end
+		return timed.Value(key)
+	}
+	return s.caller.Value(key)
 }
 
 // ServerTime implements what ServerTime asks for.

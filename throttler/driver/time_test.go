@@ -37,3 +37,37 @@ func TestServerTime(t *testing.T) {
 		}
 	})
 }
+
+// A context that nobody waits for makes no timer, and says the same as one that has it.
+func TestServerTimeOfWhoDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		caller, leave := context.WithCancelCause(t.Context())
+		ctx, cancel := driver.WithServerTime(caller, time.Second)
+		defer cancel()
+		if err := ctx.Err(); err != nil {
+			t.Errorf("at its beginning: %v", err)
+		}
+		time.Sleep(time.Second)
+		if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) || !driver.ServerTimeOver(ctx) {
+			t.Errorf("after its time: %v, over %v; want context.DeadlineExceeded, true", err, driver.ServerTimeOver(ctx))
+		}
+
+		canceled, cancel := driver.WithServerTime(caller, time.Second)
+		cancel()
+		if err := canceled.Err(); !errors.Is(err, context.Canceled) || driver.ServerTimeOver(canceled) {
+			t.Errorf("canceled: %v, over %v; want context.Canceled, false", err, driver.ServerTimeOver(canceled))
+		}
+		<-canceled.Done()
+
+		why := errors.New("why")
+		left, cancel := driver.WithServerTime(caller, time.Second)
+		defer cancel()
+		child, cancelChild := context.WithCancel(left)
+		defer cancelChild()
+		leave(why)
+		<-child.Done()
+		if err := left.Err(); !errors.Is(err, context.Canceled) || !errors.Is(context.Cause(left), why) || !errors.Is(context.Cause(child), why) {
+			t.Errorf("after the caller left: %v because of %v, its child because of %v", err, context.Cause(left), context.Cause(child))
+		}
+	})
+}
