@@ -158,8 +158,14 @@ func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) {
 	if given, _, ok := driver.ServerTime(ctx, now); ok && given.Before(end) {
 		end = given
 	}
+	// Nothing is lost if the read ends with this caller: the next one reads again. And a
+	// server that hangs is found out as soon as by other decisions.
+	readEnd := end
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		readEnd = deadline
+	}
 	ctx = context.WithoutCancel(ctx)
-	states, err := s.callSwap(ctx, j, end, nil)
+	states, err := s.callSwap(ctx, j, readEnd, nil)
 	if err != nil {
 		if s.swaps.withdraw(w, c) {
 			c.err = s.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
