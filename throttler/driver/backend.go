@@ -9,7 +9,8 @@ import "context"
 //  1. All or nothing. A take charges every limit of every charge or, if one
 //     lacks room, none of them. A refused request drains nothing.
 //  2. One round trip. One decision is one command to one server, or a share of
-//     one, whatever the number of limits and whether allowed or refused.
+//     one, whether allowed or refused. What is rare may take a few: counts that
+//     another version of the policy has charged, counts that move, dozens of limits.
 //  3. The answer is whole: every limit is reported, none needs a second call.
 //  4. Time is the application's. A decision uses Request.Now; a server's clock
 //     is used only to expire stale data.
