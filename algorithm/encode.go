@@ -20,7 +20,7 @@ import (
 // A claim is handoff's: see stored.go there. Memcached's items, which have several
 // states, are drawn in backend/memcached/item.go.
 //
-// A row has a record for each limit, and those of other policies while they live:
+// A row has a record for each limit, and records of other policies while they live:
 //
 //	+--------+----------+-----------------+-----------+
 //	| 1 kind | 6 window | what it counts  | 6 ends at |

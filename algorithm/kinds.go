@@ -119,7 +119,7 @@ var kindsByAlgorithm = func() (all [256][2]kind) {
 	return all
 }()
 
-// Kind returns the number of l's kind, in states and in what Redis scripts are told.
+// Kind returns the number of l's kind, in states and in arguments of Redis scripts.
 func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
 
 // kindOf returns the kind of records under l. It panics if there is none:

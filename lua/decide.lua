@@ -1,7 +1,7 @@
 -- decide.lua: the frame of the scripts that make decisions, of which package lua composes
 -- one for each shape: an operation, and the kinds of the limits of each charge. The
--- sections of a limit's algorithm stand here for it, with its number in the place of $ and
--- that of its charge in the place of @; and what is in capitals, and no local, is composed.
+-- sections of a limit's algorithm go in here, with the limit's number in the place of $ and the
+-- charge's in the place of @. Words in capitals that are no locals are composed.
 --
 -- KEYS     state     of a (policy, key), for each decision and each of its charges
 -- ARGV[i]  decision  made with the next keys; numbers big-endian and unsigned:

@@ -2,7 +2,7 @@
 -- script of decide.lua decides is decided by the caller, which reads by this script, and
 -- stores by it.
 --
--- KEYS[i]      state  of a (policy, key), those of one decision
+-- KEYS[i]      state  of a (policy, key), for each charge of one decision
 -- ARGV         none to read; else for each state
 --   ARGV[3i-2] what is stored, '' if nothing is
 --   ARGV[3i-1] what to store, '' to leave it as it is

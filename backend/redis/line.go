@@ -409,7 +409,7 @@ func (j *job) board() bool { return j.stage.CompareAndSwap(waiting, boarded) }
 type kind int
 
 const (
-	batched   kind = iota // with those of its script
+	batched   kind = iota // with jobs of the same script
 	unbatched             // it is swap.lua's, or a read
 )
 

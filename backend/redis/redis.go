@@ -10,7 +10,7 @@
 //
 // A decision is part of one EVALSHA, of a script for its shape: takes or settlements, and
 // the algorithms of the limits of each charge. What is rare is decided by this process,
-// which reads the states, and stores what they become if nobody has changed them since,
+// which reads the states, and stores what they become if they are unchanged,
 // else again: two more round trips, and one if nothing changes. That is so while counts of
 // other versions of a policy live, for counts that arrive from other backends, for places
 // in the middle of a queue that are given back, for more limits than a script has room for
@@ -19,7 +19,7 @@
 //
 // Decisions of many goroutines share round trips to a primary: while two are in
 // flight, decisions wait, in order, and the next round trip takes up to 256 of
-// them. Those of one shape share calls of up to quota.MaxWork units of work. There is no
+// them. Decisions of one shape share calls of up to quota.MaxWork units of work. There is no
 // timer, and a decision that finds no queue is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
 // primary; one more is an error that wraps driver.ErrOverloaded.
 //

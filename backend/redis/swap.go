@@ -16,8 +16,8 @@ import (
 
 // What no script of lua/decide.lua decides is decided here: states that another policy has
 // charged, counts that arrive from other backends, a queue's gaps, more limits than a
-// function of Lua has locals. The states are read, and stored if nobody has changed them
-// since; else all begins again with the new ones. Decisions about the same counts that
+// function of Lua has locals. The states are read, and what they become is stored if they
+// are unchanged; else all begins again with the new ones. Decisions about the same counts that
 // wait are made together, so that a process competes with others, and not with itself.
 
 // change is such a decision.
@@ -124,7 +124,7 @@ func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, 
 			isPending := err != nil && s.swaps.withdraw(w, c)
 			switch {
 			case err == nil:
-				ended = nil // the server's time is over: whoever has the turn finds out
+				ended = nil // the server's time is over: the exchange that runs finds out
 			case isPending && errors.Is(err, context.DeadlineExceeded) && !s.lineOf(j).server.answers.AnsweredSince(asked):
 				return s.unavailable(errWaited)
 			case isPending:

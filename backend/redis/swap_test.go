@@ -213,7 +213,7 @@ func (e *exchange) awaitSwaps(t *testing.T, n int) {
 }
 
 // A caller leaves while the exchange of another one runs: what it says of the charge is
-// true, and nobody's is made twice.
+// true, and none is made twice.
 func TestLeaveAnExchange(t *testing.T) {
 	e := newExchange(t)
 	take := func(ctx context.Context) chan error {
@@ -246,7 +246,7 @@ func TestLeaveAnExchange(t *testing.T) {
 	<-e.stores.came
 	e.awaitSwaps(t, 0)
 	leaveSent()
-	leaveFirst() // who began the exchange
+	leaveFirst() // and the exchange is its own
 	for _, done := range []chan error{first, sent} {
 		if err := <-done; !errors.Is(err, context.Canceled) || !driver.MayHaveCharged(err) {
 			t.Errorf("left while the states were stored: %v; want canceled, and that units may have been charged", err)

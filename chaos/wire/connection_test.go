@@ -22,7 +22,7 @@ func TestWhatComesAfterAToxicGoesThroughIt(t *testing.T) {
 }
 
 // afterLimit returns what comes through a link that takes long to pass on the first of two
-// parts, and is told meanwhile to pass on no more.
+// parts, and is meanwhile to pass on no more.
 func afterLimit() (string, error) {
 	in, src := net.Pipe()
 	dst, out := net.Pipe()

@@ -39,7 +39,7 @@ func NewContext() *Context {
 }
 
 // Start starts c, which has the values of that context. An end that has passed, or nearly
-// has, is moved to LeastTime from now: what begins late has asked nobody yet.
+// has, is moved to LeastTime from now: what begins late has sent nothing yet.
 func (c *Context) Start(values context.Context, end time.Time) {
 	c.StartWithin(values, Fair(end, LeastTime))
 }

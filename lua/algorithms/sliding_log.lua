@@ -139,8 +139,8 @@ local function fits_at(r, cost, capacity, window)
   return at and at + window or 0
 end
 
--- The rings behind rows of so many bytes, nil if the slots stay in place. Those of a long
--- state get room to spare.
+-- The rings behind rows of so many bytes, nil if the slots stay in place. In a long state
+-- they get room to spare.
 local function new_rings(logs, bytes)
   local entries, slots, whole = 0, 0, false
   for i = 1, #logs do

@@ -38,7 +38,7 @@ func TestServerTime(t *testing.T) {
 	})
 }
 
-// A context that nobody waits for makes no timer, and says the same as one that has it.
+// A context without a waiter makes no timer, and says the same as one with a timer.
 func TestServerTimeOfWhoDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		caller, leave := context.WithCancelCause(t.Context())
