@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/wrap/fallback"
 )
@@ -615,7 +616,7 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		c.warnings()
-		if _, _, err := routes(c, &backends{config: c, serving: memorybackend.NewDefault()}, slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := routes(c, &backends{config: c, stack: &stack.Stack{Backend: memorybackend.NewDefault()}}, slog.New(slog.DiscardHandler)); err != nil {
 			t.Errorf("%q: the configuration is right, and its routes are not: %v", text, err)
 		}
 	})
