@@ -39,6 +39,9 @@ type backends struct {
 
 // check builds what a start builds, offline, and returns what is wrong with it.
 func (c *config) check() error {
+	if err := c.checkFlags(); err != nil {
+		return err
+	}
 	log := slog.New(slog.DiscardHandler)
 	b, err := c.open(context.Background(), log, true)
 	if err != nil {

@@ -29,13 +29,13 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
-			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
+			`demo.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`demo.yaml:2: unknown key limit; the keys here are limits, on_failure, mode, was, sync, low`,
+			`demo.yaml:2: unknown key limit; did you mean limits? The keys here are limits, on_failure, mode, was, sync, low`,
 		}, {
 			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
 			`demo.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
@@ -80,10 +80,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: roots[1] is "127.0.0.1:6379", as another is; each root is there once`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`demo.yaml:4: unknown key nam; the keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
+			`demo.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
-			`demo.yaml:2: unknown key shard; the keys here are shards, resharded`,
+			`demo.yaml:2: unknown key shard; did you mean shards? The keys here are shards, resharded`,
 		}, {
 			"key twice", "listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n",
 			`demo.yaml:2: listen is set twice, first in line 1`,
@@ -146,10 +146,25 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:3: unknown key max_age; the keys here are except`,
 		}, {
 			"dry run next to no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
-			`demo.yaml:2: dry_runs.cor limits no route; the routes use core, search, auth.createToken, org, org.member, secondary`,
+			`demo.yaml:2: dry_runs.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
 		}, {
 			"dry run without a window", "dry_runs:\n  core:\n    limits:\n      - {quota: 1}\n",
 			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+		}, {
+			"nearly a policy of the routes", "policies:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: policies.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
+		}, {
+			"a policy in other letters", "policies:\n  Search: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: policies.Search limits no route; did you mean search? The routes use core, search, auth.createToken, org, org.member, secondary`,
+		}, {
+			"a tab", "policies:\n\tcore: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: the line begins with a tab; indent it by spaces, as YAML asks`,
+		}, {
+			"a tab after spaces", "policies:\n  core:\n  \tlimits: [{quota: 1, window: 1s}]\n",
+			`demo.yaml:3: the line begins with a tab; indent it by spaces, as YAML asks`,
+		}, {
+			"a character that YAML keeps", "listen: @home\n",
+			`demo.yaml:1: found character that cannot start any token; write the value in quotes`,
 		}, {
 			"no shards", "backend: redis\n",
 			`demo.yaml:1: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
@@ -333,7 +348,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"\nlisten: {a: b}\n":               "demo.yaml:2: listen is a mapping; it must be a host and a port, such as 127.0.0.1:8080",
 		"policies:\n core: {limits: {}}\n": "demo.yaml:2: policies.core.limits is a mapping; it must be a list of limits",
 		"policies: {core: {limits: [{quota: [60], window: 1h}]}}\n": "demo.yaml:1: policies.core.limits[0].quota is a list; it must be a whole number, ",
-		"deadline: 50ms\n\tlisten: x\n":                             "demo.yaml:2: found a tab character that violates indentation",
+		"deadline: 50ms\n\tlisten: x\n":                             "demo.yaml:2: the line begins with a tab; indent it by spaces, as YAML asks",
 		"a: 1\n b: 2\n":                                             "demo.yaml:2: mapping values are not allowed in this context",
 		"redis: [a]\n":                                              "demo.yaml:1: redis is a list; it must be a mapping with shards, resharded",
 		"memcached: {servers: [[a]]}\n":                             "demo.yaml:1: memcached.servers[0] is a list; it must be a mapping with name, address",
@@ -547,10 +562,13 @@ debug_listen: off
 	}
 	warnings := []string{
 		`no route uses the policies "burst", "queue"; the routes use core, search, auth.createToken, org, org.member, secondary`,
-		"the flags' file is wrong, until it is right all clients are on redis: etc/flags.json: no such file or directory",
 	}
 	if w := got.warnings(); !slices.Equal(w, warnings) {
 		t.Errorf("got warnings %q, want %q", w, warnings)
+	}
+	const flags = "the flags' file is wrong, until it is right all clients are on redis: etc/flags.json: no such file or directory"
+	if err := got.checkFlags(); err == nil || err.Error() != flags {
+		t.Errorf("got %v, want %s", err, flags)
 	}
 }
 

@@ -116,7 +116,7 @@ func (v value) fields(names ...string) map[string]value {
 	keys := strings.Join(names, ", ")
 	for _, e := range v.entries("a mapping with " + keys) {
 		if !slices.Contains(names, e.key) {
-			v.r.problem(e.value.line, "unknown key %s; the keys here are %s", spelled(e.key), keys)
+			v.r.problem(e.value.line, "unknown key %s; %s", spelled(e.key), didYouMean(e.key, names, "the keys here are "+keys))
 			continue
 		}
 		all[e.key] = e.value
