@@ -111,9 +111,17 @@ func readPolicy(name string, v value, keys ...string) (*throttler.Policy, map[st
 	return nil, f
 }
 
+// readLimit reads a limit as quota.ParseLimit does, or as a mapping.
 func readLimit(v value) throttler.Limit {
+	if text, ok := v.peek(); ok {
+		l, err := quota.ParseLimit(text)
+		if err != nil {
+			v.problem("%s: %s", v.name(), strings.TrimPrefix(err.Error(), "quota: "))
+		}
+		return l
+	}
 	f := v.fields("quota", "window", "algorithm", "aligned", "burst", "max_wait")
-	l := throttler.Limit{Quota: f["quota"].whole(), Window: f["window"].duration()}
+	l := throttler.Limit{Quota: f["quota"].whole(), Window: f["window"].window()}
 	if a := f["algorithm"]; !a.missing() {
 		if text, ok := a.scalar("the name of an algorithm"); ok {
 			var err error

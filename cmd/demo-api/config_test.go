@@ -149,7 +149,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:2: dry_runs.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
 		}, {
 			"dry run without a window", "dry_runs:\n  core:\n    limits:\n      - {quota: 1}\n",
-			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		}, {
 			"nearly a policy of the routes", "policies:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
 			`demo.yaml:2: policies.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
@@ -208,11 +208,17 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"quota missing", "policies:\n  core:\n    limits:\n      - window: 60s\n",
 			`demo.yaml:4: policies.core.limits[0].quota is missing; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
+			"a limit in words that is none", "policies:\n  core:\n    limits:\n      - 60 / 1h\n",
+			`demo.yaml:4: policies.core.limits[0]: limit is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s`,
+		}, {
+			"a limit in words that no policy may have", "policies: {core: {limits: [60 per 1h burst 5]}}\n",
+			`demo.yaml:1: policies.core.limits[0]: limit is "60 per 1h burst 5": burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`,
+		}, {
 			"window without a unit", "policies: {core: {limits: [{quota: 1, window: 60}]}}\n",
-			`demo.yaml:1: policies.core.limits[0].window is "60"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:1: policies.core.limits[0].window is "60"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		}, {
 			"window missing", "policies: {core: {limits: [{quota: 1}]}}\n",
-			`demo.yaml:1: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:1: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		}, {
 			"window too long", "policies:\n  core:\n    limits:\n      - {quota: 1, window: 1h}\n      - {quota: 2, window: 9000h}\n",
 			`demo.yaml:5: policy "core": limit 1: window is 9000h0m0s; it must be from 1ms to 8784h0m0s (366 days)`,
@@ -320,7 +326,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
 				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
-				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
+				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
 				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure, mode, was, sync, low\n" +
 				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
@@ -489,7 +495,7 @@ func TestNumbersAreDecimal(t *testing.T) {
 			t.Errorf("quota: %s: got %v, want an error that says what would be right", quota, err)
 		}
 	}
-	for _, window := range []string{"60", "1_000s", "1e3s", "0x10s", "-1s", "1d", "inf", "9999999999h"} {
+	for _, window := range []string{"60", "1_000s", "1e3s", "0x10s", "-1s", "1.5d", "01d", "inf", "9999999999h"} {
 		if _, err := parse("demo.yaml", fmt.Sprintf("policies: {core: {limits: [{quota: 1, window: %s}]}}\n", window)); err == nil || !strings.Contains(err.Error(), "with its unit") {
 			t.Errorf("window: %s: got %v, want an error that says what would be right", window, err)
 		}
@@ -516,7 +522,7 @@ dry_runs:
   core: {limits: [{quota: 4, window: 90s}]}
 policies:
   core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local}
-  burst: {limits: [{quota: 10, window: 1s, algorithm: token-bucket, burst: 30}]}
+  burst: {limits: [10 per 1s token-bucket burst 30, {quota: 100, window: 1d}]}
   queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
 tokens: {key-1: {subject: alice}, key-2: {subject: alice}, bob: {}}
 trusted_proxies: [127.0.0.0/8, "fd00::/8"]
@@ -552,6 +558,7 @@ debug_listen: off
 	} {
 		want.policies[name] = &throttler.Policy{Name: name, Limits: []throttler.Limit{l}}
 	}
+	want.policies["burst"].Limits = append(want.policies["burst"].Limits, throttler.Limit{Quota: 100, Window: 24 * time.Hour})
 	want.tokens = tokensConfig{subjects: map[string]string{"key-1": "alice", "key-2": "alice", "bob": "bob"}}
 	want.debugListen = ""
 	want.trustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -609,6 +616,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 'rediss://u:p@a/1', tls: {server_name: b}, username: u, password_file: p}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, sentinel: {master: m, addrs: ['a:1']}, replicas: ['b:1'], tls: true}\n    - {name: b, cluster: ['a:1']}\n")
+	f.Add("policies:\n  core: {limits: [5 per 1d aligned, 1 per 1s token-bucket burst 3]}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: local\nprocesses: 3\nopen_for: 1m\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")

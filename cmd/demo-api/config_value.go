@@ -253,6 +253,20 @@ func (v value) duration() time.Duration {
 	return d
 }
 
+// window is duration with days.
+func (v value) window() time.Duration {
+	const mustBe = "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
+	text, ok := v.scalar(mustBe)
+	if !ok {
+		return 0
+	}
+	d, err := quota.ParseWindow(text)
+	if err != nil {
+		v.wrong(mustBe)
+	}
+	return d
+}
+
 // address returns a host and a port. Where the demo listens the host may be
 // left out, which means all interfaces.
 func (v value) address(host hostRule) string {
