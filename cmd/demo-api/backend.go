@@ -11,13 +11,10 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
-	"github.com/weir-go/weir/fleet/leased"
-	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/fleet/shares"
-	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler/driver"
-	"github.com/weir-go/weir/wrap/fallback"
 	"github.com/weir-go/weir/wrap/refusals"
 	"github.com/weir-go/weir/wrap/rollout"
 	"github.com/weir-go/weir/wrap/rollout/flagfile"
@@ -27,29 +24,24 @@ import (
 // startTimeout bounds how long servers that do not answer delay the start.
 const startTimeout = time.Second
 
-// backends are the open backends: the serving one, which may wrap others, and what
-// closes them all.
+// backends are the open backends: the stores, and what is around them.
 type backends struct {
 	config   *config
 	log      *slog.Logger
 	offline  bool // nothing dials or listens: see check
 	observed observation
-	serving  driver.Backend
+	stack    *stack.Stack            // the serving one, and what is around it
 	redis    []*redisbackend.Backend // one for each list of shards
 	memory   *memorybackend.Backend  // nil if no backend is in memory
 	shares   *shares.Backend         // nil if it does not serve
-	rollout  *rollout.Backend        // nil without flags
-	shadow   *shadow.Backend         // nil without a candidate
-	fallback *fallback.Backend       // nil if all counts live in memory
-	refusals *refusals.Backend       // nil without a refusal cache
-	modes    *modes.Table            // nil if no policy has a mode
-	leased   *leased.Backend         // nil without, or if all counts live in memory
-	synced   *synced.Backend         // nil without, or if there are no roots
 	closers  []func()
 }
 
 // check builds what a start builds, offline, and returns what is wrong with it.
 func (c *config) check() error {
+	if err := c.checkFlags(); err != nil {
+		return err
+	}
 	log := slog.New(slog.DiscardHandler)
 	b, err := c.open(context.Background(), log, true)
 	if err != nil {
@@ -70,23 +62,7 @@ func (c *config) open(ctx context.Context, log *slog.Logger, offline bool) (*bac
 		return nil, err
 	}
 	b := &backends{config: c, log: log, observed: observed, offline: offline}
-	err = b.openServing(ctx)
-	if err == nil && c.backends.shadow != "" {
-		err = b.openShadow(ctx)
-	}
-	if err == nil && len(c.modes.policies) > 0 {
-		err = b.openLeases()
-	}
-	if err == nil && c.backends.remote() {
-		err = b.openFallback()
-	}
-	if err == nil && c.backends.refusals.on {
-		err = b.openRefusals()
-	}
-	if err == nil {
-		err = b.openSynced()
-	}
-	if err != nil {
+	if err := b.openStack(ctx); err != nil {
 		b.close()
 		return nil, err
 	}
@@ -109,26 +85,72 @@ func (b *backends) close() {
 	}
 }
 
-func (b *backends) openServing(ctx context.Context) error {
+// shadowPrefix begins the candidate's keys, which must differ from the keys of every
+// backend that serves.
+const shadowPrefix = "weir-shadow:"
+
+// openStack opens the stores, and puts around them what the configuration says.
+func (b *backends) openStack(ctx context.Context) error {
 	c := &b.config.backends
-	if c.serving == sharesName {
-		return b.openShares()
+	options := &stack.Options{Observer: b.observed.observer, Log: b.log}
+	store, err := b.openServing(ctx, options)
+	if err != nil {
+		return err
 	}
-	all := make(map[string]handoff.Store)
-	names := c.names()
-	if c.flags == "" {
-		names = names[:1]
-	}
-	for _, name := range names {
-		backend, err := b.openOne(ctx, name, "")
+	if c.shadow != "" {
+		candidate, err := b.openOne(ctx, c.shadow, shadowPrefix)
 		if err != nil {
 			return err
 		}
-		all[name] = backend
+		options.Shadow = &stack.Shadow{Candidate: candidate, Options: &shadow.Options{Deadline: b.config.deadline}}
 	}
-	if c.flags == "" {
-		b.serving = all[c.serving]
-		return nil
+	if options.Modes, err = b.modes(); err != nil {
+		return err
+	}
+	if c.remote() {
+		options.Fallback = b.config.failures.options()
+	}
+	if c.refusals.on {
+		options.Refusals = &refusals.Options{Except: c.refusals.except}
+	}
+	options.Clock = b.clock()
+	if b.stack, err = stack.New(store, options); err != nil {
+		return err
+	}
+	b.closers = append(b.closers, b.closeStack)
+	for name, stats := range b.stack.Stats() {
+		b.observed.export(name, stats)
+	}
+	return b.setModes()
+}
+
+func (b *backends) closeStack() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := b.stack.Close(ctx); err != nil {
+		b.log.Warn("leases were not given back; their units count until their windows end", "error", err)
+	}
+}
+
+// openServing opens the backend that serves and, with flags, the others that it moves
+// clients to.
+func (b *backends) openServing(ctx context.Context, options *stack.Options) (driver.Backend, error) {
+	c := &b.config.backends
+	switch {
+	case c.serving == sharesName:
+		return b.openShares()
+	case c.flags == "":
+		return b.openOne(ctx, c.serving, "")
+	}
+	store, err := b.openOne(ctx, c.serving, "")
+	if err != nil {
+		return nil, err
+	}
+	others := make(map[string]handoff.Store)
+	for _, name := range c.names()[1:] {
+		if others[name], err = b.openOne(ctx, name, ""); err != nil {
+			return nil, err
+		}
 	}
 
 	// An API of its own, and not the global one: tests run several demos.
@@ -136,64 +158,13 @@ func (b *backends) openServing(ctx context.Context) error {
 	b.closers = append(b.closers, func() { _ = api.Shutdown(context.Background()) })
 	flags, err := flagfile.New(c.flags, &flagfile.Options{Log: b.log})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := api.SetProviderAndWait(ctx, flags); err != nil {
 		b.log.Warn("there are no flags yet", "serving", c.serving, "error", err)
 	}
-	r, err := rollout.New(all, c.serving, api.NewClient(), &rollout.Options{Events: true, Observer: b.observed.observer})
-	if err != nil {
-		return err
-	}
-	b.closers = append(b.closers, r.Close)
-	b.serving, b.rollout = r, r
-	b.observed.export("rollout", func() any { return r.Stats() })
-	return nil
-}
-
-// shadowPrefix begins the candidate's keys, which must differ from the keys of every
-// backend that serves.
-const shadowPrefix = "weir-shadow:"
-
-func (b *backends) openShadow(ctx context.Context) error {
-	candidate, err := b.openOne(ctx, b.config.backends.shadow, shadowPrefix)
-	if err != nil {
-		return err
-	}
-	s, err := shadow.New(b.serving, candidate, &shadow.Options{Deadline: b.config.deadline})
-	if err != nil {
-		return err
-	}
-	b.closers = append(b.closers, s.Close)
-	b.serving, b.shadow = s, s
-	b.observed.export("shadow", func() any { return s.Stats() })
-	return nil
-}
-
-// openFallback decides while the others do not answer.
-func (b *backends) openFallback() error {
-	options := b.config.failures.options()
-	options.Log = b.log
-	f, err := fallback.New(b.serving, options)
-	if err != nil {
-		return err
-	}
-	b.closers = append(b.closers, f.Close)
-	b.serving, b.fallback = f, f
-	b.observed.export("fallback", func() any { return f.Stats() })
-	return nil
-}
-
-// openRefusals wraps the refusal cache around all others: the backends inside a
-// rollout or a shadow must be able to hand counts over, and a cache cannot.
-func (b *backends) openRefusals() error {
-	r, err := refusals.New(b.serving, &refusals.Options{Except: b.config.backends.refusals.except})
-	if err != nil {
-		return err
-	}
-	b.serving, b.refusals = r, r
-	b.observed.export("refusals", func() any { return r.Stats() })
-	return nil
+	options.Rollout = &stack.Rollout{Name: c.serving, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
+	return store, nil
 }
 
 // openOne opens the backend of that name. An empty prefix is the usual one.

@@ -10,22 +10,23 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // openShares opens the backend whose process has a share of each quota. Unlike others,
 // it has to know all policies, and to listen.
-func (b *backends) openShares() error {
+func (b *backends) openShares() (driver.Backend, error) {
 	c := &b.config.backends.shares
 	transport, err := shares.NewHTTP(c.self, c.key, c.tls)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var sender shares.Transport = transport
 	var listener net.Listener
 	if b.offline {
 		sender = silent{}
 	} else if listener, err = listen(c.listen, "shares.listen, if self is where others reach it but not an address of this machine"); err != nil {
-		return err
+		return nil, err
 	}
 	policies := slices.AppendSeq(slices.Collect(maps.Values(b.config.policies)), maps.Values(b.config.dryRuns))
 	s, err := shares.New(c.self, c.list, sender, policies, &shares.Options{
@@ -38,14 +39,14 @@ func (b *backends) openShares() error {
 		if listener != nil {
 			_ = listener.Close()
 		}
-		return err
+		return nil, err
 	}
 	if listener != nil {
 		transport.Serve(listener, s.Receive)
 	}
 	b.closers = append(b.closers, transport.Close, s.Close)
-	b.serving, b.shares = s, s
-	return nil
+	b.shares = s
+	return s, nil
 }
 
 // silent is the transport of a check.

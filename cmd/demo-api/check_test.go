@@ -50,7 +50,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 		}
 	}()
 	addr := listener.Addr().String()
-	dir := writeFiles(t, map[string]string{"key": strings.Repeat("k", 32), "flags.json": "{}"})
+	dir := writeFiles(t, map[string]string{"key": strings.Repeat("k", 32), "flags.json": `{"flags": {}}`})
 	windows := "policies:\n  core: {limits: [{quota: 20, window: 1h%s}], mode: %s}\n"
 	for _, test := range []struct{ name, text, want string }{
 		{"memory", "backend: memory\n", ""},
@@ -60,6 +60,7 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 		{"Sentinels", "backend: redis\nredis: {shards: [{name: a, sentinel: {master: m, addrs: [ADDR]}}]}\n", ""},
 		{"a Cluster", "backend: redis\nredis: {shards: [{name: a, cluster: [ADDR]}]}\n", ""},
 		{"all at once", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}], resharded: [{name: b, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: flags.json\nshadow: memory\nrefusal_cache: true\non_failure: local\nprocesses: 3\n", ""},
+		{"no flags' file", "backend: redis\nredis: {shards: [{name: a, primary: ADDR}]}\nmemcached: {servers: [ADDR]}\nflags: gone.json\n", "the flags' file is wrong, until it is right all clients are on redis: " + dir + "/gone.json: no such file or directory"},
 		{"shares", "backend: shares\nshares: {self: ADDR, members: [ADDR, '127.0.0.1:1'], key_file: key, refresh: 10ms}\n", ""},
 		{"a long name", "backend: shares\nshares: {self: ADDR, members: [ADDR, '" + strings.Repeat("a", 253) + ":9001'], key_file: key}\n", "division: Members[1] has 258 bytes; a name has from 1 to 255"},
 	} {

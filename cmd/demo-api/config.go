@@ -187,10 +187,17 @@ func (c *config) warnings() []string {
 	if s := &c.backends.shares; s.self != "" && !slices.Contains(s.list.Members, s.self) {
 		all = append(all, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.self))
 	}
-	if c.backends.flags != "" {
-		if err := flagfile.Check(c.backends.flags); err != nil {
-			all = append(all, fmt.Sprintf("the flags' file is wrong, until it is right all clients are on %s: %v", c.backends.serving, err))
-		}
-	}
 	return all
+}
+
+// checkFlags returns what is wrong with the flags' file. A demo starts all the same, and
+// sends clients where the flags say once the file is right.
+func (c *config) checkFlags() error {
+	if c.backends.flags == "" {
+		return nil
+	}
+	if err := flagfile.Check(c.backends.flags); err != nil {
+		return fmt.Errorf("the flags' file is wrong, until it is right all clients are on %s: %w", c.backends.serving, err)
+	}
+	return nil
 }

@@ -60,6 +60,11 @@ func (c *config) readPolicies(v, processes value) {
 			c.failures.policies[e.key] = c.readChoice(v, processes)
 		}
 		c.readMode(e.key, f)
+		// A policy that no route uses is worth a warning. A misspelled one leaves the
+		// default in force, which is another limit than the one that was meant.
+		if meant := nearest(e.key, routePolicies); meant != "" && !slices.Contains(routePolicies, e.key) {
+			e.value.problem("%s limits no route; did you mean %s? The routes use %s", e.value.name(), meant, strings.Join(routePolicies, ", "))
+		}
 		if strings.HasSuffix(e.key, dryRunSuffix) {
 			e.value.problem("%s is a name that ends in %s, as those of dry runs do; choose another", e.value.name(), dryRunSuffix)
 		}
@@ -69,7 +74,7 @@ func (c *config) readPolicies(v, processes value) {
 func (c *config) readDryRuns(v value) {
 	for _, e := range v.entries(policiesMustBe) {
 		if !slices.Contains(routePolicies, e.key) {
-			e.value.problem("%s limits no route; the routes use %s", e.value.name(), strings.Join(routePolicies, ", "))
+			e.value.problem("%s limits no route; %s", e.value.name(), didYouMean(e.key, routePolicies, "the routes use "+strings.Join(routePolicies, ", ")))
 			continue
 		}
 		if p, _ := readPolicy(e.key+dryRunSuffix, e.value, "limits"); p != nil {
@@ -106,9 +111,17 @@ func readPolicy(name string, v value, keys ...string) (*throttler.Policy, map[st
 	return nil, f
 }
 
+// readLimit reads a limit as quota.ParseLimit does, or as a mapping.
 func readLimit(v value) throttler.Limit {
+	if text, ok := v.peek(); ok {
+		l, err := quota.ParseLimit(text)
+		if err != nil {
+			v.problem("%s: %s", v.name(), strings.TrimPrefix(err.Error(), "quota: "))
+		}
+		return l
+	}
 	f := v.fields("quota", "window", "algorithm", "aligned", "burst", "max_wait")
-	l := throttler.Limit{Quota: f["quota"].whole(), Window: f["window"].duration()}
+	l := throttler.Limit{Quota: f["quota"].whole(), Window: f["window"].window()}
 	if a := f["algorithm"]; !a.missing() {
 		if text, ok := a.scalar("the name of an algorithm"); ok {
 			var err error

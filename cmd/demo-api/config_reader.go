@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -91,7 +92,7 @@ func (r *reader) parse(text []byte) value {
 	case errors.Is(err, io.EOF):
 		return top
 	case err != nil:
-		r.syntax(err)
+		r.syntax(text, err)
 		return top
 	}
 	switch err := loader.Load(&second); {
@@ -99,7 +100,7 @@ func (r *reader) parse(text []byte) value {
 		r.problem(second.Line, "a second document begins here; one file is one configuration")
 		return top
 	case !errors.Is(err, io.EOF):
-		r.syntax(err)
+		r.syntax(text, err)
 		return top
 	}
 	return r.at(document.Content[0], "", 1)
@@ -117,16 +118,32 @@ func notUTF8(text []byte) int {
 	return 0
 }
 
-// syntax adds an error of the YAML parser.
-func (r *reader) syntax(err error) {
+// syntax adds an error of the YAML parser about the text of the file.
+func (r *reader) syntax(text []byte, err error) {
 	var at *yaml.LoadError
 	if !errors.As(err, &at) {
 		r.problem(0, "%v", err)
 		return
 	}
-	text := at.Message
-	if at.ContextMsg != "" && at.ContextMark.Line > 0 {
-		text += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
+	if indentedByTab(text, at.Mark.Line) {
+		r.problem(at.Mark.Line, "the line begins with a tab; indent it by spaces, as YAML asks")
+		return
 	}
-	r.problem(at.Mark.Line, "%s", text)
+	what := at.Message
+	if strings.Contains(what, "cannot start any token") {
+		what += "; write the value in quotes"
+	} else if at.ContextMsg != "" && at.ContextMark.Line > 0 {
+		what += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
+	}
+	r.problem(at.Mark.Line, "%s", what)
+}
+
+// indentedByTab reports whether there is a tab in front of what that line of text has.
+func indentedByTab(text []byte, line int) bool {
+	for part := range bytes.Lines(text) {
+		if line--; line == 0 {
+			return bytes.ContainsRune(part[:len(part)-len(bytes.TrimLeft(part, " \t"))], '\t')
+		}
+	}
+	return false
 }

@@ -79,7 +79,7 @@ policies:
 			t.Cleanup(b.close)
 			served := 0
 			for range 100 {
-				d, err := throttler.New(b.serving, nil).Take(t.Context(), c.policies["core"].Charge("alice"))
+				d, err := throttler.New(b.stack.Backend, nil).Take(t.Context(), c.policies["core"].Charge("alice"))
 				if err == nil && d.Allowed {
 					served++
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/wrap/fallback"
 )
@@ -28,13 +29,13 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`demo.yaml:2: unknown key listen_on; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
+			`demo.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
-			`demo.yaml:4: unknown key quta; the keys here are quota, window, algorithm, aligned, burst, max_wait`,
+			`demo.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`demo.yaml:2: unknown key limit; the keys here are limits, on_failure, mode, was, sync, low`,
+			`demo.yaml:2: unknown key limit; did you mean limits? The keys here are limits, on_failure, mode, was, sync, low`,
 		}, {
 			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
 			`demo.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
@@ -79,10 +80,10 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:1: roots[1] is "127.0.0.1:6379", as another is; each root is there once`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`demo.yaml:4: unknown key nam; the keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
+			`demo.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, cluster, replicas, tls, username, password_file`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
-			`demo.yaml:2: unknown key shard; the keys here are shards, resharded`,
+			`demo.yaml:2: unknown key shard; did you mean shards? The keys here are shards, resharded`,
 		}, {
 			"key twice", "listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n",
 			`demo.yaml:2: listen is set twice, first in line 1`,
@@ -145,10 +146,25 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:3: unknown key max_age; the keys here are except`,
 		}, {
 			"dry run next to no route", "dry_runs:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
-			`demo.yaml:2: dry_runs.cor limits no route; the routes use core, search, auth.createToken, org, org.member, secondary`,
+			`demo.yaml:2: dry_runs.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
 		}, {
 			"dry run without a window", "dry_runs:\n  core:\n    limits:\n      - {quota: 1}\n",
-			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:4: dry_runs.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
+		}, {
+			"nearly a policy of the routes", "policies:\n  cor: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: policies.cor limits no route; did you mean core? The routes use core, search, auth.createToken, org, org.member, secondary`,
+		}, {
+			"a policy in other letters", "policies:\n  Search: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: policies.Search limits no route; did you mean search? The routes use core, search, auth.createToken, org, org.member, secondary`,
+		}, {
+			"a tab", "policies:\n\tcore: {limits: [{quota: 1, window: 1s}]}\n",
+			`demo.yaml:2: the line begins with a tab; indent it by spaces, as YAML asks`,
+		}, {
+			"a tab after spaces", "policies:\n  core:\n  \tlimits: [{quota: 1, window: 1s}]\n",
+			`demo.yaml:3: the line begins with a tab; indent it by spaces, as YAML asks`,
+		}, {
+			"a character that YAML keeps", "listen: @home\n",
+			`demo.yaml:1: found character that cannot start any token; write the value in quotes`,
 		}, {
 			"no shards", "backend: redis\n",
 			`demo.yaml:1: redis.shards is empty; the redis backend needs at least one shard, such as {name: a, primary: 127.0.0.1:6379}`,
@@ -192,11 +208,17 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"quota missing", "policies:\n  core:\n    limits:\n      - window: 60s\n",
 			`demo.yaml:4: policies.core.limits[0].quota is missing; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
+			"a limit in words that is none", "policies:\n  core:\n    limits:\n      - 60 / 1h\n",
+			`demo.yaml:4: policies.core.limits[0]: limit is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s`,
+		}, {
+			"a limit in words that no policy may have", "policies: {core: {limits: [60 per 1h burst 5]}}\n",
+			`demo.yaml:1: policies.core.limits[0]: limit is "60 per 1h burst 5": burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`,
+		}, {
 			"window without a unit", "policies: {core: {limits: [{quota: 1, window: 60}]}}\n",
-			`demo.yaml:1: policies.core.limits[0].window is "60"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:1: policies.core.limits[0].window is "60"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		}, {
 			"window missing", "policies: {core: {limits: [{quota: 1}]}}\n",
-			`demo.yaml:1: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h`,
+			`demo.yaml:1: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d`,
 		}, {
 			"window too long", "policies:\n  core:\n    limits:\n      - {quota: 1, window: 1h}\n      - {quota: 2, window: 9000h}\n",
 			`demo.yaml:5: policy "core": limit 1: window is 9000h0m0s; it must be from 1ms to 8784h0m0s (366 days)`,
@@ -304,7 +326,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 				"demo.yaml:3: listen is set twice, first in line 2\n" +
 				"demo.yaml:4: unknown key foo; the keys here are listen, debug_listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, tokens, trusted_proxies, deadline, on_failure, open_for, processes\n" +
 				"demo.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
-				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s or 1h\n" +
+				"demo.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
 				"demo.yaml:7: policies.b is \"3\"; it must be a mapping with limits, on_failure, mode, was, sync, low\n" +
 				"demo.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
@@ -332,7 +354,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"\nlisten: {a: b}\n":               "demo.yaml:2: listen is a mapping; it must be a host and a port, such as 127.0.0.1:8080",
 		"policies:\n core: {limits: {}}\n": "demo.yaml:2: policies.core.limits is a mapping; it must be a list of limits",
 		"policies: {core: {limits: [{quota: [60], window: 1h}]}}\n": "demo.yaml:1: policies.core.limits[0].quota is a list; it must be a whole number, ",
-		"deadline: 50ms\n\tlisten: x\n":                             "demo.yaml:2: found a tab character that violates indentation",
+		"deadline: 50ms\n\tlisten: x\n":                             "demo.yaml:2: the line begins with a tab; indent it by spaces, as YAML asks",
 		"a: 1\n b: 2\n":                                             "demo.yaml:2: mapping values are not allowed in this context",
 		"redis: [a]\n":                                              "demo.yaml:1: redis is a list; it must be a mapping with shards, resharded",
 		"memcached: {servers: [[a]]}\n":                             "demo.yaml:1: memcached.servers[0] is a list; it must be a mapping with name, address",
@@ -473,7 +495,7 @@ func TestNumbersAreDecimal(t *testing.T) {
 			t.Errorf("quota: %s: got %v, want an error that says what would be right", quota, err)
 		}
 	}
-	for _, window := range []string{"60", "1_000s", "1e3s", "0x10s", "-1s", "1d", "inf", "9999999999h"} {
+	for _, window := range []string{"60", "1_000s", "1e3s", "0x10s", "-1s", "1.5d", "01d", "inf", "9999999999h"} {
 		if _, err := parse("demo.yaml", fmt.Sprintf("policies: {core: {limits: [{quota: 1, window: %s}]}}\n", window)); err == nil || !strings.Contains(err.Error(), "with its unit") {
 			t.Errorf("window: %s: got %v, want an error that says what would be right", window, err)
 		}
@@ -500,7 +522,7 @@ dry_runs:
   core: {limits: [{quota: 4, window: 90s}]}
 policies:
   core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local}
-  burst: {limits: [{quota: 10, window: 1s, algorithm: token-bucket, burst: 30}]}
+  burst: {limits: [10 per 1s token-bucket burst 30, {quota: 100, window: 1d}]}
   queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
 tokens: {key-1: {subject: alice}, key-2: {subject: alice}, bob: {}}
 trusted_proxies: [127.0.0.0/8, "fd00::/8"]
@@ -536,6 +558,7 @@ debug_listen: off
 	} {
 		want.policies[name] = &throttler.Policy{Name: name, Limits: []throttler.Limit{l}}
 	}
+	want.policies["burst"].Limits = append(want.policies["burst"].Limits, throttler.Limit{Quota: 100, Window: 24 * time.Hour})
 	want.tokens = tokensConfig{subjects: map[string]string{"key-1": "alice", "key-2": "alice", "bob": "bob"}}
 	want.debugListen = ""
 	want.trustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -546,10 +569,13 @@ debug_listen: off
 	}
 	warnings := []string{
 		`no route uses the policies "burst", "queue"; the routes use core, search, auth.createToken, org, org.member, secondary`,
-		"the flags' file is wrong, until it is right all clients are on redis: etc/flags.json: no such file or directory",
 	}
 	if w := got.warnings(); !slices.Equal(w, warnings) {
 		t.Errorf("got warnings %q, want %q", w, warnings)
+	}
+	const flags = "the flags' file is wrong, until it is right all clients are on redis: etc/flags.json: no such file or directory"
+	if err := got.checkFlags(); err == nil || err.Error() != flags {
+		t.Errorf("got %v, want %s", err, flags)
 	}
 }
 
@@ -590,6 +616,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 127.0.0.1:7001, replicas: [127.0.0.1:7002]}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, primary: 'rediss://u:p@a/1', tls: {server_name: b}, username: u, password_file: p}\n")
 	f.Add("backend: redis\nredis:\n  shards:\n    - {name: a, sentinel: {master: m, addrs: ['a:1']}, replicas: ['b:1'], tls: true}\n    - {name: b, cluster: ['a:1']}\n")
+	f.Add("policies:\n  core: {limits: [5 per 1d aligned, 1 per 1s token-bucket burst 3]}\n")
 	f.Add("trusted_proxies: [127.0.0.0/8]\ndeadline: 50ms\non_failure: local\nprocesses: 3\nopen_for: 1m\n")
 	f.Add("tokens: {a: {subject: b}}\nmemcached: {servers: [127.0.0.1:1, {name: a, address: 127.0.0.1:2}]}\nshadow: memcached\n")
 	f.Add("backend: memcached\nmemcached: {servers: [127.0.0.1:1]}\nrefusal_cache: {except: [search]}\n")
@@ -615,7 +642,7 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		c.warnings()
-		if _, _, err := routes(c, &backends{config: c, serving: memorybackend.NewDefault()}, slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := routes(c, &backends{config: c, stack: &stack.Stack{Backend: memorybackend.NewDefault()}}, slog.New(slog.DiscardHandler)); err != nil {
 			t.Errorf("%q: the configuration is right, and its routes are not: %v", text, err)
 		}
 	})

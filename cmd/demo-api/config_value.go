@@ -116,7 +116,7 @@ func (v value) fields(names ...string) map[string]value {
 	keys := strings.Join(names, ", ")
 	for _, e := range v.entries("a mapping with " + keys) {
 		if !slices.Contains(names, e.key) {
-			v.r.problem(e.value.line, "unknown key %s; the keys here are %s", spelled(e.key), keys)
+			v.r.problem(e.value.line, "unknown key %s; %s", spelled(e.key), didYouMean(e.key, names, "the keys here are "+keys))
 			continue
 		}
 		all[e.key] = e.value
@@ -249,6 +249,20 @@ func (v value) duration() time.Duration {
 	if err != nil || d <= 0 {
 		v.wrong(mustBe)
 		return 0
+	}
+	return d
+}
+
+// window is duration with days.
+func (v value) window() time.Duration {
+	const mustBe = "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
+	text, ok := v.scalar(mustBe)
+	if !ok {
+		return 0
+	}
+	d, err := quota.ParseWindow(text)
+	if err != nil {
+		v.wrong(mustBe)
 	}
 	return d
 }

@@ -103,20 +103,20 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 			s := b.shares.Status()
 			answer.Shares = &s
 		}
-		if b.rollout != nil {
-			s := b.rollout.Stats()
+		if b.stack.Rollout != nil {
+			s := b.stack.Rollout.Stats()
 			answer.Rollout = &s
 		}
-		if b.shadow != nil {
-			s := b.shadow.Stats()
+		if b.stack.Shadow != nil {
+			s := b.stack.Shadow.Stats()
 			answer.Shadow = &s
 		}
-		if b.fallback != nil {
-			s := b.fallback.Stats()
+		if b.stack.Fallback != nil {
+			s := b.stack.Fallback.Stats()
 			answer.Fallback = &s
 		}
-		if b.refusals != nil {
-			s := b.refusals.Stats()
+		if b.stack.Refusals != nil {
+			s := b.stack.Refusals.Stats()
 			answer.RefusalCache = &s
 		}
 		answer.Modes = b.debugModes()

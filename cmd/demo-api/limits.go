@@ -20,7 +20,7 @@ type limits struct {
 }
 
 func newLimits(c *config, b *backends, log *slog.Logger) *limits {
-	observed := throttler.New(b.serving, &throttler.Options{Clock: b.clock(), Observer: b.observed.observer})
+	observed := throttler.New(b.stack.Backend, &throttler.Options{Clock: b.clock(), Observer: b.observed.observer})
 	l := &limits{config: c, throttler: observed, log: log, options: middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",

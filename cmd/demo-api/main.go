@@ -57,6 +57,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, warning := range c.warnings() {
 		log.Warn(warning)
 	}
+	if err := c.checkFlags(); err != nil {
+		log.Warn(err.Error())
+	}
 	b, err := c.open(ctx, log, false)
 	if err != nil {
 		return &usageError{err}

@@ -11,59 +11,42 @@ import (
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 )
 
-// openLeases leases units of the backend to policies that are leased. What decides while
-// the backend does not answer, and the refusal cache, go in front.
-func (b *backends) openLeases() error {
-	table, err := modes.NewTable(&modes.Options{Clock: b.clock()})
-	if err != nil {
-		return err
+// modes returns where policies are decided, or nil if none has a mode.
+func (b *backends) modes() (*stack.Modes, error) {
+	c := b.config
+	if len(c.modes.policies) == 0 {
+		return nil, nil
 	}
-	for name := range b.config.modes.policies {
-		if err := b.config.beginMode(table, name); err != nil {
+	m := &stack.Modes{Policies: make(map[*throttler.Policy]modes.Mode)}
+	for name, policy := range c.modes.policies {
+		m.Policies[c.policies[name]] = policy.was
+		m.Policies[c.dryRunOf(name)] = policy.was
+	}
+	if c.backends.remote() {
+		m.Leased = &leased.Options{}
+	}
+	if c.syncs() {
+		roots, err := b.openRoots()
+		if err != nil {
+			return nil, err
+		}
+		m.Synced = &stack.Synced{Roots: roots, Options: c.syncedOptions()}
+	}
+	return m, nil
+}
+
+// setModes changes the modes that policies began in, which other processes have or had,
+// into those of the configuration.
+func (b *backends) setModes() error {
+	for name, policy := range b.config.modes.policies {
+		if err := b.config.changeMode(b.stack.Modes, name, policy.mode); err != nil {
 			return err
 		}
 	}
-	b.modes = table
-	if !b.config.backends.remote() {
-		return nil
-	}
-	l, err := leased.New(b.serving, &leased.Options{Clock: b.clock(), Leases: table.Leases})
-	if err != nil {
-		return err
-	}
-	b.closers = append(b.closers, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := l.Close(ctx); err != nil {
-			b.log.Warn("leases were not given back; their units count until their windows end", "error", err)
-		}
-	})
-	b.observed.export("leased", func() any { return l.Stats() })
-	b.serving, b.leased = l, l
-	return nil
-}
-
-// openSynced puts what is synced around all others: no failure of theirs concerns it.
-func (b *backends) openSynced() error {
-	if !b.config.syncs() {
-		return nil
-	}
-	roots, err := b.openRoots()
-	if err != nil {
-		return err
-	}
-	options := b.config.syncedOptions()
-	options.Clock, options.Observer = b.clock(), b.observed.observer
-	s, err := synced.New(roots, b.config.syncable(), options)
-	if err != nil {
-		return err
-	}
-	b.closers = append(b.closers, s.Close) // before the roots' clients
-	b.observed.export("synced", func() any { return s.Stats() })
-	b.serving, b.synced = modes.New(b.serving, s, b.modes), s
 	return nil
 }
 
@@ -98,43 +81,28 @@ func (b *backends) openRoots() ([]synced.Root, error) {
 	return roots, nil
 }
 
-// beginMode begins the policy of that name, and its dry run, in the mode that other
-// processes have, or had.
-func (c *config) beginMode(table *modes.Table, name string) error {
-	m := c.modes.policies[name]
-	for _, p := range []*throttler.Policy{c.policies[name], c.dryRunOf(name)} {
-		if err := table.Begin(p, m.was); err != nil {
-			return err
-		}
-		if err := table.Set(p, m.mode); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // rereadModes puts c's modes of policies in force.
 func (b *backends) rereadModes(c *config, log *slog.Logger) {
 	changed := false
 	for _, name := range slices.Sorted(maps.Keys(c.modes.policies)) {
-		m, current := c.modes.policies[name], b.modes.Of(name).Mode
+		m, current := c.modes.policies[name], b.stack.Modes.Of(name).Mode
 		_, known := b.config.modes.policies[name]
 		switch {
 		case !known:
 			log.Warn("SIGHUP: the policy had no mode at the start; it needs one to change it: start the demo again", "policy", name)
-		case m.mode == modes.Synced && b.synced == nil:
+		case m.mode == modes.Synced && b.stack.Synced == nil:
 			log.Warn("SIGHUP: nothing could be synced at the start, without roots or a policy with a mode that can be; start the demo again", "policy", name)
-		case m.mode == modes.Leased && b.leased == nil:
+		case m.mode == modes.Leased && b.stack.Leased == nil:
 			log.Warn("SIGHUP: counts live in memory, where nothing is leased", "policy", name)
 		case m.mode == current:
 		default:
-			if err := b.config.changeMode(b.modes, name, m.mode); err != nil {
+			if err := b.config.changeMode(b.stack.Modes, name, m.mode); err != nil {
 				log.Warn("SIGHUP: the mode was not changed", "policy", name, "error", err)
 				continue
 			}
 			changed = true
 			attrs := []any{"policy", name, "from", current, "to", m.mode}
-			if until := b.modes.Of(name).BothUntil; !until.IsZero() {
+			if until := b.stack.Modes.Of(name).BothUntil; !until.IsZero() {
 				attrs = append(attrs, "both_until", until)
 			}
 			log.Info("SIGHUP: the mode has changed", attrs...)
@@ -189,25 +157,25 @@ type debugMode struct {
 }
 
 func (b *backends) debugModes() *debugModes {
-	if b.modes == nil {
+	if b.stack.Modes == nil {
 		return nil
 	}
 	d := &debugModes{Policies: make(map[string]debugMode)}
 	now := b.clock().Now()
 	for name := range b.config.modes.policies {
-		s := b.modes.Of(name)
+		s := b.stack.Modes.Of(name)
 		m := debugMode{Mode: s.Mode.String()}
 		if s.BothUntil.After(now) {
 			m.BothUntil = &s.BothUntil
 		}
 		d.Policies[name] = m
 	}
-	if b.leased != nil {
-		s := b.leased.Stats()
+	if b.stack.Leased != nil {
+		s := b.stack.Leased.Stats()
 		d.Leased = &s
 	}
-	if b.synced != nil {
-		s := b.synced.Stats()
+	if b.stack.Synced != nil {
+		s := b.stack.Synced.Stats()
 		d.Synced = &s
 	}
 	return d

@@ -101,7 +101,7 @@ func process(t *testing.T, text string) *throttler.Throttler {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.close)
-	return throttler.New(b.serving, nil)
+	return throttler.New(b.stack.Backend, nil)
 }
 
 func TestRefundsEndRefusals(t *testing.T) {

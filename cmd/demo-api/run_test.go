@@ -141,8 +141,8 @@ func TestGreetingSaysWhereItListens(t *testing.T) {
 }
 
 func TestWarningsAreLogged(t *testing.T) {
-	d := startDemo(t, "policies:\n  core: {limits: [{quota: 10, window: 10s}, {quota: 600, window: 600s}]}\n  serach: {limits: [{quota: 1, window: 1s}]}\n")
-	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `no route uses the policies \"serach\"; the routes use core, search, auth.createToken, org, org.member, secondary`} {
+	d := startDemo(t, "policies:\n  core: {limits: [{quota: 10, window: 10s}, {quota: 600, window: 600s}]}\n  reports: {limits: [{quota: 1, window: 1s}]}\n")
+	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `no route uses the policies \"reports\"; the routes use core, search, auth.createToken, org, org.member, secondary`} {
 		if got := d.stderr.String(); !strings.Contains(got, want) {
 			t.Errorf("got log %q, want %q in it", got, want)
 		}

@@ -174,6 +174,9 @@ func (o *Options) complete() error {
 	return nil
 }
 
+// Leases reports whether units of p may be leased, as Options.Leases has it.
+func (b *Backend) Leases(p *quota.Policy) bool { return b.leases == nil || b.leases(p) }
+
 // Close gives back all leases. After it, takes go to the other backend one by one. The
 // error is of a lease that could not be given back, or ctx's: units count as used until
 // their windows end, unless a second Close gives them back.

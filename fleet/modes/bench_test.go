@@ -26,11 +26,6 @@ func BenchmarkTake(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer soft.Close()
-	store, err := leased.New(memorybackend.NewDefault(), &leased.Options{Busy: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer store.Close(context.Background())
 	for _, mode := range []modes.Mode{modes.Leased, modes.Synced} {
 		table, err := modes.NewTable(nil)
 		if err != nil {
@@ -39,11 +34,20 @@ func BenchmarkTake(b *testing.B) {
 		if err := table.Begin(policy, mode); err != nil {
 			b.Fatal(err)
 		}
+		store, err := leased.New(memorybackend.NewDefault(), &leased.Options{Busy: 1, Leases: table.Leases})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer store.Close(context.Background())
 		alone := driver.Backend(store)
 		if mode == modes.Synced {
 			alone = soft
 		}
-		for name, backend := range map[string]driver.Backend{"alone": alone, "modes": modes.New(store, soft, table)} {
+		both, err := modes.New(store, soft, table)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for name, backend := range map[string]driver.Backend{"alone": alone, "modes": both} {
 			b.Run(mode.String()+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
 				charges := []throttler.Charge{policy.Charge("alice")}

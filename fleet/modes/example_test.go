@@ -52,7 +52,12 @@ func Example() {
 			return
 		}
 	}
-	t := throttler.New(modes.New(store, soft, table), nil)
+	backend, err := modes.New(store, soft, table)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	t := throttler.New(backend, nil)
 	d, err := t.Take(context.Background(), core.Charge("alice"), all.Charge("alice"))
 	fmt.Println(d, err)
 

@@ -38,6 +38,7 @@ import (
 	"errors"
 
 	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -52,14 +53,38 @@ type Backend struct {
 var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft, which
-// needs to have them, about Synced ones. Store leases what is Leased if it is, or wraps,
-// a leased.Backend whose Options.Leases are the table's. New panics if an argument is
-// nil.
-func New(store driver.Backend, soft *synced.Backend, table *Table) *Backend {
-	if store == nil || soft == nil || table == nil {
-		panic("modes: New: store, soft or table is nil")
+// needs to have them, about Synced ones.
+//
+// Store leases if it is a leased.Backend whose Options.Leases are the table's, or has one
+// behind wrappers with a method Unwrap, as wrap/fallback and wrap/refusals are. A store
+// that leases nothing is fine as long as no policy is Leased, and so is a nil soft as long
+// as none is Synced: from New on, the table's Begin and Set refuse these modes.
+//
+// An error wraps quota.ErrInvalid: store or soft does not do what the mode of a policy in
+// the table needs. New panics if store or table is nil.
+func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, error) {
+	if store == nil || table == nil {
+		panic("modes: New: store or table is nil")
 	}
-	return &Backend{store, soft, table}
+	if err := table.bind(leasesOf(store), soft != nil); err != nil {
+		return nil, err
+	}
+	return &Backend{store, soft, table}, nil
+}
+
+// leasesOf returns what reports whether store leases units of a policy, or nil if it
+// leases nothing. It is a method of leased.Backend.
+func leasesOf(store driver.Backend) func(*quota.Policy) bool {
+	for {
+		switch b := store.(type) {
+		case interface{ Leases(*quota.Policy) bool }:
+			return b.Leases
+		case interface{ Unwrap() driver.Backend }:
+			store = b.Unwrap()
+		default:
+			return nil
+		}
+	}
 }
 
 // Take implements driver.Backend.

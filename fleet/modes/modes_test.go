@@ -112,7 +112,11 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = store.Close(context.Background()) })
-	return &process{table, soft, throttler.New(modes.New(store, soft, table), &throttler.Options{Clock: f.clock})}
+	backend, err := modes.New(store, soft, table)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return &process{table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock})}
 }
 
 // awaitSyncs returns when all that processes have added is known at the root, and to
@@ -184,7 +188,13 @@ func costing(p *throttler.Policy, cost int64) throttler.Charge {
 func TestBackend(t *testing.T) {
 	f := newFleet(t)
 	p := f.start()
-	backendtest.Run(t, func(t *testing.T) driver.Backend { return modes.New(memorybackend.NewDefault(), p.soft, p.table) })
+	backendtest.Run(t, func(t *testing.T) driver.Backend {
+		backend, err := modes.New(memorybackend.NewDefault(), p.soft, p.table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return backend
+	})
 }
 
 func TestTakesOfSeveralModes(t *testing.T) {

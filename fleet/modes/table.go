@@ -3,6 +3,7 @@ package modes
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,11 +65,16 @@ type Table struct {
 	agree   time.Duration
 	clock   clock.Clock
 	editing sync.Mutex
+	bound   *members                         // of the Backend; nil until there is one
 	byName  atomic.Pointer[map[string]entry] // a new map for each change
 }
 
+// members is what a Backend can do about modes other than Exact.
+type members struct{ leases, syncs bool }
+
 // entry is the mode of a policy. The zero value is Exact.
 type entry struct {
+	policy    *quota.Policy
 	mode      Mode
 	bothUntil int64 // ms: until then both kinds of counts decide
 }
@@ -96,7 +102,8 @@ func NewTable(options *Options) (*Table, error) {
 }
 
 // Begin puts a policy, before its first take, in the mode that other processes have for
-// it. An error wraps quota.ErrInvalid: p cannot be in m, or has a mode already.
+// it. An error wraps quota.ErrInvalid: p cannot be in m, the Backend of the table cannot
+// decide in m, or p has a mode already.
 func (t *Table) Begin(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, known bool) error {
 		if known {
@@ -109,7 +116,7 @@ func (t *Table) Begin(p *quota.Policy, m Mode) error {
 // Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
 // of counts, and must fit both, for Agree and as long as a charge counts under p. A
 // policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
-// cannot be in m.
+// cannot be in m, or the Backend of the table cannot decide in m.
 func (t *Table) Set(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, _ bool) error {
 		if (e.mode == Synced) != (m == Synced) {
@@ -126,15 +133,57 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 	}
 	t.editing.Lock()
 	defer t.editing.Unlock()
+	if t.bound != nil {
+		if err := t.bound.decide(p, m); err != nil {
+			return err
+		}
+	}
 	old := *t.byName.Load()
 	e, known := old[p.Name]
 	if err := change(&e, known); err != nil {
 		return err
 	}
-	e.mode = m
+	e.policy, e.mode = p, m
 	next := maps.Clone(old)
 	next[p.Name] = e
 	t.byName.Store(&next)
+	return nil
+}
+
+// bind makes the table that of a Backend whose store leases, as leases reports of a
+// policy, or leases nothing if leases is nil. The error is of a policy whose mode the
+// Backend cannot decide in: a leased one would be exact, and nobody would know.
+func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	bound := &members{leases != nil, syncs}
+	byName := *t.byName.Load()
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		e := byName[name]
+		if err := bound.decide(e.policy, e.mode); err != nil {
+			return err
+		}
+		if e.bothUntil > 0 {
+			if err := bound.decide(e.policy, Synced); err != nil { // its counts are needed yet
+				return err
+			}
+		}
+		if leases != nil && leases(e.policy) != (e.mode == Leased) {
+			return invalid.Errorf("modes: policy %q is %v, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table", name, e.mode)
+		}
+	}
+	t.bound = bound
+	return nil
+}
+
+// decide returns nil if p can be decided about in mode m.
+func (b *members) decide(p *quota.Policy, m Mode) error {
+	switch {
+	case m == Leased && !b.leases:
+		return invalid.Errorf("modes: policy %q is leased, but the store leases nothing; put a leased.Backend around it, behind wrappers that have an Unwrap method alone, or make the policy exact", p.Name)
+	case m == Synced && !b.syncs:
+		return invalid.Errorf("modes: policy %q is synced, but soft is nil; give New a synced.Backend that has the policy, or make it exact", p.Name)
+	}
 	return nil
 }
 

@@ -187,6 +187,9 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	return b, nil
 }
 
+// Unwrap returns the backend that b asks.
+func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
+
 // Close hands over what it can within a second, and ends the Backend's goroutines. Call
 // it after the last decision, and before the wrapped backend is closed.
 func (b *Backend) Close() {

@@ -134,6 +134,9 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	}, nil
 }
 
+// Unwrap returns the backend that b asks.
+func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
+
 func (o *Options) validate() error {
 	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
 		return invalid.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys)

@@ -1,0 +1,48 @@
+package main
+
+import "strings"
+
+// didYouMean returns all, what may be written, after what text may have been meant to be.
+func didYouMean(text string, names []string, all string) string {
+	if name := nearest(text, names); name != "" {
+		return "did you mean " + name + "? " + strings.ToUpper(all[:1]) + all[1:]
+	}
+	return all
+}
+
+// nearest returns the one of names that text is a misspelling of, or "": at most a third
+// of the letters differ.
+func nearest(text string, names []string) string {
+	best, least := "", 0
+	for _, name := range names {
+		longer := max(len(text), len(name))
+		if text == name || 3*(longer-min(len(text), len(name))) > longer {
+			continue // and text may be as long as the file
+		}
+		if d := distance(text, name); 3*d <= longer && (best == "" || d < least) {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance returns how many bytes must be put in, taken out or replaced to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,166 @@
+package quota
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// MarshalText returns the algorithm's name. An error wraps [ErrInvalid]: a is no
+// algorithm.
+func (a Algorithm) MarshalText() ([]byte, error) {
+	if a.traits().name == "" {
+		return nil, invalid.Errorf("quota: algorithm is %v; it must be one of %q", a, algorithmNames())
+	}
+	return []byte(a.String()), nil
+}
+
+// UnmarshalText sets a to the algorithm that text names, as [ParseAlgorithm] does.
+func (a *Algorithm) UnmarshalText(text []byte) error {
+	parsed, err := ParseAlgorithm(string(text))
+	if err == nil {
+		*a = parsed
+	}
+	return err
+}
+
+const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s"
+
+// ParseLimit returns the limit that text says: a quota and a window, as in
+//
+//	10 per 1m
+//
+// and after it, in any order and if needed, an algorithm, aligned, burst with its units,
+// and max-wait with its time:
+//
+//	10 per 1m token-bucket burst 20
+//	5000 per 1d aligned
+//
+// An error wraps [ErrInvalid]: text has another form, or no policy may have this limit.
+func ParseLimit(text string) (Limit, error) {
+	var l Limit
+	words := strings.Fields(text)
+	wrong := invalid.Errorf("quota: limit is %q; it must be %s", text, limitForm)
+	if len(words) < 3 || words[1] != "per" || !number.MatchString(words[0]) {
+		return Limit{}, wrong
+	}
+	var err error
+	if l.Quota, err = strconv.ParseInt(words[0], 10, 64); err != nil {
+		return Limit{}, wrong
+	}
+	if l.Window, err = ParseWindow(words[2]); err != nil {
+		return Limit{}, wrong
+	}
+	seen := make(map[string]bool)
+	for words = words[3:]; len(words) > 0; words = words[1:] {
+		word := words[0]
+		switch word {
+		case "aligned":
+			l.Aligned = true
+		case "burst", "max-wait":
+			if words = words[1:]; len(words) == 0 {
+				return Limit{}, wrong
+			}
+			if word == "max-wait" {
+				l.MaxWait, err = ParseWindow(words[0])
+			} else if l.Burst, err = strconv.ParseInt(words[0], 10, 64); !number.MatchString(words[0]) {
+				return Limit{}, wrong
+			}
+			if err != nil {
+				return Limit{}, wrong
+			}
+		default:
+			if l.Algorithm, err = ParseAlgorithm(word); err != nil {
+				return Limit{}, wrong
+			}
+			word = "an algorithm"
+		}
+		if seen[word] {
+			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, word)
+		}
+		seen[word] = true
+	}
+	if problem := l.validate(); problem != "" {
+		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
+	}
+	return l, nil
+}
+
+// MarshalText returns the text that [ParseLimit] reads. An error wraps [ErrInvalid]: no
+// policy may have l.
+func (l Limit) MarshalText() ([]byte, error) {
+	if problem := l.validate(); problem != "" {
+		return nil, invalid.Errorf("quota: limit: %s", problem)
+	}
+	text := fmt.Appendf(nil, "%d per %s", l.Quota, formatWindow(l.Window))
+	if l.Algorithm != FixedWindow {
+		text = fmt.Appendf(text, " %v", l.Algorithm)
+	}
+	if l.Aligned {
+		text = append(text, " aligned"...)
+	}
+	if l.Burst != 0 {
+		text = fmt.Appendf(text, " burst %d", l.Burst)
+	}
+	if l.MaxWait != 0 {
+		text = fmt.Appendf(text, " max-wait %s", formatWindow(l.MaxWait))
+	}
+	return text, nil
+}
+
+// UnmarshalText sets l to the limit that text says, as [ParseLimit] reads it.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err == nil {
+		*l = parsed
+	}
+	return err
+}
+
+const day = 24 * time.Hour
+
+var (
+	number = regexp.MustCompile(`^[1-9][0-9]*$`)
+	days   = regexp.MustCompile(`^([1-9][0-9]{0,4})d(.*)$`)
+)
+
+// ParseWindow is time.ParseDuration with days of 24 hours, as in 1d and 1d12h, and without
+// durations that are zero or negative. An error wraps [ErrInvalid].
+func ParseWindow(text string) (time.Duration, error) {
+	rest, whole := text, time.Duration(0)
+	if parts := days.FindStringSubmatch(text); parts != nil {
+		n, _ := strconv.Atoi(parts[1]) // at most five digits
+		whole, rest = time.Duration(n)*day, parts[2]
+		if rest == "" {
+			return whole, nil
+		}
+	}
+	d, err := time.ParseDuration(rest)
+	if err != nil || d <= 0 || whole > 0 && d >= day {
+		return 0, invalid.Errorf("quota: window is %q; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d", text)
+	}
+	return whole + d, nil
+}
+
+// formatWindow returns d as ParseWindow reads it: 1m and not 1m0s.
+func formatWindow(d time.Duration) string {
+	text := ""
+	if d >= day {
+		text = fmt.Sprintf("%dd", d/day)
+		if d %= day; d == 0 {
+			return text
+		}
+	}
+	rest := d.String()
+	if strings.HasSuffix(rest, "m0s") {
+		rest = strings.TrimSuffix(rest, "0s")
+	}
+	if strings.HasSuffix(rest, "h0m") {
+		rest = strings.TrimSuffix(rest, "0m")
+	}
+	return text + rest
+}

@@ -1,0 +1,130 @@
+package quota
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	_ encoding.TextMarshaler   = Algorithm(0)
+	_ encoding.TextUnmarshaler = new(Algorithm)
+	_ encoding.TextMarshaler   = Limit{}
+	_ encoding.TextUnmarshaler = new(Limit)
+)
+
+func TestAlgorithmsAsText(t *testing.T) {
+	for _, a := range Algorithms() {
+		text, err := a.MarshalText()
+		if err != nil || string(text) != a.String() {
+			t.Errorf("%v is %q, %v", a, text, err)
+		}
+		var back Algorithm
+		if err := back.UnmarshalText(text); err != nil || back != a {
+			t.Errorf("%q is read as %v, %v", text, back, err)
+		}
+	}
+	if text, err := Algorithm(200).MarshalText(); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "algorithm is Algorithm(200); it must be one of") {
+		t.Errorf("no algorithm is %q, %v", text, err)
+	}
+	a := TokenBucket
+	if err := a.UnmarshalText([]byte("gcra")); !errors.Is(err, ErrInvalid) || a != TokenBucket {
+		t.Errorf("gcra is read as %v, %v", a, err)
+	}
+}
+
+func TestLimitsAsText(t *testing.T) {
+	for text, want := range map[string]Limit{
+		"10 per 1m":                           {Quota: 10, Window: time.Minute},
+		"1 per 1ms":                           {Quota: 1, Window: time.Millisecond},
+		"5000 per 1h sliding-window":          {Quota: 5000, Window: time.Hour, Algorithm: SlidingWindow},
+		"5000 per 1d aligned":                 {Quota: 5000, Window: day, Aligned: true},
+		"3 per 2d1h10m":                       {Quota: 3, Window: 2*day + time.Hour + 10*time.Minute},
+		"3 per 1h0m5s":                        {Quota: 3, Window: time.Hour + 5*time.Second},
+		"10 per 1s token-bucket burst 30":     {Quota: 10, Window: time.Second, Algorithm: TokenBucket, Burst: 30},
+		"10 per 10h leaky-bucket max-wait 2s": {Quota: 10, Window: 10 * time.Hour, Algorithm: LeakyBucket, MaxWait: 2 * time.Second},
+	} {
+		var l Limit
+		if err := l.UnmarshalText([]byte(text)); err != nil || l != want {
+			t.Errorf("%q is read as %v, %v; want %v", text, l, err, want)
+		}
+		if got, err := want.MarshalText(); err != nil || string(got) != text {
+			t.Errorf("%v is %q, %v; want %q", want, got, err, text)
+		}
+	}
+	if l, err := ParseLimit("  10  per 60s fixed-window "); err != nil || l != (Limit{Quota: 10, Window: time.Minute}) {
+		t.Errorf("got %v, %v", l, err)
+	}
+	var all []Limit
+	if err := json.Unmarshal([]byte(`["10 per 1m", "2 per 1s"]`), &all); err != nil || len(all) != 2 {
+		t.Errorf("as JSON: %v, %v", all, err)
+	}
+}
+
+func TestTextThatIsNoLimit(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "must be a quota, per, and a window, such as 10 per 1m",
+		"10":                                 "such as 10 per 1m",
+		"10 / 1m":                            "such as 10 per 1m",
+		"10 per":                             "such as 10 per 1m",
+		"10 per minute":                      "such as 10 per 1m",
+		"ten per 1m":                         "such as 10 per 1m",
+		"010 per 1m":                         "such as 10 per 1m",
+		"-1 per 1m":                          "such as 10 per 1m",
+		"99999999999999999999 per 1m":        "such as 10 per 1m",
+		"10 per 60":                          "such as 10 per 1m",
+		"10 per -1m":                         "such as 10 per 1m",
+		"10 per 1m gcra":                     "such as 10 per 1m",
+		"10 per 1m token-bucket burst":       "such as 10 per 1m",
+		"10 per 1m token-bucket burst 0":     "such as 10 per 1m",
+		"10 per 1m leaky-bucket max-wait 2":  "such as 10 per 1m",
+		"10 per 1m aligned aligned":          `with aligned twice; it must have it once`,
+		"10 per 1m token-bucket sliding-log": `with an algorithm twice; it must have it once`,
+		"10 per 1m burst 20":                 "burst is 20; only a token-bucket or a leaky-bucket has one, not a fixed-window",
+		"10 per 999d":                        "window is 23976h0m0s; it must be from 1ms to 8784h0m0s (366 days)",
+		"10 per 1us":                         "window is 1µs; it must be from 1ms",
+	} {
+		l := Limit{Quota: 7}
+		err := l.UnmarshalText([]byte(text))
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) || text != "" && !strings.Contains(err.Error(), text) || l != (Limit{Quota: 7}) {
+			t.Errorf("%q is read as %v, %v; want %q", text, l, err, want)
+		}
+	}
+	if text, err := (Limit{Quota: 1}).MarshalText(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a limit without a window is %q, %v", text, err)
+	}
+}
+
+func TestWindows(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"1d": day, "366d": 366 * day, "1d12h": 36 * time.Hour, "90s": 90 * time.Second, "1.5h": 90 * time.Minute,
+		"0d": 0, "01d": 0, "d": 0, "1.5d": 0, "1D": 0, "-1d": 0, "1d24h": 0, "1d-1h": 0, "1d0s": 0, "100000d": 0, "": 0, "0s": 0, "60": 0,
+	} {
+		if d, err := ParseWindow(text); d != want || (err == nil) != (want > 0) || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("%q is read as %v, %v; want %v", text, d, err, want)
+		}
+	}
+}
+
+// FuzzLimit holds that a limit's text is read as the same limit.
+func FuzzLimit(f *testing.F) {
+	for _, text := range []string{"10 per 1m", "5000 per 1d12h aligned", "3 per 1.5s token-bucket burst 30", "3 per 1h0m1s leaky-bucket max-wait 1h0m0.5s"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l, err := ParseLimit(text)
+		if err != nil {
+			return
+		}
+		again, err := l.MarshalText()
+		if err != nil {
+			t.Fatalf("%q is read as %v, whose text is wrong: %v", text, l, err)
+		}
+		if back, err := ParseLimit(string(again)); err != nil || back != l {
+			t.Errorf("%q is read as %v, and its text %q as %v, %v", text, l, again, back, err)
+		}
+	})
+}

@@ -1,0 +1,187 @@
+package stack
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/fleet/leased"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
+	"github.com/weir-go/weir/wrap/shadow"
+)
+
+// Each function adds one part around those that are there, in the order of New.
+
+func (s *Stack) addRollout(o *Options) error {
+	r := o.Rollout
+	if r == nil {
+		return nil
+	}
+	store, ok := s.Backend.(handoff.Store)
+	switch {
+	case !ok:
+		return invalid.Errorf("stack: store is a %T, whose counts cannot move; with Rollout it must be a handoff.Store, such as a Redis, Memcached or memory backend", s.Backend)
+	case r.Name == "":
+		return invalid.Errorf(`stack: Rollout.Name is ""; it must be the value of the flag that selects store, such as redis`)
+	case r.Others[r.Name] != nil:
+		return invalid.Errorf("stack: Rollout.Others[%q] has the Name of store; give it the value of the flag that selects it", r.Name)
+	case len(r.Others) == 0:
+		return invalid.Errorf("stack: Rollout.Others is empty; it must have a store to move clients to, or leave Rollout nil")
+	case r.Client == nil:
+		return invalid.Errorf("stack: Rollout.Client is nil; it must be the OpenFeature client that evaluates the flag")
+	}
+	stores := maps.Clone(r.Others)
+	stores[r.Name] = store
+	options := valueOf(r.Options)
+	options.Observer = cmp.Or(options.Observer, o.Observer)
+	b, err := rollout.New(stores, r.Name, r.Client, &options)
+	if err != nil {
+		return err
+	}
+	s.Backend, s.Rollout = b, b
+	return nil
+}
+
+func (s *Stack) addShadow(o *Options) error {
+	if o.Shadow == nil {
+		return nil
+	}
+	if o.Shadow.Candidate == nil {
+		return invalid.Errorf("stack: Shadow.Candidate is nil; it must be the store that is tried, or leave Shadow nil")
+	}
+	b, err := shadow.New(s.Backend, o.Shadow.Candidate, o.Shadow.Options)
+	if err != nil {
+		return err
+	}
+	s.Backend, s.Shadow = b, b
+	return nil
+}
+
+// addLeases adds the table of modes, and the leases that it switches.
+func (s *Stack) addLeases(o *Options) error {
+	m := o.Modes
+	if m == nil {
+		return nil
+	}
+	table, err := modes.NewTable(&modes.Options{Agree: m.Agree, Clock: o.Clock})
+	if err != nil {
+		return err
+	}
+	for _, p := range m.sorted() {
+		mode := m.Policies[p]
+		if err := table.Begin(p, mode); err != nil {
+			return err
+		}
+		switch {
+		case mode == modes.Leased && m.Leased == nil:
+			return invalid.Errorf("stack: Modes.Policies has %q leased, and Modes.Leased is nil; set it, or make the policy exact", p.Name)
+		case mode == modes.Synced && m.Synced == nil:
+			return invalid.Errorf("stack: Modes.Policies has %q synced, and Modes.Synced is nil; set it and its Roots, or make the policy exact", p.Name)
+		}
+	}
+	s.Modes = table
+	if m.Leased == nil {
+		return nil
+	}
+	if m.Leased.Leases != nil {
+		return invalid.Errorf("stack: Modes.Leased.Leases is set; leave it nil, and set the mode of policies to leased in Modes.Policies")
+	}
+	options := *m.Leased
+	options.Clock = cmp.Or(options.Clock, o.Clock)
+	options.Leases = table.Leases
+	b, err := leased.New(s.Backend, &options)
+	if err != nil {
+		return err
+	}
+	s.Backend, s.Leased = b, b
+	return nil
+}
+
+func (s *Stack) addFallback(o *Options) error {
+	if o.Fallback == nil {
+		return nil
+	}
+	options := *o.Fallback
+	options.Log = cmp.Or(options.Log, o.Log)
+	b, err := fallback.New(s.Backend, &options)
+	if err != nil {
+		return err
+	}
+	s.Backend, s.Fallback = b, b
+	return nil
+}
+
+func (s *Stack) addRefusals(o *Options) error {
+	if o.Refusals == nil {
+		return nil
+	}
+	b, err := refusals.New(s.Backend, o.Refusals)
+	if err != nil {
+		return err
+	}
+	s.Backend, s.Refusals = b, b
+	return nil
+}
+
+// addModes adds what sends each charge to the store or to the synced counts.
+func (s *Stack) addModes(o *Options) error {
+	if o.Modes == nil {
+		return nil
+	}
+	if o.Modes.Synced != nil {
+		if err := s.addSynced(o); err != nil {
+			return err
+		}
+	}
+	b, err := modes.New(s.Backend, s.Synced, s.Modes)
+	if err != nil {
+		return err
+	}
+	s.Backend = b
+	return nil
+}
+
+// addSynced adds the counts of all policies that are synced, or can be when their mode
+// changes.
+func (s *Stack) addSynced(o *Options) error {
+	m := o.Modes
+	policies := slices.DeleteFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) != nil })
+	if len(policies) == 0 {
+		return invalid.Errorf("stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
+	}
+	options := valueOf(m.Synced.Options)
+	options.Clock = cmp.Or(options.Clock, o.Clock)
+	options.Observer = cmp.Or(options.Observer, o.Observer)
+	b, err := synced.New(m.Synced.Roots, policies, &options)
+	if err != nil {
+		return err
+	}
+	s.Synced = b
+	return nil
+}
+
+// sorted returns the policies in an order that makes errors the same each time.
+func (m *Modes) sorted() []*quota.Policy {
+	return slices.SortedFunc(maps.Keys(m.Policies), func(a, b *quota.Policy) int {
+		if a == nil || b == nil { // Begin refuses a nil one
+			return 0
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// valueOf returns what options points to, or the zero value.
+func valueOf[T any](options *T) (value T) {
+	if options != nil {
+		value = *options
+	}
+	return value
+}
