@@ -50,13 +50,12 @@ type backends struct {
 
 // check builds what a start builds, offline, and returns what is wrong with it.
 func (c *config) check() error {
-	log := slog.New(slog.DiscardHandler)
-	b, err := c.open(context.Background(), log, true)
+	b, err := c.open(context.Background(), slog.New(slog.DiscardHandler), true)
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	_, _, err = routes(c, b, log)
+	_, _, err = routes(c, b)
 	return err
 }
 
@@ -200,7 +199,7 @@ func (b *backends) openRefusals() error {
 func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		m, err := memorybackend.New(&memorybackend.Options{Log: b.log})
+		m, err := memorybackend.New(&memorybackend.Options{Observer: b.observed.observer})
 		if err != nil {
 			return nil, err
 		}
