@@ -367,3 +367,43 @@ func TestAnAdapterThatSendsErrorsAfterTheLimit(t *testing.T) {
 		}
 	}
 }
+
+// Gin's Stream asks for a CloseNotify, and panics without.
+func TestGinStreams(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	for name, use := range map[string]use{
+		"Gin, around it": func(l func(http.Handler) http.Handler) http.Handler { return l(ginStream()) },
+		"Gin":            func(l func(http.Handler) http.Handler) http.Handler { return ginStream(limitGin(l)) },
+	} {
+		s := httptest.NewServer(use(newLimit()))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/stream", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != 200 || string(body) != "xxx" {
+			t.Errorf("%s: status %d, body %q, %v; want 200 and xxx", name, res.StatusCode, body, err)
+		}
+		res.Body.Close()
+		s.Close()
+	}
+}
+
+func ginStream(inside ...gin.HandlerFunc) http.Handler {
+	e := gin.New()
+	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }))
+	e.Use(inside...)
+	e.GET("/stream", func(c *gin.Context) {
+		n := 0
+		c.Stream(func(w io.Writer) bool {
+			_, _ = io.WriteString(w, "x")
+			n++
+			return n < 3
+		})
+	})
+	return e
+}

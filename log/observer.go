@@ -1,10 +1,9 @@
-// Package weirlog logs what weir does: servers that stop answering and come back,
-// replicas that lose their primary, refusals, and counts that were lost. No line has a
-// key.
+// Package weirlog logs what weir does: requests that could not be decided about, servers
+// that stop answering and come back, replicas that lose their primary, refusals, and counts
+// that were lost. No line has a key.
 //
-// What others log is not in it. Callers have the errors of decisions, and package
-// middleware logs what they meant to the clients. Package redisbackend logs clocks that
-// differ.
+// Callers of a throttler have the errors of its decisions, so these are not logged. Package
+// middleware, which decides what they mean to clients, reports them to its Observer.
 package weirlog
 
 import (
@@ -18,26 +17,27 @@ import (
 
 // Options configures an Observer. Nil and the zero value select the defaults.
 type Options struct {
-	// Every is the least time between two lines about refusals of one limit, about
-	// degraded decisions of one policy, or about moves that went wrong. Each line has
-	// the count since the last. If 0, a minute.
+	// Every is the time between two lines about refusals of one limit, about degraded
+	// decisions of one policy, about moves that went wrong, or about failures of one
+	// shard and cause. The first is logged at once, and each further line has the count
+	// since the last. Failures are over when there are none for that long. If 0, a
+	// minute.
 	Every time.Duration
 
-	// MaxLines is how many lines there may be in a minute. What there is no line for
-	// is logged later, if it is still true. If 0, 60.
+	// MaxLines is how many lines there may be in a minute, and refusals may have half of
+	// them. What there is no line for is logged later, if it is still true. If 0, 60.
 	MaxLines int
 }
 
-// Observer is a observe.Observer that logs. Give it to the throttler and to each
-// backend. It is safe for concurrent use.
+// Observer is an observe.Observer that logs. Give it to the throttler, to package
+// middleware and to each backend. It is safe for concurrent use.
 type Observer struct {
 	observe.Nothing // events to come
 
 	log  *slog.Logger // nil for slog.Default
 	opts Options
-	now  func() time.Time
 
-	samples samples
+	samples [kinds]samples
 	servers servers
 	bound   bound
 }
@@ -46,7 +46,7 @@ var _ observe.Observer = (*Observer)(nil)
 
 // New returns an Observer that logs to log, or if it is nil, to [slog.Default].
 func New(log *slog.Logger, options *Options) *Observer {
-	o := &Observer{log: log, now: time.Now}
+	o := &Observer{log: log}
 	if options != nil {
 		o.opts = *options
 	}
@@ -59,30 +59,61 @@ func New(log *slog.Logger, options *Options) *Observer {
 	return o
 }
 
+var byDefault = New(nil, nil)
+
+// Default returns the Observer of package middleware and of backends in memory that were
+// given none. It logs to [slog.Default].
+func Default() *Observer { return byDefault }
+
 // Decided logs a sample of refusals and of degraded decisions.
 func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	if e.Degraded {
-		o.sample(sampleKey{kind: degraded, name: e.Policy}, nil)
+		o.count(sampleKey{kind: degraded, name: e.Policy})
 	}
 	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
-		o.sample(sampleKey{kind: refused, name: e.Policy, limit: e.Limit}, nil)
+		o.count(sampleKey{kind: refused, name: e.Policy, limit: e.Limit})
 	}
+}
+
+func (o *Observer) count(key sampleKey) {
+	s := o.samples[key.kind].of(key)
+	s.count.Add(1)
+	o.report(s)
 }
 
 // Moved logs a sample of the counts that were lost, and of those that did not move.
 func (o *Observer) Moved(e observe.Moved) {
 	switch {
 	case e.Err != nil:
-		o.sample(sampleKey{kind: notMoved, name: e.From, to: e.To}, e.Err)
+		s := o.samples[notMoved].of(sampleKey{kind: notMoved, name: e.From, to: e.To})
+		s.notMoved(e.Err)
+		o.report(s)
 	case e.Lost:
-		o.sample(sampleKey{kind: lost, name: e.From, to: e.To}, nil)
+		o.count(sampleKey{kind: lost, name: e.From, to: e.To})
 	}
+}
+
+// Failed logs failures, for each shard and cause: the first at once, then a line a
+// minute while there are any, and that they are over.
+func (o *Observer) Failed(e observe.Failed) {
+	s := o.samples[failed].of(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
+	s.failed(e)
+	o.report(s)
+}
+
+// Warned logs e, whatever else is logged: it does not come again.
+func (o *Observer) Warned(e observe.Warned) {
+	attrs := make([]slog.Attr, 0, 2)
+	if e.Policy != "" {
+		attrs = append(attrs, slog.String("policy", e.Policy))
+	}
+	o.logger().LogAttrs(context.Background(), slog.LevelWarn, "rate limit: "+e.Text, append(attrs, slog.String("hint", e.Hint))...)
 }
 
 // Checked logs what changed at a server: whether it answers, and whether a replica has
 // its primary.
 func (o *Observer) Checked(e observe.Checked) {
-	for _, l := range o.servers.checked(e, o.now(), &o.bound, o.opts.MaxLines) {
+	for _, l := range o.servers.checked(e, time.Now(), &o.bound, o.opts.MaxLines) {
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
 	}
 }
@@ -94,24 +125,38 @@ func (o *Observer) logger() *slog.Logger {
 	return o.log
 }
 
-// sample counts an event, and logs the count since the last line of its key, if it is
-// time for another.
-func (o *Observer) sample(key sampleKey, err error) {
-	s := o.samples.of(key)
-	s.count.Add(1)
-	now, kind, log := o.now(), samplings[key.kind], o.logger()
-	if !log.Enabled(context.Background(), kind.level) || !s.claim(now, o.opts.Every) {
+// report logs what s has counted, unless a line will be due later.
+func (o *Observer) report(s *sample) {
+	if s.armed.Load() || !o.logger().Enabled(context.Background(), s.kind().level) || !s.armed.CompareAndSwap(false, true) {
 		return
 	}
-	if !o.bound.allow(now, o.opts.MaxLines) {
-		s.next.Store(now.Add(time.Second).UnixNano()) // to try again
+	o.due(s)
+}
+
+// due logs what s has counted, or that it is over. s is armed.
+func (o *Observer) due(s *sample) {
+	wait, ended, most := o.opts.Every, s.count.Load() == 0, o.opts.MaxLines
+	if s.key.kind == refused { // clients cause them, and must not crowd out what is wrong
+		most = (most + 1) / 2
+	}
+	switch {
+	case ended && s.kind().over == "":
+	case !o.bound.allow(time.Now(), most):
+		wait, ended = time.Second, false // to try again
+	default:
+		var l line
+		l, ended = s.line()
+		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)
+	}
+	if !ended {
+		time.AfterFunc(wait, func() { o.due(s) })
 		return
 	}
-	attrs := append(key.attrs(), slog.Int64("count", s.count.Swap(0)))
-	if err != nil {
-		attrs = append(attrs, slog.String("error", brief(err)))
+	o.samples[s.key.kind].drop(s)
+	s.armed.Store(false)
+	if s.count.Load() > 0 { // meanwhile
+		o.report(s)
 	}
-	log.LogAttrs(context.Background(), kind.level, kind.text, attrs...)
 }
 
 // bound bounds the lines of each minute.

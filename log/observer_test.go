@@ -6,33 +6,58 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
-	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/throttler"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logged is an Observer at a time of the test's, and what it logged.
+// logged is an Observer, and what it logged.
 type logged struct {
 	*Observer
-	text *bytes.Buffer
-	at   time.Time
+	text *buffer
+}
+
+// buffer is what timers log to.
+type buffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// take returns what was logged since the last call.
+func (b *buffer) take() string {
+	synctest.Wait()
+	text := b.String()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Reset()
+	return text
 }
 
 func newLogged(options *Options) *logged {
-	text := new(bytes.Buffer)
-	l := &logged{text: text, at: time.Unix(1_800_000_000, 0)}
-	l.Observer = New(slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{ReplaceAttr: withoutTime})), options)
-	l.now = func() time.Time { return l.at }
-	return l
+	text := new(buffer)
+	return &logged{New(slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{ReplaceAttr: withoutTime})), options), text}
 }
 
 func withoutTime(_ []string, a slog.Attr) slog.Attr {
@@ -42,11 +67,11 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// want fails the test unless these lines were logged since the last call.
+// want fails the test unless these lines were logged since the last call. Time moves in a
+// bubble of package synctest.
 func (l *logged) want(t *testing.T, lines ...string) {
 	t.Helper()
-	got := l.text.String()
-	l.text.Reset()
+	got := l.text.take()
 	want := ""
 	for _, line := range lines {
 		want += line + "\n"
@@ -57,123 +82,205 @@ func (l *logged) want(t *testing.T, lines ...string) {
 }
 
 func TestServers(t *testing.T) {
-	l := newLogged(nil)
-	primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
-	l.Checked(primary)
-	l.want(t)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+		l.Checked(primary)
+		l.want(t)
 
-	primary.Open, primary.Err = true, errors.New("i/o timeout")
-	l.Checked(primary)
-	l.Checked(primary)
-	l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary error="i/o timeout"`)
-	l.at = l.at.Add(1500 * time.Millisecond)
-	primary.Open, primary.Err = false, nil
-	l.Checked(primary)
-	l.Checked(primary)
-	l.want(t, `level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=1.5s`)
+		primary.Open, primary.Err = true, errors.New("i/o timeout")
+		l.Checked(primary)
+		l.Checked(primary)
+		l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary error="i/o timeout"`)
+		time.Sleep(1500 * time.Millisecond)
+		primary.Open, primary.Err = false, nil
+		l.Checked(primary)
+		l.Checked(primary)
+		l.want(t, `level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=1.5s`)
 
-	replica := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Cut: true, Lag: 3 * time.Second}
-	l.Checked(replica)
-	l.want(t, `level=WARN msg="rate limit: a replica is cut off from its primary, and is not asked" backend=redisbackend shard=a server="replica 0" lag=3s`)
-	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // says nothing of the primary
-	l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server="replica 0"`)
-	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
-	l.want(t,
-		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server="replica 0" lasted=0s`,
-		`level=INFO msg="rate limit: a replica has its primary again" backend=redisbackend shard=a server="replica 0" lasted=0s lag=0s`)
-	l.at = l.at.Add(silentEvery)
-	l.Checked(primary)
-	l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
-	l.want(t)
-	if len(l.servers.all) != 0 {
-		t.Errorf("%d servers are remembered although all is well", len(l.servers.all))
-	}
+		replica := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Cut: true, Lag: 3 * time.Second}
+		l.Checked(replica)
+		l.want(t, `level=WARN msg="rate limit: a replica is cut off from its primary, and is not asked" backend=redisbackend shard=a server="replica 0" lag=3s`)
+		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true}) // says nothing of the primary
+		l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server="replica 0"`)
+		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
+		l.want(t,
+			`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server="replica 0" lasted=0s`,
+			`level=INFO msg="rate limit: a replica has its primary again" backend=redisbackend shard=a server="replica 0" lasted=0s lag=0s`)
+		time.Sleep(silentEvery)
+		l.Checked(primary)
+		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true})
+		l.want(t)
+		if len(l.servers.all) != 0 {
+			t.Errorf("%d servers are remembered although all is well", len(l.servers.all))
+		}
+	})
 }
 
 // Of a server that stops and answers in turn, one line in 10 s has the count.
 func TestFlappingServer(t *testing.T) {
-	l := newLogged(nil)
-	primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
-	for i := range 100 { // of 10 s
-		primary.Open = i%2 == 0
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
+		for i := range 100 { // of 10 s
+			primary.Open = i%2 == 0
+			l.Checked(primary)
+			l.Checked(primary)
+			time.Sleep(silentEvery / 100)
+		}
+		l.want(t,
+			`level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary`,
+			`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=100ms`)
+		primary.Open = true
 		l.Checked(primary)
-		l.Checked(primary)
-		l.at = l.at.Add(silentEvery / 100)
-	}
-	l.want(t,
-		`level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary`,
-		`level=INFO msg="rate limit: a server answers again" backend=redisbackend shard=a server=primary lasted=100ms`)
-	primary.Open = true
-	l.Checked(primary)
-	l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary times=50`)
+		l.want(t, `level=WARN msg="rate limit: a server does not answer, and is sent nothing" backend=redisbackend shard=a server=primary times=50`)
+	})
 }
 
 func TestRefusalsAreSampled(t *testing.T) {
-	l := newLogged(nil)
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: l})
-	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}, {Quota: 1, Window: time.Minute}}}
-	take := func(n int) {
-		for range n {
-			_, _ = th.Take(t.Context(), core.Charge("secret"))
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		refuse := func(n int) {
+			for range n {
+				l.Decided(t.Context(), observe.Decided{Op: observe.OpTake, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused})
+			}
 		}
-	}
-	take(1)
-	l.want(t)
-	take(1000)
-	l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=1`)
-	l.at = l.at.Add(time.Minute)
-	take(10)
-	l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=1000`)
-	_, _ = th.Peek(t.Context(), core.Charge("secret"))
-	l.Decided(t.Context(), observe.Decided{Policy: "core", Degraded: true})
-	l.want(t, `level=WARN msg="rate limit: decisions without the shared counts" policy=core count=1`)
+		refuse(1000)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=1`)
+		time.Sleep(time.Minute)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=999`)
+		refuse(10)
+		l.want(t)
+		time.Sleep(time.Minute)
+		l.want(t, `level=INFO msg="rate limit: refusals" policy=core limit=1 count=10`)
+		time.Sleep(time.Minute)
+		l.Decided(t.Context(), observe.Decided{Op: observe.OpPeek, Policy: "core", Limit: 1, Outcome: observe.OutcomeRefused})
+		l.want(t)
+		l.Decided(t.Context(), observe.Decided{Policy: "core", Degraded: true})
+		l.want(t, `level=WARN msg="rate limit: decisions without the shared counts" policy=core count=1`)
+	})
 }
 
 func TestMoves(t *testing.T) {
-	l := newLogged(nil)
-	for range 3 {
-		l.Moved(observe.Moved{From: "a", To: "b"})
-		l.Moved(observe.Moved{From: "a", To: "b", Lost: true})
-		l.Moved(observe.Moved{From: "a", To: "b", Err: errors.New(strings.Repeat("x", 1000))})
-	}
-	l.want(t,
-		`level=WARN msg="rate limit: counts began at zero, because the backend that had them did not answer" from=a to=b count=1`,
-		`level=WARN msg="rate limit: counts did not move" from=a to=b count=1 error=`+strings.Repeat("x", 200)+`…`)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		for range 3 {
+			l.Moved(observe.Moved{From: "a", To: "b"})
+			l.Moved(observe.Moved{From: "a", To: "b", Lost: true})
+			l.Moved(observe.Moved{From: "a", To: "b", Err: errors.New(strings.Repeat("x", 1000))})
+		}
+		l.want(t,
+			`level=WARN msg="rate limit: counts began at zero, because the backend that had them did not answer" from=a to=b count=1`,
+			`level=WARN msg="rate limit: counts did not move" from=a to=b count=1 error=`+strings.Repeat("x", 200)+`…`)
+	})
+}
+
+// The first failure of a shard and cause is logged at once, further ones once a minute,
+// and that they are over when a minute had none.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		refused := observe.Failed{Backend: "redisbackend", Shard: "a", Cause: "connection refused", Policy: "core"}
+		closed := refused
+		closed.Policy, closed.Result = "search", observe.ResultAnswered503
+		for range 2 * 60 {
+			for range 10 {
+				l.Failed(refused)
+				l.Failed(closed)
+			}
+			time.Sleep(500 * time.Millisecond)
+			l.Failed(observe.Failed{Cause: observe.CauseInvalid, Detail: "cost is -1", Result: observe.ResultAnswered500})
+			time.Sleep(499 * time.Millisecond) // less than a second in all: lines come between failures
+		}
+		time.Sleep(time.Second)
+		l.want(t,
+			`level=WARN msg="rate limit: failures" backend=redisbackend shard=a cause="connection refused" count=1 policies=[core] served_without_limit=1`,
+			`level=ERROR msg="rate limit: failures" cause="invalid argument" count=1 policies=[] answered_500=1 error="cost is -1"`,
+			`level=WARN msg="rate limit: failures" backend=redisbackend shard=a cause="connection refused" count=1219 policies="[core search]" served_without_limit=609 answered_503=610`,
+			`level=ERROR msg="rate limit: failures" cause="invalid argument" count=60 policies=[] answered_500=60 error="cost is -1"`,
+			`level=WARN msg="rate limit: failures" backend=redisbackend shard=a cause="connection refused" count=1180 policies="[core search]" served_without_limit=590 answered_503=590`,
+			`level=ERROR msg="rate limit: failures" cause="invalid argument" count=59 policies=[] answered_500=59 error="cost is -1"`)
+		time.Sleep(2 * time.Minute)
+		l.want(t,
+			`level=INFO msg="rate limit: failures are over" backend=redisbackend shard=a cause="connection refused" count=2400 lasted=1m58.881s`,
+			`level=INFO msg="rate limit: failures are over" cause="invalid argument" count=120 lasted=1m58.881s`)
+		if n := len(*l.samples[failed].all.Load()); n != 0 {
+			t.Errorf("%d kinds of failures are remembered although they are over", n)
+		}
+		l.Failed(refused)
+		l.want(t, `level=WARN msg="rate limit: failures" backend=redisbackend shard=a cause="connection refused" count=1 policies=[core] served_without_limit=1`)
+		for r := range observe.Results {
+			l.Failed(observe.Failed{Cause: "x", Result: observe.Result(r)})
+		}
+	})
+}
+
+// Whoever can vary causes, as a server by its replies can, does not fill the log, and what
+// there was no line for is counted.
+func TestManyCausesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		for i := range 10 * maxSamples {
+			l.Failed(observe.Failed{Cause: fmt.Sprint("E", i)})
+		}
+		if lines := strings.Count(l.text.take(), "\n"); lines != 60 {
+			t.Errorf("%d lines at once; 60 are the most in a minute", lines)
+		}
+		if n := len(*l.samples[failed].all.Load()); n != maxSamples {
+			t.Errorf("%d causes are kept; %d is the most", n, maxSamples)
+		}
+		time.Sleep(time.Hour)
+		if over := regexp.MustCompile(`failures are over" cause=\(others\) count=(\d+)`).FindStringSubmatch(l.text.take()); over == nil || over[1] != fmt.Sprint(10*maxSamples-maxSamples+1) {
+			t.Errorf("the end of the other causes is %q, want %d of them", over, 10*maxSamples-maxSamples+1)
+		}
+	})
+}
+
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(&Options{MaxLines: 1})
+		l.Warned(observe.Warned{Text: "a thing happens", Policy: "core", Hint: "do this"})
+		l.Warned(observe.Warned{Text: "another does", Hint: "do that"})
+		l.want(t,
+			`level=WARN msg="rate limit: a thing happens" policy=core hint="do this"`,
+			`level=WARN msg="rate limit: another does" hint="do that"`)
+	})
 }
 
 // A thousand servers that come and go, and ten thousand policies that refuse, must not
 // fill the log; and what is wrong in the end must be logged in the end.
 func TestLinesAreBounded(t *testing.T) {
-	const most, servers = 60, 100
-	l := newLogged(nil)
-	check := func(i int, open bool) {
-		l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i), Open: open})
-	}
-	for tenth := range 10 * 60 {
+	synctest.Test(t, func(t *testing.T) {
+		const most, servers = 60, 100
+		l := newLogged(nil)
+		check := func(i int, open bool) {
+			l.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: fmt.Sprint(i), Open: open})
+		}
+		for tenth := range 10*60 - 1 { // the next minute has lines to come
+			for i := range servers {
+				check(i, tenth%2 == 0)
+				l.Decided(context.Background(), observe.Decided{Policy: fmt.Sprint("p", tenth, i), Outcome: observe.OutcomeRefused})
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if lines := strings.Count(l.text.take(), "\n"); lines > most || lines == 0 {
+			t.Errorf("%d lines in a minute; %d is the most", lines, most)
+		}
+		if n := len(*l.samples[refused].all.Load()); n > maxSamples {
+			t.Errorf("%d samples are kept; %d is the most", n, maxSamples)
+		}
+		for range 3 { // minutes
+			for i := range servers {
+				check(i, true)
+			}
+			time.Sleep(time.Minute)
+		}
 		for i := range servers {
-			check(i, tenth%2 == 0)
-			l.Decided(context.Background(), observe.Decided{Policy: fmt.Sprint("p", tenth, i), Outcome: observe.OutcomeRefused})
+			if since := l.servers.all[serverKey{"redisbackend", "a", fmt.Sprint(i)}]; since == nil || since.silent.IsZero() {
+				t.Errorf("that server %d does not answer was not logged", i)
+			}
 		}
-		l.at = l.at.Add(100 * time.Millisecond)
-	}
-	if lines := strings.Count(l.text.String(), "\n"); lines > most || lines == 0 {
-		t.Errorf("%d lines in a minute; %d is the most", lines, most)
-	}
-	if n := len(*l.samples.all.Load()); n > maxSamples {
-		t.Errorf("%d samples are kept; %d is the most", n, maxSamples)
-	}
-	l.text.Reset()
-	for range 3 { // minutes
-		for i := range servers {
-			check(i, true)
-		}
-		l.at = l.at.Add(time.Minute)
-	}
-	for i := range servers {
-		if since := l.servers.all[serverKey{"redisbackend", "a", fmt.Sprint(i)}]; since == nil || since.silent.IsZero() {
-			t.Errorf("that server %d does not answer was not logged", i)
-		}
-	}
+	})
 }
 
 func TestRememberedServersAreBounded(t *testing.T) {
@@ -186,9 +293,10 @@ func TestRememberedServersAreBounded(t *testing.T) {
 	}
 }
 
+// Each refusal is in one line, also those that come while a line is made.
 func TestManyGoroutines(t *testing.T) {
-	var text bytes.Buffer
-	o := New(slog.New(slog.NewTextHandler(&text, nil)), &Options{Every: time.Nanosecond, MaxLines: 1 << 30})
+	text := new(buffer)
+	o := New(slog.New(slog.NewTextHandler(text, nil)), &Options{Every: time.Nanosecond, MaxLines: 1 << 30})
 	const each, goroutines = 500, 8
 	var wg sync.WaitGroup
 	for range goroutines {
@@ -200,17 +308,19 @@ func TestManyGoroutines(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused})
-	total := 0
-	for line := range strings.Lines(text.String()) {
-		if _, count, ok := strings.Cut(line, "count="); ok {
-			n := 0
-			_, _ = fmt.Sscan(count, &n)
-			total += n
+	for total, ends := 0, time.Now().Add(10*time.Second); total != each*goroutines; {
+		if time.Now().After(ends) {
+			t.Fatalf("the lines count %d refusals of %d", total, each*goroutines)
 		}
-	}
-	if total != each*goroutines+1 {
-		t.Errorf("the lines count %d refusals of %d", total, each*goroutines+1)
+		runtime.Gosched() // the last lines come by timers
+		total = 0
+		for line := range strings.Lines(text.String()) {
+			if _, count, ok := strings.Cut(line, "count="); ok {
+				n := 0
+				_, _ = fmt.Sscan(count, &n)
+				total += n
+			}
+		}
 	}
 }
 

@@ -3,9 +3,12 @@ package weirlog
 import (
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/weir/observe"
 )
 
 // kind is a kind of event that is sampled.
@@ -16,24 +19,31 @@ const (
 	degraded
 	lost
 	notMoved
+	failed
 	kinds
 )
 
-var samplings = [kinds]struct {
+type sampling struct {
 	level slog.Level
 	text  string
-}{
-	refused:  {slog.LevelInfo, "rate limit: refusals"},
-	degraded: {slog.LevelWarn, "rate limit: decisions without the shared counts"},
-	lost:     {slog.LevelWarn, "rate limit: counts began at zero, because the backend that had them did not answer"},
-	notMoved: {slog.LevelWarn, "rate limit: counts did not move"},
+	over  string // logged when there are no more; "" for nothing
 }
 
-// sampleKey is what one line is about: a limit, a policy or two backends.
+var samplings = [kinds]sampling{
+	refused:  {slog.LevelInfo, "rate limit: refusals", ""},
+	degraded: {slog.LevelWarn, "rate limit: decisions without the shared counts", ""},
+	lost:     {slog.LevelWarn, "rate limit: counts began at zero, because the backend that had them did not answer", ""},
+	notMoved: {slog.LevelWarn, "rate limit: counts did not move", ""},
+	failed:   {slog.LevelWarn, "rate limit: failures", "rate limit: failures are over"},
+}
+
+// sampleKey is what one line is about: a limit, a policy, two backends, or the failures of
+// a shard for one cause.
 type sampleKey struct {
 	kind     kind
-	name, to string // the policy's, or of the backends from and to which a count moves
+	name, to string // the policy's; of the backends from and to which a count moves; a backend's and its shard's
 	limit    int
+	cause    string
 }
 
 func (k sampleKey) attrs() []slog.Attr {
@@ -42,27 +52,50 @@ func (k sampleKey) attrs() []slog.Attr {
 		return []slog.Attr{slog.String("policy", k.name), slog.Int("limit", k.limit)}
 	case degraded:
 		return []slog.Attr{slog.String("policy", k.name)}
+	case failed:
+		attrs := make([]slog.Attr, 0, 8)
+		if k.name != "" {
+			attrs = append(attrs, slog.String("backend", k.name))
+		}
+		if k.to != "" {
+			attrs = append(attrs, slog.String("shard", k.to))
+		}
+		return append(attrs, slog.String("cause", k.cause))
 	default:
 		return []slog.Attr{slog.String("from", k.name), slog.String("to", k.to)}
 	}
 }
 
-// maxSamples bounds the keys. Policies are few, unless a program makes them out of
-// requests.
+// maxSamples bounds the keys of one kind. Policies are few, unless a program makes them out
+// of requests.
 const maxSamples = 256
 
-// samples counts events. A count that exists is found without a lock.
+// others is the key of all that come when there are too many.
+func others(k kind) sampleKey {
+	if k == failed {
+		return sampleKey{kind: k, cause: "(others)"}
+	}
+	return sampleKey{kind: k, name: "(others)"}
+}
+
+// samples counts events of one kind. A count that exists is found without a lock.
 type samples struct {
 	all atomic.Pointer[map[sampleKey]*sample]
-	mu  sync.Mutex // to add one
+	mu  sync.Mutex // to change it
 }
 
-// sample is the events of one key.
-type sample struct {
-	count atomic.Int64 // since the last line
-	next  atomic.Int64 // when there may be a line, in Unix nanoseconds
+func (s *samples) find(k sampleKey) *sample {
+	all := s.all.Load()
+	if all == nil {
+		return nil
+	}
+	if v := (*all)[k]; v != nil || len(*all) < maxSamples {
+		return v
+	}
+	return (*all)[others(k.kind)]
 }
 
+// of returns the sample of k, or if there are too many, that of the others.
 func (s *samples) of(k sampleKey) *sample {
 	if v := s.find(k); v != nil {
 		return v
@@ -75,34 +108,105 @@ func (s *samples) of(k sampleKey) *sample {
 	all := make(map[sampleKey]*sample)
 	if old := s.all.Load(); old != nil {
 		maps.Copy(all, *old)
-	} else {
-		for kind := range kinds {
-			all[others(kind)] = new(sample)
-		}
 	}
-	v := new(sample)
-	all[k] = v
+	if len(all) >= maxSamples-1 {
+		k = others(k.kind)
+	}
+	v := all[k]
+	if v == nil {
+		v = &sample{key: k}
+		all[k] = v
+	}
 	s.all.Store(&all)
 	return v
 }
 
-// find returns nil if k's is to be added.
-func (s *samples) find(k sampleKey) *sample {
-	all := s.all.Load()
-	if all == nil {
-		return nil
+// drop forgets v, which may still be in use.
+func (s *samples) drop(v *sample) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(*s.all.Load())
+	if all[v.key] == v {
+		delete(all, v.key)
 	}
-	if v := (*all)[k]; v != nil || len(*all) < maxSamples {
-		return v
-	}
-	return (*all)[others(k.kind)]
+	s.all.Store(&all)
 }
 
-// others is the key of all that come when there are too many.
-func others(k kind) sampleKey { return sampleKey{kind: k, name: "(others)"} }
+// maxPolicies is how many policies a line names.
+const maxPolicies = 16
 
-// claim reports whether the caller is to log a line now, and sets when the next may be.
-func (s *sample) claim(now time.Time, every time.Duration) bool {
-	next := s.next.Load()
-	return now.UnixNano() >= next && s.next.CompareAndSwap(next, now.Add(every).UnixNano())
+// sample is the events of one key.
+type sample struct {
+	key   sampleKey
+	count atomic.Int64 // since the last line
+	armed atomic.Bool  // a timer will call due
+
+	mu       sync.Mutex // guards what follows, which counts of refusals do without
+	detail   string     // of the first event since the last line that has any
+	policies []string   // of failures since the last line
+	results  [observe.Results]int64
+	total    int64 // failures
+	began    time.Time
+	last     time.Time
+}
+
+func (s *sample) kind() *sampling { return &samplings[s.key.kind] }
+
+func (s *sample) notMoved(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count.Add(1)
+	if s.detail == "" {
+		s.detail = brief(err)
+	}
+}
+
+func (s *sample) failed(e observe.Failed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count.Add(1)
+	s.results[e.Result]++
+	s.last = time.Now()
+	if s.total++; s.total == 1 {
+		s.began = s.last
+	}
+	if s.detail == "" {
+		s.detail = e.Detail
+	}
+	if e.Policy != "" && len(s.policies) < maxPolicies && !slices.Contains(s.policies, e.Policy) {
+		s.policies = append(s.policies, e.Policy)
+	}
+}
+
+// line returns the line about what was counted since the last one, or if that is nothing,
+// the one that says that s is over.
+func (s *sample) line() (l line, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l = line{s.kind().level, s.kind().text, s.key.attrs()}
+	n := s.count.Swap(0)
+	if n == 0 {
+		l.level, l.text = slog.LevelInfo, s.kind().over
+		l.attrs = append(l.attrs, slog.Int64("count", s.total), slog.Duration("lasted", s.last.Sub(s.began).Round(time.Millisecond)))
+		s.total = 0
+		return l, true
+	}
+	l.attrs = append(l.attrs, slog.Int64("count", n))
+	if s.key.kind == failed {
+		if s.key.cause == observe.CauseInvalid {
+			l.level = slog.LevelError
+		}
+		slices.Sort(s.policies)
+		l.attrs = append(l.attrs, slog.Any("policies", s.policies))
+		for r, n := range s.results {
+			if n > 0 {
+				l.attrs = append(l.attrs, slog.Int64(observe.Result(r).String(), n))
+			}
+		}
+	}
+	if s.detail != "" {
+		l.attrs = append(l.attrs, slog.String("error", s.detail))
+	}
+	s.detail, s.policies, s.results = "", nil, [observe.Results]int64{}
+	return l, false
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -236,6 +237,6 @@ func (e *entry) readCostHeader(h http.Header) {
 		e.l.mu.Lock()
 		charges := slices.Clone(e.asked())
 		e.l.mu.Unlock()
-		e.m.fail(e.received, failure{err: err, charges: charges, outcome: notSettled})
+		e.m.fail(e.received, failure{err: err, charges: charges, result: observe.ResultNotSettled})
 	}
 }

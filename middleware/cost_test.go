@@ -125,7 +125,7 @@ func TestSetCostSaysWhereItDoesNothing(t *testing.T) {
 
 func TestSetCostIsNoErrorInAnOutage(t *testing.T) {
 	log, _ := newLog()
-	wrap := must(newMiddleware(throttler.New(down{}, nil), everyone(policy("core", per(5, time.Minute))).CostReported(), &middleware.Options{Log: log}))
+	wrap := must(newMiddleware(throttler.New(down{}, nil), everyone(policy("core", per(5, time.Minute))).CostReported(), &middleware.Options{Observer: log}))
 	for _, f := range []func(*http.Request) error{
 		func(r *http.Request) error { return middleware.SetCost(r, 5) },
 		func(r *http.Request) error { return middleware.SetCostOf(r, "core", 5) },
@@ -192,7 +192,7 @@ func TestSetCostBetweenTheHandlerAndTheResponse(t *testing.T) {
 func TestABadCostHeaderIsLogged(t *testing.T) {
 	th, _ := newThrottler()
 	log, lines := newLog()
-	h := must(newMiddleware(th, everyone(policy("core", per(100, time.Minute))).CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(
+	h := must(newMiddleware(th, everyone(policy("core", per(100, time.Minute))).CostReported(), &middleware.Options{CostHeader: "X-Cost", Observer: log}))(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "many") }))
 	expect(t, get(h), 200, "X-Cost", "", "X-RateLimit-Used", "1")
 	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], `X-Cost is \"many\"`) || !strings.Contains(l[0], "not_settled=1") {
@@ -258,7 +258,7 @@ func TestTheCostHeaderNeverReachesTheClient(t *testing.T) {
 				if name == "no charge" {
 					classify = charging()
 				}
-				s := start(t, http2, must(newMiddleware(th, classify.CostReported(), &middleware.Options{CostHeader: "X-Cost", Log: log}))(test.handler), nil)
+				s := start(t, http2, must(newMiddleware(th, classify.CostReported(), &middleware.Options{CostHeader: "X-Cost", Observer: log}))(test.handler), nil)
 				var early textproto.MIMEHeader
 				r := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 					Got1xxResponse: func(_ int, h textproto.MIMEHeader) error { early = h; return nil },

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -47,14 +48,14 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	b, err := fallback.New(backend, &fallback.Options{
 		Policies:  map[string]fallback.Choice{"local": fallback.Local, "closed": fallback.Closed},
 		Processes: 3,
-		Log:       log,
+		Log:       slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
 	th := throttler.New(b, nil)
-	options := &middleware.Options{RateLimitFields: true, ExposeHeaders: true, Log: log}
+	options := &middleware.Options{RateLimitFields: true, ExposeHeaders: true, Observer: log}
 	open, local, closed := policy("open", per(3, time.Hour)), policy("local", per(3, time.Hour)), policy("closed", per(3, time.Hour))
 	// A handler that sets a rate header of its own must not pass for weir.
 	lies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Remaining", "99") })
@@ -64,7 +65,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 		"RateLimit", "", "RateLimit-Policy", "",
 	}
 	with := func(more ...string) []string { return append(more, none...) }
-	rates := must(newStatus(th, middleware.All(everyone(open), everyone(local)), &middleware.StatusOptions{Log: log}))
+	rates := must(newStatus(th, middleware.All(everyone(open), everyone(local)), &middleware.StatusOptions{Observer: log}))
 
 	expect(t, get(handler(local)), 200, "X-RateLimit-Remaining", "2", "X-RateLimit-Used", "1")
 	backend.is = true

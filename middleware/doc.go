@@ -17,7 +17,7 @@
 // and [Options.OnFailure], or wrap/fallback, leaves its policies open. A policy or cost that is not valid is an error
 // of [New], or a 500 if it comes with the request. A panic is charged, unless nothing of
 // the response was sent and [Options.RefundIf] says that a 500 is free. A client that
-// hangs up once its handler runs, or breaks off its request, is charged. [Options.Log] receives what goes wrong.
+// hangs up once its handler runs, or breaks off its request, is charged. [Options.Observer] receives what goes wrong.
 //
 // The package does not authenticate, and does not limit requests in flight.
 //

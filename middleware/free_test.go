@@ -256,7 +256,7 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 		for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {
 			th, _ := newThrottler()
 			log, lines := newLog()
-			h := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, OnFailure: onFailure}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			h := must(newMiddleware(th, charging(test.charge), &middleware.Options{Observer: log, OnFailure: onFailure}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 				t.Errorf("%s: served", test.name)
 			}))
 			w := get(h)
@@ -269,7 +269,7 @@ func TestAnInvalidChargeIsNeverServed(t *testing.T) {
 				t.Errorf("%s: logged %q; want one line that says %s", test.name, got, test.says)
 			}
 			log, _ = newLog()
-			dry := must(newMiddleware(th, charging(test.charge), &middleware.Options{Log: log, DryRun: func(*http.Request, throttler.Decision) {}}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			dry := must(newMiddleware(th, charging(test.charge), &middleware.Options{Observer: log, DryRun: func(*http.Request, throttler.Decision) {}}))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if err := middleware.SetCostOf(r, "other", 1); !errors.Is(err, throttler.ErrInvalid) {
 					t.Errorf("%s: SetCostOf: %v", test.name, err)
 				}
@@ -336,7 +336,7 @@ func TestARefundThatFailsIsLogged(t *testing.T) {
 	log, lines := newLog()
 	var got error
 	p := policy("core", per(5, time.Minute))
-	h := limit(th, p, &middleware.Options{Log: log, OnError: func(_ *http.Request, err error) { got = err }})(status(304))
+	h := limit(th, p, &middleware.Options{Observer: log, OnError: func(_ *http.Request, err error) { got = err }})(status(304))
 	expect(t, get(h), 304, "X-RateLimit-Used", "1") // the charge stays, and the headers say so
 	if !errors.Is(got, throttler.ErrUnavailable) {
 		t.Errorf("OnError got %v", got)

@@ -16,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -98,9 +100,10 @@ func (b *logBuffer) lines() []string {
 	return strings.Split(text, "\n")
 }
 
-func newLog() (*slog.Logger, *logBuffer) {
+// newLog returns an observer that logs, and what it logs.
+func newLog() (observe.Observer, *logBuffer) {
 	b := new(logBuffer)
-	return slog.New(slog.NewTextHandler(b, nil)), b
+	return weirlog.New(slog.New(slog.NewTextHandler(b, nil)), nil), b
 }
 
 // server is a real server whose requests can be waited for.

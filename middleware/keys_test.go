@@ -310,7 +310,7 @@ func TestAProxyThatIsNotDeclaredIsLoggedOnce(t *testing.T) {
 		log, lines := newLog()
 		p := policy("core", per(100, time.Minute))
 		ip := middleware.FirstOf(middleware.BearerToken(anyToken), middleware.ClientIP(test.options))
-		h := must(newMiddleware(th, middleware.Limit(p, ip), &middleware.Options{Log: log}))(status(200))
+		h := must(newMiddleware(th, middleware.Limit(p, ip), &middleware.Options{Observer: log}))(status(200))
 		for range 3 {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = test.remote

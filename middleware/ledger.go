@@ -162,7 +162,7 @@ func (e *entry) add() {
 func (e *entry) serve(w http.ResponseWriter, next http.Handler) {
 	if e.outer == nil {
 		shareTrailer(e.received)
-		w = e.l.writer(abilities(w))
+		w = e.l.writer()
 	}
 	e.passed = e.received.WithContext((*passedContext)(e))
 	e.passed.Body = e.body()

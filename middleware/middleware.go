@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"errors"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -86,13 +87,14 @@ type Options struct {
 	// it would refuse is not charged under the dry-run policy.
 	DryRun func(r *http.Request, d throttler.Decision)
 
-	// Log receives what went wrong: for each shard and cause a line when an
-	// outage begins, one a second later, then one every 10 s, with counts, and one
-	// when it is over. Lines never
-	// contain keys. If nil, slog.Default().
-	Log *slog.Logger
+	// Observer receives each failure and what is likely a mistake of configuration. If
+	// nil, weirlog.Default(), which logs to slog.Default(): for each shard and cause the
+	// first failure at once, then a line a minute, with counts, and one when they are over.
+	// One that is set takes its place: observe.All(metrics, weirlog.New(nil, nil)) logs
+	// too.
+	Observer observe.Observer
 
-	// OnError, if not nil, receives each error that Log summarizes.
+	// OnError, if not nil, receives each error that is a failure.
 	OnError func(r *http.Request, err error)
 }
 
@@ -126,7 +128,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		m.capacity.n = m.only.policy.Limits[0].Capacity()
 		m.capacity.text = strconv.FormatInt(m.capacity.n, 10)
 	}
-	m.reporter = reporterOf(t, m.Log)
+	if m.Observer == nil {
+		m.Observer = weirlog.Default()
+	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}, nil
@@ -141,10 +145,9 @@ type throttle struct {
 	capacity  numeral // of a limit that it has
 	Options
 	documentation string // DocumentationURL in JSON
-	reporter      *reporter
 	waiters       waiters
-	unknownLogged atomic.Bool
-	proxyLogged   atomic.Bool
+	unknownWarned atomic.Bool
+	proxyWarned   atomic.Bool
 }
 
 func (t *throttle) validate() error {
@@ -193,9 +196,6 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	if err := t.take(e); err != nil {
 		t.serveUndecided(w, e, next, err)
 		return
-	}
-	if !e.d.Degraded {
-		t.reporter.succeeded(e.d.Charges())
 	}
 	if t.DryRun != nil {
 		t.DryRun(r, *e.d)
@@ -253,15 +253,20 @@ func (t *throttle) take(e *entry) (err error) {
 	return err
 }
 
-// warn logs, once, what is likely a mistake of the operator.
+// warn reports, once, what is likely a mistake of the operator.
 func (t *throttle) warn(r *http.Request, c *throttler.Charge) {
-	if !t.proxyLogged.Load() && t.missesProxy(r) && !t.proxyLogged.Swap(true) {
-		t.reporter.logger().Warn("rate limit: requests come through a proxy that is not declared, so that its clients share one count",
-			"hint", "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed")
+	if !t.proxyWarned.Load() && t.missesProxy(r) && !t.proxyWarned.Swap(true) {
+		t.Observer.Warned(observe.Warned{
+			Text: "requests come through a proxy that is not declared, so that its clients share one count",
+			Hint: "IPOptions.TrustedProxies names the proxies whose X-Forwarded-For is believed",
+		})
 	}
-	if c.Key == unknown && !t.unknownLogged.Swap(true) {
-		t.reporter.logger().Warn("rate limit: requests without a key share one count", "policy", c.Policy.Name,
-			"hint", "FirstOf(…, ClientIP(nil)) falls back to the client's address")
+	if c.Key == unknown && !t.unknownWarned.Swap(true) {
+		w := observe.Warned{Text: "requests without a key share one count", Hint: "FirstOf(…, ClientIP(nil)) falls back to the client's address"}
+		if c.Policy != nil {
+			w.Policy = c.Policy.Name
+		}
+		t.Observer.Warned(w)
 	}
 }
 
@@ -309,17 +314,17 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 	f := failure{err: err, charges: e.extra.charges}
 	switch {
 	case t.DryRun != nil:
-		f.outcome = servedInDryRun
+		f.result = observe.ResultServedInDryRun
 	case wrong:
-		f.outcome = answered500
+		f.result = observe.ResultAnswered500
 	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
-		f.outcome = answered503
+		f.result = observe.ResultAnswered503
 	}
 	t.fail(e.received, f)
-	switch f.outcome {
-	case answered500:
+	switch f.result {
+	case observe.ResultAnswered500:
 		t.answerInvalid(w, e)
-	case answered503:
+	case observe.ResultAnswered503:
 		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.")
 	default:
 		e.serve(w, next)
@@ -331,9 +336,9 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
 	c := &call{e: e}
 	defer c.end()
-	f := failure{charges: d.Charges(), outcome: notSettled}
+	f := failure{charges: d.Charges(), result: observe.ResultNotSettled}
 	if costs == nil {
-		f.outcome = notRefunded
+		f.result = observe.ResultNotRefunded
 		after, f.err = t.throttler.Refund(c, d)
 	} else {
 		after, f.err = t.throttler.Settle(c, d, costs...)
@@ -347,7 +352,7 @@ func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after 
 
 // fail reports what went wrong with r.
 func (t *throttle) fail(r *http.Request, f failure) {
-	t.reporter.failed(f)
+	t.Observer.Failed(f.event())
 	if t.OnError != nil {
 		t.OnError(r, f.err)
 	}

@@ -28,7 +28,7 @@ func TestAnOverloadedProcessServesNothing(t *testing.T) {
 	for _, onFailure := range []middleware.FailurePolicy{middleware.Open, middleware.Closed} {
 		log, logged := newLog()
 		th := throttler.New(overloaded{memorybackend.NewDefault()}, nil)
-		m, err := middleware.New(th, middleware.Limit(policy("core", per(5, time.Hour)), middleware.ClientIP(nil)), &middleware.Options{OnFailure: onFailure, Log: log})
+		m, err := middleware.New(th, middleware.Limit(policy("core", per(5, time.Hour)), middleware.ClientIP(nil)), &middleware.Options{OnFailure: onFailure, Observer: log})
 		if err != nil {
 			t.Fatal(err)
 		}

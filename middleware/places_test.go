@@ -46,7 +46,7 @@ func shutDown(t *testing.T, b *slow, n int, keys ...string) (took time.Duration,
 	p := policy("queue", throttler.Limit{Quota: 1, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket, Burst: int64(n) + 1})
 	log, _ := newLog()
 	key := middleware.KeyFunc(func(r *http.Request) (string, bool) { return r.Header.Get("Key"), true })
-	h := must(newMiddleware(th, middleware.Limit(p, key), &middleware.Options{Log: log}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+	h := must(newMiddleware(th, middleware.Limit(p, key), &middleware.Options{Observer: log}))(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
 	server := new(http.Server)
 	var all sync.WaitGroup
 	for _, k := range keys {

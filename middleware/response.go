@@ -111,7 +111,7 @@ func (l *ledger) readFrom(src io.Reader) (int64, error) {
 		}
 		copied = n
 	}
-	n, err := l.w.(io.ReaderFrom).ReadFrom(src)
+	n, err := io.Copy(l.w, src) // by l.w's ReadFrom, if it has one
 	return copied + n, err
 }
 
@@ -155,5 +155,3 @@ func (l *ledger) enableFullDuplex() error {
 func (l *ledger) push(target string, o *http.PushOptions) error {
 	return l.w.(http.Pusher).Push(target, o)
 }
-
-func (l *ledger) closeNotify() <-chan bool { return l.w.(notifier).CloseNotify() }

@@ -102,11 +102,11 @@ func TestWhatIsNotServedIsRefundedToAll(t *testing.T) {
 	}{
 		{"no decision", 503, func(*throttler.Throttler) func(http.Handler) http.Handler {
 			log, _ := newLog()
-			return limit(throttler.New(down{}, nil), policy("inner", per(1, time.Minute)), &middleware.Options{OnFailure: middleware.Closed, Log: log})
+			return limit(throttler.New(down{}, nil), policy("inner", per(1, time.Minute)), &middleware.Options{OnFailure: middleware.Closed, Observer: log})
 		}},
 		{"an invalid policy", 500, func(th *throttler.Throttler) func(http.Handler) http.Handler {
 			log, _ := newLog()
-			return must(newMiddleware(th, charging(policy("inner").Charge("k")), &middleware.Options{Log: log}))
+			return must(newMiddleware(th, charging(policy("inner").Charge("k")), &middleware.Options{Observer: log}))
 		}},
 		{"a context that ended", 503, func(th *throttler.Throttler) func(http.Handler) http.Handler {
 			inner := limit(th, policy("inner", per(1, time.Minute)), nil)
@@ -159,7 +159,7 @@ func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
 	log, _ := newLog()
 	th, _ := newThrottler()
 	known := limit(th, policy("known", per(10, time.Minute)), &middleware.Options{RateLimitFields: true})
-	unknown := limit(throttler.New(down{}, nil), policy("unknown", per(10, time.Minute)), &middleware.Options{Log: log})
+	unknown := limit(throttler.New(down{}, nil), policy("unknown", per(10, time.Minute)), &middleware.Options{Observer: log})
 	liar := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Limit", "7") })
 	for _, h := range []http.Handler{known(unknown(liar)), unknown(known(liar)), unknown(liar)} {
 		expect(t, get(h), 200, "X-RateLimit-Limit", "", "X-RateLimit-Used", "", "RateLimit", "", "RateLimit-Policy", "")

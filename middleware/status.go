@@ -3,12 +3,13 @@ package middleware
 import (
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
@@ -20,11 +21,11 @@ type StatusOptions struct {
 	// Deadline bounds the reading. At least a millisecond. If zero, DefaultDeadline.
 	Deadline time.Duration
 
-	// Log receives why an answer could not be given, as Options.Log does. If nil,
-	// slog.Default().
-	Log *slog.Logger
+	// Observer receives each failure to answer, as Options.Observer does. If nil,
+	// weirlog.Default(), which logs to slog.Default().
+	Observer observe.Observer
 
-	// OnError, if not nil, receives each error that Log summarizes.
+	// OnError, if not nil, receives each error that is a failure.
 	OnError func(r *http.Request, err error)
 }
 
@@ -60,14 +61,15 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if err := classify.validate(); err != nil {
 		return nil, err
 	}
-	s.reporter = reporterOf(t, s.Log)
+	if s.Observer == nil {
+		s.Observer = weirlog.Default()
+	}
 	return s, nil
 }
 
 type status struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	reporter  *reporter
 	StatusOptions
 }
 
@@ -115,11 +117,11 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {
 	if r.Context().Err() == nil {
-		f := failure{err: err, charges: charges, outcome: answered503}
+		f := failure{err: err, charges: charges, result: observe.ResultAnswered503}
 		if errors.Is(err, throttler.ErrInvalid) {
-			f.outcome = answered500
+			f.result = observe.ResultAnswered500
 		}
-		s.reporter.failed(f)
+		s.Observer.Failed(f.event())
 		if s.OnError != nil {
 			s.OnError(r, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/observe"
 )
 
 // waiters is what the requests that wait for their start have in common.
@@ -45,7 +46,7 @@ const (
 	tooLate  = "The request would have to wait longer than the server may take to respond."
 )
 
-// errTooLate is logged where neither waiting nor serving would be right.
+// errTooLate is the failure where neither waiting nor serving would be right.
 var errTooLate = errors.New("a leaky bucket's wait is longer than http.Server.WriteTimeout, and a ResponseWriter in front of the middleware has neither SetWriteDeadline nor Unwrap to extend it")
 
 // waitOrGiveBack waits until e's decision says that the request may start. If it
@@ -76,7 +77,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), outcome: answered503})
+		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), result: observe.ResultAnswered503})
 		return tooLate
 	}
 	ahead := t.waiters.readAhead(w, e.received, e.body())

@@ -123,7 +123,7 @@ func TestAWaitThatTheServerCutsOffIsRefused(t *testing.T) {
 	th, _ := newThrottler()
 	_, _ = th.Take(t.Context(), queue.Charge("everyone"))
 	log, lines := newLog()
-	h := limit(th, queue, &middleware.Options{Log: log})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+	h := limit(th, queue, &middleware.Options{Observer: log})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
 	s := start(t, false, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(struct{ http.ResponseWriter }{w}, r) // its deadline cannot be extended
 	}), func(s *http.Server) { s.WriteTimeout = 5 * time.Second })

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -11,16 +12,67 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-func TestEachCombinationOfAbilitiesHasItsType(t *testing.T) {
-	l := new(ledger)
-	for can := range flushes | hijacks | pushes | notifies | copies + 1 {
-		w := l.writer(can)
-		if got := abilities(w); got != can {
-			t.Errorf("%T has abilities %05b, want %05b", w, got, can)
+func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
+	type (
+		flusher interface{ http.Flusher }
+		hijacks interface{ http.Hijacker }
+		pushes  interface{ http.Pusher }
+		base    = http.ResponseWriter
+	)
+	for _, test := range []struct {
+		of                       http.ResponseWriter
+		flushes, hijacks, pushes bool
+	}{
+		{struct{ base }{}, false, false, false},
+		{struct {
+			base
+			flusher
+		}{}, true, false, false},
+		{struct {
+			base
+			hijacks
+		}{}, false, true, false},
+		{struct {
+			base
+			pushes
+		}{}, false, false, true},
+		{struct {
+			base
+			flusher
+			hijacks
+		}{}, true, true, false},
+		{struct {
+			base
+			flusher
+			pushes
+		}{}, true, false, true},
+		{struct {
+			base
+			hijacks
+			pushes
+		}{}, false, true, false},
+		{struct {
+			base
+			flusher
+			hijacks
+			pushes
+		}{}, true, true, false},
+	} {
+		l := &ledger{w: test.of}
+		w := l.writer()
+		_, flushes := w.(http.Flusher)
+		_, hijacks := w.(http.Hijacker)
+		_, pushes := w.(http.Pusher)
+		if flushes != test.flushes || hijacks != test.hijacks || pushes != test.pushes {
+			t.Errorf("%T for %T: flushes %v, hijacks %v, pushes %v; want %v, %v, %v", w, test.of, flushes, hijacks, pushes, test.flushes, test.hijacks, test.pushes)
 		}
 		for _, w := range []any{w, controlled{writer{l}}} {
-			if _, ok := w.(interface{ WriteString(string) (int, error) }); !ok {
-				t.Errorf("%T has no WriteString", w)
+			if _, ok := w.(interface {
+				io.StringWriter
+				io.ReaderFrom
+				CloseNotify() <-chan bool
+			}); !ok {
+				t.Errorf("%T lacks WriteString, ReadFrom or CloseNotify", w)
 			}
 		}
 	}

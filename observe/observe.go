@@ -29,6 +29,13 @@ type Observer interface {
 	// Moved follows each change of the backend that keeps a count, and each that
 	// failed.
 	Moved(e Moved)
+
+	// Failed follows each request that was not decided about alone, and each refund
+	// and settlement that was not made.
+	Failed(e Failed)
+
+	// Warned follows the first request that shows a likely mistake of configuration.
+	Warned(e Warned)
 }
 
 // Op is what a Throttler was asked for.
@@ -131,6 +138,61 @@ type Moved struct {
 	Err      error  // why it stays at From; may have addresses in it
 }
 
+// Result is what a failure meant to a client.
+type Result uint8
+
+const (
+	// ResultServed is the result of a request that was served without a decision.
+	ResultServed Result = iota
+	// ResultServedInDryRun is the result of a request that a dry run did not decide about.
+	ResultServedInDryRun
+	// ResultAnswered503 is the result of a request that was not served.
+	ResultAnswered503
+	// ResultAnswered500 is the result of a request that was not served because a policy or
+	// cost is invalid.
+	ResultAnswered500
+	// ResultNotRefunded is the result of a refund that was not made.
+	ResultNotRefunded
+	// ResultNotSettled is the result of a settlement that was not made: the client keeps
+	// the first charge.
+	ResultNotSettled
+	// ResultPooled is the result of a request that was counted together with other keys.
+	ResultPooled
+)
+
+// Results is how many Results there are.
+const Results = int(ResultPooled) + 1
+
+var resultNames = [Results]string{"served_without_limit", "served_in_dry_run", "answered_503", "answered_500", "not_refunded", "not_settled", "counted_together"}
+
+func (r Result) String() string { return resultNames[r] }
+
+// CauseInvalid is the Cause of a Failed whose policy or cost is invalid.
+const CauseInvalid = "invalid argument"
+
+// Failed is one failure, as package middleware or a backend saw it.
+type Failed struct {
+	Backend string // the package: "redisbackend"; "" if no backend failed
+	Shard   string // of Backend; "" if it has none
+
+	// Cause is a class of errors, as "connection refused": there are few, and none has
+	// addresses in it.
+	Cause string
+
+	// Detail says more, without addresses and keys; "" if Cause says it all.
+	Detail string
+
+	Policy string // the first charge's; "" if it is about no charges
+	Result Result
+}
+
+// Warned is a likely mistake of configuration.
+type Warned struct {
+	Text   string // what happens
+	Policy string // to requests under which; "" if it does not matter
+	Hint   string // how to mend it
+}
+
 // Nothing is an Observer that ignores all events.
 type Nothing struct{}
 
@@ -145,6 +207,12 @@ func (Nothing) Checked(Checked) {}
 
 // Moved does nothing.
 func (Nothing) Moved(Moved) {}
+
+// Failed does nothing.
+func (Nothing) Failed(Failed) {}
+
+// Warned does nothing.
+func (Nothing) Warned(Warned) {}
 
 // All returns an Observer that passes each event to all of them, in order. Those
 // that are nil are left out.
@@ -175,5 +243,17 @@ func (all observers) Checked(e Checked) {
 func (all observers) Moved(e Moved) {
 	for _, o := range all {
 		o.Moved(e)
+	}
+}
+
+func (all observers) Failed(e Failed) {
+	for _, o := range all {
+		o.Failed(e)
+	}
+}
+
+func (all observers) Warned(e Warned) {
+	for _, o := range all {
+		o.Warned(e)
 	}
 }

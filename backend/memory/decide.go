@@ -7,33 +7,23 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// found says whether a take met keys without a count.
-type found uint8
-
-const (
-	noNewKeys     found = iota
-	newKeys             // and they have one now
-	newKeysPooled       // and there was no room for one
-)
-
 // take makes a decision under p, nil if counts do not move, as peek and settle
-// do.
-func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, found, error) {
+// do. It reports whether new keys were pooled.
+func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.locate(r.Charges(), p, long, at)
-	if err != nil {
-		return driver.Decision{}, noNewKeys, err
+	if err := s.locate(r.Charges(), p, long, at); err != nil {
+		return driver.Decision{}, false, err
 	}
-	found := s.admitTake(r.Charges(), at)
-	if found == newKeysPooled {
+	pooled = s.admitTake(r.Charges(), at)
+	if pooled {
 		s.pooled++
 		s.hand += uint32(s.looked) // the next new key looks elsewhere
 	}
-	d := algorithm.Evaluate(*r, s.statesOf())
+	d = algorithm.Evaluate(*r, s.statesOf())
 	if !d.Allowed {
 		s.keepRefused(&d, at)
-		return d, found, nil
+		return d, pooled, nil
 	}
 	s.make(at)
 	for i := range s.all {
@@ -41,7 +31,7 @@ func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at 
 	}
 	algorithm.Charge(&d, s.statesOf())
 	s.saveCharged(&d, at)
-	return d, found, nil
+	return d, pooled, nil
 }
 
 func (s *shard) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
@@ -85,8 +75,8 @@ func (s *shard) settle(st *driver.Settlement, p *handoff.Placement, long [][]byt
 	return d, nil
 }
 
-// admitTake finds room for the counts that a take would create.
-func (s *shard) admitTake(charges []quota.Charge, at *moment) found {
+// admitTake does what admit does for the counts that a take would create.
+func (s *shard) admitTake(charges []quota.Charge, at *moment) (pooled bool) {
 	for i := range s.all {
 		c := &s.all[i]
 		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0)

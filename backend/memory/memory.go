@@ -15,13 +15,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"log/slog"
 	"math/bits"
 	"runtime"
 	"time"
 
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -50,16 +51,17 @@ type Options struct {
 	// charges are merged with later ones, and so count a little longer.
 	MaxBytes int64
 
-	// Log receives a warning while new keys find no room and are counted together,
-	// at most once a second, and a line when that is over. If nil, slog.Default().
-	Log *slog.Logger
+	// Observer receives a Failed for each take that finds no room for its new keys, which
+	// are then counted together with others. If nil, weirlog.Default(), which logs to
+	// slog.Default(): the first at once, then a line a minute, and one when there is room.
+	Observer observe.Observer
 }
 
 // Backend keeps counts in memory of this process. It is safe for concurrent use.
 type Backend struct {
-	seed   maphash.Seed
-	shards []shard
-	report reporter
+	seed     maphash.Seed
+	shards   []shard
+	observer observe.Observer
 }
 
 var _ handoff.Store = (*Backend)(nil)
@@ -86,14 +88,14 @@ func NewDefault() *Backend { return newBackend(Options{}) }
 func newBackend(o Options) *Backend {
 	o.MaxKeys = cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.MaxBytes = cmp.Or(o.MaxBytes, DefaultMaxBytes)
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Observer == nil {
+		o.Observer = weirlog.Default()
 	}
 	// Enough locks that goroutines seldom meet, a power of two to mask by, and so
 	// few that keys and bytes divide evenly.
 	locks := min(16*runtime.GOMAXPROCS(0), max(o.MaxKeys/keysPerLock, 1), int(min(o.MaxBytes/bytesPerLock, 1<<20)))
 	locks = 1 << (bits.Len(uint(locks)) - 1)
-	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), report: reporter{log: o.Log}}
+	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), observer: o.Observer}
 	for i := range b.shards {
 		b.shards[i] = shard{
 			seed:     b.seed,
@@ -143,8 +145,12 @@ func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Place
 		return driver.Decision{}, err
 	}
 	at := moment{now: r.Now}
-	d, found, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
-	b.report.note(b, found, &at)
+	d, pooled, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
+	if pooled {
+		b.observer.Failed(observe.Failed{
+			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
+		})
+	}
 	return d, outside(err)
 }
 

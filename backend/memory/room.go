@@ -13,8 +13,8 @@ const (
 )
 
 // admit finds room for the counts that are new. If there is too little, it has
-// all of them counted with other new keys.
-func (s *shard) admit(charges []quota.Charge, at *moment) found {
+// all of them counted with other new keys, and reports that.
+func (s *shard) admit(charges []quota.Charge, at *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
 	for i := range s.all {
 		if c := &s.all[i]; c.isNew && !c.shared {
@@ -23,11 +23,8 @@ func (s *shard) admit(charges []quota.Charge, at *moment) found {
 		}
 	}
 	s.victims = s.victims[:0]
-	switch {
-	case keys == 0:
-		return noNewKeys
-	case s.findRoom(keys, bytes, at):
-		return newKeys
+	if keys == 0 || s.findRoom(keys, bytes, at) {
+		return false
 	}
 	s.victims = s.victims[:0]
 	for i := range s.all {
@@ -35,7 +32,7 @@ func (s *shard) admit(charges []quota.Charge, at *moment) found {
 			s.share(c, &charges[i], i, at)
 		}
 	}
-	return newKeysPooled
+	return true
 }
 
 // bytesFor returns what a new count takes outside of the table.

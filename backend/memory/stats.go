@@ -1,11 +1,5 @@
 package memorybackend
 
-import (
-	"context"
-	"log/slog"
-	"sync/atomic"
-)
-
 // Stats says what a Backend keeps and what it has done since New.
 type Stats struct {
 	// Keys is how many (policy, key) pairs have a count of their own. Counts that
@@ -43,41 +37,4 @@ func (b *Backend) Stats() Stats {
 		s.mu.Unlock()
 	}
 	return all
-}
-
-// reporter logs that new keys find no room, and that they do again.
-type reporter struct {
-	log    *slog.Logger
-	active atomic.Bool
-	last   atomic.Int64 // when a new key found no room, by the process' clock
-	next   atomic.Int64 // the earliest time of the next line
-}
-
-const (
-	reportEvery = 1000   // ms between two lines, at least
-	reportOver  = 10_000 // ms without a pooled take after which it is over
-)
-
-// note notes what became of the new keys of a take.
-func (r *reporter) note(b *Backend, f found, at *moment) {
-	switch f {
-	case noNewKeys:
-	case newKeysPooled:
-		now := at.clock()
-		r.last.Store(now)
-		if next := r.next.Load(); now >= next && r.next.CompareAndSwap(next, now+reportEvery) {
-			r.active.Store(true)
-			r.line(b, slog.LevelWarn, "memorybackend: no room for new keys; they share counts")
-		}
-	case newKeys:
-		if r.active.Load() && at.clock()-r.last.Load() >= reportOver && r.active.CompareAndSwap(true, false) {
-			r.line(b, slog.LevelInfo, "memorybackend: there is room for new keys again")
-		}
-	}
-}
-
-func (r *reporter) line(b *Backend, level slog.Level, text string) {
-	s := b.Stats()
-	r.log.LogAttrs(context.Background(), level, text, slog.Int("keys", s.Keys), slog.Int64("bytes", s.Bytes),
-		slog.Int64("evicted", s.Evicted), slog.Int64("pooled_takes", s.PooledTakes))
 }

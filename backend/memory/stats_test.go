@@ -1,30 +1,37 @@
-package memorybackend
+package memorybackend_test
 
 import (
-	"bytes"
-	"log/slog"
-	"strings"
+	"sync/atomic"
 	"testing"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/observe"
 )
 
-// One line a second while new keys find no room, and one when that is over.
-func TestReport(t *testing.T) {
-	var out bytes.Buffer
-	b := newBackend(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
-	note := func(ms int64, f found) { b.report.note(b, f, &moment{read: true, cached: ms}) }
-	for ms := range int64(3000) {
-		note(ms, newKeysPooled)
-		note(ms, newKeys) // another lock has room
+// pooled counts failures, which must be takes that were pooled.
+type pooled struct {
+	observe.Nothing
+	*testing.T
+	takes atomic.Int64
+}
+
+func (p *pooled) Failed(e observe.Failed) {
+	p.takes.Add(1)
+	if want := (observe.Failed{Backend: "memorybackend", Cause: "no room for new keys", Policy: "core", Result: observe.ResultPooled}); e != want {
+		p.Errorf("the observer got %+v, want %+v", e, want)
 	}
-	if n := strings.Count(out.String(), "level=WARN"); n != 3 || strings.Count(out.String(), "\n") != 3 {
-		t.Errorf("%d warnings in three seconds:\n%s", n, &out)
+}
+
+// An observer hears of each take that finds no room for its key.
+func TestPooledTakesAreReported(t *testing.T) {
+	seen := &pooled{T: t}
+	th, b, _ := bounded(memorybackend.Options{MaxKeys: 8, Observer: seen})
+	core := hourly("core", 1)
+	if _, err := th.Take(t.Context(), core.Charge("alice")); err != nil || seen.takes.Load() != 0 {
+		t.Errorf("%d failures, %v, while there is room", seen.takes.Load(), err)
 	}
-	out.Reset()
-	for ms := range int64(20_000) {
-		note(3000+ms, newKeys)
-		note(3000+ms, noNewKeys)
-	}
-	if strings.Count(out.String(), "level=INFO") != 1 || strings.Count(out.String(), "\n") != 1 {
-		t.Errorf("afterwards:\n%s", &out)
+	exhaust(t, th, b, core)
+	if got, want := seen.takes.Load(), b.Stats().PooledTakes; got != want {
+		t.Errorf("the observer heard of %d takes that were pooled; Stats has %d", got, want)
 	}
 }

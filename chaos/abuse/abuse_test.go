@@ -5,8 +5,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"runtime"
@@ -24,6 +22,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/wrap/refusals"
@@ -55,7 +54,7 @@ func newAPI(t *testing.T, addresses int, over func(*memorybackend.Backend) drive
 	t.Helper()
 	a := &api{addresses: addresses, keys: min(addresses/4, memorybackend.DefaultMaxKeys)}
 	var err error
-	if a.memory, err = memorybackend.New(&memorybackend.Options{MaxKeys: a.keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}); err != nil {
+	if a.memory, err = memorybackend.New(&memorybackend.Options{MaxKeys: a.keys, Observer: observe.Nothing{}}); err != nil {
 		t.Fatal(err)
 	}
 	var backend driver.Backend = a.memory

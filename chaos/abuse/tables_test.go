@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/wrap/fallback"
@@ -139,7 +140,7 @@ func TestTableOfLeased(t *testing.T) {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys = 1024
 			c := clock.NewManual(start)
-			m, err := memorybackend.New(&memorybackend.Options{MaxKeys: 8 * maxKeys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			m, err := memorybackend.New(&memorybackend.Options{MaxKeys: 8 * maxKeys, Observer: observe.Nothing{}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -42,13 +42,12 @@ func (c *config) check() error {
 	if err := c.checkFlags(); err != nil {
 		return err
 	}
-	log := slog.New(slog.DiscardHandler)
-	b, err := c.open(context.Background(), log, true)
+	b, err := c.open(context.Background(), slog.New(slog.DiscardHandler), true)
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	_, _, err = routes(c, b, log)
+	_, _, err = routes(c, b)
 	return err
 }
 
@@ -171,7 +170,7 @@ func (b *backends) openServing(ctx context.Context, options *stack.Options) (dri
 func (b *backends) openOne(ctx context.Context, name, prefix string) (handoff.Store, error) {
 	switch name {
 	case memoryName:
-		m, err := memorybackend.New(&memorybackend.Options{Log: b.log})
+		m, err := memorybackend.New(&memorybackend.Options{Observer: b.observed.observer})
 		if err != nil {
 			return nil, err
 		}

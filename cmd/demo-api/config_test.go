@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -642,7 +641,7 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 		c.warnings()
-		if _, _, err := routes(c, &backends{config: c, stack: &stack.Stack{Backend: memorybackend.NewDefault()}}, slog.New(slog.DiscardHandler)); err != nil {
+		if _, _, err := routes(c, &backends{config: c, stack: &stack.Stack{Backend: memorybackend.NewDefault()}}); err != nil {
 			t.Errorf("%q: the configuration is right, and its routes are not: %v", text, err)
 		}
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"log/slog"
 	"net/http"
 
 	"github.com/weir-go/weir/middleware"
@@ -14,19 +13,18 @@ type limits struct {
 	config    *config
 	throttler *throttler.Throttler
 	options   middleware.Options
-	log       *slog.Logger
 	dry       *dryRuns
 	err       error // what was wrong with any of them
 }
 
-func newLimits(c *config, b *backends, log *slog.Logger) *limits {
+func newLimits(c *config, b *backends) *limits {
 	observed := throttler.New(b.stack.Backend, &throttler.Options{Clock: b.clock(), Observer: b.observed.observer})
-	l := &limits{config: c, throttler: observed, log: log, options: middleware.Options{
+	l := &limits{config: c, throttler: observed, options: middleware.Options{
 		Deadline:         c.deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
 		RateLimitFields:  true,
 		ExposeHeaders:    true,
-		Log:              log,
+		Observer:         b.observed.observer,
 	}}
 	l.dry = newDryRuns(c)
 	return l
@@ -84,7 +82,7 @@ func (l *limits) status(charges ...charge) http.Handler {
 	for _, c := range charges {
 		all = append(all, c.under(l.config.policies[c.policy]))
 	}
-	status, err := middleware.Status(l.throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.config.deadline, Log: l.log})
+	status, err := middleware.Status(l.throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.config.deadline, Observer: l.options.Observer})
 	l.err = errors.Join(l.err, err)
 	return status
 }

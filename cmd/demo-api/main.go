@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer b.close()
 	hangups.reread(b.reread)
 	defer hangups.reread(nil)
-	api, debug, err := routes(c, b, log)
+	api, debug, err := routes(c, b)
 	if err != nil {
 		return &usageError{err}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"log/slog"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
@@ -9,8 +8,8 @@ import (
 )
 
 // routes returns the API, and what is served to the operator.
-func routes(c *config, b *backends, log *slog.Logger) (api, debug http.Handler, err error) {
-	l := newLimits(c, b, log)
+func routes(c *config, b *backends) (api, debug http.Handler, err error) {
+	l := newLimits(c, b)
 	caller := c.caller()
 	core := charge{policy: corePolicy, key: caller}
 	export := charge{policy: corePolicy, key: caller, reported: true}
