@@ -135,7 +135,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 	if err := os.WriteFile(flags, []byte("{\n  \"flags\": {\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.stderr.find(t, `(the flags' file is wrong; its last good state stays in use" error=\S*flags.json: line 3: the JSON ends too early)`, d.ended)
+	d.stderr.find(t, `(the flags' file is wrong; its last good state stays in use" error=\S*flags.json: line 2: unexpected end of JSON input)`, d.ended)
 	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "3/60 core" {
 		t.Errorf("got %v, want 200 3/60", r)
 	}

@@ -3,89 +3,81 @@ package flagfile
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/open-feature/go-sdk/openfeature"
 )
 
-// resolve returns the value of a flag, as one of type T, which kind names.
-func resolve[T any](p *Provider, key string, fallback T, flat openfeature.FlattenedContext, kind string) (T, openfeature.ProviderResolutionDetail) {
-	fail := func(err openfeature.ResolutionError) (T, openfeature.ProviderResolutionDetail) {
-		return fallback, openfeature.ProviderResolutionDetail{ResolutionError: err, Reason: openfeature.ErrorReason}
-	}
-	flags := p.flags.Load()
-	if flags == nil {
-		return fail(openfeature.NewProviderNotReadyResolutionError(p.name + " has not been read yet"))
-	}
-	f := (*flags)[key]
-	switch {
-	case f == nil:
-		return fail(openfeature.NewFlagNotFoundResolutionError(fmt.Sprintf("%s has no flag %q", p.name, key)))
-	case f.disabled:
-		return fallback, openfeature.ProviderResolutionDetail{Reason: openfeature.DisabledReason}
-	}
-	variant, reason := f.defaultVariant, openfeature.StaticReason
-	if f.targeting != nil {
-		reason = openfeature.DefaultReason
-		selected, err := f.targeting(scope{flag: key, context: flat})
-		if err != nil {
-			return fail(openfeature.NewGeneralResolutionError(fmt.Sprintf("flag %q: %v", key, err)))
-		}
-		if selected != nil {
-			name, isName := nameOf(selected)
-			if _, known := f.variants[name]; !isName || !known {
-				return fail(openfeature.NewGeneralResolutionError(fmt.Sprintf("flag %q: targeting chose %v, which is no variant", key, selected)))
-			}
-			variant, reason = name, openfeature.TargetingMatchReason
-		}
-	}
-	if variant == "" { // as flagd has it: without a default variant, the code's default
-		return fallback, openfeature.ProviderResolutionDetail{Reason: openfeature.DefaultReason}
-	}
-	value, ok := f.variants[variant].(T)
-	if !ok {
-		return fail(openfeature.NewTypeMismatchResolutionError(fmt.Sprintf("flag %q: variant %q is no %s", key, variant, kind)))
-	}
-	return value, openfeature.ProviderResolutionDetail{Variant: variant, Reason: reason}
-}
-
-// nameOf returns the variant that a rule chose: flagd takes booleans for names
-// too.
-func nameOf(v any) (string, bool) {
-	switch v := v.(type) {
-	case string:
-		return v, true
-	case bool:
-		return fmt.Sprint(v), true
-	}
-	return "", false
-}
-
 // StringEvaluation implements openfeature.FeatureProvider.
 func (p *Provider) StringEvaluation(_ context.Context, key, fallback string, flat openfeature.FlattenedContext) openfeature.StringResolutionDetail {
-	value, detail := resolve(p, key, fallback, flat, "string")
+	value, detail := p.resolve(key, fallback, flat)
 	return openfeature.StringResolutionDetail{Value: value, ProviderResolutionDetail: detail}
 }
 
-// BooleanEvaluation implements openfeature.FeatureProvider.
-func (p *Provider) BooleanEvaluation(_ context.Context, key string, fallback bool, flat openfeature.FlattenedContext) openfeature.BoolResolutionDetail {
-	value, detail := resolve(p, key, fallback, flat, "boolean")
-	return openfeature.BoolResolutionDetail{Value: value, ProviderResolutionDetail: detail}
+func (p *Provider) resolve(key, fallback string, flat openfeature.FlattenedContext) (string, openfeature.ProviderResolutionDetail) {
+	file := p.file.Load()
+	if file == nil {
+		return fallback, failed(openfeature.NewProviderNotReadyResolutionError(p.name + " has not been read yet"))
+	}
+	f := file.flags[key]
+	switch {
+	case f == nil:
+		return fallback, failed(openfeature.NewFlagNotFoundResolutionError(fmt.Sprintf("%s has no flag %q", p.name, key)))
+	case f.State == "DISABLED":
+		return fallback, openfeature.ProviderResolutionDetail{Reason: openfeature.DisabledReason}
+	}
+	targetingKey, _ := flat[openfeature.TargetingKey].(string)
+	variant, reason := f.variant(key, targetingKey)
+	return f.Variants[variant], openfeature.ProviderResolutionDetail{Variant: variant, Reason: reason}
 }
 
-// FloatEvaluation implements openfeature.FeatureProvider.
-func (p *Provider) FloatEvaluation(_ context.Context, key string, fallback float64, flat openfeature.FlattenedContext) openfeature.FloatResolutionDetail {
-	value, detail := resolve(p, key, fallback, flat, "number")
-	return openfeature.FloatResolutionDetail{Value: value, ProviderResolutionDetail: detail}
+// variant returns the variant of a client, and why it has that one. A client's
+// place is in 32 bits of MurmurHash3 of the flag's key and the targeting key, scaled
+// to the sum of the weights, and falls into one variant's share. So does flagd, from
+// version 0.16 of its core on.
+func (f *flag) variant(key, targetingKey string) (string, openfeature.Reason) {
+	switch {
+	case f.shares == nil:
+		return f.DefaultVariant, openfeature.StaticReason
+	case slices.Contains(f.pinned, targetingKey):
+		return f.pinnedTo, openfeature.TargetingMatchReason
+	case targetingKey == "":
+		return f.DefaultVariant, openfeature.DefaultReason
+	}
+	place := uint64(murmur3(key+targetingKey)) * f.total >> 32
+	for _, share := range f.shares {
+		if place < share.weight {
+			return share.variant, openfeature.TargetingMatchReason
+		}
+		place -= share.weight
+	}
+	panic("unreachable")
 }
 
-// IntEvaluation implements openfeature.FeatureProvider.
-func (p *Provider) IntEvaluation(_ context.Context, key string, fallback int64, flat openfeature.FlattenedContext) openfeature.IntResolutionDetail {
-	value, detail := resolve(p, key, float64(fallback), flat, "number")
-	return openfeature.IntResolutionDetail{Value: int64(value), ProviderResolutionDetail: detail}
+// BooleanEvaluation returns fallback and an error, because values are strings.
+func (p *Provider) BooleanEvaluation(_ context.Context, key string, fallback bool, _ openfeature.FlattenedContext) openfeature.BoolResolutionDetail {
+	return openfeature.BoolResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
 }
 
-// ObjectEvaluation implements openfeature.FeatureProvider.
-func (p *Provider) ObjectEvaluation(_ context.Context, key string, fallback any, flat openfeature.FlattenedContext) openfeature.InterfaceResolutionDetail {
-	value, detail := resolve(p, key, fallback, flat, "value")
-	return openfeature.InterfaceResolutionDetail{Value: value, ProviderResolutionDetail: detail}
+// FloatEvaluation returns fallback and an error, because values are strings.
+func (p *Provider) FloatEvaluation(_ context.Context, key string, fallback float64, _ openfeature.FlattenedContext) openfeature.FloatResolutionDetail {
+	return openfeature.FloatResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+}
+
+// IntEvaluation returns fallback and an error, because values are strings.
+func (p *Provider) IntEvaluation(_ context.Context, key string, fallback int64, _ openfeature.FlattenedContext) openfeature.IntResolutionDetail {
+	return openfeature.IntResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+}
+
+// ObjectEvaluation returns fallback and an error, because values are strings.
+func (p *Provider) ObjectEvaluation(_ context.Context, key string, fallback any, _ openfeature.FlattenedContext) openfeature.InterfaceResolutionDetail {
+	return openfeature.InterfaceResolutionDetail{Value: fallback, ProviderResolutionDetail: noString(key)}
+}
+
+func noString(key string) openfeature.ProviderResolutionDetail {
+	return failed(openfeature.NewTypeMismatchResolutionError(fmt.Sprintf("flag %q: values are strings here; evaluate it as one", key)))
+}
+
+func failed(err openfeature.ResolutionError) openfeature.ProviderResolutionDetail {
+	return openfeature.ProviderResolutionDetail{ResolutionError: err, Reason: openfeature.ErrorReason}
 }

@@ -90,7 +90,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		options flagfile.Options
 		want    string
 	}{
-		{"", flagfile.Options{}, `flagfile: name is ""; it must be the name of a file in flagd's form`},
+		{"", flagfile.Options{}, `flagfile: name is ""; it must be the name of a file of flags`},
 		{"flags.json", flagfile.Options{Poll: -time.Second}, "flagfile: Poll is -1s; it must be positive, or 0 for 200ms"},
 	} {
 		_, err := flagfile.New(test.name, &test.options)
@@ -108,7 +108,7 @@ func (f *file) write(text string) {
 }
 
 func (f *file) value(targetingKey string) string {
-	return f.client.String(f.t.Context(), flagKey, "unset", openfeature.NewEvaluationContext(targetingKey, map[string]any{"plan": "free"}))
+	return f.client.String(f.t.Context(), flagKey, "unset", openfeature.NewEvaluationContext(targetingKey, nil))
 }
 
 func (f *file) wait(what string, is func() bool) {
@@ -141,14 +141,9 @@ func TestDrawsAsFlagdDoes(t *testing.T) {
 	}{
 		{`{"fractional": [["redis", 30], ["memcached", 70]]}`, 3006, 6994, 0, 0xef56446ddf2b3ced},
 		{`{"fractional": [["redis", 50], ["memcached", 50]]}`, 4933, 5067, 0, 0xd41da6867907a3b1},
-		{`{"fractional": [["redis"], ["memcached"], ["memory"]]}`, 3317, 3273, 3410, 0xb2ae180d6c527f3d},
+		{`{"fractional": [["redis", 1], ["memcached", 1], ["memory", 1]]}`, 3317, 3273, 3410, 0xb2ae180d6c527f3d},
 		{`{"fractional": [["redis", 1], ["memcached", 999999], ["memory", 0]]}`, 0, 10000, 0, 0x6af35f45eb23c645},
-		{`{"fractional": [{"cat": [{"var": "$flagd.flagKey"}, {"var": "targetingKey"}]}, ["redis", 10], ["memcached", 90]]}`, 1011, 8989, 0, 0x376f139cba2c9089},
-		{`{"fractional": [{"var": "targetingKey"}, ["redis", 10], ["memcached", 90]]}`, 982, 9018, 0, 0xfc9dcd52be1eceb5},
-		{`{"fractional": [{"var": "email"}, ["redis", 25], ["memcached", 75]]}`, 2479, 7521, 0, 0x3842495fde21bab1},
 		{`{"if": [{"in": [{"var": "targetingKey"}, ["key1", "key2"]]}, "redis", {"fractional": [["redis", 5], ["memcached", 95]]}]}`, 510, 9490, 0, 0x9cec7fb234acb1c5},
-		{`{"if": [{"==": [{"var": "targetingKey"}, "key3"]}, "memory"]}`, 0, 9999, 1, 0x1e770369413a601d},
-		{`{"fractional": [["redis", 0], [null, 50], ["memory", 50]]}`, 0, 4933, 5067, 0xaadc919d5487e6b9},
 	} {
 		f := newFile(t, withTargeting(test.targeting))
 		if f.err != nil {
@@ -196,94 +191,84 @@ func TestGrowingShareKeepsItsClients(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	flag := func(s string) string { return `{"flags": {"throttler-backend": ` + s + `}}` }
-	for text, want := range map[string]string{
-		flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "defaultVariant": "r"}`):                                             "redis",
-		flag(`{"state": "DISABLED", "variants": {"r": "redis"}, "defaultVariant": "r"}`):                                            "unset",
-		flag(`{"state": "ENABLED", "variants": {"r": "redis"}}`):                                                                    "unset",
-		flag(`{"state": "ENABLED", "variants": {"r": 7}, "defaultVariant": "r"}`):                                                   "unset",
-		flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "targeting": {}, "defaultVariant": "r", "metadata": {}}`):            "redis",
-		flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "defaultVariant": "r", "targeting": {"if": [true, "no"]}}`):          "unset",
-		flag(`{"state": "ENABLED", "variants": {"true": "redis"}, "targeting": {"==": [{"var": "plan"}, "free"]}}`):                 "redis",
-		flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "targeting": {"if": [{"in": ["re", {"var": ["plan", ""]}]}, "r"]}}`): "redis",
-		`{"$schema": "https://flagd.dev/schema/v0/flags.json", "flags": {}}`:                                                        "unset",
+	const pinned = `{"if": [{"in": [{"var": "targetingKey"}, ["alice"]]}, "memory", {"fractional": [["redis", 1]]}]}`
+	for _, test := range []struct{ text, targetingKey, want string }{
+		{flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "defaultVariant": "r"}`), "alice", "redis"},
+		{flag(`{"state": "ENABLED", "variants": {"r": "redis"}, "defaultVariant": "r", "targeting": {}}`), "alice", "redis"},
+		{flag(`{"state": "DISABLED", "variants": {"r": "redis"}, "defaultVariant": "r"}`), "alice", "unset"},
+		{`{"$schema": "https://flagd.dev/schema/v0/flags.json", "flags": {}}`, "alice", "unset"},
+		{withTargeting(pinned), "alice", "memory"},
+		{withTargeting(pinned), "bob", "redis"},
+		{withTargeting(pinned), "", "memcached"}, // the default
 	} {
-		if got := newFile(t, text).value("alice"); got != want {
-			t.Errorf("%s: got %s, want %s", text, got, want)
+		if got := newFile(t, test.text).value(test.targetingKey); got != test.want {
+			t.Errorf("%s: %q gets %s, want %s", test.text, test.targetingKey, got, test.want)
 		}
-	}
-	f := newFile(t, flag(`{"state": "ENABLED", "variants": {"t": true, "n": 2.5, "o": {"a": 1}}, "targeting": {"var": "which"}}`))
-	which := func(v string) openfeature.EvaluationContext {
-		return openfeature.NewEvaluationContext("k", map[string]any{"which": v})
-	}
-	if got := f.client.Boolean(t.Context(), flagKey, false, which("t")); !got {
-		t.Error("a boolean: got false")
-	}
-	if got := f.client.Float(t.Context(), flagKey, 0, which("n")); got != 2.5 {
-		t.Errorf("a number: got %v", got)
-	}
-	if got := f.client.Int(t.Context(), flagKey, 0, which("n")); got != 2 {
-		t.Errorf("a number for an integer: got %v", got)
-	}
-	if got := fmt.Sprint(f.client.Object(t.Context(), flagKey, nil, which("o"))); got != "map[a:1]" {
-		t.Errorf("an object: got %s", got)
 	}
 }
 
-// What flagd computes by rules that evaluators read in several ways, or in ways of
-// its own, is an error here, and never another variant.
-func TestWhereFlagdDiffers(t *testing.T) {
-	for _, test := range []struct{ targeting, want string }{
-		{`{"fractional": [{"var": "age"}, ["redis", 50], ["memory", 50]]}`, `fractional buckets by 7; it must be a string`},
-		{`{"if": [{"==": [{"var": "age"}, "7"]}, "redis", "memory"]}`, `7 is compared with 7; they must be of one type, and no lists`},
-		{`{"if": [{"==": [{"var": "beta"}, 1]}, "redis", "memory"]}`, `true is compared with 1; they must be of one type, and no lists`},
-		{`{"if": [{"==": [["a"], ["a"]]}, "redis", "memory"]}`, `[a] is compared with [a]; they must be of one type, and no lists`},
-		{`{"if": [{"in": [{"var": "age"}, ["7"]]}, "redis", "memory"]}`, `7 is compared with 7; they must be of one type, and no lists`},
-		{`{"if": [{"in": [{"var": "age"}, "47"]}, "redis", "memory"]}`, `in looks for 7 in 47; it must be a string in a string, or a value in a list`},
-		{`{"fractional": [{"cat": [{"var": "targetingKey"}, {"var": "age"}]}, ["redis", 50], ["memory", 50]]}`, `cat joins 7; it must be a string`},
-		{`{"if": [{"var": ""}, "redis", "memory"]}`, `var is ""; it must be targetingKey, $flagd.flagKey or the name of an attribute, without a dot`},
-		{`{"if": [{"var": "a.b"}, "redis", "memory"]}`, `var is "a.b"; it must be targetingKey, $flagd.flagKey or the name of an attribute, without a dot`},
-		{`{"if": [{"var": "teams"}, "redis", "memory"]}`, `attribute "teams" is a []interface {}; it must be a string, a number or a boolean`},
-	} {
-		f := newFile(t, withTargeting(test.targeting))
-		if f.err != nil {
-			t.Fatal(f.err)
-		}
-		details, err := f.client.StringValueDetails(t.Context(), flagKey, "unset", openfeature.NewEvaluationContext("alice", map[string]any{"age": 7, "beta": true, "teams": []any{"a"}}))
-		if err == nil || details.Value != "unset" || !strings.HasSuffix(err.Error(), test.want) {
-			t.Errorf("%s: got %q, %v; want %s", test.targeting, details.Value, err, test.want)
+// An evaluation as another type than string is an error, and does not pass for a
+// value.
+func TestOtherTypes(t *testing.T) {
+	f := newFile(t, all("redis"))
+	alice := openfeature.NewEvaluationContext("alice", nil)
+	boolean, err1 := f.client.BooleanValue(t.Context(), flagKey, true, alice)
+	number, err2 := f.client.FloatValue(t.Context(), flagKey, 2.5, alice)
+	integer, err3 := f.client.IntValue(t.Context(), flagKey, 2, alice)
+	object, err4 := f.client.ObjectValue(t.Context(), flagKey, "x", alice)
+	if !boolean || number != 2.5 || integer != 2 || object != "x" {
+		t.Errorf("got %v, %v, %v, %v; want the defaults", boolean, number, integer, object)
+	}
+	for _, err := range []error{err1, err2, err3, err4} {
+		if err == nil || !strings.HasSuffix(err.Error(), `flag "throttler-backend": values are strings here; evaluate it as one`) {
+			t.Errorf("got %v", err)
 		}
 	}
 }
 
 func TestWrongFilesSayWhere(t *testing.T) {
+	const (
+		mustBeFractional = `it must be {"fractional": [["VARIANT", WEIGHT], ["VARIANT", WEIGHT]]}, alone or as the third part of an "if": other rules need flagd`
+		mustBeIn         = `it must be {"in": [{"var": "targetingKey"}, ["KEY", "KEY"]]}`
+	)
 	for _, test := range []struct{ text, want string }{
-		{" \n", "the file is empty"},
-		{"{\n\"flags\": {\n", "line 3: the JSON ends too early"},
+		{"", "line 1: unexpected end of JSON input"},
+		{"{\n\"flags\": {\n", "line 2: unexpected end of JSON input"},
 		{"{\n\"flags\": {],\n}", "line 2: invalid character ']' looking for beginning of object key string"},
-		{"{\"flags\": {}}\n{}", "line 2: something follows the end of the JSON"},
+		{"{\n\"flags\": {\"f\n\": 1}}", "line 2: invalid character '\\n' in string literal"},
+		{"{\"flags\": {}}\n{}", "line 2: invalid character '{' after top-level value"},
 		{`{}`, `"flags" is missing; it must be an object of flags by their keys`},
-		{`{"flags": []}`, "line 1: flags is a JSON array; it must be an object"},
-		{`{"flags": {}, "$evaluators": {}}`, `"$evaluators" is not supported here, only by flagd; write the rules where they are used`},
+		{`[]`, "a JSON array where an object must be"},
+		{`{"flags": []}`, "flags: a JSON array where an object must be"},
+		{`{"flags": {}, "$evaluators": {}}`, `unknown field "$evaluators"; the keys supported here are $schema and flags`},
 		{"{\"flags\": {\n\"f\": {}}}", `line 2: flag "f": state is ""; it must be "ENABLED" or "DISABLED"`},
-		{`{"flags": {"f": {"state": 1}}}`, `line 1: flag "f": state is a JSON number; it must be a string`},
-		{`{"flags": {"f": 1}}`, `line 1: flag "f": is a JSON number; it must be an object`},
+		{`{"flags": {"f": {"state": 1}}}`, `line 1: flag "f": state: a JSON number where a string must be`},
+		{`{"flags": {"f": 1}}`, `line 1: flag "f": a JSON number where an object must be`},
 		{`{"flags": {"f": {"state": "ENABLED"}}}`, `line 1: flag "f": variants are missing; at least one is needed`},
-		{`{"flags": {"f": {"state": "ENABLED", "variants": {"b": 1, "a": 2}, "defaultVariant": "c"}}}`, `line 1: flag "f": defaultVariant is "c"; it must be one of the variants: a, b`},
-		{`{"flags": {"f": {"state": "ENABLED", "target": {}}}}`, `line 1: flag "f": unknown key "target"; the keys of a flag are state, variants, defaultVariant, targeting and metadata`},
-		{withTargeting(`{"starts_with": []}`), `line 1: flag "throttler-backend": targeting.starts_with is not supported here; of flagd's operators, fractional, ==, cat, if, in, var are`},
-		{withTargeting(`{"if": [], "var": ""}`), `line 1: flag "throttler-backend": targeting has 2 operators; it must have one`},
-		{withTargeting(`{"if": [true]}`), `line 1: flag "throttler-backend": targeting.if needs a condition and what follows from it`},
-		{withTargeting(`{"if": [{"==": [1]}, "redis"]}`), `line 1: flag "throttler-backend": targeting.if[0].== needs two values`},
-		{withTargeting(`{"fractional": []}`), `line 1: flag "throttler-backend": targeting.fractional has 0 variants whose weights add up to 0; they must add up to 1 to 2147483647`},
-		{withTargeting(`{"fractional": [["redis", 2147483647], ["memory", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional has 2 variants whose weights add up to 2147483648; they must add up to 1 to 2147483647`},
-		{withTargeting(`{"fractional": [["redis", 0], ["memory", 0]]}`), `line 1: flag "throttler-backend": targeting.fractional has 2 variants whose weights add up to 0; they must add up to 1 to 2147483647`},
+		{`{"flags": {"f": {"state": "ENABLED", "variants": {"b": 1}}}}`, `line 1: flag "f": variants: a JSON number where a string must be`},
+		{`{"flags": {"f": {"state": "ENABLED", "variants": {"b": "1", "a": "2"}, "defaultVariant": "c"}}}`, `line 1: flag "f": defaultVariant is "c"; it must be one of the variants: a, b`},
+		{`{"flags": {"f": {"state": "ENABLED", "variants": {"b": "1"}}}}`, `line 1: flag "f": defaultVariant is ""; it must be one of the variants: b`},
+		{`{"flags": {"f": {"state": "ENABLED", "target": {}}}}`, `line 1: flag "f": unknown field "target"; the keys supported here are state, variants, defaultVariant and targeting`},
+		{withTargeting(`{"starts_with": []}`), `line 1: flag "throttler-backend": targeting is {"starts_with":[]}; ` + mustBeFractional},
+		{withTargeting(`{"fractional": [], "var": ""}`), `line 1: flag "throttler-backend": targeting is {"fractional":[],"var":""}; ` + mustBeFractional},
+		{withTargeting(`{"if": [true]}`), `line 1: flag "throttler-backend": targeting is {"if":[true]}; ` + mustBeFractional},
+		{withTargeting(`{"if": [true, "redis", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[0] is true; ` + mustBeIn},
+		{withTargeting(`{"if": [{"in": [{"var": "email"}, ["a"]]}, "redis", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[0] is {"in":[{"var":"email"},["a"]]}; ` + mustBeIn},
+		{withTargeting(`{"if": [{"in": [{"var": "targetingKey"}, "abc"]}, "redis", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[0] is {"in":[{"var":"targetingKey"},"abc"]}; ` + mustBeIn},
+		{withTargeting(`{"if": [{"in": [{"var": "targetingKey"}, ["a", 1]]}, "redis", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[0] is {"in":[{"var":"targetingKey"},["a",1]]}; ` + mustBeIn},
+		{withTargeting(`{"if": [{"in": [{"var": "targetingKey"}, ["a"]]}, "redsi", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[1] is "redsi"; it must be one of the variants: memcached, memory, redis`},
+		{withTargeting(`{"if": [{"in": [{"var": "targetingKey"}, ["a"]]}, "redis", "memory"]}`), `line 1: flag "throttler-backend": targeting.if[2] is "memory"; ` + mustBeFractional},
+		{withTargeting(`{"fractional": []}`), `line 1: flag "throttler-backend": targeting.fractional has weights that add up to 0; they must add up to 1 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 2147483647], ["memory", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional has weights that add up to 2147483648; they must add up to 1 to 2147483647`},
+		{withTargeting(`{"fractional": [["redis", 0], ["memory", 0]]}`), `line 1: flag "throttler-backend": targeting.fractional has weights that add up to 0; they must add up to 1 to 2147483647`},
 		{withTargeting(`{"fractional": [["redis", 10], ["memory", -1]]}`), `line 1: flag "throttler-backend": targeting.fractional[1] weighs -1; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redis", 1e300]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1e+300; it must be a whole number from 0 to 2147483647`},
 		{withTargeting(`{"fractional": [["redis", 1.5]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 1.5; it must be a whole number from 0 to 2147483647`},
-		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs 30; it must be a whole number from 0 to 2147483647`},
-		{withTargeting(`{"fractional": [["redsi", 30], ["memcached", 70]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for redsi; it must be one of the variants: memcached, memory, redis`},
-		{`{"flags": {"f": {"state": "ENABLED", "variants": {"a\u2028b": 1}, "targeting": {"if": [true, "a"]}}}}`, `line 1: flag "f": variants has "a\u2028b", which targeting cannot choose; a name must have no character that JSON escapes, and no space around it`},
-		{withTargeting(`{"fractional": ["x", "redis"]}`), `line 1: flag "throttler-backend": targeting.fractional[1] is redis; it must be a variant and its weight, such as ["redis", 30]`},
+		{withTargeting(`{"fractional": [["redis", "30"]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] weighs "30"; it must be a whole number from 0 to 2147483647`},
+		{withTargeting(`{"fractional": [["redsi", 30], ["memcached", 70]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for "redsi"; it must be one of the variants: memcached, memory, redis`},
+		{withTargeting(`{"fractional": [[null, 30]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is for null; it must be one of the variants: memcached, memory, redis`},
+		{withTargeting(`{"fractional": [["redis"], ["memory", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is ["redis"]; it must be a variant and its weight, such as ["redis", 30]`},
+		{withTargeting(`{"fractional": [{"var": "email"}, ["redis", 1]]}`), `line 1: flag "throttler-backend": targeting.fractional[0] is {"var":"email"}; it must be a variant and its weight, such as ["redis", 30]`},
 	} {
 		name := filepath.Join(t.TempDir(), "flags.json")
 		if err := os.WriteFile(name, []byte(test.text), 0o600); err != nil {
@@ -310,13 +295,13 @@ func TestLastGoodStateHolds(t *testing.T) {
 	f.waitFor("memory")
 
 	f.write(all("redis")[:100]) // half of it
-	f.waitForLog("flags.json: line 2: the JSON ends too early")
+	f.waitForLog("flags.json: line 2: unexpected end of JSON input")
 	f.waitFor("memory")
 	f.write(all("redis"))
 	f.waitFor("redis")
 
 	f.write("")
-	f.waitForLog("flags.json: the file is empty")
+	f.waitForLog("flags.json: line 1: unexpected end of JSON input")
 	if err := os.Remove(f.name); err != nil {
 		t.Fatal(err)
 	}
@@ -344,9 +329,6 @@ func TestLastGoodStateHolds(t *testing.T) {
 	}
 	f.waitFor("redis")
 	f.wait("state READY: what is right again is", func() bool { return f.client.State() == openfeature.ReadyState })
-	if n := strings.Count(f.log.String(), "the JSON ends too early"); n != 1 {
-		t.Errorf("logged one problem %d times, want once", n)
-	}
 }
 
 func TestStartWithoutAFile(t *testing.T) {
@@ -364,8 +346,8 @@ func TestStartWithoutAFile(t *testing.T) {
 // Any file is an error, or has flags that can be evaluated.
 func FuzzFile(f *testing.F) {
 	for _, targeting := range []string{
-		`{"fractional": [["redis", 30], ["memcached", 70]]}`, `{"fractional": [{"cat": [{"var": "x"}]}, ["redis"], [null, 3]]}`,
-		`{"if": [{"==": [{"var": ["x", 1]}, true]}, "redis", {"in": ["a", ["b"]]}, "memory"]}`,
+		`{"fractional": [["redis", 30], ["memcached", 70]]}`,
+		`{"if": [{"in": [{"var": "targetingKey"}, ["a", "b"]]}, "redis", {"fractional": [["redis", 30], ["memcached", 70]]}]}`,
 	} {
 		f.Add(withTargeting(targeting))
 	}
@@ -376,7 +358,7 @@ func FuzzFile(f *testing.F) {
 		}
 		p := newProvider(t, name, &flagfile.Options{Poll: time.Hour})
 		if err := p.Init(openfeature.EvaluationContext{}); err == nil {
-			p.StringEvaluation(t.Context(), flagKey, "unset", openfeature.FlattenedContext{openfeature.TargetingKey: "alice", "x": 1.5})
+			p.StringEvaluation(t.Context(), flagKey, "unset", openfeature.FlattenedContext{openfeature.TargetingKey: "alice"})
 		}
 		p.Shutdown()
 	})

@@ -5,126 +5,185 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
+	"math"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/open-feature/go-sdk/openfeature"
 )
 
-// flag is one flag, ready to be evaluated.
+// flag is one flag of a file.
 type flag struct {
-	disabled       bool
-	variants       map[string]any
-	defaultVariant string // "" if there is none
-	targeting      rule   // nil if there is none
+	State          string            `json:"state"`
+	Variants       map[string]string `json:"variants"`
+	DefaultVariant string            `json:"defaultVariant"`
+	Targeting      any               `json:"targeting"`
+
+	// Parsed from Targeting.
+	pinned   []string // the targeting keys that get pinnedTo
+	pinnedTo string
+	shares   []share // of all other clients; none without targeting
+	total    uint64  // of the shares' weights
+}
+
+// share is a variant and its weight.
+type share struct {
+	variant string
+	weight  uint64
 }
 
 // parse returns the flags of a file. The error says what is wrong and where: the
-// line, or the flag and key.
+// line of the character or flag, and what is in the flag.
 func parse(text []byte) (map[string]*flag, error) {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, errors.New("the file is empty")
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(text, new(json.RawMessage)); errors.As(err, &syntax) {
+		return nil, fmt.Errorf("line %d: %w", lineOf(text, int(syntax.Offset)-1), err)
 	}
 	var file struct {
-		Flags      map[string]json.RawMessage `json:"flags"`
-		Evaluators json.RawMessage            `json:"$evaluators"`
+		Schema any                        `json:"$schema"`
+		Flags  map[string]json.RawMessage `json:"flags"`
 	}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	if err := decoder.Decode(&file); err != nil {
-		return nil, located(text, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("line %d: something follows the end of the JSON", lineOf(text, decoder.InputOffset()))
+	if err := decode(text, &file, "$schema and flags"); err != nil {
+		return nil, err
 	}
 	if file.Flags == nil {
 		return nil, errors.New(`"flags" is missing; it must be an object of flags by their keys`)
 	}
-	if file.Evaluators != nil {
-		return nil, errors.New(`"$evaluators" is not supported here, only by flagd; write the rules where they are used`)
-	}
 	flags := make(map[string]*flag, len(file.Flags))
 	for _, key := range slices.Sorted(maps.Keys(file.Flags)) {
-		f, err := parseFlag(file.Flags[key])
+		f := new(flag)
+		err := decode(file.Flags[key], f, "state, variants, defaultVariant and targeting")
+		if err == nil {
+			err = f.check()
+		}
 		if err != nil {
-			at := bytes.Index(text, file.Flags[key])
-			return nil, fmt.Errorf("line %d: flag %q: %w", lineOf(text, int64(at)), key, err)
+			return nil, fmt.Errorf("line %d: flag %q: %w", lineOf(text, bytes.Index(text, file.Flags[key])), key, err)
 		}
 		flags[key] = f
 	}
 	return flags, nil
 }
 
-func parseFlag(text json.RawMessage) (*flag, error) {
-	var file struct {
-		State          string          `json:"state"`
-		Variants       map[string]any  `json:"variants"`
-		DefaultVariant *string         `json:"defaultVariant"`
-		Targeting      any             `json:"targeting"`
-		Metadata       json.RawMessage `json:"metadata"`
-		Comment        json.RawMessage `json:"$comment"`
-	}
+// decode decodes a JSON object all of whose keys are known; keys lists them.
+func decode(text []byte, into any, keys string) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&file); err != nil {
-		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return nil, fmt.Errorf("unknown key %s; the keys of a flag are state, variants, defaultVariant, targeting and metadata", name)
-		}
-		return nil, described(err)
-	}
-	f := &flag{disabled: file.State == "DISABLED", variants: file.Variants}
-	if !f.disabled && file.State != "ENABLED" {
-		return nil, fmt.Errorf(`state is %q; it must be "ENABLED" or "DISABLED"`, file.State)
-	}
-	if len(f.variants) == 0 {
-		return nil, errors.New("variants are missing; at least one is needed")
-	}
-	if file.DefaultVariant != nil {
-		f.defaultVariant = *file.DefaultVariant
-		if _, ok := f.variants[f.defaultVariant]; !ok {
-			return nil, fmt.Errorf("defaultVariant is %q; it must be one of the variants: %s", f.defaultVariant, strings.Join(slices.Sorted(maps.Keys(f.variants)), ", "))
-		}
-	}
-	if object, ok := file.Targeting.(map[string]any); file.Targeting == nil || ok && len(object) == 0 {
-		return f, nil
-	}
-	for name := range f.variants {
-		// flagd finds a variant by its name in JSON, without the quotes.
-		if text, err := json.Marshal(name); err != nil || string(text) != `"`+name+`"` || strings.TrimSpace(name) != name {
-			return nil, fmt.Errorf("variants has %q, which targeting cannot choose; a name must have no character that JSON escapes, and no space around it", name)
-		}
-	}
-	var err error
-	f.targeting, err = compile(file.Targeting, "targeting", f.variants)
-	return f, err
-}
-
-// located adds the line to an error of encoding/json.
-func located(text []byte, err error) error {
-	var syntax *json.SyntaxError
+	err := decoder.Decode(into)
 	var kind *json.UnmarshalTypeError
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("line %d: the JSON ends too early", lineOf(text, int64(len(text))))
-	case errors.As(err, &syntax):
-		return fmt.Errorf("line %d: %w", lineOf(text, syntax.Offset), err)
-	case errors.As(err, &kind):
-		return fmt.Errorf("line %d: %w", lineOf(text, kind.Offset), described(err))
+	if errors.As(err, &kind) {
+		want := "an object"
+		if kind.Type.Kind() == reflect.String {
+			want = "a string"
+		}
+		return fmt.Errorf("%sa JSON %s where %s must be", strings.TrimPrefix(kind.Field+": ", ": "), kind.Value, want)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s; the keys supported here are %s", strings.TrimPrefix(err.Error(), "json: "), keys)
+	}
+	return nil
 }
 
-func described(err error) error {
-	var kind *json.UnmarshalTypeError
-	if !errors.As(err, &kind) {
-		return err
-	}
-	mustBe := map[string]string{"string": "a string", "map": "an object", "struct": "an object"}[kind.Type.Kind().String()]
-	if kind.Field == "" {
-		return fmt.Errorf("is a JSON %s; it must be %s", kind.Value, mustBe)
-	}
-	return fmt.Errorf("%s is a JSON %s; it must be %s", kind.Field, kind.Value, mustBe)
+func lineOf(text []byte, offset int) int {
+	return 1 + bytes.Count(text[:max(offset, 0)], []byte("\n"))
 }
 
-func lineOf(text []byte, offset int64) int {
-	return 1 + bytes.Count(text[:min(max(offset, 0), int64(len(text)))], []byte("\n"))
+func (f *flag) check() error {
+	if f.State != "ENABLED" && f.State != "DISABLED" {
+		return fmt.Errorf(`state is %q; it must be "ENABLED" or "DISABLED"`, f.State)
+	}
+	if len(f.Variants) == 0 {
+		return errors.New("variants are missing; at least one is needed")
+	}
+	if _, err := f.variantOf(f.DefaultVariant); err != nil {
+		return fmt.Errorf("defaultVariant is %w", err)
+	}
+	return f.parseTargeting()
+}
+
+// variantOf returns the name of the variant that node is.
+func (f *flag) variantOf(node any) (string, error) {
+	name, ok := node.(string)
+	if _, known := f.Variants[name]; ok && known {
+		return name, nil
+	}
+	return "", fmt.Errorf("%s; it must be one of the variants: %s", asJSON(node), strings.Join(slices.Sorted(maps.Keys(f.Variants)), ", "))
+}
+
+func asJSON(node any) string {
+	text, _ := json.Marshal(node) // node was decoded from JSON
+	return string(text)
+}
+
+// parseTargeting parses the forms of targeting that the package comment shows.
+func (f *flag) parseTargeting() (err error) {
+	if object, ok := f.Targeting.(map[string]any); f.Targeting == nil || ok && len(object) == 0 {
+		return nil
+	}
+	rule, at := f.Targeting, "targeting"
+	if branches := argumentsOf(rule, "if"); len(branches) == 3 {
+		var ok bool
+		if f.pinned, ok = keysOf(branches[0]); !ok {
+			return fmt.Errorf(`targeting.if[0] is %s; it must be {"in": [{"var": "targetingKey"}, ["KEY", "KEY"]]}`, asJSON(branches[0]))
+		}
+		if f.pinnedTo, err = f.variantOf(branches[1]); err != nil {
+			return fmt.Errorf("targeting.if[1] is %w", err)
+		}
+		rule, at = branches[2], "targeting.if[2]"
+	}
+	arguments := argumentsOf(rule, "fractional")
+	if arguments == nil {
+		return fmt.Errorf(`%s is %s; it must be {"fractional": [["VARIANT", WEIGHT], ["VARIANT", WEIGHT]]}, alone or as the third part of an "if": other rules need flagd`, at, asJSON(rule))
+	}
+	return f.parseShares(arguments, at+".fractional")
+}
+
+func (f *flag) parseShares(arguments []any, at string) error {
+	for i, argument := range arguments {
+		pair, _ := argument.([]any)
+		if len(pair) != 2 {
+			return fmt.Errorf(`%s[%d] is %s; it must be a variant and its weight, such as ["redis", 30]`, at, i, asJSON(argument))
+		}
+		variant, err := f.variantOf(pair[0])
+		if err != nil {
+			return fmt.Errorf("%s[%d] is for %w", at, i, err)
+		}
+		weight, ok := pair[1].(float64)
+		// flagd takes a negative weight for 0; its author meant something else.
+		if !ok || weight != math.Trunc(weight) || weight < 0 || weight > math.MaxInt32 {
+			return fmt.Errorf("%s[%d] weighs %s; it must be a whole number from 0 to %d", at, i, asJSON(pair[1]), math.MaxInt32)
+		}
+		f.shares = append(f.shares, share{variant: variant, weight: uint64(weight)})
+		f.total += uint64(weight)
+	}
+	if f.total == 0 || f.total > math.MaxInt32 {
+		return fmt.Errorf("%s has weights that add up to %d; they must add up to 1 to %d", at, f.total, math.MaxInt32)
+	}
+	return nil
+}
+
+// argumentsOf returns the list in {operator: list}, and nil for anything else.
+func argumentsOf(node any, operator string) []any {
+	object, _ := node.(map[string]any)
+	arguments, _ := object[operator].([]any)
+	if len(object) != 1 {
+		return nil
+	}
+	return arguments
+}
+
+// keysOf returns the keys in {"in": [{"var": "targetingKey"}, keys]}.
+func keysOf(condition any) (keys []string, ok bool) {
+	in := argumentsOf(condition, "in")
+	if len(in) != 2 || !reflect.DeepEqual(in[0], map[string]any{"var": openfeature.TargetingKey}) {
+		return nil, false
+	}
+	list, ok := in[1].([]any)
+	for _, item := range list {
+		key, isString := item.(string)
+		ok = ok && isString
+		keys = append(keys, key)
+	}
+	return keys, ok
 }

@@ -1,5 +1,5 @@
-// Package flagfile is an OpenFeature provider that reads flags from a file in
-// flagd's JSON form, with no server and no watcher:
+// Package flagfile is an OpenFeature provider that reads the flag of a rollout
+// from a file, without a server:
 //
 //	{
 //	  "flags": {
@@ -12,12 +12,14 @@
 //	  }
 //	}
 //
-// Variants are assigned as flagd assigns them, so that flagd can serve the same
-// file later and no client moves. Of flagd's targeting it implements fractional,
-// if, ==, in, cat and var; another operator is an error. So is a weight below 0,
-// which flagd treats as 0, and so are weights that add up to 0, with which flagd
-// assigns nothing, and a comparison or join of values of different types, which
-// flagd would convert.
+// It is what the demo needs, and no flag service: values are strings, and targeting
+// is absent, fractional as above, or fractional for all clients but some:
+//
+//	{"if": [{"in": [{"var": "targetingKey"}, ["KEY"]]}, "redis", {"fractional": [["redis", 30], ["memcached", 70]]}]}
+//
+// That is a small part of flagd's form, and anything else is an error. Variants are
+// assigned as flagd assigns them: flagd, or its provider, can read the same file
+// later, and no client moves.
 //
 // The file is polled a few times a second, so a change is seen however it is made:
 // by an editor, a rename or a mount. While the file is missing or wrong, its last
@@ -29,7 +31,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -61,15 +62,14 @@ type Provider struct {
 	poll   time.Duration
 	log    *slog.Logger
 	events chan openfeature.Event
-	flags  atomic.Pointer[map[string]*flag] // the last good state, nil before the first
+	file   atomic.Pointer[file] // as last read without a problem, nil before
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
 	// Owned by the goroutine.
-	text     []byte // the file as last read
-	problem  error  // what is wrong with it
-	reported bool   // problem was seen twice, and logged
+	problem  error // of the last read
+	reported bool  // problem was seen twice, and logged
 }
 
 var (
@@ -88,7 +88,7 @@ func New(name string, options *Options) (*Provider, error) {
 	}
 	switch {
 	case name == "":
-		return nil, invalid.Errorf("flagfile: name is %q; it must be the name of a file in flagd's form", name)
+		return nil, invalid.Errorf("flagfile: name is %q; it must be the name of a file of flags", name)
 	case o.Poll < 0:
 		return nil, invalid.Errorf("flagfile: Poll is %v; it must be positive, or 0 for %v", o.Poll, DefaultPoll)
 	}
@@ -103,31 +103,39 @@ func New(name string, options *Options) (*Provider, error) {
 
 // Check returns an error that says what is wrong with the named file, or nil.
 func Check(name string) error {
-	text, err := read(name)
-	if err == nil {
-		_, err = parse(text)
-	}
+	_, err := read(name)
+	return err
+}
+
+// file is a file without a problem.
+type file struct {
+	text  []byte
+	flags map[string]*flag
+}
+
+func read(name string) (*file, error) {
+	text, err := os.ReadFile(name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, errors.Unwrap(err)) // which has no name
 	}
-	return nil
+	flags, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &file{text: text, flags: flags}, nil
 }
 
 // Init reads the file and starts to watch it. If the file is missing or wrong, Init
 // returns an error and watches it all the same: flags have no values until the file
 // is right.
 func (p *Provider) Init(openfeature.EvaluationContext) error {
-	p.text, p.problem = read(p.name)
-	if p.problem == nil {
-		p.problem = p.load()
+	f, err := read(p.name)
+	if err == nil {
+		p.file.Store(f)
 	}
-	if p.problem != nil {
-		p.reported = true
-		p.problem = fmt.Errorf("%s: %w", p.name, p.problem)
-	}
+	p.problem, p.reported = err, err != nil
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	err := p.problem // the goroutine's from here on
 	p.running.Go(func() { p.watch(ctx) })
 	return err
 }
@@ -162,64 +170,29 @@ func (p *Provider) watch(ctx context.Context) {
 	}
 }
 
-// maxBytes bounds what is read of a file.
-const maxBytes = 4 << 20
-
-func read(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, errors.Unwrap(err) // without the name, which callers add
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
-	if err == nil && len(text) > maxBytes {
-		err = fmt.Errorf("the file has more than %d bytes", maxBytes)
-	}
-	return text, err
-}
-
-// readAgain reads the file and loads its flags if it has changed and is good. A
-// problem is logged when it is seen twice in a row: a file that is being written is
-// wrong for a moment.
+// readAgain reads the file and uses its flags if they have changed. A problem is
+// logged when it is seen twice in a row: a file that is being written is wrong for a
+// moment.
 func (p *Provider) readAgain(ctx context.Context) {
-	text, err := read(p.name)
-	same := err == nil && p.problem == nil && bytes.Equal(text, p.text)
-	if same {
-		return
-	}
-	wasGood, before := p.problem == nil, p.problem
-	p.text = text
-	if err == nil {
-		err = p.load()
-	}
-	if err == nil {
-		p.problem, p.reported = nil, false
+	before := p.problem
+	f, err := read(p.name)
+	p.problem = err
+	switch {
+	case err == nil && before == nil && bytes.Equal(f.text, p.file.Load().text):
+	case err == nil:
+		p.file.Store(f)
 		p.log.Info("read the flags", "file", p.name)
-		if !wasGood {
+		if before != nil {
 			p.emit(ctx, openfeature.ProviderReady, "the file is right again")
 		}
 		p.emit(ctx, openfeature.ProviderConfigChange, "the file has changed")
-		return
-	}
-	p.problem = fmt.Errorf("%s: %w", p.name, err)
-	if wasGood || before.Error() != p.problem.Error() {
+	case before == nil || before.Error() != err.Error():
 		p.reported = false
-		return
-	}
-	if !p.reported {
+	case !p.reported:
 		p.reported = true
-		p.log.Warn("the flags' file is wrong; its last good state stays in use", "error", p.problem)
-		p.emit(ctx, openfeature.ProviderStale, p.problem.Error())
+		p.log.Warn("the flags' file is wrong; its last good state stays in use", "error", err)
+		p.emit(ctx, openfeature.ProviderStale, err.Error())
 	}
-}
-
-// load parses p.text and makes its flags the current ones.
-func (p *Provider) load() error {
-	flags, err := parse(p.text)
-	if err == nil {
-		p.flags.Store(&flags)
-	}
-	return err
 }
 
 func (p *Provider) emit(ctx context.Context, what openfeature.EventType, message string) {
