@@ -77,15 +77,11 @@ func changeOf(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 
 // longest is for how many ms l refuses what fits its capacity, at most.
 func longest(l throttler.Limit) int64 {
-	switch w := l.Window.Milliseconds(); l.Algorithm {
-	case throttler.SlidingWindow:
-		return 2 * w
-	case throttler.TokenBucket, throttler.LeakyBucket:
-		return max(int64(float64(w)/float64(l.Quota)*float64(l.Capacity())), w) + 2
-	case throttler.FixedWindow, throttler.SlidingLog:
-		return w
+	w, lasts := l.Window.Milliseconds(), algorithm.Lifetime(l).Milliseconds()
+	if l.Algorithm.Drains() {
+		return max(lasts, w) + 1 // two times are rounded up, of which Lifetime is one
 	}
-	panic("an algorithm that the test does not know")
+	return lasts
 }
 
 // Whatever both kinds of processes take and refund: a retry time that one received
@@ -100,7 +96,7 @@ func TestStatedTimesOutliveChanges(t *testing.T) {
 			Quota:     1 + rng.Int64N(30),
 			Window:    time.Duration(1+rng.Int64N(1<<(3+rng.IntN(16)))) * time.Millisecond,
 		}
-		if (l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket) && rng.IntN(2) == 0 {
+		if l.Algorithm.Drains() && rng.IntN(2) == 0 {
 			l.Burst = 1 + rng.Int64N(2*l.Quota)
 		}
 		c := &changed{t: t, forms: [2][]throttler.Limit{{l}, {changeOf(l, rng)}}}

@@ -64,6 +64,9 @@ func TestAlgorithmsKeepTheirPromises(t *testing.T) {
 		if queues := firstStart == start && results[0].StartAt == firstReset; queues != a.Queues() {
 			t.Errorf("%v: Queues is %v, but that a charge starts when the one before has drained is %v", a, a.Queues(), queues)
 		}
+		s = State{}
+		s.Charge(limits, 4, start, results)
+		s.Charge(limits, 4, start+5*second, results) // so late that a part of a window would be another
 		atOnce := results[0].ResetAt == firstReset && used(firstReset-1) == 8 && used(firstReset) == 0
 		if atOnce != a.ResetsAtOnce() {
 			t.Errorf("%v: ResetsAtOnce is %v, but that charges end together is %v", a, a.ResetsAtOnce(), atOnce)

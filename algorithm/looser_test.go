@@ -11,18 +11,17 @@ import (
 )
 
 // alone returns how many units a limit by itself admits at most within w ms, both ends
-// included. A sliding window is an estimate: twice the quota if aimed at.
+// included: across the edge of a window twice the quota, and of a sliding log once.
 func alone(l throttler.Limit, w int64) int64 {
 	window := l.Window.Milliseconds()
-	switch l.Algorithm {
-	case throttler.FixedWindow, throttler.SlidingWindow:
-		return (w/window + 2) * l.Quota
-	case throttler.SlidingLog:
-		return (w/window + 1) * l.Quota
-	case throttler.TokenBucket, throttler.LeakyBucket:
+	switch {
+	case l.Algorithm.Drains():
 		return l.Capacity() + w*l.Quota/window
+	case l.Algorithm == throttler.SlidingLog:
+		return (w/window + 1) * l.Quota
+	default:
+		return (w/window + 2) * l.Quota
 	}
-	panic("an algorithm that the test does not know")
 }
 
 // looser returns what two versions of a limit admit together at most within w ms, as
@@ -32,13 +31,12 @@ func alone(l throttler.Limit, w int64) int64 {
 // what came before its record began.
 func looser(a, b throttler.Limit, w int64) int64 {
 	most := max(alone(a, w), alone(b, w))
-	switch rate := max(perMs(a), perMs(b)); a.Algorithm {
-	case throttler.TokenBucket:
-		return max(a.Capacity(), b.Capacity()) + int64(rate*float64(w)+1e-9)
-	case throttler.LeakyBucket:
+	switch rate := max(perMs(a), perMs(b)); {
+	case a.Algorithm.Queues():
 		wait := max(float64(a.Capacity())/perMs(a), float64(b.Capacity())/perMs(b))
 		return int64(rate*(wait+float64(w)) + 1e-9)
-	case throttler.FixedWindow, throttler.SlidingWindow, throttler.SlidingLog:
+	case a.Algorithm.Drains():
+		return max(a.Capacity(), b.Capacity()) + int64(rate*float64(w)+1e-9)
 	}
 	if a.Window > b.Window {
 		most += a.Quota
@@ -63,7 +61,7 @@ func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	case 3:
 		n.Quota, n.Window = 1+rng.Int64N(3*l.Quota), l.Window*time.Duration(scale)+time.Duration(rng.IntN(20))*time.Millisecond
 	}
-	if (l.Algorithm == throttler.TokenBucket || l.Algorithm == throttler.LeakyBucket) && rng.IntN(3) == 0 {
+	if l.Algorithm.Drains() && rng.IntN(3) == 0 {
 		n.Burst = 1 + rng.Int64N(2*l.Quota)
 	}
 	return n
@@ -77,7 +75,7 @@ func TestTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
 	for range 600 {
 		for _, a := range algorithms {
 			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(30), Window: time.Duration(20+rng.Int64N(2000)) * time.Millisecond}
-			if (a == throttler.TokenBucket || a == throttler.LeakyBucket) && rng.IntN(2) == 0 {
+			if a.Drains() && rng.IntN(2) == 0 {
 				l.Burst = 1 + rng.Int64N(2*l.Quota)
 			}
 			takeInTurns(t, rng, l, otherVersion(l, rng))

@@ -23,16 +23,13 @@ func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 			Quota:     1 + rng.Int64N(1<<(1+rng.IntN(53))),
 			Window:    time.Duration(1+rng.Int64N(1<<(1+rng.IntN(34)))) * time.Millisecond,
 		}
-		switch a {
-		case throttler.FixedWindow:
+		switch {
+		case a == throttler.FixedWindow:
 			l.Aligned = rng.IntN(2) == 0
-		case throttler.SlidingWindow: // has nothing more
-		case throttler.SlidingLog:
+		case a == throttler.SlidingLog:
 			l.Quota = 1 + l.Quota%50
-		case throttler.TokenBucket, throttler.LeakyBucket:
-			if rng.IntN(2) == 0 {
-				l.Burst = 1 + rng.Int64N(1<<(1+rng.IntN(53)))
-			}
+		case a.Drains() && rng.IntN(2) == 0:
+			l.Burst = 1 + rng.Int64N(1<<(1+rng.IntN(53)))
 		}
 		if (&throttler.Policy{Name: "p", Limits: []throttler.Limit{l}}).Validate() == nil {
 			return l

@@ -17,7 +17,7 @@ func TestResumeCountsNoLess(t *testing.T) {
 	for _, a := range quota.Algorithms() {
 		for _, burst := range []int64{0, 25} {
 			limit := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: a}
-			if a == throttler.TokenBucket || a == throttler.LeakyBucket {
+			if a.Drains() {
 				limit.Burst = burst
 			}
 			limits := []throttler.Limit{limit}

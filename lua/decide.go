@@ -251,9 +251,9 @@ func (s *shape) locals() int {
 			n += 3
 		}
 		for _, l := range c.limits {
-			n += 3 + len(l.fields)
+			n += 2 + len(l.fields) + max(1, l.locals("open")+l.locals("bring")) // what is stored comes before these
 			if l.file.has("prepare") {
-				n += 5
+				n += 1 + l.locals("prepare")
 			}
 			if s.settles {
 				n += 2

@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -29,21 +30,24 @@ func TestSections(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(\w+)\.(?:get|has|section|expression)\("([^"]+)"\)`).FindAllStringSubmatch(string(source), -1) {
 		asked[m[1]] = append(asked[m[1]], m[2])
 	}
-	ofLimits := slices.Concat(asked["l"], asked["file"])
-	for _, file := range []struct {
+	type file struct {
 		name  string
 		asked []string
 		all   bool // are there
-	}{
-		{"decide.lua", asked["frame"], true},
-		{"lone.lua", asked["lone"], true},
-		{"numbers.lua", asked["numbers"], true},
-		{"algorithms/fixed_window.lua", ofLimits, false},
-		{"algorithms/sliding_window.lua", ofLimits, false},
-		{"algorithms/bucket.lua", ofLimits, false},
-		{"algorithms/leaky_bucket.lua", ofLimits, false},
-		{"algorithms/sliding_log.lua", slices.Concat(ofLimits, asked["slidingLog"]), false},
-	} {
+	}
+	files := []file{{"decide.lua", asked["frame"], true}, {"lone.lua", asked["lone"], true}, {"numbers.lua", asked["numbers"], true}}
+	algorithms, err := filepath.Glob("algorithms/*.lua")
+	if err != nil || len(algorithms) == 0 {
+		t.Fatalf("%v, %v", algorithms, err)
+	}
+	for _, name := range algorithms {
+		ofLimits := slices.Concat(asked["l"], asked["file"])
+		if name == "algorithms/sliding_log.lua" {
+			ofLimits = append(ofLimits, asked["slidingLog"]...)
+		}
+		files = append(files, file{name, ofLimits, false})
+	}
+	for _, file := range files {
 		has := readSections(file.name)
 		for name := range has {
 			if !slices.Contains(file.asked, name) {
@@ -157,9 +161,14 @@ func TestShapesLoad(t *testing.T) {
 			}
 		}
 	}
+	numbers := slices.Sorted(maps.Keys(maps.Collect(Records)))
+	mixes := [][]byte{{1, 5}, {4, 6}, {3, 4, 5}, numbers}
+	for _, number := range numbers {
+		mixes = append(mixes, []byte{number})
+	}
 	for _, settles := range []bool{false, true} {
 		for _, several := range []bool{false, true} {
-			for _, charge := range [][]byte{{1}, {2}, {3}, {4}, {5}, {6}, {1, 5}, {4, 6}, {3, 4, 5}, {1, 2, 3, 4, 5, 6}} {
+			for _, charge := range mixes {
 				allowed := most(charge, several, func(charges [][]byte) bool { return check(settles, charges...) })
 				possible := most(charge, several, func(charges [][]byte) bool {
 					script, _ := Decide(settles, charges)
@@ -178,7 +187,7 @@ func TestShapesLoad(t *testing.T) {
 		charges := make([][]byte, 1+rng.IntN(8))
 		for i := range charges {
 			for range 1 + rng.IntN(1+16/len(charges)) {
-				charges[i] = append(charges[i], byte(1+rng.IntN(6)))
+				charges[i] = append(charges[i], numbers[rng.IntN(len(numbers))])
 			}
 		}
 		check(rng.IntN(2) == 0, charges...)

@@ -7,6 +7,23 @@ import (
 
 // kind is a kind of limits: its algorithm's file, and the record that a state has of it
 // behind kind and window.
+//
+// Scripts have the sections of the file in this order, and each but those marked * must be
+// there. An expression has one value, and may stand at several places.
+//
+//	prepare *      what depends on the arguments alone, with the name quota$
+//	known *        an expression: whether the record is one to go on with
+//	open *         once the record is read
+//	charges *      an expression: whether the script may charge; else package algorithm does
+//	gives back *   an expression: whether the script may give back
+//	bring *        makes the record what it is now
+//	fits           an expression: whether cost@ does
+//	charge         adds cost@ to a record that was brought
+//	give back      takes amount@ out of where mark$ says, of a record that was not brought
+//	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does
+//	longest *      an expression: for how many ms a record counts at most, 2 * window$ if left out
+//
+// The locals of prepare and open are known to all that follows; those of bring to fits.
 type kind struct {
 	name   string
 	file   sections
@@ -19,24 +36,19 @@ type kind struct {
 // kinds has every kind, by its number in states and arguments, as package algorithm has
 // them; and no other place lists them.
 var kinds = [...]kind{
-	1: {name: "fixed window", file: fixedWindow, form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now"},
-	2: {name: "aligned window", file: fixedWindow, form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now - now % window$"},
-	3: {name: "sliding window", file: slidingWindow, form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
+	1: {name: "fixed window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now"},
+	2: {name: "aligned window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now - now % window$"},
+	3: {name: "sliding window", file: readSections("algorithms/sliding_window.lua"), form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
 	4: {name: "sliding log", file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
-	5: {name: "token bucket", file: bucket, form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
-	6: {name: "leaky bucket", file: leakyBucket, form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
+	5: {name: "token bucket", file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
+	6: {name: "leaky bucket", file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
 }
 
 var (
-	fixedWindow   = readSections("algorithms/fixed_window.lua")
-	slidingWindow = readSections("algorithms/sliding_window.lua")
-	slidingLog    = readSections("algorithms/sliding_log.lua")
-	bucket        = readSections("algorithms/bucket.lua")
-	leakyBucket   = readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua")
-
-	frame   = readSections("decide.lua")
-	lone    = readSections("lone.lua")
-	numbers = readSections("numbers.lua")
+	frame      = readSections("decide.lua")
+	lone       = readSections("lone.lua")
+	numbers    = readSections("numbers.lua")
+	slidingLog = readSections("algorithms/sliding_log.lua") // of which the frame asks, too
 )
 
 // Records yields the number of each kind, and how many bytes its record has in a state

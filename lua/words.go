@@ -37,6 +37,17 @@ func (l *limit) expression(name string) string {
 	return strings.TrimSpace(l.words.in(l.file.get(name)))
 }
 
+// locals returns how many locals that section has for those behind it.
+func (l *limit) locals(section string) int {
+	n := 0
+	for _, names := range declared.FindAllString(l.file[section], -1) {
+		n += 1 + strings.Count(names, ",")
+	}
+	return n
+}
+
+var declared = regexp.MustCompile(`(?m)^local [^=\n]+`)
+
 // size is how many bytes a record has.
 func (l *limit) size() int { return 7 + formBytes(l.form) }
 

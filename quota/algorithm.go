@@ -89,8 +89,8 @@ func (a Algorithm) String() string {
 	return fmt.Sprintf("Algorithm(%d)", uint8(a))
 }
 
-// ParseAlgorithm returns the algorithm of that name: "fixed-window",
-// "sliding-window", "sliding-log", "token-bucket" or "leaky-bucket".
+// ParseAlgorithm returns the algorithm of that name, such as "fixed-window" for
+// FixedWindow.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for i := range algorithms {
 		if algorithms[i].name == name {

@@ -1,6 +1,11 @@
 package quota
 
-import "testing"
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
 
 func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 	for _, a := range Algorithms() {
@@ -18,5 +23,21 @@ func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 	unknown := Limit{Quota: 1, Window: 1e9, Algorithm: Algorithm(len(algorithms))}
 	if unknown.validate() == "" {
 		t.Errorf("%v is valid", unknown)
+	}
+}
+
+// What cannot read the table names every algorithm all the same.
+func TestEveryAlgorithmIsNamed(t *testing.T) {
+	for _, file := range []string{"../throttler/words.go", "../.golangci.yml", "../docs/algorithms.md", "../cmd/demo-api/example.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range Algorithms() {
+			constant := strings.ReplaceAll(a.String(), "-", "")
+			if !regexp.MustCompile(`(?i)\b(` + constant + `|` + a.String() + `)\b`).Match(text) {
+				t.Errorf("%s has no %v", file, a)
+			}
+		}
 	}
 }

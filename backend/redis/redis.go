@@ -265,17 +265,6 @@ func (b *Backend) Close() {
 	}
 }
 
-// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an
-// exchange with it if that leaves it undecided.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	return b.TakeAt(ctx, r, nil)
-}
-
-// Settle implements driver.Backend as Take.
-func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	return b.SettleAt(ctx, s, nil)
-}
-
 // Peek implements driver.Backend: one round trip of GETs, on a replica if one answers.
 // What is stored is judged here, by its reset-at and the caller's now, so that
 // a dead window that a replica still shows reads as none.

@@ -2,9 +2,12 @@ package redisbackend
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"sync"
 	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/lua"
 )
@@ -83,4 +86,29 @@ func (t *shapeTable) common() []*script {
 		}
 	}
 	return all
+}
+
+// script is a Lua script: its text, and the SHA-1, computed here and not asked for. Both
+// are strings, as arguments of commands.
+type script struct {
+	text, hash any
+	number     int // each has another
+}
+
+var (
+	scripts    atomic.Int64 // that newScript has made
+	swapScript = newScript(lua.Swap)
+)
+
+func newScript(text string) *script {
+	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
+}
+
+// newCmd returns a call of s, whose reply is one string of all its decisions' replies, or
+// what swap.lua returns.
+func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
+	if s == swapScript {
+		return redis.NewStringSliceCmd(ctx, args...)
+	}
+	return redis.NewStringCmd(ctx, args...)
 }

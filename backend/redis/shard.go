@@ -16,36 +16,10 @@ import (
 
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
-	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
-
-// script is a Lua script: its text, and the SHA-1, computed here and not asked for. Both
-// are strings, as arguments of commands.
-type script struct {
-	text, hash any
-	number     int // each has another
-}
-
-var (
-	scripts    atomic.Int64 // that newScript has made
-	swapScript = newScript(lua.Swap)
-)
-
-func newScript(text string) *script {
-	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
-}
-
-// newCmd returns a call of s, whose reply is one string of all its decisions' replies, or
-// what swap.lua returns.
-func (s *script) newCmd(ctx context.Context, args ...any) redis.Cmder {
-	if s == swapScript {
-		return redis.NewStringSliceCmd(ctx, args...)
-	}
-	return redis.NewStringCmd(ctx, args...)
-}
 
 // shard is a Shard in use.
 type shard struct {

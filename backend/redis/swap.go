@@ -96,6 +96,28 @@ func (t *swapTable) take(w *swapper) []*change {
 	return all
 }
 
+func (s *shard) takeHere(ctx context.Context, j *job, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	var d driver.Decision
+	if err := s.swap(ctx, j, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+		d, changes, err = handoff.Take(r, stored, p, clock)
+		return changes, err
+	}); err != nil {
+		return driver.Decision{}, err // d may still be written: see swap
+	}
+	return d, nil
+}
+
+func (s *shard) settleHere(ctx context.Context, j *job, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+	var d driver.Decision
+	if err := s.swap(ctx, j, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+		d, changes, err = handoff.Settle(st, stored, p, clock)
+		return changes, err
+	}); err != nil {
+		return driver.Decision{}, err
+	}
+	return d, nil
+}
+
 // swap makes the change of the counts of j's keys that apply returns. If the caller leaves,
 // apply may be called after swap has returned.
 func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {

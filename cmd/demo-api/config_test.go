@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/wrap/fallback"
@@ -25,6 +26,10 @@ func parse(name, text string) (*config, error) {
 }
 
 func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
+	var algorithms []string
+	for _, a := range quota.Algorithms() {
+		algorithms = append(algorithms, a.String())
+	}
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
@@ -226,7 +231,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`demo.yaml:2: policy "core": limits 0 and 1 are both a fixed-window of 1h0m0s; only the smaller quota could ever refuse, so keep that one`,
 		}, {
 			"unknown algorithm", "policies:\n  core:\n    limits:\n      - quota: 1\n        window: 1h\n        algorithm: gcra\n",
-			`demo.yaml:6: algorithm is "gcra"; it must be one of ["fixed-window" "sliding-window" "sliding-log" "token-bucket" "leaky-bucket"]`,
+			`demo.yaml:6: algorithm is "gcra"; it must be one of ` + fmt.Sprintf("%q", algorithms),
 		}, {
 			"aligned is no truth", "policies: {core: {limits: [{quota: 1, window: 1h, aligned: perhaps}]}}\n",
 			`demo.yaml:1: policies.core.limits[0].aligned is "perhaps"; it must be true or false`,

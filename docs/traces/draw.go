@@ -32,13 +32,13 @@ var captions = map[quota.Algorithm]string{
 	throttler.LeakyBucket:   "a queue that moves one a second: what is admitted starts when its turn has come",
 }
 
-// overview returns the picture of all five.
+// overview returns the picture of all algorithms.
 func overview() []byte {
 	var b bytes.Buffer
 	height := top + len(algorithms)*panelHeight + 30
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="8" fill="#ffffff"/>`+"\n", width, height)
-	text(&b, left, 34, 19, ink, "600", fmt.Sprintf("The same %d requests, 10 allowed per 10 s, through five algorithms", len(arrivals())))
+	text(&b, left, 34, 19, ink, "600", fmt.Sprintf("The same %d requests, 10 allowed per 10 s, through each algorithm", len(arrivals())))
 	legend(&b)
 	for i, a := range algorithms {
 		panel(&b, a, top+i*panelHeight)

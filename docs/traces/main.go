@@ -1,4 +1,4 @@
-// Command traces draws the same traffic through the five algorithms,
+// Command traces draws the same traffic through the algorithms,
 // and measures how far two of them are off.
 //
 //	go run ./docs/traces            writes docs/traces/*.svg

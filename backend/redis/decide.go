@@ -1,0 +1,306 @@
+package redisbackend
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Decisions by scripts: what goes to them, and what they reply; lua/decide.lua describes
+// both.
+
+// Take implements driver.Backend: one decision of an EVALSHA on the primary, or an
+// exchange with it if that leaves it undecided.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.TakeAt(ctx, r, nil)
+}
+
+// TakeAt implements handoff.Store: one decision of an EVALSHA on the primary. If that
+// leaves it undecided, or counts arrive, it is an exchange: see swap.go.
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
+	j := b.newTake(ctx, &r, p)
+	defer j.free()
+	s, decided, err := b.decide(j, r.Charges(), p)
+	if err != nil {
+		return d, err
+	}
+	if !decided {
+		return s.takeHere(ctx, j, r, p)
+	}
+	if d, err = readTake(r, j.reply); err != nil {
+		return d, s.unavailable(err)
+	}
+	return d, nil
+}
+
+// Settle implements driver.Backend as Take.
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	return b.SettleAt(ctx, s, nil)
+}
+
+// SettleAt implements handoff.Store as TakeAt.
+func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
+	j := b.newSettlement(ctx, &st, p)
+	defer j.free()
+	s, decided, err := b.decide(j, st.Charged.Charges(), p)
+	if err != nil {
+		return d, err
+	}
+	if !decided {
+		return s.settleHere(ctx, j, st, p)
+	}
+	if d, err = readSettlement(&st, j.reply); err != nil {
+		return d, s.unavailable(err)
+	}
+	return d, nil
+}
+
+// newTake returns the job of a take under p, nil if counts do not move.
+func (b *Backend) newTake(ctx context.Context, r *driver.Request, p *handoff.Placement) *job {
+	charges := r.Charges()
+	j := b.newJob(ctx, charges)
+	buf, shape := b.appendHead(j.buf, r.Now, p), append(j.shape[:0], takes)
+	for i := range charges {
+		c := &charges[i]
+		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
+		for k := range c.Policy.Limits {
+			buf, shape = appendLimit(buf, shape, &c.Policy.Limits[k])
+		}
+	}
+	if isLone(charges) {
+		buf = appendBounds(buf, &charges[0].Policy.Limits[0], r.Now, charges[0].Cost)
+	}
+	j.pack(buf, shape)
+	return j
+}
+
+// newSettlement returns the job of a settlement under p, nil if counts do not move.
+func (b *Backend) newSettlement(ctx context.Context, s *driver.Settlement, p *handoff.Placement) *job {
+	charges, results := s.Charged.Request.Charges(), s.Charged.Results()
+	j := b.newJob(ctx, charges)
+	buf, shape := b.appendHead(j.buf, s.Now, p), append(j.shape[:0], settlements)
+	for i := range charges {
+		c := &charges[i]
+		buf = algorithm.AppendUint(buf, 7, c.Cost)
+		buf, shape = algorithm.AppendUint(buf, 7, s.Costs[i]), append(shape, nextCharge)
+		for k := range c.Policy.Limits {
+			buf, shape = appendLimit(buf, shape, &c.Policy.Limits[k])
+			buf = algorithm.AppendUint(buf, 6, results[k].Mark.At)
+			buf = algorithm.AppendUint(buf, 7, results[k].Mark.Fraction)
+		}
+		results = results[len(c.Policy.Limits):]
+	}
+	if isLone(charges) {
+		buf = appendBounds(buf, &charges[0].Policy.Limits[0], s.Now, 0)
+	}
+	j.pack(buf, shape)
+	return j
+}
+
+func (b *Backend) appendHead(buf []byte, now int64, p *handoff.Placement) []byte {
+	buf = append(buf, 1) // it is made once; see flight.argsOf
+	buf = algorithm.AppendUint(buf, 6, now)
+	buf = algorithm.AppendUint(buf, 4, b.margin)
+	if p != nil {
+		return append(buf, 1)
+	}
+	return append(buf, 0)
+}
+
+func appendLimit(buf, shape []byte, l *quota.Limit) (_, _ []byte) {
+	n := len(buf)
+	buf = algorithm.AppendLimit(buf, l)
+	return buf, append(shape, buf[n])
+}
+
+// pack makes what was appended to j.buf j's argument, and finds the script of its shape.
+func (j *job) pack(buf, shape []byte) {
+	j.packed, j.buf = buf[len(j.buf):], buf
+	j.script = shapes.script(shape)
+}
+
+// isLone reports whether charges are one, under one fixed window: a count and a reset
+// time.
+func isLone(charges []quota.Charge) bool {
+	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce()
+}
+
+// appendBounds appends what lone.lua compares with what is stored of a fixed window, l,
+// by a decision at now. All of it is digits, in the order of numbers:
+//
+//	19  the window is open if the state is above this
+//	4   and below this
+//	4   one unit fits if the last 4 of the state, what is used, are at most this
+//
+// The last 4 are blank unless a take is of one unit. If the window is never stored as
+// digits, none are above the first.
+func appendBounds(b []byte, l *quota.Limit, now, cost int64) []byte {
+	const mostUsed = 9999
+	w := algorithm.Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
+	b = slices.Grow(b, 64) // as long as what follows is at any time: j keeps it
+	start := len(b)
+	ended, ok := algorithm.AppendDigits(b, w)
+	if ok {
+		w.ResetAt += w.Length
+		_, ok = algorithm.AppendDigits(ended, w)
+	}
+	if ok {
+		code := 100*int64(ended[start]-'0') + 10*int64(ended[start+1]-'0') + int64(ended[start+2]-'0')
+		b = strconv.AppendInt(ended, 10*(code+1), 10)
+	} else {
+		b = append(b, "99999999999999999990000"...)
+	}
+	if cost != 1 {
+		return append(b, "    "...)
+	}
+	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a 1 in front
+	return append(b, room[len(b)+1:]...)
+}
+
+// decide sends j, about charges, and reports whether a script has decided. It and what it
+// calls have small frames until the reply is there: what hundreds of goroutines that wait
+// keep in memory is much of what a decision costs.
+func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (s *shard, decided bool, err error) {
+	b.monitor.run()
+	s = b.shardOf(charges)
+	if j.script == nil || p != nil && len(p.Arrivals) > 0 {
+		return s, false, nil
+	}
+	if err := s.do(s.lineOf(j), j); err != nil {
+		return s, false, err
+	}
+	return s, j.reply[0] != repliesUndecided, nil
+}
+
+// How the reply to a decision begins, if it is not digits alone.
+const (
+	repliesRefused   = 0 // then the states that refused
+	repliesAllowed   = 1 // then the states as they were charged
+	repliesUndecided = 2
+)
+
+// digits are the bytes of the reply that one charge is allowed, whose state was these
+// digits before.
+const digits = 19
+
+// isDigits reports whether a reply begins with digits.
+func isDigits(reply []byte) bool { return '0' <= reply[0] && reply[0] <= '9' }
+
+// errForeign reports that a key holds what no version of weir wrote, or a newer one.
+var errForeign = errors.New("something else than a count is stored under the key, or one of a newer version")
+
+// errReply reports a reply that no script can give.
+var errReply = errors.New("the script's reply has an unknown form")
+
+// cutReply returns the reply to the first decision, which is about so many charges,
+// and the rest. A call's reply is the concatenation of its decisions' replies.
+func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
+	if len(reply) == 0 {
+		return nil, nil, errReply
+	}
+	size := 1
+	switch {
+	case isDigits(reply):
+		if charges != 1 {
+			return nil, nil, errReply
+		}
+		size = digits
+	case reply[0] == repliesUndecided:
+	case reply[0] > repliesUndecided:
+		return nil, nil, errReply
+	default:
+		for range charges {
+			if len(reply) < size+2 {
+				return nil, nil, errReply
+			}
+			size += 2 + int(binary.BigEndian.Uint16(reply[size:]))
+		}
+	}
+	if len(reply) < size {
+		return nil, nil, errReply
+	}
+	return reply[:size], reply[size:], nil
+}
+
+// readTake reads the reply to a take, r. It fails if the script cannot have given it.
+func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
+	if isDigits(reply) {
+		return readDigits(r, reply)
+	}
+	d, fit, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
+		cost = r.Charges()[i].Cost
+		return cost, reply[0] == repliesAllowed && cost > 0
+	})
+	if err == nil && d.Allowed != fit {
+		err = contradiction(reply)
+	}
+	return d, err
+}
+
+// readSettlement does so with the reply to a settlement.
+func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error) {
+	r := s.Charged.Request
+	r.Now = s.Now
+	if isDigits(reply) || reply[0] != repliesAllowed {
+		return driver.Decision{}, errReply
+	}
+	d, _, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
+		more := s.Costs[i] - r.Charges()[i].Cost
+		return max(more, 0), more > 0 // else it looks at what is left, and asks for nothing
+	})
+	results := d.Results()
+	for i := range results {
+		results[i].RetryAt = 0 // also where a debt is left
+	}
+	return d, err
+}
+
+// readStates reads the states that the charges of r have, each with what it cost and
+// whether it was charged; and whether all costs fit.
+func readStates(r driver.Request, reply []byte, cost func(i int) (int64, bool)) (d driver.Decision, fit bool, err error) {
+	if reply[0] == repliesUndecided {
+		return d, false, errReply
+	}
+	d, fit = driver.NewDecision(r), true
+	d.Allowed = reply[0] == repliesAllowed
+	charges := r.Charges()
+	for i, states := 0, reply[1:]; i < len(charges); i++ {
+		size := 2 + int(binary.BigEndian.Uint16(states))
+		cost, charged := cost(i)
+		fits, err := algorithm.ReadReply(states[2:size], charged, charges[i].Policy.Limits, cost, r.Now, d.ResultsOf(i))
+		if err != nil {
+			return driver.Decision{}, false, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
+		}
+		fit = fit && fits
+		states = states[size:]
+	}
+	return d, fit, nil
+}
+
+// readDigits reads the reply that the one charge of r is allowed.
+func readDigits(r driver.Request, reply []byte) (driver.Decision, error) {
+	w, err := algorithm.ReadDigits(reply)
+	if err != nil {
+		return driver.Decision{}, fmt.Errorf("%w: %w", errForeign, err)
+	}
+	c := &r.Charges()[0]
+	l := &c.Policy.Limits[0]
+	if len(c.Policy.Limits) > 1 || !w.IsOf(l) || w.ResetAt <= r.Now || w.Take(l.Quota, c.Cost) != 0 {
+		return driver.Decision{}, contradiction(reply)
+	}
+	d := driver.NewDecision(r)
+	d.SetWindow(w.Used, w.ResetAt, 0)
+	return d, nil
+}
+
+func contradiction(reply []byte) error {
+	return fmt.Errorf("the script's reply contradicts itself: %x", reply)
+}
