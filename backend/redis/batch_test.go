@@ -29,7 +29,7 @@ func jobs(n int) []*job {
 	return all
 }
 
-func TestRepliesOfCallsAreCut(t *testing.T) {
+func TestRepliesOfCallsAreSplit(t *testing.T) {
 	foreign := "\x02"
 	for _, test := range []struct {
 		name  string
@@ -64,17 +64,17 @@ func TestRepliesOfCallsAreCut(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	f := &flight{jobs: jobs(6)}
-	for i, j := range f.jobs {
+	b := &batch{jobs: jobs(6)}
+	for i, j := range b.jobs {
 		j.work = 1
 		j.partition = []byte{byte('a' + i%2)}
 	}
-	f.jobs[2].kind, f.jobs[3].kind = unbatched, unbatched
-	f.jobs[4].script, f.jobs[5].script = testScripts[1], testScripts[1]
-	sizes := func(splits bool) string {
-		f.plan(splits)
+	b.jobs[2].kind, b.jobs[3].kind = unbatched, unbatched
+	b.jobs[4].script, b.jobs[5].script = testScripts[1], testScripts[1]
+	sizes := func(perSlot bool) string {
+		b.plan(perSlot)
 		var all []int
-		for _, c := range f.calls {
+		for _, c := range b.calls {
 			all = append(all, len(c.jobs))
 		}
 		return fmt.Sprint(all)
@@ -85,14 +85,14 @@ func TestPlan(t *testing.T) {
 	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
 		t.Errorf("split by partition: calls of %s decisions, want %s", got, want)
 	}
-	f.jobs = jobs(2*quota.MaxWork + 8)
-	for i, j := range f.jobs {
+	b.jobs = jobs(2*quota.MaxWork + 8)
+	for i, j := range b.jobs {
 		j.work, j.buf = 1, arg{byte(i)}
 	}
 	if got, want := sizes(false), fmt.Sprintf("[%d %[1]d 8]", quota.MaxWork); got != want {
 		t.Errorf("calls of %s decisions, want %s", got, want)
 	}
-	for i, j := range f.jobs {
+	for i, j := range b.jobs {
 		if int(j.buf[0]) != i {
 			t.Fatalf("decision %d is in place %d", j.buf[0], i)
 		}
@@ -105,24 +105,24 @@ func TestPlan(t *testing.T) {
 
 // Decisions in a row of the same bytes are one argument, also when they are sent again.
 func TestDecisionsOfTheSameBytes(t *testing.T) {
-	f := &flight{jobs: jobs(6)}
-	for i, j := range f.jobs {
+	b := &batch{jobs: jobs(6)}
+	for i, j := range b.jobs {
 		j.packed = []byte{1, "aabaaa"[i]}
 	}
 	swap := &job{script: swapScript, kind: unbatched, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
 	packed := func(jobs []*job) string {
 		var all []string
-		for _, a := range f.argsOf(jobs, false)[3+len(jobs):] {
+		for _, a := range b.argsOf(jobs, false)[3+len(jobs):] {
 			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0]%'0', (*a.(*arg))[1:]))
 		}
 		return fmt.Sprint(all)
 	}
 	for range 2 {
-		if got, want := packed(f.jobs), "[2a 1b 3a]"; got != want {
+		if got, want := packed(b.jobs), "[2a 1b 3a]"; got != want {
 			t.Errorf("arguments %s, want %s", got, want)
 		}
 	}
-	if got, want := packed(f.jobs[4:]), "[2a]"; got != want {
+	if got, want := packed(b.jobs[4:]), "[2a]"; got != want {
 		t.Errorf("sent again: arguments %s, want %s", got, want)
 	}
 	if got, want := packed([]*job{swap}), "[9a 8b]"; got != want {
@@ -164,8 +164,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// Allocations do not drift with the machine. A decision that travels alone has the
-// throttler's three and the client's; a full flight divides the client's by 256.
+// Allocations do not drift with the machine. A decision that is sent alone has the
+// throttler's three and the client's; a full batch divides the client's by 256.
 func TestAllocations(t *testing.T) {
 	const long = 20 * time.Second // a busy machine does not reach it
 	c, err := NewClient(&redis.UniversalOptions{
@@ -187,30 +187,30 @@ func TestAllocations(t *testing.T) {
 		if _, err := th.Take(context.Background(), p.Charge("alice")); err != nil {
 			t.Fatal(err)
 		}
-	}); n > aloneAllocs {
-		t.Errorf("%v allocations of a decision alone, want at most %v", n, aloneAllocs)
+	}); n > inlineAllocs {
+		t.Errorf("%v allocations of a decision alone, want at most %v", n, inlineAllocs)
 	}
 
 	charge := p.Charge("alice")
 	charge.Partition = charge.Key
-	f := new(flight)
+	out := new(batch)
 	if n := testing.AllocsPerRun(100, func() {
-		var all [perFlight]*job
+		var all [perBatch]*job
 		for i := range all {
 			r := driver.NewRequest(at, charge)
 			all[i] = b.newTake(context.Background(), &r, nil)
 			all[i].deadline = time.Now().Add(time.Minute)
 		}
-		f.departed = time.Now()
-		f.jobs = append(f.jobs, all[:]...)
-		f.run(b.shards[0].line)
+		out.sentAt = time.Now()
+		out.jobs = append(out.jobs, all[:]...)
+		out.run(b.shards[0].batcher)
 		for _, j := range all {
 			if <-j.done; j.err != nil {
 				t.Fatal(j.err)
 			}
 			j.free()
 		}
-	}); n/perFlight > sharedAllocs {
-		t.Errorf("%v allocations of a decision in a full flight, want at most %v", n/perFlight, sharedAllocs)
+	}); n/perBatch > sharedAllocs {
+		t.Errorf("%v allocations of a decision in a full batch, want at most %v", n/perBatch, sharedAllocs)
 	}
 }

@@ -72,7 +72,7 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	}
 	script, argument = packed(t, now, []throttler.Limit{perHour(3)}, []throttler.Limit{bucket})
 	if got := run(script, []string{"d", "list"}, argument); got != undecided || client.Exists(t.Context(), "d").Val() != 0 {
-		t.Errorf("two charges, of which one has a list: got %q, and something was charged", got)
+		t.Errorf("two charges, one of a key that holds a list: got %q, and something was charged", got)
 	}
 	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
 		t.Error("what is not ours was changed")
@@ -80,8 +80,8 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 }
 
 // BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
-// make so many: about a lone fixed window, and about two policies of three mixed
-// limits, without a sliding log and with one; and, for these, how many times a lone window's that is.
+// make so many: about a single fixed window, and about two policies of three mixed
+// limits, without a sliding log and with one; and, for these, how many times a single window's that is.
 func BenchmarkServerTimeOfACall(b *testing.B) {
 	client := newClient(b, testserver.Redis(b).Addr)
 	const units = 1 << 40

@@ -55,7 +55,7 @@ func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (
 	if j.script == nil || p != nil && len(p.Arrivals) > 0 {
 		return s, false, nil
 	}
-	if err := s.do(s.lineOf(j), j); err != nil {
+	if err := s.do(s.batcherOf(j), j); err != nil {
 		return s, false, err
 	}
 	return s, j.reply[0] != repliesUndecided, nil
@@ -89,7 +89,7 @@ func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
 	j := b.newJob(context.Background(), charges)
 	defer j.free()
-	return b.shardOf(charges).lineOf(j).server.breaker.Since()
+	return b.shardOf(charges).batcherOf(j).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.

@@ -31,9 +31,9 @@ var errForeign = errors.New("something else than a count is stored under the key
 // errReply reports a reply that no script can give.
 var errReply = errors.New("the script's reply has an unknown form")
 
-// cutReply returns the reply to the first decision, which is about so many charges,
+// splitReply returns the reply to the first decision, which is about so many charges,
 // and the rest. A call's reply is the concatenation of its decisions' replies.
-func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
+func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply
 	}

@@ -5,61 +5,61 @@ import (
 	"time"
 )
 
-// Few flights go to a server that is near, as the quickest of many flights shows, and
-// many to one that is far away.
-func TestFlightsByDistance(t *testing.T) {
-	type landing struct {
-		times, limits, behind int // limits of it, and of what else is on its way
+// Few batches are in flight to a server with a low round-trip time, as the quickest of
+// many batches shows, and many to one with a high round-trip time.
+func TestInFlightByRTT(t *testing.T) {
+	type observed struct {
+		times, limits, behind int // limits of it, and of what else is in flight
 		took                  time.Duration
 		failed, refused       bool // without an answer, with an error for one
 	}
 	const us, ms = time.Microsecond, time.Millisecond
-	quick := landing{times: 1, limits: 1, took: 300 * us}
-	slow := landing{times: farAfter, limits: 1, took: ms}
+	quick := observed{times: 1, limits: 1, took: 300 * us}
+	slow := observed{times: highRTTAfter, limits: 1, took: ms}
 	for _, test := range []struct {
 		name   string
-		landed []landing
-		before []time.Duration // how long flights have been on their way
-		want   int             // flights at once, these included
+		sent   []observed
+		before []time.Duration // since when batches are in flight
+		want   int             // batches in flight, these included
 	}{
-		{name: "new", want: nearFlights},
-		{name: "new, and near", landed: []landing{{times: newFarAfter - 1, limits: 1, took: ms}, quick, {times: newFarAfter, limits: 1, took: ms}}, want: nearFlights},
-		{name: "new, and far", landed: []landing{{times: newFarAfter, limits: 1, took: ms}}, want: maxFlights},
-		{name: "new, and failing", landed: []landing{{times: newFarAfter, limits: 1, took: ms, failed: true}}, want: nearFlights},
-		{name: "far, in large flights", landed: []landing{{times: newFarAfter, limits: 256, took: 3 * ms}}, want: maxFlights},
-		{name: "near, in large flights", landed: []landing{{times: farAfter, limits: 256, took: ms}}, want: nearFlights},
-		{name: "near, behind large flights", landed: []landing{{times: farAfter, limits: 1, behind: 256, took: ms}}, want: nearFlights},
-		{name: "near and busy", landed: []landing{quick, {times: farAfter - 1, limits: 4, took: 20 * ms}}, want: nearFlights},
-		{name: "near and busy for long", landed: []landing{slow, quick, {times: farAfter - 1, limits: 4, took: 20 * ms}}, want: nearFlights},
-		{name: "near, and moves away", landed: []landing{quick, slow}, want: maxFlights},
-		{name: "far, and moves here", landed: []landing{slow, slow, quick}, want: nearFlights},
-		{name: "far, and fails at once", landed: []landing{slow, {times: 1, limits: 1, took: us, failed: true}}, want: maxFlights},
-		{name: "far, and a proxy refuses at once", landed: []landing{slow, {times: 1, limits: 1, took: us, refused: true}}, want: maxFlights},
-		{name: "near, and one is late", before: []time.Duration{late}, want: nearFlights + 1},
-		{name: "near, and most are late", before: []time.Duration{late, late, late, late, late, late, late}, want: maxFlights},
-		{name: "far, and some are late", landed: []landing{slow}, before: []time.Duration{late, late, late}, want: maxFlights},
+		{name: "new", want: minInFlight},
+		{name: "new, and low", sent: []observed{{times: newHighRTTAfter - 1, limits: 1, took: ms}, quick, {times: newHighRTTAfter, limits: 1, took: ms}}, want: minInFlight},
+		{name: "new, and high", sent: []observed{{times: newHighRTTAfter, limits: 1, took: ms}}, want: maxInFlight},
+		{name: "new, and failing", sent: []observed{{times: newHighRTTAfter, limits: 1, took: ms, failed: true}}, want: minInFlight},
+		{name: "high, in large batches", sent: []observed{{times: newHighRTTAfter, limits: 256, took: 3 * ms}}, want: maxInFlight},
+		{name: "low, in large batches", sent: []observed{{times: highRTTAfter, limits: 256, took: ms}}, want: minInFlight},
+		{name: "low, behind large batches", sent: []observed{{times: highRTTAfter, limits: 1, behind: 256, took: ms}}, want: minInFlight},
+		{name: "low and busy", sent: []observed{quick, {times: highRTTAfter - 1, limits: 4, took: 20 * ms}}, want: minInFlight},
+		{name: "low and busy for long", sent: []observed{slow, quick, {times: highRTTAfter - 1, limits: 4, took: 20 * ms}}, want: minInFlight},
+		{name: "low, and becomes high", sent: []observed{quick, slow}, want: maxInFlight},
+		{name: "high, and becomes low", sent: []observed{slow, slow, quick}, want: minInFlight},
+		{name: "high, and fails at once", sent: []observed{slow, {times: 1, limits: 1, took: us, failed: true}}, want: maxInFlight},
+		{name: "high, and a proxy refuses at once", sent: []observed{slow, {times: 1, limits: 1, took: us, refused: true}}, want: maxInFlight},
+		{name: "low, and one has stalled", before: []time.Duration{stalledAfter}, want: minInFlight + 1},
+		{name: "low, and most have stalled", before: []time.Duration{stalledAfter, stalledAfter, stalledAfter, stalledAfter, stalledAfter, stalledAfter, stalledAfter}, want: maxInFlight},
+		{name: "high, and some have stalled", sent: []observed{slow}, before: []time.Duration{stalledAfter, stalledAfter, stalledAfter}, want: maxInFlight},
 	} {
 		now := time.Now()
-		l := &line{nearTime: nearTime, slow: farAfter - newFarAfter, mostFlights: maxFlights}
-		for _, f := range test.landed {
-			for range f.times {
-				landing := &flight{departed: now.Add(-f.took), limits: f.limits, outcome: outcome{answered: !f.failed}}
-				if f.refused {
-					landing.outcome.err = errReply
+		b := &batcher{lowRTT: lowRTT, slow: highRTTAfter - newHighRTTAfter, mostInFlight: maxInFlight}
+		for _, o := range test.sent {
+			for range o.times {
+				out := &batch{sentAt: now.Add(-o.took), limits: o.limits, outcome: outcome{answered: !o.failed}}
+				if o.refused {
+					out.outcome.err = errReply
 				}
-				l.flights = []*flight{{limits: f.behind}, landing}
-				l.landed(landing, now)
+				b.inFlight = []*batch{{limits: o.behind}, out}
+				b.observeRTT(out, now)
 			}
-			l.flights = nil
+			b.inFlight = nil
 		}
 		for _, d := range test.before {
-			l.flights = append(l.flights, &flight{departed: now.Add(-d)})
+			b.inFlight = append(b.inFlight, &batch{sentAt: now.Add(-d)})
 		}
-		for l.mayDepart(now) && len(l.flights) < 100 {
-			l.flights = append(l.flights, &flight{departed: now})
+		for b.canSend(now) && len(b.inFlight) < 100 {
+			b.inFlight = append(b.inFlight, &batch{sentAt: now})
 		}
-		if got := len(l.flights); got != test.want {
-			t.Errorf("%s: %d flights at once, want %d", test.name, got, test.want)
+		if got := len(b.inFlight); got != test.want {
+			t.Errorf("%s: %d batches in flight, want %d", test.name, got, test.want)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (b *Backend) newSettlement(ctx context.Context, s *driver.Settlement, p *ha
 }
 
 func (b *Backend) appendHead(buf []byte, now int64, p *handoff.Placement) []byte {
-	buf = append(buf, 1) // it is made once; see flight.argsOf
+	buf = append(buf, 1) // it is made once; see batch.argsOf
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
 	if p != nil {
