@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -14,7 +14,7 @@ import (
 // limits explain where they do not.
 func TestLife(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, c := range stray.Counts(now) {
+	for _, c := range skewed.Counts(now) {
 		state, err := algorithm.Parse(c.State)
 		if err != nil {
 			t.Fatal(err)

@@ -93,7 +93,7 @@ func (c *counts) changes(changed func(i int) bool) []Change {
 		f, was := &c.found[i], c.was[i]
 		all[i] = Change{Stored: f.Stored, Changed: f.Arrived || changed(i)}
 		life := f.Life(c.now, c.clock)
-		// Of a count that a stray clock wrote, life is bounded and does not grow by a charge.
+		// Of a count that a skewed clock wrote, life is bounded and does not grow by a charge.
 		if !was.found || f.Arrived || life > was.life || f.State.ResetAt(c.now) > was.resetAt {
 			all[i].Life = max(life, 1)
 		}

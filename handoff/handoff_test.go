@@ -9,7 +9,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -137,7 +137,7 @@ func TestDeadCounts(t *testing.T) {
 
 // Processes whose clocks are years off may have written a count that arrives.
 func TestArrivalFromStrayClocks(t *testing.T) {
-	for _, c := range stray.Counts(time.UnixMilli(now)) {
+	for _, c := range skewed.Counts(time.UnixMilli(now)) {
 		arrival := &handoff.Placement{Version: 5, Keep: time.Minute, Arrivals: []handoff.Arrival{{Due: true, State: c.State, ReleaseVersion: 4}}}
 		count, arrived, _, err := handoff.Find(nil, arrival, 0, now, now)
 		if err != nil || !arrived {

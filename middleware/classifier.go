@@ -24,17 +24,17 @@ type rule struct {
 	others   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends the charges of other rules
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
-	mark     mark
+	flags    flags
 
 	addresses []addressSource // that charges may use
 }
 
-// mark says how charges of a rule are treated when the response is known.
-type mark uint8
+// flags say how charges of a rule are treated when the response is known.
+type flags uint8
 
 const (
-	noRefund     mark = 1 << iota // RefundIf does not apply
-	costReported                  // the handler reports the real cost
+	noRefund     flags = 1 << iota // RefundIf does not apply
+	costReported                   // the handler reports the real cost
 )
 
 // Limit charges each request one unit of p, to the key that key returns.
@@ -88,16 +88,16 @@ func All(classifiers ...Classifier) Classifier {
 // request, such as GitHub's secondary limit, next to one for which 304s are free:
 //
 //	All(Limit(core, caller), Limit(secondary, caller).NoRefund())
-func (c Classifier) NoRefund() Classifier { return c.marked(noRefund) }
+func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }
 
 // CostReported returns c with its charges marked as estimates: the handler
 // reports the real cost by [SetCost] or [Options.CostHeader].
-func (c Classifier) CostReported() Classifier { return c.marked(costReported) }
+func (c Classifier) CostReported() Classifier { return c.flagged(costReported) }
 
-func (c Classifier) marked(m mark) Classifier {
+func (c Classifier) flagged(f flags) Classifier {
 	c.rules = slices.Clone(c.rules)
 	for i := range c.rules {
-		c.rules[i].mark |= m
+		c.rules[i].flags |= f
 	}
 	return c
 }
@@ -131,14 +131,14 @@ func (c Classifier) only() *rule {
 	return nil
 }
 
-// has reports whether some rule carries m.
-func (c Classifier) has(m mark) bool {
-	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m != 0 })
+// has reports whether some rule carries f.
+func (c Classifier) has(f flags) bool {
+	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f != 0 })
 }
 
-// all reports whether every rule carries m.
-func (c Classifier) all(m mark) bool {
-	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.mark&m == 0 })
+// all reports whether every rule carries f.
+func (c Classifier) all(f flags) bool {
+	return !slices.ContainsFunc(c.rules, func(r rule) bool { return r.flags&f == 0 })
 }
 
 // least returns how many charges each request makes at least.

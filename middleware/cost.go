@@ -143,7 +143,7 @@ func (e *entry) costs(why settlement) []int64 {
 }
 
 // costOf returns what c really costs. c may be the sum of several charges to one
-// count, each with a mark of its own.
+// count, each with its own flags.
 func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	var cost int64
 	all, named := e.reported(c.Policy.Name)
@@ -152,12 +152,12 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
 			continue
 		}
-		switch m := e.mark(i); {
-		case why == afterHandler && m&noRefund == 0: // free
+		switch f := e.flags(i); {
+		case why == afterHandler && f&noRefund == 0: // free
 		case named:
 			cost += all
 			all = 0 // once
-		case marked && m&costReported != 0:
+		case marked && f&costReported != 0:
 			cost += general
 			general = 0
 		default:

@@ -185,16 +185,16 @@ func (v *headerValues) write(h http.Header, known numeral, decisions ...*throttl
 	h[headerResource] = values[4:5:5]
 }
 
-// reading is where a decision speaks of one limit. A decision.Status says the same
+// limitView is where a decision speaks of one limit. A decision.Status says the same
 // in copies and times of day, which every response would pay for.
-type reading struct {
+type limitView struct {
 	charge *throttler.Charge
 	limit  *throttler.Limit
 	result *driver.Result
 }
 
 // binding returns the limit that binds among all decisions.
-func binding(decisions ...*throttler.Decision) reading {
+func binding(decisions ...*throttler.Decision) limitView {
 	of, at := decisions[0], 0
 	if len(decisions) > 1 || of.NumLimits() > 1 {
 		var binding decision.Status
@@ -206,17 +206,17 @@ func binding(decisions ...*throttler.Decision) reading {
 			}
 		}
 	}
-	return readingAt(of, at)
+	return limitViewAt(of, at)
 }
 
-// readingAt returns limit i of d, in the order of d.Limits.
-func readingAt(d *throttler.Decision, i int) reading {
+// limitViewAt returns limit i of d, in the order of d.Limits.
+func limitViewAt(d *throttler.Decision, i int) limitView {
 	result, charges := &d.Driver().Results()[i], d.Charges()
 	for i >= len(charges[0].Policy.Limits) {
 		i -= len(charges[0].Policy.Limits)
 		charges = charges[1:]
 	}
-	return reading{&charges[0], &charges[0].Policy.Limits[i], result}
+	return limitView{&charges[0], &charges[0].Policy.Limits[i], result}
 }
 
 // epochSeconds returns ms in whole seconds, rounded up: at that second, the window is

@@ -73,9 +73,9 @@ type entry struct {
 // extra is what few requests need of an entry. It does not change once the next
 // handler runs.
 type extra struct {
-	charges []throttler.Charge     // as classified, if they differ from d's
-	marks   [quota.MaxCharges]mark // of charges
-	ahead   *aheadBody             // the body that is passed on, if the request waited
+	charges []throttler.Charge      // as classified, if they differ from d's
+	flags   [quota.MaxCharges]flags // of charges
+	ahead   *aheadBody              // the body that is passed on, if the request waited
 }
 
 // withExtra returns e's extra, which it makes if there is none.
@@ -192,26 +192,26 @@ func (e *entry) asked() []throttler.Charge {
 	return e.extra.charges
 }
 
-// mark returns how charge i of asked is treated.
-func (e *entry) mark(i int) mark {
+// flags returns how charge i of asked is treated.
+func (e *entry) flags(i int) flags {
 	switch {
 	case e.m.only != nil:
-		return e.m.only.mark
+		return e.m.only.flags
 	case e.extra == nil:
 		return 0
 	}
-	return e.extra.marks[i]
+	return e.extra.flags[i]
 }
 
-// has reports whether some charge carries m.
-func (e *entry) has(m mark) bool {
+// has reports whether some charge carries f.
+func (e *entry) has(f flags) bool {
 	switch {
 	case e.m.only != nil:
-		return e.m.only.mark&m != 0
+		return e.m.only.flags&f != 0
 	case e.extra == nil:
 		return false
 	}
-	return slices.ContainsFunc(e.extra.marks[:], func(o mark) bool { return o&m != 0 })
+	return slices.ContainsFunc(e.extra.flags[:], func(o flags) bool { return o&f != 0 })
 }
 
 // release lets a later request have the memory of e's decision. It is for entries

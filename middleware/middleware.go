@@ -225,8 +225,8 @@ func (t *throttle) classifyRequest(e *entry) {
 	for i := range rules {
 		before := len(x.charges)
 		x.charges = rules[i].appendCharges(x.charges, e.received)
-		for j := before; j < min(len(x.charges), len(x.marks)); j++ { // more charges are an error of Take
-			x.marks[j] = rules[i].mark
+		for j := before; j < min(len(x.charges), len(x.flags)); j++ { // more charges are an error of Take
+			x.flags[j] = rules[i].flags
 		}
 	}
 	for i := range x.charges {

@@ -15,7 +15,7 @@ import (
 type waiters struct {
 	servers sync.Map     // *http.Server to a chan struct{} that its shutdown closes
 	ahead   atomic.Int64 // bytes that bodies of waiting requests may take
-	places  places
+	queues  waitQueues
 }
 
 // shutdown returns a channel that is closed when server begins to shut down. It
@@ -56,14 +56,14 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 	if !start.After(e.d.At()) || t.DryRun != nil {
 		return ""
 	}
-	p := t.waiters.places.enter(start, serverOf(e.received), e.d.Charges())
+	w := t.waiters.queues.enter(start, serverOf(e.received), e.d.Charges())
 	ok := true
-	defer func() { t.waiters.places.leave(p, ok) }()
+	defer func() { t.waiters.queues.leave(w, ok) }()
 	if reason = t.waitForStart(e); reason == "" {
 		return ""
 	}
 	if reason == stopping {
-		t.waiters.places.awaitLater(p)
+		t.waiters.queues.awaitLater(w)
 	}
 	e.state = settled
 	*e.d, ok = t.settle(e, *e.d, nil)

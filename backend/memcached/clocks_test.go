@@ -11,7 +11,7 @@ import (
 	memcachedbackend "github.com/weir-go/weir/backend/memcached"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -81,7 +81,7 @@ func TestArrivalFromStrayClocks(t *testing.T) {
 	server := testserver.Memcached(t)
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, nil)
 	now := time.Now()
-	for i, s := range stray.Counts(now) {
+	for i, s := range skewed.Counts(now) {
 		c := s.Charge
 		c.Key = fmt.Sprint("alice", i)
 		c.Partition = c.Key

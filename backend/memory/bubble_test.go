@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/weir/algorithm"
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -48,7 +48,7 @@ func TestClaimsExpireInABubble(t *testing.T) {
 func TestArrivalFromStrayClocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := memorybackend.NewDefault()
-		counts := stray.Counts(time.Now())
+		counts := skewed.Counts(time.Now())
 		most := time.Duration(0)
 		take := func(i int, p *handoff.Placement) error {
 			c := counts[i].Charge

@@ -1,162 +1,216 @@
-package redisbackend_test
+package redisbackend
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/algorithm"
-	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// packed returns the script and the argument that takes a unit of a charge for each list
-// of limits.
-func packed(t testing.TB, now int64, charges ...[]throttler.Limit) (script string, argument []byte) {
-	var all []throttler.Charge
-	for i, limits := range charges {
-		all = append(all, throttler.Charge{Policy: policy(fmt.Sprint("p", i), limits...), Key: "k", Partition: "k", Cost: 1})
+var testScripts = []*script{newScript("a"), newScript("b")}
+
+// jobs returns n jobs about one charge each.
+func jobs(n int) []*job {
+	all := make([]*job, n)
+	for i := range all {
+		all[i] = &job{script: testScripts[0], keys: make([]arg, 1), done: make(chan struct{}, 1)}
 	}
-	b, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: newClient(t, "127.0.0.1:0")}}, nil)
+	return all
+}
+
+func TestRepliesOfCallsAreSplit(t *testing.T) {
+	foreign := "\x02"
+	for _, test := range []struct {
+		name  string
+		reply string
+		want  []string // of three decisions; nil if all fail
+	}{
+		{"as asked", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x01c", []string{"\x01\x00\x02ab", "\x00\x00\x00", "\x01\x00\x01c"}},
+		{"one that is no count", "\x01\x00\x02ab" + foreign + "\x01\x00\x01c", []string{"\x01\x00\x02ab", foreign, "\x01\x00\x01c"}},
+		{"all of these", foreign + foreign + foreign, []string{foreign, foreign, foreign}},
+		{"nothing", "", nil},
+		{"short", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x02c", nil},
+		{"of two", "\x01\x00\x02ab\x00\x00\x00", nil},
+		{"of four", "\x01\x00\x02ab\x00\x00\x00\x01\x00\x01c" + foreign, nil},
+	} {
+		cmd := redis.NewStringCmd(context.Background())
+		cmd.SetVal(test.reply)
+		c := call{jobs: jobs(3), cmds: []redis.Cmder{cmd}}
+		c.deliver()
+		var got []string
+		failed := 0
+		for _, j := range c.jobs {
+			if <-j.done; j.err != nil {
+				failed++
+				continue
+			}
+			got = append(got, string(j.reply))
+		}
+		if !slices.Equal(got, test.want) || failed != 0 && failed != 3 {
+			t.Errorf("%s: %q, and %d failed; want %q", test.name, got, failed, test.want)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	b := &batch{jobs: jobs(6)}
+	for i, j := range b.jobs {
+		j.work = 1
+		j.partition = []byte{byte('a' + i%2)}
+	}
+	b.jobs[2].kind, b.jobs[3].kind = unbatched, unbatched
+	b.jobs[4].script, b.jobs[5].script = testScripts[1], testScripts[1]
+	sizes := func(perSlot bool) string {
+		b.plan(perSlot)
+		var all []int
+		for _, c := range b.calls {
+			all = append(all, len(c.jobs))
+		}
+		return fmt.Sprint(all)
+	}
+	if got, want := sizes(false), "[2 2 1 1]"; got != want { // two scripts, unbatched
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
+		t.Errorf("split by partition: calls of %s decisions, want %s", got, want)
+	}
+	b.jobs = jobs(2*quota.MaxWork + 8)
+	for i, j := range b.jobs {
+		j.work, j.buf = 1, arg{byte(i)}
+	}
+	if got, want := sizes(false), fmt.Sprintf("[%d %[1]d 8]", quota.MaxWork); got != want {
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+	for i, j := range b.jobs {
+		if int(j.buf[0]) != i {
+			t.Fatalf("decision %d is in place %d", j.buf[0], i)
+		}
+		j.work = quota.MaxWork / 3
+	}
+	if got, want := sizes(false)[:6], "[3 3 3"; got != want {
+		t.Errorf("calls of %s decisions, want %s", got, want)
+	}
+}
+
+// Decisions in a row of the same bytes are one argument, also when they are sent again.
+func TestDecisionsOfTheSameBytes(t *testing.T) {
+	b := &batch{jobs: jobs(6)}
+	for i, j := range b.jobs {
+		j.packed = []byte{1, "aabaaa"[i]}
+	}
+	swap := &job{script: swapScript, kind: unbatched, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
+	packed := func(jobs []*job) string {
+		var all []string
+		for _, a := range b.argsOf(jobs, false)[3+len(jobs):] {
+			all = append(all, fmt.Sprintf("%d%s", (*a.(*arg))[0]%'0', (*a.(*arg))[1:]))
+		}
+		return fmt.Sprint(all)
+	}
+	for range 2 {
+		if got, want := packed(b.jobs), "[2a 1b 3a]"; got != want {
+			t.Errorf("arguments %s, want %s", got, want)
+		}
+	}
+	if got, want := packed(b.jobs[4:]), "[2a]"; got != want {
+		t.Errorf("sent again: arguments %s, want %s", got, want)
+	}
+	if got, want := packed([]*job{swap}), "[9a 8b]"; got != want {
+		t.Errorf("a swap: arguments %s, want %s", got, want)
+	}
+}
+
+// A caller that leaves just as the breaker opens has an outcome that says that nothing
+// was sent.
+func TestLeaveAsTheBreakerOpens(t *testing.T) {
+	j := jobs(1)[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	j.ctx = ctx
+	j.stage.Store(failed)
+	left := make(chan error)
+	go func() { left <- j.leave(ctx.Err(), ctx.Err()) }()
+	runtime.Gosched()
+	j.finish(breaker.ErrOpen)
+	if err := <-left; !errors.Is(err, breaker.ErrOpen) || j.abandoned {
+		t.Errorf("%v, abandoned %v; want that the breaker is open", err, j.abandoned)
+	}
+}
+
+func TestQueue(t *testing.T) {
+	var q queue
+	for range 2 {
+		all := jobs(3)
+		q.push(all[0])
+		q.push(all[1])
+		first := q.pop()
+		q.push(all[2])
+		if second, third := q.pop(), q.pop(); first != all[0] || second != all[1] || third != all[2] {
+			t.Errorf("%p, %p, %p were taken; want %p", first, second, third, all)
+		}
+		if q.len != 0 || q.first != nil || q.last != nil || all[0].next != nil {
+			t.Errorf("the queue is %+v, want nothing", q)
+		}
+	}
+}
+
+// Allocations do not drift with the machine. A decision that is sent alone has the
+// throttler's three and the client's; a full batch divides the client's by 256.
+func TestAllocations(t *testing.T) {
+	const long = 20 * time.Second // a busy machine does not reach it
+	c, err := NewClient(&redis.UniversalOptions{
+		Addrs: []string{testserver.Redis(t).Addr}, DialTimeout: long, ReadTimeout: long, WriteTimeout: long, PoolTimeout: long,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
-	return b.Call(driver.NewRequest(now, all...), nil)
-}
-
-const undecided = "\x02"
-
-// A script makes several decisions in a call, and leaves those that it cannot make, with
-// nothing done.
-func TestSeveralDecisionsInACall(t *testing.T) {
-	client := newClient(t, testserver.Redis(t).Addr)
-	now := t0.UnixMilli()
-	client.RPush(t.Context(), "list", "a")
-	client.Set(t.Context(), "bytes", "abc", time.Hour)
-	digits := func(n int64) string {
-		return fmt.Sprintf("260%012d%04d", now+time.Hour.Milliseconds()-1735689600000, n)
+	t.Cleanup(func() { _ = c.Close() })
+	b, err := New([]Shard{{Name: "a", Primary: c}}, &Options{Deadline: long})
+	if err != nil {
+		t.Fatal(err)
 	}
-	replied := func(n int64) string { return "\x00\x13" + digits(n) }
-	run := func(script string, keys []string, args ...any) string {
-		t.Helper()
-		got, err := redis.NewScript(script).Run(t.Context(), client, keys, args...).Text()
-		if err != nil {
+	t.Cleanup(b.Close)
+	b.WithoutChecks() // they allocate, too
+	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1 << 40, Window: time.Hour}}}
+	th := throttler.New(b, nil)
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := th.Take(context.Background(), p.Charge("alice")); err != nil {
 			t.Fatal(err)
 		}
-		return got
+	}); n > inlineAllocs {
+		t.Errorf("%v allocations of a decision alone, want at most %v", n, inlineAllocs)
 	}
-	script, window := packed(t, now, []throttler.Limit{perHour(3)})
-	want := "\x01" + replied(1) + "\x01" + replied(1) + undecided + digits(1) + undecided + digits(2) + "\x00" + replied(3)
-	keys := []string{"a", "b", "list", "a", "bytes", "a", "a"}
-	three := append([]byte{3}, window[1:]...)
-	for _, args := range [][]any{{window, window, window, window, window, window, window}, {three, window, three}} {
-		client.Del(t.Context(), "a", "b")
-		if got := run(script, keys, args...); got != want {
-			t.Errorf("%d arguments: got  %q\nwant %q", len(args), got, want)
-		}
-	}
-	bucket := throttler.Limit{Quota: 10, Window: 10 * time.Second, Algorithm: throttler.TokenBucket}
-	drains := algorithm.AppendUint([]byte{0, 40, 5}, 6, 10_000)
-	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 6, now+1000), 7, 0)
-	drains = algorithm.AppendUint(algorithm.AppendUint(drains, 7, 10), 6, now)
-	drains = algorithm.AppendUint(drains, 7, 10)
-	script, argument := packed(t, now, []throttler.Limit{bucket})
-	if got, want := run(script, []string{"list", "c", "a"}, argument, argument, argument), undecided+"\x01"+string(drains)+undecided; got != want {
-		t.Errorf("a bucket: got  %q\nwant %q", got, want)
-	}
-	script, argument = packed(t, now, []throttler.Limit{perHour(3)}, []throttler.Limit{bucket})
-	if got := run(script, []string{"d", "list"}, argument); got != undecided || client.Exists(t.Context(), "d").Val() != 0 {
-		t.Errorf("two charges, of which one has a list: got %q, and something was charged", got)
-	}
-	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
-		t.Error("what is not ours was changed")
-	}
-}
 
-// BenchmarkServerTimeOfACall reads from the server what a decision takes in calls that
-// make so many: about a lone fixed window, and about two policies of three mixed
-// limits, without a sliding log and with one; and, for these, how many times a lone window's that is.
-func BenchmarkServerTimeOfACall(b *testing.B) {
-	client := newClient(b, testserver.Redis(b).Addr)
-	const units = 1 << 40
-	lone := []throttler.Limit{{Quota: units, Window: time.Hour}}
-	reads := []throttler.Limit{
-		{Quota: units, Window: time.Hour},
-		{Quota: units, Window: time.Minute, Algorithm: throttler.SlidingWindow},
-		{Quota: units, Window: time.Second, Algorithm: throttler.TokenBucket},
-	}
-	writes := []throttler.Limit{
-		{Quota: units, Window: 24 * time.Hour, Aligned: true},
-		{Quota: units, Window: time.Hour, Algorithm: throttler.SlidingWindow},
-		{Quota: units, Window: time.Minute, Algorithm: throttler.LeakyBucket},
-	}
-	logs := []throttler.Limit{{Quota: quota.MaxLogQuota, Window: time.Minute, Algorithm: throttler.SlidingLog}, writes[1], writes[2]}
-	full := append([]throttler.Limit{{Quota: 1, Window: time.Hour}}, reads[1:]...)
-	for _, n := range []int{1, 2, 4, 16} {
-		cost := func(name string, charges ...[]throttler.Limit) float64 {
-			var keys []string
-			var args []any
-			text, argument := packed(b, t0.UnixMilli(), charges...)
-			script := redis.NewScript(text)
-			for i := range n {
-				for j := range charges {
-					keys = append(keys, fmt.Sprintf("%s:{%016d}/core%d", name, i, j))
-				}
-				args = append(args, argument)
+	charge := p.Charge("alice")
+	charge.Partition = charge.Key
+	out := new(batch)
+	if n := testing.AllocsPerRun(100, func() {
+		var all [perBatch]*job
+		for i := range all {
+			r := driver.NewRequest(at, charge)
+			all[i] = b.newTake(context.Background(), &r, nil)
+			all[i].deadline = time.Now().Add(time.Minute)
+		}
+		out.sentAt = time.Now()
+		out.jobs = append(out.jobs, all[:]...)
+		out.run(b.shards[0].batcher)
+		for _, j := range all {
+			if <-j.done; j.err != nil {
+				t.Fatal(j.err)
 			}
-			return usecPerCall(b, client, func(int) {
-				if err := script.EvalSha(b.Context(), client, keys, args...).Err(); err != nil {
-					if err := script.Eval(b.Context(), client, keys, args...).Err(); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}) / float64(n)
+			j.free()
 		}
-		for _, bench := range []struct {
-			name    string
-			charges [][]throttler.Limit
-		}{
-			{"lone", [][]throttler.Limit{lone}},
-			{"six", [][]throttler.Limit{reads, writes}},
-			{"six-with-log", [][]throttler.Limit{reads, logs}},
-			{"six-refused", [][]throttler.Limit{full, writes}},
-		} {
-			b.Run(fmt.Sprintf("%s/%d", bench.name, n), func(b *testing.B) {
-				var costs, ratios []float64
-				for b.Loop() {
-					least := cost("lone", lone)
-					costs = append(costs, cost(bench.name, bench.charges...))
-					ratios = append(ratios, costs[len(costs)-1]/least)
-				}
-				b.ReportMetric(median(costs), "µs/decision")
-				b.ReportMetric(median(ratios), "ratio")
-			})
-		}
-	}
-}
-
-// An empty string is no state, for a script that reads it with others, too: what was charged
-// before it came to that is charged once.
-func TestEmptyStringBesideACount(t *testing.T) {
-	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	log := throttler.Limit{Quota: 10, Window: time.Hour, Algorithm: throttler.SlidingLog}
-	charges := []throttler.Charge{policy("window", perHour(10)).Charge("alice"), policy("log", log).Charge("alice")}
-	for i := range charges {
-		charges[i].Partition = "alice"
-	}
-	key := b.backend.Locate(charges[1]).Key
-	b.client.Set(t.Context(), key, "", 0)
-	d, err := b.Take(t.Context(), charges...)
-	if err != nil || d.Limit(0).Used != 1 || d.Limit(1).Used != 1 {
-		t.Errorf("%+v, %v; want one used of each", d, err)
-	}
-	if ttl := b.client.PTTL(t.Context(), key).Val(); ttl <= 0 {
-		t.Errorf("the log lives for %v", ttl)
+	}); n/perBatch > sharedAllocs {
+		t.Errorf("%v allocations of a decision in a full batch, want at most %v", n/perBatch, sharedAllocs)
 	}
 }

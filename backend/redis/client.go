@@ -164,7 +164,7 @@ type client struct {
 	// the reply to COMMAND.
 	keepsDeadlines bool
 
-	connections int // to one server, at most; maxFlights if that is not known
+	connections int // to one server, at most; maxInFlight if that is not known
 }
 
 func newClient(c redis.UniversalClient) client {
@@ -175,7 +175,7 @@ func newClient(c redis.UniversalClient) client {
 		o := c.Options()
 		return client{c, o.ContextTimeoutEnabled && o.DisableRoutingPolicies && !o.ReadOnly, o.PoolSize}
 	}
-	return client{c, false, maxFlights}
+	return client{c, false, maxInFlight}
 }
 
 // roundTrip sends cmds at once, and returns when they have their replies or errors. If

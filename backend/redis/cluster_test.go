@@ -79,7 +79,7 @@ func TestSharedRoundTripsOnRedisCluster(t *testing.T) {
 	}
 }
 
-// As TestLostRepliesOfFlights: a cluster's client has a loop of its own that tries
+// As TestLostRepliesOfBatches: a cluster's client has its own loop that tries
 // again.
 func TestLostRepliesOnRedisCluster(t *testing.T) {
 	servers := startCluster(t, 3)

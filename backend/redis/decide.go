@@ -106,7 +106,7 @@ func (b *Backend) newSettlement(ctx context.Context, s *driver.Settlement, p *ha
 }
 
 func (b *Backend) appendHead(buf []byte, now int64, p *handoff.Placement) []byte {
-	buf = append(buf, 1) // it is made once; see flight.argsOf
+	buf = append(buf, 1) // it is made once; see batch.argsOf
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
 	if p != nil {
@@ -174,7 +174,7 @@ func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (
 	if j.script == nil || p != nil && len(p.Arrivals) > 0 {
 		return s, false, nil
 	}
-	if err := s.do(s.lineOf(j), j); err != nil {
+	if err := s.do(s.batcherOf(j), j); err != nil {
 		return s, false, err
 	}
 	return s, j.reply[0] != repliesUndecided, nil
@@ -200,9 +200,9 @@ var errForeign = errors.New("something else than a count is stored under the key
 // errReply reports a reply that no script can give.
 var errReply = errors.New("the script's reply has an unknown form")
 
-// cutReply returns the reply to the first decision, which is about so many charges,
+// splitReply returns the reply to the first decision, which is about so many charges,
 // and the rest. A call's reply is the concatenation of its decisions' replies.
-func cutReply(reply []byte, charges int) (first, rest []byte, err error) {
+func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply
 	}

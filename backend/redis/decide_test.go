@@ -53,7 +53,7 @@ func FuzzReply(f *testing.F) {
 
 // cutAndRead reads the reply to the only decision of a call.
 func cutAndRead(r driver.Request, settles bool, reply []byte) (driver.Decision, error) {
-	reply, rest, err := cutReply(reply, len(r.Charges()))
+	reply, rest, err := splitReply(reply, len(r.Charges()))
 	if err != nil || len(rest) > 0 {
 		return driver.Decision{}, errReply
 	}

@@ -10,16 +10,16 @@ import (
 
 // TakeTogether makes the decisions about all of r, of the first shard, in one call.
 func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
-	f, jobs := &flight{departed: time.Now()}, make([]*job, len(r))
+	out, jobs := &batch{sentAt: time.Now()}, make([]*job, len(r))
 	for i := range r {
 		j := b.newTake(ctx, &r[i], nil)
 		j.deadline = time.Now().Add(time.Minute)
 		if jobs[i] = j; j.script != nil {
-			f.jobs = append(f.jobs, j)
+			out.jobs = append(out.jobs, j)
 		}
 	}
-	if len(f.jobs) > 0 {
-		f.run(b.shards[0].line)
+	if len(out.jobs) > 0 {
+		out.run(b.shards[0].batcher)
 	}
 	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
 	for i, j := range jobs {
@@ -86,21 +86,21 @@ func (b *Backend) Swaps() (waiting int) {
 	return waiting
 }
 
-// Line says how many flights to the primary of the first shard are on their way,
+// Batches returns how many batches to the primary of the first shard are in flight,
 // and how many decisions wait for one.
-func (b *Backend) Line() (flights, waiting int) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.flights), l.waiting.len
+func (b *Backend) Batches() (inFlight, waiting int) {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	return len(to.inFlight), to.waiting.len
 }
 
 // Waiting returns how many of that queue have callers that wait.
 func (b *Backend) Waiting() (n int) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for j := l.waiting.first; j != nil; j = j.next {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for j := to.waiting.first; j != nil; j = j.next {
 		if j.stage.Load() == waiting {
 			n++
 		}
@@ -108,94 +108,94 @@ func (b *Backend) Waiting() (n int) {
 	return n
 }
 
-// HoldLine keeps that line from everything that needs its lock.
-func (b *Backend) HoldLine() (release func()) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	return l.mu.Unlock
+// HoldBatcher keeps that batcher from everything that needs its lock.
+func (b *Backend) HoldBatcher() (release func()) {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	return to.mu.Unlock
 }
 
 // SetRoom sets how many decisions may wait.
 func (b *Backend) SetRoom(n int) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.room = n
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.room = n
 }
 
-// SetPatience sets how long flights wait for replies although their callers have left.
-func (b *Backend) SetPatience(d time.Duration) { b.shards[0].line.patience = d }
+// SetMinWait sets how long batches wait for replies although their callers have left.
+func (b *Backend) SetMinWait(d time.Duration) { b.shards[0].batcher.minWait = d }
 
 // Trip opens the breaker of the primary of the first shard.
-func (b *Backend) Trip(err error) { b.shards[0].line.server.breaker.Trip(time.Now(), err) }
+func (b *Backend) Trip(err error) { b.shards[0].batcher.server.breaker.Trip(time.Now(), err) }
 
 // Probe probes that server, as if a take had failed.
 func (b *Backend) Probe(ctx context.Context) error {
-	s := b.shards[0].line.server
+	s := b.shards[0].batcher.server
 	s.failed.Store(&failure{partition: []byte("weir:{alice"), had: time.Second})
 	return s.probe(ctx)
 }
 
 // Open reports whether that breaker is open.
-func (b *Backend) Open() bool { return b.shards[0].line.server.breaker.Open() }
+func (b *Backend) Open() bool { return b.shards[0].batcher.server.breaker.Open() }
 
 // IsFault reports whether err says that a server does not serve.
 var IsFault = isFault
 
-// SetNearTime sets how long a flight of that line takes at most whose server is near.
-func (b *Backend) SetNearTime(d time.Duration) { b.shards[0].line.nearTime = d }
+// SetLowRTT sets the round-trip time of that server that is low.
+func (b *Backend) SetLowRTT(d time.Duration) { b.shards[0].batcher.lowRTT = d }
 
-// Near reports whether that server is near.
-func (b *Backend) Near() bool {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.isNear()
+// LowRTT reports whether that server's round-trip time is low.
+func (b *Backend) LowRTT() bool {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	return to.hasLowRTT()
 }
 
-// FlightsByDistance returns how many flights a new line makes at once when flights have
-// shown that its server is far away, and when one has shown that it is near.
-func (b *Backend) FlightsByDistance() (flights [2]int) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// InFlightByRTT returns how many batches a new batcher has in flight when batches have
+// shown that the round-trip time is high, and when one has shown that it is low.
+func (b *Backend) InFlightByRTT() (most [2]int) {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
 	now := time.Now()
-	for i, took := range []time.Duration{nearTime + limitTime, nearTime - 1} {
-		for range newFarAfter {
-			f := &flight{departed: now.Add(-took), limits: 1, outcome: outcome{answered: true}}
-			l.flights = []*flight{f}
-			l.landed(f, now)
+	for i, took := range []time.Duration{lowRTT + rttPerLimit, lowRTT - 1} {
+		for range newHighRTTAfter {
+			out := &batch{sentAt: now.Add(-took), limits: 1, outcome: outcome{answered: true}}
+			to.inFlight = []*batch{out}
+			to.observeRTT(out, now)
 		}
-		for l.flights = nil; l.mayDepart(now); flights[i]++ {
-			l.flights = append(l.flights, &flight{departed: now})
+		for to.inFlight = nil; to.canSend(now); most[i]++ {
+			to.inFlight = append(to.inFlight, &batch{sentAt: now})
 		}
 	}
-	l.flights = nil
-	return flights
+	to.inFlight = nil
+	return most
 }
 
-// LimitsInFlight returns how many limits are on their way.
+// LimitsInFlight returns how many limits are in flight.
 func (b *Backend) LimitsInFlight() (limits int) {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, f := range l.flights {
-		limits += f.limits
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for _, out := range to.inFlight {
+		limits += out.limits
 	}
 	return limits
 }
 
-// SetFar makes that server one that is far away, until a flight is quick.
-func (b *Backend) SetFar() {
-	l := b.shards[0].line
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.slow = farAfter
+// SetHighRTT makes that server's round-trip time high, until a batch is quick.
+func (b *Backend) SetHighRTT() {
+	to := b.shards[0].batcher
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.slow = highRTTAfter
 }
 
 const (
-	MaxFlights  = maxFlights
-	NearFlights = nearFlights
+	MaxInFlight = maxInFlight
+	MinInFlight = minInFlight
 )
 
 // WithoutChecks keeps checks from beginning by themselves: a test makes them with Check,

@@ -104,7 +104,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// failoverLoad takes units of keys of its own, and files what became of them.
+// failoverLoad takes units of its own keys, and files what became of them.
 type failoverLoad struct {
 	throttler *throttler.Throttler
 	policy    *throttler.Policy

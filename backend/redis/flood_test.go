@@ -69,7 +69,7 @@ func TestRepliesThatAreReadLate(t *testing.T) {
 // A decision that waits in the queue when its time passes is made, if the server answers.
 func TestQueuedBeyondItsDeadline(t *testing.T) {
 	p := policy("core", perHour(100))
-	server, b, flown := newFull(t, t.Context(), p)
+	server, b, sent := newFull(t, t.Context(), p)
 	ctx, cancel := driver.WithServerTime(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	waited := make(chan error, 1)
@@ -77,19 +77,19 @@ func TestQueuedBeyondItsDeadline(t *testing.T) {
 		_, err := b.Take(ctx, p.Charge("waits"))
 		waited <- err
 	}()
-	eventually(t, "a queue", func() bool { _, n := b.backend.Line(); return n == 1 })
+	eventually(t, "a queue", func() bool { _, n := b.backend.Batches(); return n == 1 })
 	<-ctx.Done()
 	select {
 	case err := <-waited:
-		t.Errorf("it ended with %v before any flight had", err)
+		t.Errorf("it ended with %v before any batch had", err)
 	case <-time.After(20 * time.Millisecond): // it would end at once
 	}
 	server.Resume()
 	if err := <-waited; err != nil && !t.Failed() {
 		t.Errorf("its time passed in the queue of a server that answers: %v", err)
 	}
-	for range redisbackend.MaxFlights {
-		if err := <-flown; err != nil {
+	for range redisbackend.MaxInFlight {
+		if err := <-sent; err != nil {
 			t.Errorf("one that was sent: %v", err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestQueuedBeyondItsDeadline(t *testing.T) {
 func TestFlood(t *testing.T) {
 	server := testserver.Redis(t)
 	b, e := newObserved(t, newClient(t, server.Addr), redisbackend.Options{})
-	b.backend.SetPatience(20 * time.Second) // the machine of the tests may keep the server from answering
+	b.backend.SetMinWait(20 * time.Second) // the machine of the tests may keep the server from answering
 	p := policy("core", perHour(5))
 	stop := time.Now().Add(2 * time.Second)
 	var all sync.WaitGroup
@@ -154,7 +154,7 @@ func TestCallersWithoutTime(t *testing.T) {
 	}
 }
 
-// A flight that gets no connection in time says nothing of a server that answers others
+// A batch that gets no connection in time says nothing of a server that answers others
 // meanwhile: a process short of CPU needs long for a dial.
 func TestDialsOfABusyProcess(t *testing.T) {
 	server := testserver.Redis(t)

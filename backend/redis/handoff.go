@@ -17,7 +17,7 @@ func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
 	j := b.newJob(context.Background(), charges)
 	defer j.free()
-	return b.shardOf(charges).lineOf(j).server.breaker.Since()
+	return b.shardOf(charges).batcherOf(j).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.

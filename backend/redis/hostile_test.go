@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// Whatever a server replies to a call of three decisions, it is cut into replies that
+// Whatever a server replies to a call of three decisions, it is split into replies that
 // are the whole of it, or into none; and each is an error, or says that the charge that
 // is allowed was made.
 func FuzzReplyOfACall(f *testing.F) {
@@ -25,12 +25,12 @@ func FuzzReplyOfACall(f *testing.F) {
 		}
 		rest, total := reply, 0
 		for range 3 {
-			first, after, err := cutReply(rest, len(replied.Charges()))
+			first, after, err := splitReply(rest, len(replied.Charges()))
 			if err != nil {
 				return
 			}
 			if len(first) == 0 || !bytes.Equal(append(bytes.Clone(first), after...), rest) {
-				t.Fatalf("%x is cut into %x and %x", rest, first, after)
+				t.Fatalf("%x is split into %x and %x", rest, first, after)
 			}
 			total += len(first)
 			rest = after

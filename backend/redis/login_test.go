@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// farRelay returns the address of a relay to upstream, of which each answer takes delay.
-func farRelay(t *testing.T, upstream string, delay time.Duration) (addr string) {
+// slowRelay returns the address of a relay to upstream that delays each answer.
+func slowRelay(t *testing.T, upstream string, delay time.Duration) (addr string) {
 	return testserver.Relay(t, upstream, func([]byte) bool {
 		time.Sleep(delay)
 		return false
@@ -128,10 +128,10 @@ func TestServersSayWhyABreakerIsOpen(t *testing.T) {
 	}
 }
 
-// Load opens the connections that a server needs that is far away.
+// Load opens all connections that decisions need where the round-trip time is high.
 func TestLoadOpensConnections(t *testing.T) {
 	server := testserver.Redis(t)
-	c := quick(t, farRelay(t, server.Addr, 15*time.Millisecond))
+	c := quick(t, slowRelay(t, server.Addr, 15*time.Millisecond))
 	b, _ := newObserved(t, c, redisbackend.Options{})
 	if err := b.backend.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestLoadOpensConnections(t *testing.T) {
 func TestSlowServerStaysOpen(t *testing.T) {
 	const deadline = 50 * time.Millisecond
 	server := testserver.Redis(t)
-	addr := farRelay(t, server.Addr, 3*deadline/2)
+	addr := slowRelay(t, server.Addr, 3*deadline/2)
 	var dials atomic.Int64
 	// A pool of one: the connections that decisions need are opened in the background, and
 	// not for probes.

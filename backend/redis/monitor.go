@@ -133,7 +133,7 @@ func (m *monitor) close() {
 // what it had before.
 func (m *monitor) check(s *shard) {
 	began := time.Now()
-	answers, all := m.askNodes(s, s.line.client, "primary", true)
+	answers, all := m.askNodes(s, s.batcher.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
 		m.record(s, s.serverOf(a.server), a)
@@ -158,7 +158,7 @@ func (m *monitor) check(s *shard) {
 // checkReplica checks r, which is asked for peeks from then on if it is well. A cluster
 // must be well as a whole, since a peek may reach each of its replicas. It reports whether
 // the servers behind r are known.
-func (m *monitor) checkReplica(s *shard, r *line) bool {
+func (m *monitor) checkReplica(s *shard, r *batcher) bool {
 	name := r.server.name()
 	answers, known := m.askNodes(s, r.client, name, false)
 	current := len(answers) > 0
@@ -179,11 +179,11 @@ func (m *monitor) checkReplica(s *shard, r *line) bool {
 
 // serverOf returns the server that s sends takes to under that name, or nil.
 func (s *shard) serverOf(name string) *server {
-	if name == s.line.server.name() {
-		return s.line.server
+	if name == s.batcher.server.name() {
+		return s.batcher.server
 	}
-	if l, ok := s.byNode.Load(name); ok {
-		return l.(*line).server
+	if b, ok := s.byNode.Load(name); ok {
+		return b.(*batcher).server
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func newReplicated(t *testing.T) *replicated {
 	return r
 }
 
-// over gives r a backend of its own, which waits for the replica however long it takes.
+// over gives r its own backend, which waits for the replica however long it takes.
 func (r *replicated) over(t *testing.T, replica redis.UniversalClient) {
 	t.Helper()
 	r.backend = newBackend(t, []redisbackend.Shard{{Name: "a", Primary: r.client, Replicas: []redis.UniversalClient{replica}}},
@@ -363,7 +363,7 @@ func TestChecksThatAreDenied(t *testing.T) {
 	r.peeks(t, 11, false)
 	for _, s := range b.Servers() {
 		if s.Err != nil || s.SkewKnown || s.Role != "" {
-			t.Errorf("%+v; want a server that answers, and of which nothing is known", s)
+			t.Errorf("%+v; want a server that answers, and nothing else known of it", s)
 		}
 	}
 	r.isCut(t, "does not report its role")

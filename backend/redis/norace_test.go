@@ -2,4 +2,4 @@
 
 package redisbackend
 
-const aloneAllocs, sharedAllocs = 6, 0.5
+const inlineAllocs, sharedAllocs = 6, 0.5

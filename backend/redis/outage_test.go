@@ -205,7 +205,7 @@ func TestOpenBreakerStopsAll(t *testing.T) {
 // were sent have their replies.
 func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 	p := policy("core", perHour(100))
-	server, b, flown := newFull(t, t.Context(), p)
+	server, b, sent := newFull(t, t.Context(), p)
 	const waiting = 100
 	waited := make(chan error, waiting)
 	for range waiting {
@@ -214,7 +214,7 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 			waited <- err
 		}()
 	}
-	eventually(t, "a queue", func() bool { _, n := b.backend.Line(); return n == waiting })
+	eventually(t, "a queue", func() bool { _, n := b.backend.Batches(); return n == waiting })
 	b.backend.Trip(errors.New("down"))
 	for range waiting {
 		if err := <-waited; !errors.Is(err, breaker.ErrOpen) {
@@ -222,8 +222,8 @@ func TestQueueFailsWhenTheBreakerOpens(t *testing.T) {
 		}
 	}
 	server.Resume()
-	for range redisbackend.MaxFlights {
-		if err := <-flown; err != nil {
+	for range redisbackend.MaxInFlight {
+		if err := <-sent; err != nil {
 			t.Errorf("one that was sent: %v", err)
 		}
 	}
@@ -239,7 +239,7 @@ func TestCallersLeaveTogether(t *testing.T) {
 	p := policy("core", perHour(100))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	server, b, flown := newFull(t, ctx, p)
+	server, b, sent := newFull(t, ctx, p)
 	defer server.Resume()
 	const waiting = 100
 	waited := make(chan error, waiting)
@@ -249,11 +249,11 @@ func TestCallersLeaveTogether(t *testing.T) {
 			waited <- err
 		}()
 	}
-	eventually(t, "a queue", func() bool { _, n := b.backend.Line(); return n == waiting })
-	release := b.backend.HoldLine()
+	eventually(t, "a queue", func() bool { _, n := b.backend.Batches(); return n == waiting })
+	release := b.backend.HoldBatcher()
 	defer release()
 	cancel()
-	for name, errs := range map[string]<-chan error{"sent": flown, "waited": waited} {
+	for name, errs := range map[string]<-chan error{"sent": sent, "waited": waited} {
 		for range cap(errs) {
 			select {
 			case err := <-errs:
@@ -261,7 +261,7 @@ func TestCallersLeaveTogether(t *testing.T) {
 					t.Errorf("one whose decision %s: a server that hangs has answered", name)
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatalf("a caller whose decision %s needs the line's lock to leave", name)
+				t.Fatalf("a caller whose decision %s needs the batcher's lock to leave", name)
 			}
 		}
 	}
@@ -382,9 +382,9 @@ func TestOtherShardsNoticeNothing(t *testing.T) {
 // open the breaker for others, nor cost a connection each.
 func TestTinyDeadlines(t *testing.T) {
 	server := testserver.Redis(t)
-	far := testserver.Relay(t, server.Addr, func([]byte) bool { time.Sleep(5 * time.Millisecond); return false })
-	b, e := newObserved(t, newClient(t, far), redisbackend.Options{})
-	b.backend.SetPatience(20 * time.Second) // as patient tests are
+	distant := testserver.Relay(t, server.Addr, func([]byte) bool { time.Sleep(5 * time.Millisecond); return false })
+	b, e := newObserved(t, newClient(t, distant), redisbackend.Options{})
+	b.backend.SetMinWait(20 * time.Second) // as patient tests are
 	p := policy("core", perHour(1<<30))
 	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
@@ -477,7 +477,7 @@ func TestDeadlineOfTheBackend(t *testing.T) {
 	}
 }
 
-// A reply that comes after its flight has ended is no other decision's: what callers were
+// A reply that comes after its batch has ended is no other decision's: what callers were
 // answered adds up, whichever replies were late.
 func TestLateReplies(t *testing.T) {
 	server := testserver.Redis(t)
@@ -493,7 +493,7 @@ func TestLateReplies(t *testing.T) {
 	y := newTally()
 	y.load(t, b.Throttler, p, 16, 5, unbounded) // connects
 	y.load(t, b.Throttler, p, 16, 40, within(45*time.Millisecond))
-	eventually(t, "all flights to end", b.idle)
+	eventually(t, "all batches to end", b.idle)
 	y.check(t, direct.Throttler, p)
 	if answered, unknown := y.sum(); answered == 0 || unknown == 0 {
 		t.Errorf("%d takes were answered, %d are unknown; want some of each", answered, unknown)

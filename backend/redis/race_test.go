@@ -3,4 +3,4 @@
 package redisbackend
 
 // With the race detector, a sync.Pool forgets a part of what it is given.
-const aloneAllocs, sharedAllocs = 17, 4
+const inlineAllocs, sharedAllocs = 17, 4

@@ -51,16 +51,15 @@
 //
 // A primary's opens with a connection that is refused, or when three round trips in a
 // row have failed and none has succeeded for 100 ms, or when half of at least 20 in a
-// second have failed. A round trip fails if it has no reply when it ends, of which it
-// had 50 ms at least (20 ms if its only decision is sent in its caller's goroutine) and
-// for which a client of [NewClient] looks once more, if
-// the connection breaks, or if the server replies that it cannot serve now, such as
-// LOADING, OOM or READONLY. Other replies, errors too, are successes. A replica's
-// opens with the first failure.
+// second have failed. A round trip fails if it has no reply when it ends, if the
+// connection breaks, or if the server replies that it cannot serve now, such as LOADING,
+// OOM or READONLY. It has 50 ms at least (20 ms if its only decision is sent in its
+// caller's goroutine), and a client of [NewClient] then looks once more for the reply.
+// Other replies, errors too, are successes. A replica's opens with the first failure.
 //
-// From then on a probe asks for what failed, at once and every 100 ms, by a connection
-// of its own. A probe of a primary is a take, of a key of its own in the partition that
-// failed. The breaker closes with the first that succeeds as quickly as decisions need.
+// From then on a probe asks for what failed, at once and every 100 ms, by its own
+// connection. A probe of a primary is a take of a key that only probes use, in the
+// partition that failed. The breaker closes with the first that succeeds as quickly as decisions need.
 // If it opens less than 5 s after it closed, it waits before it asks: 100 ms, and each
 // time in a row twice as long, up to 1 s.
 //
@@ -261,7 +260,7 @@ func (b *Backend) Close() {
 	b.closed.Store(true)
 	b.monitor.close()
 	for _, s := range b.shards {
-		s.lines(func(l *line) { l.server.close() })
+		s.batchers(func(b *batcher) { b.server.close() })
 	}
 }
 

@@ -151,16 +151,16 @@ type cutError string
 func (e cutError) Error() string { return "the replica " + string(e) }
 
 // errDemoted is the error of a peek that no primary can answer: its last check found
-// the server to be a replica, of which nothing is known.
+// the server to be a replica, and nothing else is known of it.
 var errDemoted = errors.New("the primary has become a replica")
 
-// proves reports whether a read of the replica that l leads to comes with a proof that
+// proves reports whether a read of the replica that b sends to comes with a proof that
 // what it shows is current: between two checks the replica may lose its primary, or be
 // promoted, and a client that finds replicas by Sentinel speaks to another one by each
 // connection. In a cluster the proof would come from another node than the counts, so
 // the last check has to do.
-func (l *line) proves() bool {
-	_, ok := l.client.UniversalClient.(*redis.Client)
+func (b *batcher) proves() bool {
+	_, ok := b.client.UniversalClient.(*redis.Client)
 	return ok
 }
 

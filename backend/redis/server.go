@@ -19,16 +19,16 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// server is what a line knows of the server that it leads to: a primary, a node of a
+// server is what a batcher knows of the server that it sends to: a primary, a node of a
 // Redis Cluster, or a replica.
 //
-// Its breaker opens by what flights report. A flight fails if it has no reply when it
+// Its breaker opens by what batches report. A batch fails if it has no reply when it
 // ends, if its connection breaks, or if the server replies that it cannot serve now;
 // any other reply is a success.
 type server struct {
 	backend *Backend
 	client  client
-	node    *redis.Client // of a node of a Redis Cluster, of which client is the client
+	node    *redis.Client // of a node, if client is a Redis Cluster's
 	shard   string
 	replica bool
 	current atomic.Bool // a replica: as of its last check
@@ -42,7 +42,7 @@ type server struct {
 	slow   atomic.Pointer[ownClient] // of the last probe, if that was answered too late
 	failed atomic.Pointer[failure]   // the last one
 
-	answers *busy.Answers // to flights
+	answers *busy.Answers // to batches
 
 	reconnecting atomic.Bool
 	background   sync.WaitGroup // of reconnect
@@ -57,10 +57,10 @@ type server struct {
 type failure struct {
 	partition []byte
 	read      bool
-	had       time.Duration // until its flight was to end
+	had       time.Duration // until its batch was to end
 }
 
-// outcome is what a flight reports of the server.
+// outcome is what a batch reports of the server.
 type outcome struct {
 	err      error // the first of its calls, in the last round trip
 	answered bool  // a call was, so the server serves
@@ -114,7 +114,7 @@ func isFault(err error) bool {
 	return false
 }
 
-// record tells the breaker how a flight ended that began and was to end then.
+// record tells the breaker how a batch ended that began and was to end then.
 func (s *server) record(o *outcome, began, end time.Time) {
 	switch {
 	case o.answered:
@@ -126,7 +126,7 @@ func (s *server) record(o *outcome, began, end time.Time) {
 	default:
 		s.answers.Silent()
 		f := o.failure
-		f.had = max(end.Sub(began), aloneTime)
+		f.had = max(end.Sub(began), inlineTime)
 		s.failed.Store(&f)
 		s.reconnect()
 		// The one needs no second opinion, and of the other the primary does the work.
@@ -138,7 +138,7 @@ func (s *server) record(o *outcome, began, end time.Time) {
 	}
 }
 
-// isOwnDelay reports whether a flight failed because this process had no time for it: not
+// isOwnDelay reports whether a batch failed because this process had no time for it: not
 // by a look at what has come, and it wrote nothing before its end, or came back late, or the
 // server has answered what left later.
 func (s *server) isOwnDelay(err error, began, end time.Time) bool {
@@ -177,7 +177,7 @@ func (s *server) checked(change func(known *observe.Checked)) {
 
 // reconnect opens, in the background, the connections that decisions need. go-redis logs
 // in within the deadline of the decision that needed the connection, and drops it when
-// that passes: to a server that is far away, none of them would ever have one.
+// that passes: to a distant server, none of them would ever have one.
 func (s *server) reconnect() {
 	one := s.one()
 	if one == nil || !s.reconnecting.CompareAndSwap(false, true) {
@@ -217,7 +217,7 @@ func (s *server) close() {
 var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
 
 // probe returns nil if the server does again what it failed, as quickly as it failed to
-// do it. It asks on a connection of its own, which no pool delays. It then opens those
+// do it. It asks on its own connection, which no pool delays. It then opens those
 // that decisions need, so that none of them finds the server too slow to connect to.
 func (s *server) probe(ctx context.Context) error {
 	f := s.failed.Load()
@@ -268,15 +268,15 @@ func (s *server) one() *redis.Client {
 	return c
 }
 
-// connect opens the connections to c's server that decisions need, most at most. To a
-// server that is far away, where no decision can wait for one, these are as many as there
-// may be flights. What fails is left to the decisions.
+// connect opens the connections to c's server that decisions need, most at most. If
+// answers take longer than stalledAfter, so that no decision can wait for one, it opens as
+// many as there may be batches in flight. What fails is left to the decisions.
 func connect(ctx context.Context, c *redis.Client, most int) {
 	if open(ctx, c, 1) != nil {
 		return
 	}
-	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > late {
-		_ = open(ctx, c, min(maxFlights, most))
+	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > stalledAfter {
+		_ = open(ctx, c, min(maxInFlight, most))
 	}
 }
 
@@ -318,7 +318,7 @@ func (s *server) dial() *ownClient {
 	o := *c.Options()
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ContextTimeoutEnabled = true
-	o.PoolSize, o.MaxConcurrentDials, o.MinIdleConns = maxFlights, maxFlights, 0
+	o.PoolSize, o.MaxConcurrentDials, o.MinIdleConns = maxInFlight, maxInFlight, 0
 	o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 0, 0
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil

@@ -26,16 +26,16 @@ type shard struct {
 	backend *Backend
 	name    string
 
-	// line leads to the primary. A Redis Cluster has one line for each node, so that
+	// batcher sends to the primary. A Redis Cluster has one for each node, so that
 	// a node that hangs does not hold up the decisions of others.
-	line    *line
+	batcher *batcher
 	cluster *redis.ClusterClient // nil if the primary is none
-	byNode  sync.Map             // lines, by the addresses of nodes; it never forgets one
-	splits  bool                 // see line
+	byNode  sync.Map             // batchers, by the addresses of nodes; it never forgets one
+	perSlot bool                 // see batcher
 
 	swaps swapTable
 
-	replicas []*line
+	replicas []*batcher
 	writes   writes      // of the primary, to compare replicas with
 	demoted  atomic.Bool // the primary is one no more
 
@@ -46,47 +46,47 @@ func newShard(b *Backend, s Shard) *shard {
 	sh := &shard{backend: b, name: s.Name}
 	sh.errOpen = &driver.UnavailableError{Backend: "redisbackend", Shard: s.Name, Err: breaker.ErrOpen}
 	_, oneServer := s.Primary.(*redis.Client)
-	sh.splits = s.Proxy || !oneServer
+	sh.perSlot = s.Proxy || !oneServer
 	sh.cluster, _ = s.Primary.(*redis.ClusterClient)
-	sh.line = sh.newLine(s.Primary, "primary", nil)
+	sh.batcher = sh.newBatcher(s.Primary, "primary", nil)
 	for i, c := range s.Replicas {
-		r := sh.newLine(c, fmt.Sprint("replica ", i), nil)
+		r := sh.newBatcher(c, fmt.Sprint("replica ", i), nil)
 		r.server.replica, r.server.known.Replica = true, true
 		sh.replicas = append(sh.replicas, r)
 	}
 	return sh
 }
 
-// newLine returns a line through c to a server, of which events have the name. node is
-// its client, if it is a node of the cluster c.
-func (s *shard) newLine(c redis.UniversalClient, name string, node *redis.Client) *line {
-	l := &line{
+// newBatcher returns a batcher that sends through c to one server, and names it in events.
+// node is the server's client, if it is a node of the cluster c.
+func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Client) *batcher {
+	b := &batcher{
 		client: newClient(c), timeout: s.backend.timeout, room: maxWaiting,
-		patience: patience, nearTime: nearTime, slow: farAfter - newFarAfter,
+		minWait: minWait, lowRTT: lowRTT, slow: highRTTAfter - newHighRTTAfter,
 	}
-	// More flights than connections would be smaller, and wait for each other.
-	l.mostFlights = max(nearFlights, min(maxFlights, l.client.connections))
-	l.splits.Store(s.splits)
-	l.server = &server{
-		backend: s.backend, client: l.client, node: node, shard: s.name, answers: busy.NewAnswers(),
+	// More batches than connections would be smaller, and wait for each other.
+	b.mostInFlight = max(minInFlight, min(maxInFlight, b.client.connections))
+	b.perSlot.Store(s.perSlot)
+	b.server = &server{
+		backend: s.backend, client: b.client, node: node, shard: s.name, answers: busy.NewAnswers(),
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
-	l.server.closed, l.server.stop = context.WithCancel(context.Background())
-	l.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: patience})
-	l.server.breaker = breaker.New(l.server.probe, func(open bool, cause error) {
+	b.server.closed, b.server.stop = context.WithCancel(context.Background())
+	b.server.failed.Store(&failure{partition: appendHash([]byte(s.backend.prefix+"{"), ""), had: minWait})
+	b.server.breaker = breaker.New(b.server.probe, func(open bool, cause error) {
 		if open {
-			l.opened()
+			b.opened()
 		}
-		l.server.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
+		b.server.checked(func(known *observe.Checked) { known.Open, known.Err = open, cause })
 	})
-	return l
+	return b
 }
 
-// lines calls do with each line of s.
-func (s *shard) lines(do func(*line)) {
-	do(s.line)
-	s.byNode.Range(func(_, l any) bool {
-		do(l.(*line))
+// batchers calls do with each batcher of s.
+func (s *shard) batchers(do func(*batcher)) {
+	do(s.batcher)
+	s.byNode.Range(func(_, b any) bool {
+		do(b.(*batcher))
 		return true
 	})
 	for _, r := range s.replicas {
@@ -94,10 +94,10 @@ func (s *shard) lines(do func(*line)) {
 	}
 }
 
-// do sends j with others through l. It returns the context's error if j was not sent,
+// do sends j with others through b. It returns the context's error if j was not sent,
 // and a driver.UnavailableError if its outcome is unknown, or the breaker open.
-func (s *shard) do(l *line, j *job) error {
-	err := l.do(j)
+func (s *shard) do(b *batcher, j *job) error {
+	err := b.do(j)
 	if err == nil {
 		return nil
 	}
@@ -107,26 +107,25 @@ func (s *shard) do(l *line, j *job) error {
 	return s.unavailable(err)
 }
 
-// lineOf returns the line that sends j. In a cluster it chooses the line by the
-// client's map of nodes, which may be out of date; the client then follows the
-// redirection.
-func (s *shard) lineOf(j *job) *line {
+// batcherOf returns the batcher that sends j. In a cluster it chooses by the client's
+// map of nodes, which may be out of date; the client then follows the redirection.
+func (s *shard) batcherOf(j *job) *batcher {
 	if s.cluster == nil {
-		return s.line
+		return s.batcher
 	}
 	node, err := s.cluster.MasterForKey(doNotAsk, string(j.keys[0]))
 	if err != nil {
-		return s.line // the client will ask for the nodes when it sends
+		return s.batcher // the client will ask for the nodes when it sends
 	}
 	addr := node.Options().Addr
-	if l, ok := s.byNode.Load(addr); ok {
-		return l.(*line)
+	if b, ok := s.byNode.Load(addr); ok {
+		return b.(*batcher)
 	}
-	l, _ := s.byNode.LoadOrStore(addr, s.newLine(s.cluster, addr, node))
+	b, _ := s.byNode.LoadOrStore(addr, s.newBatcher(s.cluster, addr, node))
 	if s.backend.closed.Load() {
-		l.(*line).server.close()
+		b.(*batcher).server.close()
 	}
-	return l.(*line)
+	return b.(*batcher)
 }
 
 // doNotAsk is a canceled context: under it, a client answers only from its cache.
@@ -156,12 +155,12 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge, replicaTimeout
 // readFrom reads from a replica or, if r is nil, from the primary, within limit. It
 // uses GET for each key, not MGET, which returns nil for a key that holds something
 // other than a string.
-func (s *shard) readFrom(ctx context.Context, r *line, charges []quota.Charge, limit time.Duration) ([]string, error) {
+func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge, limit time.Duration) ([]string, error) {
 	j := s.backend.newJob(ctx, charges)
 	defer j.free()
 	j.kind, j.limit = unbatched, limit
 	if r == nil {
-		r = s.lineOf(j)
+		r = s.batcherOf(j)
 	} else {
 		j.proves = r.proves()
 	}
@@ -180,7 +179,7 @@ func (s *shard) readFrom(ctx context.Context, r *line, charges []quota.Charge, l
 
 // pickReplica returns one of the replicas that are current, as of their last checks, and
 // whose breakers are closed, or nil.
-func (s *shard) pickReplica() *line {
+func (s *shard) pickReplica() *batcher {
 	if len(s.replicas) == 0 {
 		return nil
 	}
@@ -201,11 +200,11 @@ func (s *shard) load(ctx context.Context) error {
 		defer cancel()
 	}
 	for _, script := range shapes.common() {
-		if err := s.line.client.within(ctx, func() error { return s.line.client.ScriptLoad(ctx, script.text.(string)).Err() }); err != nil {
+		if err := s.batcher.client.within(ctx, func() error { return s.batcher.client.ScriptLoad(ctx, script.text.(string)).Err() }); err != nil {
 			return s.unavailable(err)
 		}
 	}
-	c := s.line.client
+	c := s.batcher.client
 	_ = c.within(ctx, func() error {
 		if s.cluster != nil {
 			return s.cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
@@ -213,7 +212,7 @@ func (s *shard) load(ctx context.Context) error {
 				return nil
 			})
 		}
-		if one := s.line.server.one(); one != nil {
+		if one := s.batcher.server.one(); one != nil {
 			connect(ctx, one, c.connections)
 		}
 		return nil
@@ -223,7 +222,7 @@ func (s *shard) load(ctx context.Context) error {
 
 // unavailable returns err as an error of this shard.
 func (s *shard) unavailable(err error) error {
-	if err == breaker.ErrOpen { //nolint:errorlint // a line returns it as it is
+	if err == breaker.ErrOpen { //nolint:errorlint // a batcher returns it as it is
 		return s.errOpen
 	}
 	if s.cluster != nil {

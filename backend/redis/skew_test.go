@@ -20,13 +20,13 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-// skewed is a clock that is ahead of another.
-type skewed struct {
+// aheadClock is a clock that is ahead of another.
+type aheadClock struct {
 	clock.Clock
 	ahead time.Duration
 }
 
-func (s *skewed) Now() time.Time { return s.Clock.Now().Add(s.ahead) }
+func (s *aheadClock) Now() time.Time { return s.Clock.Now().Add(s.ahead) }
 
 // timed makes c's server tell the time of a clock.
 type timed struct{ clock.Clock }
@@ -49,7 +49,7 @@ func (h timed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 type world struct {
 	*clock.Manual
 	shards []redisbackend.Shard
-	clocks []*skewed // the servers'
+	clocks []*aheadClock // the servers'
 	log    bytes.Buffer
 }
 
@@ -57,23 +57,23 @@ func newWorld(t *testing.T, servers int) *world {
 	w := &world{Manual: clock.NewManual(t0)}
 	for i := range servers {
 		c := newClient(t, testserver.Redis(t).Addr)
-		w.clocks = append(w.clocks, &skewed{Clock: w})
+		w.clocks = append(w.clocks, &aheadClock{Clock: w})
 		c.AddHook(timed{w.clocks[i]})
 		w.shards = append(w.shards, redisbackend.Shard{Name: string(rune('a' + i)), Primary: c})
 	}
 	return w
 }
 
-// proc is a process with a clock of its own, which goes by the corrected one.
+// proc is a process with its own clock, which goes by the corrected one.
 type proc struct {
 	*redisbackend.Backend
 	throttler *throttler.Throttler
-	own       *skewed
+	own       *aheadClock
 	clk       clock.Clock
 }
 
 func (w *world) process(t *testing.T, ahead time.Duration) *proc {
-	p := &proc{own: &skewed{w, ahead}}
+	p := &proc{own: &aheadClock{w, ahead}}
 	p.Backend = newBackend(t, w.shards, &redisbackend.Options{Clock: p.own, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
 	p.clk = p.Clock()
 	p.throttler = throttler.New(p.Backend, &throttler.Options{Clock: p.clk})
@@ -184,7 +184,7 @@ func TestCorrectedClockDoesNotGoBack(t *testing.T) {
 
 func TestCorrectedClockOverARealServer(t *testing.T) {
 	server := testserver.Redis(t)
-	own := &skewed{Clock: clock.System{}, ahead: 4 * time.Second}
+	own := &aheadClock{Clock: clock.System{}, ahead: 4 * time.Second}
 	b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: newClient(t, server.Addr)}}, &redisbackend.Options{Clock: own})
 	clk := b.Clock()
 	b.Check()

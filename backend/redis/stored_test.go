@@ -10,7 +10,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/internal/testkit/stray"
+	"github.com/weir-go/weir/internal/testkit/skewed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -173,7 +173,7 @@ func (b *bench) checkForeign(t *testing.T, name string, c throttler.Charge, sett
 func TestArrivalFromStrayClocks(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	now := b.clock.Now()
-	for i, s := range stray.Counts(now) {
+	for i, s := range skewed.Counts(now) {
 		c := s.Charge
 		c.Key = fmt.Sprint("alice", i)
 		c.Partition = c.Key

@@ -147,7 +147,7 @@ func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, 
 			switch {
 			case err == nil:
 				ended = nil // the server's time is over: the exchange that runs finds out
-			case isPending && errors.Is(err, context.DeadlineExceeded) && !s.lineOf(j).server.answers.AnsweredSince(asked):
+			case isPending && errors.Is(err, context.DeadlineExceeded) && !s.batcherOf(j).server.answers.AnsweredSince(asked):
 				return s.unavailable(errWaited)
 			case isPending:
 				return s.unsent(err)
@@ -167,8 +167,8 @@ func (s *shard) unsent(err error) error {
 	return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
 }
 
-// exchange makes the changes that wait, of which c is one unless it was made before, or
-// its caller has left.
+// exchange makes the changes that wait. c is one of them, unless it was made before or its
+// caller has left.
 func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) {
 	select {
 	case <-c.done:
@@ -273,10 +273,9 @@ func (s *shard) callSwap(ctx context.Context, j *job, end time.Time, args []arg)
 	call := j.sameKeys()
 	defer call.free()
 	call.ctx, call.script, call.kind = ctx, swapScript, unbatched
-	call.limit = max(time.Until(end), aloneTime)
+	call.limit = max(time.Until(end), inlineTime)
 	call.args = args
-	l := s.lineOf(call)
-	if err := l.do(call); err != nil {
+	if err := s.batcherOf(call).do(call); err != nil {
 		var unsent *unsentError
 		if errors.As(err, &unsent) {
 			err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)

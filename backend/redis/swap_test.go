@@ -21,8 +21,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// versions are two versions of one policy, of which no script decides what the other has
-// charged.
+// versions are two versions of one policy. No script decides about what the other version
+// has charged.
 func versions(name string, first, second throttler.Limit) [2]*throttler.Policy {
 	return [2]*throttler.Policy{policy(name, first), policy(name, second)}
 }
@@ -35,8 +35,8 @@ var twoVersions = [][2]*throttler.Policy{
 		throttler.Limit{Quota: 900, Window: time.Minute, Algorithm: throttler.SlidingLog}),
 }
 
-// processes returns so many throttlers over backends of their own, which share a clock that
-// stands still.
+// processes returns n throttlers, each over its own backend, which share a clock that stands
+// still.
 func processes(t testing.TB, addr string, n int, deadline time.Duration) (all []*throttler.Throttler) {
 	clk := clock.NewManual(t0)
 	for range n {
@@ -170,7 +170,7 @@ func (g *gate) pass() (lost bool) {
 	return g.lose.CompareAndSwap(true, false)
 }
 
-// newExchange returns one about a count of which the other version has charged 1.
+// newExchange returns an exchange about a count that the other version has charged 1.
 func newExchange(t *testing.T) *exchange {
 	e := &exchange{server: testserver.Redis(t)}
 	for _, g := range []*gate{&e.reads, &e.stores} {
@@ -411,12 +411,12 @@ func TestFlushInAPipeline(t *testing.T) {
 			}
 		}
 	}()
-	const flights = 100
+	const rounds = 100
 	var policies []*throttler.Policy
 	for _, a := range quota.Algorithms() {
 		policies = append(policies, policy(a.String(), throttler.Limit{Quota: 10_000, Window: time.Hour, Algorithm: a}))
 	}
-	for range flights {
+	for range rounds {
 		var all []driver.Request
 		for i := range 3 * len(policies) {
 			c := policies[i%len(policies)].Charge("alice")
@@ -434,8 +434,8 @@ func TestFlushInAPipeline(t *testing.T) {
 	<-flushed
 	for _, p := range policies {
 		d, err := b.Peek(t.Context(), p.Charge("alice"))
-		if err != nil || d.Limit(0).Used != 3*flights {
-			t.Errorf("%s: %d used, %v; want %d", p.Name, d.Limit(0).Used, err, 3*flights)
+		if err != nil || d.Limit(0).Used != 3*rounds {
+			t.Errorf("%s: %d used, %v; want %d", p.Name, d.Limit(0).Used, err, 3*rounds)
 		}
 	}
 }

@@ -18,8 +18,8 @@ func AwaitWaiters(b *Backend, n int) {
 }
 
 func (b *Backend) waiters() (n int) {
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		for _, l := range s.leases {
 			if l.renewal != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // A lease is what this process knows of one key under one or several policies, and
-// the units that it holds for it. The shard's lock guards it.
+// the units that it holds for it. The stripe's lock guards it.
 type lease struct {
 	name   names.Name
 	policy *quota.Policy // of its only charge, else nil
@@ -24,7 +24,7 @@ type lease struct {
 	demand       demand
 	lastAsk      int64    // ms
 	movedAt      int64    // ms, to the front of the lists
-	inAll        links    // of all leases of the shard
+	inAll        links    // of all leases of the stripe
 	inHeld       links    // of those that hold units
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
@@ -75,7 +75,7 @@ func (l *lease) found(d *driver.Decision, total, units int64) (found int64) {
 
 // renewal is a take of the other backend that others wait for.
 type renewal struct {
-	waiters int // guarded by the shard's lock
+	waiters int // guarded by the stripe's lock
 	done    chan struct{}
 
 	// Set before done is closed.
@@ -159,7 +159,7 @@ func withoutKeys(d *driver.Decision) driver.Decision {
 	return d.About(driver.NewRequest(d.Request.Now, charges...))
 }
 
-// owned returns d with strings of its own: a caller's key may be a part of a long one.
+// owned returns d with its own strings: a caller's key may be a part of a long one.
 func owned(d *driver.Decision) driver.Decision {
 	charges := slices.Clone(d.Charges())
 	for i := range charges {
@@ -228,7 +228,7 @@ func (l *lease) drop(now int64) driver.Settlement {
 	return st
 }
 
-// maxKeyBytes bounds a key and its partition of which units are leased: a lease keeps them,
+// maxKeyBytes bounds a key and its partition that have a lease: the lease keeps them,
 // to name the counts when it is given back.
 const maxKeyBytes = 4 << 10
 

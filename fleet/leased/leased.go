@@ -105,9 +105,9 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	names  names.Hasher
-	shards [64]shard
-	stats  counters
+	names   names.Hasher
+	stripes [64]stripe
+	stats   counters
 
 	closed   context.Context
 	cancel   context.CancelFunc
@@ -136,8 +136,8 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		wrapped: backend, clock: o.Clock, names: names.NewHasher(),
 		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
-	for i := range b.shards {
-		b.shards[i].init(max(o.MaxKeys/len(b.shards), 1), b.silence().Milliseconds()/sweeps)
+	for i := range b.stripes {
+		b.stripes[i].init(max(o.MaxKeys/len(b.stripes), 1), b.silence().Milliseconds()/sweeps)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(b.sweepUntilClosed)
@@ -168,8 +168,8 @@ func (o *Options) complete() error {
 		return invalid.Errorf("leased: Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
 	case o.Busy < 1:
 		return invalid.Errorf("leased: Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
-	case o.MaxKeys < len(Backend{}.shards):
-		return invalid.Errorf("leased: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+	case o.MaxKeys < len(Backend{}.stripes):
+		return invalid.Errorf("leased: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.stripes), DefaultMaxKeys)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		return b.ask(ctx, r)
 	}
 	n := b.nameOf(r.Charges())
-	s := b.shardOf(n)
+	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := s.get(n)
 	l.demand.add(cost, r.Now)
@@ -255,7 +255,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 
 // refresh takes from l what r cannot be answered from: units of a window that has ended,
 // or of other limits.
-func (b *Backend) refresh(s *shard, l *lease, r *driver.Request) {
+func (b *Backend) refresh(s *stripe, l *lease, r *driver.Request) {
 	charges := r.Charges()
 	if !l.isOf(charges) {
 		b.expire(s, l)
@@ -287,10 +287,10 @@ func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, e
 	return b.wrapped.Take(ctx, r)
 }
 
-// renew takes a lease for l, and answers r from it. It is called with the shard's lock
+// renew takes a lease for l, and answers r from it. It is called with the stripe's lock
 // held, and releases it. Other takes of the key wait meanwhile.
-func (b *Backend) renew(ctx context.Context, s *shard, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
-	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the shard's lock for it
+func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Request, cost int64) (driver.Decision, error) {
+	if !b.renewals.TryRLock() { // Close gives back all leases, and needs the stripe's lock for it
 		s.mu.Unlock()
 		return b.ask(ctx, r)
 	}
@@ -443,13 +443,13 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	return b.wrapped.Settle(ctx, st)
 }
 
-// find returns the lease of charges, with its shard's lock held, or nil and no lock.
-func (b *Backend) find(charges []quota.Charge) (*shard, *lease) {
+// find returns the lease of charges, with its stripe's lock held, or nil and no lock.
+func (b *Backend) find(charges []quota.Charge) (*stripe, *lease) {
 	if leasable(charges) == 0 {
 		return nil, nil
 	}
 	n := b.nameOf(charges)
-	s := b.shardOf(n)
+	s := b.stripeOf(n)
 	s.mu.Lock()
 	if l := s.leases[n]; l != nil && l.isOf(charges) {
 		return s, l
@@ -458,4 +458,4 @@ func (b *Backend) find(charges []quota.Charge) (*shard, *lease) {
 	return nil, nil
 }
 
-func (b *Backend) shardOf(n names.Name) *shard { return &b.shards[n[0]%uint64(len(b.shards))] }
+func (b *Backend) stripeOf(n names.Name) *stripe { return &b.stripes[n[0]%uint64(len(b.stripes))] }

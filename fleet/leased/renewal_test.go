@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// gated is a backend of which one take after hold waits until the gate opens.
+// gated is a backend. After hold, one take waits until the gate opens.
 type gated struct {
 	driver.Backend
 	mu   sync.Mutex
@@ -49,7 +49,7 @@ func request(p *throttler.Policy, at time.Time) driver.Request {
 	return driver.NewRequest(at.UnixMilli(), throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: 1})
 }
 
-// renewing returns a backend of which a renewal of p at that time is being made, and a
+// renewing returns a backend that is making a renewal of p at that time, and a
 // function that lets it end.
 func renewing(t *testing.T, p *throttler.Policy, at time.Time) (b *leased.Backend, release func()) {
 	t.Helper()

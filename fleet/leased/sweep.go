@@ -38,8 +38,8 @@ func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time
 // for long enough, and removes keys.
 func (b *Backend) sweep(now int64) []driver.Settlement {
 	var all []driver.Settlement
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		all = s.sweep(all, now, now-b.silence().Milliseconds())
 		s.mu.Unlock()
@@ -47,7 +47,7 @@ func (b *Backend) sweep(now int64) []driver.Settlement {
 	return all
 }
 
-func (s *shard) sweep(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
+func (s *stripe) sweep(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for _, l := range s.lost {
 		if l.live(now) {
 			all = append(all, l.drop(now))
@@ -66,7 +66,7 @@ func (s *shard) sweep(all []driver.Settlement, now, silentSince int64) []driver.
 
 // expire takes from l what it holds: a window has ended, or the limits have changed.
 // The windows that have not ended get their units back with the next sweep.
-func (b *Backend) expire(s *shard, l *lease) {
+func (b *Backend) expire(s *stripe, l *lease) {
 	if l.held > 0 {
 		s.lost = append(s.lost, &lease{held: l.held, d: l.d})
 	}
@@ -78,8 +78,8 @@ func (b *Backend) expire(s *shard, l *lease) {
 func (b *Backend) giveBackAll(ctx context.Context) error {
 	now := b.clock.Now().UnixMilli()
 	var all []driver.Settlement
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		all = s.sweep(all, now, now)
 		for l := s.held.last; l != nil; l = s.held.last { // of a clock that was ahead
@@ -156,11 +156,11 @@ func (b *Backend) settle(ctx context.Context, st *driver.Settlement) error {
 	return err
 }
 
-// keep leaves st, of which nothing was sent, to the next sweep: at most as many of a
-// shard as it has room for leases.
+// keep leaves st, which was not sent, to the next sweep. A stripe keeps at most as many as
+// it has room for leases.
 func (b *Backend) keep(st *driver.Settlement) {
 	charges := st.Charged.Charges()
-	s := b.shardOf(b.nameOf(charges))
+	s := b.stripeOf(b.nameOf(charges))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.lost) >= s.most {
@@ -175,7 +175,7 @@ type Stats struct {
 	Local     int64 `json:"local"`      // decisions made without a call
 	Asked     int64 `json:"asked"`      // takes of the other backend
 	Leases    int64 `json:"leases"`     // of these, that leased units
-	GivenBack int64 `json:"given_back"` // leases of which a part was given back
+	GivenBack int64 `json:"given_back"` // leases that were given back in part
 
 	// Stranded is the units that may count as used until their windows end although no
 	// process holds them: leases that could not be given back, and what a take that had no
@@ -192,8 +192,8 @@ type counters struct {
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	local := int64(0)
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		local += s.local
 		s.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/weir/internal/names"
 )
 
-// shard is a part of the table of leases.
-type shard struct {
+// stripe is a part of the table of leases.
+type stripe struct {
 	mu     sync.Mutex
 	leases map[names.Name]*lease
 	most   int
@@ -18,7 +18,7 @@ type shard struct {
 	local  int64 // decisions made without a call
 }
 
-func (s *shard) init(most int, lax int64) {
+func (s *stripe) init(most int, lax int64) {
 	s.leases, s.most, s.lax = make(map[names.Name]*lease), most, lax
 	s.all.of = func(l *lease) *links { return &l.inAll }
 	s.held.of = func(l *lease) *links { return &l.inHeld }
@@ -27,7 +27,7 @@ func (s *shard) init(most int, lax int64) {
 // get returns the lease of that name, a new one if there was none. If there is no room,
 // the one that has been silent for longest goes, and holds nothing any more: its units
 // are given back by the next sweep.
-func (s *shard) get(n names.Name) *lease {
+func (s *stripe) get(n names.Name) *lease {
 	if l := s.leases[n]; l != nil {
 		return l
 	}
@@ -40,7 +40,7 @@ func (s *shard) get(n names.Name) *lease {
 }
 
 // remove takes l out of the table. What it holds is given back by the next sweep.
-func (s *shard) remove(l *lease) {
+func (s *stripe) remove(l *lease) {
 	delete(s.leases, l.name)
 	s.all.remove(l)
 	s.held.remove(l)
@@ -50,7 +50,7 @@ func (s *shard) remove(l *lease) {
 }
 
 // touch notes that l was asked now.
-func (s *shard) touch(l *lease, now int64) {
+func (s *stripe) touch(l *lease, now int64) {
 	l.lastAsk = now
 	if l.inAll.in && now >= l.movedAt && now-l.movedAt < s.lax {
 		return // the lists are in order to within lax, and moving costs more than all else
@@ -63,7 +63,7 @@ func (s *shard) touch(l *lease, now int64) {
 }
 
 // noteHolding keeps l in the list of those that hold units, or takes it out.
-func (s *shard) noteHolding(l *lease) {
+func (s *stripe) noteHolding(l *lease) {
 	if l.held > 0 != l.inHeld.in {
 		if l.held > 0 {
 			s.held.moveToFront(l)

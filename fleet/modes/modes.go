@@ -15,7 +15,7 @@
 //
 // Exact and Leased have the same counts, and change into each other at once.
 //
-// Synced has counts of its own. After a change from it or to it, takes charge both and
+// Synced has its own counts. After a change from it or to it, takes charge both and
 // must fit both, for [Options.Agree] and as long as a charge counts. So every process
 // that is still by the old counts alone sees all charges in them, and by the time at
 // which one is by the new counts alone, these have all charges that still count. Changes
@@ -148,7 +148,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.peekToo(ctx, &r, p, &soft, ofStore)
 }
 
-// peekToo returns the decision about r, of which soft is one part, with what a peek says
+// peekToo returns the decision about r, with soft as one part, and what a peek says
 // of the other. What the synced counts refuse is refused without a store that answers.
 func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
 	store, err := b.store.Peek(ctx, ofStore)

@@ -40,7 +40,7 @@ func TestManyKeysInASmallTable(t *testing.T) {
 			t.Fatalf("Take: %v, %v; want an allowed one", &d, err)
 		}
 	}
-	if n := len(b.shardOf("all").all); n > quota.MaxCharges {
+	if n := len(b.stripeOf("all").all); n > quota.MaxCharges {
 		t.Errorf("%d keys are kept; want the keys of one decision", n)
 	}
 }
@@ -109,7 +109,7 @@ func TestSharesAreDroppedUnderTakes(t *testing.T) {
 		t.Fatalf("Take: %v, %v; want an allowed one", &d, err)
 	}
 	b.holds.Store(false) // after ready has looked, and before the shares are gone
-	s := b.shardOf("all")
+	s := b.stripeOf("all")
 	if b.takeOne(s, &d, r.Now-b.epoch) {
 		t.Error("a decision was made without shares")
 	}

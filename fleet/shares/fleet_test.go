@@ -174,9 +174,9 @@ func TestKeysAreBounded(t *testing.T) {
 		g.take(0, "attacker-"+strconv.Itoa(i), 1)
 	}
 	keys, evicted := 0, int64(0)
-	for i := range b.shards {
-		keys += len(b.shards[i].all)
-		evicted += b.shards[i].evicted
+	for i := range b.stripes {
+		keys += len(b.stripes[i].all)
+		evicted += b.stripes[i].evicted
 	}
 	if keys > 1<<12 || evicted == 0 {
 		t.Errorf("%d keys are kept, and %d were evicted; want at most %d", keys, evicted, 1<<12)
@@ -191,8 +191,8 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 	g.clock.Advance(2 * time.Hour)
 	b.sweep()
-	for i := range b.shards {
-		if n := len(b.shards[i].all); n != 0 {
+	for i := range b.stripes {
+		if n := len(b.stripes[i].all); n != 0 {
 			t.Fatalf("%d keys are kept whose buckets are full", n)
 		}
 	}
@@ -204,7 +204,7 @@ func TestOldSharesAreForgotten(t *testing.T) {
 	g.divide([]division.Share{{Units: 10}})
 	g.take(0, "alice", 5)
 	b := g.backends[0]
-	e := b.shardOf("alice").all[0]
+	e := b.stripeOf("alice").all[0]
 	for i := range int64(20) {
 		g.divide([]division.Share{{Units: 1 + i%10}})
 	}

@@ -114,7 +114,7 @@ func TestSharesMove(t *testing.T) {
 			case 1:
 				g.backends[random.IntN(members)].sweep()
 			}
-			// One of the keys, of which more become known, at one of the backends, for all
+			// One of the keys (more become known) at one of the backends, for all
 			// that it has.
 			key, i, cost := fmt.Sprint("key-", random.IntN(2+step/50)), random.IntN(members), 1+random.Int64N(max(burst/20, 2))
 			for g.take(i, key, cost).Allowed {
@@ -160,7 +160,7 @@ func TestSharesChangeUnderTakes(t *testing.T) {
 	}
 }
 
-// A key with a division of its own has its share, and again the usual one when that ends.
+// A key with its own division has its share, and again the usual one when that ends.
 func TestHotKey(t *testing.T) {
 	g := newGroup(t, tokens("core", 100, 10*time.Second, 0), 2, Options{})
 	g.divide([]division.Share{{Units: 50}, {Units: 50}})
@@ -180,7 +180,7 @@ func TestHotKey(t *testing.T) {
 	check("at the start", 50, 50, 50, 50)
 	hot := hashed("hot")
 	g.divide([]division.Share{{Units: 50, Keys: map[uint64]int64{hot: 90}}, {Units: 50, Keys: map[uint64]int64{hot: 10}}})
-	check("with a division of its own", 90, 10, 50, 50)
+	check("with its own division", 90, 10, 50, 50)
 	g.divide([]division.Share{{Units: 30}, {Units: 70}})
 	check("without", 30, 70, 30, 70)
 }

@@ -35,7 +35,7 @@ type shares struct {
 	next  atomic.Pointer[shares]
 
 	usual keyShares
-	own   map[uint64]*keyShares // of keys, by hash, with divisions of their own or until lately
+	own   map[uint64]*keyShares // of keys, by hash, with their own divisions or until lately
 }
 
 // keyShares is the shares of one key in a policy's limits. fresh is what a bucket has
@@ -47,7 +47,7 @@ type keyShares struct {
 	fresh  []bucket
 }
 
-// maxOwn bounds the keys of a policy that no longer have a division of their own, and
+// maxOwn bounds the keys of a policy that no longer have their own division, and
 // whose fresh buckets differ from the usual ones.
 const maxOwn = 1024
 

@@ -23,7 +23,7 @@
 // The shares of a policy are the same for all of its keys but a few: they follow the
 // demand of the process for all keys together. A key that is asked for at one process
 // alone gets the share of that process, which may be small. The keys with the highest
-// demand of each policy, [Options.HotKeys] of them, have divisions of their own.
+// demand of each policy, [Options.HotKeys] of them, have their own divisions.
 //
 // # What the answer says
 //
@@ -60,7 +60,7 @@ type Options struct {
 	// DefaultRefresh. All processes need the same one.
 	Refresh time.Duration
 
-	// HotKeys is how many keys of each policy have divisions of their own, at most
+	// HotKeys is how many keys of each policy have their own divisions, at most
 	// MaxHotKeys. If zero, DefaultHotKeys; if negative, none.
 	HotKeys int
 
@@ -102,7 +102,7 @@ type Backend struct {
 	latest int64      // that now returned
 
 	names   names.Hasher
-	shards  [64]shard
+	stripes [64]stripe
 	closed  context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -149,8 +149,8 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		o.Clock = clock.System{}
 	}
 	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: names.NewHasher()}
-	if o.MaxKeys < len(b.shards) {
-		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.shards), DefaultMaxKeys)
+	if o.MaxKeys < len(b.stripes) {
+		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.stripes), DefaultMaxKeys)
 	}
 	// In the middle of what a word can tell: clocks are set back, too.
 	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
@@ -162,8 +162,8 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	for _, p := range b.policies {
 		quotas = append(quotas, p.quotas(max(members, 1))...)
 	}
-	for i := range b.shards {
-		b.shards[i].byName, b.shards[i].most = make(map[names.Name]*entry), max(o.MaxKeys/len(b.shards), 1)
+	for i := range b.stripes {
+		b.stripes[i].byName, b.stripes[i].most = make(map[names.Name]*entry), max(o.MaxKeys/len(b.stripes), 1)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, quotas, o, nil
@@ -204,8 +204,8 @@ type Status struct {
 // Status returns the state of the division as this process knows it.
 func (b *Backend) Status() Status {
 	s := Status{Status: b.member.Status()}
-	for i := range b.shards {
-		t := &b.shards[i]
+	for i := range b.stripes {
+		t := &b.stripes[i]
 		t.mu.RLock()
 		s.Keys += len(t.all)
 		s.Evicted += t.evicted
@@ -230,9 +230,9 @@ func (b *Backend) apply(given division.Shares) {
 	if given.Valid {
 		b.holds.Store(true)
 	}
-	for i := range b.shards {
-		b.shards[i].mu.Lock()
-		b.shards[i].mu.Unlock() //nolint:staticcheck // it waits for decisions under the shares before
+	for i := range b.stripes {
+		b.stripes[i].mu.Lock()
+		b.stripes[i].mu.Unlock() //nolint:staticcheck // it waits for decisions under the shares before
 	}
 }
 
@@ -279,7 +279,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 		d.Allowed = true
 		return d, nil
 	}
-	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
 	if len(d.Results()) == 1 && b.takeOne(s, &d, now) {
 		return d, nil
 	}
@@ -293,7 +293,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 }
 
 // takeOne decides about one limit, if there is an entry under the shares in force.
-func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
+func (b *Backend) takeOne(s *stripe, d *driver.Decision, now int64) (done bool) {
 	charge := &d.Charges()[0]
 	p := b.byName[charge.Policy.Name]
 	n := b.names.Of(charge)
@@ -313,7 +313,7 @@ func (b *Backend) takeOne(s *shard, d *driver.Decision, now int64) (done bool) {
 
 // takeAll decides about the charges of s.found. Its caller holds the lock alone, so that
 // between the look and the charge there is no other.
-func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
+func (b *Backend) takeAll(s *stripe, d *driver.Decision, now int64) {
 	charges, results, i := d.Charges(), d.Results(), 0
 	d.Allowed = true
 	fitsEver := true
@@ -348,7 +348,7 @@ func (b *Backend) takeAll(s *shard, d *driver.Decision, now int64) {
 }
 
 // find sets s.found to the entries of charges. Its caller holds the lock alone.
-func (b *Backend) find(s *shard, charges []quota.Charge, now int64) error {
+func (b *Backend) find(s *stripe, charges []quota.Charge, now int64) error {
 	s.found = s.found[:0]
 	for i := range charges {
 		s.found = append(s.found, b.get(s, &charges[i], now))
@@ -407,7 +407,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 	if len(charges) == 0 {
 		return d, nil
 	}
-	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range charges {
@@ -447,7 +447,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if len(charges) == 0 {
 		return d, nil
 	}
-	s, now := b.shardOf(charges[0].Partition), r.Now-b.epoch
+	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := b.find(s, charges, now); err != nil {
@@ -475,8 +475,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	return d, nil
 }
 
-func (b *Backend) shardOf(partition string) *shard {
-	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
+func (b *Backend) stripeOf(partition string) *stripe {
+	return &b.stripes[b.names.Partition(partition)%uint64(len(b.stripes))]
 }
 
 // observed reports messages to an observer.

@@ -175,7 +175,7 @@ func (w *world) move(p *process) {
 	}
 	for i := range w.keys + 2 {
 		if key := hashed(keyOf(i)); next.Of(key) > room(key) {
-			return // another process has a division of its own for the key
+			return // another process has its own division for the key
 		}
 	}
 	p.share, p.valid, p.since = next, true, p.clock.Now().UnixMilli()

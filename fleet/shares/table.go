@@ -12,10 +12,10 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// shard is a part of the table of keys. Decisions about one limit hold its lock together,
+// stripe is a part of the table of keys. Decisions about one limit hold its lock together,
 // and take from a bucket by compare-and-swap. What concerns several buckets at once holds
 // it alone.
-type shard struct {
+type stripe struct {
 	mu      sync.RWMutex
 	byName  map[names.Name]*entry
 	all     []*entry // in no order
@@ -61,7 +61,7 @@ func (b *Backend) newEntry(n names.Name, c *quota.Charge, p *policy) *entry {
 // get returns the entry of c, a new one if there was none, under the shares in force. Its
 // caller holds the lock alone. If there is no room, a new one takes the place of another
 // that is not in s.found. If there is none, there are a few too many for a while.
-func (b *Backend) get(s *shard, c *quota.Charge, now int64) *entry {
+func (b *Backend) get(s *stripe, c *quota.Charge, now int64) *entry {
 	n, p := b.names.Of(c), b.byName[c.Policy.Name]
 	e := s.byName[n]
 	if e == nil {
@@ -124,7 +124,7 @@ func (e *entry) used(now int64) float64 {
 
 // victim returns the one of a few entries that has used the least, or nil if all of
 // them are in s.found.
-func (s *shard) victim(now int64) *entry {
+func (s *stripe) victim(now int64) *entry {
 	var victim *entry
 	least := 0.0
 	for range 16 {
@@ -137,7 +137,7 @@ func (s *shard) victim(now int64) *entry {
 	return victim
 }
 
-func (s *shard) remove(e *entry) {
+func (s *stripe) remove(e *entry) {
 	delete(s.byName, e.name)
 	last := len(s.all) - 1
 	s.all[e.index] = s.all[last]
@@ -167,8 +167,8 @@ func (b *Backend) sweepUntilClosed() {
 // sweep removes entries that have all that they can have, and updates the others, so that
 // no shares of long ago are kept for them.
 func (b *Backend) sweep() {
-	for i := range b.shards {
-		for at := 0; b.sweepSome(&b.shards[i], at); at += atOnce {
+	for i := range b.stripes {
+		for at := 0; b.sweepSome(&b.stripes[i], at); at += atOnce {
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (b *Backend) sweep() {
 // sweepSome sweeps the entries from at on, and reports whether there are any. It reads the
 // clock itself, and buckets do not move meanwhile: by an instant from before the clock was
 // set back, a bucket that was moved since would be full.
-func (b *Backend) sweepSome(s *shard, at int) bool {
+func (b *Backend) sweepSome(s *stripe, at int) bool {
 	b.moving.Lock()
 	defer b.moving.Unlock()
 	now := b.now()
@@ -207,8 +207,8 @@ func (b *Backend) setBack(now, by int64) {
 	for _, p := range b.policies {
 		p.shares.Load().setBack(now, by)
 	}
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		for _, e := range s.all {
 			e.update() // by instants of the clock as it was

@@ -61,7 +61,7 @@ func BenchmarkKeys(b *testing.B) {
 		}
 		f.clock.Advance(2 * time.Hour)
 		for range 3 { // the root says that it knows nothing, it gets what it lacks, and nothing is watched any more
-			f.processes[0].backend.syncOnce(context.Background(), f.processes[0].backend.roots[0])
+			f.processes[0].backend.syncOnce(context.Background(), f.processes[0].backend.aggregators[0])
 		}
 		start := time.Now()
 		f.processes[0].backend.sweep()

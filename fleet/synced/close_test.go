@@ -26,10 +26,10 @@ func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 		}
 	}
 	take(3)
-	b.syncOnce(t.Context(), b.roots[0])
+	b.syncOnce(t.Context(), b.aggregators[0])
 	root.deaf = true
 	take(4)
-	b.syncOnce(t.Context(), b.roots[0])
+	b.syncOnce(t.Context(), b.aggregators[0])
 	root.deaf = false
 	take(5)
 	b.start()
@@ -51,14 +51,14 @@ func TestStateHasAllCounters(t *testing.T) {
 	for range 8 {
 		f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 20}, policy)
 		b := f.processes[0].backend
-		for i := range 40 * atOnce { // of one partition, so of one shard
+		for i := range 40 * atOnce { // of one partition, so of one stripe
 			charge := policy.Charge(fmt.Sprint("key", i))
 			charge.Partition, charge.Cost = "partition", 1
 			if _, err := b.Take(t.Context(), driver.NewRequest(f.clock.Now().UnixMilli(), charge)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s := b.shardOf("partition")
+		s := b.stripeOf("partition")
 		stop, random := make(chan struct{}), testseed.Rand(t, 1)
 		var removing sync.WaitGroup
 		removing.Go(func() {
@@ -75,7 +75,7 @@ func TestStateHasAllCounters(t *testing.T) {
 				s.mu.Unlock()
 			}
 		})
-		batch := b.state(b.roots[0], f.clock.Now().UnixMilli())
+		batch := b.state(b.aggregators[0], f.clock.Now().UnixMilli())
 		close(stop)
 		removing.Wait()
 		sent := map[*counter]bool{}

@@ -66,7 +66,7 @@ func (l *limit) undrained(taken int64, mark driver.Mark, now int64) int64 {
 
 func (l *limit) windowAt(now int64) float64 { return math.Floor(float64(now) / l.ms) }
 
-// count is what this process knows of one limit of one key. The shard's lock guards it.
+// count is what this process knows of one limit of one key. The stripe's lock guards it.
 //
 // A bucket's total is the instant, in ms since the epoch, at which it will be empty of
 // use. A unit moves it by the limit's ms, beginning at the present if it has passed. A
@@ -88,7 +88,7 @@ type count struct {
 	floor tally
 
 	part  int64 // units that this process added: to the window, or to a bucket ever
-	roots []view
+	views []view
 }
 
 // tally is a total of when this process had added part units. What it added since is
@@ -127,8 +127,8 @@ func (c *count) roll(l *limit, now int64) {
 	}
 	c.window, c.at, c.endsAt = w, start, int64((w+1)*l.ms)
 	c.total, c.floor, c.part = tally{}, tally{}, 0
-	for i := range c.roots {
-		c.roots[i] = view{}
+	for i := range c.views {
+		c.views[i] = view{}
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *count) others(l *limit, now int64) float64 {
 	usual := c.usual
 	if all := c.usual + c.own; all > nearly*l.rate {
 		usual = l.rate * c.usual / all
-		if l.kind == bucket && age > l.recent/2 { // a window has no rate of its own while it fills
+		if l.kind == bucket && age > l.recent/2 { // a window has no rate while it fills
 			recent = 0 // whatever their last rate was, the quota bounds what they added since
 		}
 	}
@@ -191,7 +191,7 @@ func (c *count) known(l *limit, now int64) float64 {
 // said returns what root i said of the count, for the case that it has lost that alone.
 // It is 0 if that counts nothing any more.
 func (c *count) said(l *limit, i int, now int64) float64 {
-	t, ok := c.roots[i].tally(l, c.window)
+	t, ok := c.views[i].tally(l, c.window)
 	if !ok || l.kind == bucket && t.total <= float64(now) {
 		return 0
 	}
@@ -277,13 +277,13 @@ func (c *count) report(l *limit, now int64, r *driver.Result) {
 }
 
 // pending returns the units that root i has not acknowledged.
-func (c *count) pending(i int) int64 { return c.part - c.roots[i].acked }
+func (c *count) pending(i int) int64 { return c.part - c.views[i].acked }
 
 // learn takes in the reply of root i, to a call that was made in that window: its state
 // with the first part units of this process. The units of others reach a root late, by
 // lag ms. It reports whether others are adding units, for all that is known.
 func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now, lag int64) (busy bool) {
-	v := &c.roots[i]
+	v := &c.views[i]
 	if l.kind == window && (windowSent != c.window || a > c.window) {
 		return true // of a window that has ended, here or for another process
 	}
@@ -311,8 +311,8 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
 
 	largest := c.floor
-	for k := range c.roots {
-		if t, ok := c.roots[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
+	for k := range c.views {
+		if t, ok := c.views[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
 			largest = t
 		}
 	}

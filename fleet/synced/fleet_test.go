@@ -41,13 +41,13 @@ type process struct {
 
 // syncer makes a process's syncs with one root.
 type syncer struct {
-	process *process
-	root    *root
-	due     time.Duration // of what it does next
-	next    func() time.Duration
-	began   time.Duration
-	replies [][]byte
-	err     error
+	process    *process
+	aggregator *aggregator
+	due        time.Duration // of what it does next
+	next       func() time.Duration
+	began      time.Duration
+	replies    [][]byte
+	err        error
 }
 
 // syncs is a heap of them: the first is due first.
@@ -100,8 +100,8 @@ func (f *fleet) start(ahead time.Duration) *process {
 		f.Fatal(err)
 	}
 	p := &process{backend: b, throttler: throttler.New(b, &throttler.Options{Clock: o.Clock})}
-	for _, r := range b.roots {
-		s := &syncer{process: p, root: r, due: f.at + f.upTo(o.Sync)}
+	for _, a := range b.aggregators {
+		s := &syncer{process: p, aggregator: a, due: f.at + f.upTo(o.Sync)}
 		s.next = func() time.Duration { return f.send(s) }
 		heap.Push(&f.syncs, s)
 	}
@@ -111,7 +111,7 @@ func (f *fleet) start(ahead time.Duration) *process {
 // send begins a sync, as syncUntilClosed does.
 func (f *fleet) send(s *syncer) time.Duration {
 	s.began = s.due
-	if !s.process.backend.prepare(context.Background(), s.root) {
+	if !s.process.backend.prepare(context.Background(), s.aggregator) {
 		return f.rest(s)
 	}
 	s.next = func() time.Duration { return f.arrive(s) }
@@ -120,9 +120,9 @@ func (f *fleet) send(s *syncer) time.Duration {
 
 // arrive has the root do what it is sent. Its reply takes time too.
 func (f *fleet) arrive(s *syncer) time.Duration {
-	s.replies, s.err = s.root.server.call(context.Background(), s.root.batch.calls)
+	s.replies, s.err = s.aggregator.server.call(context.Background(), s.aggregator.batch.calls)
 	s.next = func() time.Duration {
-		s.process.backend.conclude(s.root, s.replies, s.err)
+		s.process.backend.conclude(s.aggregator, s.replies, s.err)
 		return f.rest(s)
 	}
 	if s.err != nil {

@@ -55,7 +55,7 @@ func FuzzReplies(f *testing.F) {
 		}
 		th := throttler.New(b, &throttler.Options{Clock: c})
 		for _, root.reply = range [][]byte{first, second, second} {
-			b.syncOnce(t.Context(), b.roots[0])
+			b.syncOnce(t.Context(), b.aggregators[0])
 			c.Advance(time.Second)
 			d, err := th.Take(t.Context(), p.Charge("alice"))
 			if err != nil {

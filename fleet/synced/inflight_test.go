@@ -47,7 +47,7 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 			take(first, 1)
 			f.advance(time.Minute) // the root heard of that, and it has drained
 			_, _ = first.throttler.Peek(t.Context(), policy.Charge("alice"))
-			root := first.backend.roots[0]
+			root := first.backend.aggregators[0]
 			root.server = &meanwhile{root.server, func() { take(first, 10) }}
 			f.advance(f.at + 2*DefaultSync)
 			if d := take(first, 1); d.Allowed {

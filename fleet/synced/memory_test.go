@@ -157,7 +157,7 @@ func TestTheFirstAfterAnEvictionKnowsLittle(t *testing.T) {
 func TestResendsAfterAnEviction(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{}, hourAndBucket)
 	b, other := f.processes[0].backend, f.processes[1]
-	r := b.roots[0]
+	r := b.aggregators[0]
 	f.taking(0, hourAndBucket, 10)
 	b.syncOnce(t.Context(), r)
 	f.taking(0, hourAndBucket, 50)
@@ -174,7 +174,7 @@ func TestResendsAfterAnEviction(t *testing.T) {
 		if _, err := other.throttler.Peek(t.Context(), hourAndBucket.Charge("alice")); err != nil {
 			t.Fatal(err)
 		}
-		other.backend.syncOnce(t.Context(), other.backend.roots[0])
+		other.backend.syncOnce(t.Context(), other.backend.aggregators[0])
 	}
 	d, err := other.throttler.Peek(t.Context(), hourAndBucket.Charge("alice"))
 	if err != nil || d.Limit(0).Used < 61 || d.Limit(1).Used < 61 {
@@ -192,7 +192,7 @@ func TestFirstCallsThatFail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := b.roots[0]
+	r := b.aggregators[0]
 	b.prepare(t.Context(), r)
 	if len(r.batch.calls) != 6 {
 		t.Fatalf("%d calls, want one for each limit of each key", len(r.batch.calls))
@@ -222,7 +222,7 @@ func TestRefundAfterRemoval(t *testing.T) {
 	f := newFleet(t, 1, 1, Options{}, window)
 	f.roots[0].down = true
 	d := f.taking(0, window, 100)
-	s := f.processes[0].backend.shardOf("alice")
+	s := f.processes[0].backend.stripeOf("alice")
 	s.remove(s.all[0])
 	if _, err := f.processes[0].throttler.Refund(t.Context(), d); err != nil {
 		t.Fatal(err)

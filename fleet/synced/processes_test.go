@@ -70,7 +70,7 @@ func TestRealProcesses(t *testing.T) {
 // empty. Eight processes are offered 1.6 times the quota all the time.
 func TestRealRootsFail(t *testing.T) {
 	const processes, quota = 8, 1000
-	step := time.Second // of the script, of which there are eight
+	step := time.Second // of the script, which has eight
 	if promised() {
 		step = 5 * time.Second
 	}

@@ -20,8 +20,8 @@ const (
 	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
 )
 
-// root is a root, as its goroutine knows it.
-type root struct {
+// aggregator is a Root, as its goroutine knows it.
+type aggregator struct {
 	server server
 	index  int
 
@@ -52,14 +52,14 @@ type call struct {
 
 // entry is one counter in a call.
 type entry struct {
-	s      *shard
+	s      *stripe
 	c      *counter
 	limit  int
 	part   int64   // of this process, with this call
 	window float64 // at the time of the call
 }
 
-func (b *Backend) syncUntilClosed(r *root) {
+func (b *Backend) syncUntilClosed(a *aggregator) {
 	// Processes that start together must not sync together.
 	timer := time.NewTimer(rand.N(b.sync))
 	defer timer.Stop()
@@ -67,125 +67,125 @@ func (b *Backend) syncUntilClosed(r *root) {
 		select {
 		case <-b.closed.Done():
 			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.sync, minTimeout))
-			if r.batch != nil { // it is sent again, and has not all
-				b.syncOnce(ctx, r)
+			if a.batch != nil { // it is sent again, and has not all
+				b.syncOnce(ctx, a)
 			}
-			b.syncOnce(ctx, r)
+			b.syncOnce(ctx, a)
 			cancel()
 			return
 		case <-timer.C:
 		}
 		began := time.Now()
-		b.syncOnce(b.closed, r)
+		b.syncOnce(b.closed, a)
 		timer.Reset(max(b.sync-time.Since(began), b.sync/10))
 	}
 }
 
-// syncOnce sends what root r does not know, and takes in what it says.
-func (b *Backend) syncOnce(ctx context.Context, r *root) {
-	if !b.prepare(ctx, r) {
+// syncOnce sends what root a does not know, and takes in what it says.
+func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
+	if !b.prepare(ctx, a) {
 		return
 	}
 	start := time.Now()
-	replies, err := r.server.call(ctx, r.batch.calls)
-	b.observe(r, start, len(r.batch.calls), err)
-	b.conclude(r, replies, err)
+	replies, err := a.server.call(ctx, a.batch.calls)
+	b.observe(a, start, len(a.batch.calls), err)
+	b.conclude(a, replies, err)
 }
 
-// prepare makes the batch that root r is to have next, if it has none. It reports whether
+// prepare makes the batch that root a is to have next, if it has none. It reports whether
 // there is one.
-func (b *Backend) prepare(ctx context.Context, r *root) bool {
+func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
 	now := b.clock.Now().UnixMilli()
-	if r.batch != nil && (r.batch.mode == state || r.batch.tries >= staleAfter) {
-		r.batch, r.known = nil, false
+	if a.batch != nil && (a.batch.mode == state || a.batch.tries >= staleAfter) {
+		a.batch, a.known = nil, false
 	}
-	if r.batch == nil {
+	if a.batch == nil {
 		switch {
-		case r.known:
-			r.batch = b.additions(r, add, now)
-		case r.number == 0: // what it knows is what it added
-			r.batch = b.additions(r, first, now)
-		case !r.up.Load() && !b.answers(ctx, r, now):
-			return false // the state would be old when r is back
+		case a.known:
+			a.batch = b.additions(a, add, now)
+		case a.number == 0: // what it knows is what it added
+			a.batch = b.additions(a, first, now)
+		case !a.up.Load() && !b.answers(ctx, a, now):
+			return false // the state would be old when a is back
 		default:
-			r.batch = b.state(r, now)
+			a.batch = b.state(a, now)
 		}
 	}
-	r.batch.tries++
+	a.batch.tries++
 	return true
 }
 
-// conclude takes in what root r replied to its batch.
-func (b *Backend) conclude(r *root, replies [][]byte, err error) {
+// conclude takes in what root a replied to its batch.
+func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	if err != nil {
-		r.up.Store(false)
+		a.up.Store(false)
 		b.stats.failed.Add(1)
 		return
 	}
-	r.up.Store(true)
+	a.up.Store(true)
 	b.stats.syncs.Add(1)
-	done := r.batch
-	r.batch = nil
+	done := a.batch
+	a.batch = nil
 	now := b.clock.Now().UnixMilli()
 	for i, reply := range replies {
-		known, ok := b.learn(r, &done.calls[i], reply, now)
+		known, ok := b.learn(a, &done.calls[i], reply, now)
 		if !ok || !known {
-			r.known = false // it lost what this process sent, or is no root: it gets the state
+			a.known = false // it lost what this process sent, or is no root: it gets the state
 			return
 		}
 	}
-	r.known = true
+	a.known = true
 }
 
 // answers asks a root that did not answer whether it does again.
-func (b *Backend) answers(ctx context.Context, r *root, now int64) bool {
-	start, probe := time.Now(), newBatchWriter(b, r, add, now).finish()
-	_, err := r.server.call(ctx, probe.calls)
-	b.observe(r, start, len(probe.calls), err)
+func (b *Backend) answers(ctx context.Context, a *aggregator, now int64) bool {
+	start, probe := time.Now(), newBatchWriter(b, a, add, now).finish()
+	_, err := a.server.call(ctx, probe.calls)
+	b.observe(a, start, len(probe.calls), err)
 	if err != nil {
 		b.stats.failed.Add(1)
 	}
 	return err == nil
 }
 
-func (b *Backend) observe(r *root, start time.Time, calls int, err error) {
+func (b *Backend) observe(a *aggregator, start time.Time, calls int, err error) {
 	if b.observer != nil {
-		b.observer.Sent(observe.Sent{Backend: "synced", Shard: r.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
+		b.observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
 	}
 }
 
-// additions returns the batch that adds what root r lacks of the counters that are
+// additions returns the batch that adds what root a lacks of the counters that are
 // watched.
-func (b *Backend) additions(r *root, m mode, now int64) *batch {
-	w := newBatchWriter(b, r, m, now)
-	for i := range b.shards {
-		s := &b.shards[i]
-		all := s.takeDirty(r.index, r.spare)
+func (b *Backend) additions(a *aggregator, m mode, now int64) *batch {
+	w := newBatchWriter(b, a, m, now)
+	for i := range b.stripes {
+		s := &b.stripes[i]
+		all := s.takeDirty(a.index, a.spare)
 		for at := 0; at < len(all); at += atOnce {
 			s.mu.Lock()
 			for _, c := range all[at:min(at+atOnce, len(all))] {
 				if w.write(s, c); c.watched > now {
-					s.dirty[r.index] = append(s.dirty[r.index], c)
-				} else if c.dirty &^= 1 << r.index; c.dirty == 0 {
+					s.dirty[a.index] = append(s.dirty[a.index], c)
+				} else if c.dirty &^= 1 << a.index; c.dirty == 0 {
 					c.unwatch()
 				}
 			}
 			s.mu.Unlock()
 		}
 		clear(all)
-		r.spare = all
+		a.spare = all
 	}
 	return w.finish()
 }
 
-// state returns the batch that tells root r all that this process knows of counters in
-// use. Of others, what r was not sent has drained: it must not come with the next units.
-func (b *Backend) state(r *root, now int64) *batch {
-	w := newBatchWriter(b, r, state, now)
-	for i := range b.shards {
-		s := &b.shards[i]
+// state returns the batch that tells root a all that this process knows of counters in
+// use. Of others, what a was not sent has drained: it must not come with the next units.
+func (b *Backend) state(a *aggregator, now int64) *batch {
+	w := newBatchWriter(b, a, state, now)
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
-		s.forgetRemoved(r.index)
+		s.forgetRemoved(a.index)
 		end := len(s.all)
 		s.mu.Unlock()
 		for end > 0 { // from the end: the last takes the place of one that is removed meanwhile
@@ -193,7 +193,7 @@ func (b *Backend) state(r *root, now int64) *batch {
 			end = min(end, len(s.all))
 			begin := max(end-atOnce, 0)
 			for _, c := range s.all[begin:end] {
-				if c.fill(now) > 0 || c.hasPending(r.index) {
+				if c.fill(now) > 0 || c.hasPending(a.index) {
 					w.write(s, c)
 				}
 			}
@@ -216,7 +216,7 @@ const (
 // batchWriter makes a batch.
 type batchWriter struct {
 	b        *Backend
-	r        *root
+	a        *aggregator
 	mode     mode
 	now      int64
 	policies *policies
@@ -224,12 +224,12 @@ type batchWriter struct {
 	call     *call
 }
 
-func newBatchWriter(b *Backend, r *root, m mode, now int64) *batchWriter {
-	return &batchWriter{b: b, r: r, mode: m, now: now, policies: b.policies.Load(), batch: &batch{mode: m}}
+func newBatchWriter(b *Backend, a *aggregator, m mode, now int64) *batchWriter {
+	return &batchWriter{b: b, a: a, mode: m, now: now, policies: b.policies.Load(), batch: &batch{mode: m}}
 }
 
-// write adds the counts of c, whose shard is locked.
-func (w *batchWriter) write(s *shard, c *counter) {
+// write adds the counts of c, whose stripe is locked.
+func (w *batchWriter) write(s *stripe, c *counter) {
 	if in := w.policies.byName[c.policy.Name]; in.Policy != c.policy {
 		c.use(in, s.roots)
 	}
@@ -239,7 +239,7 @@ func (w *batchWriter) write(s *shard, c *counter) {
 		if w.call == nil || len(w.call.about) == w.b.perCall {
 			w.begin()
 		}
-		units, x, said := float64(count.pending(w.r.index)), count.least(l), count.said(l, w.r.index, w.now)
+		units, x, said := float64(count.pending(w.a.index)), count.least(l), count.said(l, w.a.index, w.now)
 		switch {
 		case l.kind == window && w.mode == state:
 			units, x = count.known(l, w.now), count.window
@@ -257,13 +257,13 @@ func (w *batchWriter) write(s *shard, c *counter) {
 
 // begin begins a call.
 func (w *batchWriter) begin() {
-	w.r.number++
+	w.a.number++
 	how := w.mode
-	if how == first && w.r.number > 1 {
+	if how == first && w.a.number > 1 {
 		how = add // the first call of the batch begins the process, and the others follow it
 	}
 	header := append([]byte(nil), byte(how))
-	header = appendDouble(header, w.r.number)
+	header = appendDouble(header, w.a.number)
 	header = appendDouble(header, float64(w.now))
 	header = appendDouble(header, float64(w.policies.epoch))
 	for _, s := range w.policies.spans {
@@ -292,7 +292,7 @@ func appendDouble(b []byte, f float64) []byte {
 
 // learn takes in the reply to c. It reports whether the root knew this process, and
 // whether the reply is one.
-func (b *Backend) learn(r *root, c *call, reply []byte, now int64) (known, ok bool) {
+func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known, ok bool) {
 	if len(reply) < 5 || reply[0] != 'o' && reply[0] != 'u' {
 		return false, false
 	}
@@ -310,7 +310,7 @@ func (b *Backend) learn(r *root, c *call, reply []byte, now int64) (known, ok bo
 	if len(rest) != 16*len(c.about) {
 		return false, false
 	}
-	var locked *shard
+	var locked *stripe
 	for i := range c.about {
 		e := &c.about[i]
 		if e.s != locked || i%atOnce == 0 {
@@ -328,7 +328,7 @@ func (b *Backend) learn(r *root, c *call, reply []byte, now int64) (known, ok bo
 		if l := &e.c.limits[e.limit]; sane(x) && sane(y) {
 			count := &e.c.counts[e.limit]
 			count.roll(l, now)
-			if count.learn(l, r.index, e.part, e.window, x, y, now, b.sync.Milliseconds()/2) {
+			if count.learn(l, a.index, e.part, e.window, x, y, now, b.sync.Milliseconds()/2) {
 				e.c.watched = max(e.c.watched, min(now+3*b.sync.Milliseconds(), e.c.lastAsk+watchMost))
 			}
 		}
@@ -355,14 +355,14 @@ type counters struct{ syncs, failed atomic.Int64 }
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	st := Stats{Syncs: b.stats.syncs.Load(), Failed: b.stats.failed.Load(), Answers: make(map[string]bool)}
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		st.Keys += len(s.all)
 		s.mu.Unlock()
 	}
-	for _, r := range b.roots {
-		st.Answers[r.server.name()] = r.up.Load()
+	for _, a := range b.aggregators {
+		st.Answers[a.server.name()] = a.up.Load()
 	}
 	return st
 }

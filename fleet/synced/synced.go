@@ -77,7 +77,7 @@ type Options struct {
 	// 1. If zero, 1: then it is the capacity itself that decides.
 	Low float64
 
-	// Lows has Low by the names of policies, for those that have one of their own.
+	// Lows has Low by the names of policies, for those that have their own.
 	Lows map[string]float64
 
 	// MaxKeys is the most keys that are counted in memory, from 64. Each takes some
@@ -107,12 +107,12 @@ type Backend struct {
 	observer observe.Observer
 	perCall  int // counters
 
-	policies atomic.Pointer[policies]
-	editing  sync.Mutex // held while policies are replaced
-	names    names.Hasher
-	shards   [64]shard
-	roots    []*root
-	stats    counters
+	policies    atomic.Pointer[policies]
+	editing     sync.Mutex // held while policies are replaced
+	names       names.Hasher
+	stripes     [64]stripe
+	aggregators []*aggregator
+	stats       counters
 
 	closed  context.Context
 	cancel  context.CancelFunc
@@ -152,10 +152,10 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: names.NewHasher()}
 	b.policies.Store(live)
 	for i, s := range servers {
-		b.roots = append(b.roots, &root{server: s, index: i})
+		b.aggregators = append(b.aggregators, &aggregator{server: s, index: i})
 	}
-	for i := range b.shards {
-		b.shards[i].init(&b.names, i, max(o.MaxKeys/len(b.shards), 1), len(servers), o.Sync)
+	for i := range b.stripes {
+		b.stripes[i].init(&b.names, i, max(o.MaxKeys/len(b.stripes), 1), len(servers), o.Sync)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, nil
@@ -188,8 +188,8 @@ func (o *Options) complete() error {
 		return invalid.Errorf("synced: Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
 	case !(o.Low > 0 && o.Low <= 1):
 		return invalid.Errorf("synced: Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
-	case o.MaxKeys < len(Backend{}.shards):
-		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.shards), DefaultMaxKeys)
+	case o.MaxKeys < len(Backend{}.stripes):
+		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.stripes), DefaultMaxKeys)
 	}
 	return nil
 }
@@ -210,8 +210,8 @@ func (l lows) of(policy string) float64 {
 }
 
 func (b *Backend) start() {
-	for _, r := range b.roots {
-		b.syncing.Go(func() { b.syncUntilClosed(r) })
+	for _, a := range b.aggregators {
+		b.syncing.Go(func() { b.syncUntilClosed(a) })
 	}
 	b.syncing.Go(b.sweepUntilClosed)
 }
@@ -249,7 +249,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		d.Allowed = true
 		return d, nil
 	}
-	s := b.shardOf(charges[0].Partition)
+	s := b.stripeOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := s.find(charges, r.Now, in, nil)
@@ -297,7 +297,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if len(charges) == 0 {
 		return d, nil
 	}
-	s := b.shardOf(charges[0].Partition)
+	s := b.stripeOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n, c := range s.find(charges, r.Now, in, &st.Charged) {
@@ -333,7 +333,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	} else if !inForce {
 		r = in.replace(r)
 	}
-	s := b.shardOf(c.Partition)
+	s := b.stripeOf(c.Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, found := range s.find(r.Charges(), now, in, nil) {
@@ -345,8 +345,8 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	}
 }
 
-func (b *Backend) shardOf(partition string) *shard {
-	return &b.shards[b.names.Partition(partition)%uint64(len(b.shards))]
+func (b *Backend) stripeOf(partition string) *stripe {
+	return &b.stripes[b.names.Partition(partition)%uint64(len(b.stripes))]
 }
 
 // policies are the limits in force, by the names of policies.

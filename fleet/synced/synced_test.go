@@ -307,7 +307,7 @@ func TestNewKeysShareCounts(t *testing.T) {
 		}
 		return d
 	}
-	for i := range 1000 { // each shard has one spent key, and spent counts for others
+	for i := range 1000 { // each stripe has one spent key, and spent counts for others
 		for _, p := range f.processes {
 			for range 11 {
 				take(p, "attacker-"+strconv.Itoa(i))
@@ -331,12 +331,12 @@ func TestNewKeysShareCounts(t *testing.T) {
 		}
 	}
 	if shared == 0 || shared > 64*2 {
-		t.Errorf("the root has %d shared counts; want up to one for each policy and shard", shared)
+		t.Errorf("the root has %d shared counts; want up to one for each policy and stripe", shared)
 	}
 
 	f.clock.Set(t0.Add(time.Hour)) // a new window
 	first, charge := f.processes[0], policies[1].Charge("newcomer")
-	for _, c := range first.backend.shardOf(charge.Key).all {
+	for _, c := range first.backend.stripeOf(charge.Key).all {
 		if !c.shared { // as if it had been refused a moment ago
 			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
 			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())

@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// shard is a part of the table of counters. A background task holds its lock for at
+// stripe is a part of the table of counters. A background task holds its lock for at
 // most atOnce counters.
-type shard struct {
+type stripe struct {
 	mu     sync.Mutex
 	hasher *names.Hasher
 	byName map[names.Name]*counter
@@ -24,7 +24,7 @@ type shard struct {
 	every  uint64       // all roots
 	found  []*counter   // by the last find
 	next   int          // where to look for a victim, in all
-	index  int          // of the shard
+	index  int          // of the stripe
 	shared int          // counters in all that new keys share
 }
 
@@ -62,7 +62,7 @@ func (c *counter) note() uint8 {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *shard) init(hasher *names.Hasher, index, most, roots int, sync time.Duration) {
+func (s *stripe) init(hasher *names.Hasher, index, most, roots int, sync time.Duration) {
 	s.hasher, s.index = hasher, index
 	s.byName, s.most, s.roots, s.sync = make(map[names.Name]*counter), most, roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
@@ -71,7 +71,7 @@ func (s *shard) init(hasher *names.Hasher, index, most, roots int, sync time.Dur
 // find returns the counters of charges, new ones if there were none, with their windows
 // as of now, and notes that they were asked for. If charged is not nil, it says which
 // charges went to a shared counter. The next call reuses the slice.
-func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *driver.Decision) []*counter {
+func (s *stripe) find(charges []quota.Charge, now int64, in *policies, charged *driver.Decision) []*counter {
 	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]
@@ -101,7 +101,7 @@ func (s *shard) find(charges []quota.Charge, now int64, in *policies, charged *d
 	return s.found
 }
 
-func (s *shard) markDirty(c *counter) {
+func (s *stripe) markDirty(c *counter) {
 	for r := range s.dirty {
 		if c.dirty&(1<<r) == 0 {
 			if len(s.dirty[r]) >= 2*s.most {
@@ -115,14 +115,14 @@ func (s *shard) markDirty(c *counter) {
 
 // forgetRemoved takes the counters that others have pushed out off root r's list: while
 // the root does not answer, a flood of keys would make it grow without bound.
-func (s *shard) forgetRemoved(r int) {
+func (s *stripe) forgetRemoved(r int) {
 	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return c.index < 0 })
 }
 
 // makeRoom removes a counter if there is no room for another key's, and reports whether
 // there is now. Keys that have used up their quotas stay: to forget one would give it a
 // second quota. New keys are then counted together.
-func (s *shard) makeRoom(now int64) bool {
+func (s *stripe) makeRoom(now int64) bool {
 	if len(s.all)-s.shared < s.most {
 		return true
 	}
@@ -135,8 +135,8 @@ func (s *shard) makeRoom(now int64) bool {
 }
 
 // getShared returns the counter that new keys share while there is no room for their own:
-// one for each policy and shard. The keys of one request never share one.
-func (s *shard) getShared(policy string, charge int) *counter {
+// one for each policy and stripe. The keys of one request never share one.
+func (s *stripe) getShared(policy string, charge int) *counter {
 	number := 1 + s.index*quota.MaxCharges + charge
 	n := s.hasher.Numbered(policy, uint64(number), 0)
 	if c := s.byName[n]; c != nil {
@@ -146,7 +146,7 @@ func (s *shard) getShared(policy string, charge int) *counter {
 	return s.create(&counter{name: n, root: sharedRootName(number), shared: true})
 }
 
-func (s *shard) create(c *counter) *counter {
+func (s *stripe) create(c *counter) *counter {
 	c.index = len(s.all)
 	s.byName[c.name] = c
 	s.all = append(s.all, c)
@@ -167,7 +167,7 @@ func (c *counter) use(p *policy, roots int) {
 	c.counts = make([]count, len(p.limits))
 	views := make([]view, roots*len(p.limits))
 	for k := range c.counts {
-		c.counts[k].roots = views[k*roots : (k+1)*roots : (k+1)*roots]
+		c.counts[k].views = views[k*roots : (k+1)*roots : (k+1)*roots]
 	}
 }
 
@@ -190,7 +190,7 @@ func (c *counter) unwatch() {
 
 // victim returns the one of a few counters that has used the least of its quota, of those
 // that are of one key and not among those found; nil if there is none.
-func (s *shard) victim(now int64) *counter {
+func (s *stripe) victim(now int64) *counter {
 	var victim *counter
 	least := 0.0
 	for range 16 {
@@ -233,7 +233,7 @@ func (c *counter) spent(now int64) bool {
 	return false
 }
 
-func (s *shard) remove(c *counter) {
+func (s *stripe) remove(c *counter) {
 	delete(s.byName, c.name)
 	if c.shared {
 		s.shared--
@@ -247,7 +247,7 @@ func (s *shard) remove(c *counter) {
 }
 
 // takeDirty returns the counters that root r is to be asked about.
-func (s *shard) takeDirty(r int, spare []*counter) []*counter {
+func (s *stripe) takeDirty(r int, spare []*counter) []*counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.dirty[r]
@@ -276,8 +276,8 @@ func (b *Backend) sweepUntilClosed() {
 // sweep removes counters that count nothing any more.
 func (b *Backend) sweep() {
 	now := b.clock.Now().UnixMilli()
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		for at, more := 0, true; more; {
 			s.mu.Lock()
 			for range atOnce {

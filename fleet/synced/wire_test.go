@@ -57,7 +57,7 @@ func BenchmarkRoot(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				backend.syncOnce(context.Background(), backend.roots[0])
+				backend.syncOnce(context.Background(), backend.aggregators[0])
 			}
 			round() // creates the keys
 

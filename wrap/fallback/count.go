@@ -30,10 +30,10 @@ type count struct {
 	spent *algorithm.State
 
 	// What is to be charged to the backend, and as what; outage is nil if nothing is.
-	outage  *outage
-	charge  quota.Charge
-	pending []units
-	handing chan struct{} // closed when the hand-over in progress ends; nil if there is none
+	outage    *outage
+	charge    quota.Charge
+	pending   []units
+	replaying chan struct{} // closed when the replay in progress ends; nil if there is none
 
 	// For the table: the part of the quota that is used, until when, and how much
 	// room this takes.
@@ -122,7 +122,7 @@ func share(l *quota.Limit, n int64) quota.Limit {
 // usedOfShare returns how much of a share is used if used is of the whole: what
 // remains of the share is the share of what remains.
 func usedOfShare(used, capacity, ofShare, processes int64) int64 {
-	if used > capacity { // a debt, of which each process waits out its part
+	if used > capacity { // a debt: each process waits out its part
 		return ofShare + (used-capacity)/processes
 	}
 	return max(ofShare-ceilDiv(capacity-used, processes), 0)
@@ -147,9 +147,9 @@ const (
 	maxLog     = 64 // entries of a sliding log
 )
 
-// owe notes that cost was allowed at now under limits and is to be handed over.
-// results are what the shares say of it.
-func (c *count) owe(limits []quota.Limit, cost, now int64, results []driver.Result) {
+// journal notes that cost was allowed at now under limits and is to be charged to the
+// backend later. results are what the shares say of it.
+func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	u := units{from: now, at: now, cost: cost, until: now}
 	opened, grain, atOnce := int64(0), int64(quota.MaxWindow/time.Millisecond), true
 	for i := range results {

@@ -209,7 +209,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		if err != nil {
 			return driver.Decision{}, err
 		}
-		handOver := true
+		journal := true
 		if o == nil {
 			began := b.elapsed()
 			var d driver.Decision
@@ -221,11 +221,11 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, handOver = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
+			o, journal = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
 		} else {
 			err = o.cause()
 		}
-		d, err := b.decide(&r, o, err, func() (driver.Decision, error) { return b.take(&r, o, handOver) })
+		d, err := b.decide(&r, o, err, func() (driver.Decision, error) { return b.take(&r, o, journal) })
 		if !errors.Is(err, errOver) {
 			return d, err
 		}

@@ -22,18 +22,18 @@ func (b *Backend) remember(d *driver.Decision) {
 		return
 	}
 	r := d.Request
-	p := b.table.partOf(charges)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := b.table.stripeOf(charges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range charges {
 		c := &charges[i]
 		if choice == Closed && b.of(c.Policy.Name) != Local {
 			continue
 		}
 		n := b.table.names.Of(c)
-		known := p.counts[n]
+		known := s.counts[n]
 		if known == nil {
-			known = p.add(&b.table, n, c, r.Now)
+			known = s.add(&b.table, n, c, r.Now)
 		}
 		if known != nil && known.outage == nil {
 			known.say(c.Policy.Limits, r.Now, d.ResultsOf(i))
@@ -43,18 +43,18 @@ func (b *Backend) remember(d *driver.Decision) {
 
 // take takes locally during o. Its charges are handed over after o, unless the backend
 // may have made them.
-func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Decision, error) {
+func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decision, error) {
 	charges := r.Charges()
-	p := b.table.partOf(charges)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := b.table.stripeOf(charges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if o.over.Load() {
 		return driver.Decision{}, errOver // what would be held for it would not be handed over
 	}
 	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
-		counts[i] = b.countOf(p, charges, i, r.Now)
+		counts[i] = b.countOf(s, charges, i, r.Now)
 		counts[i].busy = true // it must not make room for the next
 	}
 	defer func() {
@@ -68,12 +68,12 @@ func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Deci
 	}
 	if d.Allowed {
 		for i := range charges {
-			b.charge(counts[i], &charges[i], o, handOver, r.Now, d.ResultsOf(i))
+			b.charge(counts[i], &charges[i], o, journal, r.Now, d.ResultsOf(i))
 		}
 	}
 	report(&d, counts, b.processes)
 	for i := range d.Results() {
-		if !handOver {
+		if !journal {
 			d.Results()[i].Mark.Note |= noteUnknown
 		}
 	}
@@ -81,7 +81,7 @@ func (b *Backend) take(r *driver.Request, o *outage, handOver bool) (driver.Deci
 }
 
 // charge charges c, which has room, to known, its count.
-func (b *Backend) charge(known *count, c *quota.Charge, o *outage, handOver bool, now int64, results []driver.Result) {
+func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool, now int64, results []driver.Result) {
 	var buf [quota.MaxLimits]quota.Limit
 	known.state.Charge(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, now, results)
 	known.state.Coarsen(maxLog)
@@ -89,24 +89,24 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, handOver bool
 	case c.Cost == 0:
 	case known.pooled:
 		b.stats.lost.Add(c.Cost)
-	case !handOver:
+	case !journal:
 		known.spend(c.Policy.Limits, c.Cost, b.processes, now)
 	default:
 		b.hold(known, c, o)
-		known.owe(c.Policy.Limits, c.Cost, now, results)
+		known.journal(c.Policy.Limits, c.Cost, now, results)
 	}
 }
 
 // peek reports what a local take would.
 func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	charges := r.Charges()
-	p := b.table.partOf(charges)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := b.table.stripeOf(charges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
-		if counts[i] = p.counts[b.table.names.Of(&charges[i])]; counts[i] == nil {
+		if counts[i] = s.counts[b.table.names.Of(&charges[i])]; counts[i] == nil {
 			counts[i] = new(count)
 		}
 	}
@@ -118,17 +118,17 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 }
 
 // countOf returns the count of charge i, which may be one that new keys share.
-func (b *Backend) countOf(p *part, charges []quota.Charge, i int, now int64) *count {
+func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.names.Of(c)
-	if known := p.counts[n]; known != nil {
+	if known := s.counts[n]; known != nil {
 		return known
 	}
-	if added := p.add(&b.table, n, c, now); added != nil {
+	if added := s.add(&b.table, n, c, now); added != nil {
 		return added
 	}
 	b.stats.pooled.Add(1)
-	return p.pool(&b.table, c, i, n)
+	return s.pool(&b.table, c, i, n)
 }
 
 // evaluate returns the decision about r by the shares. It fails if a charge fits no
@@ -256,9 +256,9 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 	if len(charges) == 0 {
 		return d, nil // allowed by Open
 	}
-	p := b.table.partOf(charges)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	stripe := b.table.stripeOf(charges)
+	stripe.mu.Lock()
+	defer stripe.mu.Unlock()
 	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
@@ -267,7 +267,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 		if before[0].Mark.Note&notePooled != 0 {
 			n = b.table.pooledName(c, i, n)
 		}
-		known := p.counts[n]
+		known := stripe.counts[n]
 		if known == nil {
 			known = new(count)
 		}
@@ -300,7 +300,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	c.state.Settle(shares, algorithm.Settlement{TakenAt: takenAt, Marks: marks[:len(before)], Charged: charge.Cost, Cost: cost}, now, results)
 	switch more := cost - charge.Cost; {
 	case c.outage != nil && more > 0:
-		c.owe(charge.Policy.Limits, more, now, results)
+		c.journal(charge.Policy.Limits, more, now, results)
 	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0:
 		c.forgive(-more, takenAt)
 	}

@@ -21,7 +21,7 @@ const (
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	logEvery     = 10 * time.Second
-	closeTimeout = 500 * time.Millisecond // and handOverTimeout for what is on its way then
+	closeTimeout = 500 * time.Millisecond // and replayTimeout for what is on its way then
 )
 
 // shard names what fails together; both are "" if an error does not say.
@@ -133,7 +133,7 @@ func (o *outage) watch() {
 		if answeredFor >= graceTime {
 			o.ready.Store(true)
 		}
-		o.b.handOverAll(o.b.closed, o)
+		o.b.replayAll(o.b.closed, o)
 		if o.b.end(o) {
 			return
 		}
@@ -183,7 +183,7 @@ func (o *outage) finish() {
 	if o.answers.Load() || o.asks(ctx) {
 		o.failed.Store(false)
 		o.ready.Store(true)
-		o.b.handOverAll(ctx, o)
+		o.b.replayAll(ctx, o)
 	}
 	if o.b.holds(o) {
 		o.log(slog.LevelWarn, "rate limit: a shard did not answer until the end: what was allowed meanwhile is not charged to it")

@@ -45,11 +45,11 @@ func (b *Backend) Stats() Stats {
 	b.mu.Lock()
 	s.Outages = len(b.outages)
 	b.mu.Unlock()
-	for i := range b.table.parts {
-		p := &b.table.parts[i]
-		p.mu.Lock()
-		s.Keys += len(p.counts)
-		p.mu.Unlock()
+	for i := range b.table.stripes {
+		stripe := &b.table.stripes[i]
+		stripe.mu.Lock()
+		s.Keys += len(stripe.counts)
+		stripe.mu.Unlock()
 	}
 	return s
 }

@@ -250,7 +250,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return b.wrapped.Settle(ctx, s)
 }
 
-// few is how many charges need no memory of their own.
+// few is how many charges need no separate memory.
 const few = 3
 
 // hash appends to counts the version of each charge's count, and returns the hash of

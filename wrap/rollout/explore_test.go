@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector's runtime fails an assertion of its own where bubbles of
+// The race detector's runtime fails its own assertion where bubbles of
 // testing/synctest start goroutines by the ten thousand. make test runs this file
 // without it; other tests of the package look for races.
 
@@ -34,7 +34,7 @@ import (
 
 var (
 	exploreDecisions = flag.Int("explore-decisions", 20_000, "decisions of TestExplore")
-	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has a random source of its own")
+	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has its own random source")
 )
 
 // TestExplore makes decisions in several processes and lets their calls of the
@@ -345,7 +345,7 @@ func (w *world) errorf(format string, args ...any) {
 	w.t.Errorf("%s: "+format, append([]any{w.name}, args...)...)
 }
 
-// explorer is a process with a view of the flag of its own.
+// explorer is a process with its own view of the flag.
 type explorer struct {
 	openfeature.IClient
 	*throttler.Throttler
@@ -436,7 +436,7 @@ func (s *site) place(partition string) int {
 	return int(h.Sum32() % uint32(len(s.shards)))
 }
 
-// link is a site as one process sees it, which has breakers of its own.
+// link is a site as one process sees it, which has its own breakers.
 type link struct {
 	*site
 	breakers [2]*breaker.Breaker

@@ -55,7 +55,7 @@ const problemTimeout = "hangs"
 // evaluationsAtOnce bounds the goroutines that a provider that hangs can block.
 const evaluationsAtOnce = 64
 
-// ask evaluates the flag in a goroutine of its own: a provider may hang.
+// ask evaluates the flag in its own goroutine: a provider may hang.
 func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem string) {
 	t := newTimeout(ctx)
 	defer t.timer.Stop()

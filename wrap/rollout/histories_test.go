@@ -43,7 +43,7 @@ func says(name string) openfeature.StringResolutionDetail {
 	return openfeature.StringResolutionDetail{Value: name}
 }
 
-// clientOf returns an OpenFeature client of a provider of its own.
+// clientOf returns an OpenFeature client with its own provider.
 func clientOf(t testing.TB, p openfeature.FeatureProvider) openfeature.IClient {
 	t.Helper()
 	api := isolated.NewAPI()

@@ -101,7 +101,7 @@ func newPairAfterMove(t *testing.T) (p *pair, reset time.Time) {
 	return p, reset
 }
 
-// process is one that shares the backends, with a flag of its own view.
+// process is one that shares the backends, with its own view of the flag.
 type process struct {
 	*throttler.Throttler
 	rollout *rollout.Backend

@@ -69,16 +69,16 @@ type route struct {
 
 // routes remembers routes by partition, up to a bound.
 type routes struct {
-	seeds [2]maphash.Seed
-	parts [64]routesPart
-	bound int // of each part
+	seeds   [2]maphash.Seed
+	stripes [64]routesStripe
+	bound   int // of each stripe
 }
 
 // routeKey identifies a partition: 128 bits of seeded hashes. It bounds what a route
-// takes whatever the partition's length, and clients cannot choose its part.
+// takes whatever the partition's length, and clients cannot choose its stripe.
 type routeKey [2]uint64
 
-type routesPart struct {
+type routesStripe struct {
 	mu sync.Mutex
 	m  map[routeKey]*route // a route is replaced, never changed
 	_  [40]byte            // keeps the next lock off this one's cache line
@@ -86,9 +86,9 @@ type routesPart struct {
 
 func (r *routes) init(maxKeys int) {
 	r.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-	r.bound = max(maxKeys/len(r.parts), 1)
-	for i := range r.parts {
-		r.parts[i].m = make(map[routeKey]*route)
+	r.bound = max(maxKeys/len(r.stripes), 1)
+	for i := range r.stripes {
+		r.stripes[i].m = make(map[routeKey]*route)
 	}
 }
 
@@ -96,26 +96,26 @@ func (r *routes) key(partition string) routeKey {
 	return routeKey{maphash.String(r.seeds[0], partition), maphash.String(r.seeds[1], partition)}
 }
 
-func (r *routes) part(key routeKey) *routesPart { return &r.parts[key[0]%uint64(len(r.parts))] }
+func (r *routes) stripe(key routeKey) *routesStripe { return &r.stripes[key[0]%uint64(len(r.stripes))] }
 
 func (r *routes) get(key routeKey) *route {
-	p := r.part(key)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.m[key]
+	s := r.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m[key]
 }
 
 func (r *routes) put(key routeKey, route *route) {
-	p := r.part(key)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, ok := p.m[key]; !ok && len(p.m) >= r.bound {
-		for other := range p.m { // any
-			delete(p.m, other)
+	s := r.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.m[key]; !ok && len(s.m) >= r.bound {
+		for other := range s.m { // any
+			delete(s.m, other)
 			break
 		}
 	}
-	p.m[key] = route
+	s.m[key] = route
 }
 
 // routeOf returns the route of a partition.

@@ -12,16 +12,16 @@ func TestPartsCannotBeChosen(t *testing.T) {
 	var here, there routes
 	here.init(1)
 	there.init(1)
-	shared := make(map[*routesPart]int)
+	shared := make(map[*routesStripe]int)
 	for i, n := 0, 0; n < chosen; i++ {
-		if key := fmt.Sprint("client", i); here.part(here.key(key)) == &here.parts[0] {
-			shared[there.part(there.key(key))]++
+		if key := fmt.Sprint("client", i); here.stripe(here.key(key)) == &here.stripes[0] {
+			shared[there.stripe(there.key(key))]++
 			n++
 		}
 	}
 	for _, n := range shared {
 		if n > chosen/10 { // a 64th is expected
-			t.Errorf("%d of %d keys that share a part in one process share one in another", n, chosen)
+			t.Errorf("%d of %d keys that share a stripe in one process share one in another", n, chosen)
 		}
 	}
 }

@@ -19,9 +19,9 @@ const (
 	newsPart     = 50 // gossip about news at most once per refresh/newsPart
 	openPart     = 10 // gossip while a division is incomplete
 	patience     = 3  // refreshes until an incomplete division is given up
-	absence      = 3  // refreshes without a collection until another member starts one; up to 5
-	silentFor    = 4  // refreshes in which a member that did not answer is passed over
-	retryPart    = 10 // until a collection that was refused is tried again
+	absence      = 3  // refreshes without a round until another member starts one; up to 5
+	suspectFor   = 4  // refreshes in which a member that did not answer is passed over
+	retryPart    = 10 // until a round that was refused is tried again
 	callsTimeout = 2  // parts of a refresh that a call may take, but a second at most
 )
 
@@ -38,21 +38,21 @@ type core struct {
 	apply   func(Shares)
 	changed func(List) // or nil
 
-	born    uint64 // drawn at the start
-	list    List
-	encoded []byte // list, as it is in messages
-	index   map[string]int
-	me      int       // place on the list, or -1
-	whole   time.Time // until then, a member that the list left out may hold units
-	silent  map[string]time.Time
+	incarnation uint64 // drawn at the start
+	list        List
+	encoded     []byte // list, as it is in messages
+	index       map[string]int
+	me          int       // place on the list, or -1
+	whole       time.Time // until then, a member that the list left out may hold units
+	suspect     map[string]time.Time
 
 	held  []holding // of quotas
 	valid bool
 
-	// A member belongs to the collection joined, and takes in one division of it.
-	joined   collectionID
+	// A member belongs to the round joined, and takes in one division of it.
+	joined   roundID
 	highest  uint64
-	div      *division // taken in last, perhaps of an earlier collection
+	div      *division // taken in last, perhaps of an earlier round
 	seen     set       // members that have taken it in
 	complete bool      // all have, and its shares are in force
 	informed bool      // a division that was full is complete: see the package comment
@@ -65,7 +65,7 @@ type core struct {
 // holding is what a member holds of one quota.
 type holding struct {
 	units int64
-	keys  map[uint64]int64 // of keys with a division of their own
+	keys  map[uint64]int64 // of keys with their own division
 }
 
 func (h *holding) of(key uint64) int64 {
@@ -79,8 +79,8 @@ func (h *holding) of(key uint64) int64 {
 type call struct {
 	to      string
 	message []byte
-	collect *collection // that goes on to the next member if this one does not answer
-	ref     *division   // of the collection
+	round   *round    // that goes on to the next member if this one does not answer
+	ref     *division // of the round
 	seen    set
 }
 
@@ -124,9 +124,9 @@ func (q *Quota) low(n int) int64 {
 
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
-	c.born = c.random.Uint64()
+	c.incarnation = c.random.Uint64()
 	c.held = make([]holding, len(c.quotas))
-	c.silent = make(map[string]time.Time)
+	c.suspect = make(map[string]time.Time)
 	c.setMembers(list.sorted())
 	c.nextStart = now.Add(c.part(4))
 	c.nextGossip = now.Add(c.part(1))
@@ -158,7 +158,7 @@ func (c *core) setMembers(list List) {
 			c.me = i
 		}
 	}
-	maps.DeleteFunc(c.silent, func(name string, _ time.Time) bool { _, ok := c.index[name]; return !ok })
+	maps.DeleteFunc(c.suspect, func(name string, _ time.Time) bool { _, ok := c.index[name]; return !ok })
 }
 
 // adopt replaces the list, if list comes after it, even if it is too long for messages:
@@ -172,7 +172,7 @@ func (c *core) adopt(now time.Time, list List) bool {
 	old := c.list.Members
 	c.setMembers(list)
 	c.forget()
-	c.joined.draw, c.startedLast = math.MaxUint64, false // leaves its collection, whose places are the old ones
+	c.joined.draw, c.startedLast = math.MaxUint64, false // leaves its round, whose places are the old ones
 	c.nextStart = now.Add(c.part(2))
 	c.nextGossip = now
 	for _, name := range old {
@@ -204,7 +204,7 @@ func (c *core) forget() { c.div, c.seen, c.complete, c.informed = nil, nil, fals
 func (c *core) publish() {
 	s := Shares{Valid: c.valid, Quotas: make([]Share, len(c.held))}
 	if c.valid && c.div != nil {
-		s.Round, s.First = c.div.id.round, len(c.div.born) == len(c.list.Members) && c.div.first()
+		s.Round, s.First = c.div.id.number, len(c.div.incarnations) == len(c.list.Members) && c.div.first()
 	}
 	for i := range c.held {
 		s.Quotas[i] = Share{c.held[i].units, maps.Clone(c.held[i].keys)}
@@ -243,26 +243,26 @@ func (c *core) tick(now time.Time) []call {
 
 // incomplete reports whether this member waits for others to take a division in.
 func (c *core) incomplete() bool {
-	return c.div != nil && !c.complete && c.div.id.collectionID == c.joined
+	return c.div != nil && !c.complete && c.div.id.roundID == c.joined
 }
 
-// start starts a collection.
+// start starts a round.
 func (c *core) start(now time.Time) []call {
 	n := len(c.list.Members)
-	k := &collection{id: collectionID{c.highest + 1, c.random.Uint64()}, away: new(ledger)}
+	k := &round{id: roundID{c.highest + 1, c.random.Uint64()}, absent: new(ledger)}
 	for i := 1; i < n; i++ {
 		k.left = append(k.left, (c.me+i)%n)
 	}
-	m := &message{collect: k}
+	m := &message{round: k}
 	c.join(now, m)
 	c.startedLast = true
 	c.nextStart = now.Add(c.refresh)
 	return c.forward(now, k, m.ref, m.seen)
 }
 
-// join joins the collection in m, and adds what this member knows.
+// join joins the round in m, and adds what this member knows.
 func (c *core) join(now time.Time, m *message) {
-	k := m.collect
+	k := m.round
 	if m.ref != nil {
 		c.learn(now, m.ref, m.seen)
 	}
@@ -274,34 +274,34 @@ func (c *core) join(now time.Time, m *message) {
 	case m.ref.id == c.div.id:
 		m.seen.merge(c.seen)
 	case m.ref.id.less(c.div.id):
-		k.away = merge(n, k.away, m.ref.knows(m.seen, n))
+		k.absent = merge(n, k.absent, m.ref.knows(m.seen, n))
 		m.ref, m.seen = c.div, c.seen
 	default:
-		k.away = merge(n, k.away, c.div.knows(c.seen, n))
+		k.absent = merge(n, k.absent, c.div.knows(c.seen, n))
 	}
 	for _, r := range k.reports {
-		delete(c.silent, c.list.Members[r.member])
+		delete(c.suspect, c.list.Members[r.member])
 	}
-	c.joined, c.highest = k.id, max(c.highest, k.id.round)
+	c.joined, c.highest = k.id, max(c.highest, k.id.number)
 	c.startedLast = false
 	c.nextStart = now.Add(absence*c.refresh + 2*c.part(1))
 	k.reports = append(k.reports, c.report(now))
-	k.away = k.away.without(func(e *entry) bool { return k.has(e.holder) || m.ref.follows(e) })
+	k.absent = k.absent.without(func(e *entry) bool { return k.has(e.holder) || m.ref.follows(e) })
 }
 
 // has reports whether the process has reported.
-func (k *collection) has(h holder) bool {
-	return slices.ContainsFunc(k.reports, func(r memberReport) bool { return r.member == h.member && r.born == h.born })
+func (k *round) has(h holder) bool {
+	return slices.ContainsFunc(k.reports, func(r memberReport) bool { return r.member == h.member && r.incarnation == h.incarnation })
 }
 
 // follows reports whether d has a later entry of e's process.
 func (d *division) follows(e *entry) bool {
-	return d != nil && e.last.collectionID.less(d.id.collectionID) && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born
+	return d != nil && e.last.roundID.less(d.id.roundID) && d.in.has(e.holder.member) && d.incarnations[d.place(e.holder.member)] == e.holder.incarnation
 }
 
 // report returns what this member holds and was asked for.
 func (c *core) report(now time.Time) memberReport {
-	r := memberReport{member: c.me, born: c.born, whole: !now.Before(c.whole), informed: c.informed}
+	r := memberReport{member: c.me, incarnation: c.incarnation, whole: !now.Before(c.whole), informed: c.informed}
 	for i := range c.quotas {
 		q, h, id := &c.quotas[i], &c.held[i], c.ids[i]
 		var d Demand
@@ -320,7 +320,7 @@ func (c *core) report(now time.Time) memberReport {
 			}
 			it, kept := keys[k.Key]
 			if kept {
-				d.Units -= k.Units // it has a division of its own
+				d.Units -= k.Units // it has its own division
 			} else {
 				it = item{id: vectorID{id, k.Key}, total: q.Total, held: h.units}
 				group.largest = max(group.largest, finite(k.Units))
@@ -346,17 +346,17 @@ func finite(f float64) float32 {
 	return float32(min(f, 1e30))
 }
 
-// forward passes a collection that this member has joined to the next one that is left;
+// forward passes a round that this member has joined to the next one that is left;
 // the last one divides.
-func (c *core) forward(now time.Time, k *collection, ref *division, seen set) []call {
+func (c *core) forward(now time.Time, k *round, ref *division, seen set) []call {
 	for len(k.left) > 0 {
 		to := c.list.Members[k.left[0]]
 		k.left = k.left[1:]
-		if until, ok := c.silent[to]; ok && now.Before(until) {
+		if until, ok := c.suspect[to]; ok && now.Before(until) {
 			continue
 		}
 		m := c.message(kindCollect)
-		m.ref, m.seen, m.collect = ref, seen, k
+		m.ref, m.seen, m.round = ref, seen, k
 		return []call{{to, m.encode(), k, ref, seen}}
 	}
 	d := c.make(k, ref, seen)
@@ -425,14 +425,14 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, []call, error) {
 	c.hear(now, m)
 	switch m.kind {
 	case kindCollect:
-		// A collection by another list has other places, and ends here; the starter
+		// A round by another list has other places, and ends here; the starter
 		// learns the list. So does one that is not higher than what was joined.
-		if m.list.compare(&c.list) != 0 || c.me < 0 || !c.joined.less(m.collect.id) || !m.collect.includes(c.me) {
+		if m.list.compare(&c.list) != 0 || c.me < 0 || !c.joined.less(m.round.id) || !m.round.includes(c.me) {
 			return c.message(kindRefused).encode(), nil, nil
 		}
-		m.collect.left = slices.DeleteFunc(m.collect.left, func(i int) bool { return i == c.me })
+		m.round.left = slices.DeleteFunc(m.round.left, func(i int) bool { return i == c.me })
 		c.join(now, m)
-		calls := c.forward(now, m.collect, m.ref, m.seen)
+		calls := c.forward(now, m.round, m.ref, m.seen)
 		return c.message(kindJoined).encode(), calls, nil
 	case kindGossip:
 		if m.list.compare(&c.list) == 0 && m.ref != nil {
@@ -445,9 +445,9 @@ func (c *core) receive(now time.Time, b []byte) ([]byte, []call, error) {
 	return nil, nil, fmt.Errorf("%w: %q is a reply", errMessage, m.kind)
 }
 
-// includes reports whether i may join: the member that sent the collection has taken it
+// includes reports whether i may join: the member that sent the round has taken it
 // off those that are left, and it has not reported.
-func (k *collection) includes(i int) bool {
+func (k *round) includes(i int) bool {
 	return !slices.ContainsFunc(k.reports, func(r memberReport) bool { return r.member == i })
 }
 
@@ -458,9 +458,9 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 		m, err = decode(b, c.list, c.encoded)
 	}
 	if err != nil {
-		c.silent[k.to] = now.Add(silentFor * c.refresh)
-		if k.collect != nil && k.collect.id == c.joined { // else a higher one has replaced it
-			return c.forward(now, k.collect, k.ref, k.seen)
+		c.suspect[k.to] = now.Add(suspectFor * c.refresh)
+		if k.round != nil && k.round.id == c.joined { // else a higher one has replaced it
+			return c.forward(now, k.round, k.ref, k.seen)
 		}
 		return nil
 	}
@@ -468,7 +468,7 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	switch {
 	case m.kind == kindGossip && m.list.compare(&c.list) == 0 && m.ref != nil:
 		c.learn(now, m.ref, m.seen)
-	case m.kind == kindRefused && k.collect != nil && k.collect.id == c.joined && c.startedLast:
+	case m.kind == kindRefused && k.round != nil && k.round.id == c.joined && c.startedLast:
 		c.nextStart = now.Add(c.refresh/retryPart + c.part(retryPart))
 	}
 	return nil
@@ -477,24 +477,24 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 // hear takes in what every message says.
 func (c *core) hear(now time.Time, m *message) {
 	c.adopt(now, m.list)
-	delete(c.silent, m.from)
-	c.highest = max(c.highest, m.highest, m.joined.round)
+	delete(c.suspect, m.from)
+	c.highest = max(c.highest, m.highest, m.joined.number)
 }
 
 // learn takes in a division, or that others have taken it in.
 func (c *core) learn(now time.Time, d *division, seen set) {
-	if c.me < 0 || d.id.collectionID != c.joined || !d.in.has(c.me) || d.born[d.place(c.me)] != c.born {
+	if c.me < 0 || d.id.roundID != c.joined || !d.in.has(c.me) || d.incarnations[d.place(c.me)] != c.incarnation {
 		return
 	}
-	if c.div == nil || c.div.id.collectionID != c.joined {
+	if c.div == nil || c.div.id.roundID != c.joined {
 		c.div, c.seen, c.complete, c.taken = d, newSet(len(c.list.Members)), false, now
 		c.seen.add(c.me)
-		c.informed = c.informed && !d.away.lost
+		c.informed = c.informed && !d.absent.lost
 		c.shrink()
 		c.news(now)
 	}
 	if c.div.id != d.id {
-		return // of another branch of the collection
+		return // of another branch of the round
 	}
 	if c.seen.merge(seen) {
 		c.news(now)
@@ -523,7 +523,7 @@ func (c *core) shrink() {
 			if v := c.div.of(vectorID{id, key}); v != nil {
 				return v.shares[place]
 			}
-			return 0 // no member of the collection knows the quota
+			return 0 // no member of the round knows the quota
 		}
 		for key, units := range old.keys {
 			keys[key] = min(units, share(key))
@@ -538,7 +538,7 @@ func (c *core) shrink() {
 	c.publish()
 }
 
-// grow raises what is held to the shares. Keys without a division of their own have
+// grow raises what is held to the shares. Keys without their own division have
 // their quota's again.
 func (c *core) grow() {
 	place := c.div.place(c.me)
@@ -564,14 +564,14 @@ func (c *core) status(now time.Time) Status {
 		Self: c.self, Epoch: c.list.Epoch, Members: slices.Clone(c.list.Members), Silent: []string{},
 		Valid: c.valid, Complete: c.complete,
 	}
-	for name, until := range c.silent {
+	for name, until := range c.suspect {
 		if now.Before(until) {
 			s.Silent = append(s.Silent, name)
 		}
 	}
 	slices.Sort(s.Silent)
 	if c.div != nil {
-		s.Round, s.Age = c.div.id.round, now.Sub(c.taken)
+		s.Round, s.Age = c.div.id.number, now.Sub(c.taken)
 	}
 	for i := range c.quotas {
 		q := QuotaStatus{
@@ -595,13 +595,13 @@ func (c *core) status(now time.Time) Status {
 	return s
 }
 
-// make returns the division that ends collection k, or nil if there is nothing to
+// make returns the division that ends round k, or nil if there is nothing to
 // divide. ref is the highest division that its members know, and seen has taken it in.
-func (c *core) make(k *collection, ref *division, seen set) *division {
+func (c *core) make(k *round, ref *division, seen set) *division {
 	p := newPool(k, ref, seen, len(c.list.Members))
 	d := &division{id: divisionID{k.id, c.random.Uint64N(several)}, in: p.in, full: p.full}
 	for _, r := range p.reports {
-		d.born = append(d.born, r.born)
+		d.incarnations = append(d.incarnations, r.incarnation)
 	}
 	useful := false
 	for _, q := range p.quotas() {
@@ -620,6 +620,6 @@ func (c *core) make(k *collection, ref *division, seen set) *division {
 		return nil
 	}
 	slices.SortFunc(d.vectors, func(a, b vector) int { return a.id.compare(b.id) })
-	d.away = p.away.only(d)
+	d.absent = p.absent.only(d)
 	return d
 }

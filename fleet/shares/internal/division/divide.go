@@ -119,12 +119,12 @@ func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	for i := range target {
 		target[i] = max(old[i]+gain*(target[i]-old[i]), float64(low))
 	}
-	return round(total, low, target)
+	return roundShares(total, low, target)
 }
 
-// round returns whole numbers in proportion to exact, none below low, that add up to
+// roundShares returns whole numbers in proportion to exact, none below low, that add up to
 // total. The largest remainders are rounded up.
-func round(total, low int64, exact []float64) []int64 {
+func roundShares(total, low int64, exact []float64) []int64 {
 	n := int64(len(exact))
 	var sum float64
 	for _, x := range exact {

@@ -81,8 +81,8 @@ func TestUselessWeights(t *testing.T) {
 			}
 		}
 	}
-	if got := round(maxTotal, 0, []float64{0, 0}); got[0] != got[1] {
-		t.Errorf("round of zeroes = %v, want halves", got)
+	if got := roundShares(maxTotal, 0, []float64{0, 0}); got[0] != got[1] {
+		t.Errorf("roundShares of zeroes = %v, want halves", got)
 	}
 }
 

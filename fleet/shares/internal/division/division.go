@@ -49,7 +49,7 @@ type Quota struct {
 	// Demand returns what this process was recently asked for, refused requests
 	// included, and its keys with the highest demand, at most so many: see
 	// [Sampler.Demand]; a window of two refreshes is right. It is called for each
-	// collection, and must not call the Member. If nil, this process has none.
+	// round, and must not call the Member. If nil, this process has none.
 	Demand func(now time.Time, keys int) Demand
 }
 
@@ -89,7 +89,7 @@ type Share struct {
 	// Units of the quota's Total, for each key that is not in Keys.
 	Units int64
 
-	// Keys has the units for keys with a division of their own, by hash. It must not
+	// Keys has the units for keys with their own division, by hash. It must not
 	// be changed. At most a few hundred.
 	Keys map[uint64]int64
 }
@@ -116,7 +116,7 @@ type Options struct {
 	// DefaultRefresh. Members should have the same one.
 	Refresh time.Duration
 
-	// Keys is how many keys of each quota have divisions of their own, at most
+	// Keys is how many keys of each quota have their own divisions, at most
 	// MaxKeys. If zero, DefaultKeys; if negative, none. A message has up to 250 bytes
 	// for each member, quota and key: with hundreds of members and many quotas, Keys
 	// must be lower.

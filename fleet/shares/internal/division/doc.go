@@ -4,7 +4,7 @@
 //
 // # Rounds
 //
-// A [Member] is one process. In a round, a collection passes along the chain of the
+// A [Member] is one process. A round passes along the chain of the
 // members: each adds what it holds of each quota and what it was recently asked for. A
 // member that does not answer is passed over. The last one divides: see [Divide]. The
 // division then spreads by gossip: each member exchanges what it knows with a random
@@ -15,48 +15,48 @@
 //
 // The rule has three parts.
 //
-//   - A member belongs to one collection at a time: the highest that it has joined. It
-//     takes in one division at most of that collection, and of no other.
+//   - A member belongs to one round at a time: the highest that it has joined. It
+//     takes in one division at most of that round, and of no other.
 //   - Shrink before grow: a division that it takes in lowers its shares at once. It
-//     raises them when it knows that all members of the collection have taken the
+//     raises them when it knows that all members of the round have taken the
 //     division in.
-//   - A collection of more than half of the members on the list divides the quota, less
+//   - A round of more than half of the members on the list divides the quota, less
 //     the most that all processes outside it may hold. Only members that are informed
 //     count for the half: they have been in such a division that was complete, or in one
-//     of all members, since they started. A collection of all members divides the quota.
+//     of all members, since they started. A round of all members divides the quota.
 //     A smaller one divides what its members hold.
 //
 // The most that a process may hold is known from the ledger. A division has, of each of its
 // members, what it held when it joined, and its share: the higher of both is the most,
-// or the share, if the division is known to be complete. A collection passes on what its
+// or the share, if the division is known to be complete. A round passes on what its
 // members know by their last divisions, and the division at its end keeps what is said of
-// processes that are not in it. Of each process, the highest collection counts; if
+// processes that are not in it. Of each process, the highest round counts; if
 // that is known to have several divisions, the highest of their numbers. A process that
 // has stopped is one outside like any other, also if its successor is in: it may have
-// passed on what it held to one that is away. Only a complete division of all members
+// passed on what it held to one that is absent. Only a complete division of all members
 // strikes out what it does not name, because all other processes had stopped.
 //
-// Proof. A member takes a division in before it joins a later collection, or never. So all
+// Proof. A member takes a division in before it joins a later round, or never. So all
 // that a member knew when it joined is known to those that know the division, and of two
-// complete divisions with a process in common, the later knows the earlier. A collection
+// complete divisions with a process in common, the later knows the earlier. A round
 // has one complete division at most, because its starter is in all of them. Until a
 // division is complete, it only lowers shares. A process holds no more than what it held
-// when it joined its last collection, or its share of the complete division of that one.
+// when it joined its last round, or its share of the complete division of that one.
 //
 // Of two complete divisions by more than half, in the order in which they were made, the
 // later knows the earlier, or knows or is a later one of all members. They have a name in
 // common. If it is one process, that knows. If a successor counts for the later, it is
 // informed by a complete division that was made after it had started, and so between the
-// two, of which the same is true.
+// two. The same is true of that one.
 //
 // So take the last complete division by more than half. The complete divisions that it does
 // not know, and that came before it, are of processes outside it alone, and by less than
 // half, or of processes that have all stopped. Those that came after it are by less than half.
 // None of these adds to the sum. Of each process outside that it knows, it has taken
 // off what that held before any division that it does not know: if the process had
-// been in that one before the entry was made, the entry's collection would know it. A process
+// been in that one before the entry was made, the entry's round would know it. A process
 // that it does not know held nothing but by such divisions. Therefore the sum is the quota at
-// most. A collection by more than half that finds less than what its members hold
+// most. A round by more than half that finds less than what its members hold
 // divides what they hold, as a smaller one does.
 //
 // Neither a lost, repeated or late message, nor a pause, nor a partition changes it, and no
@@ -82,27 +82,27 @@
 // # What is lost for a while
 //
 // A silent member keeps its share: it may be serving. So does a process that died, until a
-// collection has reached every member on the list: its successor is back, or a new list
+// round has reached every member on the list: its successor is back, or a new list
 // leaves it out. The others divide the rest, if they are more than half of the list and are
 // informed: each division of theirs is of all of it, whatever was lost before.
 //
 // If they are not, they divide what they hold, and a division that one of them has missed
 // costs the units that it moved, until they are more than half again. It is so for one half
-// of a list, for members that started while others were away, and on a new list until all
-// of its members have divided once. If processes start while another is away, they divide
+// of a list, for members that started while others were absent, and on a new list until all
+// of its members have divided once. If processes start while another is absent, they divide
 // what the running ones hold; if all start, they have nothing until it is back or left out:
 // it may hold the whole quota, and no message can tell. [Status] shows the units that no
 // member holds.
 //
 // A ledger has room for twice as many processes as the list has members. If more have
-// stopped while a member was away, it is lost, and the members are not informed until all
+// stopped while a member was absent, it is lost, and the members are not informed until all
 // have divided again.
 //
 // A round waits for members that do not answer: up to a second for a call, once in four
 // refreshes for each, and three refreshes for a division that one of its members has not
 // taken in. If the member that starts the rounds is gone, another one starts them after
 // three to five refreshes. A round must be shorter than a refresh: with hundreds of
-// members, the collection takes hundreds of messages, one after the other.
+// members, it takes hundreds of messages, one after the other.
 //
 // # Weights
 //
@@ -113,7 +113,7 @@
 //
 // A quota is per key, as limits are. The share of a member is its part of every key's
 // quota, by the demand of the whole process. The keys that are asked for most, a bounded
-// number, have divisions of their own: see [Share]. Each key's shares add up to its quota
+// number, have their own divisions: see [Share]. Each key's shares add up to its quota
 // in either case.
 //
 // # What a token bucket has to do

@@ -170,7 +170,7 @@ func (p *process) apply(s Shares) {
 		if len(p.members) > 16 {
 			continue
 		}
-		// A key that has no division of its own here, or no longer, may have one elsewhere.
+		// A key that does not have its own division here, or no longer, may have one elsewhere.
 		keys := slices.Collect(maps.Keys(old.Quotas[i].Keys))
 		for _, o := range p.members {
 			keys = slices.AppendSeq(keys, maps.Keys(o.shares.Quotas[i].Keys))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The keys that are asked for most have divisions of their own, by their own demand, and
+// The keys that are asked for most have their own divisions, by their own demand, and
 // do not weigh in the demand of the others. When they are quiet, they have their quota's
 // shares again.
 func TestKeys(t *testing.T) {
@@ -37,7 +37,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("of other keys, members have %d and %d units; want a third each", a.Units, b.Units)
 	}
 	if len(a.Keys) != 2 {
-		t.Errorf("%d keys have divisions of their own; want 2", len(a.Keys))
+		t.Errorf("%d keys have their own divisions; want 2", len(a.Keys))
 	}
 
 	hot = false

@@ -16,11 +16,11 @@ type ledger struct {
 	lost    bool       // there was no room for all entries
 }
 
-// An entry is what one process may hold by the last collection that it is known to have
+// An entry is what one process may hold by the last round that it is known to have
 // been in, and whatever it has taken in of that one.
 type entry struct {
 	holder holder
-	last   divisionID // of that collection; made is several if more than one is known
+	last   divisionID // of that round; made is several if more than one is known
 	most   []int64    // of the ledger's ids
 }
 
@@ -28,16 +28,16 @@ const several = math.MaxUint64
 
 // A holder is a process: a member's, with what it drew when it started.
 type holder struct {
-	member int
-	born   uint64
+	member      int
+	incarnation uint64
 }
 
 func (a holder) compare(b holder) int {
-	return cmp.Or(cmp.Compare(a.member, b.member), cmp.Compare(a.born, b.born))
+	return cmp.Or(cmp.Compare(a.member, b.member), cmp.Compare(a.incarnation, b.incarnation))
 }
 
 // maxEntries returns how many entries a ledger has at most, by a list of n members: one
-// for each member that is away, and some for processes that have stopped since.
+// for each member that is absent, and some for processes that have stopped since.
 func maxEntries(n int) int { return 2 * n }
 
 // knows returns the ledger of a member that has taken d in, by a list of n members. seen
@@ -49,7 +49,7 @@ func (d *division) knows(seen set, n int) *ledger {
 	}
 	complete := seen.covers(d.in)
 	for place, member := range d.in.members() {
-		e := entry{holder: holder{member, d.born[place]}, last: d.id}
+		e := entry{holder: holder{member, d.incarnations[place]}, last: d.id}
 		for _, v := range d.vectors {
 			most := v.shares[place]
 			if !complete {
@@ -59,10 +59,10 @@ func (d *division) knows(seen set, n int) *ledger {
 		}
 		l.entries = append(l.entries, e)
 	}
-	if complete && len(d.born) == n {
+	if complete && len(d.incarnations) == n {
 		return l // all other processes had stopped when it was made
 	}
-	return merge(n, l, d.away)
+	return merge(n, l, d.absent)
 }
 
 // merge returns what is in a or in b, by a list of n members.
@@ -83,13 +83,13 @@ func merge(n int, a, b *ledger) *ledger {
 			}
 			last := e.last
 			switch old, ok := all[e.holder]; {
-			case ok && e.last.collectionID.less(old.last.collectionID):
+			case ok && e.last.roundID.less(old.last.roundID):
 				continue
 			case ok && e.last == old.last && last.made != several: // the one may know that it is complete
 				for k := range most {
 					most[k] = min(most[k], old.most[k])
 				}
-			case ok && e.last.collectionID == old.last.collectionID: // it takes in one of them at most
+			case ok && e.last.roundID == old.last.roundID: // it takes in one of them at most
 				last.made = several
 				for k := range most {
 					most[k] = max(most[k], old.most[k])
@@ -119,7 +119,7 @@ func (l *ledger) of(e *entry, id vectorID) int64 {
 	if id.key != 0 {
 		return l.of(e, vectorID{quota: id.quota})
 	}
-	return 0 // no member of its last collection knew the quota
+	return 0 // no member of its last round knew the quota
 }
 
 // sum returns the most that all processes in the ledger may hold of id.

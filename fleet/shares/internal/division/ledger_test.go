@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// script is a fleet of members a, b, c and so on, whose collections a test makes one by
+// script is a fleet of members a, b, c and so on, whose rounds a test makes one by
 // one. The fleet fails the test when shares add up to more than the quota.
 type script struct {
 	*fleet
@@ -40,7 +40,7 @@ func (s *script) chain(from string, calls []call, members string) *division {
 	s.Helper()
 	defer func() {
 		for _, p := range s.members {
-			clear(p.core.silent)
+			clear(p.core.suspect)
 		}
 	}()
 	for len(calls) > 0 {
@@ -62,7 +62,7 @@ func (s *script) chain(from string, calls []call, members string) *division {
 	return s.members[from].core.div
 }
 
-// receive passes a message of a collection to a member, and goes on as chain does.
+// receive passes a message of a round to a member, and goes on as chain does.
 func (s *script) receive(to string, message []byte, members string) *division {
 	s.Helper()
 	_, calls, err := s.members[to].core.receive(s.now, message)
@@ -89,7 +89,7 @@ func (s *script) collect(members string) *division {
 		c.highest = max(c.highest, s.members[string(m)].core.highest)
 	}
 	d := s.chain(members[:1], c.start(s.now), members)
-	if d == nil || len(d.born) != len(members) {
+	if d == nil || len(d.incarnations) != len(members) {
 		s.Fatalf("%q divide among %v", members, d)
 	}
 	return d
@@ -185,7 +185,7 @@ func TestMissedDivision(t *testing.T) {
 	s.holds("bcde", 600-held)
 }
 
-// A process that starts again may get the division of a collection from before, which its
+// A process that starts again may get the division of a round from before, which its
 // predecessor has left behind. It is never complete, and informs no process.
 func TestOldDivisionDoesNotInform(t *testing.T) {
 	s := newScript(t, 1, "abcde")
@@ -198,7 +198,7 @@ func TestOldDivisionDoesNotInform(t *testing.T) {
 	s.holds("abcde", 600)
 	s.restart("c")
 	old := s.receive("c", s.call.message, "")
-	if len(old.born) != 4 || !old.full || s.members["c"].core.div != old {
+	if len(old.incarnations) != 4 || !old.full || s.members["c"].core.div != old {
 		t.Fatalf("the division is %+v; the test wants one of four members, which the last takes in", old)
 	}
 	s.divide("cde")
@@ -220,7 +220,7 @@ func TestOlderKnowledge(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// What a process held may have been passed on before it stopped, to one that is away.
+// What a process held may have been passed on before it stopped, to one that is absent.
 func TestPredecessorPassedItOn(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.busy("a")
@@ -235,7 +235,7 @@ func TestPredecessorPassedItOn(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// A collection whose reply is lost has two divisions. A member may have taken in either.
+// A round whose reply is lost has two divisions. A member may have taken in either.
 func TestTwoDivisionsInTheLedger(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -246,8 +246,8 @@ func TestTwoDivisionsInTheLedger(t *testing.T) {
 			lost := s.members["a"].core.start(s.now)[0]
 			small := s.receive("b", lost.message, "")
 			large := s.chain("a", s.members["a"].core.answered(s.now, lost, nil, errTimeout), "cde")
-			if len(small.born) != 2 || len(large.born) != 4 || small.id.collectionID != large.id.collectionID {
-				t.Fatalf("the divisions are among %d and %d of one collection", len(small.born), len(large.born))
+			if len(small.incarnations) != 2 || len(large.incarnations) != 4 || small.id.roundID != large.id.roundID {
+				t.Fatalf("the divisions are among %d and %d of one round", len(small.incarnations), len(large.incarnations))
 			}
 			s.take(large, "acde")
 			s.busy("b")
@@ -270,8 +270,8 @@ func TestWholeButIncomplete(t *testing.T) {
 			s.divide("ba") // and gets all
 			s.restart("b")
 			whole := s.chain("a", calls, "bcde")
-			if len(whole.born) != 5 {
-				t.Fatalf("the division is among %d", len(whole.born))
+			if len(whole.incarnations) != 5 {
+				t.Fatalf("the division is among %d", len(whole.incarnations))
 			}
 			s.take(whole, "bcd")
 			s.busy("c")
@@ -299,7 +299,7 @@ func TestLedgerOfKeys(t *testing.T) {
 			t.Errorf("the most of %v is %d; want %d", c.id, got, c.want)
 		}
 	}
-	p := &pool{full: true, away: l}
+	p := &pool{full: true, absent: l}
 	if keys := p.keys(1, 4); len(keys) != 1 || keys[0].key != more.key {
 		t.Errorf("keys that need a vector: %v; want the one of which a process may hold more", keys)
 	}
@@ -316,8 +316,8 @@ func TestLostLedger(t *testing.T) {
 			s.divide("abcd")
 		}
 	}
-	if c := s.members["c"].core; c.informed || !c.div.away.lost {
-		t.Errorf("after many starts, c is informed: %v; its division's ledger is lost: %v", c.informed, c.div.away.lost)
+	if c := s.members["c"].core; c.informed || !c.div.absent.lost {
+		t.Errorf("after many starts, c is informed: %v; its division's ledger is lost: %v", c.informed, c.div.absent.lost)
 	}
 	held := s.sums[0]
 	s.divide("abcd")

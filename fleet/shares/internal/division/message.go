@@ -11,9 +11,9 @@ import (
 
 // Kinds of messages and replies.
 const (
-	kindCollect = 'c' // a collection
+	kindCollect = 'c' // a round, on its way along the chain
 	kindGossip  = 'g' // what a member knows; also the reply to one
-	kindJoined  = 'j' // reply: the collection goes on here
+	kindJoined  = 'j' // reply: the round goes on here
 	kindRefused = 'r' // reply: it ends, because of what the replying member knows
 )
 
@@ -31,51 +31,51 @@ type message struct {
 	kind    byte
 	from    string
 	list    List
-	joined  collectionID // the highest that the sender has joined
-	highest uint64       // the highest round that the sender has heard of
+	joined  roundID // the highest that the sender has joined
+	highest uint64  // the highest number of a round that the sender has heard of
 
-	// ref is the division that the sender took in last; of a collection, the highest
+	// ref is the division that the sender took in last; of a round, the highest
 	// that a member so far has taken in. seen are the members known to have taken it in.
 	ref  *division
 	seen set
 
-	collect *collection // of kindCollect
+	round *round // of kindCollect
 }
 
-// A collection is on its way along the chain.
-type collection struct {
-	id      collectionID
+// A round passes along the chain of the members and collects their reports.
+type round struct {
+	id      roundID
 	left    []int // members to visit, in order
 	reports []memberReport
-	away    *ledger // what the members so far know of others, in addition to the message's division
+	absent  *ledger // what the members so far know of others, in addition to the message's division
 }
 
-// A collectionID identifies a collection. They are ordered by round, and then by what
-// their starters drew.
-type collectionID struct{ round, draw uint64 }
+// A roundID identifies a round. Rounds are ordered by number, and then by what their
+// starters drew.
+type roundID struct{ number, draw uint64 }
 
-func (a collectionID) less(b collectionID) bool {
-	return a.round < b.round || a.round == b.round && a.draw < b.draw
+func (a roundID) less(b roundID) bool {
+	return a.number < b.number || a.number == b.number && a.draw < b.draw
 }
 
 // A divisionID identifies a division, with what its maker drew. If a reply was lost or
-// a message repeated, a collection has branches, and each may end with a division.
+// a message repeated, a round has branches, and each may end with a division.
 type divisionID struct {
-	collectionID
+	roundID
 	made uint64
 }
 
 func (a divisionID) less(b divisionID) bool {
-	return a.collectionID.less(b.collectionID) || a.collectionID == b.collectionID && a.made < b.made
+	return a.roundID.less(b.roundID) || a.roundID == b.roundID && a.made < b.made
 }
 
-// A memberReport is what one member adds to a collection.
+// A memberReport is what one member adds to a round.
 type memberReport struct {
-	member   int
-	born     uint64 // what the process drew when it started
-	whole    bool   // it knows of no left-out member that may hold units
-	informed bool   // a division that was full is complete: see the package comment
-	items    []item // in order of their ids
+	member      int
+	incarnation uint64 // what the process drew when it started
+	whole       bool   // it knows of no left-out member that may hold units
+	informed    bool   // a division that was full is complete: see the package comment
+	items       []item // in order of their ids
 }
 
 // An item is what a member reports of a quota, or of a key.
@@ -84,7 +84,7 @@ type item struct {
 	total   int64
 	low     int64 // of a quota: the minimum
 	held    int64
-	kept    bool // of a key: held by a division of its own
+	kept    bool // of a key: held by its own division
 	demand  float32
 	largest float32
 }
@@ -107,18 +107,18 @@ func (a vectorID) compare(b vectorID) int {
 	return 0
 }
 
-// A division is the outcome of a collection.
+// A division is the outcome of a round.
 type division struct {
-	id      divisionID
-	in      set      // the members of the collection
-	born    []uint64 // their processes: a successor did not join
-	full    bool     // what they divided is the quota, less what others may hold
-	vectors []vector // in order of their ids
-	away    *ledger  // of the processes that are not in it
+	id           divisionID
+	in           set      // the members of the round
+	incarnations []uint64 // their processes: a successor did not join
+	full         bool     // what they divided is the quota, less what others may hold
+	vectors      []vector // in order of their ids
+	absent       *ledger  // of the processes that are not in it
 }
 
 // A vector is the shares of a quota or of a key. Its slices have an element for each
-// member of the collection, in order.
+// member of the round, in order.
 type vector struct {
 	id     vectorID
 	total  int64     // the lowest of what its members know
@@ -198,7 +198,7 @@ func (m *message) encode() []byte {
 		b = m.seen.append(b)
 	}
 	if m.kind == kindCollect {
-		b = m.collect.append(b)
+		b = m.round.append(b)
 	}
 	return b
 }
@@ -227,12 +227,12 @@ func appendBool(b []byte, v bool) []byte {
 	return append(b, 0)
 }
 
-func (id collectionID) append(b []byte) []byte {
-	return binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, id.round), id.draw)
+func (id roundID) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, id.number), id.draw)
 }
 
 func (id divisionID) append(b []byte) []byte {
-	return binary.LittleEndian.AppendUint64(id.collectionID.append(b), id.made)
+	return binary.LittleEndian.AppendUint64(id.roundID.append(b), id.made)
 }
 
 func (id vectorID) append(b []byte) []byte {
@@ -250,8 +250,8 @@ func (s set) append(b []byte) []byte {
 func (d *division) append(b []byte) []byte {
 	b = d.id.append(b)
 	b = d.in.append(b)
-	for _, born := range d.born {
-		b = binary.LittleEndian.AppendUint64(b, born)
+	for _, incarnation := range d.incarnations {
+		b = binary.LittleEndian.AppendUint64(b, incarnation)
 	}
 	b = appendBool(b, d.full)
 	b = binary.AppendUvarint(b, uint64(len(d.vectors)))
@@ -268,7 +268,7 @@ func (d *division) append(b []byte) []byte {
 			}
 		}
 	}
-	return d.away.append(b)
+	return d.absent.append(b)
 }
 
 func (l *ledger) append(b []byte) []byte {
@@ -280,7 +280,7 @@ func (l *ledger) append(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(l.entries)))
 	for _, e := range l.entries {
 		b = binary.AppendUvarint(b, uint64(e.holder.member))
-		b = binary.LittleEndian.AppendUint64(b, e.holder.born)
+		b = binary.LittleEndian.AppendUint64(b, e.holder.incarnation)
 		b = e.last.append(b)
 		for _, units := range e.most {
 			b = binary.AppendUvarint(b, uint64(units))
@@ -289,16 +289,16 @@ func (l *ledger) append(b []byte) []byte {
 	return b
 }
 
-func (c *collection) append(b []byte) []byte {
-	b = c.id.append(b)
-	b = binary.AppendUvarint(b, uint64(len(c.left)))
-	for _, i := range c.left {
+func (k *round) append(b []byte) []byte {
+	b = k.id.append(b)
+	b = binary.AppendUvarint(b, uint64(len(k.left)))
+	for _, i := range k.left {
 		b = binary.AppendUvarint(b, uint64(i))
 	}
-	b = binary.AppendUvarint(b, uint64(len(c.reports)))
-	for _, r := range c.reports {
+	b = binary.AppendUvarint(b, uint64(len(k.reports)))
+	for _, r := range k.reports {
 		b = binary.AppendUvarint(b, uint64(r.member))
-		b = binary.LittleEndian.AppendUint64(b, r.born)
+		b = binary.LittleEndian.AppendUint64(b, r.incarnation)
 		b = appendBool(appendBool(b, r.whole), r.informed)
 		b = binary.AppendUvarint(b, uint64(len(r.items)))
 		for _, it := range r.items {
@@ -310,7 +310,7 @@ func (c *collection) append(b []byte) []byte {
 			b = appendFloat(appendFloat(b, it.demand), it.largest)
 		}
 	}
-	return c.away.append(b)
+	return k.absent.append(b)
 }
 
 var errMessage = errors.New("division: not a message of a member")
@@ -337,7 +337,7 @@ func decode(b []byte, known List, encoded []byte) (*message, error) {
 		m.list = r.list()
 	}
 	r.n = len(m.list.Members)
-	m.joined = r.collectionID()
+	m.joined = r.roundID()
 	m.highest = r.uvarint(math.MaxInt64)
 	if r.bool() {
 		m.ref = r.division()
@@ -347,7 +347,7 @@ func decode(b []byte, known List, encoded []byte) (*message, error) {
 		}
 	}
 	if m.kind == kindCollect {
-		m.collect = r.collection()
+		m.round = r.round()
 	}
 	if len(r.b) > 0 {
 		r.fail("%d bytes follow its end", len(r.b))
@@ -442,11 +442,11 @@ func (r *reader) member() int {
 	return i
 }
 
-func (r *reader) collectionID() collectionID {
-	return collectionID{r.uvarint(math.MaxInt64), r.uint64()}
+func (r *reader) roundID() roundID {
+	return roundID{r.uvarint(math.MaxInt64), r.uint64()}
 }
 
-func (r *reader) divisionID() divisionID { return divisionID{r.collectionID(), r.uint64()} }
+func (r *reader) divisionID() divisionID { return divisionID{r.roundID(), r.uint64()} }
 
 func (r *reader) vectorID() vectorID { return vectorID{r.uint64(), r.uint64()} }
 
@@ -481,7 +481,7 @@ func (r *reader) division() *division {
 		n = len(d.in.members())
 	}
 	for range n {
-		d.born = append(d.born, r.uint64())
+		d.incarnations = append(d.incarnations, r.uint64())
 	}
 	d.full = r.bool()
 	for range r.count(maxVectors, 18) {
@@ -505,10 +505,10 @@ func (r *reader) division() *division {
 		}
 		d.vectors = append(d.vectors, v)
 	}
-	d.away = r.ledger()
-	for _, e := range d.away.entries {
-		if r.err == nil && d.in.has(e.holder.member) && d.born[d.place(e.holder.member)] == e.holder.born {
-			r.fail("member %d is in a division and away", e.holder.member)
+	d.absent = r.ledger()
+	for _, e := range d.absent.entries {
+		if r.err == nil && d.in.has(e.holder.member) && d.incarnations[d.place(e.holder.member)] == e.holder.incarnation {
+			r.fail("member %d is in a division and absent", e.holder.member)
 		}
 	}
 	return d
@@ -538,8 +538,8 @@ func (r *reader) ledger() *ledger {
 	return l
 }
 
-func (r *reader) collection() *collection {
-	c := &collection{id: r.collectionID()}
+func (r *reader) round() *round {
+	k := &round{id: r.roundID()}
 	visited := newSet(max(r.n, 1))
 	once := func(i int) {
 		if visited.has(i) {
@@ -548,11 +548,11 @@ func (r *reader) collection() *collection {
 		visited.add(i)
 	}
 	for range r.count(MaxMembers, 1) {
-		c.left = append(c.left, r.member())
-		once(c.left[len(c.left)-1])
+		k.left = append(k.left, r.member())
+		once(k.left[len(k.left)-1])
 	}
 	for range r.count(MaxMembers, 12) {
-		m := memberReport{member: r.member(), born: r.uint64(), whole: r.bool(), informed: r.bool()}
+		m := memberReport{member: r.member(), incarnation: r.uint64(), whole: r.bool(), informed: r.bool()}
 		once(m.member)
 		for range r.count(maxVectors, 28) {
 			it := item{id: r.vectorID(), total: r.units(maxTotal)}
@@ -563,8 +563,8 @@ func (r *reader) collection() *collection {
 			}
 			m.items = append(m.items, it)
 		}
-		c.reports = append(c.reports, m)
+		k.reports = append(k.reports, m)
 	}
-	c.away = r.ledger()
-	return c
+	k.absent = r.ledger()
+	return k
 }

@@ -123,8 +123,8 @@ func TestLargestMessages(t *testing.T) {
 		if m.ref != nil {
 			vectors = max(vectors, len(m.ref.vectors))
 		}
-		if m.collect != nil {
-			items = max(items, len(m.collect.reports[0].items))
+		if m.round != nil {
+			items = max(items, len(m.round.reports[0].items))
 		}
 	}
 	for _, name := range list.Members {

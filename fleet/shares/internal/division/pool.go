@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// pool is what a collection found, and what its members may divide.
+// pool is what a round found, and what its members may divide.
 type pool struct {
 	in      set
 	reports []memberReport // in the order of members
 	all     bool           // every member of the list is in
 	full    bool           // they divide the quota less what others may hold
-	away    *ledger        // of the other processes
+	absent  *ledger        // of the other processes
 }
 
-// newPool returns the pool of collection k, by a list of n members, whose highest
+// newPool returns the pool of round k, by a list of n members, whose highest
 // division is ref. seen are the members known to have taken ref in.
-func newPool(k *collection, ref *division, seen set, n int) *pool {
-	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), all: len(k.reports) == n, away: k.away}
+func newPool(k *round, ref *division, seen set, n int) *pool {
+	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), all: len(k.reports) == n, absent: k.absent}
 	slices.SortFunc(p.reports, func(a, b memberReport) int { return cmp.Compare(a.member, b.member) })
 	informed, whole := 0, true
 	for _, r := range p.reports {
@@ -28,10 +28,10 @@ func newPool(k *collection, ref *division, seen set, n int) *pool {
 		}
 	}
 	if ref != nil {
-		p.away = merge(n, ref.knows(seen, n), k.away)
+		p.absent = merge(n, ref.knows(seen, n), k.absent)
 	}
-	p.away = p.away.without(func(e *entry) bool { return k.has(e.holder) })
-	p.full = whole && (p.all || 2*informed > n && !p.away.lost)
+	p.absent = p.absent.without(func(e *entry) bool { return k.has(e.holder) })
+	p.full = whole && (p.all || 2*informed > n && !p.absent.lost)
 	return p
 }
 
@@ -68,7 +68,7 @@ func (p *pool) quotas() []uint64 {
 	return slices.Compact(all)
 }
 
-// candidate is a key that may have a division of its own.
+// candidate is a key that may have its own division.
 type candidate struct {
 	key    uint64
 	demand float64
@@ -96,8 +96,8 @@ func (p *pool) keys(quota uint64, most int) []candidate {
 		}
 	}
 	if p.full && !p.all {
-		for _, id := range p.away.ids {
-			if id.quota == quota && id.key != 0 && p.away.large(id) {
+		for _, id := range p.absent.ids {
+			if id.quota == quota && id.key != 0 && p.absent.large(id) {
 				of(id.key).kept = true
 			}
 		}
@@ -172,7 +172,7 @@ func (p *pool) vector(id vectorID, divide Divide) *vector {
 	case p.all && p.full:
 		total = v.total
 	case p.full:
-		total = max(sum, v.total-p.away.sum(id))
+		total = max(sum, v.total-p.absent.sum(id))
 	}
 	total = min(total, v.total)
 	weights := divide(total, reports)

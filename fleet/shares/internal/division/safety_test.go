@@ -195,7 +195,7 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	return 0
 }
 
-// A process that gets copies of what its predecessor got, a collection and its division,
+// A process that gets copies of what its predecessor got, a round and its division,
 // holds nothing by them: the others have what the predecessor held.
 func TestSuccessorAndOldMessages(t *testing.T) {
 	t.Run("in the chain", func(t *testing.T) { successor(t, false) })
@@ -214,14 +214,14 @@ func successor(t *testing.T, last bool) {
 	}
 	var to string
 	var collected, divided []byte
-	var id collectionID
+	var id roundID
 	f.sent = func(name string, b []byte) {
 		switch m, err := decode(b, List{}, nil); {
 		case err != nil:
 			t.Fatal(err)
-		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.collect.left) == 0) == last:
-			to, collected, id = name, b, m.collect.id
-		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.collectionID == id && m.seen.covers(m.ref.in):
+		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.round.left) == 0) == last:
+			to, collected, id = name, b, m.round.id
+		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.roundID == id && m.seen.covers(m.ref.in):
 			divided = b
 		}
 	}
@@ -230,7 +230,7 @@ func successor(t *testing.T, last bool) {
 	}
 	f.run(4 * time.Second)
 	if divided == nil {
-		t.Fatal("no gossip about the division of a collection")
+		t.Fatal("no gossip about the division of a round")
 	}
 	busy = "m000"
 	if to == busy {
@@ -384,7 +384,7 @@ func TestSilentMember(t *testing.T) {
 	}
 }
 
-// If a collection is repeated to the successor of a member, it has two divisions. What
+// If a round is repeated to the successor of a member, it has two divisions. What
 // they find that no member held is divided once, although each is taken in by one member.
 func TestTwoDivisionsOfOneCollection(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
@@ -414,8 +414,8 @@ func TestTwoDivisionsOfOneCollection(t *testing.T) {
 	f.cut["m001"] = 1 // what is on its way from now on is lost
 	receive(last, collect)
 	receive(first, divided)
-	if a, b := first.core.div, last.core.div; a == nil || b == nil || a.id == b.id || a.id.collectionID != b.id.collectionID {
-		t.Fatalf("the members have the divisions %v and %v; want two of one collection", a, b)
+	if a, b := first.core.div, last.core.div; a == nil || b == nil || a.id == b.id || a.id.roundID != b.id.roundID {
+		t.Fatalf("the members have the divisions %v and %v; want two of one round", a, b)
 	}
 	f.run(20 * time.Second) // each divides alone
 	clear(f.cut)

@@ -23,5 +23,5 @@ type QuotaStatus struct {
 	Shares []int64          `json:"shares"` // by the division, of Members; -1: took no part, and keeps what it had
 	Demand []float64        `json:"demand"` // units a second, of Members, as the division saw it; -1: took no part
 	Unused int64            `json:"unused"` // that no member of the division may use: kept by silent members, or lost until more than half take part
-	Keys   map[uint64]int64 `json:"keys"`   // units of the keys with divisions of their own, that this process may admit now
+	Keys   map[uint64]int64 `json:"keys"`   // units of the keys with their own divisions, that this process may admit now
 }

@@ -39,7 +39,7 @@ func TestRepliesAreBounded(t *testing.T) {
 		{"an array of arrays", "*2\r\n*2\r\n:1\r\n:2\r\n*1\r\n$1\r\n*\r\n+OK\r\n", -1, ""},
 		{"RESP3", "%1\r\n+a\r\n,1.5\r\n~1\r\n#t\r\n|1\r\n+ttl\r\n:3\r\n*1\r\n(12345\r\n=6\r\ntxt:ab\r\n>1\r\n+x\r\n!3\r\nERR\r\n", -1, ""},
 		{"a string that looks like a reply", "$13\r\n*1000000000\r\n\r\n+OK\r\n", -1, ""},
-		{"many large strings, each in a reply of its own", strings.Repeat("$1048576\r\n"+large+"\r\n", 10), -1, ""},
+		{"many large strings, each in its own reply", strings.Repeat("$1048576\r\n"+large+"\r\n", 10), -1, ""},
 		{"a long line", "+" + large + "\r\n", -1, ""},
 
 		{"an array of a billion", "+OK\r\n*1000000000\r\n", 5, "*10000000…"},

@@ -10,7 +10,7 @@ import (
 // While a member is gone or silent, and the others lose many messages, each division of all
 // the others is of the quota less what the one kept. When no more messages are lost, the
 // others hold all of that within a few refreshes.
-func TestLossWhileOneIsAway(t *testing.T) {
+func TestLossWhileOneIsAbsent(t *testing.T) {
 	for _, c := range []struct {
 		n    int
 		loss float64
@@ -27,14 +27,14 @@ func TestLossWhileOneIsAway(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%d members, loss %v, dead %v", c.n, c.loss, dead), func(t *testing.T) {
 				for seed := range uint64(max(6/c.n, 1)) {
-					lossWhileOneIsAway(t, seed, c.n, c.loss, c.mean, dead)
+					lossWhileOneIsAbsent(t, seed, c.n, c.loss, c.mean, dead)
 				}
 			})
 		}
 	}
 }
 
-func lossWhileOneIsAway(t *testing.T, seed uint64, n int, loss float64, mean int64, dead bool) {
+func lossWhileOneIsAbsent(t *testing.T, seed uint64, n int, loss float64, mean int64, dead bool) {
 	f := newFleet(t, seed, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(n)}
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -51,17 +51,17 @@ func lossWhileOneIsAway(t *testing.T, seed uint64, n int, loss float64, mean int
 	for !f.settled() {
 		f.run(time.Millisecond)
 	}
-	away := f.members[list.Members[n-1]]
-	kept, present := away.shares.Quotas[0].Units, int64(0)
+	absent := f.members[list.Members[n-1]]
+	kept, present := absent.shares.Quotas[0].Units, int64(0)
 	if dead {
-		away.stop()
+		absent.stop()
 	} else {
-		away.pause()
+		absent.pause()
 		present = kept
 	}
 	left := 300 - kept
 	f.changed = func(p *process) {
-		if d := p.core.div; p.core.complete && len(d.born) == n-1 && !d.in.has(n-1) && d.vectors[0].sum() != left {
+		if d := p.core.div; p.core.complete && len(d.incarnations) == n-1 && !d.in.has(n-1) && d.vectors[0].sum() != left {
 			t.Errorf("%v: a division of all others is of %d; want %d", f.now.Sub(t0), d.vectors[0].sum(), left)
 		}
 	}
@@ -89,9 +89,9 @@ func lossWhileOneIsAway(t *testing.T, seed uint64, n int, loss float64, mean int
 	}
 	f.changed = nil
 	if dead {
-		f.start(away.name, list)
+		f.start(absent.name, list)
 	} else {
-		away.resume()
+		absent.resume()
 	}
 	if !f.becomes(list, 10*time.Second) {
 		t.Errorf("seed %d: ten refreshes after the one is back: %v", seed, f.whole(list))
@@ -99,7 +99,7 @@ func lossWhileOneIsAway(t *testing.T, seed uint64, n int, loss float64, mean int
 }
 
 // settled reports whether all members know that the same division is complete, and belong
-// to no later collection.
+// to no later round.
 func (f *fleet) settled() bool {
 	var div *division
 	for _, p := range f.members {
@@ -107,7 +107,7 @@ func (f *fleet) settled() bool {
 		if div == nil {
 			div = c.div
 		}
-		if !c.complete || c.div.id != div.id || c.joined != div.id.collectionID {
+		if !c.complete || c.div.id != div.id || c.joined != div.id.roundID {
 			return false
 		}
 	}

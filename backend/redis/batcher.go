@@ -17,12 +17,12 @@ import (
 
 // Bounds of what one server is sent.
 const (
-	maxFlights  = 8                     // on their way at once
-	nearFlights = 2                     // of these to a server that is near, but for late ones
-	late        = 10 * time.Millisecond // how long a flight is on its way until it is late
+	maxInFlight  = 8                     // batches that are sent and not answered
+	minInFlight  = 2                     // while the round-trip time is low; stalled batches do not count
+	stalledAfter = 10 * time.Millisecond // a batch without a reply is stalled
 
-	perFlight  = 256    // decisions in one flight
-	maxWaiting = 10_000 // decisions that wait for a flight
+	perBatch   = 256    // decisions in one batch
+	maxWaiting = 10_000 // decisions that wait for a batch
 
 	// A decision whose time has passed asks again and again whether the server is
 	// silent, each time after twice as long. In the queue it does so for maxQueued.
@@ -30,56 +30,58 @@ const (
 	maxQueued = time.Second
 )
 
-// A flight is quick if it takes less than nearTime, and limitTime for each limit of the
-// decisions that are on their way, since a server does one after another. A server is far
-// away once farAfter flights in a row were not quick. Of a new one nothing is known, and
-// newFarAfter show it.
+// A batch is quick if it takes less than lowRTT, and rttPerLimit for each limit of the
+// decisions that are in flight, since a server does one after another. The round-trip time
+// is high once highRTTAfter batches in a row were not quick. Nothing is known of a new
+// server, and newHighRTTAfter batches are enough.
 const (
-	nearTime    = 500 * time.Microsecond
-	limitTime   = 4 * time.Microsecond
-	farAfter    = 10_000
-	newFarAfter = 64
+	lowRTT          = 500 * time.Microsecond
+	rttPerLimit     = 4 * time.Microsecond
+	highRTTAfter    = 10_000
+	newHighRTTAfter = 64
 )
 
-// A line sends decisions to one server. Goroutines share round trips by group
-// commit: while as many flights as may be are on their way, decisions wait, in order,
-// and the next flight takes all that wait. No decision waits for a timer.
+// A batcher sends decisions to one server. Goroutines share round trips by group
+// commit: while as many batches as may be are in flight, decisions wait, in order,
+// and the next batch takes all that wait. No decision waits for a timer.
 //
-// Few flights make large ones, which cost both sides less for each decision, so a
-// server that is near has nearFlights. One that is far away has maxFlights, because
-// decisions would wait for half of a long round trip. The quickest of many flights says
-// which it is: a near server that others keep busy is slow for most, and not for all.
+// Few batches are large ones, which cost both sides less for each decision, so a server
+// with a low round-trip time has minInFlight. One with a high round-trip time has
+// maxInFlight, because decisions would wait for half of a long round trip. The quickest
+// of many batches says which it is: a server that others keep busy answers most of them
+// late, but not all.
 //
-// A flight that is late, because its connection is dead, does not count: waiting
-// decisions leave with the next one that comes.
+// A batch that has stalled, because its connection is dead, does not count: the next
+// decision sends those that wait.
 //
 // While the server's breaker is open, decisions fail at once, and so do those that
 // wait when it opens.
 //
 // A decision has had its time when its deadline has passed and the server was silent
-// since it was asked for: flights have ended without a reply, and none that left later
-// has one. If the server answers, or no flight knows, the delay is this process's, and
-// the decision waits on: for the end of its flight, or for one, and that for maxQueued.
-type line struct {
+// since it was asked for: batches have ended without a reply, and none that was
+// sent later has one. If the server answers, or no batch says whether it does, the
+// delay is this process's. The decision then waits until its batch ends, or until it has
+// been in the queue for maxQueued.
+type batcher struct {
 	client  client
 	server  *server
-	timeout time.Duration // of a flight, and of a decision whose context has no deadline
+	timeout time.Duration // of a batch, and of a decision whose context has no deadline
 
 	// See the constants.
-	patience    time.Duration
-	nearTime    time.Duration
-	mostFlights int // maxFlights, or fewer if the client has fewer connections
+	minWait      time.Duration
+	lowRTT       time.Duration
+	mostInFlight int // maxInFlight, or fewer if the client has fewer connections
 
-	// splits reports that the client finds a command's server by its first key, so
+	// perSlot reports that the client finds a command's server by its first key, so
 	// that only decisions of one partition share a call.
-	splits atomic.Bool
+	perSlot atomic.Bool
 
-	mu      sync.Mutex
-	flights []*flight // on their way
-	waiting queue
-	room    int       // in waiting
-	swept   time.Time // when callers that had left were last taken out of a full queue
-	slow    int       // flights in a row that were not quick
+	mu       sync.Mutex
+	inFlight []*batch
+	waiting  queue
+	room     int       // in waiting
+	swept    time.Time // when callers that had left were last taken out of a full queue
+	slow     int       // batches in a row that were not quick
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -98,8 +100,8 @@ var (
 // do sends j and returns when it has its reply, or at once when its context is done.
 // The error is breaker.ErrOpen if the breaker is open, and an *unsentError if j was
 // not sent, and never will be, because of its context.
-func (l *line) do(j *job) error {
-	if l.server.breaker.Open() {
+func (b *batcher) do(j *job) error {
+	if b.server.breaker.Open() {
 		return breaker.ErrOpen
 	}
 	now := time.Now()
@@ -110,104 +112,104 @@ func (l *line) do(j *job) error {
 	if err := driver.HasTime(j.ctx); err != nil {
 		return &unsentError{err}
 	}
-	mayFlyAlone := l.setDeadline(j, now)
-	l.mu.Lock()
-	if !l.mayDepart(now) {
-		if l.waiting.len >= l.room && now.Sub(l.swept) > late { // else each caller would look at all that wait
-			l.swept = now
-			l.waiting.sweep()
+	canInline := b.setDeadline(j, now)
+	b.mu.Lock()
+	if !b.canSend(now) {
+		if b.waiting.len >= b.room && now.Sub(b.swept) > stalledAfter { // else each caller would look at all that wait
+			b.swept = now
+			b.waiting.sweep()
 		}
 		err := error(nil)
 		switch {
-		case l.server.breaker.Open(): // since; no flight would fetch j from the queue
+		case b.server.breaker.Open(): // since; no batch would take j from the queue
 			err = breaker.ErrOpen
-		case l.waiting.len >= l.room:
+		case b.waiting.len >= b.room:
 			err = errCrowded
 		default:
-			l.waiting.push(j)
+			b.waiting.push(j)
 		}
-		l.mu.Unlock()
+		b.mu.Unlock()
 		if err != nil {
 			return err
 		}
-		return l.wait(j)
+		return b.wait(j)
 	}
-	f := flightPool.Get().(*flight)
-	f.departed, f.limits, f.outcome = now, 0, outcome{}
-	l.flights = append(l.flights, f)
-	if l.waiting.len == 0 && mayFlyAlone {
-		f.alone, f.limits = true, j.limits
-		j.stage.Store(boarded)
-		f.jobs = append(f.jobs, j)
-		l.mu.Unlock()
-		l.flyAlone(f)
+	out := batchPool.Get().(*batch)
+	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
+	b.inFlight = append(b.inFlight, out)
+	if b.waiting.len == 0 && canInline {
+		out.inline, out.limits = true, j.limits
+		j.stage.Store(claimed)
+		out.jobs = append(out.jobs, j)
+		b.mu.Unlock()
+		b.sendInline(out)
 		<-j.done
 		return j.outcome()
 	}
-	l.waiting.push(j)
-	l.mu.Unlock()
-	go l.fly(f)
-	return l.wait(j)
+	b.waiting.push(j)
+	b.mu.Unlock()
+	go b.sendLoop(out)
+	return b.wait(j)
 }
 
-// setDeadline sets j's deadline. It reports whether the caller may make the flight
+// setDeadline sets j's deadline. It reports whether the caller may send the batch
 // itself: it can then not leave early, so the client has to keep the deadline, and
-// the deadline has to be late enough for a flight to end with it. That it may be
-// canceled is no reason against it: every HTTP request's context may be, and another
-// goroutine for the flight doubles how long a lone decision takes.
-func (l *line) setDeadline(j *job, now time.Time) (mayFlyAlone bool) {
+// the deadline has to be late enough for a batch to end with it. A context that may be
+// canceled does not prevent it: every HTTP request's context may be, and another
+// goroutine for the batch doubles how long a single decision takes.
+func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 	deadline, bounded := j.ctx.Deadline()
 	switch given := j.given.Sub(now); {
 	case !j.given.IsZero() && (j.limit == 0 || given < j.limit):
 		j.limit = max(given, 1)
 	case j.limit == 0 && !bounded:
-		j.limit = l.timeout
+		j.limit = b.timeout
 	}
 	if own := now.Add(j.limit); j.limit > 0 && (!bounded || own.Before(deadline)) {
 		j.ownDeadline, deadline = true, own
 	}
 	j.deadline = deadline
-	return l.client.keepsDeadlines && (bounded || !j.given.IsZero() || j.ctx.Done() == nil) && deadline.Sub(now) >= aloneTime
+	return b.client.keepsDeadlines && (bounded || !j.given.IsZero() || j.ctx.Done() == nil) && deadline.Sub(now) >= inlineTime
 }
 
-// mayDepart reports whether another flight may be made.
-func (l *line) mayDepart(now time.Time) bool {
+// canSend reports whether another batch may be sent.
+func (b *batcher) canSend(now time.Time) bool {
 	switch {
-	case len(l.flights) < nearFlights:
+	case len(b.inFlight) < minInFlight:
 		return true
-	case len(l.flights) >= l.mostFlights:
+	case len(b.inFlight) >= b.mostInFlight:
 		return false
-	case !l.isNear():
+	case !b.hasLowRTT():
 		return true
 	}
 	onTime := 0
-	for _, f := range l.flights {
-		if now.Sub(f.departed) < late {
+	for _, out := range b.inFlight {
+		if now.Sub(out.sentAt) < stalledAfter {
 			onTime++
 		}
 	}
-	return onTime < nearFlights
+	return onTime < minInFlight
 }
 
-func (l *line) isNear() bool { return l.slow < farAfter }
+func (b *batcher) hasLowRTT() bool { return b.slow < highRTTAfter }
 
-// landed takes note of how long f was on its way, until now.
-func (l *line) landed(f *flight, now time.Time) {
+// observeRTT records how long out took, until now.
+func (b *batcher) observeRTT(out *batch, now time.Time) {
 	limits := 0
-	for _, f := range l.flights {
-		limits += f.limits
+	for _, each := range b.inFlight {
+		limits += each.limits
 	}
 	switch {
-	case f.outcome.err != nil || !f.outcome.answered: // a proxy may answer for the server
-	case now.Sub(f.departed) < l.nearTime+time.Duration(limits)*limitTime:
-		l.slow = 0
-	case l.isNear():
-		l.slow++
+	case out.outcome.err != nil || !out.outcome.answered: // a proxy may answer for the server
+	case now.Sub(out.sentAt) < b.lowRTT+time.Duration(limits)*rttPerLimit:
+		b.slow = 0
+	case b.hasLowRTT():
+		b.slow++
 	}
 }
 
 // wait returns when j has its outcome, or has had its time, or its caller has left.
-func (l *line) wait(j *job) error {
+func (b *batcher) wait(j *job) error {
 	ended, timeUp := j.ctx.Done(), (<-chan time.Time)(nil)
 	if j.ownDeadline {
 		timeUp = j.setTimer(j.limit)
@@ -219,13 +221,13 @@ func (l *line) wait(j *job) error {
 			return j.outcome()
 		case <-ended:
 			if err := driver.Ended(j.ctx); err != nil {
-				return l.leave(j, err)
+				return b.leave(j, err)
 			}
 			ended = nil
 		case <-timeUp:
 		}
 		switch now := time.Now(); {
-		case l.server.answers.SilentSince(j.asked):
+		case b.server.answers.SilentSince(j.asked):
 			return j.leave(errWaited, context.DeadlineExceeded)
 		case now.Sub(j.asked) >= max(maxQueued, j.deadline.Sub(j.asked)) && j.stage.Load() == waiting:
 			return j.leave(errQueued, errQueued)
@@ -247,12 +249,12 @@ func (j *job) setTimer(d time.Duration) <-chan time.Time {
 
 // leave returns the error of a caller that left for err. A deadline says that the server
 // did not answer only if that is known, and this process was not late itself.
-func (l *line) leave(j *job, err error) error {
+func (b *batcher) leave(j *job, err error) error {
 	unsent, sent := error(&unsentError{err}), err
 	if !errors.Is(err, context.Canceled) {
-		if l.server.answers.SilentSince(j.asked) {
+		if b.server.answers.SilentSince(j.asked) {
 			unsent = errWaited
-		} else if l.server.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
+		} else if b.server.answers.AnsweredSince(j.asked) || time.Since(j.deadline) > askAgain {
 			sent = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 		}
 	}
@@ -264,7 +266,7 @@ func (l *line) leave(j *job, err error) error {
 // which is handed from one to the next, the last would leave much later.
 func (j *job) leave(unsent, sent error) error {
 	if j.stage.CompareAndSwap(waiting, left) {
-		j.abandoned = true // the queue has it until a flight takes what waits
+		j.abandoned = true // the queue has it until a batch takes what waits
 		return unsent
 	}
 	if j.stage.Load() == failed {
@@ -281,75 +283,75 @@ func (j *job) leave(unsent, sent error) error {
 }
 
 // opened fails the decisions that wait. It is called when the breaker has opened.
-func (l *line) opened() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.waiting.len > 0 {
-		if j := l.waiting.pop(); j.stage.CompareAndSwap(waiting, failed) {
+func (b *batcher) opened() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.waiting.len > 0 {
+		if j := b.waiting.pop(); j.stage.CompareAndSwap(waiting, failed) {
 			j.finish(breaker.ErrOpen)
 		}
 	}
 }
 
-// fly makes flights, in the place of f, while decisions wait.
-func (l *line) fly(f *flight) {
-	for l.board(f) {
-		f.run(l)
+// sendLoop sends batches, in the memory of out, while decisions wait.
+func (b *batcher) sendLoop(out *batch) {
+	for b.fill(out) {
+		out.run(b)
 		runtime.Gosched() // callers that have their answers may ask again, and join the next
 	}
-	flightPool.Put(f)
+	batchPool.Put(out)
 }
 
-// flyAlone makes one flight in the goroutine of its only caller. If decisions wait
+// sendInline sends one batch in the goroutine of its only caller. If decisions wait
 // afterwards, another goroutine continues.
-func (l *line) flyAlone(f *flight) {
+func (b *batcher) sendInline(out *batch) {
 	defer func() { // also if a hook of the client panics: the caller may recover
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		switch {
-		case len(f.jobs) > 0:
-			f.jobs[0].abandoned = true
-			l.end(f) // and never use it again
-		case l.waiting.len > 0:
-			go l.fly(f)
+		case len(out.jobs) > 0:
+			out.jobs[0].abandoned = true
+			b.end(out) // and never use it again
+		case b.waiting.len > 0:
+			go b.sendLoop(out)
 		default:
-			if !l.isNear() { // else a lone caller is spared the look at the clock
-				l.landed(f, time.Now())
+			if !b.hasLowRTT() { // else a single caller need not read the clock
+				b.observeRTT(out, time.Now())
 			}
-			l.end(f)
-			flightPool.Put(f)
+			b.end(out)
+			batchPool.Put(out)
 		}
 	}()
-	f.run(l)
+	out.run(b)
 }
 
-func (l *line) end(f *flight) {
-	i := slices.Index(l.flights, f)
-	l.flights = slices.Delete(l.flights, i, i+1)
+func (b *batcher) end(out *batch) {
+	i := slices.Index(b.inFlight, out)
+	b.inFlight = slices.Delete(b.inFlight, i, i+1)
 }
 
-// board fills f with waiting decisions. If there are none, f ends.
-func (l *line) board(f *flight) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// fill fills out with waiting decisions. If there are none, out ends.
+func (b *batcher) fill(out *batch) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	now := time.Now()
-	l.landed(f, now)
-	f.limits = 0
-	for len(f.jobs) < perFlight && l.waiting.len > 0 {
-		j := l.waiting.pop()
-		if driver.Ended(j.ctx) != nil || j.deadline.Before(now) && l.server.answers.SilentSince(j.asked) {
+	b.observeRTT(out, now)
+	out.limits = 0
+	for len(out.jobs) < perBatch && b.waiting.len > 0 {
+		j := b.waiting.pop()
+		if driver.Ended(j.ctx) != nil || j.deadline.Before(now) && b.server.answers.SilentSince(j.asked) {
 			continue // its caller has left, or is about to
 		}
-		if j.board() {
-			f.jobs = append(f.jobs, j)
-			f.limits += j.limits
+		if j.claim() {
+			out.jobs = append(out.jobs, j)
+			out.limits += j.limits
 		}
 	}
-	if len(f.jobs) == 0 {
-		l.end(f)
+	if len(out.jobs) == 0 {
+		b.end(out)
 		return false
 	}
-	f.departed = now
+	out.sentAt = now
 	return true
 }
 
@@ -373,37 +375,38 @@ type job struct {
 	proves bool // a read: replication is asked for in front of it
 
 	given       time.Time     // when the server's time ends, if the context says so
-	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the line's timeout
+	limit       time.Duration // to wait for the answer, if the context waits longer; 0 for the batcher's timeout
 	asked       time.Time
 	deadline    time.Time
 	ownDeadline bool // before the context's
 	timer       *time.Timer
 
 	stage atomic.Int32
-	next  *job // in the queue; guarded by the line's mutex
+	next  *job // in the queue; guarded by the batcher's mutex
 
 	// Set before done has one.
 	reply  []byte   // of a script that decides
 	values []string // of swap.lua, or of a read, "" for a missing key
 	proof  string   // if it proves
-	left   bool     // the client still holds it, although its flight has ended
+	left   bool     // the client still holds it, although its batch has ended
 	err    error
 	done   chan struct{}
 
-	abandoned bool // a flight or the client holds it
+	abandoned bool // a batch or the client holds it
 }
 
-// Stages of a job. A flight that takes it, a breaker that opens and a caller that leaves
+// Stages of a job. A batch that takes it, a breaker that opens and a caller that leaves
 // all change the first, and one of them does.
 const (
-	waiting = iota // for a flight
-	boarded        // a flight has it
+	waiting = iota // for a batch
+	claimed        // a batch has it
 	failed         // it is never sent: the breaker has opened
 	left           // it is never sent: its caller has left
 )
 
-// board reports whether j's caller has not left before, and waits for the outcome now.
-func (j *job) board() bool { return j.stage.CompareAndSwap(waiting, boarded) }
+// claim takes j into a batch. It reports whether j's caller still waits: from then on it
+// waits for the outcome.
+func (j *job) claim() bool { return j.stage.CompareAndSwap(waiting, claimed) }
 
 // kind says whether a job may share a call with others.
 type kind int
@@ -463,7 +466,7 @@ func (j *job) outcome() error {
 	return j.err
 }
 
-// free returns j for reuse, unless a flight may still hold it.
+// free returns j for reuse, unless a batch may still hold it.
 func (j *job) free() {
 	if j.abandoned {
 		return
@@ -483,7 +486,7 @@ func (j *job) finish(err error) {
 }
 
 // queue is a list of jobs, oldest first. Those whose callers have left stay until a
-// flight, which begins with the oldest, comes to them, or a sweep of a full queue.
+// batch, which begins with the oldest, comes to them, or a sweep of a full queue.
 type queue struct {
 	first, last *job
 	len         int

@@ -1,6 +1,6 @@
-// Package stray makes counts as processes write them whose clocks are years off, for
+// Package skewed makes counts as processes write them whose clocks are years off, for
 // tests of how long stores keep them.
-package stray
+package skewed
 
 import (
 	"fmt"

@@ -34,7 +34,7 @@ func boundReplies(conn net.Conn, leastTime time.Duration) net.Conn {
 
 type boundedConn struct {
 	net.Conn
-	replies  replies
+	framing  framing
 	answered bool
 	err      error
 
@@ -62,7 +62,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	} else if err != nil {
 		c.closeUnused(err)
 	}
-	if sound, reason := c.replies.follow(p[:n]); reason != "" {
+	if sound, reason := c.framing.follow(p[:n]); reason != "" {
 		c.err = fmt.Errorf("redisbackend: %v sent what no Redis server does: %s", c.RemoteAddr(), reason)
 		return sound, c.err
 	}
@@ -96,10 +96,9 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// replies follows the framing of RESP, the protocol of Redis. Each item of an array
-// begins with a line of its own, so it counts the items to come and knows nothing of
-// nesting.
-type replies struct {
+// framing follows the framing of RESP, the protocol of Redis. Each item of an array
+// begins a line, so framing counts the items to come and knows nothing of nesting.
+type framing struct {
 	cost  int // of the reply so far
 	items int // that the reply has still to bring
 	skip  int // bytes of a string to come, with its line end
@@ -114,33 +113,33 @@ type replies struct {
 
 // follow follows the next bytes. If they announce too much or are no RESP, it says why,
 // and how many of them, all of earlier lines, are sound.
-func (r *replies) follow(p []byte) (sound int, reason string) {
+func (f *framing) follow(p []byte) (sound int, reason string) {
 	for i := 0; i < len(p); {
 		n := 1
 		switch {
-		case r.skip > 0:
-			n = min(r.skip, len(p)-i)
-			r.skip -= n
-			r.endIfWhole()
-		case r.kind == 0:
+		case f.skip > 0:
+			n = min(f.skip, len(p)-i)
+			f.skip -= n
+			f.endIfWhole()
+		case f.kind == 0:
 			sound = i
-			reason = r.begin(p[i])
-		case follows[r.kind] == nothing:
+			reason = f.begin(p[i])
+		case follows[f.kind] == nothing:
 			end := bytes.IndexByte(p[i:], '\n')
 			if end < 0 {
 				n = len(p) - i
 			} else {
 				n = end + 1
 			}
-			r.cost += n
+			f.cost += n
 			if end >= 0 {
-				r.kind = 0
-				r.endIfWhole()
+				f.kind = 0
+				f.endIfWhole()
 			}
 		default:
-			reason = r.header(p[i])
+			reason = f.header(p[i])
 		}
-		if r.cost > maxReply && reason == "" {
+		if f.cost > maxReply && reason == "" {
 			reason = fmt.Sprintf("a reply of more than %d bytes", maxReply)
 		}
 		if reason != "" {
@@ -167,67 +166,67 @@ const (
 )
 
 // begin follows the first byte of a line.
-func (r *replies) begin(b byte) (reason string) {
+func (f *framing) begin(b byte) (reason string) {
 	if follows[b] == 0 {
 		return fmt.Sprintf("a line that begins with %q", b)
 	}
-	if r.items == 0 {
-		r.items = 1 // the reply itself
+	if f.items == 0 {
+		f.items = 1 // the reply itself
 	}
 	if b != '|' { // attributes come before the item that they belong to
-		r.items--
+		f.items--
 	}
-	r.kind, r.length, r.digits, r.negative, r.ending = b, 0, 0, false, false
-	r.cost++
+	f.kind, f.length, f.digits, f.negative, f.ending = b, 0, 0, false, false
+	f.cost++
 	return ""
 }
 
 // header follows one more byte of a line that announces a length.
-func (r *replies) header(b byte) (reason string) {
-	r.cost++
+func (f *framing) header(b byte) (reason string) {
+	f.cost++
 	switch {
-	case b >= '0' && b <= '9' && !r.ending:
-		r.digits++
-		if r.length = r.length*10 + int(b-'0'); r.length > maxReply {
-			return fmt.Sprintf("%c%d…", r.kind, r.length)
+	case b >= '0' && b <= '9' && !f.ending:
+		f.digits++
+		if f.length = f.length*10 + int(b-'0'); f.length > maxReply {
+			return fmt.Sprintf("%c%d…", f.kind, f.length)
 		}
-	case b == '-' && r.digits == 0 && !r.negative:
-		r.negative = true
-	case b == '\r' && r.digits > 0 && !r.ending:
-		r.ending = true
-	case b == '\n' && r.ending:
-		r.announce()
+	case b == '-' && f.digits == 0 && !f.negative:
+		f.negative = true
+	case b == '\r' && f.digits > 0 && !f.ending:
+		f.ending = true
+	case b == '\n' && f.ending:
+		f.announce()
 	default:
-		return fmt.Sprintf("%c without a length", r.kind)
+		return fmt.Sprintf("%c without a length", f.kind)
 	}
 	return ""
 }
 
 // announce follows the end of a line that announces a length.
-func (r *replies) announce() {
-	n := r.length
-	switch follows[r.kind] {
+func (f *framing) announce() {
+	n := f.length
+	switch follows[f.kind] {
 	case pairs:
 		n *= 2
 		fallthrough
 	case items:
-		if !r.negative {
-			r.items += n
-			r.cost += arrayCost + itemCost*n
+		if !f.negative {
+			f.items += n
+			f.cost += arrayCost + itemCost*n
 		}
 	case text:
-		if !r.negative {
-			r.skip = n + len("\r\n")
-			r.cost += n
+		if !f.negative {
+			f.skip = n + len("\r\n")
+			f.cost += n
 		}
 	}
-	r.kind = 0
-	r.endIfWhole()
+	f.kind = 0
+	f.endIfWhole()
 }
 
 // endIfWhole makes the next line begin another reply, if this one is whole.
-func (r *replies) endIfWhole() {
-	if r.items == 0 && r.skip == 0 && r.cost <= maxReply {
-		r.cost = 0
+func (f *framing) endIfWhole() {
+	if f.items == 0 && f.skip == 0 && f.cost <= maxReply {
+		f.cost = 0
 	}
 }

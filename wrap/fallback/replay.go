@@ -8,10 +8,10 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Bounds of the hand-over in the background.
+// Bounds of what is replayed in the background.
 const (
-	handOverAtOnce  = 8
-	handOverTimeout = 500 * time.Millisecond
+	replaysAtOnce = 8
+	replayTimeout = 500 * time.Millisecond
 )
 
 // holder returns the outage because of which a count of r is decided about here, or
@@ -21,40 +21,40 @@ func (b *Backend) holder(r *driver.Request) *outage {
 		return nil
 	}
 	charges := r.Charges()
-	p := b.table.partOf(charges)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := b.table.stripeOf(charges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range charges {
-		if c := p.counts[b.table.names.Of(&charges[i])]; c != nil && c.outage != nil {
+		if c := s.counts[b.table.names.Of(&charges[i])]; c != nil && c.outage != nil {
 			return c.outage
 		}
 	}
 	return nil
 }
 
-// release hands over the counts of r that are held here, so that the backend can
+// release replays the counts of r that are held here, so that the backend can
 // decide. If it can not, it returns the outage because of which they stay.
 func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, error) {
 	if b.held.Load() == 0 {
 		return nil, nil
 	}
 	charges := r.Charges()
-	p := b.table.partOf(charges)
+	s := b.table.stripeOf(charges)
 	for i := range charges {
 		n := b.table.names.Of(&charges[i])
 		for {
-			p.mu.Lock()
-			c := p.counts[n]
+			s.mu.Lock()
+			c := s.counts[n]
 			if c == nil || c.outage == nil {
-				p.mu.Unlock()
+				s.mu.Unlock()
 				break
 			}
-			o, handing := c.outage, c.handing
+			o, replaying := c.outage, c.replaying
 			switch {
-			case handing != nil:
-				p.mu.Unlock()
+			case replaying != nil:
+				s.mu.Unlock()
 				select {
-				case <-handing:
+				case <-replaying:
 				case <-ctx.Done():
 					return o, nil
 				}
@@ -62,11 +62,11 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 					return o, nil
 				}
 			case !o.ready.Load():
-				p.mu.Unlock()
+				s.mu.Unlock()
 				return o, nil
 			default:
 				began := b.elapsed()
-				err := b.handOver(ctx, p, c, r.Now)
+				err := b.replay(ctx, s, c, r.Now)
 				if err != nil && !failed(ctx, err) {
 					return nil, err
 				}
@@ -79,18 +79,18 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	return nil, nil
 }
 
-// handOver charges what c owes to the backend, which decides about it from then on, if
-// its outage is ready. p.mu is held, and released. After an error, what may have been
+// replay charges the journal of c to the backend, which decides about c from then on, if
+// its outage is ready. s.mu is held, and released. After an error, what may have been
 // charged is not charged again, and the rest stays.
-func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) error {
-	owed, charge, o := c.pending, c.charge, c.outage
-	c.pending, c.handing = nil, make(chan struct{})
-	p.mu.Unlock()
+func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) error {
+	journal, charge, o := c.pending, c.charge, c.outage
+	c.pending, c.replaying = nil, make(chan struct{})
+	s.mu.Unlock()
 
 	var after driver.Decision
 	var err error
-	for len(owed) > 0 {
-		u := owed[0]
+	for len(journal) > 0 {
+		u := journal[0]
 		if u.cost > 0 && u.until > now {
 			after, err = b.wrapped.Settle(ctx, untaken(driver.NewRequest(u.at, charge), []int64{u.cost}))
 			if err != nil {
@@ -99,20 +99,20 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 			b.stats.handedOver.Add(u.cost)
 			o.stats.handedOver.Add(u.cost)
 		}
-		owed = owed[1:]
+		journal = journal[1:]
 	}
 
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err != nil && driver.MayHaveCharged(err) {
-		b.stats.lost.Add(owed[0].cost)
-		o.stats.lost.Add(owed[0].cost)
-		c.spend(charge.Policy.Limits, owed[0].cost, b.processes, owed[0].at)
-		owed = owed[1:]
+		b.stats.lost.Add(journal[0].cost)
+		o.stats.lost.Add(journal[0].cost)
+		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
+		journal = journal[1:]
 	}
-	c.pending = append(owed, c.pending...)
-	close(c.handing)
-	c.handing = nil
+	c.pending = append(journal, c.pending...)
+	close(c.replaying)
+	c.replaying = nil
 	if len(c.pending) > 0 {
 		return err
 	}
@@ -128,48 +128,48 @@ func (b *Backend) handOver(ctx context.Context, p *part, c *count, now int64) er
 	return err
 }
 
-// handOverAll hands over all counts that are held because of o, while its shard
+// replayAll replays all counts that are held because of o, while its shard
 // answers and ctx is not done.
-func (b *Backend) handOverAll(ctx context.Context, o *outage) {
+func (b *Backend) replayAll(ctx context.Context, o *outage) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	free := make(chan struct{}, handOverAtOnce)
-	for i := range b.table.parts {
-		p := &b.table.parts[i]
-		for _, c := range p.heldBy(o) {
+	free := make(chan struct{}, replaysAtOnce)
+	for i := range b.table.stripes {
+		s := &b.table.stripes[i]
+		for _, c := range s.heldBy(o) {
 			if o.failed.Load() || ctx.Err() != nil { // the next probe says whether to go on
 				return
 			}
 			free <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-free }()
-				b.handOverOne(ctx, p, c, o)
+				b.replayOne(ctx, s, c, o)
 			})
 		}
 	}
 }
 
-func (b *Backend) handOverOne(ctx context.Context, p *part, c *count, o *outage) {
+func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage) {
 	// A call that is broken off would leave open whether it was made.
-	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), handOverTimeout)
+	ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), replayTimeout)
 	defer cancel()
-	p.mu.Lock()
-	if c.outage != o || c.handing != nil || len(c.pending) == 0 && !o.ready.Load() {
-		p.mu.Unlock()
+	s.mu.Lock()
+	if c.outage != o || c.replaying != nil || len(c.pending) == 0 && !o.ready.Load() {
+		s.mu.Unlock()
 		return
 	}
 	r := driver.NewRequest(o.now(), c.charge)
-	if err := b.handOver(ctx, p, c, r.Now); err != nil {
+	if err := b.replay(ctx, s, c, r.Now); err != nil {
 		b.outageOf(err, &r, 0)
 	}
 }
 
 // heldBy returns the counts that are held because of o.
-func (p *part) heldBy(o *outage) []*count {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (s *stripe) heldBy(o *outage) []*count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var held []*count
-	for _, c := range p.counts {
+	for _, c := range s.counts {
 		if c.outage == o {
 			held = append(held, c)
 		}
@@ -182,8 +182,8 @@ func (b *Backend) holds(o *outage) bool {
 	if b.held.Load() == 0 {
 		return false
 	}
-	for i := range b.table.parts {
-		if len(b.table.parts[i].heldBy(o)) > 0 {
+	for i := range b.table.stripes {
+		if len(b.table.stripes[i].heldBy(o)) > 0 {
 			return true
 		}
 	}

@@ -135,8 +135,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 // idle reports whether no decision waits or is on its way.
 func (b *bench) idle() bool {
-	flights, waiting := b.backend.Line()
-	return flights == 0 && waiting == 0
+	inFlight, waiting := b.backend.Batches()
+	return inFlight == 0 && waiting == 0
 }
 
 var everyLimit = []throttler.Limit{
@@ -163,7 +163,7 @@ func TestSharedRoundTripsAreExact(t *testing.T) {
 				if calls := commandStats(t, b.client)["evalsha"].calls; calls > 64*50/2 {
 					t.Errorf("%d EVALSHA for %d decisions of 64 goroutines", calls, 64*50)
 				}
-				eventually(t, "all flights to end", b.idle)
+				eventually(t, "all batches to end", b.idle)
 			})
 		}
 	}
@@ -244,9 +244,9 @@ func TestForgottenScriptsUnderLoad(t *testing.T) {
 	}
 }
 
-// Replies of whole flights are lost, with a client that by its settings tries three
+// Replies of whole batches are lost, with a client that by its settings tries three
 // times more: nothing is charged twice.
-func TestLostRepliesOfFlights(t *testing.T) {
+func TestLostRepliesOfBatches(t *testing.T) {
 	server := testserver.Redis(t)
 	var answers atomic.Int64
 	relay := testserver.Relay(t, server.Addr, func([]byte) bool { return answers.Add(1)%10 == 0 })
@@ -303,9 +303,9 @@ func TestServerKilledInFlight(t *testing.T) {
 // nothing is ever sent; one that leaves after it gets both errors, at once.
 func TestLeaving(t *testing.T) {
 	p := policy("core", perHour(100))
-	flying, leaveFlights := context.WithCancel(t.Context())
-	defer leaveFlights()
-	server, b, flown := newFull(t, flying, p)
+	staying, leaveBatches := context.WithCancel(t.Context())
+	defer leaveBatches()
+	server, b, sent := newFull(t, staying, p)
 	direct := newBench(t, newClient(t, server.Addr))
 	leaves, leaveQueue := context.WithCancel(t.Context())
 	defer leaveQueue()
@@ -314,57 +314,57 @@ func TestLeaving(t *testing.T) {
 		_, err := b.Take(leaves, p.Charge("leaves"))
 		left <- err
 	}()
-	eventually(t, "one that waits", func() bool { _, waiting := b.backend.Line(); return waiting == 1 })
+	eventually(t, "one that waits", func() bool { _, waiting := b.backend.Batches(); return waiting == 1 })
 	stays := make(chan error, 1)
 	go func() {
 		_, err := b.Take(t.Context(), p.Charge("stays"))
 		stays <- err
 	}()
-	eventually(t, "two that wait", func() bool { _, waiting := b.backend.Line(); return waiting == 2 })
+	eventually(t, "two that wait", func() bool { _, waiting := b.backend.Batches(); return waiting == 2 })
 
 	leaveQueue()
 	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, throttler.ErrUnavailable) {
 		t.Errorf("one that left the queue: %v; want context.Canceled, and not ErrUnavailable", err)
 	}
-	leaveFlights()
-	for range redisbackend.MaxFlights {
-		err := <-flown
+	leaveBatches()
+	for range redisbackend.MaxInFlight {
+		err := <-sent
 		var unavailable *driver.UnavailableError
 		if !errors.Is(err, context.Canceled) || !errors.As(err, &unavailable) || unavailable.Shard != "a" {
-			t.Errorf("one that left its flight: %v; want context.Canceled, of an UnavailableError of shard a", err)
+			t.Errorf("one that left its batch: %v; want context.Canceled, of an UnavailableError of shard a", err)
 		}
 	}
 	server.Resume()
 	if err := <-stays; err != nil {
 		t.Errorf("one that stayed: %v", err)
 	}
-	for key, want := range map[string]int64{"leaves": 0, "stays": 1, "flies0": 1} {
+	for key, want := range map[string]int64{"leaves": 0, "stays": 1, "sent0": 1} {
 		if d, err := direct.Peek(t.Context(), p.Charge(key)); err != nil || d.Limit(0).Used != want {
 			t.Errorf("%s: used %d, %v; want %d", key, d.Limit(0).Used, err, want)
 		}
 	}
 }
 
-// newFull returns a bench over a server that hangs, and to which as many flights are on
-// their way as may be: each with a take of p, of one of the keys flies0, flies1 and so on.
-// flown has what they return.
-func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *testserver.RedisServer, b bench, flown <-chan error) {
+// newFull returns a bench over a server that hangs, and to which as many batches are in
+// flight as may be: each with a take of p, of one of the keys sent0, sent1 and so on.
+// sent has what they return.
+func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *testserver.RedisServer, b bench, sent <-chan error) {
 	t.Helper()
 	server = testserver.Redis(t)
 	b = newBench(t, newClient(t, server.Addr))
 	if _, err := b.Take(t.Context(), p.Charge("first")); err != nil { // opens a connection, and loads the script
 		t.Fatal(err)
 	}
-	eventually(t, "the flights of before to end", b.idle) // they would take these along
+	eventually(t, "the batches of before to end", b.idle) // they would take these along
 	server.Pause()
-	b.backend.SetFar()
-	errs := make(chan error, redisbackend.MaxFlights)
-	for i := range redisbackend.MaxFlights {
+	b.backend.SetHighRTT()
+	errs := make(chan error, redisbackend.MaxInFlight)
+	for i := range redisbackend.MaxInFlight {
 		go func() {
-			_, err := b.Take(ctx, p.Charge(fmt.Sprint("flies", i)))
+			_, err := b.Take(ctx, p.Charge(fmt.Sprint("sent", i)))
 			errs <- err
 		}()
-		eventually(t, "flights", func() bool { flights, waiting := b.backend.Line(); return flights == i+1 && waiting == 0 })
+		eventually(t, "batches in flight", func() bool { inFlight, waiting := b.backend.Batches(); return inFlight == i+1 && waiting == 0 })
 	}
 	return server, b, errs
 }
@@ -439,7 +439,7 @@ func TestFullQueue(t *testing.T) {
 	p := policy("core", perHour(100))
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	server, b, flown := newFull(t, ctx, p)
+	server, b, sent := newFull(t, ctx, p)
 	b.backend.SetRoom(5)
 	waited := make(chan error, 5)
 	for range 5 {
@@ -448,7 +448,7 @@ func TestFullQueue(t *testing.T) {
 			waited <- err
 		}()
 	}
-	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 5 })
+	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Batches(); return waiting == 5 })
 	for range 3 {
 		if _, err := b.Take(ctx, p.Charge("crowded")); !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, driver.ErrOverloaded) || throttler.MayHaveCharged(err) || !strings.Contains(err.Error(), "queue") {
 			t.Errorf("%v, want ErrUnavailable and ErrOverloaded, that nothing was sent, and that the queue is full", err)
@@ -460,9 +460,9 @@ func TestFullQueue(t *testing.T) {
 			t.Errorf("one that waited: %v", err)
 		}
 	}
-	for range redisbackend.MaxFlights {
-		if err := <-flown; err != nil {
-			t.Errorf("one that flew: %v", err)
+	for range redisbackend.MaxInFlight {
+		if err := <-sent; err != nil {
+			t.Errorf("one that was sent: %v", err)
 		}
 	}
 	if d, err := b.Peek(t.Context(), p.Charge("crowded")); err != nil || d.Limit(0).Used != 0 {
@@ -473,7 +473,7 @@ func TestFullQueue(t *testing.T) {
 // Callers that have left take no room in the queue.
 func TestQueueOfCallersThatLeft(t *testing.T) {
 	p := policy("core", perHour(100))
-	server, b, flown := newFull(t, t.Context(), p)
+	server, b, sent := newFull(t, t.Context(), p)
 	b.backend.SetRoom(3)
 	ask := func(ctx context.Context, n int) <-chan error {
 		errs := make(chan error, n)
@@ -488,9 +488,9 @@ func TestQueueOfCallersThatLeft(t *testing.T) {
 	leaving, leave := context.WithCancel(t.Context())
 	defer leave()
 	first := ask(t.Context(), 1)
-	eventually(t, "one that stays", func() bool { _, waiting := b.backend.Line(); return waiting == 1 })
+	eventually(t, "one that stays", func() bool { _, waiting := b.backend.Batches(); return waiting == 1 })
 	left := ask(leaving, 2)
-	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Line(); return waiting == 3 })
+	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Batches(); return waiting == 3 })
 	leave()
 	for range 2 {
 		if err := <-left; !errors.Is(err, context.Canceled) {
@@ -508,9 +508,9 @@ func TestQueueOfCallersThatLeft(t *testing.T) {
 			t.Errorf("one that came then: %v", err)
 		}
 	}
-	for range redisbackend.MaxFlights {
-		if err := <-flown; err != nil {
-			t.Errorf("one that flew: %v", err)
+	for range redisbackend.MaxInFlight {
+		if err := <-sent; err != nil {
+			t.Errorf("one that was sent: %v", err)
 		}
 	}
 }
@@ -566,7 +566,7 @@ func TestHookThatPanics(t *testing.T) {
 	}
 	var panics atomic.Bool
 	c.AddHook(panicHook{&panics})
-	for range 2 * redisbackend.MaxFlights {
+	for range 2 * redisbackend.MaxInFlight {
 		panics.Store(true)
 		func() {
 			defer func() {
@@ -578,7 +578,7 @@ func TestHookThatPanics(t *testing.T) {
 		}()
 		panics.Store(false)
 	}
-	eventually(t, "all flights to end", b.idle)
+	eventually(t, "all batches to end", b.idle)
 	if d, err := b.Take(t.Context(), p.Charge("alice")); err != nil || d.Limit(0).Used != 2 {
 		t.Errorf("afterwards: used %d, %v; want 2", d.Limit(0).Used, err)
 	}
@@ -611,30 +611,30 @@ func TestNoGoroutinesAreLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	y := newTally()
 	y.load(t, b.Throttler, p, 64, 20, within(time.Minute))
-	eventually(t, "the goroutines of flights to end", func() bool { return runtime.NumGoroutine() <= before })
+	eventually(t, "the goroutines of batches to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// A client of few connections makes no more flights than these.
-func TestFlightsByConnections(t *testing.T) {
+// A client of few connections has no more batches in flight than these.
+func TestInFlightByConnections(t *testing.T) {
 	s := testserver.Redis(t)
 	for connections, want := range map[int]int{1: 2, 2: 2, 5: 5, 8: 8, 100: 8} {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr, PoolSize: connections})
 		t.Cleanup(func() { _ = c.Close() })
 		b := newBench(t, c)
-		if got := b.backend.FlightsByDistance(); got != [2]int{want, 2} {
-			t.Errorf("%d connections: %d flights to a server that is far away, and to one that is near; want %d and 2", connections, got, want)
+		if got := b.backend.InFlightByRTT(); got != [2]int{want, 2} {
+			t.Errorf("%d connections: %d batches in flight where the round-trip time is high, and where it is low; want %d and 2", connections, got, want)
 		}
 	}
 }
 
-// inFlight notes how many limits the line says are on their way.
-type inFlight struct {
+// inFlight notes how many limits the batcher says are in flight.
+type limitsHook struct {
 	b      *redisbackend.Backend
 	limits *[]int
 }
 
-func (inFlight) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h inFlight) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (limitsHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h limitsHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" {
 			*h.limits = append(*h.limits, h.b.LimitsInFlight())
@@ -643,37 +643,37 @@ func (h inFlight) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h inFlight) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h limitsHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
-// A flight that its caller makes, and one that is made in a goroutine, know how many
+// A batch that its caller sends, and one that is sent in a goroutine, know how many
 // limits they have.
-func TestFlightsCountLimits(t *testing.T) {
+func TestBatchesCountLimits(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	two := policy("two", perHour(1<<30), throttler.Limit{Quota: 1 << 30, Window: time.Minute, Algorithm: throttler.TokenBucket})
 	if _, err := b.Take(context.Background(), two.Charge("alice")); err != nil { // loads the script
 		t.Fatal(err)
 	}
 	var limits []int
-	b.client.AddHook(inFlight{b.backend, &limits})
+	b.client.AddHook(limitsHook{b.backend, &limits})
 	cancelable, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, ctx := range []context.Context{context.Background(), cancelable, context.Background()} {
-		eventually(t, "the flight to end", b.idle)
+		eventually(t, "the batch to end", b.idle)
 		charges := []throttler.Charge{policy("one", perHour(1<<30)).Charge("alice"), two.Charge("alice")}
 		if _, err := b.Take(ctx, charges...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if !slices.Equal(limits, []int{3, 3, 3}) {
-		t.Errorf("limits on their way: %d, want 3 each time", limits)
+		t.Errorf("limits in flight: %d, want 3 each time", limits)
 	}
 }
 
-// Each flight that lands may show that its server is near: those of lone callers, and
+// Each batch may show that the round-trip time is low: those of single callers, and
 // those that take what waits.
-func TestNearServersAreNoticed(t *testing.T) {
+func TestLowRTTIsNoticed(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", perHour(1<<30))
 	take := func(ctx context.Context) {
@@ -684,19 +684,19 @@ func TestNearServersAreNoticed(t *testing.T) {
 	cancelable, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for name, ctx := range map[string]context.Context{"alone": context.Background(), "in a goroutine": cancelable} {
-		eventually(t, "the flights of before to end", b.idle)
-		b.backend.SetFar()
-		b.backend.SetNearTime(0)
+		eventually(t, "the batches of before to end", b.idle)
+		b.backend.SetHighRTT()
+		b.backend.SetLowRTT(0)
 		take(ctx)
-		eventually(t, "the flight to end", b.idle)
-		if b.backend.Near() {
-			t.Errorf("%s: a server is near, of which no flight was quick", name)
+		eventually(t, "the batch to end", b.idle)
+		if b.backend.LowRTT() {
+			t.Errorf("%s: the round-trip time is low, although no batch was quick", name)
 		}
-		b.backend.SetNearTime(time.Hour)
+		b.backend.SetLowRTT(time.Hour)
 		take(ctx)
-		eventually(t, "the flight to end", b.idle)
-		if !b.backend.Near() {
-			t.Errorf("%s: a server is not near, although its flight was quick", name)
+		eventually(t, "the batch to end", b.idle)
+		if !b.backend.LowRTT() {
+			t.Errorf("%s: the round-trip time is not low, although a batch was quick", name)
 		}
 	}
 }

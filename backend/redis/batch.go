@@ -1,0 +1,325 @@
+package redisbackend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// A batch waits for its reply for minWait at least, although its callers have left. A
+// deadline of a millisecond then costs no connection, and a batch that fails says
+// something about the server. A batch in its caller's goroutine has to end with the
+// caller, and is sent there only if the caller has inlineTime left.
+const (
+	minWait    = 50 * time.Millisecond
+	inlineTime = 20 * time.Millisecond
+)
+
+// A batch is one round trip: calls of scripts, written at once, for many decisions.
+// The next batch reuses its memory.
+type batch struct {
+	sentAt time.Time // guarded by the batcher's mutex
+	inline bool      // in the goroutine of its only caller
+	limits int       // of its decisions
+	ctx    *busy.Context
+
+	jobs  []*job
+	calls []call
+	cmds  []redis.Cmder // of calls
+	args  []any
+
+	outcome outcome
+}
+
+// call is one call of a script, or one decision's read.
+type call struct {
+	jobs []*job
+	cmds []redis.Cmder
+}
+
+var batchPool = sync.Pool{New: func() any { return new(batch) }}
+
+// run sends the decisions of b and gives each its outcome. It resends a call only if
+// the server is sure not to have run it: with the script's text, and through the
+// server's spare client if the client did not get to dial.
+func (b *batch) run(to *batcher) {
+	ctx := b.begin(to)
+	end, _ := ctx.Deadline()
+	c, again := to.client, false
+	b.outcome = outcome{}
+	start := b.sentAt // of the last try, which the outcome is of
+	for tries := 1; ; tries++ {
+		if tries > 1 {
+			start = time.Now()
+		}
+		decisions := len(b.jobs)
+		b.send(ctx, to, c, again)
+		more := b.deliver(to, start, end, tries < 3)
+		to.server.sent(start, decisions, b.outcome.err)
+		if !more {
+			break
+		}
+		again = true
+		if b.outcome.spare != nil {
+			c = b.outcome.spare.client
+		}
+	}
+	to.server.record(&b.outcome, start, end)
+	b.end()
+}
+
+// begin returns the context of b. It ends with the last deadline of b's decisions, so
+// that no decision is cut short by another's, but not before minWait, and not after
+// the batcher's timeout.
+func (b *batch) begin(to *batcher) context.Context {
+	end := b.sentAt
+	if !b.inline {
+		end = end.Add(to.minWait)
+	}
+	for _, j := range b.jobs {
+		if j.deadline.After(end) {
+			end = j.deadline
+		}
+	}
+	if latest := b.sentAt.Add(max(to.timeout, to.minWait)); latest.Before(end) {
+		end = latest
+	}
+	if b.ctx == nil {
+		b.ctx = busy.NewContext()
+	}
+	values := context.Background()
+	if len(b.jobs) == 1 {
+		values = b.jobs[0].ctx
+	}
+	b.ctx.Start(values, end)
+	return b.ctx
+}
+
+func (b *batch) end() {
+	b.inline = false
+	if b.ctx != nil && !b.ctx.Stop() {
+		b.ctx = nil
+	}
+}
+
+// send sends b's decisions in as few calls as possible, and returns when the calls
+// have their replies or errors, or when ctx ends.
+func (b *batch) send(ctx context.Context, to *batcher, c client, again bool) {
+	b.plan(to.perSlot.Load())
+	for i := range b.calls {
+		c := &b.calls[i]
+		start := len(b.cmds)
+		if script := c.jobs[0].script; script != nil {
+			b.cmds = append(b.cmds, script.newCmd(ctx, b.argsOf(c.jobs, again)...))
+		} else {
+			if c.jobs[0].proves {
+				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "info", "replication"))
+			}
+			for k := range c.jobs[0].keys {
+				b.cmds = append(b.cmds, redis.NewStringCmd(ctx, "get", &c.jobs[0].keys[k]))
+			}
+		}
+		c.cmds = b.cmds[start:len(b.cmds):len(b.cmds)]
+	}
+	b.outcome.left = !c.roundTrip(ctx, b.cmds)
+}
+
+// plan divides b's decisions among calls. One call does no more work than one
+// decision may, which bounds how long others wait for the server.
+func (b *batch) plan(perSlot bool) {
+	b.calls = b.calls[:0]
+	if len(b.jobs) > 1 {
+		slices.SortStableFunc(b.jobs, func(x, y *job) int { return x.compare(y, perSlot) })
+	}
+	for rest := b.jobs; len(rest) > 0; {
+		n, work := 1, rest[0].work
+		for n < len(rest) && rest[0].kind != unbatched && rest[0].compare(rest[n], perSlot) == 0 && work+rest[n].work <= quota.MaxWork {
+			work += rest[n].work
+			n++
+		}
+		b.calls = append(b.calls, call{jobs: rest[:n:n]})
+		rest = rest[n:]
+	}
+}
+
+const _ = uint8(quota.MaxWork) // decisions of a call, which are counted in a byte
+
+// argsOf returns the arguments of a call for jobs. Decisions in a row of the same bytes,
+// which have the same policies, costs and ms, are one argument, whose first byte says
+// how many they are: the script reads it once.
+func (b *batch) argsOf(jobs []*job, again bool) []any {
+	start, keys := len(b.args), 0
+	for _, j := range jobs {
+		keys += len(j.keys)
+	}
+	script := jobs[0].script
+	if again {
+		b.args = append(b.args, "eval", script.text, keys)
+	} else {
+		b.args = append(b.args, "evalsha", script.hash, keys)
+	}
+	for _, j := range jobs {
+		for i := range j.keys {
+			b.args = append(b.args, &j.keys[i])
+		}
+	}
+	var last *job
+	for _, j := range jobs {
+		if last != nil && bytes.Equal(last.packed[1:], j.packed[1:]) { // calls of swap.lua have one job
+			last.packed[0]++ // a call has quota.MaxWork decisions at most
+			continue
+		}
+		for i := range j.args {
+			b.args = append(b.args, &j.args[i])
+		}
+		if last = j; j.packed != nil {
+			j.packed[0] = 1 // a call that is sent again may have been another
+			b.args = append(b.args, &j.packed)
+		}
+	}
+	return b.args[start:len(b.args):len(b.args)]
+}
+
+// deliver gives b's decisions their outcomes. If again, it leaves the decisions of
+// calls that did not run in b instead, and reports whether there are any.
+func (b *batch) deliver(to *batcher, start, end time.Time, again bool) bool {
+	if b.outcome.left {
+		b.leave()
+		return false
+	}
+	b.outcome.err = nil
+	b.jobs = b.jobs[:0] // the calls have them, in the same array and order
+	for i := range b.calls {
+		c := &b.calls[i]
+		err := c.err()
+		b.outcome.add(c, err)
+		switch {
+		case err == nil:
+			c.deliver()
+		case again && b.mayResend(to, c, err):
+			b.jobs = append(b.jobs, c.jobs...)
+		default:
+			if to.server.isOwnDelay(err, start, end) {
+				err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
+			}
+			for _, j := range c.jobs {
+				j.finish(err)
+			}
+		}
+		*c = call{}
+	}
+	clear(b.args)
+	b.args = b.args[:0]
+	clear(b.cmds)
+	b.cmds = b.cmds[:0]
+	clear(b.jobs[len(b.jobs):cap(b.jobs)])
+	return len(b.jobs) > 0
+}
+
+// leave gives b's decisions their outcomes although the client has not returned. What
+// it still holds is not used again.
+func (b *batch) leave() {
+	b.outcome.fail(b.jobs[0], context.DeadlineExceeded)
+	for _, j := range b.jobs {
+		j.left = true
+		j.finish(context.DeadlineExceeded)
+	}
+	b.jobs, b.calls, b.cmds, b.args = nil, nil, nil, nil
+}
+
+// mayResend reports whether err means that the server did not start c, for a reason
+// that resending it removes.
+func (b *batch) mayResend(to *batcher, c *call, err error) bool {
+	var op *net.OpError
+	switch {
+	case redis.HasErrorPrefix(err, "NOSCRIPT"):
+		return true
+	case redis.HasErrorPrefix(err, "CROSSSLOT") && len(c.jobs) > 1:
+		to.perSlot.Store(true) // the one address hides several servers
+		return true
+	case errors.As(err, &op) && op.Op == "dial" && b.outcome.spare == nil:
+		b.outcome.spare = to.server.spare.Load()
+		return b.outcome.spare != nil
+	}
+	return false
+}
+
+// err returns the first error of c's commands. A missing key is none.
+func (c *call) err() error {
+	cmds := c.cmds
+	if c.jobs[0].proves {
+		cmds = cmds[1:] // the answer is worth nothing without the proof, but none is no failure
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliver gives the decisions of c, which has its reply, theirs.
+func (c *call) deliver() {
+	j := c.jobs[0] // the only one, but for a StringCmd of a script
+	switch cmd := c.cmds[0].(type) {
+	case *redis.StringSliceCmd:
+		j.values = cmd.Val()
+		j.finish(nil)
+	case *redis.StringCmd:
+		if j.script != nil {
+			reply, _ := cmd.Bytes()
+			c.split(reply)
+			return
+		}
+		cmds := c.cmds
+		if j.proves {
+			j.proof, cmds = cmd.Val(), cmds[1:]
+		}
+		j.values = make([]string, len(cmds))
+		for i := range cmds {
+			j.values[i] = cmds[i].(*redis.StringCmd).Val()
+		}
+		j.finish(nil)
+	}
+}
+
+// split splits the reply to c into the replies to its decisions. If the script cannot have
+// given it, no part of it is trusted.
+func (c *call) split(rest []byte) {
+	var err error
+	for _, j := range c.jobs {
+		if j.reply, rest, err = splitReply(rest, len(j.keys)); err != nil {
+			break
+		}
+	}
+	if err == nil && len(rest) > 0 {
+		err = errReply
+	}
+	for _, j := range c.jobs {
+		j.finish(err)
+	}
+}
+
+// compare returns 0 if two decisions may share a call.
+func (j *job) compare(o *job, perSlot bool) int {
+	switch {
+	case j.kind != o.kind:
+		return int(j.kind) - int(o.kind)
+	case j.script != o.script:
+		return j.script.number - o.script.number
+	case perSlot:
+		return bytes.Compare(j.partition, o.partition)
+	}
+	return 0
+}
