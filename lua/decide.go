@@ -241,7 +241,7 @@ func (s *shape) end() {
 
 // locals returns how many locals the script has at once, at most.
 func (s *shape) locals() int {
-	n := 38 // of the frame
+	n, nested := 35, 3 // of the frame
 	if s.hasLog {
 		n += 20
 	}
@@ -251,7 +251,8 @@ func (s *shape) locals() int {
 			n += 3
 		}
 		for _, l := range c.limits {
-			n += 2 + len(l.fields) + max(1, l.locals("open")+l.locals("bring")) // what is stored comes before these
+			n += 2 + len(l.fields) + max(1, l.locals("open")+max(l.locals("bring"), l.locals("give back"))) // what is stored comes before these
+			nested = max(nested, l.nested("bring"), l.nested("charge"), l.nested("give back"))
 			if l.file.has("prepare") {
 				n += 1 + l.locals("prepare")
 			}
@@ -260,7 +261,7 @@ func (s *shape) locals() int {
 			}
 		}
 	}
-	return n
+	return n + nested
 }
 
 // widest returns how many values an expression has, at most: the records of a charge.
