@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -194,4 +195,31 @@ func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
 	if l := lines.lines(); len(l) != 1 || !strings.Contains(l[0], "share one count") || !strings.Contains(l[0], "policy=core") {
 		t.Errorf("logged %q", l)
 	}
+}
+
+// A program that sets no observer has failures in its default log, those of the backend in
+// memory too.
+func TestWithoutAnObserverFailuresAreInTheDefaultLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines, was := new(logBuffer), slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(lines, nil)))
+		defer slog.SetDefault(was)
+		b := &flaky{memorybackend.NewDefault(), func(string) error { return errors.New("DEFAULT log") }}
+		get(must(newMiddleware(throttler.New(b, nil), byUser(policy("core", per(1, time.Hour))), nil))(status(200)), "User", "a")
+
+		full := throttler.New(must(memorybackend.New(&memorybackend.Options{MaxKeys: 1})), nil)
+		h := must(newMiddleware(full, byUser(policy("core", per(1, time.Hour))), nil))(status(200))
+		get(h, "User", "a")
+		get(h, "User", "b")
+		for _, want := range []string{"backend=test shard=a cause=DEFAULT count=1", `backend=memorybackend cause="no room for new keys" count=1`} {
+			if !strings.Contains(lines.String(), want) {
+				t.Errorf("the default log is\n%s\nwant %s in it", lines, want)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := strings.Count(lines.String(), "failures are over"); n != 2 {
+			t.Errorf("the default log has %d ends, want 2:\n%s", n, lines)
+		}
+	})
 }
