@@ -316,6 +316,8 @@ func (j *job) compare(o *job, perSlot bool) int {
 	switch {
 	case j.kind != o.kind:
 		return int(j.kind) - int(o.kind)
+	case j.kind == unbatched: // a read has no script
+		return 0
 	case j.script != o.script:
 		return j.script.number - o.script.number
 	case perSlot:

@@ -70,6 +70,7 @@ func TestPlan(t *testing.T) {
 		j.partition = []byte{byte('a' + i%2)}
 	}
 	b.jobs[2].kind, b.jobs[3].kind = unbatched, unbatched
+	b.jobs[2].script, b.jobs[3].script = swapScript, nil // an exchange, and a read
 	b.jobs[4].script, b.jobs[5].script = testScripts[1], testScripts[1]
 	sizes := func(perSlot bool) string {
 		b.plan(perSlot)
