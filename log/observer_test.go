@@ -215,7 +215,7 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// Whoever can vary causes, as a server by its replies can, does not fill the log, and what
+// A server that varies causes by its replies does not fill the log, and what
 // there was no line for is counted.
 func TestManyCausesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

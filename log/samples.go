@@ -95,7 +95,7 @@ func (s *samples) find(k sampleKey) *sample {
 	return (*all)[others(k.kind)]
 }
 
-// of returns the sample of k, or if there are too many, that of the others.
+// of returns the sample of k, or the others' if there are too many.
 func (s *samples) of(k sampleKey) *sample {
 	if v := s.find(k); v != nil {
 		return v

@@ -21,7 +21,7 @@ type failure struct {
 	result  observe.Result
 }
 
-// event returns what an observer is told of f.
+// event returns the observer's event of f.
 func (f *failure) event() observe.Failed {
 	e := observe.Failed{Cause: causeOf(f.err), Result: f.result}
 	var u *driver.UnavailableError

@@ -271,8 +271,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return b.PeekAt(ctx, r, nil)
 }
 
-// Load loads scripts on every primary, so that the first decisions need not: those of one
-// limit of each algorithm, and those of all shapes that this process has decided before. It
+// Load loads scripts on every primary, so that the first decisions need not: for one limit
+// of each algorithm, and for all shapes that this process has decided before. It
 // opens the connections that decisions need, as many as there may be round trips if the
 // primary is more than 10 ms away, and returns after the first check of the servers, so
 // that the clock is corrected and replicas serve peeks from the first decision on. It

@@ -35,8 +35,8 @@ var twoVersions = [][2]*throttler.Policy{
 		throttler.Limit{Quota: 900, Window: time.Minute, Algorithm: throttler.SlidingLog}),
 }
 
-// processes returns n throttlers, each over its own backend, which share a clock that stands
-// still.
+// processes returns n throttlers, each over its own backend, which share a clock that does
+// not move.
 func processes(t testing.TB, addr string, n int, deadline time.Duration) (all []*throttler.Throttler) {
 	clk := clock.NewManual(t0)
 	for range n {

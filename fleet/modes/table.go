@@ -152,7 +152,7 @@ func (t *Table) edit(p *quota.Policy, m Mode, change func(e *entry, known bool) 
 
 // bind makes the table that of a Backend whose store leases, as leases reports of a
 // policy, or leases nothing if leases is nil. The error is of a policy whose mode the
-// Backend cannot decide in: a leased one would be exact, and nobody would know.
+// Backend cannot decide in: a leased one would be exact without a word.
 func (t *Table) bind(leases func(*quota.Policy) bool, syncs bool) error {
 	t.editing.Lock()
 	defer t.editing.Unlock()
