@@ -23,7 +23,7 @@ import (
 //	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does
 //	longest *      an expression: for how many ms a record counts at most, 2 * window$ if left out
 //
-// The locals of prepare and open are known to all that follows; those of bring to fits.
+// The locals of prepare and open are known to all that follows; bring's are known to fits.
 type kind struct {
 	name   string
 	file   sections

@@ -197,7 +197,7 @@ func TestRequestsWithoutAnAddressShareACountAndThatIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A program that sets no observer has failures in its default log, those of the backend in
+// A program that sets no observer has failures in its default log, the backend's in
 // memory too.
 func TestWithoutAnObserverFailuresAreInTheDefaultLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -671,7 +671,7 @@ func TestBatchesCountLimits(t *testing.T) {
 	}
 }
 
-// Each batch may show that the round-trip time is low: those of single callers, and
+// Each batch may show that the round-trip time is low: batches of single callers, and
 // those that take what waits.
 func TestLowRTTIsNoticed(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))

@@ -40,7 +40,7 @@ func (b *backends) modes() (*stack.Modes, error) {
 }
 
 // setModes changes the modes that policies began in, which other processes have or had,
-// into those of the configuration.
+// into the configuration's.
 func (b *backends) setModes() error {
 	for name, policy := range b.config.modes.policies {
 		if err := b.config.changeMode(b.stack.Modes, name, policy.mode); err != nil {

@@ -40,7 +40,7 @@
 // # Where it belongs
 //
 // Put it in front of the backends and of wrap/rollout and wrap/shadow, and behind
-// wrap/refusals. The backend should fail fast, as those of this module do: until
+// wrap/refusals. The backend should fail fast, as this module's do: until
 // its breaker opens, a decision about a key that is not counted here waits for the
 // backend's deadline.
 package fallback

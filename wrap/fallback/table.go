@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// table has the counts. Those of one partition are in one stripe, under one lock.
+// table has the counts. All of one partition are in one stripe, under one lock.
 type table struct {
 	b         *Backend
 	names     names.Hasher
