@@ -17,7 +17,7 @@ import (
 // it has to know all policies, and to listen.
 func (b *backends) openShares() (driver.Backend, error) {
 	c := &b.config.backends.shares
-	transport, err := shares.NewHTTP(c.self, c.key, c.tls)
+	transport, err := shares.NewHTTP(c.self, c.key, &shares.HTTPOptions{Observer: b.observed.observer})
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,6 @@ func (c *config) changedBut(o *config) (names []string) {
 		{"self", was.self != is.self},
 		{"listen", was.listen != is.listen},
 		{"key_file", !slices.Equal(was.key, is.key)},
-		{"tls", (was.tls == nil) != (is.tls == nil)},
 		{"refresh", was.refresh != is.refresh},
 		{"policies", !reflect.DeepEqual(c.policies, o.policies) || !reflect.DeepEqual(c.dryRuns, o.dryRuns)},
 	} {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -14,8 +13,7 @@ type sharesConfig struct {
 	self    string // as the others know it
 	listen  string
 	list    shares.List
-	key     []byte      // nil with TLS alone
-	tls     *tls.Config // of both ends; nil without TLS
+	key     []byte
 	refresh time.Duration
 }
 
@@ -30,7 +28,7 @@ func (c *backendsConfig) readShares(v value) {
 		return
 	}
 	s := &c.shares
-	f := v.fields("self", "listen", "members", "epoch", "key_file", "tls", "refresh")
+	f := v.fields("self", "listen", "members", "epoch", "key_file", "refresh")
 	s.self = f["self"].address(hostNeeded)
 	s.listen = s.self
 	if v := f["listen"]; !v.missing() {
@@ -43,7 +41,12 @@ func (c *backendsConfig) readShares(v value) {
 			v.wrong(fmt.Sprintf("from %v to %v", minRefresh, maxRefresh))
 		}
 	}
-	s.readSecrets(f["key_file"], f["tls"])
+	const mustBe = "a file with a key that all members share, such as from openssl rand -hex 32"
+	if content, ok := f["key_file"].file(mustBe); ok {
+		if s.key = shares.TrimKey(content); len(s.key) < shares.MinKeyBytes {
+			f["key_file"].problem("%s has a key of %d bytes; it must have %d or more, such as from openssl rand -hex 32", f["key_file"].name(), len(s.key), shares.MinKeyBytes)
+		}
+	}
 }
 
 // readList reads the list of the members, which must be valid by itself. This process
@@ -71,28 +74,6 @@ func readList(members, epoch value) shares.List {
 		members.problem("%s has %d addresses; it may have %d", members.name(), len(list.Members), shares.MaxMembers)
 	}
 	return list
-}
-
-// readSecrets reads what members know each other by.
-func (s *sharesConfig) readSecrets(key, certificates value) {
-	if s.tls = readTLS(certificates); s.tls != nil {
-		if len(s.tls.Certificates) == 0 || s.tls.RootCAs == nil {
-			certificates.problem("%s has no ca_file, cert_file and key_file; members need all three, because each is a server and a client", certificates.name())
-		}
-		s.tls.ClientCAs, s.tls.ClientAuth = s.tls.RootCAs, tls.RequireAndVerifyClientCert
-	}
-	mustBe := fmt.Sprintf("a file with %d bytes or more that all members share, such as from openssl rand -hex 32", shares.MinKeyBytes)
-	switch {
-	case key.missing() && s.tls != nil:
-	case key.missing():
-		key.wrong(mustBe + "; or there must be tls")
-	default:
-		if content, ok := key.file(mustBe); ok {
-			if s.key = shares.TrimKey(content); len(s.key) < shares.MinKeyBytes {
-				key.problem("%s has a key of %d bytes; it must be %s", key.name(), len(s.key), mustBe)
-			}
-		}
-	}
 }
 
 // readUndividable adds the policies that cannot be divided. Default policies become

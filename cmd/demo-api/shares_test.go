@@ -6,10 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -126,30 +124,80 @@ func (f *dividing) relay(i int) (addr, to string) {
 	if err := free.Close(); err != nil {
 		f.t.Fatal(err)
 	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", to },
-		Transport: &http.Transport{},
-		ErrorLog:  log.New(io.Discard, "", 0),
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := slices.IndexFunc(f.members, func(m *member) bool { return m.name == r.Header.Get("Weir-From") })
-		if from < 0 || f.cut[i].Load() || f.cut[from].Load() {
-			_, _ = io.Copy(io.Discard, r.Body) // or the end of the connection is not noticed
-			<-r.Context().Done()               // dropped, not refused
-			panic(http.ErrAbortHandler)
-		}
-		proxy.ServeHTTP(w, r)
-	}), ErrorLog: log.New(io.Discard, "", 0)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	go func() { _ = server.Serve(listener) }()
-	f.t.Cleanup(func() {
-		_ = server.Close()
-		proxy.Transport.(*http.Transport).CloseIdleConnections()
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() { f.pass(in, i, to) })
+		}
 	})
+	f.t.Cleanup(func() { _ = listener.Close(); open.Wait() })
 	return listener.Addr().String(), to
+}
+
+// pass passes what comes on a connection on to member i, and back. While one of the two is
+// cut off, nothing comes, and the connection stays open.
+func (f *dividing) pass(in net.Conn, i int, to string) {
+	defer in.Close()
+	from := f.sender(in)
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	ended := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			b := make([]byte, 64<<10)
+			for {
+				n, err := way[0].Read(b)
+				if n > 0 && !f.cut[i].Load() && (from < 0 || !f.cut[from].Load()) {
+					_, _ = way[1].Write(b[:n])
+				}
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	select {
+	case <-ended:
+	case <-f.ends:
+	}
+}
+
+// sender returns the member whose process opened a connection: what passes is encrypted.
+func (f *dividing) sender(c net.Conn) int {
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		f.t.Error(err)
+		return -1
+	}
+	port := fmt.Sprintf("0100007F:%04X", c.RemoteAddr().(*net.TCPAddr).Port)
+	inode := ""
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); fields[1] == port {
+			inode = fields[9]
+		}
+	}
+	return slices.IndexFunc(f.members, func(m *member) bool {
+		if m.cmd == nil || m.cmd.Process == nil {
+			return false
+		}
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", m.cmd.Process.Pid))
+		return slices.ContainsFunc(files, func(file string) bool {
+			to, _ := os.Readlink(file)
+			return to == "socket:["+inode+"]"
+		})
+	})
 }
 
 // write writes a member's configuration.

@@ -3,116 +3,84 @@ package shares
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/fleet/shares/internal/division"
 	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 )
 
-// HTTP carries messages between members as the bodies of POST requests, over HTTP/1.1 or,
-// with TLS, HTTP/2. Each message and each reply is sealed with HMAC-SHA256 under a key
-// that all members share, or carried by TLS with certificates on both sides, or both.
-//
-// The seal of a message is over its method and path, sender and receiver, a nonce, a
-// challenge of the receiver's, and its body. The seal of a reply is over its status and
-// body and the seal of what it replies to. So a message or a reply that is changed, is
-// for another member, or comes a second time, is not obeyed. What is on the wire is not
-// secret without TLS: shares, and the names and the demand of policies and hot keys.
+// HTTP carries messages between members as the bodies of POST requests, over TLS 1.3. The
+// members share a key. Each of them derives the same certificate from it, and talks to
+// nothing but that certificate, in both directions. So no message or reply is read,
+// changed or repeated by a stranger, and there is no authority to run.
 //
 // It is a Transport. It is safe for concurrent use. Close it.
 type HTTP struct {
-	self    string
-	key     []byte
-	receive func(ctx context.Context, message []byte) ([]byte, error)
+	self     string
+	receive  func(ctx context.Context, message []byte) ([]byte, error)
+	observer observe.Observer
 
 	client    *http.Client
-	scheme    string
-	tls       *tls.Config
 	server    *http.Server
 	served    sync.WaitGroup
 	strangers strangers
+	warned    sync.Map // when a warning was last given, by its text and what it is about
+}
 
-	challenges challenges
-	known      sync.Map // the latest challenges of other members, by their addresses
-	distrusted sync.Map // when a warning was last logged, by its text and the member's address
+// HTTPOptions configures an HTTP. Nil and the zero value select the defaults.
+type HTTPOptions struct {
+	// Observer receives a Warned for each member with another key, once an hour, and for
+	// a listener or a receiver that fails. If nil, weirlog.Default(), which logs to
+	// slog.Default.
+	Observer observe.Observer
 }
 
 const (
-	path = "/weir/shares"
+	path     = "/weir/shares"
+	toHeader = "Weir-To" // the member that a message is for
 
-	maxStrangers   = 256
-	callTimeout    = 2 * time.Second
-	challengeEvery = time.Minute
-	warnEvery      = time.Hour // about a member
-)
-
-// Headers of a message, and of its reply the last.
-const (
-	fromHeader      = "Weir-From"
-	toHeader        = "Weir-To"
-	challengeHeader = "Weir-Challenge"
-	nonceHeader     = "Weir-Nonce"
-	bodyHeader      = "Weir-Body" // its SHA-256
-	sealHeader      = "Weir-Seal"
+	maxStrangers = 256
+	callTimeout  = 2 * time.Second
+	warnEvery    = time.Hour
 )
 
 // NewHTTP returns an HTTP of the member that the others know as self: a host and a port.
-//
-// The key has at least MinKeyBytes. It may be nil if config demands and verifies clients'
-// certificates; then the host of a sender's address must be a name in its certificate.
-// A config is for both ends: it has this member's certificate, and the authorities that
-// sign the other members' certificates as RootCAs and ClientCAs. Without TLS it is nil. Without a
-// key, these authorities must sign certificates of members alone: any certificate of
-// theirs for the host of a member is a member's.
-//
-// Errors wrap quota.ErrInvalid.
-func NewHTTP(self string, key []byte, config *tls.Config) (*HTTP, error) {
-	h := &HTTP{self: self, key: key, scheme: "http", challenges: challenges{every: challengeEvery}}
+// All members have the same key, of MinKeyBytes or more. Errors wrap quota.ErrInvalid.
+func NewHTTP(self string, key []byte, options *HTTPOptions) (*HTTP, error) {
 	if _, _, err := net.SplitHostPort(self); err != nil {
 		return nil, invalid.Errorf("shares: self is %q; it must be a host and a port, such as 127.0.0.1:9001", self)
 	}
-	if key != nil || config == nil {
-		if err := checkKey(key); err != nil {
-			return nil, err
-		}
+	config, err := tlsOf(key)
+	if err != nil {
+		return nil, err
 	}
-	if config != nil {
-		if key == nil && config.ClientAuth != tls.RequireAndVerifyClientCert {
-			return nil, invalid.Errorf("shares: there is no key, and TLS has ClientAuth %v; without a key it must be %v", config.ClientAuth, tls.RequireAndVerifyClientCert)
-		}
-		h.scheme, h.tls = "https", config.Clone()
+	h := &HTTP{self: self, observer: weirlog.Default(), client: newClient(config.Clone())}
+	if options != nil && options.Observer != nil {
+		h.observer = options.Observer
 	}
-	h.client = h.newClient()
-	h.server = h.newServer()
+	h.server = h.newServer(config)
 	return h, nil
 }
 
 // Serve has receive reply to the messages of other members that come to listener, until
-// Close. It returns at once. Panics of receive, and listeners that fail, are logged to
-// slog.Default. So are, once an hour for each member, messages and replies that are not
-// sealed with this member's key.
+// Close. It returns at once.
 func (h *HTTP) Serve(listener net.Listener, receive func(ctx context.Context, message []byte) (reply []byte, err error)) {
 	h.receive = receive
 	h.served.Go(func() {
-		serve := h.server.Serve
-		if h.tls != nil {
-			serve = func(l net.Listener) error { return h.server.ServeTLS(l, "", "") }
-		}
-		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			slog.Error("shares: messages of other members are no longer received", "error", err)
+		if err := h.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			h.warn(h.self, "shares: messages of other members are no longer received", err.Error())
 		}
 	})
 }
@@ -128,16 +96,16 @@ func (h *HTTP) Close() {
 	h.served.Wait()
 }
 
-func (h *HTTP) newClient() *http.Client {
+func newClient(config *tls.Config) *http.Client {
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: callTimeout}).DialContext,
-		TLSClientConfig:       h.tls.Clone(),
+		TLSClientConfig:       config,
 		TLSHandshakeTimeout:   callTimeout,
 		ResponseHeaderTimeout: callTimeout,
 		MaxIdleConnsPerHost:   2,
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true,
-		ForceAttemptHTTP2:     true,
+		Protocols:             http1(),
 	}
 	return &http.Client{
 		Transport:     transport,
@@ -146,17 +114,19 @@ func (h *HTTP) newClient() *http.Client {
 	}
 }
 
+// http1 returns HTTP/1.1 alone, where a message without an answer ends its connection.
+func http1() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return p
+}
+
 // Send sends a message to the member at an address and returns its reply. If the error is
 // not a *ReplyError, the other may have received it or not.
 func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byte, err error) {
-	challenge, _ := h.known.LoadOrStore(to, "")
-	reply, status, err := h.post(ctx, to, challenge.(string), message)
-	if err == nil && status == http.StatusConflict {
-		h.known.Store(to, string(reply))
-		reply, status, err = h.post(ctx, to, string(reply), message)
-	}
-	if status == http.StatusUnauthorized {
-		h.warn("shares: a member does not accept this member's messages, or is not one", to, "do both have the same key?")
+	reply, status, err := h.post(ctx, to, message)
+	if errors.Is(err, errOtherKey) {
+		h.warn(to, "shares: the process at a member's address is not one, or has another key", "give all members the same key")
 	}
 	switch {
 	case err != nil:
@@ -167,20 +137,6 @@ func (h *HTTP) Send(ctx context.Context, to string, message []byte) (reply []byt
 	return reply, nil
 }
 
-// warn logs a warning about the member of that address, if none was lately. Only members
-// have addresses to which this one has sent something: a stranger's claim is not logged.
-func (h *HTTP) warn(text, member, why string) {
-	if _, ok := h.known.Load(member); !ok {
-		return
-	}
-	now := time.Now()
-	if last, ok := h.distrusted.Swap(text+member, now); ok && now.Sub(last.(time.Time)) < warnEvery {
-		h.distrusted.Store(text+member, last)
-		return
-	}
-	slog.Warn(text, "member", member, "why", why)
-}
-
 // ReplyError is what a member replied in place of a reply.
 type ReplyError struct {
 	Member string // its address
@@ -189,75 +145,68 @@ type ReplyError struct {
 
 func (e *ReplyError) Error() string { return "shares: " + e.Member + " replied: " + e.Text }
 
-func (h *HTTP) post(ctx context.Context, to, challenge string, message []byte) (reply []byte, status int, err error) {
+func (h *HTTP) post(ctx context.Context, to string, message []byte) (reply []byte, status int, err error) {
 	if len(message) > division.MaxMessage {
 		return nil, 0, fmt.Errorf("the message has %d bytes; it may have %d", len(message), division.MaxMessage)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.scheme+"://"+to+path, bytes.NewReader(message))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+to+path, bytes.NewReader(message))
 	if err != nil {
 		return nil, 0, err
 	}
-	r.Header.Set(fromHeader, h.self)
 	r.Header.Set(toHeader, to)
-	r.Header.Set(challengeHeader, challenge)
-	r.Header.Set(nonceHeader, rand.Text())
-	r.Header.Set(bodyHeader, hashOf(message))
-	asked := h.sealOf(r)
-	r.Header.Set(sealHeader, asked)
 	w, err := h.client.Do(r)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer w.Body.Close()
 	reply, err = io.ReadAll(io.LimitReader(w.Body, division.MaxMessage+1))
-	switch {
-	case err != nil:
-		return nil, 0, err
-	case len(reply) > division.MaxMessage:
-		return nil, 0, fmt.Errorf("the reply has more than %d bytes", division.MaxMessage)
-	case h.key != nil && !sameSeal(w.Header.Get(sealHeader), h.sealOfReply(asked, w.StatusCode, reply)):
-		return nil, w.StatusCode, fmt.Errorf("the reply, status %d, does not have the seal of this member's key and message", w.StatusCode)
+	if err == nil && len(reply) > division.MaxMessage {
+		err = fmt.Errorf("the reply has more than %d bytes", division.MaxMessage)
 	}
-	return reply, w.StatusCode, nil
+	return reply, w.StatusCode, err
 }
 
-func (h *HTTP) sealOf(r *http.Request) string {
-	get := r.Header.Get
-	return seal(h.key, "message", r.Method, r.URL.Path, get(fromHeader), get(toHeader), get(challengeHeader), get(nonceHeader), get(bodyHeader))
-}
-
-func (h *HTTP) sealOfReply(asked string, status int, reply []byte) string {
-	return seal(h.key, "reply", asked, strconv.Itoa(status), string(reply))
-}
-
-func (h *HTTP) newServer() *http.Server {
+func (h *HTTP) newServer(config *tls.Config) *http.Server {
 	return &http.Server{
 		Handler:           http.HandlerFunc(h.serve),
-		TLSConfig:         h.tls,
+		TLSConfig:         config,
 		ReadHeaderTimeout: callTimeout,
 		ReadTimeout:       callTimeout,
 		WriteTimeout:      2 * callTimeout,
 		IdleTimeout:       2 * time.Minute, // more than clients keep them
 		MaxHeaderBytes:    4 << 10,
-		ErrorLog:          log.New(&serverLog{}, "", 0),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
+		Protocols:         http1(),
+		ErrorLog:          log.New(serverLog{h}, "", 0),
 		ConnState: func(c net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
+			if state == http.StateNew {
 				h.strangers.add(c)
-			case http.StateClosed, http.StateHijacked:
+			} else { // it has the key, or is closed
 				h.strangers.remove(c)
-			case http.StateActive, http.StateIdle:
 			}
 		},
 	}
 }
 
-type connKey struct{}
+// serve replies to a member.
+func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
+	if to := r.Header.Get(toHeader); r.Method != http.MethodPost || r.URL.Path != path || to != h.self {
+		http.Error(w, fmt.Sprintf("this is no message for %q", h.self), http.StatusMisdirectedRequest)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, division.MaxMessage))
+	if err != nil {
+		http.Error(w, "the message is too long, or cut off", http.StatusBadRequest)
+		return
+	}
+	reply, err := h.receive(r.Context(), body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	_, _ = w.Write(reply)
+}
 
-// strangers are the connections that have carried no message of a member, the oldest
+// strangers are the connections that have not shown that they have the key, the oldest
 // first. The oldest makes room for a new one: if the new one were refused, connections
 // that say nothing would keep members out.
 type strangers struct {
@@ -287,88 +236,23 @@ func (s *strangers) remove(c net.Conn) {
 
 // serverLog passes on what a server logs of this process: panics, and a listener that
 // fails. What it logs of strangers is no news, and would be as much as they like.
-type serverLog struct {
-	mu     sync.Mutex
-	latest time.Time
-}
+type serverLog struct{ *HTTP }
 
-const logEvery = time.Second
-
-func (l *serverLog) Write(line []byte) (int, error) {
-	text := strings.TrimSpace(string(line))
-	if !strings.HasPrefix(text, "http: panic ") && !strings.HasPrefix(text, "http2: panic ") && !strings.HasPrefix(text, "http: Accept error") {
-		return len(line), nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); now.Sub(l.latest) >= logEvery {
-		l.latest = now
-		slog.Warn("shares: " + text)
+func (l serverLog) Write(line []byte) (int, error) {
+	for _, what := range []string{"http: panic", "http: Accept error"} {
+		if strings.HasPrefix(string(line), what) {
+			l.warn(l.self, "shares: "+what, strings.TrimSpace(string(line)))
+		}
 	}
 	return len(line), nil
 }
 
-// serve replies to a member. Of a stranger it reads the header and no more.
-func (h *HTTP) serve(w http.ResponseWriter, r *http.Request) {
-	isMessage := r.Method == http.MethodPost && r.URL.Path == path
-	if isMessage {
-		if why := h.distrusts(r); why != "" {
-			h.warn("shares: a message that names a member as its sender is not accepted", r.Header.Get(fromHeader), why)
-			isMessage = false
-		}
-	}
-	if !isMessage {
-		w.Header().Set("Connection", "close")
-		http.Error(w, "this is no message of a member to this one", http.StatusUnauthorized)
+// warn passes a warning about a member on, if the same was not given lately.
+func (h *HTTP) warn(member, text, hint string) {
+	now := time.Now()
+	if last, ok := h.warned.Swap(text+member, now); ok && now.Sub(last.(time.Time)) < warnEvery {
+		h.warned.Store(text+member, last)
 		return
 	}
-	ok, latest := h.challenges.accept(r.Header.Get(challengeHeader), r.Header.Get(nonceHeader), time.Now())
-	switch {
-	case !ok && latest == "":
-		http.Error(w, "the message came before", http.StatusUnauthorized)
-		return
-	case !ok:
-		h.reply(w, r, http.StatusConflict, []byte(latest))
-		return
-	}
-	// Not before the message is a new one: a stranger may send again what it has seen.
-	if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
-		h.strangers.remove(c)
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, division.MaxMessage))
-	if err != nil || hashOf(body) != r.Header.Get(bodyHeader) {
-		http.Error(w, "the body is not the message's", http.StatusBadRequest)
-		return
-	}
-	reply, err := h.receive(r.Context(), body)
-	if err != nil {
-		h.reply(w, r, http.StatusUnprocessableEntity, []byte(err.Error()))
-		return
-	}
-	h.reply(w, r, http.StatusOK, reply)
-}
-
-func (h *HTTP) reply(w http.ResponseWriter, r *http.Request, status int, reply []byte) {
-	w.Header().Set(sealHeader, h.sealOfReply(r.Header.Get(sealHeader), status, reply))
-	w.Header().Set("Content-Length", strconv.Itoa(len(reply)))
-	w.WriteHeader(status)
-	_, _ = w.Write(reply)
-}
-
-// distrusts returns why r's header is not of a member, and for this one, or "".
-func (h *HTTP) distrusts(r *http.Request) string {
-	if to := r.Header.Get(toHeader); to != h.self {
-		return fmt.Sprintf("it is for %q, and this member is %q", to, h.self)
-	}
-	if h.key != nil {
-		if sameSeal(r.Header.Get(sealHeader), h.sealOf(r)) {
-			return ""
-		}
-		return "it does not have the seal of this member's key: do both have the same key?"
-	}
-	host, _, err := net.SplitHostPort(r.Header.Get(fromHeader))
-	if err == nil && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && r.TLS.PeerCertificates[0].VerifyHostname(host) == nil {
-		return ""
-	}
-	return "its certificate is not the sender's"
+	h.observer.Warned(observe.Warned{Text: text + ": " + member, Hint: hint})
 }
