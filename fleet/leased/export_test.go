@@ -21,7 +21,7 @@ func (b *Backend) waiters() (n int) {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		for _, l := range s.leases {
+		for _, l := range s.All() {
 			if l.renewal != nil {
 				n += l.renewal.waiters
 			}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -14,7 +14,7 @@ import (
 // A lease is what this process knows of one key under one or several policies, and
 // the units that it holds for it. The stripe's lock guards it.
 type lease struct {
-	name   names.Name
+	keyed.Entry
 	policy *quota.Policy // of its only charge, else nil
 
 	// held units may be spent from since until the end of the first of d's windows. d is
@@ -23,9 +23,7 @@ type lease struct {
 	since, until int64 // ms
 	demand       demand
 	lastAsk      int64    // ms
-	movedAt      int64    // ms, to the front of the lists
-	inAll        links    // of all leases of the stripe
-	inHeld       links    // of those that hold units
+	holder       int      // its place among those that hold units, from 1 on
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
 	tally        tally
@@ -255,7 +253,7 @@ func leasable(charges []quota.Charge) int64 {
 }
 
 // nameOf names the counts of charges: several with their limits.
-func (b *Backend) nameOf(charges []quota.Charge) names.Name {
+func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
 	n := b.names.Of(&charges[0])
 	if len(charges) == 1 {
 		return n
@@ -270,7 +268,7 @@ func (b *Backend) nameOf(charges []quota.Charge) names.Name {
 			if limits[k].Aligned {
 				window |= 1
 			}
-			n = n.And(names.Name{uint64(limits[k].Quota), window})
+			n = n.And(keyed.Name{uint64(limits[k].Quota), window})
 		}
 	}
 	return n
@@ -291,7 +289,7 @@ const tallyName = "weir:leased"
 
 // withTally returns r with each charge at cost, as is a charge to the count of n, which
 // lasts at least as long as the windows.
-func withTally(r *driver.Request, n names.Name, cost int64) driver.Request {
+func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 	charges := r.Charges()
 	all := make([]quota.Charge, 0, len(charges)+1)
 	limit := quota.Limit{Quota: quota.MaxQuota}

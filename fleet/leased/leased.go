@@ -52,7 +52,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -83,7 +83,8 @@ type Options struct {
 
 	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 650
 	// bytes, and its own length, of at most 2 KiB, while it holds a lease. A new key takes
-	// the place of the one that has been silent for longest. If zero, DefaultMaxKeys.
+	// the place of the one of a few that has been silent for longest. If zero,
+	// DefaultMaxKeys.
 	MaxKeys int
 
 	// Leases reports whether units of p may be leased: takes of others go to the other
@@ -105,8 +106,8 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	names   names.Hasher
-	stripes [64]stripe
+	names   keyed.Hasher
+	stripes [keyed.Stripes]stripe
 	stats   counters
 
 	closed   context.Context
@@ -133,14 +134,19 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{
-		wrapped: backend, clock: o.Clock, names: names.NewHasher(),
+		wrapped: backend, clock: o.Clock, names: keyed.NewHasher(),
 		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.stripes {
-		b.stripes[i].init(max(o.MaxKeys/len(b.stripes), 1), b.silence().Milliseconds()/sweeps)
+		b.stripes[i].Most = o.MaxKeys / keyed.Stripes
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
-	b.sweeping.Go(b.sweepUntilClosed)
+	b.sweeping.Go(func() {
+		keyed.Every(b.closed, max(b.silence()/sweeps, time.Millisecond), func() {
+			// Those that have begun when b is closed end; Close makes the others.
+			_ = b.giveBack(context.Background(), b.closed.Done(), b.sweep(b.clock.Now().UnixMilli()))
+		})
+	})
 	return b, nil
 }
 
@@ -168,8 +174,8 @@ func (o *Options) complete() error {
 		return invalid.Errorf("leased: Again is %v; it must be whole milliseconds from 1ms to 1m, or 0 for %v", o.Again, DefaultAgain)
 	case o.Busy < 1:
 		return invalid.Errorf("leased: Busy is %d; it must be 1 or more, or 0 for %d", o.Busy, DefaultBusy)
-	case o.MaxKeys < len(Backend{}.stripes):
-		return invalid.Errorf("leased: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.stripes), DefaultMaxKeys)
+	case o.MaxKeys < keyed.Stripes:
+		return invalid.Errorf("leased: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
 	return nil
 }
@@ -211,7 +217,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	s.mu.Lock()
 	l := s.get(n)
 	l.demand.add(cost, r.Now)
-	s.touch(l, r.Now)
+	l.lastAsk = r.Now
 	for {
 		b.refresh(s, l, &r) // each time: while it waited, a window may have ended, or the policy changed
 		switch {
@@ -308,7 +314,7 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 			l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
 			close(renewal.done)
 		}()
-		d, total, units, err = b.lease(ctx, &r, l.name, units, cost)
+		d, total, units, err = b.lease(ctx, &r, l.Name(), units, cost)
 	}()
 	if driver.MayHaveCharged(err) {
 		own := cost
@@ -369,7 +375,7 @@ var errPanicked = errors.New("leased: the other backend panicked")
 // lease takes units, or what there is, but at least cost, and charges them to the count of
 // name too, whose total it returns. A decision that is not allowed is about cost. It
 // returns the units of the last take.
-func (b *Backend) lease(ctx context.Context, r *driver.Request, n names.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
+func (b *Backend) lease(ctx context.Context, r *driver.Request, n keyed.Name, units, cost int64) (d driver.Decision, total, taken int64, err error) {
 	for {
 		var all driver.Decision
 		all, err = b.ask(ctx, withTally(r, n, units))
@@ -451,11 +457,11 @@ func (b *Backend) find(charges []quota.Charge) (*stripe, *lease) {
 	n := b.nameOf(charges)
 	s := b.stripeOf(n)
 	s.mu.Lock()
-	if l := s.leases[n]; l != nil && l.isOf(charges) {
+	if l := s.Get(n); l != nil && l.isOf(charges) {
 		return s, l
 	}
 	s.mu.Unlock()
 	return nil, nil
 }
 
-func (b *Backend) stripeOf(n names.Name) *stripe { return &b.stripes[n[0]%uint64(len(b.stripes))] }
+func (b *Backend) stripeOf(n keyed.Name) *stripe { return &b.stripes[n[0]%keyed.Stripes] }

@@ -2,6 +2,7 @@ package leased
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,21 +17,6 @@ const (
 	giveBacks    = 16               // settlements made at once
 )
 
-// sweepUntilClosed gives back the leases of silent keys, and forgets keys.
-func (b *Backend) sweepUntilClosed() {
-	tick := time.NewTicker(max(b.silence()/sweeps, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.closed.Done():
-			return
-		case <-tick.C:
-		}
-		// Those that have begun when b is closed end; Close makes the others.
-		_ = b.giveBack(context.Background(), b.closed.Done(), b.sweep(b.clock.Now().UnixMilli()))
-	}
-}
-
 // silence is how long a key may ask for nothing and keep its lease.
 func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time.Millisecond / 4 }
 
@@ -41,25 +27,32 @@ func (b *Backend) sweep(now int64) []driver.Settlement {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all = s.sweep(all, now, now-b.silence().Milliseconds())
+		all = s.reclaim(all, now, now-b.silence().Milliseconds())
+		if s.swept == 0 {
+			s.swept = math.MaxInt
+		}
+		s.swept = s.Sweep(s.swept, func(l *lease) bool {
+			return l.lastAsk <= now-forgetAfter.Milliseconds() && l.held == 0 && l.renewal == nil
+		})
 		s.mu.Unlock()
 	}
 	return all
 }
 
-func (s *stripe) sweep(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
+// reclaim appends to all the settlements for what is lost, and for what keys hold that
+// have asked for nothing since.
+func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
 	for _, l := range s.lost {
 		if l.live(now) {
 			all = append(all, l.drop(now))
 		}
 	}
 	s.lost = nil
-	for l := s.held.last; l != nil && l.lastAsk <= silentSince; l = s.held.last {
-		s.held.remove(l)
-		all = append(all, l.drop(now))
-	}
-	for l := s.all.last; l != nil && l.lastAsk <= now-forgetAfter.Milliseconds() && l.renewal == nil; l = s.all.last {
-		s.remove(l)
+	for i := len(s.held) - 1; i >= 0; i-- { // from the end: release moves the last
+		if l := s.held[i]; l.lastAsk <= silentSince {
+			s.release(l)
+			all = append(all, l.drop(now))
+		}
 	}
 	return all
 }
@@ -81,11 +74,7 @@ func (b *Backend) giveBackAll(ctx context.Context) error {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		all = s.sweep(all, now, now)
-		for l := s.held.last; l != nil; l = s.held.last { // of a clock that was ahead
-			s.held.remove(l)
-			all = append(all, l.drop(now))
-		}
+		all = s.reclaim(all, now, math.MaxInt64) // of a clock that was ahead, too
 		s.mu.Unlock()
 	}
 	return b.giveBack(ctx, ctx.Done(), all)
@@ -163,7 +152,7 @@ func (b *Backend) keep(st *driver.Settlement) {
 	s := b.stripeOf(b.nameOf(charges))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.lost) >= s.most {
+	if len(s.lost) >= s.Most {
 		b.stats.stranded.Add(charges[0].Cost)
 		return
 	}

@@ -45,7 +45,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/fleet/shares/internal/division"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -101,7 +101,7 @@ type Backend struct {
 	moving sync.Mutex // while shares, or the clock's steps, move buckets
 	latest int64      // that now returned
 
-	names   names.Hasher
+	names   keyed.Hasher
 	stripes [64]stripe
 	closed  context.Context
 	cancel  context.CancelFunc
@@ -148,7 +148,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}
-	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: names.NewHasher()}
+	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: keyed.NewHasher()}
 	if o.MaxKeys < len(b.stripes) {
 		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.stripes), DefaultMaxKeys)
 	}
@@ -163,7 +163,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		quotas = append(quotas, p.quotas(max(members, 1))...)
 	}
 	for i := range b.stripes {
-		b.stripes[i].byName, b.stripes[i].most = make(map[names.Name]*entry), max(o.MaxKeys/len(b.stripes), 1)
+		b.stripes[i].byName, b.stripes[i].most = make(map[keyed.Name]*entry), max(o.MaxKeys/len(b.stripes), 1)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, quotas, o, nil

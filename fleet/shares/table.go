@@ -8,7 +8,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -17,7 +17,7 @@ import (
 // it alone.
 type stripe struct {
 	mu      sync.RWMutex
-	byName  map[names.Name]*entry
+	byName  map[keyed.Name]*entry
 	all     []*entry // in no order
 	most    int
 	next    int // where to look for a victim, in all
@@ -27,7 +27,7 @@ type stripe struct {
 
 // entry is the buckets of a key under a policy.
 type entry struct {
-	name    names.Name
+	name    keyed.Name
 	policy  *policy
 	hash    uint64 // of the key and the partition, the same in all processes
 	index   int    // in all
@@ -52,7 +52,7 @@ func keyHash(c *quota.Charge) uint64 {
 }
 
 // newEntry returns the entry of c, a charge under p, as it would begin.
-func (b *Backend) newEntry(n names.Name, c *quota.Charge, p *policy) *entry {
+func (b *Backend) newEntry(n keyed.Name, c *quota.Charge, p *policy) *entry {
 	e := &entry{name: n, policy: p, hash: keyHash(c)}
 	e.begin()
 	return e

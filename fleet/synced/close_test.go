@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -51,7 +52,7 @@ func TestStateHasAllCounters(t *testing.T) {
 	for range 8 {
 		f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 20}, policy)
 		b := f.processes[0].backend
-		for i := range 40 * atOnce { // of one partition, so of one stripe
+		for i := range 40 * keyed.AtOnce { // of one partition, so of one stripe
 			charge := policy.Charge(fmt.Sprint("key", i))
 			charge.Partition, charge.Cost = "partition", 1
 			if _, err := b.Take(t.Context(), driver.NewRequest(f.clock.Now().UnixMilli(), charge)); err != nil {
@@ -69,8 +70,8 @@ func TestStateHasAllCounters(t *testing.T) {
 				default:
 				}
 				s.mu.Lock()
-				if len(s.all) > 20*atOnce {
-					s.remove(s.all[random.IntN(len(s.all)/2)])
+				if n := len(s.All()); n > 20*keyed.AtOnce {
+					s.Remove(s.All()[random.IntN(n/2)])
 				}
 				s.mu.Unlock()
 			}
@@ -84,9 +85,9 @@ func TestStateHasAllCounters(t *testing.T) {
 				sent[e.c] = true
 			}
 		}
-		for _, c := range s.all {
+		for _, c := range s.All() {
 			if !sent[c] {
-				t.Fatalf("a counter of %d is not in the state", len(s.all))
+				t.Fatalf("a counter of %d is not in the state", len(s.All()))
 			}
 		}
 	}

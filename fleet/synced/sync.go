@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
 )
 
@@ -161,9 +162,9 @@ func (b *Backend) additions(a *aggregator, m mode, now int64) *batch {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		all := s.takeDirty(a.index, a.spare)
-		for at := 0; at < len(all); at += atOnce {
+		for at := 0; at < len(all); at += keyed.AtOnce {
 			s.mu.Lock()
-			for _, c := range all[at:min(at+atOnce, len(all))] {
+			for _, c := range all[at:min(at+keyed.AtOnce, len(all))] {
 				if w.write(s, c); c.watched > now {
 					s.dirty[a.index] = append(s.dirty[a.index], c)
 				} else if c.dirty &^= 1 << a.index; c.dirty == 0 {
@@ -186,19 +187,16 @@ func (b *Backend) state(a *aggregator, now int64) *batch {
 		s := &b.stripes[i]
 		s.mu.Lock()
 		s.forgetRemoved(a.index)
-		end := len(s.all)
 		s.mu.Unlock()
-		for end > 0 { // from the end: the last takes the place of one that is removed meanwhile
+		for end := math.MaxInt; end > 0; {
 			s.mu.Lock()
-			end = min(end, len(s.all))
-			begin := max(end-atOnce, 0)
-			for _, c := range s.all[begin:end] {
+			end = s.Sweep(end, func(c *counter) bool {
 				if c.fill(now) > 0 || c.hasPending(a.index) {
 					w.write(s, c)
 				}
-			}
+				return false
+			})
 			s.mu.Unlock()
-			end = begin
 		}
 	}
 	return w.finish()
@@ -313,7 +311,7 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 	var locked *stripe
 	for i := range c.about {
 		e := &c.about[i]
-		if e.s != locked || i%atOnce == 0 {
+		if e.s != locked || i%keyed.AtOnce == 0 {
 			if locked != nil {
 				locked.mu.Unlock()
 			}
@@ -358,7 +356,7 @@ func (b *Backend) Stats() Stats {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		st.Keys += len(s.all)
+		st.Keys += len(s.All())
 		s.mu.Unlock()
 	}
 	for _, a := range b.aggregators {

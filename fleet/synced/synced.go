@@ -46,7 +46,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -109,8 +109,8 @@ type Backend struct {
 
 	policies    atomic.Pointer[policies]
 	editing     sync.Mutex // held while policies are replaced
-	names       names.Hasher
-	stripes     [64]stripe
+	names       keyed.Hasher
+	stripes     [keyed.Stripes]stripe
 	aggregators []*aggregator
 	stats       counters
 
@@ -149,13 +149,13 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: names.NewHasher()}
+	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: keyed.NewHasher()}
 	b.policies.Store(live)
 	for i, s := range servers {
 		b.aggregators = append(b.aggregators, &aggregator{server: s, index: i})
 	}
 	for i := range b.stripes {
-		b.stripes[i].init(&b.names, i, max(o.MaxKeys/len(b.stripes), 1), len(servers), o.Sync)
+		b.stripes[i].init(&b.names, i, o.MaxKeys/keyed.Stripes, len(servers), o.Sync)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, nil
@@ -188,8 +188,8 @@ func (o *Options) complete() error {
 		return invalid.Errorf("synced: Sync is %v; it must be from 10ms to 1m, or 0 for %v", o.Sync, DefaultSync)
 	case !(o.Low > 0 && o.Low <= 1):
 		return invalid.Errorf("synced: Low is %v; it must be above 0 and at most 1, or 0 for 1", o.Low)
-	case o.MaxKeys < len(Backend{}.stripes):
-		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(Backend{}.stripes), DefaultMaxKeys)
+	case o.MaxKeys < keyed.Stripes:
+		return invalid.Errorf("synced: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (b *Backend) start() {
 	for _, a := range b.aggregators {
 		b.syncing.Go(func() { b.syncUntilClosed(a) })
 	}
-	b.syncing.Go(b.sweepUntilClosed)
+	b.syncing.Go(func() { keyed.Every(b.closed, sweepEvery, b.sweep) })
 }
 
 // Close sends what has not been sent, once, and ends the syncs.
@@ -346,7 +346,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 }
 
 func (b *Backend) stripeOf(partition string) *stripe {
-	return &b.stripes[b.names.Partition(partition)%uint64(len(b.stripes))]
+	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
 }
 
 // policies are the limits in force, by the names of policies.

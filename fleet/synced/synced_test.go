@@ -336,7 +336,7 @@ func TestNewKeysShareCounts(t *testing.T) {
 
 	f.clock.Set(t0.Add(time.Hour)) // a new window
 	first, charge := f.processes[0], policies[1].Charge("newcomer")
-	for _, c := range first.backend.stripeOf(charge.Key).all {
+	for _, c := range first.backend.stripeOf(charge.Key).All() {
 		if !c.shared { // as if it had been refused a moment ago
 			c.counts[0].roll(&c.limits[0], f.clock.Now().UnixMilli())
 			c.counts[0].add(&c.limits[0], 10, f.clock.Now().UnixMilli())

@@ -1,45 +1,39 @@
 package synced
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // stripe is a part of the table of counters. A background task holds its lock for at
-// most atOnce counters.
+// most keyed.AtOnce counters.
 type stripe struct {
-	mu     sync.Mutex
-	hasher *names.Hasher
-	byName map[names.Name]*counter
-	all    []*counter // in no order
-	most   int
+	mu sync.Mutex
+	keyed.Stripe[*counter]
+	hasher *keyed.Hasher
 	roots  int
 	sync   int64        // ms
 	dirty  [][]*counter // by root: those that its next sync is about
 	every  uint64       // all roots
 	found  []*counter   // by the last find
-	next   int          // where to look for a victim, in all
 	index  int          // of the stripe
-	shared int          // counters in all that new keys share
 }
-
-const atOnce = 64
 
 // counter is the counts of a key under a policy, or of keys that share them.
 type counter struct {
-	name    names.Name
+	keyed.Entry
 	root    string        // names the key in roots' keys: see rootName
 	shared  bool          // several keys have it
 	policy  *quota.Policy // as charged
 	limits  []limit
 	counts  []count
 	dirty   uint64 // the roots in whose lists it is
-	index   int    // in all, or -1 if it was removed
 	lastAsk int64  // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
@@ -62,9 +56,9 @@ func (c *counter) note() uint8 {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *stripe) init(hasher *names.Hasher, index, most, roots int, sync time.Duration) {
-	s.hasher, s.index = hasher, index
-	s.byName, s.most, s.roots, s.sync = make(map[names.Name]*counter), most, roots, sync.Milliseconds()
+func (s *stripe) init(hasher *keyed.Hasher, index, most, roots int, sync time.Duration) {
+	s.hasher, s.index, s.Most = hasher, index, most
+	s.roots, s.sync = roots, sync.Milliseconds()
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
@@ -78,10 +72,11 @@ func (s *stripe) find(charges []quota.Charge, now int64, in *policies, charged *
 		var c *counter
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&noteShared != 0 {
 			c = s.getShared(charge.Policy.Name, i)
-		} else if n := s.hasher.Of(charge); s.byName[n] != nil {
-			c = s.byName[n]
-		} else if s.makeRoom(now) {
-			c = s.create(&counter{name: n, root: rootName(charge)})
+		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
+			c = s.Get(n)
+		} else if s.MakeRoom(1, func(c *counter) float64 { return s.rank(c, now) }, s.Remove) {
+			c = &counter{root: rootName(charge)}
+			s.Add(n, 1, c)
 		} else {
 			c = s.getShared(charge.Policy.Name, i)
 		}
@@ -104,7 +99,7 @@ func (s *stripe) find(charges []quota.Charge, now int64, in *policies, charged *
 func (s *stripe) markDirty(c *counter) {
 	for r := range s.dirty {
 		if c.dirty&(1<<r) == 0 {
-			if len(s.dirty[r]) >= 2*s.most {
+			if len(s.dirty[r]) >= 2*s.Most {
 				s.forgetRemoved(r)
 			}
 			s.dirty[r] = append(s.dirty[r], c)
@@ -116,22 +111,17 @@ func (s *stripe) markDirty(c *counter) {
 // forgetRemoved takes the counters that others have pushed out off root r's list: while
 // the root does not answer, a flood of keys would make it grow without bound.
 func (s *stripe) forgetRemoved(r int) {
-	s.dirty[r] = slices.DeleteFunc(s.dirty[r], func(c *counter) bool { return c.index < 0 })
+	s.dirty[r] = slices.DeleteFunc(s.dirty[r], (*counter).Removed)
 }
 
-// makeRoom removes a counter if there is no room for another key's, and reports whether
-// there is now. Keys that have used up their quotas stay: to forget one would give it a
-// second quota. New keys are then counted together.
-func (s *stripe) makeRoom(now int64) bool {
-	if len(s.all)-s.shared < s.most {
-		return true
+// rank is the part of a quota that c has used. Those are kept
+// that have used up one, because to forget one would give it a second quota, and those that
+// the request is about. If all are kept, new keys are counted together.
+func (s *stripe) rank(c *counter, now int64) float64 {
+	if slices.Contains(s.found, c) {
+		return keyed.Keep
 	}
-	victim := s.victim(now)
-	if victim == nil || victim.spent(now) {
-		return false
-	}
-	s.remove(victim)
-	return true
+	return c.fill(now)
 }
 
 // getShared returns the counter that new keys share while there is no room for their own:
@@ -139,17 +129,11 @@ func (s *stripe) makeRoom(now int64) bool {
 func (s *stripe) getShared(policy string, charge int) *counter {
 	number := 1 + s.index*quota.MaxCharges + charge
 	n := s.hasher.Numbered(policy, uint64(number), 0)
-	if c := s.byName[n]; c != nil {
-		return c
+	c := s.Get(n)
+	if c == nil {
+		c = &counter{root: sharedRootName(number), shared: true}
+		s.Add(n, 0, c)
 	}
-	s.shared++
-	return s.create(&counter{name: n, root: sharedRootName(number), shared: true})
-}
-
-func (s *stripe) create(c *counter) *counter {
-	c.index = len(s.all)
-	s.byName[c.name] = c
-	s.all = append(s.all, c)
 	return c
 }
 
@@ -188,25 +172,8 @@ func (c *counter) unwatch() {
 	}
 }
 
-// victim returns the one of a few counters that has used the least of its quota, of those
-// that are of one key and not among those found; nil if there is none.
-func (s *stripe) victim(now int64) *counter {
-	var victim *counter
-	least := 0.0
-	for range 16 {
-		s.next = (s.next + 1) % len(s.all)
-		c := s.all[s.next]
-		used := c.fill(now)
-		if victim == nil || used < least {
-			if !c.shared && !slices.Contains(s.found, c) {
-				victim, least = c, used
-			}
-		}
-	}
-	return victim
-}
-
-// fill returns the largest part of a quota that is used.
+// fill returns the largest part of a quota that is used, or keyed.Keep if one has no unit
+// left.
 func (c *counter) fill(now int64) float64 {
 	most := 0.0
 	for k := range c.counts {
@@ -214,36 +181,13 @@ func (c *counter) fill(now int64) float64 {
 		if l.kind == window && l.windowAt(now) > c.counts[k].window {
 			continue
 		}
-		most = max(most, c.counts[k].used(l, now)/float64(l.capacity))
+		used := c.counts[k].used(l, now)
+		if used+1 > float64(l.capacity)+l.slack {
+			return keyed.Keep
+		}
+		most = max(most, used/float64(l.capacity))
 	}
 	return most
-}
-
-// spent reports whether a quota has no unit left.
-func (c *counter) spent(now int64) bool {
-	for k := range c.counts {
-		l := &c.limits[k]
-		if l.kind == window && l.windowAt(now) > c.counts[k].window {
-			continue
-		}
-		if c.counts[k].used(l, now)+1 > float64(l.capacity)+l.slack {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *stripe) remove(c *counter) {
-	delete(s.byName, c.name)
-	if c.shared {
-		s.shared--
-	}
-	last := len(s.all) - 1
-	s.all[c.index] = s.all[last]
-	s.all[c.index].index = c.index
-	s.all[last] = nil
-	s.all = s.all[:last]
-	c.index = -1
 }
 
 // takeDirty returns the counters that root r is to be asked about.
@@ -260,37 +204,16 @@ const (
 	forgetAfter = 10 * time.Second // counters that are not asked about and that count nothing
 )
 
-func (b *Backend) sweepUntilClosed() {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.closed.Done():
-			return
-		case <-tick.C:
-		}
-		b.sweep()
-	}
-}
-
 // sweep removes counters that count nothing any more.
 func (b *Backend) sweep() {
 	now := b.clock.Now().UnixMilli()
 	for i := range b.stripes {
 		s := &b.stripes[i]
-		for at, more := 0, true; more; {
+		for end := math.MaxInt; end > 0; {
 			s.mu.Lock()
-			for range atOnce {
-				if more = at < len(s.all); !more {
-					break
-				}
-				c := s.all[at]
-				if c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0 {
-					s.remove(c) // which puts the last in its place
-				} else {
-					at++
-				}
-			}
+			end = s.Sweep(end, func(c *counter) bool {
+				return c.lastAsk < now-forgetAfter.Milliseconds() && c.dirty == 0 && c.fill(now) <= 0
+			})
 			s.mu.Unlock()
 		}
 	}

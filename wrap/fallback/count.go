@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // count is what this process knows of the count of one (policy, key).
 type count struct {
-	name names.Name
+	keyed.Entry
 
 	// What the backend last said, when, and of which limits.
 	limits   []quota.Limit
@@ -35,11 +35,9 @@ type count struct {
 	pending   []units
 	replaying chan struct{} // closed when the replay in progress ends; nil if there is none
 
-	// For the table: the part of the quota that is used, until when, and how much
-	// room this takes.
+	// For the table: the part of the quota that is used, and until when.
 	used   float32
 	until  int64
-	weight int
 	busy   bool // a decision is being made about it
 	pooled bool // new keys are counted here together
 }

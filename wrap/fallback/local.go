@@ -31,7 +31,7 @@ func (b *Backend) remember(d *driver.Decision) {
 			continue
 		}
 		n := b.table.names.Of(c)
-		known := s.counts[n]
+		known := s.Get(n)
 		if known == nil {
 			known = s.add(&b.table, n, c, r.Now)
 		}
@@ -106,7 +106,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 	var all [quota.MaxCharges]*count
 	counts := all[:len(charges)]
 	for i := range charges {
-		if counts[i] = s.counts[b.table.names.Of(&charges[i])]; counts[i] == nil {
+		if counts[i] = s.Get(b.table.names.Of(&charges[i])); counts[i] == nil {
 			counts[i] = new(count)
 		}
 	}
@@ -121,7 +121,7 @@ func (b *Backend) peek(r *driver.Request) (driver.Decision, error) {
 func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *count {
 	c := &charges[i]
 	n := b.table.names.Of(c)
-	if known := s.counts[n]; known != nil {
+	if known := s.Get(n); known != nil {
 		return known
 	}
 	if added := s.add(&b.table, n, c, now); added != nil {
@@ -267,7 +267,7 @@ func (b *Backend) settleHere(s *driver.Settlement) (d driver.Decision, missing [
 		if before[0].Mark.Note&notePooled != 0 {
 			n = b.table.pooledName(c, i, n)
 		}
-		known := stripe.counts[n]
+		known := stripe.Get(n)
 		if known == nil {
 			known = new(count)
 		}

@@ -25,7 +25,7 @@ func (b *Backend) holder(r *driver.Request) *outage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range charges {
-		if c := s.counts[b.table.names.Of(&charges[i])]; c != nil && c.outage != nil {
+		if c := s.Get(b.table.names.Of(&charges[i])); c != nil && c.outage != nil {
 			return c.outage
 		}
 	}
@@ -44,7 +44,7 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 		n := b.table.names.Of(&charges[i])
 		for {
 			s.mu.Lock()
-			c := s.counts[n]
+			c := s.Get(n)
 			if c == nil || c.outage == nil {
 				s.mu.Unlock()
 				break
@@ -169,7 +169,7 @@ func (s *stripe) heldBy(o *outage) []*count {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var held []*count
-	for _, c := range s.counts {
+	for _, c := range s.All() {
 		if c.outage == o {
 			held = append(held, c)
 		}

@@ -48,7 +48,7 @@ func (b *Backend) Stats() Stats {
 	for i := range b.table.stripes {
 		stripe := &b.table.stripes[i]
 		stripe.mu.Lock()
-		s.Keys += len(stripe.counts)
+		s.Keys += len(stripe.All())
 		stripe.mu.Unlock()
 	}
 	return s

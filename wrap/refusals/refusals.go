@@ -44,13 +44,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -93,7 +92,7 @@ type Backend struct {
 	maxAge  time.Duration
 	except  []string
 
-	seed     maphash.Seed
+	names    keyed.Hasher
 	table    table
 	versions versions
 	tallies  *tallies
@@ -126,7 +125,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		wrapped:  backend,
 		maxAge:   o.MaxAge,
 		except:   slices.Clone(o.Except),
-		seed:     maphash.MakeSeed(),
+		names:    keyed.NewHasher(),
 		table:    newTable(o.MaxKeys),
 		versions: newVersions(o.MaxKeys),
 		tallies:  newTallies(),
@@ -254,21 +253,14 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 const few = 3
 
 // hash appends to counts the version of each charge's count, and returns the hash of
-// the charges. The seed is the process's own, so that no client can choose keys that
-// meet. Where hashes do meet, a refusal is pushed out or forgotten early, never
+// the charges. Where hashes meet, a refusal is pushed out or forgotten early, never
 // mistaken for another.
 func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []seen) {
 	for i := range charges {
 		c := &charges[i]
-		h := mix(maphash.String(b.seed, c.Key), maphash.String(b.seed, c.Policy.Name))
-		if c.Partition != c.Key {
-			h = mix(h, maphash.String(b.seed, c.Partition))
-		}
+		h := b.names.Half(c)
 		counts = append(counts, seen{at: b.versions.of(h)})
-		id = mix(id, mix(h, uint64(c.Cost)))
+		id = keyed.Mix(id, keyed.Mix(h, uint64(c.Cost)))
 	}
 	return id, counts
 }
-
-// mix returns a hash of two, in their order.
-func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }

@@ -1,18 +1,18 @@
-package names_test
+package keyed_test
 
 import (
 	"fmt"
 	"testing"
 
-	"github.com/weir-go/weir/internal/names"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 )
 
 // Policy, key and partition are all of a name, and only in their own places.
 func TestNamesDiffer(t *testing.T) {
-	h := names.NewHasher()
-	of := make(map[names.Name]string)
-	add := func(n names.Name, what string) {
+	h := keyed.NewHasher()
+	of := make(map[keyed.Name]string)
+	add := func(n keyed.Name, what string) {
 		t.Helper()
 		if other, ok := of[n]; ok {
 			t.Errorf("%s and %s have one name", what, other)
@@ -26,6 +26,9 @@ func TestNamesDiffer(t *testing.T) {
 				add(h.Of(&c), fmt.Sprintf("%s/%q/%q", policy, key, partition))
 				if n := h.OfKey(policy, key); key == partition && n != h.Of(&c) {
 					t.Errorf("OfKey of %q under %s is not Of", key, policy)
+				}
+				if h.Half(&c) != h.Of(&c)[0] {
+					t.Errorf("Half of %s/%q/%q is not half of its name", policy, key, partition)
 				}
 			}
 		}
@@ -41,7 +44,7 @@ func TestNamesDiffer(t *testing.T) {
 	a, b := h.OfKey("core", "alice"), h.OfKey("core", "bob")
 	add(a.And(b), "alice and bob")
 	add(b.And(a), "bob and alice")
-	if other := names.NewHasher(); other.OfKey("core", "alice") == a {
+	if other := keyed.NewHasher(); other.OfKey("core", "alice") == a {
 		t.Error("two Hashers give one name")
 	}
 }

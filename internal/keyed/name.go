@@ -1,6 +1,4 @@
-// Package names names counts by hashes, so that a count's name takes the same memory
-// whatever the length of its key.
-package names
+package keyed
 
 import (
 	"hash/maphash"
@@ -24,7 +22,7 @@ func (h *Hasher) Of(c *quota.Charge) Name {
 	n := h.OfKey(c.Policy.Name, c.Key)
 	if c.Partition != c.Key {
 		for i, seed := range h {
-			n[i] = mix(n[i], maphash.String(seed, c.Partition))
+			n[i] = Mix(n[i], maphash.String(seed, c.Partition))
 		}
 	}
 	return n
@@ -34,20 +32,37 @@ func (h *Hasher) Of(c *quota.Charge) Name {
 func (h *Hasher) OfKey(policy, key string) (n Name) {
 	p := maphash.String(h[0], policy) // policies are few, and not the clients' choice
 	for i, seed := range h {
-		n[i] = mix(maphash.String(seed, key), p)
+		n[i] = Mix(maphash.String(seed, key), p)
 	}
 	return n
 }
 
+// Half returns the first half of the name of c's count. It is for tables in which names
+// may meet, because they compare keys.
+func (h *Hasher) Half(c *quota.Charge) uint64 {
+	n := Mix(maphash.String(h[0], c.Key), maphash.String(h[0], c.Policy.Name))
+	if c.Partition != c.Key {
+		n = Mix(n, maphash.String(h[0], c.Partition))
+	}
+	return n
+}
+
+// OfPartition returns the name of a partition.
+func (h *Hasher) OfPartition(partition string) Name {
+	return Name{maphash.String(h[0], partition), maphash.String(h[1], partition)}
+}
+
 // Numbered returns the name of a count of policy that has no key, but two numbers.
 func (h *Hasher) Numbered(policy string, a, b uint64) Name {
-	return Name{maphash.String(h[0], policy), maphash.String(h[1], policy)}.And(Name{a, a}).And(Name{b, b})
+	return h.OfPartition(policy).And(Name{a, a}).And(Name{b, b})
 }
 
 // And returns the name of what n and o name together, in that order.
-func (n Name) And(o Name) Name { return Name{mix(n[0], o[0]), mix(n[1], o[1])} }
+func (n Name) And(o Name) Name { return Name{Mix(n[0], o[0]), Mix(n[1], o[1])} }
 
-// Partition returns a hash of a partition.
+// Partition returns the first half of the name of a partition: by it, all counts of a
+// partition are in one stripe.
 func (h *Hasher) Partition(partition string) uint64 { return maphash.String(h[0], partition) }
 
-func mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }
+// Mix returns a hash of two, in their order.
+func Mix(a, b uint64) uint64 { return (bits.RotateLeft64(a, 29) ^ b) * 0x9e3779b97f4a7c15 }

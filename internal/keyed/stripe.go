@@ -1,0 +1,143 @@
+// Package keyed has what tables of keys have in common: names of the same length for keys
+// of any length, stripes of bounded size, a rule for what makes room, and a sweep. The
+// locks are the tables' own.
+package keyed
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+// Stripes is how many stripes a table has.
+const Stripes = 64
+
+// AtOnce is how many values a Sweep looks at while its caller holds a lock.
+const AtOnce = 64
+
+// How a victim is found.
+const (
+	looks = 16 // values among which one is chosen
+	tries = 4  // victims for one value that is heavier than others
+)
+
+// Entry is what a Stripe knows of a value, which embeds it.
+type Entry struct {
+	name   Name
+	place  int32 // in all, from 1 on; 0 if it is not in a Stripe
+	weight int32
+}
+
+func (e *Entry) entry() *Entry { return e }
+
+// Name returns the name under which the value was added.
+func (e *Entry) Name() Name { return e.name }
+
+// Removed reports whether the value is in no Stripe.
+func (e *Entry) Removed() bool { return e.place == 0 }
+
+// Value is a pointer to a struct that embeds Entry.
+type Value interface {
+	comparable
+	entry() *Entry
+}
+
+// Stripe is a part of a table of values by name, which one lock of the table guards. The
+// zero value, with its Most set, is empty.
+type Stripe[V Value] struct {
+	Most int // that the weights of its values add up to
+
+	byName map[Name]V
+	all    []V // in no order
+	weight int
+	next   int // where to look for a victim, in all
+}
+
+// Get returns the value of that name, or nil.
+func (s *Stripe[V]) Get(n Name) V { return s.byName[n] }
+
+// All returns the values, until the next Add or Remove.
+func (s *Stripe[V]) All() []V { return s.all }
+
+// Add adds v, a new value, under a name that no other has. A value without weight needs no
+// room, and makes none.
+func (s *Stripe[V]) Add(n Name, weight int, v V) {
+	if s.byName == nil {
+		s.byName = make(map[Name]V)
+	}
+	s.byName[n] = v
+	s.all = append(s.all, v)
+	s.weight += weight
+	*v.entry() = Entry{name: n, place: int32(len(s.all)), weight: int32(weight)}
+}
+
+// Remove removes v, which is there.
+func (s *Stripe[V]) Remove(v V) {
+	e, last := v.entry(), len(s.all)-1
+	delete(s.byName, e.name)
+	s.weight -= int(e.weight)
+	moved := s.all[last]
+	s.all[e.place-1], moved.entry().place = moved, e.place
+	clear(s.all[last:])
+	s.all = s.all[:last]
+	e.place = 0
+}
+
+// Keep is the rank of a value that makes no room.
+var Keep = math.Inf(1)
+
+// MakeRoom reports whether there is room for a value of that weight. If there is none, it
+// calls remove with the value of the lowest rank of a few, which removes it; several times
+// if need be, and not with one whose rank is Keep.
+func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) bool {
+	for range tries {
+		if s.weight+weight <= s.Most {
+			return true
+		}
+		var victim V
+		least := Keep
+		for range min(looks, len(s.all)) {
+			s.next = (s.next + 1) % len(s.all)
+			v := s.all[s.next]
+			if v.entry().weight == 0 {
+				continue
+			}
+			if r := rank(v); r < least {
+				victim, least = v, r
+			}
+		}
+		if least == Keep {
+			return false
+		}
+		remove(victim)
+	}
+	return s.weight+weight <= s.Most
+}
+
+// Sweep removes those of the AtOnce values before place end that have ended, and returns
+// the place before which to go on, or 0. It goes down from math.MaxInt: by then, what takes
+// the place of a value that is removed, also between two calls, has been looked at.
+func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {
+	end = min(end, len(s.all))
+	begin := max(end-AtOnce, 0)
+	for i := end - 1; i >= begin; i-- {
+		if ended(s.all[i]) {
+			s.Remove(s.all[i])
+		}
+	}
+	return begin
+}
+
+// Every calls f again and again, with that time between, until ctx is done.
+func Every(ctx context.Context, wait time.Duration, f func()) {
+	tick := time.NewTicker(wait)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
+	}
+}
