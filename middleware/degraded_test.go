@@ -3,7 +3,6 @@ package middleware_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/wrap/fallback"
@@ -48,7 +48,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	b, err := fallback.New(backend, &fallback.Options{
 		Policies:  map[string]fallback.Choice{"local": fallback.Local, "closed": fallback.Closed},
 		Processes: 3,
-		Log:       slog.New(slog.DiscardHandler),
+		Observer:  observe.Nothing{},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,14 +1,9 @@
 package middleware
 
 import (
-	"context"
 	"errors"
-	"io"
-	"net"
-	"strings"
-	"syscall"
 
-	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -23,7 +18,7 @@ type failure struct {
 
 // event returns the observer's event of f.
 func (f *failure) event() observe.Failed {
-	e := observe.Failed{Cause: causeOf(f.err), Result: f.result}
+	e := observe.Failed{Cause: cause.Of(f.err), Result: f.result}
 	var u *driver.UnavailableError
 	if errors.As(f.err, &u) {
 		e.Backend, e.Shard = u.Backend, u.Shard
@@ -31,62 +26,12 @@ func (f *failure) event() observe.Failed {
 	if len(f.charges) > 0 && f.charges[0].Policy != nil {
 		e.Policy = f.charges[0].Policy.Name
 	}
-	if errors.Is(f.err, throttler.ErrInvalid) || errors.Is(f.err, errTooLate) { // no address is in them
+	tooLate := errors.Is(f.err, errTooLate)
+	if tooLate {
+		e.Cause = "write timeout"
+	}
+	if tooLate || errors.Is(f.err, throttler.ErrInvalid) { // no address is in them
 		e.Detail = f.err.Error()
 	}
 	return e
-}
-
-// causeOf returns the class of err, never a text that has addresses in it: the log has a
-// line for each cause.
-func causeOf(err error) string {
-	var dns *net.DNSError
-	var timeout interface{ Timeout() bool }
-	switch {
-	case errors.Is(err, throttler.ErrInvalid):
-		return observe.CauseInvalid
-	case errors.Is(err, errTooLate):
-		return "write timeout"
-	case errors.Is(err, driver.ErrOverloaded):
-		return "overloaded"
-	case errors.Is(err, breaker.ErrOpen):
-		return "breaker open"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "deadline exceeded"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection refused"
-	case errors.As(err, &dns):
-		return "name not resolved"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
-		return "connection lost"
-	}
-	if word := replyPrefix(err); word != "" {
-		return word
-	}
-	return "other"
-}
-
-// replyPrefix returns the word that an error reply of Redis or Memcached begins
-// with, such as READONLY or SERVER_ERROR, or "".
-func replyPrefix(err error) string {
-	switch e := err.(type) { //nolint:errorlint // it walks the tree
-	case interface{ Unwrap() error }:
-		return replyPrefix(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			if word := replyPrefix(inner); word != "" {
-				return word
-			}
-		}
-		return ""
-	case nil:
-		return ""
-	}
-	word, _, _ := strings.Cut(err.Error(), " ")
-	if len(word) < 2 || len(word) > 24 || strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
-		return ""
-	}
-	return word
 }

@@ -30,8 +30,8 @@ type Observer interface {
 	// failed.
 	Moved(e Moved)
 
-	// Failed follows each request that was not decided about alone, and each refund
-	// and settlement that was not made.
+	// Failed follows each request that was not decided about alone, or not by the shared
+	// counts, and each refund and settlement that was not made.
 	Failed(e Failed)
 
 	// Warned follows the first request that shows a likely mistake of configuration.
@@ -158,12 +158,18 @@ const (
 	ResultNotSettled
 	// ResultPooled is the result of a request that was counted together with other keys.
 	ResultPooled
+	// ResultLocal is the result of a request that this process decided about by its share of
+	// the quotas, because the backend failed.
+	ResultLocal
+	// ResultNotCharged is the result of requests that were allowed so and are not charged to
+	// the backend, or only perhaps.
+	ResultNotCharged
 )
 
 // Results is how many Results there are.
-const Results = int(ResultPooled) + 1
+const Results = int(ResultNotCharged) + 1
 
-var resultNames = [Results]string{"served_without_limit", "served_in_dry_run", "answered_503", "answered_500", "not_refunded", "not_settled", "counted_together"}
+var resultNames = [Results]string{"served_without_limit", "served_in_dry_run", "answered_503", "answered_500", "not_refunded", "not_settled", "counted_together", "decided_locally", "not_charged"}
 
 func (r Result) String() string { return resultNames[r] }
 

@@ -47,11 +47,13 @@ type Observer struct {
 	tripDuration metric.Float64Histogram
 	tripBatch    metric.Int64Histogram
 	moves        metric.Int64Counter
+	failures     metric.Int64Counter
 
 	byOp     [ops][]metric.RecordOption
 	policies cache[string, *policyOptions]
 	trips    cache[tripKey, []metric.RecordOption]
 	moved    cache[moveKey, []metric.AddOption]
+	failed   cache[failureKey, []metric.AddOption]
 	servers  servers
 }
 
@@ -70,6 +72,7 @@ const (
 	roleKey     = attribute.Key("weir.role") // primary or replica
 	fromKey     = attribute.Key("weir.from")
 	toKey       = attribute.Key("weir.to")
+	resultKey   = attribute.Key("weir.result")
 	errorKey    = attribute.Key("error.type")
 )
 
@@ -112,6 +115,7 @@ func New(options *Options) (*Observer, error) {
 	o.refusals = counter("weir.refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.")
 	o.degraded = counter("weir.decisions.degraded", "{decision}", "Decisions made without the shared counts.")
 	o.moves = counter("weir.moves", "{count}", "Counts that moved to another backend, and those that could not.")
+	o.failures = counter("weir.failures", "{failure}", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.")
 	o.duration = seconds("weir.decision.duration", "How long decisions took.")
 	o.tripDuration = seconds("weir.round_trip.duration", "How long round trips to servers took.")
 	var e error
@@ -128,6 +132,7 @@ func New(options *Options) (*Observer, error) {
 	o.policies = cache[string, *policyOptions]{max: opts.MaxNames, others: others, create: newPolicy}
 	o.trips = cache[tripKey, []metric.RecordOption]{max: opts.MaxNames, others: tripKey{backend: others, shard: others}, create: newTrip}
 	o.moved = cache[moveKey, []metric.AddOption]{max: opts.MaxNames, others: moveKey{others, others, others}, create: newMove}
+	o.failed = cache[failureKey, []metric.AddOption]{max: opts.MaxNames, others: failureKey{others, others, others, others}, create: newFailure}
 	return o, nil
 }
 
@@ -266,6 +271,20 @@ func (o *Observer) Moved(e observe.Moved) {
 		k.outcome = moveLost
 	}
 	o.moves.Add(context.Background(), 1, o.moved.of(k)...)
+}
+
+// failureKey is whose attributes a failure has.
+type failureKey struct{ backend, shard, cause, result string }
+
+func newFailure(k failureKey) []metric.AddOption {
+	return []metric.AddOption{attributes(backendKey.String(value(k.backend)), shardKey.String(value(k.shard)), errorKey.String(value(k.cause)), resultKey.String(k.result))}
+}
+
+// Failed counts a failure.
+func (o *Observer) Failed(e observe.Failed) {
+	if int(e.Result) < observe.Results { // else of a newer throttler
+		o.failures.Add(context.Background(), 1, o.failed.of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()})...)
+	}
 }
 
 func attributes(all ...attribute.KeyValue) metric.MeasurementOption {

@@ -146,7 +146,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func TestRoundTripsServersAndMoves(t *testing.T) {
+func TestOtherEvents(t *testing.T) {
 	o := newObserved(t, 0)
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3})
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Err: errors.New("refused")})
@@ -165,6 +165,10 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 	o.Moved(observe.Moved{From: "x", To: "y"})
 	o.Moved(observe.Moved{From: "x", To: "y", Lost: true})
 	o.Moved(observe.Moved{From: "x", To: "y", Err: errors.New("no")})
+	for range 2 {
+		o.Failed(observe.Failed{Backend: "redisbackend", Shard: "a", Cause: "breaker open", Policy: "core", Result: observe.ResultAnswered503})
+	}
+	o.Failed(observe.Failed{Result: observe.Result(observe.Results)}) // of a newer middleware
 	want := []string{
 		"weir.round_trip.duration [backend:redisbackend role:primary shard:a] s: 1, 15 buckets",
 		"weir.round_trip.duration [backend:redisbackend error.type:_OTHER role:primary shard:a] s: 1, 15 buckets",
@@ -172,6 +176,7 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 		"weir.round_trip.decisions [backend:redisbackend role:primary shard:a] {decision}: 3 in 1, 9 buckets",
 		"weir.round_trip.decisions [backend:redisbackend error.type:_OTHER role:primary shard:a] {decision}: 1 in 1, 9 buckets",
 		"weir.round_trip.decisions [backend:redisbackend error.type:timeout role:replica shard:a] {decision}: 1 in 1, 9 buckets",
+		"weir.failures [backend:redisbackend error.type:breaker open result:answered_503 shard:a] {failure}: 2",
 		"weir.moves [from:x outcome:moved to:y] {count}: 1",
 		"weir.moves [from:x outcome:lost to:y] {count}: 1",
 		"weir.moves [from:x outcome:failed to:y] {count}: 1",
@@ -264,6 +269,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
 		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
 		o.Moved(observe.Moved{From: shard, To: "b"})
+		o.Failed(observe.Failed{Backend: "redisbackend", Shard: shard, Cause: "other"})
 	}
 	counts := make(map[string]int)
 	for _, p := range o.points(t) {
@@ -297,6 +303,7 @@ func TestStrangeEvents(t *testing.T) {
 	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
 	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
 	o.Moved(observe.Moved{From: strange, To: strange})
+	o.Failed(observe.Failed{Backend: strange, Shard: strange, Cause: strange})
 	o.points(t)
 }
 

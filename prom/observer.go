@@ -44,12 +44,14 @@ type Observer struct {
 	tripFailures *prometheus.CounterVec
 	tripBatch    *prometheus.HistogramVec
 
-	moves *prometheus.CounterVec
+	moves    *prometheus.CounterVec
+	failures *prometheus.CounterVec
 
 	byOp     [ops]prometheus.Observer // durations
 	policies series[string, *policySeries]
 	trips    series[tripKey, *tripSeries]
 	moved    series[moveKey, prometheus.Counter]
+	failed   series[failureKey, prometheus.Counter]
 	servers  servers
 }
 
@@ -88,7 +90,8 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 		tripFailures: counter("weir_round_trip_failures_total", "Round trips to servers that failed.", "backend", "shard", "role"),
 		tripBatch:    histogram("weir_round_trip_decisions", "How many decisions shared a round trip.", batchBuckets, "backend", "shard", "role"),
 
-		moves: counter("weir_moves_total", "Counts that moved to another backend, and those that could not.", "from", "to", "outcome"),
+		moves:    counter("weir_moves_total", "Counts that moved to another backend, and those that could not.", "from", "to", "outcome"),
+		failures: counter("weir_failures_total", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.", "backend", "shard", "cause", "result"),
 	}
 	for op := range o.byOp {
 		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())
@@ -96,6 +99,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	o.policies.max, o.policies.others, o.policies.create = opts.MaxNames, others, o.newPolicy
 	o.trips.max, o.trips.others, o.trips.create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
 	o.moved.max, o.moved.others, o.moved.create = opts.MaxNames, moveKey{others, others, others}, o.newMove
+	o.failed.max, o.failed.others, o.failed.create = opts.MaxNames, failureKey{others, others, others, others}, o.newFailure
 	o.servers.max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
 		return nil, err
@@ -109,8 +113,8 @@ const others = "(others)"
 // collector registers and collects all of an Observer's metrics as one.
 type collector Observer
 
-func (c *collector) vectors() [8]prometheus.Collector {
-	return [8]prometheus.Collector{c.decisions, c.refusals, c.degraded, c.duration, c.tripDuration, c.tripFailures, c.tripBatch, c.moves}
+func (c *collector) vectors() [9]prometheus.Collector {
+	return [9]prometheus.Collector{c.decisions, c.refusals, c.degraded, c.duration, c.tripDuration, c.tripFailures, c.tripBatch, c.moves, c.failures}
 }
 
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
@@ -245,4 +249,18 @@ func (o *Observer) Moved(e observe.Moved) {
 		k.outcome = moveLost
 	}
 	o.moved.of(k).Inc()
+}
+
+// failureKey is whose series a failure is in.
+type failureKey struct{ backend, shard, cause, result string }
+
+func (o *Observer) newFailure(k failureKey) prometheus.Counter {
+	return o.failures.WithLabelValues(label(k.backend), label(k.shard), label(k.cause), k.result)
+}
+
+// Failed counts a failure.
+func (o *Observer) Failed(e observe.Failed) {
+	if int(e.Result) < observe.Results { // else of a newer throttler
+		o.failed.of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc()
+	}
 }

@@ -85,7 +85,7 @@ weir_refusals_total{limit="1",policy="core"} 3
 	}
 }
 
-func TestRoundTripsServersAndMoves(t *testing.T) {
+func TestOtherEvents(t *testing.T) {
 	o, registry := newObserver(t, &weirprom.Options{Buckets: []float64{.01}})
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3, Duration: time.Millisecond})
 	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Duration: time.Second, Err: errors.New("refused")})
@@ -105,6 +105,10 @@ func TestRoundTripsServersAndMoves(t *testing.T) {
 	o.Moved(observe.Moved{From: "a", To: "b"})
 	o.Moved(observe.Moved{From: "a", To: "b", Lost: true})
 	o.Moved(observe.Moved{From: "a", To: "b", Err: errors.New("no")})
+	for range 2 {
+		o.Failed(observe.Failed{Backend: "redisbackend", Shard: "a", Cause: "breaker open", Policy: "core", Result: observe.ResultAnswered503})
+	}
+	o.Failed(observe.Failed{Result: observe.Result(observe.Results)}) // of a newer middleware
 
 	want(t, registry, `
 # HELP weir_breaker_open Whether the server's breaker is open: 1, it does not answer and is sent nothing.
@@ -118,6 +122,9 @@ weir_breaker_openings_total{backend="redisbackend",server="replica 0",shard="a"}
 # HELP weir_clock_skew_seconds How far this process' clock is ahead of the server's; negative if behind.
 # TYPE weir_clock_skew_seconds gauge
 weir_clock_skew_seconds{backend="redisbackend",server="primary",shard="a"} -1.5
+# HELP weir_failures_total Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.
+# TYPE weir_failures_total counter
+weir_failures_total{backend="redisbackend",cause="breaker open",result="answered_503",shard="a"} 2
 # HELP weir_moves_total Counts that moved to another backend, and those that could not.
 # TYPE weir_moves_total counter
 weir_moves_total{from="a",outcome="failed",to="b"} 1
@@ -167,7 +174,7 @@ weir_round_trip_duration_seconds_count{backend="redisbackend",role="replica",sha
 # TYPE weir_round_trip_failures_total counter
 weir_round_trip_failures_total{backend="redisbackend",role="primary",shard="a"} 1
 weir_round_trip_failures_total{backend="redisbackend",role="replica",shard="a"} 0
-`, "weir_breaker_open", "weir_breaker_openings_total", "weir_clock_skew_seconds", "weir_moves_total", "weir_replica_cut",
+`, "weir_breaker_open", "weir_breaker_openings_total", "weir_clock_skew_seconds", "weir_failures_total", "weir_moves_total", "weir_replica_cut",
 		"weir_replica_lag_seconds", "weir_round_trip_decisions", "weir_round_trip_duration_seconds", "weir_round_trip_failures_total")
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
@@ -190,6 +197,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
 		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
 		o.Moved(observe.Moved{From: shard, To: "b"})
+		o.Failed(observe.Failed{Backend: "redisbackend", Shard: shard, Cause: "other"})
 	}
 	families, err := registry.Gather()
 	if err != nil {

@@ -110,7 +110,7 @@ func (s *Stack) addFallback(o *Options) error {
 		return nil
 	}
 	options := *o.Fallback
-	options.Log = cmp.Or(options.Log, o.Log)
+	options.Observer = cmp.Or(options.Observer, o.Observer)
 	b, err := fallback.New(s.Backend, &options)
 	if err != nil {
 		return err

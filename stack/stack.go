@@ -20,7 +20,6 @@ package stack
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
@@ -60,16 +59,13 @@ type Options struct {
 	Refusals *refusals.Options
 
 	// Clock is the clock of the throttler in front, such as the Clock of a Redis backend.
-	// If nil, clock.System. Like Observer and Log, it is for all parts whose own options
-	// leave theirs nil.
+	// If nil, clock.System. Like Observer, it is for all parts whose own options leave
+	// theirs nil.
 	Clock clock.Clock
 
 	// Observer receives the events of all parts that have some. May be nil. The store has
 	// an observer in its own options.
 	Observer observe.Observer
-
-	// Log receives lines about outages. If nil, slog.Default().
-	Log *slog.Logger
 }
 
 // Rollout is a flag and the stores that it moves clients between.
@@ -158,9 +154,6 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.System{}
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
 	}
 	s := &Stack{Backend: store}
 	for _, add := range []func(*Options) error{

@@ -3,8 +3,6 @@ package abuse_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -119,7 +117,7 @@ func TestTableOfFallback(t *testing.T) {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys, pooled = 1024, 64 * 2
 			d := &dead{Backend: memorybackend.NewDefault()}
-			b, err := fallback.New(d, &fallback.Options{OnFailure: fallback.Local, Processes: 1, MaxKeys: maxKeys, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			b, err := fallback.New(d, &fallback.Options{OnFailure: fallback.Local, Processes: 1, MaxKeys: maxKeys, Observer: observe.Nothing{}})
 			if err != nil {
 				t.Fatal(err)
 			}

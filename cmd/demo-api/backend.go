@@ -91,7 +91,7 @@ const shadowPrefix = "weir-shadow:"
 // openStack opens the stores, and puts around them what the configuration says.
 func (b *backends) openStack(ctx context.Context) error {
 	c := &b.config.backends
-	options := &stack.Options{Observer: b.observed.observer, Log: b.log}
+	options := &stack.Options{Observer: b.observed.observer}
 	store, err := b.openServing(ctx, options)
 	if err != nil {
 		return err

@@ -49,12 +49,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -88,9 +89,10 @@ type Options struct {
 	// keys share counts. If zero, DefaultMaxKeys.
 	MaxKeys int
 
-	// Log receives a line when a shard begins to fail, one every 10 s, and one when
-	// it answers again. If nil, slog.Default().
-	Log *slog.Logger
+	// Observer receives a Failed for each take that Open or Local decides, and for each key
+	// of which something is not handed over. Those that Closed decides are errors of Take. If
+	// nil, weirlog.Default().
+	Observer observe.Observer
 }
 
 func (o *Options) validate() error {
@@ -129,7 +131,7 @@ type Backend struct {
 	policies  map[string]Choice
 	processes int64
 	openFor   time.Duration
-	log       *slog.Logger
+	observer  observe.Observer
 	local     bool // some policy's choice
 	table     table
 	stats     counters
@@ -163,8 +165,8 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = DefaultMaxKeys
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Observer == nil {
+		o.Observer = weirlog.Default()
 	}
 	start := time.Now()
 	b := &Backend{
@@ -173,7 +175,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		policies:  make(map[string]Choice, len(o.Policies)),
 		processes: int64(max(o.Processes, 1)),
 		openFor:   o.OpenFor,
-		log:       o.Log,
+		observer:  o.Observer,
 		elapsed:   func() time.Duration { return time.Since(start) },
 		outages:   make(map[shard]*outage),
 	}
@@ -223,12 +225,19 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			}
 			o, journal = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
 		} else {
-			err = o.cause()
+			err = o.failure()
 		}
 		d, err := b.decide(&r, o, err, func() (driver.Decision, error) { return b.take(&r, o, journal) })
-		if !errors.Is(err, errOver) {
-			return d, err
+		switch {
+		case errors.Is(err, errOver):
+			continue
+		case err != nil:
+		case len(d.Charges()) == 0:
+			o.report(r.Charges()[0].Policy.Name, observe.ResultServed)
+		default:
+			o.report(r.Charges()[0].Policy.Name, observe.ResultLocal)
 		}
+		return d, err
 	}
 }
 
@@ -240,7 +249,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	}
 	local := func() (driver.Decision, error) { return b.peek(&r) }
 	if o := b.holder(&r); o != nil {
-		return b.decide(&r, o, o.cause(), local)
+		return b.decide(&r, o, o.failure(), local)
 	}
 	began := b.elapsed()
 	d, err := b.wrapped.Peek(ctx, r)
@@ -297,18 +306,18 @@ func (b *Backend) decide(r *driver.Request, o *outage, cause error, local func()
 		d, err := local()
 		switch {
 		case err == nil:
-			b.count(o, Local)
+			b.stats.local.Add(1)
 			return d, nil
 		case errors.Is(err, errOver):
 			return d, err
 		}
 		cause = fmt.Errorf("%w: %w", err, cause)
 	case choice == Open && (b.openFor == 0 || o.silence() < b.openFor):
-		b.count(o, Open)
+		b.stats.open.Add(1)
 		d := driver.NewDecision(driver.NewRequest(r.Now))
 		d.Allowed, d.Degraded = true, true
 		return d, nil
 	}
-	b.count(o, Closed)
+	b.stats.closed.Add(1)
 	return driver.Decision{}, fmt.Errorf("fallback: policy %q: %w: %w", policy, driver.ErrFailClosed, cause)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -30,8 +30,8 @@ var t0 = time.Date(2030, 1, 2, 3, 4, 5, 678e6, time.UTC)
 
 func open(t testing.TB, wrapped driver.Backend, o *fallback.Options) *fallback.Backend {
 	t.Helper()
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
+	if o.Observer == nil {
+		o.Observer = observe.Nothing{}
 	}
 	b, err := fallback.New(wrapped, o)
 	if err != nil {

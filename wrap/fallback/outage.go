@@ -3,12 +3,13 @@ package fallback
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/cause"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -20,7 +21,6 @@ const (
 	minHad       = 20 * time.Millisecond  // a call that had less does not say that the backend is slow
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
-	logEvery     = 10 * time.Second
 	closeTimeout = 500 * time.Millisecond // and replayTimeout for what is on its way then
 )
 
@@ -32,7 +32,6 @@ type shard struct{ backend, name string }
 type outage struct {
 	b *Backend
 	shard
-	began time.Duration // as Backend.elapsed
 	probe quota.Charge
 
 	failed  atomic.Bool  // a call has, since the last probe
@@ -40,10 +39,10 @@ type outage struct {
 	ready   atomic.Bool  // and so were all for graceTime
 	over    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
-	stats   counters     // since the last line of log
 
 	mu         sync.Mutex    // guards what follows
 	err        error         // the last failure
+	cause      string        // its class
 	had        time.Duration // what the last call had that timed out
 	failedAt   time.Duration
 	silent     time.Duration // since when no probe was answered, or
@@ -64,7 +63,7 @@ func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *ou
 	o := b.outages[at]
 	if o == nil {
 		c := r.Charges()[0]
-		o = &outage{b: b, shard: at, began: now, silent: now, had: probeTimeout}
+		o = &outage{b: b, shard: at, silent: now, had: probeTimeout}
 		o.probe = quota.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
 		b.outages[at] = o
 		if b.closed.Err() == nil {
@@ -73,7 +72,7 @@ func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *ou
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.err, o.failedAt = err, now
+	o.err, o.cause, o.failedAt = err, cause.Of(err), now
 	if took > 0 && errors.Is(err, context.DeadlineExceeded) {
 		o.had = max(took, minHad)
 	}
@@ -82,11 +81,23 @@ func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *ou
 	return o
 }
 
-// cause returns the last failure.
-func (o *outage) cause() error {
+// failure returns the last failure.
+func (o *outage) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.err
+}
+
+// report reports what became of a request under a policy, or of what is not handed over,
+// which has a line of its own in the log.
+func (o *outage) report(policy string, result observe.Result) {
+	e := observe.Failed{Backend: o.backend, Shard: o.name, Cause: "not handed over", Policy: policy, Result: result}
+	if result != observe.ResultNotCharged {
+		o.mu.Lock()
+		e.Cause = o.cause
+		o.mu.Unlock()
+	}
+	o.b.observer.Failed(e)
 }
 
 // silence returns for how long the shard has answered no probe.
@@ -115,7 +126,7 @@ var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota
 func (o *outage) watch() {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	for logged := time.Duration(-1); ; {
+	for {
 		select {
 		case <-o.b.closed.Done():
 			o.finish()
@@ -123,10 +134,6 @@ func (o *outage) watch() {
 		case <-tick.C:
 		}
 		answeredFor := o.probed()
-		if now := o.b.elapsed(); logged < 0 || answeredFor < 0 && now-logged >= logEvery {
-			logged = now
-			o.log(slog.LevelWarn, "rate limit: a shard fails", slog.Duration("for", (now-o.began).Round(time.Millisecond)), slog.String("error", o.cause().Error()))
-		}
 		if answeredFor < 0 {
 			continue
 		}
@@ -186,47 +193,25 @@ func (o *outage) finish() {
 		o.b.replayAll(ctx, o)
 	}
 	if o.b.holds(o) {
-		o.log(slog.LevelWarn, "rate limit: a shard did not answer until the end: what was allowed meanwhile is not charged to it")
+		o.report("", observe.ResultNotCharged)
 	}
 }
 
 // end ends o if its shard has answered for quietTime, and nothing is held for it.
 func (b *Backend) end(o *outage) bool {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	o.mu.Lock()
-	lasted := max(o.answeredAt, o.failedAt) - o.began
-	over := o.ready.Load() && b.elapsed()-o.failedAt >= quietTime
+	quiet := o.ready.Load() && b.elapsed()-o.failedAt >= quietTime
 	o.mu.Unlock()
-	if over {
-		o.over.Store(true) // before the look: nothing is held for it from now on
-		if over = !b.holds(o); over {
-			delete(b.outages, o.shard)
-		} else {
-			o.over.Store(false)
-		}
+	if !quiet {
+		return false
 	}
-	b.mu.Unlock()
-	if over {
-		o.log(slog.LevelInfo, "rate limit: a shard answers again", slog.Duration("lasted", lasted.Round(time.Millisecond)))
+	o.over.Store(true) // before the look: nothing is held for it from now on
+	if b.holds(o) {
+		o.over.Store(false)
+		return false
 	}
-	return over
-}
-
-// log logs a line with what was decided since the last one.
-func (o *outage) log(level slog.Level, text string, attrs ...slog.Attr) {
-	all := make([]slog.Attr, 0, 10)
-	if o.shard != (shard{}) {
-		all = append(all, slog.String("backend", o.backend), slog.String("shard", o.name))
-	}
-	all = append(all, attrs...)
-	s := &o.stats
-	for _, c := range [...]struct {
-		name  string
-		count *atomic.Int64
-	}{{"open", &s.open}, {"local", &s.local}, {"closed", &s.closed}, {"handed_over", &s.handedOver}, {"lost", &s.lost}} {
-		if n := c.count.Swap(0); n > 0 {
-			all = append(all, slog.Int64(c.name, n))
-		}
-	}
-	o.b.log.LogAttrs(context.Background(), level, text, all...)
+	delete(b.outages, o.shard)
+	return true
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -97,7 +98,6 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 				break
 			}
 			b.stats.handedOver.Add(u.cost)
-			o.stats.handedOver.Add(u.cost)
 		}
 		journal = journal[1:]
 	}
@@ -106,7 +106,7 @@ func (b *Backend) replay(ctx context.Context, s *stripe, c *count, now int64) er
 	defer s.mu.Unlock()
 	if err != nil && driver.MayHaveCharged(err) {
 		b.stats.lost.Add(journal[0].cost)
-		o.stats.lost.Add(journal[0].cost)
+		o.report(charge.Policy.Name, observe.ResultNotCharged)
 		c.spend(charge.Policy.Limits, journal[0].cost, b.processes, journal[0].at)
 		journal = journal[1:]
 	}

@@ -21,20 +21,6 @@ type counters struct {
 	open, local, closed, handedOver, lost, pooled atomic.Int64
 }
 
-// count counts a decision that was made because of o.
-func (b *Backend) count(o *outage, c Choice) {
-	for _, s := range [...]*counters{&b.stats, &o.stats} {
-		switch c {
-		case Open:
-			s.open.Add(1)
-		case Local:
-			s.local.Add(1)
-		case Closed:
-			s.closed.Add(1)
-		}
-	}
-}
-
 // Stats returns the counts so far.
 func (b *Backend) Stats() Stats {
 	s := Stats{

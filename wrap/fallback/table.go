@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/weir-go/weir/internal/keyed"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -79,6 +80,9 @@ func (s *stripe) forget(t *table, c *count) {
 	s.Remove(c)
 	for _, u := range c.pending {
 		t.b.stats.lost.Add(u.cost)
+	}
+	if len(c.pending) > 0 {
+		c.outage.report(c.charge.Policy.Name, observe.ResultNotCharged)
 	}
 	t.b.settled(c)
 }
