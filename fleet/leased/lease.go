@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
@@ -138,7 +137,7 @@ func (l *lease) answer(r *driver.Request, d *driver.Decision, cost int64) driver
 // grant adds the units of d, an allowed take.
 func (l *lease) grant(d *driver.Decision) {
 	l.held += d.Charges()[0].Cost
-	l.d = owned(d)
+	l.d = d.About(driver.NewRequest(d.Request.Now, keyed.Own(d.Charges())...))
 	l.free = free(d)
 	l.until = d.Results()[0].ResetAt
 	for _, result := range d.Results() {
@@ -153,21 +152,6 @@ func withoutKeys(d *driver.Decision) driver.Decision {
 	charges := slices.Clone(d.Charges())
 	for i := range charges {
 		charges[i].Key, charges[i].Partition = "", ""
-	}
-	return d.About(driver.NewRequest(d.Request.Now, charges...))
-}
-
-// owned returns d with its own strings: a caller's key may be a part of a long one.
-func owned(d *driver.Decision) driver.Decision {
-	charges := slices.Clone(d.Charges())
-	for i := range charges {
-		c := &charges[i]
-		samePartition := c.Partition == c.Key
-		if c.Key = strings.Clone(c.Key); samePartition {
-			c.Partition = c.Key
-		} else {
-			c.Partition = strings.Clone(c.Partition)
-		}
 	}
 	return d.About(driver.NewRequest(d.Request.Now, charges...))
 }

@@ -44,6 +44,7 @@
 package leased
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,21 +153,9 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 
 // complete fills in the defaults, and returns what is wrong with o.
 func (o *Options) complete() error {
-	if o.Ahead == 0 {
-		o.Ahead = DefaultAhead
-	}
-	if o.Again == 0 {
-		o.Again = DefaultAgain
-	}
-	if o.Busy == 0 {
-		o.Busy = DefaultBusy
-	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
+	o.Ahead, o.Again = cmp.Or(o.Ahead, DefaultAhead), cmp.Or(o.Again, DefaultAgain)
+	o.Busy, o.MaxKeys = cmp.Or(o.Busy, DefaultBusy), cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.Clock = cmp.Or[clock.Clock](o.Clock, clock.System{})
 	switch {
 	case o.Ahead < 10*time.Millisecond || o.Ahead > time.Minute || o.Ahead%time.Millisecond != 0:
 		return invalid.Errorf("leased: Ahead is %v; it must be whole milliseconds from 10ms to 1m, or 0 for %v", o.Ahead, DefaultAhead)

@@ -1,6 +1,7 @@
 package modes
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -87,12 +88,7 @@ func NewTable(options *Options) (*Table, error) {
 	if options != nil {
 		o = *options
 	}
-	if o.Agree == 0 {
-		o.Agree = DefaultAgree
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
+	o.Agree, o.Clock = cmp.Or(o.Agree, DefaultAgree), cmp.Or[clock.Clock](o.Clock, clock.System{})
 	if o.Agree < 0 {
 		return nil, invalid.Errorf("modes: Agree is %v; it must be positive, or 0 for %v", o.Agree, DefaultAgree)
 	}

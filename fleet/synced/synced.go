@@ -35,6 +35,7 @@
 package synced
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -163,21 +164,8 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 
 // complete fills in the defaults, and returns what is wrong with o.
 func (o *Options) complete() error {
-	if o.Sync == 0 {
-		o.Sync = DefaultSync
-	}
-	if o.Low == 0 {
-		o.Low = 1
-	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.Prefix == "" {
-		o.Prefix = "weir-sync:"
-	}
-	if o.Clock == nil {
-		o.Clock = clock.System{}
-	}
+	o.Sync, o.Low, o.MaxKeys = cmp.Or(o.Sync, DefaultSync), cmp.Or(o.Low, 1), cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.Prefix, o.Clock = cmp.Or(o.Prefix, "weir-sync:"), cmp.Or[clock.Clock](o.Clock, clock.System{})
 	for name, low := range o.Lows {
 		if !(low > 0 && low <= 1) {
 			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)
@@ -238,10 +226,8 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		return d, err
 	}
 	in := b.policies.Load()
-	if inForce, err := in.check(r.Charges()); err != nil {
+	if err := in.apply(&r); err != nil {
 		return d, err
-	} else if !inForce {
-		r = in.replace(r)
 	}
 	d = driver.NewDecision(r)
 	charges := d.Charges()
@@ -286,10 +272,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	takenAt := r.Now
 	r.Now = st.Now
 	in := b.policies.Load()
-	if inForce, err := in.check(r.Charges()); err != nil {
+	if err := in.apply(&r); err != nil {
 		return d, err
-	} else if !inForce {
-		r = in.replace(r)
 	}
 	d = driver.NewDecision(r)
 	d.Allowed = true
@@ -328,10 +312,8 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	r := driver.NewRequest(now, c)
 	in := b.policies.Load()
-	if inForce, err := in.check(r.Charges()); err != nil {
+	if in.apply(&r) != nil {
 		return
-	} else if !inForce {
-		r = in.replace(r)
 	}
 	s := b.stripeOf(c.Partition)
 	s.mu.Lock()
@@ -422,25 +404,23 @@ func unsupported(l *quota.Limit) string {
 	return ""
 }
 
-// check reports whether charges are of the policies in force, or of ones of their names.
-func (p *policies) check(charges []quota.Charge) (inForce bool, err error) {
-	inForce = true
+// apply puts the policies in force into r's charges.
+func (p *policies) apply(r *driver.Request) error {
+	charges, same := r.Charges(), true
 	for i := range charges {
-		given := charges[i].Policy
-		in := p.byName[given.Name]
+		in := p.byName[charges[i].Policy.Name]
 		if in == nil {
-			return false, invalid.Errorf("synced: charge %d is of policy %q, which New was not given", i, given.Name)
+			return invalid.Errorf("synced: charge %d is of policy %q, which New was not given", i, charges[i].Policy.Name)
 		}
-		inForce = inForce && in.Policy == given
+		same = same && in.Policy == charges[i].Policy
 	}
-	return inForce, nil
-}
-
-// replace returns r with charges of the policies in force.
-func (p *policies) replace(r driver.Request) driver.Request {
-	charges := slices.Clone(r.Charges())
+	if same {
+		return nil
+	}
+	charges = slices.Clone(charges)
 	for i := range charges {
 		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
 	}
-	return driver.NewRequest(r.Now, charges...)
+	*r = driver.NewRequest(r.Now, charges...)
+	return nil
 }

@@ -46,6 +46,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,12 +163,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.Observer == nil {
-		o.Observer = weirlog.Default()
-	}
+	o.MaxKeys, o.Observer = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or[observe.Observer](o.Observer, weirlog.Default())
 	start := time.Now()
 	b := &Backend{
 		wrapped:   backend,

@@ -3,9 +3,9 @@ package fallback
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -198,10 +198,8 @@ func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	}
 	b.held.Add(1)
 	known.outage = o
-	known.charge = quota.Charge{Policy: c.Policy, Key: strings.Clone(c.Key)}
-	if known.charge.Partition = known.charge.Key; c.Partition != c.Key {
-		known.charge.Partition = strings.Clone(c.Partition)
-	}
+	known.charge = keyed.Own([]quota.Charge{*c})[0]
+	known.charge.Cost = 0
 }
 
 // settled notes that nothing is to be handed over of c.

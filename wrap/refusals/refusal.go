@@ -3,11 +3,11 @@ package refusals
 import (
 	"math"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -41,19 +41,7 @@ func newRefusal(id uint64, d *driver.Decision, asked time.Duration, before []see
 	if bytesOf(d) > MaxBytes {
 		return nil
 	}
-	// Copies, in which keys are alone: the caller's may be parts of long strings.
-	charges := slices.Clone(d.Charges())
-	for i := range charges {
-		c := &charges[i]
-		samePartition := c.Partition == c.Key
-		c.Key = strings.Clone(c.Key)
-		if samePartition {
-			c.Partition = c.Key
-		} else {
-			c.Partition = strings.Clone(c.Partition)
-		}
-	}
-	r := d.Request
+	charges, r := keyed.Own(d.Charges()), d.Request
 	f := &refusal{id: id, asked: asked, until: math.MaxInt64, d: driver.NewDecision(driver.NewRequest(r.Now, charges...))}
 	copy(f.d.Results(), d.Results())
 	f.counts = make([]count, len(charges))

@@ -41,6 +41,7 @@
 package refusals
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,12 +115,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
-	}
-	if o.MaxAge == 0 {
-		o.MaxAge = DefaultMaxAge
-	}
+	o.MaxKeys, o.MaxAge = cmp.Or(o.MaxKeys, DefaultMaxKeys), cmp.Or(o.MaxAge, DefaultMaxAge)
 	start := time.Now()
 	return &Backend{
 		wrapped:  backend,

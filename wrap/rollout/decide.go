@@ -79,7 +79,7 @@ func (b *Backend) waitTurn(ctx context.Context, d *decision) error {
 	if d.turn != nil {
 		return nil
 	}
-	turn := b.turns[b.routes.key(d.partition)[0]%uint64(len(b.turns))]
+	turn := b.turns[b.routes.names.Partition(d.partition)%uint64(len(b.turns))]
 	select {
 	case turn <- struct{}{}:
 		d.turn = turn

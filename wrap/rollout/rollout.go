@@ -13,6 +13,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -79,7 +81,6 @@ const MaxBackends = 1 << indexBits
 type Backend struct {
 	client   openfeature.IClient
 	flag     string
-	events   bool
 	refresh  time.Duration
 	keep     time.Duration
 	abandon  time.Duration
@@ -144,13 +145,12 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	if err := validateBackends(backends, names, defaultName); err != nil {
 		return nil, err
 	}
-	if err := o.validate(); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	b := &Backend{
 		client:          client,
 		flag:            o.Flag,
-		events:          o.Events,
 		refresh:         o.Refresh,
 		keep:            o.Keep,
 		abandon:         o.Abandon,
@@ -158,23 +158,6 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 		byName:          make(map[string]*member),
 		byID:            make(map[handoff.BackendID]*member),
 		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
-	}
-	if b.flag == "" {
-		b.flag = DefaultFlag
-	}
-	if b.refresh == 0 {
-		if b.refresh = time.Second; b.events {
-			b.refresh = time.Minute
-		}
-	}
-	if b.keep == 0 {
-		b.keep = time.Minute
-	}
-	if b.abandon == 0 {
-		b.abandon = 5 * time.Second
-	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = DefaultMaxKeys
 	}
 	for _, name := range names {
 		m := &member{name: name, index: int64(len(b.members)), id: handoff.IDOf(name), backend: backends[name]}
@@ -184,7 +167,10 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	}
 	b.fallback = b.byName[defaultName]
 	b.fallback.named.Store(true)
-	b.routes.init(o.MaxKeys)
+	b.routes.names = keyed.NewHasher()
+	for i := range b.routes.stripes {
+		b.routes.stripes[i].Most = max(o.MaxKeys/keyed.Stripes, 1)
+	}
 	for i := range b.turns {
 		b.turns[i] = make(chan struct{}, 1)
 	}
@@ -219,7 +205,14 @@ func validateBackends(backends map[string]handoff.Store, names []string, default
 	return nil
 }
 
-func (o *Options) validate() error {
+// complete fills in the defaults, and returns what is wrong with o.
+func (o *Options) complete() error {
+	refresh := time.Second
+	if o.Events {
+		refresh = time.Minute
+	}
+	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, refresh), cmp.Or(o.Keep, time.Minute)
+	o.Abandon, o.MaxKeys = cmp.Or(o.Abandon, 5*time.Second), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	switch {
 	case o.Refresh < 0:
 		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)

@@ -2,9 +2,10 @@ package rollout
 
 import (
 	"context"
-	"hash/maphash"
 	"sync"
 	"time"
+
+	"github.com/weir-go/weir/internal/keyed"
 )
 
 // view is a state of the flag, as far as this process knows.
@@ -56,6 +57,7 @@ type target struct {
 // route is the target to try first for the counts of a partition. It is a hint: a
 // backend that does not have them returns an ElsewhereError.
 type route struct {
+	keyed.Entry
 	wanted *member // the flag's value
 	at     target  // the wanted member, or where another process moved the counts
 	view   int64   // number of the view in which the flag was evaluated
@@ -69,59 +71,39 @@ type route struct {
 
 // routes remembers routes by partition, up to a bound.
 type routes struct {
-	seeds   [2]maphash.Seed
-	stripes [64]routesStripe
-	bound   int // of each stripe
+	names   keyed.Hasher
+	stripes [keyed.Stripes]routesStripe
 }
-
-// routeKey identifies a partition: 128 bits of seeded hashes. It bounds what a route
-// takes whatever the partition's length, and clients cannot choose its stripe.
-type routeKey [2]uint64
 
 type routesStripe struct {
-	mu sync.Mutex
-	m  map[routeKey]*route // a route is replaced, never changed
-	_  [40]byte            // keeps the next lock off this one's cache line
+	mu                   sync.Mutex
+	keyed.Stripe[*route] // a route is replaced, never changed
 }
 
-func (r *routes) init(maxKeys int) {
-	r.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-	r.bound = max(maxKeys/len(r.stripes), 1)
-	for i := range r.stripes {
-		r.stripes[i].m = make(map[routeKey]*route)
-	}
-}
+func (r *routes) stripe(n keyed.Name) *routesStripe { return &r.stripes[n[0]%keyed.Stripes] }
 
-func (r *routes) key(partition string) routeKey {
-	return routeKey{maphash.String(r.seeds[0], partition), maphash.String(r.seeds[1], partition)}
-}
-
-func (r *routes) stripe(key routeKey) *routesStripe { return &r.stripes[key[0]%uint64(len(r.stripes))] }
-
-func (r *routes) get(key routeKey) *route {
-	s := r.stripe(key)
+func (r *routes) get(n keyed.Name) *route {
+	s := r.stripe(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.m[key]
+	return s.Get(n)
 }
 
-func (r *routes) put(key routeKey, route *route) {
-	s := r.stripe(key)
+func (r *routes) put(n keyed.Name, next *route) {
+	s := r.stripe(n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.m[key]; !ok && len(s.m) >= r.bound {
-		for other := range s.m { // any
-			delete(s.m, other)
-			break
-		}
+	if old := s.Get(n); old != nil {
+		s.Remove(old)
 	}
-	s.m[key] = route
+	s.MakeRoom(1, func(*route) float64 { return 0 }, s.Remove) // any
+	s.Add(n, 1, next)
 }
 
 // routeOf returns the route of a partition.
 func (b *Backend) routeOf(ctx context.Context, partition string) *route {
-	key, now := b.routes.key(partition), time.Now()
-	old := b.routes.get(key)
+	name, now := b.routes.names.OfPartition(partition), time.Now()
+	old := b.routes.get(name)
 	v := b.view.Load()
 	if old != nil && old.view == v.number && now.Before(old.askAt) {
 		return old
@@ -135,7 +117,7 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 	if problem != "" {
 		r.askAt = now.Add(min(b.refresh, time.Second))
 	}
-	b.routes.put(key, r)
+	b.routes.put(name, r)
 	return r
 }
 
@@ -160,15 +142,15 @@ func (b *Backend) nextRoute(old *route, v *view, wanted *member, now time.Time) 
 
 // remember records that the counts of a partition are at a target.
 func (b *Backend) remember(partition string, at target) {
-	key := b.routes.key(partition)
-	old := b.routes.get(key)
+	name := b.routes.names.OfPartition(partition)
+	old := b.routes.get(name)
 	if old == nil || old.at == at {
 		return
 	}
-	r, now := *old, time.Now()
-	r.at = at
+	now := time.Now()
+	r := &route{wanted: old.wanted, at: at, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
 	if at.member != r.wanted && !now.Before(r.overrideUntil) {
 		r.overrideUntil = now.Add(b.keep)
 	}
-	b.routes.put(key, &r)
+	b.routes.put(name, r)
 }

@@ -3,6 +3,8 @@ package rollout
 import (
 	"fmt"
 	"testing"
+
+	"github.com/weir-go/weir/internal/keyed"
 )
 
 // Keys that share a lock in one process do not in another, so clients cannot choose
@@ -10,12 +12,11 @@ import (
 func TestPartsCannotBeChosen(t *testing.T) {
 	const chosen = 1000
 	var here, there routes
-	here.init(1)
-	there.init(1)
+	here.names, there.names = keyed.NewHasher(), keyed.NewHasher()
 	shared := make(map[*routesStripe]int)
 	for i, n := 0, 0; n < chosen; i++ {
-		if key := fmt.Sprint("client", i); here.stripe(here.key(key)) == &here.stripes[0] {
-			shared[there.stripe(there.key(key))]++
+		if key := fmt.Sprint("client", i); here.stripe(here.names.OfPartition(key)) == &here.stripes[0] {
+			shared[there.stripe(there.names.OfPartition(key))]++
 			n++
 		}
 	}

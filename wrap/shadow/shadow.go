@@ -14,8 +14,8 @@
 package shadow
 
 import (
+	"cmp"
 	"context"
-	"hash/maphash"
 	"sync"
 	"time"
 
@@ -59,7 +59,6 @@ type Backend struct {
 	deadline  time.Duration
 	differ    func(serving, candidate decision.Decision)
 
-	seed    maphash.Seed
 	workers []*worker
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -85,16 +84,8 @@ func New(serving driver.Backend, candidate handoff.Store, options *Options) (*Ba
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	if o.Queue == 0 {
-		o.Queue = DefaultQueue
-	}
-	if o.Workers == 0 {
-		o.Workers = DefaultWorkers
-	}
-	if o.Deadline == 0 {
-		o.Deadline = DefaultDeadline
-	}
-	b := &Backend{serving: serving, candidate: candidate, deadline: o.Deadline, differ: o.OnDifference, seed: maphash.MakeSeed()}
+	o.Queue, o.Workers, o.Deadline = cmp.Or(o.Queue, DefaultQueue), cmp.Or(o.Workers, DefaultWorkers), cmp.Or(o.Deadline, DefaultDeadline)
+	b := &Backend{serving: serving, candidate: candidate, deadline: o.Deadline, differ: o.OnDifference}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	for range o.Workers {
@@ -151,7 +142,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // show queues s for the candidate, or drops it if the queue is full.
 func (b *Backend) show(charges []quota.Charge, s shown) {
-	w := b.workers[maphash.String(b.seed, charges[0].Partition)%uint64(len(b.workers))]
+	w := b.workers[names.Partition(charges[0].Partition)%uint64(len(b.workers))]
 	select {
 	case w.queue <- s:
 	default:

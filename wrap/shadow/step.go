@@ -1,11 +1,11 @@
 package shadow
 
 import (
-	"hash/maphash"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -17,24 +17,13 @@ import (
 // backend.
 type steps struct {
 	mu    sync.Mutex
-	until map[countID]time.Time
+	until map[keyed.Name]time.Time
 	all   time.Time // until then no count is considered in step: there were too many to record
 	bound int
 }
 
-// countID identifies a count: 128 bits of seeded hashes, so that a long key takes no
-// more than a short one.
-type countID [2]uint64
-
-var countSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-
-func idOf(c *quota.Charge) (id countID) {
-	count := [3]string{c.Policy.Name, c.Key, c.Partition}
-	for i := range id {
-		id[i] = maphash.Comparable(countSeeds[i], count)
-	}
-	return id
-}
+// names name counts, so that a long key takes no more than a short one.
+var names = keyed.NewHasher()
 
 // missed records that the candidate lacks what the serving backend did to charges. d
 // is the decision about them.
@@ -47,7 +36,7 @@ func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 			latest = max(latest, result.ResetAt)
 		}
 		at := time.UnixMilli(d.Request.Now)
-		s.extend(idOf(&charges[i]), at, later(time.UnixMilli(latest), outlived(charges[i].Policy, at)))
+		s.extend(names.Of(&charges[i]), at, later(time.UnixMilli(latest), outlived(charges[i].Policy, at)))
 	}
 }
 
@@ -65,7 +54,7 @@ func outlived(p *quota.Policy, at time.Time) time.Time {
 	return end
 }
 
-func (s *steps) extend(id countID, now, until time.Time) {
+func (s *steps) extend(id keyed.Name, now, until time.Time) {
 	if _, known := s.until[id]; !known && len(s.until) >= s.bound {
 		for other, at := range s.until {
 			if !now.Before(at) {
@@ -93,7 +82,7 @@ func (s *steps) inStep(charges []quota.Charge, serving, candidate *decision.Deci
 	first := 0
 	for i := range charges {
 		limits := charges[i].Policy.Limits
-		id, last := idOf(&charges[i]), first+len(limits)
+		id, last := names.Of(&charges[i]), first+len(limits)
 		until, missing := s.until[id]
 		switch {
 		case !missing:

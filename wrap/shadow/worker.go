@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -35,7 +36,7 @@ type worker struct {
 func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
-		steps: steps{until: make(map[countID]time.Time), bound: max(64*size, 1024)},
+		steps: steps{until: make(map[keyed.Name]time.Time), bound: max(64*size, 1024)},
 		taken: make(map[takeID]driver.Decision), oldest: make([]takeID, size),
 	}
 }
@@ -105,7 +106,7 @@ func opens(d decision.Decision) bool {
 // that charge the same; which of them is settled makes no difference to either
 // backend.
 type takeID struct {
-	count countID // of the first charge
+	count keyed.Name // of the first charge
 	at    int64
 	cost  int64
 	mark  driver.Mark
@@ -114,7 +115,7 @@ type takeID struct {
 
 func takeIDOf(d *driver.Decision) takeID {
 	r, first := d.Request, &d.Charges()[0]
-	return takeID{count: idOf(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
+	return takeID{count: names.Of(first), at: r.Now, cost: first.Cost, mark: d.Results()[0].Mark}
 }
 
 // remember stores d, the candidate's decision about a take of the serving backend.

@@ -1,0 +1,24 @@
+package keyed
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Own returns copies of charges that keep no memory of their caller's alive: its keys may
+// be parts of long strings.
+func Own(charges []quota.Charge) []quota.Charge {
+	own := slices.Clone(charges)
+	for i := range own {
+		c := &own[i]
+		samePartition := c.Partition == c.Key
+		if c.Key = strings.Clone(c.Key); samePartition {
+			c.Partition = c.Key
+		} else {
+			c.Partition = strings.Clone(c.Partition)
+		}
+	}
+	return own
+}
