@@ -138,7 +138,7 @@ func (f *fleet) quotas(p *throttler.Policy, perSecond int64) []byte {
 	f.Helper()
 	l := p.Limits[0]
 	l.Quota = perSecond * int64(l.Window/time.Second)
-	next, err := newPolicies([]*throttler.Policy{{Name: p.Name, Limits: []throttler.Limit{l}}}, lows{usual: 1}, DefaultSync)
+	next, err := newPolicies([]*throttler.Policy{{Name: p.Name, Limits: []throttler.Limit{l}}}, &Options{Low: 1, Sync: DefaultSync})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func SetQuotas(ctx context.Context, roots []Root, all []*quota.Policy, options *
 	if err := o.complete(); err != nil {
 		return err
 	}
-	p, err := newPolicies(all, o.lows(), o.Sync)
+	p, err := newPolicies(all, &o)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (b *Backend) learnQuotas(text []byte) {
 	for _, in := range current.order {
 		given = append(given, withQuotas(in.Policy, all))
 	}
-	next, err := newPolicies(given, b.lows, b.sync)
+	next, err := newPolicies(given, &b.opts)
 	if err != nil {
 		return // cannot be: each was valid
 	}

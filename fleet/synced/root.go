@@ -108,7 +108,7 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 
 // key returns the Redis key of limit k of c. Limits of one length of window share no key.
 func (b *Backend) key(c *counter, k int) []byte {
-	key := append([]byte(nil), b.prefix...)
+	key := append([]byte(nil), b.opts.Prefix...)
 	key = append(append(key, c.root...), '/')
 	key = append(key, c.policy.Name...)
 	return append(append(key, '/'), byte('a'+k))

@@ -62,12 +62,12 @@ type entry struct {
 
 func (b *Backend) syncUntilClosed(a *aggregator) {
 	// Processes that start together must not sync together.
-	timer := time.NewTimer(rand.N(b.sync))
+	timer := time.NewTimer(rand.N(b.opts.Sync))
 	defer timer.Stop()
 	for {
 		select {
 		case <-b.closed.Done():
-			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.sync, minTimeout))
+			ctx, cancel := context.WithTimeout(context.Background(), max(2*b.opts.Sync, minTimeout))
 			if a.batch != nil { // it is sent again, and has not all
 				b.syncOnce(ctx, a)
 			}
@@ -78,7 +78,7 @@ func (b *Backend) syncUntilClosed(a *aggregator) {
 		}
 		began := time.Now()
 		b.syncOnce(b.closed, a)
-		timer.Reset(max(b.sync-time.Since(began), b.sync/10))
+		timer.Reset(max(b.opts.Sync-time.Since(began), b.opts.Sync/10))
 	}
 }
 
@@ -96,7 +96,7 @@ func (b *Backend) syncOnce(ctx context.Context, a *aggregator) {
 // prepare makes the batch that root a is to have next, if it has none. It reports whether
 // there is one.
 func (b *Backend) prepare(ctx context.Context, a *aggregator) bool {
-	now := b.clock.Now().UnixMilli()
+	now := b.opts.Clock.Now().UnixMilli()
 	if a.batch != nil && (a.batch.mode == state || a.batch.tries >= staleAfter) {
 		a.batch, a.known = nil, false
 	}
@@ -127,7 +127,7 @@ func (b *Backend) conclude(a *aggregator, replies [][]byte, err error) {
 	b.stats.syncs.Add(1)
 	done := a.batch
 	a.batch = nil
-	now := b.clock.Now().UnixMilli()
+	now := b.opts.Clock.Now().UnixMilli()
 	for i, reply := range replies {
 		known, ok := b.learn(a, &done.calls[i], reply, now)
 		if !ok || !known {
@@ -150,9 +150,7 @@ func (b *Backend) answers(ctx context.Context, a *aggregator, now int64) bool {
 }
 
 func (b *Backend) observe(a *aggregator, start time.Time, calls int, err error) {
-	if b.observer != nil {
-		b.observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
-	}
+	b.opts.Observer.Sent(observe.Sent{Backend: "synced", Shard: a.server.name(), Decisions: calls, Start: start, Duration: time.Since(start), Err: err})
 }
 
 // additions returns the batch that adds what root a lacks of the counters that are
@@ -326,8 +324,8 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 		if l := &e.c.limits[e.limit]; sane(x) && sane(y) {
 			count := &e.c.counts[e.limit]
 			count.roll(l, now)
-			if count.learn(l, a.index, e.part, e.window, x, y, now, b.sync.Milliseconds()/2) {
-				e.c.watched = max(e.c.watched, min(now+3*b.sync.Milliseconds(), e.c.lastAsk+watchMost))
+			if count.learn(l, a.index, e.part, e.window, x, y, now, b.opts.Sync.Milliseconds()/2) {
+				e.c.watched = max(e.c.watched, min(now+3*b.opts.Sync.Milliseconds(), e.c.lastAsk+watchMost))
 			}
 		}
 	}

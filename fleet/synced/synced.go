@@ -101,12 +101,8 @@ type Options struct {
 // Backend is a driver.Backend whose counts are in this process, and agreed on with
 // others. It is safe for concurrent use. Close it.
 type Backend struct {
-	sync     time.Duration
-	lows     lows
-	prefix   string
-	clock    clock.Clock
-	observer observe.Observer
-	perCall  int // counters
+	opts    Options
+	perCall int // counters
 
 	policies    atomic.Pointer[policies]
 	editing     sync.Mutex // held while policies are replaced
@@ -146,11 +142,11 @@ func New(roots []Root, limits []*quota.Policy, options *Options) (*Backend, erro
 }
 
 func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend, error) {
-	live, err := newPolicies(limits, o.lows(), o.Sync)
+	live, err := newPolicies(limits, o)
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{sync: o.Sync, lows: o.lows(), prefix: o.Prefix, clock: o.Clock, observer: o.Observer, perCall: perCall, names: keyed.NewHasher()}
+	b := &Backend{opts: *o, perCall: perCall, names: keyed.NewHasher()}
 	b.policies.Store(live)
 	for i, s := range servers {
 		b.aggregators = append(b.aggregators, &aggregator{server: s, index: i})
@@ -166,6 +162,7 @@ func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend,
 func (o *Options) complete() error {
 	o.Sync, o.Low, o.MaxKeys = cmp.Or(o.Sync, DefaultSync), cmp.Or(o.Low, 1), cmp.Or(o.MaxKeys, DefaultMaxKeys)
 	o.Prefix, o.Clock = cmp.Or(o.Prefix, "weir-sync:"), cmp.Or[clock.Clock](o.Clock, clock.System{})
+	o.Observer = cmp.Or[observe.Observer](o.Observer, observe.Nothing{})
 	for name, low := range o.Lows {
 		if !(low > 0 && low <= 1) {
 			return invalid.Errorf("synced: Lows[%q] is %v; it must be above 0 and at most 1", name, low)
@@ -182,19 +179,12 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// lows are the parts of capacities up to which all requests pass.
-type lows struct {
-	usual  float64
-	byName map[string]float64
-}
-
-func (o *Options) lows() lows { return lows{o.Low, o.Lows} }
-
-func (l lows) of(policy string) float64 {
-	if low, ok := l.byName[policy]; ok {
+// low returns Low for the policy of that name.
+func (o *Options) low(policy string) float64 {
+	if low, ok := o.Lows[policy]; ok {
 		return low
 	}
-	return l.usual
+	return o.Low
 }
 
 func (b *Backend) start() {
@@ -346,7 +336,7 @@ type policy struct {
 	limits []limit
 }
 
-func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, error) {
+func newPolicies(all []*quota.Policy, o *Options) (*policies, error) {
 	if len(all) == 0 {
 		return nil, invalid.Errorf("synced: policies is empty; it must have those that takes charge")
 	}
@@ -366,7 +356,7 @@ func newPolicies(all []*quota.Policy, low lows, sync time.Duration) (*policies, 
 			return nil, err
 		}
 		for k, l := range given.Limits {
-			in.limits = append(in.limits, newLimit(&l, low.of(given.Name), sync, len(p.spans)))
+			in.limits = append(in.limits, newLimit(&l, o.low(given.Name), o.Sync, len(p.spans)))
 			p.spans = append(p.spans, in.limits[k].span)
 		}
 		p.byName[given.Name] = in

@@ -233,7 +233,7 @@ func TestSetQuotas(t *testing.T) {
 	}
 	rate(3)
 	slower := &throttler.Policy{Name: perSecond.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}}}
-	next, err := newPolicies([]*throttler.Policy{slower}, lows{usual: 1}, DefaultSync)
+	next, err := newPolicies([]*throttler.Policy{slower}, &Options{Low: 1, Sync: DefaultSync})
 	if err != nil {
 		t.Fatal(err)
 	}

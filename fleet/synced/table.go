@@ -206,7 +206,7 @@ const (
 
 // sweep removes counters that count nothing any more.
 func (b *Backend) sweep() {
-	now := b.clock.Now().UnixMilli()
+	now := b.opts.Clock.Now().UnixMilli()
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		for end := math.MaxInt; end > 0; {
