@@ -64,7 +64,7 @@ func (b *Backend) decide(ctx context.Context, d decision, call func(*member, *ha
 		}
 		placement = next.member.placement
 		if next == at {
-			placement = &handoff.Placement{Backend: at.member.id, Keep: b.keep, Version: at.version, Arrivals: d.arrivals}
+			placement = &handoff.Placement{Backend: at.member.id, Keep: b.opts.Keep, Version: at.version, Arrivals: d.arrivals}
 		} else if next.member != at.member {
 			b.stats.followed.Add(1)
 		}
@@ -117,7 +117,7 @@ func (b *Backend) fetch(ctx context.Context, d *decision, at target, where []han
 	if next != at {
 		return next, nil
 	}
-	release := d.release(at, b.keep, where)
+	release := d.release(at, b.opts.Keep, where)
 	for _, other := range b.members {
 		if other == at.member || next != at {
 			continue
@@ -220,7 +220,7 @@ func (b *Backend) release(ctx context.Context, m, to *member, r handoff.ReleaseR
 // member, is down.
 func (b *Backend) lost(m *member, partition string) bool {
 	since, down := m.backend.Down(partition)
-	return down && (!m.named.Load() || time.Since(since) >= b.abandon)
+	return down && (!m.named.Load() || time.Since(since) >= b.opts.Abandon)
 }
 
 // askUnnamed asks a member that nothing has named to this process. It may still have
@@ -262,7 +262,5 @@ func (b *Backend) moved(e observe.Moved) {
 	case e.Err == nil:
 		b.stats.moved.Add(1)
 	}
-	if b.observer != nil {
-		b.observer.Moved(e)
-	}
+	b.opts.Observer.Moved(e)
 }

@@ -73,7 +73,7 @@ func (b *Backend) ask(ctx context.Context, targetingKey string) (value, problem 
 			b.evaluationSlots <- struct{}{}
 			answered <- a
 		}()
-		details, err := b.client.StringValueDetails(ctx, b.flag, unset, openfeature.NewEvaluationContext(targetingKey, nil))
+		details, err := b.client.StringValueDetails(ctx, b.opts.Flag, unset, openfeature.NewEvaluationContext(targetingKey, nil))
 		a.value = details.Value
 		if err != nil {
 			a.problem = string(details.ErrorCode)

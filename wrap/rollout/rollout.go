@@ -79,12 +79,8 @@ const MaxBackends = 1 << indexBits
 
 // Backend is a driver.Backend over others. It is safe for concurrent use.
 type Backend struct {
-	client   openfeature.IClient
-	flag     string
-	refresh  time.Duration
-	keep     time.Duration
-	abandon  time.Duration
-	observer observe.Observer // or nil
+	client openfeature.IClient
+	opts   Options
 
 	members  []*member
 	byName   map[string]*member
@@ -150,18 +146,14 @@ func New(backends map[string]handoff.Store, defaultName string, client openfeatu
 	}
 	b := &Backend{
 		client:          client,
-		flag:            o.Flag,
-		refresh:         o.Refresh,
-		keep:            o.Keep,
-		abandon:         o.Abandon,
-		observer:        o.Observer,
+		opts:            o,
 		byName:          make(map[string]*member),
 		byID:            make(map[handoff.BackendID]*member),
 		evaluationSlots: make(chan struct{}, evaluationsAtOnce),
 	}
 	for _, name := range names {
 		m := &member{name: name, index: int64(len(b.members)), id: handoff.IDOf(name), backend: backends[name]}
-		m.placement = &handoff.Placement{Backend: m.id, Keep: b.keep}
+		m.placement = &handoff.Placement{Backend: m.id, Keep: b.opts.Keep}
 		b.members = append(b.members, m)
 		b.byName[name], b.byID[m.id] = m, m
 	}
@@ -213,6 +205,7 @@ func (o *Options) complete() error {
 	}
 	o.Flag, o.Refresh, o.Keep = cmp.Or(o.Flag, DefaultFlag), cmp.Or(o.Refresh, refresh), cmp.Or(o.Keep, time.Minute)
 	o.Abandon, o.MaxKeys = cmp.Or(o.Abandon, 5*time.Second), cmp.Or(o.MaxKeys, DefaultMaxKeys)
+	o.Observer = cmp.Or[observe.Observer](o.Observer, observe.Nothing{})
 	switch {
 	case o.Refresh < 0:
 		return invalid.Errorf("rollout: Refresh is %v; it must be positive, or 0 for 1s, with Events 1m", o.Refresh)

@@ -113,9 +113,9 @@ func (b *Backend) routeOf(ctx context.Context, partition string) *route {
 		wanted = old.wanted // nothing says that it changed
 	}
 	r := b.nextRoute(old, v, wanted, now)
-	r.askAt = now.Add(b.refresh)
+	r.askAt = now.Add(b.opts.Refresh)
 	if problem != "" {
-		r.askAt = now.Add(min(b.refresh, time.Second))
+		r.askAt = now.Add(min(b.opts.Refresh, time.Second))
 	}
 	b.routes.put(name, r)
 	return r
@@ -150,7 +150,7 @@ func (b *Backend) remember(partition string, at target) {
 	now := time.Now()
 	r := &route{wanted: old.wanted, at: at, view: old.view, askAt: old.askAt, overrideUntil: old.overrideUntil}
 	if at.member != r.wanted && !now.Before(r.overrideUntil) {
-		r.overrideUntil = now.Add(b.keep)
+		r.overrideUntil = now.Add(b.opts.Keep)
 	}
 	b.routes.put(name, r)
 }
