@@ -90,7 +90,8 @@ func withdrawTrailers(h http.Header, remove func(name string) bool) {
 // writeHeaders makes h report what is left of all that is enforced: in the
 // headers the limit that binds, in the fields all of them. Of several entries
 // of one middleware, the last one counts. If something is enforced but undecided, or
-// decided without the shared counts, there are none: any would be a lie.
+// decided without the shared counts, or because a key is blocked, there are none: any would
+// be a lie.
 func (l *ledger) writeHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +103,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 			continue
 		}
 		enforced = append(enforced, e)
-		unknown = unknown || e.d.NumLimits() == 0 || e.d.Degraded
+		unknown = unknown || e.d.NumLimits() == 0 || e.d.Degraded || e.d.Blocked
 		fields = fields || e.m.RateLimitFields
 		expose = expose || e.m.ExposeHeaders
 	}

@@ -105,7 +105,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, only: classify.only(), mayWait: classify.mayWait()}
+	m := &throttle{throttler: t, classify: classify, only: classify.only(), mayWait: classify.mayWait() || t.Policies() != nil}
 	if options != nil {
 		m.Options = *options
 	}

@@ -76,6 +76,13 @@ func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 	s := binding(d)
 	b = append(b, "API rate limit exceeded: "...)
+	if d.Blocked {
+		b = append(append(b, s.charge.Policy.Name...), " is blocked for this client."...)
+		if wait == 0 {
+			return b
+		}
+		return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
+	}
 	if wait == 0 && s.charge.Cost > s.limit.Capacity() {
 		b = strconv.AppendInt(append(b, "this request costs "...), s.charge.Cost, 10)
 		b = append(append(append(b, ", and "...), s.charge.Policy.Name...), " allows no more than "...)

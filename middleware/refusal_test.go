@@ -4,9 +4,13 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -114,4 +118,62 @@ func TestResponsesShareNoValues(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A blocked key has the status of a refusal, when it ends if it does, and no rate headers:
+// nothing was asked.
+func TestBlockedKeys(t *testing.T) {
+	p := policy("core", per(5, time.Minute))
+	for _, test := range []struct {
+		until            time.Duration
+		retryAfter, text string
+	}{
+		{90 * time.Second, "90", "core is blocked for this client. Try again in 90 s."},
+		{0, "", "core is blocked for this client."},
+	} {
+		var table policies.Table
+		c := clock.NewManual(t0)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: &table})
+		h := must(newMiddleware(th, charging(p.Charge("k")), &middleware.Options{RateLimitFields: true}))(status(200))
+		expect(t, get(h), 200, "X-Ratelimit-Remaining", "4")
+		o := policies.Override{Policy: "core", Key: "k", Blocked: true}
+		if test.until > 0 {
+			o.Until = c.Now().Add(test.until)
+		}
+		if err := table.Source("code").Edit(func(e *policies.Edit) { e.Override(o) }); err != nil {
+			t.Fatal(err)
+		}
+		w := get(h)
+		expect(t, w, 429, "Retry-After", test.retryAfter, "X-Ratelimit-Limit", "", "X-Ratelimit-Remaining", "", "Ratelimit", "")
+		if got, want := w.Body.String(), `{"message":"API rate limit exceeded: `+test.text+`"}`+"\n"; got != want {
+			t.Errorf("the body is %s, want %s", got, want)
+		}
+	}
+}
+
+// A policy that the table makes a queue has its requests wait.
+func TestAPolicyThatBecomesAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var table policies.Table
+		c := clock.NewManual(t0)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: &table})
+		if err := table.Source("code").Edit(func(e *policies.Edit) {
+			e.Set(policy("core", throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: throttler.LeakyBucket, Burst: 3}))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		served := 0
+		h := limit(th, policy("core", per(5, time.Minute)), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+		get(h)
+		go get(h)
+		synctest.Wait()
+		if served != 1 {
+			t.Errorf("%d requests were served; the second has to wait for a minute", served)
+		}
+		c.Advance(time.Minute)
+		synctest.Wait()
+		if served != 2 {
+			t.Errorf("%d requests were served after a minute; want both", served)
+		}
+	})
 }

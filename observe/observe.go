@@ -34,7 +34,8 @@ type Observer interface {
 	// counts, and each refund and settlement that was not made.
 	Failed(e Failed)
 
-	// Warned follows the first request that shows a likely mistake of configuration.
+	// Warned follows the first request that shows a likely mistake of configuration, and
+	// each version of a file of policies that has one.
 	Warned(e Warned)
 }
 

@@ -1,38 +1,51 @@
 package throttler
 
 import (
+	"context"
 	"slices"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // resolve makes r, a zero Request, the one for charges now, as a backend takes it: with
-// every Partition and Cost filled in, and charges to one count added up. The caller's
-// slice is neither changed nor kept. The error says which argument is wrong.
-func (t *Throttler) resolve(r *driver.Request, charges []Charge) error {
+// every Partition and Cost filled in, charges to one count added up, and under the policies
+// that are in force. The caller's slice is neither changed nor kept. If the table of
+// policies leaves nothing to ask, made is the decision. The error says which argument is
+// wrong.
+func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, err error) {
 	if len(charges) == 1 {
 		c := r.Begin(&charges[0])
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
 		r.Now = t.now() // here, while the charge is written: see Begin
-		return check(0, c)
+		if t.policies == nil {
+			return nil, check(0, c)
+		}
+		return t.resolveOne(ctx, r, c)
 	}
-	all, err := together(charges)
-	*r = driver.NewRequest(t.now(), all...)
-	return err
-}
-
-// together is what resolve does for charges, if they are not one.
-func together(charges []Charge) ([]Charge, error) {
 	if len(charges) == 0 {
 		return nil, invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
 	}
 	if len(charges) > quota.MaxCharges {
 		return nil, invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
 	}
+	now := t.now()
+	if t.policies != nil {
+		if charges, made, err = t.inForce(ctx, now, charges); made != nil || err != nil {
+			return made, err
+		}
+	}
+	all, err := together(charges)
+	*r = driver.NewRequest(now, all...)
+	return nil, err
+}
+
+// together adds up charges to one count, and gives all of them the first one's partition.
+func together(charges []Charge) ([]Charge, error) {
 	partition := charges[0].Partition
 	if partition == "" {
 		partition = charges[0].Key
@@ -77,6 +90,10 @@ func check(i int, c *Charge) error {
 	if err := c.Policy.Validate(); err != nil {
 		return err
 	}
+	return checkCost(i, c)
+}
+
+func checkCost(i int, c *Charge) error {
 	if c.Cost < 0 || c.Cost > quota.MaxQuota {
 		return invalid.Errorf("throttler: charge %d, policy %q: cost is %d; it must be from 1 to %d (2^53), or 0 for 1", i, c.Policy.Name, c.Cost, int64(quota.MaxQuota))
 	}

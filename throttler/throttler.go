@@ -7,6 +7,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -17,12 +18,14 @@ type Throttler struct {
 	backend  driver.Backend
 	clock    clock.Clock
 	observer observe.Observer // or nil
+	policies *policies.Table  // or nil
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
 	Clock    clock.Clock      // says what time it is; if nil, clock.System
 	Observer observe.Observer // receives each decision; may be nil
+	Policies *policies.Table  // has what is in force in place of the policies charged; may be nil
 }
 
 // New returns a Throttler that counts in backend. It panics if backend is nil.
@@ -37,12 +40,15 @@ func New(backend driver.Backend, options *Options) *Throttler {
 	if options.Clock != nil {
 		t.clock = options.Clock
 	}
-	t.observer = options.Observer
+	t.observer, t.policies = options.Observer, options.Policies
 	return t
 }
 
 // Clock returns the clock that decisions go by.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
+
+// Policies returns the table of Options, or nil.
+func (t *Throttler) Policies() *policies.Table { return t.policies }
 
 // Take charges every limit of every charge if all have room; else none. Charges to
 // one count, of one key under one policy, add up.
@@ -62,28 +68,37 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return err
 	}
 	var r driver.Request
-	if err := t.resolve(&r, charges); err != nil {
+	made, err := t.resolve(ctx, &r, charges)
+	if err != nil {
 		*d = Decision{}
 		return err
+	}
+	if made != nil {
+		*d = Decision{Decision: *made}
+		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
 	if *decided, err = t.backend.Take(ctx, r); err != nil {
 		*d = Decision{}
 		return err
 	}
-	d.Allowed, d.Degraded = decided.Allowed, decided.Degraded
+	d.Allowed, d.Degraded, d.Blocked = decided.Allowed, decided.Degraded, false
 	return nil
 }
 
 // Peek reports whether Take would allow the charges, and when, charging nothing. Used and
-// Remaining are as they are without them. It may ask a replica.
+// Remaining are without them. It may ask a replica.
 func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, error) {
 	if t.observer != nil {
 		return t.observed(ctx, observe.OpPeek, charges)
 	}
 	var r driver.Request
-	if err := t.resolve(&r, charges); err != nil {
+	made, err := t.resolve(ctx, &r, charges)
+	if err != nil {
 		return Decision{}, err
+	}
+	if made != nil {
+		return Decision{*made, tookNothing}, nil
 	}
 	d, err := t.backend.Peek(ctx, r)
 	if err != nil {
@@ -92,18 +107,16 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	return Decision{decision.FromDriver(d), tookNothing}, nil
 }
 
-// Refund gives back what d took, to the windows that were charged, while they last, also
-// if ctx was over before. It returns the limits as they are after it. After an error
-// nothing was given back, and Refund may be called again, unless [MayHaveCharged]: then
-// that is unknown, and a second call does nothing.
+// Refund gives back what d took to its windows, while they last, also if ctx is over, and
+// returns the limits after it. After an error nothing was given back, and Refund may be
+// called again; if [MayHaveCharged], that does nothing.
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges, by one for each. What was too much is given
-// back. What was charged too little is charged now, even beyond the quota: the next
-// requests wait that debt out. A decision is settled or refunded once; after that, and
-// if d took nothing, it is returned as it is.
+// Settle corrects the costs of d.Charges, by one for each. Too much is given back, too
+// little charged, even beyond the quota: the next requests wait that debt out. If d took
+// nothing, or was settled or refunded, it is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
 	if len(costs) != len(d.Charges()) {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))

@@ -21,6 +21,11 @@ type Decision struct {
 	// remains is what this process, or a replica that may lag behind, knows.
 	Degraded bool
 
+	// Blocked reports that the table of policies blocks a key, so that no backend was
+	// asked. The decision is about the charges of blocked keys alone. What it says is used
+	// of their limits is all, until the block ends.
+	Blocked bool
+
 	driver driver.Decision
 }
 

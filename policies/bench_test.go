@@ -1,0 +1,99 @@
+package policies_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
+)
+
+// filled returns a table of n policies, and their names.
+func filled(b *testing.B, n int, overrides bool) (*policies.Table, []*quota.Policy) {
+	table, all := new(policies.Table), make([]*quota.Policy, n)
+	for i := range all {
+		all[i] = policy(fmt.Sprintf("policy-%07d", i), hourly(int64(i)+1))
+	}
+	edit(b, table.Source("code"), func(e *policies.Edit) {
+		for _, p := range all {
+			if overrides {
+				e.Override(policies.Override{Policy: "core", Key: p.Name, Limits: p.Limits})
+			} else {
+				e.Set(p)
+			}
+		}
+	})
+	return table, all
+}
+
+var sizes = []int{100, 10_000, 1_000_000}
+
+// BenchmarkResolve looks policies up in a table of so many, in an order that no cache knows.
+func BenchmarkResolve(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			table, all := filled(b, n, false)
+			charged := make([]*quota.Policy, 1<<16)
+			for i := range charged {
+				charged[i] = policy(all[i*7919%n].Name, hourly(1))
+			}
+			ctx := context.Background()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				table.View().Resolve(ctx, charged[i%len(charged)], "alice", 0)
+			}
+		})
+	}
+}
+
+// BenchmarkResolveOverride looks up overrides of one policy that has so many.
+func BenchmarkResolveOverride(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			table, all := filled(b, n, true)
+			ctx, core := context.Background(), policy("core", hourly(1))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				table.View().Resolve(ctx, core, all[i*7919%n].Name, 0)
+			}
+		})
+	}
+}
+
+// BenchmarkSet replaces one policy in a table of so many.
+func BenchmarkSet(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			table, all := filled(b, n, false)
+			s := table.Source("code")
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				edit(b, s, func(e *policies.Edit) { e.Set(all[i*7919%n]) })
+			}
+		})
+	}
+}
+
+// BenchmarkReplace replaces all, and reports the memory that a table keeps for each
+// policy, besides the policy.
+func BenchmarkReplace(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			table, all := filled(b, n, false)
+			content := policies.Content{Policies: all}
+			for b.Loop() {
+				edit(b, table.Source("code"), func(e *policies.Edit) { e.Replace(content) })
+			}
+			var with, without runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&with)
+			edit(b, table.Source("code"), func(e *policies.Edit) { e.Clear() })
+			runtime.GC()
+			runtime.ReadMemStats(&without)
+			b.ReportMetric(float64(with.HeapAlloc-without.HeapAlloc)/float64(n), "table-B/policy")
+			runtime.KeepAlive(all)
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package policies
+
+import (
+	"fmt"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+)
+
+// Edit is a change of a source in progress: see [Source.Edit].
+type Edit struct {
+	content
+	owner    *owner
+	errs     []error
+	mistakes int
+}
+
+// maxMistakes is how many mistakes an error lists.
+const maxMistakes = 20
+
+// mistake notes err, unless it is nil.
+func (e *Edit) mistake(err error) {
+	if err == nil {
+		return
+	}
+	if e.mistakes++; e.mistakes <= maxMistakes {
+		e.errs = append(e.errs, err)
+	}
+}
+
+// Content is all that a source has.
+type Content struct {
+	Policies  []*quota.Policy
+	Overrides []Override
+}
+
+// Replace makes c all that the source has. Two policies of one name, and two overrides for
+// one policy and key, are a mistake.
+func (e *Edit) Replace(c Content) {
+	e.Clear()
+	for _, p := range c.Policies {
+		before := e.policies
+		if err := e.set(p); err != nil {
+			e.mistake(err)
+		} else if e.policies == before {
+			e.mistake(invalid.Errorf("policies: there are two policies %q; a name has one", p.Name))
+		}
+	}
+	for i, o := range c.Overrides {
+		before := e.overrides
+		if err := e.override(o); err != nil {
+			e.mistake(fmt.Errorf("override %d: %w", i, err))
+		} else if e.overrides == before {
+			e.mistake(invalid.Errorf("policies: override %d, of policy %q, is for the same key as an earlier one; a key has one", i, o.Policy))
+		}
+	}
+}
+
+// Clear removes all policies and overrides.
+func (e *Edit) Clear() { e.names, e.policies, e.overrides = trie[entry]{}, 0, 0 }
+
+// SetVersion makes n the version of the source.
+func (e *Edit) SetVersion(n int64) { e.version = n }
+
+// Set adds p, or puts it in place of the policy of its name. It must not be changed
+// afterwards.
+func (e *Edit) Set(p *quota.Policy) { e.mistake(e.set(p)) }
+
+func (e *Edit) set(p *quota.Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	at := e.at(p.Name)
+	if at.policy == nil {
+		e.policies++
+	}
+	at.policy = p
+	e.put(p.Name, at)
+	return nil
+}
+
+// Remove removes the policy of that name, if there is one. Charges under it go by the
+// limits that the program gives it, and by its overrides, which stay.
+func (e *Edit) Remove(name string) {
+	at := e.at(name)
+	if at.policy == nil {
+		return
+	}
+	e.policies--
+	at.policy = nil
+	e.put(name, at)
+}
+
+// Override adds o, or puts it in place of the one for its policy and key.
+func (e *Edit) Override(o Override) { e.mistake(e.override(o)) }
+
+func (e *Edit) override(o Override) error {
+	prepared, err := o.prepare()
+	if err != nil {
+		return err
+	}
+	at := e.at(o.Policy)
+	before := at.overrides.size
+	at.overrides.put(e.owner, o.Key, prepared)
+	e.overrides += at.overrides.size - before
+	e.put(o.Policy, at)
+	return nil
+}
+
+// RemoveOverride removes the override for key, if there is one.
+func (e *Edit) RemoveOverride(policy, key string) {
+	at := e.at(policy)
+	if at.overrides.remove(e.owner, key) {
+		e.overrides--
+		e.put(policy, at)
+	}
+}
+
+// Find says whether the source may find overrides of policy that it does not hold: see
+// [SourceOptions].
+func (e *Edit) Find(policy string, find bool) {
+	at := e.at(policy)
+	if find && e.source.found == nil {
+		e.mistake(invalid.Errorf("policies: source %q cannot find overrides of policy %q; give it SourceOptions.Find", e.source.name, policy))
+		return
+	}
+	at.find = find
+	e.put(policy, at)
+}
+
+// at returns a copy of what the source has under a policy's name.
+func (e *Edit) at(name string) entry {
+	if at := e.names.get(hashOf(name), name); at != nil {
+		return *at
+	}
+	return entry{}
+}
+
+// put makes at what the source has under a policy's name.
+func (e *Edit) put(name string, at entry) {
+	if at.policy == nil && at.overrides.size == 0 && !at.find {
+		e.names.remove(e.owner, name)
+		return
+	}
+	e.names.put(e.owner, name, at)
+}

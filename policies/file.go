@@ -1,0 +1,159 @@
+package policies
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
+)
+
+// DefaultEvery is the Every of FileOptions that set none.
+const DefaultEvery = time.Second
+
+// FileOptions configures WatchFile. Nil and the zero value select the defaults.
+type FileOptions struct {
+	// Parse returns what a file's text says. Its errors should wrap quota.ErrInvalid, and
+	// have no keys. If nil, ParseJSON.
+	Parse func(text []byte) (Content, error)
+
+	// Every is how often the file is looked at. If zero or less, DefaultEvery.
+	Every time.Duration
+
+	// Observer is warned of each version that is wrong, once. If nil, weirlog.Default(),
+	// which logs to slog.Default().
+	Observer observe.Observer
+}
+
+// File is a file whose content a source has. It is safe for concurrent use.
+type File struct {
+	path    string
+	source  *Source
+	options FileOptions
+
+	mu      sync.Mutex
+	info    os.FileInfo       // as of the last reading; nil before, and if there was none
+	settled bool              // the file had not just been written then
+	hash    [sha256.Size]byte // of the text that was read
+	err     error             // what is wrong with that
+	wrong   string            // the last warning, unless it is over
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// WatchFile puts the content of a file into s, and again each time that it changes, until
+// Close. The error says what is wrong with the file at first, and wraps quota.ErrInvalid
+// unless it cannot be read. Of later versions, one that is wrong leaves the last good one
+// in force. So does a file that has vanished.
+//
+// The version of s is a number of 48 bits that is made of the file's text: processes with
+// the same text have the same version.
+func WatchFile(s *Source, path string, options *FileOptions) (*File, error) {
+	f := &File{path: path, source: s, stop: make(chan struct{})}
+	if options != nil {
+		f.options = *options
+	}
+	if f.options.Parse == nil {
+		f.options.Parse = ParseJSON
+	}
+	if f.options.Every <= 0 {
+		f.options.Every = DefaultEvery
+	}
+	if f.options.Observer == nil {
+		f.options.Observer = weirlog.Default()
+	}
+	if err := f.read(); err != nil {
+		return nil, err
+	}
+	f.done.Go(f.watch)
+	return f, nil
+}
+
+// Close ends the watching. What the source has stays.
+func (f *File) Close() {
+	f.mu.Lock()
+	select {
+	case <-f.stop:
+	default:
+		close(f.stop)
+	}
+	f.mu.Unlock()
+	f.done.Wait()
+}
+
+func (f *File) watch() {
+	ticker := time.NewTicker(f.options.Every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = f.Refresh() // which has warned
+		case <-f.stop:
+			return
+		}
+	}
+}
+
+// Refresh looks at the file now. The error says why its content is not in force.
+func (f *File) Refresh() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.read()
+	switch {
+	case err == nil && f.wrong != "":
+		f.wrong = ""
+		f.source.wrong.Store(nil)
+	case err != nil && f.wrong != err.Error():
+		f.wrong = err.Error()
+		f.source.Wrong(err)
+		f.options.Observer.Warned(observe.Warned{
+			Text: "the policies of a file are not in force: " + f.wrong,
+			Hint: "the last version without mistakes stays in force until the file is mended",
+		})
+	}
+	return err
+}
+
+// read puts the file's content into the source if it has changed.
+func (f *File) read() error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		f.info = nil
+		return fmt.Errorf("policies: %w", err)
+	}
+	if f.info != nil && f.settled && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) && info.Size() == f.info.Size() {
+		return f.err
+	}
+	text, err := os.ReadFile(f.path)
+	if err != nil {
+		f.info = nil
+		return fmt.Errorf("policies: %w", err)
+	}
+	if hash := sha256.Sum256(text); hash != f.hash {
+		f.hash, f.err = hash, f.put(text, hash)
+	}
+	// A file system's clock may be coarse: what is written twice within one tick of it has
+	// one time.
+	f.info, f.settled = info, time.Since(info.ModTime()) > 2*time.Second
+	return f.err
+}
+
+// put puts text into the source.
+func (f *File) put(text []byte, hash [sha256.Size]byte) error {
+	c, err := f.options.Parse(text)
+	if err == nil {
+		err = f.source.Edit(func(e *Edit) {
+			e.Replace(c)
+			e.SetVersion(int64(binary.BigEndian.Uint64(hash[:]) >> 16))
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("policies: %s: %w", f.path, err)
+	}
+	return nil
+}

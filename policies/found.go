@@ -1,0 +1,196 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+)
+
+// DefaultMaxFound is the MaxFound of SourceOptions that set none.
+const DefaultMaxFound = 1 << 16
+
+// SourceOptions configures a source. Nil and the zero value select the defaults.
+type SourceOptions struct {
+	// Find returns the override for a policy and key that the source does not hold, or
+	// nil if there is none. Decisions call it under policies that [Edit.Find] has
+	// marked, once for each pair of policy and key: the answer is remembered, also if it
+	// is nil. Find must return when ctx is done. After an error the decision goes by what
+	// else is known, and the next one calls Find again. If nil, the source holds all its
+	// overrides.
+	Find func(ctx context.Context, policy, key string) (*Override, error)
+
+	// MaxFound is the most pairs of policy and key that are remembered, some 250 bytes
+	// each, and their keys. Those that were not asked for lately are forgotten first. If
+	// zero, DefaultMaxFound.
+	MaxFound int
+}
+
+// found remembers what Find has returned.
+type found struct {
+	find    func(ctx context.Context, policy, key string) (*Override, error)
+	half    int // of the pairs of a stripe
+	stripes [64]foundStripe
+}
+
+type pair struct{ policy, key string }
+
+// foundStripe has the pairs in two halves. When the young one is full, it becomes the old
+// one, and what was in that and not asked for since is forgotten.
+type foundStripe struct {
+	mu         sync.Mutex
+	young, old map[pair]*Override
+	asking     map[pair]*ask
+}
+
+// ask is a call of Find in progress.
+type ask struct {
+	done     chan struct{}
+	override *Override
+	err      error
+	late     bool // the pair has changed since the call began: its answer is not remembered
+}
+
+var errNotFound = errors.New("policies: Find did not return")
+
+func newFound(options SourceOptions) *found {
+	if options.MaxFound <= 0 {
+		options.MaxFound = DefaultMaxFound
+	}
+	f := &found{find: options.Find}
+	f.half = max(options.MaxFound/len(f.stripes)/2, 1)
+	return f
+}
+
+func (f *found) stripe(p pair) *foundStripe {
+	return &f.stripes[(hashOf(p.policy)*31+hashOf(p.key))%uint64(len(f.stripes))]
+}
+
+// get returns the override for a pair, or nil. It calls Find unless the answer is known.
+func (f *found) get(ctx context.Context, policy, key string) *Override {
+	p := pair{policy, key}
+	s := f.stripe(p)
+	for {
+		s.mu.Lock()
+		if o, ok := s.known(p, f.half); ok {
+			s.mu.Unlock()
+			return o
+		}
+		a := s.asking[p]
+		if a == nil {
+			p.key = strings.Clone(key) // which may be a part of a long string
+			a = s.begin(p)
+			s.mu.Unlock()
+			f.ask(ctx, p, a)
+			return a.override
+		}
+		s.mu.Unlock()
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return nil
+		}
+		// The end of another decision's context says nothing about this one.
+		if !errors.Is(a.err, context.Canceled) && !errors.Is(a.err, context.DeadlineExceeded) {
+			return a.override
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// ask calls Find for a, and remembers what it returns.
+func (f *found) ask(ctx context.Context, p pair, a *ask) {
+	s := f.stripe(p)
+	a.err = errNotFound // if Find panics
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.asking, p)
+		if a.err == nil && !a.late {
+			s.keep(p, a.override, f.half)
+		}
+		close(a.done)
+	}()
+	o, err := f.find(ctx, p.policy, p.key)
+	if err == nil && o != nil {
+		o, err = o.prepare()
+	}
+	if err == nil {
+		a.override = o
+	}
+	a.err = err
+}
+
+// learn makes o the override of a pair, or nil none, if the pair is remembered.
+func (f *found) learn(p pair, o *Override) {
+	s := f.stripe(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.asking[p]; a != nil {
+		a.late = true
+	}
+	if _, ok := s.known(p, f.half); ok {
+		s.young[p] = o
+	}
+}
+
+// forget forgets all pairs.
+func (f *found) forget() {
+	for i := range f.stripes {
+		s := &f.stripes[i]
+		s.mu.Lock()
+		s.young, s.old = nil, nil
+		for _, a := range s.asking {
+			a.late = true
+		}
+		s.mu.Unlock()
+	}
+}
+
+// len returns how many pairs are remembered.
+func (f *found) len() int {
+	n := 0
+	for i := range f.stripes {
+		s := &f.stripes[i]
+		s.mu.Lock()
+		n += len(s.young) + len(s.old)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// The caller of these holds s.mu.
+
+// begin begins a call of Find.
+func (s *foundStripe) begin(p pair) *ask {
+	a := &ask{done: make(chan struct{})}
+	if s.asking == nil {
+		s.asking = make(map[pair]*ask)
+	}
+	s.asking[p] = a
+	return a
+}
+
+// known returns what is remembered of p, and makes p young.
+func (s *foundStripe) known(p pair, half int) (o *Override, ok bool) {
+	if o, ok = s.young[p]; ok {
+		return o, true
+	}
+	if o, ok = s.old[p]; ok {
+		delete(s.old, p)
+		s.keep(p, o, half)
+	}
+	return o, ok
+}
+
+func (s *foundStripe) keep(p pair, o *Override, half int) {
+	if s.young == nil {
+		s.young = make(map[pair]*Override)
+	}
+	if _, ok := s.young[p]; !ok && len(s.young) >= half {
+		s.young, s.old = make(map[pair]*Override, half), s.young
+	}
+	s.young[p] = o
+}

@@ -1,0 +1,164 @@
+package policies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
+)
+
+// elsewhere is where a source finds overrides.
+type elsewhere struct {
+	mu    sync.Mutex
+	all   map[string]policies.Override // by key
+	err   error
+	asked atomic.Int64
+}
+
+func (s *elsewhere) find(_ context.Context, policy, key string) (*policies.Override, error) {
+	s.asked.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	if o, ok := s.all[key]; ok && policy == "core" {
+		return &o, nil
+	}
+	return nil, nil
+}
+
+func limited(key string, n int64) policies.Override {
+	return policies.Override{Policy: "core", Key: key, Limits: []quota.Limit{hourly(n)}}
+}
+
+func TestOverridesAreFoundOnce(t *testing.T) {
+	var table policies.Table
+	at := &elsewhere{all: map[string]policies.Override{"alice": limited("alice", 10)}}
+	s := table.SourceWith("remote", &policies.SourceOptions{Find: at.find})
+	check := func(key string, want, wantAsked int64) {
+		t.Helper()
+		if n, _ := quotaOf(&table, key, t0); n != want || at.asked.Load() != wantAsked {
+			t.Errorf("the quota of %s is %d after %d calls; want %d, %d", key, n, at.asked.Load(), want, wantAsked)
+		}
+	}
+	check("alice", 1, 0) // the policy has none
+	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+	check("alice", 10, 1)
+	check("alice", 10, 1)
+	check("bob", 1, 2)
+	check("bob", 1, 2) // that there is none is remembered, too
+	bobs := limited("bob", 20)
+	for key, o := range map[string]*policies.Override{"bob": &bobs, "alice": nil, "carol": &bobs} {
+		if err := s.Learn("core", key, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("bob", 20, 2)
+	check("alice", 1, 2)
+	check("carol", 1, 3) // it was not remembered, so nothing is held
+	s.Forget()
+	check("alice", 10, 4)
+
+	at.err = errors.New("away")
+	check("dora", 1, 5)
+	at.err = nil
+	check("dora", 1, 6)
+	if err := s.Learn("core", "dora", &policies.Override{}); !errors.Is(err, quota.ErrInvalid) {
+		t.Errorf("an override without limits: %v", err)
+	}
+	edit(t, s, func(e *policies.Edit) { e.Find("core", false) })
+	check("alice", 1, 6)
+}
+
+// However many keys there are, a bounded number is remembered, and busy ones are among
+// them.
+func TestWhatWasFoundIsBounded(t *testing.T) {
+	var table policies.Table
+	at := &elsewhere{all: map[string]policies.Override{"busy": limited("busy", 10)}}
+	s := table.SourceWith("remote", &policies.SourceOptions{Find: at.find, MaxFound: 1024})
+	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+	const keys = 100_000
+	for i := range keys {
+		quotaOf(&table, fmt.Sprint("k", i), t0)
+		if n, _ := quotaOf(&table, "busy", t0); n != 10 {
+			t.Fatalf("after %d keys the quota is %d", i, n)
+		}
+	}
+	if found := table.Status()[0].Found; found > 1024+64 || found < 512 {
+		t.Errorf("%d pairs are remembered; want at most 1024", found)
+	}
+	if n := at.asked.Load(); n != keys+1 {
+		t.Errorf("%d calls for %d keys and a busy one; want one for each", n, keys)
+	}
+}
+
+// Decisions that need one override share a call, and one whose context ends goes on
+// without.
+func TestOneCallAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var table policies.Table
+		calls := 0
+		s := table.SourceWith("remote", &policies.SourceOptions{Find: func(ctx context.Context, _, key string) (*policies.Override, error) {
+			calls++
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(time.Minute):
+			}
+			o := limited(key, 10)
+			return &o, nil
+		}})
+		edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+		var all sync.WaitGroup
+		take := func(wait time.Duration, want int64) {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			all.Go(func() {
+				defer cancel()
+				if p, _ := table.View().Resolve(ctx, policy("core", hourly(1)), "alice", 0); p.Limits[0].Quota != want {
+					t.Errorf("after %v: quota %d; want %d", wait, p.Limits[0].Quota, want)
+				}
+			})
+			synctest.Wait()
+		}
+		take(time.Second, 1) // its end is not that of the others
+		take(time.Hour, 10)
+		take(time.Hour, 10)
+		time.Sleep(2 * time.Second)
+		take(2*time.Second, 1)
+		all.Wait()
+		if calls != 2 {
+			t.Errorf("%d calls; want one that ended early, and one", calls)
+		}
+	})
+}
+
+// What Learn says during a call is newer than what the call returns.
+func TestAChangeDuringACall(t *testing.T) {
+	var table policies.Table
+	var s *policies.Source
+	calls := 0
+	s = table.SourceWith("remote", &policies.SourceOptions{Find: func(_ context.Context, _, key string) (*policies.Override, error) {
+		calls++
+		if calls == 1 {
+			if err := s.Learn("core", key, nil); err != nil {
+				t.Error(err)
+			}
+			o := limited(key, 10) // as it was before
+			return &o, nil
+		}
+		return nil, nil
+	}})
+	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+	quotaOf(&table, "alice", t0)
+	if n, _ := quotaOf(&table, "alice", t0); n != 1 || calls != 2 {
+		t.Errorf("quota %d after %d calls; want 1 after a second one", n, calls)
+	}
+}

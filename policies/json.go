@@ -1,0 +1,72 @@
+package policies
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+)
+
+// ParseJSON reads Content from text, whose limits are as quota.ParseLimit reads them:
+//
+//	{
+//	  "policies": [
+//	    {"name": "core", "limits": ["5000 per 1h", "100 per 1m"]}
+//	  ],
+//	  "overrides": [
+//	    {"policy": "core", "key": "acme", "limits": ["50000 per 1h"], "owner": "sales"},
+//	    {"policy": "core", "key": "mallory", "blocked": true, "reason": "scrapes"},
+//	    {"policy": "core", "key": "bob", "unlimited": true, "until": "2030-01-02T03:04:05Z"}
+//	  ]
+//	}
+//
+// A field of another name is an error, as all are that wrap quota.ErrInvalid. ParseJSON does
+// not validate the policies and overrides; [Edit.Replace] does.
+func ParseJSON(text []byte) (Content, error) {
+	var all struct {
+		Policies []struct {
+			Name   string        `json:"name"`
+			Limits []quota.Limit `json:"limits"`
+		} `json:"policies"`
+		Overrides []Override `json:"overrides"`
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err := d.Decode(&all)
+	if err == nil {
+		if _, after := d.Token(); !errors.Is(after, io.EOF) {
+			err = errors.New("there is more after the object")
+		}
+	}
+	if err != nil {
+		return Content{}, invalid.Errorf("policies: %s%v", lineOf(text, err), err)
+	}
+	c := Content{Overrides: all.Overrides}
+	for _, p := range all.Policies {
+		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits})
+	}
+	return c, nil
+}
+
+// lineOf returns where in text err is, as far as it says.
+func lineOf(text []byte, err error) string {
+	offset := int64(0)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	case errors.As(err, &kind):
+		offset = kind.Offset
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		offset = int64(len(text))
+	default:
+		return ""
+	}
+	before := text[:min(max(offset, 0), int64(len(text)))]
+	return fmt.Sprintf("line %d: ", bytes.Count(before, []byte("\n"))+1)
+}

@@ -1,0 +1,57 @@
+package policies
+
+import "time"
+
+// SourceStatus is what an operator may want to know of a source.
+type SourceStatus struct {
+	Name      string    // of the source
+	Version   int64     // in force here; 0 if there was none. Processes that have the same one have the same content
+	Since     time.Time // when it came into force, by the machine's clock
+	Policies  int
+	Overrides int    // that the source holds
+	Found     int    // pairs of policy and key that it remembers, with an override or without
+	Wrong     string // why a newer version is not in force, or why there is no news; else empty
+}
+
+// Status returns the status of each source, the one first that is asked first.
+func (t *Table) Status() []SourceStatus {
+	var all []SourceStatus
+	for _, c := range t.View().contents {
+		s := SourceStatus{Name: c.source.name, Version: c.version, Since: c.since, Policies: c.policies, Overrides: c.overrides}
+		if c.source.found != nil {
+			s.Found = c.source.found.len()
+		}
+		if wrong := c.source.wrong.Load(); wrong != nil {
+			s.Wrong = *wrong
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Stats are the numbers of a table, for metrics, each by the name of a source.
+type Stats struct {
+	Version   map[string]int64 `json:"version" metric:"gauge"`     // in force
+	Age       map[string]int64 `json:"age_seconds" metric:"gauge"` // since that came into force
+	Policies  map[string]int64 `json:"policies" metric:"gauge"`
+	Overrides map[string]int64 `json:"overrides" metric:"gauge"` // that the source holds
+	Found     map[string]int64 `json:"found" metric:"gauge"`     // pairs of policy and key that it remembers
+	Wrong     map[string]int64 `json:"wrong"`                    // versions that were not put in force, and failures to ask for one
+}
+
+// Stats returns the numbers of t.
+func (t *Table) Stats() Stats {
+	s := Stats{map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]int64{}}
+	for _, c := range t.View().contents {
+		name := c.source.name
+		s.Version[name], s.Policies[name], s.Overrides[name] = c.version, int64(c.policies), int64(c.overrides)
+		s.Wrong[name] = c.source.wrongs.Load()
+		if !c.since.IsZero() {
+			s.Age[name] = int64(time.Since(c.since) / time.Second)
+		}
+		if c.source.found != nil {
+			s.Found[name] = int64(c.source.found.len())
+		}
+	}
+	return s
+}

@@ -1,0 +1,231 @@
+package policies
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+)
+
+// Table has the policies and overrides of all its sources. The zero value is empty and
+// ready for use. It is safe for concurrent use, and must not be copied.
+type Table struct {
+	editing sync.Mutex
+	current atomic.Pointer[View]
+}
+
+// View is one state of a table, which later changes leave as it is. The zero value is
+// empty.
+type View struct {
+	contents []*content // of the sources, the last one first
+}
+
+// content is what a source has.
+type content struct {
+	source    *Source
+	version   int64
+	since     time.Time
+	names     trie[entry]
+	policies  int
+	overrides int
+}
+
+// entry is what a source has under the name of a policy.
+type entry struct {
+	policy    *quota.Policy // or nil
+	overrides trie[*Override]
+	find      bool // there may be overrides that the source does not hold
+}
+
+// View returns the state of t.
+func (t *Table) View() View {
+	if v := t.current.Load(); v != nil {
+		return *v
+	}
+	return View{}
+}
+
+// Source returns the source of that name, a new one if t has none.
+func (t *Table) Source(name string) *Source { return t.SourceWith(name, nil) }
+
+// SourceWith is Source for one that has options. They are those of the first call for a
+// name.
+func (t *Table) SourceWith(name string, options *SourceOptions) *Source {
+	t.editing.Lock()
+	defer t.editing.Unlock()
+	v := t.View()
+	for _, c := range v.contents {
+		if c.source.name == name {
+			return c.source
+		}
+	}
+	s := &Source{name: name, table: t}
+	if options != nil && options.Find != nil {
+		s.found = newFound(*options)
+	}
+	t.put(&content{source: s})
+	return s
+}
+
+// put makes c the content of its source. The caller holds the lock.
+func (t *Table) put(c *content) {
+	all := slices.Clone(t.View().contents)
+	i := slices.IndexFunc(all, func(o *content) bool { return o.source == c.source })
+	if i < 0 {
+		all = append([]*content{c}, all...)
+	} else {
+		all[i] = c
+	}
+	t.current.Store(&View{all})
+}
+
+// Resolve returns the policy that holds for a charge of key under p at now, in ms since the
+// epoch, and the override that it is by, or nil. Under one that is Blocked, no charge is to
+// be made. The policy has no limits if it is by one that is Unlimited and none of them can
+// count without a bound. p must not be nil. The context is for overrides that a source has
+// to find.
+func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (*quota.Policy, *Override) {
+	var inForce *quota.Policy
+	var by *Override
+	hash := hashOf(p.Name)
+	for _, c := range v.contents {
+		e := c.names.get(hash, p.Name)
+		if e == nil {
+			continue
+		}
+		if by == nil && (e.find || e.overrides.size > 0) {
+			by = e.override(ctx, c.source, p.Name, key, now)
+		}
+		if inForce == nil {
+			inForce = e.policy
+		}
+	}
+	if inForce == nil {
+		inForce = p
+	}
+	if by == nil {
+		return inForce, nil
+	}
+	return by.under(inForce), by
+}
+
+// override returns the override for key that e, of s, has in force at now, or nil.
+func (e *entry) override(ctx context.Context, s *Source, policy, key string, now int64) *Override {
+	if held := e.overrides.get(hashOf(key), key); held != nil && (*held).holds(now) {
+		return *held
+	}
+	if e.find {
+		if o := s.found.get(ctx, policy, key); o != nil && o.holds(now) {
+			return o
+		}
+	}
+	return nil
+}
+
+// Policy returns the policy of that name, or nil.
+func (v View) Policy(name string) *quota.Policy {
+	hash := hashOf(name)
+	for _, c := range v.contents {
+		if e := c.names.get(hash, name); e != nil && e.policy != nil {
+			return e.policy
+		}
+	}
+	return nil
+}
+
+// Policies ranges over the policies, in no order, with the names of their sources.
+func (v View) Policies() iter.Seq2[string, *quota.Policy] {
+	return func(yield func(string, *quota.Policy) bool) {
+		for i, c := range v.contents {
+			above := View{v.contents[:i]}
+			if !c.names.all(func(name string, e *entry) bool {
+				return e.policy == nil || above.Policy(name) != nil || yield(c.source.name, e.policy)
+			}) {
+				return
+			}
+		}
+	}
+}
+
+// Overrides ranges over the overrides that the sources hold, in no order, with the names of
+// their sources: also over those that have ended, and those that a later source hides.
+func (v View) Overrides() iter.Seq2[string, Override] {
+	return func(yield func(string, Override) bool) {
+		for _, c := range v.contents {
+			if !c.names.all(func(_ string, e *entry) bool {
+				return e.overrides.all(func(_ string, o **Override) bool { return yield(c.source.name, **o) })
+			}) {
+				return
+			}
+		}
+	}
+}
+
+// Source is the part of a table that comes from one place. [Table.Source] returns one. It
+// is safe for concurrent use.
+type Source struct {
+	name   string
+	table  *Table
+	found  *found // or nil
+	wrong  atomic.Pointer[string]
+	wrongs atomic.Int64
+}
+
+// Edit makes the changes that change asks of e, all at once, or none if one is invalid: the
+// error then lists what is wrong, at most 20 mistakes of it, and wraps quota.ErrInvalid.
+// The source's version is one more than before, unless change sets it. Edits of a table are
+// made one after another, so change must not begin one.
+func (s *Source) Edit(change func(e *Edit)) error {
+	s.table.editing.Lock()
+	defer s.table.editing.Unlock()
+	e := &Edit{owner: new(owner), content: *s.content()}
+	e.version++
+	change(e)
+	if e.mistakes > len(e.errs) {
+		e.errs = append(e.errs, invalid.Errorf("policies: %d more", e.mistakes-len(e.errs)))
+	}
+	if err := errors.Join(e.errs...); err != nil {
+		return err
+	}
+	e.since = time.Now()
+	s.table.put(&e.content)
+	s.wrong.Store(nil)
+	return nil
+}
+
+// content returns what s has.
+func (s *Source) content() *content {
+	all := s.table.View().contents
+	return all[slices.IndexFunc(all, func(c *content) bool { return c.source == s })]
+}
+
+// Learn makes o the override for a policy and key, or nil none, if the source has found
+// one for them, or none, and remembers that: see [SourceOptions]. The error says what is
+// wrong with o, and wraps quota.ErrInvalid. It does not change the source's version.
+func (s *Source) Learn(policy, key string, o *Override) error {
+	if o != nil {
+		var err error
+		if o, err = o.prepare(); err != nil {
+			return err
+		}
+	}
+	s.found.learn(pair{policy, key}, o)
+	return nil
+}
+
+// Forget forgets all that the source has found, so that it is found again.
+func (s *Source) Forget() { s.found.forget() }
+
+// Wrong notes, for [Table.Status], why a newer version of the source is not in force. The
+// next Edit forgets it.
+func (s *Source) Wrong(err error) {
+	text := err.Error()
+	s.wrong.Store(&text)
+	s.wrongs.Add(1)
+}

@@ -1,0 +1,107 @@
+package throttler
+
+import (
+	"context"
+
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// resolveOne puts c, the only charge of r, under the policy that is in force. If that leaves
+// nothing to ask, made is the decision.
+func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, err error) {
+	if c.Policy == nil {
+		return nil, check(0, c)
+	}
+	policy, by := t.policies.View().Resolve(ctx, c.Policy, c.Key, r.Now)
+	c.Policy = policy
+	if by == nil || len(policy.Limits) > 0 && !by.Blocked {
+		return nil, check(0, c)
+	}
+	if err := checkCost(0, c); err != nil {
+		return nil, err
+	}
+	if by.Blocked {
+		return refuse(r.Now, []block{{*c, by}}), nil
+	}
+	return allow(r.Now), nil
+}
+
+// inForce returns charges under the policies that are in force at now, all by one state of
+// the table, without those that are not to be made. If that leaves nothing to ask, made is
+// the decision.
+func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, made *decision.Decision, err error) {
+	view := t.policies.View()
+	partition := charges[0].Partition
+	if partition == "" {
+		partition = charges[0].Key
+	}
+	asked = make([]Charge, 0, len(charges))
+	var blocked []block
+	for i, c := range charges {
+		if c.Partition == "" {
+			c.Partition = partition
+		}
+		var by *policies.Override
+		if c.Policy != nil {
+			c.Policy, by = view.Resolve(ctx, c.Policy, c.Key, now)
+		}
+		if by == nil || len(c.Policy.Limits) > 0 && !by.Blocked {
+			asked = append(asked, c)
+			continue
+		}
+		if err := checkCost(i, &c); err != nil {
+			return nil, nil, err
+		}
+		if by.Blocked {
+			blocked = append(blocked, block{c, by})
+		}
+	}
+	switch {
+	case len(blocked) > 0:
+		return nil, refuse(now, blocked), nil
+	case len(asked) == 0:
+		return nil, allow(now), nil
+	}
+	return asked, nil, nil
+}
+
+// block is a charge that an override blocks.
+type block struct {
+	charge Charge
+	by     *policies.Override
+}
+
+// refuse returns the decision at now about charges that are blocked.
+func refuse(now int64, blocked []block) *decision.Decision {
+	charges := make([]quota.Charge, len(blocked))
+	for i := range blocked {
+		charges[i] = blocked[i].charge
+	}
+	d := driver.NewDecision(driver.NewRequest(now, charges...))
+	for i := range blocked {
+		retryAt, resetAt := blocked[i].by.RetryAt(), blocked[i].by.RetryAt()
+		if retryAt == 0 {
+			retryAt, resetAt = driver.NeverFits, maxInstant
+		}
+		results := d.ResultsOf(i)
+		for k := range results {
+			results[k].Used = charges[i].Policy.Limits[k].Capacity()
+			results[k].ResetAt, results[k].RetryAt, results[k].NextAt = resetAt, retryAt, resetAt
+		}
+	}
+	made := decision.FromDriver(d)
+	made.Blocked = true
+	return &made
+}
+
+// allow returns the decision at now about charges that no limit holds for: as of a backend
+// that decides without counts, it is about none.
+func allow(now int64) *decision.Decision {
+	d := driver.NewDecision(driver.NewRequest(now))
+	d.Allowed = true
+	made := decision.FromDriver(d)
+	return &made
+}

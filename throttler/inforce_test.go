@@ -1,0 +1,206 @@
+package throttler_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// withTable returns a throttler over memory with a table, and what changes that.
+func withTable(t *testing.T) (*throttler.Throttler, *clock.Manual, func(func(*policies.Edit))) {
+	table, c := new(policies.Table), clock.NewManual(t0)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: table})
+	if th.Policies() != table {
+		t.Error("Policies is not the table")
+	}
+	return th, c, func(change func(*policies.Edit)) {
+		t.Helper()
+		if err := table.Source("code").Edit(change); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// override returns an override of policy for the key k, which lacks what it does.
+func override(policy string) policies.Override {
+	return policies.Override{Policy: policy, Key: "k"}
+}
+
+func take(t *testing.T, th *throttler.Throttler, charges ...throttler.Charge) throttler.Decision {
+	t.Helper()
+	d, err := th.Take(t.Context(), charges...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// A count goes on when limits change, and when an override comes and goes.
+func TestCountsGoOnUnderOtherLimits(t *testing.T) {
+	th, _, edit := withTable(t)
+	p := policy("p", per(3, time.Hour))
+	use := func(allowed bool, used, quota int64) {
+		t.Helper()
+		peek, err := th.Peek(t.Context(), p.Charge("k"))
+		d := take(t, th, p.Charge("k"))
+		if err != nil || peek.Allowed != allowed || d.Allowed != allowed || d.Limit(0).Used != used || d.Limit(0).Limit.Quota != quota {
+			t.Errorf("%v, %v, quota %d; want allowed %t, used %d of %d", d, err, d.Limit(0).Limit.Quota, allowed, used, quota)
+		}
+	}
+	use(true, 1, 3)
+	edit(func(e *policies.Edit) { e.Set(policy("p", per(2, time.Hour))) })
+	use(true, 2, 2)
+	use(false, 2, 2)
+	edit(func(e *policies.Edit) { e.Set(policy("p", per(4, time.Hour))) })
+	use(true, 3, 4)
+	o := override("p")
+	o.Limits = []throttler.Limit{per(10, time.Hour)}
+	edit(func(e *policies.Edit) { e.Override(o) })
+	use(true, 4, 10)
+	use(true, 5, 10)
+	edit(func(e *policies.Edit) { e.RemoveOverride("p", "k") })
+	use(false, 5, 4)
+	o = override("p")
+	o.Unlimited = true
+	edit(func(e *policies.Edit) { e.Override(o) })
+	use(true, 6, 1<<53)
+	edit(func(e *policies.Edit) { e.Clear() })
+	use(false, 6, 3)
+}
+
+func TestBlockedKeys(t *testing.T) {
+	th, c, edit := withTable(t)
+	p, q := policy("p", per(3, time.Hour), per(2, time.Minute)), policy("q", per(3, time.Hour))
+	_ = take(t, th, p.Charge("k"))
+	o := override("p")
+	o.Blocked, o.Until = true, t0.Add(90*time.Second)
+	forever := override("q")
+	forever.Blocked = true
+	edit(func(e *policies.Edit) { e.Override(o); e.Override(forever) })
+	d := take(t, th, p.Charge("k"))
+	s := d.Binding()
+	if d.Allowed || !d.Blocked || !d.RetryAt().Equal(o.Until) || d.NumLimits() != 2 || s.Remaining != 0 || !s.Reset().Equal(o.Until) || s.Cost != 1 {
+		t.Errorf("%v, %+v; want a block until %v", d, s, o.Until)
+	}
+	if after, err := th.Refund(t.Context(), d); err != nil || after.Allowed {
+		t.Errorf("a refund of a block: %v, %v", after, err)
+	}
+	if d := take(t, th, q.Charge("k")); d.Allowed || !d.Blocked || !d.RetryAt().Equal(decision.Never) {
+		t.Errorf("%v; want a block for ever", d)
+	}
+	for _, charges := range [][]throttler.Charge{
+		{p.Charge("k"), q.Charge("other")},
+		{q.Charge("other"), {Policy: p, Key: "k", Cost: 3}},
+		{q.Charge("k"), p.Charge("k")},
+	} {
+		peek, err := th.Peek(t.Context(), charges...)
+		d := take(t, th, charges...)
+		if err != nil || d.Allowed || peek.Allowed || !d.Blocked || !peek.Blocked {
+			t.Errorf("%v, %v, %v; want a block", d, peek, err)
+		}
+	}
+	if d := take(t, th, q.Charge("other")); d.Limit(0).Used != 1 {
+		t.Errorf("%v; a block next to it charged it", d)
+	}
+	c.Set(o.Until)
+	if d := take(t, th, p.Charge("k")); !d.Allowed || d.Blocked || d.Limit(0).Used != 2 {
+		t.Errorf("%v; want the count of before the block, and 1", d)
+	}
+	if d, err := th.Take(t.Context(), throttler.Charge{Policy: q, Key: "k", Cost: -1}); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("%v, %v; a bad cost is an error for a blocked key, too", d, err)
+	}
+	if d, err := th.Take(t.Context(), p.Charge("other"), throttler.Charge{Policy: q, Key: "k", Cost: -1}); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("%v, %v; a bad cost is an error for a blocked key, too", d, err)
+	}
+}
+
+// Under Unlimited, buckets and logs are left alone, and windows count.
+func TestUnlimitedKeys(t *testing.T) {
+	th, _, edit := withTable(t)
+	bucket := policy("bucket", throttler.Limit{Quota: 1, Window: time.Hour, Algorithm: throttler.TokenBucket})
+	window := policy("window", per(1, time.Hour))
+	both := policy("both", window.Limits[0], bucket.Limits[0])
+	all := []*throttler.Policy{bucket, window, both}
+	for _, p := range all {
+		_ = take(t, th, p.Charge("k"))
+	}
+	edit(func(e *policies.Edit) {
+		for _, p := range all {
+			o := override(p.Name)
+			o.Unlimited = true
+			e.Override(o)
+		}
+	})
+	for range 3 {
+		d := take(t, th, bucket.Charge("k"))
+		if !d.Allowed || d.NumLimits() != 0 {
+			t.Errorf("%v; want a decision about nothing", d)
+		}
+		if after, err := th.Refund(t.Context(), d); err != nil || !after.Allowed {
+			t.Errorf("its refund: %v, %v", after, err)
+		}
+		d = take(t, th, bucket.Charge("k"), window.Charge("k"), both.Charge("k"))
+		if !d.Allowed || d.NumLimits() != 2 {
+			t.Errorf("%v; want the windows alone", d)
+		}
+	}
+	if d := take(t, th, bucket.Charge("k"), policy("org", per(9, time.Hour)).Charge("acme")); !d.Allowed || d.NumLimits() != 1 || d.Charges()[0].Partition != "k" {
+		t.Errorf("%v of %+v; want the org's limit in the first charge's partition", d, d.Charges())
+	}
+	edit(func(e *policies.Edit) { e.Clear() })
+	for _, p := range all {
+		d, err := th.Peek(t.Context(), p.Charge("k"))
+		want := int64(4)
+		if p == bucket {
+			want = 1
+		}
+		if err != nil || d.Allowed || d.Limit(0).Used != want {
+			t.Errorf("%s: %v, %v; want used %d", p.Name, d, err, want)
+		}
+	}
+}
+
+// A program may name policies, and have their limits in the table alone.
+func TestPoliciesOfTheTableAlone(t *testing.T) {
+	th, _, edit := withTable(t)
+	named := policy("plan")
+	if d, err := th.Take(t.Context(), named.Charge("k")); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("%v, %v; no one has limits", d, err)
+	}
+	if _, err := th.Take(t.Context(), throttler.Charge{Key: "k"}); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a charge without a policy: %v", err)
+	}
+	if _, err := th.Take(t.Context(), throttler.Charge{Key: "k"}, named.Charge("k")); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("a charge without a policy: %v", err)
+	}
+	edit(func(e *policies.Edit) { e.Set(policy("plan", per(3, time.Hour))) })
+	if d := take(t, th, named.Charge("k"), policy("plan", per(9, time.Hour)).Charge("k")); !d.Allowed || d.NumLimits() != 1 || d.Limit(0).Used != 2 || d.Limit(0).Limit.Quota != 3 {
+		t.Errorf("%v", d)
+	}
+	o := override("gone")
+	o.Blocked = true
+	edit(func(e *policies.Edit) { e.Override(o) })
+	if d := take(t, th, policy("gone").Charge("k")); d.Allowed || !d.RetryAt().Equal(decision.Never) {
+		t.Errorf("%v; want a block of a policy without limits", d)
+	}
+}
+
+// A take gives back what it took, under the limits that it took it by.
+func TestRefundsAfterAChange(t *testing.T) {
+	th, _, edit := withTable(t)
+	p := policy("p", per(5, time.Hour))
+	d := take(t, th, throttler.Charge{Policy: p, Key: "k", Cost: 4})
+	edit(func(e *policies.Edit) { e.Set(policy("p", per(2, time.Hour))) })
+	if _, err := th.Settle(t.Context(), d, 1); err != nil {
+		t.Fatal(err)
+	}
+	if d := take(t, th, p.Charge("k")); !d.Allowed || d.Limit(0).Used != 2 || d.Limit(0).Limit.Quota != 2 {
+		t.Errorf("%v; want 2 of 2", d)
+	}
+}
