@@ -11,7 +11,7 @@ import (
 // Observer receives what a throttler.Throttler and its backends do, for metrics, traces
 // and logs. Give the same one to each of them, by its Options. Methods are called in
 // the goroutine that serves a request or a server, so they must not block, and must
-// be safe for concurrent use. No event has a key.
+// be safe for concurrent use. No event has a key, but for a refused take's Decided.
 //
 // Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
@@ -89,6 +89,12 @@ type Decided struct {
 
 	// Degraded is the decision's: it was made without the shared counts.
 	Degraded bool
+
+	// Key is the key that is refused, and RetryAt when its charge would fit: of the limit
+	// that binds, if the outcome of a take is OutcomeRefused; else "" and zero. A key may be
+	// a person's address or name: keep it out of logs and metrics.
+	Key     string
+	RetryAt time.Time
 
 	Start    time.Time
 	Duration time.Duration

@@ -48,13 +48,17 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 		e.Outcome = observe.OutcomeRefused
 	}
 	e.Degraded = d.Degraded
+	key := ""
 	switch d.NumLimits() {
 	case 0:
 	case 1: // most decisions: a Status of it would be the slowest part of this
-		e.Policy, e.Limit = d.Charges()[0].Policy.Name, 0
+		e.Policy, e.Limit, key = d.Charges()[0].Policy.Name, 0, d.Charges()[0].Key
 	default:
 		binding := d.Binding()
-		e.Policy, e.Limit = binding.Policy.Name, binding.Index
+		e.Policy, e.Limit, key = binding.Policy.Name, binding.Index, binding.Key
+	}
+	if op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
+		e.Key, e.RetryAt = key, d.RetryAt()
 	}
 	t.observer.Decided(ctx, e)
 }

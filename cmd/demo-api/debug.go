@@ -17,12 +17,20 @@ import (
 
 // debugRoutes returns what is served to the operator, on a listener of its own.
 func debugRoutes(b *backends, dry *dryRuns) http.Handler {
+	if b.shares != nil {
+		b.observed.page.Stats("shares", func() any { return b.shares.Status() })
+	}
+	if b.stack.Modes != nil {
+		b.observed.page.Stats("modes", func() any { return b.debugModes().Policies })
+	}
+	b.observed.page.Stats("dry_runs", func() any { return dry.debug() })
 	r := chi.NewRouter()
 	r.Use(uncached)
 	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "no such page; /debug lists them")
 	})
 	pages := map[string]string{
+		"/debug/weir":    "a page: decisions, servers and refused keys, now and in the last minute",
 		"/debug/backend": "what the backends have done since the start, and dry runs",
 		"/metrics":       "decisions, servers and moves, for Prometheus",
 	}
@@ -30,6 +38,7 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 	r.Get("/", list)
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
+	r.Method(http.MethodGet, "/debug/weir", b.observed.page.Handler())
 	r.Get("/debug/backend", getBackend(b, dry))
 	r.Method(http.MethodGet, "/metrics", b.observed.metrics)
 	return r
@@ -92,9 +101,17 @@ type debugDryRun struct {
 	WouldRefuse int64 `json:"would_refuse"`
 }
 
+func (d *dryRuns) debug() map[string]debugDryRun {
+	all := make(map[string]debugDryRun)
+	for name, counts := range d.counts {
+		all[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}
+	}
+	return all
+}
+
 func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		answer := debugBackend{Backend: b.config.backends.serving, DryRuns: make(map[string]debugDryRun)}
+		answer := debugBackend{Backend: b.config.backends.serving, DryRuns: dry.debug()}
 		if b.memory != nil {
 			s := b.memory.Stats()
 			answer.Memory = &s
@@ -122,9 +139,6 @@ func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
 		answer.Modes = b.debugModes()
 		for _, r := range b.redis {
 			answer.Servers = append(answer.Servers, debugServers(r.Servers())...)
-		}
-		for name, counts := range dry.counts {
-			answer.DryRuns[name] = debugDryRun{Allowed: counts.allowed.Load(), WouldRefuse: counts.refused.Load()}
 		}
 		writeJSON(w, http.StatusOK, answer)
 	}

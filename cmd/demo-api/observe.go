@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	weirdebug "github.com/weir-go/weir/debug"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	weirprom "github.com/weir-go/weir/prom"
@@ -18,11 +19,13 @@ type observation struct {
 	observer observe.Observer // for all of them
 	metrics  http.Handler
 	registry *prometheus.Registry
+	page     *weirdebug.Observer // the operator's
 }
 
-// export adds what a backend's Stats returns to the metrics.
+// export adds what a backend's Stats returns to the metrics and to the operator's page.
 func (o *observation) export(name string, stats func() any) {
 	o.registry.MustRegister(weirprom.Stats(name, stats))
+	o.page.Stats(name, stats)
 }
 
 func newObservation(log *slog.Logger) (observation, error) {
@@ -32,9 +35,11 @@ func newObservation(log *slog.Logger) (observation, error) {
 	if err != nil {
 		return observation{}, err
 	}
+	page := weirdebug.New(nil)
 	return observation{
-		observer: observe.All(metrics, weirlog.New(log, nil)),
+		observer: observe.All(metrics, weirlog.New(log, nil), page),
 		registry: registry,
+		page:     page,
 		metrics:  promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 	}, nil
 }

@@ -1,0 +1,272 @@
+package weirdebug
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	_ "embed" // page.html
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/observe"
+)
+
+//go:embed page.html
+var source string
+
+var page = template.Must(template.New("page").Parse(source))
+
+// contentPolicy allows the page's style, by its hash, and nothing else.
+var contentPolicy = func() string {
+	_, style, _ := strings.Cut(source, "<style>")
+	style, _, _ = strings.Cut(style, "</style>")
+	sum := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}()
+
+// Handler returns the handler of the page, at any path. It answers everybody: mount it where
+// only operators come. The page loads itself again every two seconds, unless the query has
+// refresh=off.
+func (o *Observer) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v := o.view()
+		v.Refresh = r.URL.Query().Get("refresh") != "off"
+		var text bytes.Buffer
+		if err := page.Execute(&text, v); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", contentPolicy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		_, _ = text.WriteTo(w) // fails only if the client has left
+	})
+}
+
+// view is what the page shows. Its texts are for people.
+type view struct {
+	Refresh  bool
+	At, For  string
+	Policies []row
+	Ops      []row
+	Trips    []row
+	Since    string // of Refused
+	Refused  []refusedView
+	Servers  []serverView
+	Moves    []moveView
+	Failures []failureView
+	Warnings []observe.Warned
+	Parts    []partView
+}
+
+// row is one line of counts: in the last second, and in the last minute.
+type row struct {
+	Name, Kind  string
+	Bad         bool // an operator should look
+	Now, Minute int64
+	Spark       string // a path
+	Peak        int64  // of the spark
+	P50, P99    time.Duration
+	Note        string
+}
+
+type refusedView struct {
+	Label, Policy, Until string
+	Limit                int
+	Count, Excess        int64
+}
+
+type serverView struct {
+	Name, State, Lag, Skew, Checked, Problem string
+	Bad                                      bool
+}
+
+type moveView struct {
+	From, To, Last, Problem string
+	Moved, Lost, Failed     int64
+}
+
+type failureView struct {
+	Where, Cause, Result, Policy, Detail, First, Last string
+	Count                                             int64
+}
+
+type partView struct{ Name, Text string }
+
+func (o *Observer) view() view {
+	now := o.now()
+	v := view{At: now.UTC().Format(time.RFC3339), For: now.Sub(o.since).Round(time.Second).String()}
+	o.begin(now.Unix())
+	o.viewSeries(&v)
+	o.viewRefused(&v, now)
+	o.viewRare(&v, now)
+	for _, p := range o.partsNow() {
+		text, err := json.MarshalIndent(p.stats(), "", "  ")
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		v.Parts = append(v.Parts, partView{p.name, string(text)})
+	}
+	return v
+}
+
+// partsNow returns the parts. They are asked without a lock: they may take one.
+func (o *Observer) partsNow() []part {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.SortedFunc(slices.Values(o.parts), func(a, b part) int { return strings.Compare(a.name, b.name) })
+}
+
+func (o *Observer) viewSeries(v *view) {
+	o.saving.Lock()
+	defer o.saving.Unlock()
+	now := o.second.Load()
+	decided := o.decided.all()
+	for _, name := range slices.Sorted(maps.Keys(decided)) {
+		for outcome := range outcomes {
+			s := decided[name]
+			if s.totals[outcome].Load() == 0 {
+				continue
+			}
+			r := rowOf(s, now, outcome, outcome+1)
+			r.Name, r.Kind = cmp.Or(name, "(no policy)"), observe.Outcome(outcome).String()
+			r.Bad = outcome >= int(observe.OutcomeInvalid)
+			v.Policies = append(v.Policies, r)
+		}
+	}
+	for op, s := range o.ops {
+		r := rowOf(s, now, 0, buckets)
+		if r.Minute == 0 {
+			continue
+		}
+		r.Name, r.P50, r.P99 = observe.Op(op).String(), s.quantile(now, 0, 0.5), s.quantile(now, 0, 0.99)
+		v.Ops = append(v.Ops, r)
+	}
+	for k, s := range o.trips.all() {
+		r := rowOf(s, now, tripCounts, tripCounts+buckets)
+		r.Name, r.Kind = k.backend+" "+k.shard, "primary"
+		if k.replica {
+			r.Kind = "replica"
+		}
+		r.P50, r.P99 = s.quantile(now, tripCounts, 0.5), s.quantile(now, tripCounts, 0.99)
+		if r.Minute > 0 {
+			r.Note = fmt.Sprintf("%.1f decisions each", float64(s.inHistory(now, tripDecisions))/float64(r.Minute))
+		}
+		if failed := s.inHistory(now, tripFailures); failed > 0 {
+			r.Bad, r.Note = true, fmt.Sprintf("%s, %d failed", r.Note, failed)
+		}
+		v.Trips = append(v.Trips, r)
+	}
+	slices.SortFunc(v.Trips, func(a, b row) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+	})
+}
+
+// rowOf returns the row of the sum of counters from i to j.
+func rowOf(s *series, now int64, i, j int) row {
+	perSecond := s.perSecond(now, i, j)
+	r := row{Now: perSecond[len(perSecond)-1], Peak: slices.Max(perSecond)}
+	for _, n := range perSecond {
+		r.Minute += n
+	}
+	r.Spark = spark(perSecond, r.Peak)
+	return r
+}
+
+// The size of a sparkline, in its own units: two for each second.
+const (
+	sparkWidth  = 2 * history
+	sparkHeight = 24
+)
+
+// spark returns the path of a line through values from 0 to peak.
+func spark(values []int64, peak int64) string {
+	var b strings.Builder
+	for i, v := range values {
+		command := byte('L')
+		if i == 0 {
+			command = 'M'
+		}
+		y := float64(sparkHeight-1) - float64(sparkHeight-2)*float64(v)/float64(max(peak, 1))
+		fmt.Fprintf(&b, "%c%d %.1f", command, i*sparkWidth/(len(values)-1), y)
+	}
+	return b.String()
+}
+
+func (o *Observer) viewRefused(v *view, now time.Time) {
+	since, keys, counts := o.refused.most(now)
+	v.Since = ago(now, since)
+	for i, c := range counts {
+		until := "free now"
+		if c.retryAt.After(now) {
+			until = fmt.Sprintf("%s (in %v)", c.retryAt.UTC().Format(time.TimeOnly), c.retryAt.Sub(now).Round(time.Second))
+		}
+		v.Refused = append(v.Refused, refusedView{c.label, keys[i].policy, until, keys[i].limit, c.count, c.excess})
+	}
+}
+
+// viewRare adds what has a lock of its own.
+func (o *Observer) viewRare(v *view, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.servers {
+		v.Servers = append(v.Servers, serverViewOf(s, now))
+	}
+	for k, m := range o.moves {
+		v.Moves = append(v.Moves, moveView{k.from, k.to, ago(now, m.last), m.problem, m.moved, m.lost, m.failed})
+	}
+	for k, f := range o.failures {
+		v.Failures = append(v.Failures, failureView{
+			Where: strings.TrimSpace(k.backend + " " + k.shard), Cause: k.cause, Result: k.result.String(), Policy: f.policy, Detail: f.detail,
+			First: ago(now, f.first), Last: ago(now, f.last), Count: f.count,
+		})
+	}
+	slices.SortFunc(v.Servers, func(a, b serverView) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.Moves, func(a, b moveView) int {
+		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To))
+	})
+	slices.SortFunc(v.Failures, func(a, b failureView) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Where+a.Cause+a.Result, b.Where+b.Cause+b.Result))
+	})
+	v.Warnings = slices.Clone(o.warnings)
+}
+
+func serverViewOf(s *server, now time.Time) serverView {
+	v := serverView{
+		Name: s.Backend + " " + s.Shard + " " + s.Server, State: "answers", Checked: ago(now, s.at),
+		Bad: s.Open || s.Cut,
+	}
+	switch {
+	case s.Open:
+		v.State = "breaker open, since " + ago(now, s.opened)
+	case s.Cut:
+		v.State = "not asked: cut off from its primary, or too late"
+	}
+	if s.Replica {
+		v.Lag = s.Lag.Round(time.Millisecond).String()
+	}
+	if s.SkewKnown {
+		v.Skew = s.Skew.Round(time.Millisecond).String()
+	}
+	if s.Err != nil {
+		v.Problem = brief(s.Err.Error())
+	}
+	return v
+}
+
+// ago says how long ago something was.
+func ago(now, then time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return now.Sub(then).Round(time.Second).String() + " ago"
+}

@@ -1,0 +1,264 @@
+// Package weirdebug serves a page for operators: what a throttler and its backends do now, and
+// did in the last minute. Mount its handler where net/http/pprof's is:
+//
+//	page := weirdebug.New(nil)
+//	t := throttler.New(backend, &throttler.Options{Observer: page})
+//	debug.Handle("GET /debug/weir", page.Handler())
+//
+// The page has decisions a second by policy and outcome, how long they took, the servers, the
+// counts that moved, failures, the keys that are refused most, and what Stats of backends
+// returns.
+//
+// The page has no authentication, as net/http/pprof's has none. Serve it on a listener that
+// only operators reach, and never on a public one.
+package weirdebug
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/observe"
+)
+
+// Options configures an Observer. Nil and the zero value select the defaults.
+type Options struct {
+	// Label returns what the page shows for a key that is refused, such as the name of a
+	// customer. The goroutine of a request calls it when the key enters the table, so it must
+	// not block. If nil, the page shows a hash of the key, which differs between processes,
+	// and the key is not kept.
+	Label func(policy, key string) string
+}
+
+// What is bounded: a program may make names out of requests.
+const (
+	maxNames   = 256 // of policies, shards, servers, and kinds of moves and failures
+	maxRefused = 64  // keys
+	maxWarned  = 32
+)
+
+// others is the name of what comes when there are maxNames.
+const others = "(others)"
+
+// Observer is an observe.Observer that keeps what its page shows. Give it to the throttler, to
+// package middleware and to each backend, with other observers by observe.All. It is safe for
+// concurrent use. Its memory is bounded: some 2 MB with 256 policies, a few kB with a dozen.
+type Observer struct {
+	observe.Nothing // events to come
+
+	label func(policy, key string) string
+	now   func() time.Time // for the page
+	since time.Time
+
+	second  atomic.Int64 // the last one that began
+	saving  sync.Mutex   // of all series, when one begins
+	ops     [ops]*series // durations, by observe.Op
+	decided named[string, *series]
+	trips   named[tripKey, *series]
+
+	refused refusals
+
+	mu       sync.Mutex // of what is rare
+	servers  map[serverKey]*server
+	moves    map[moveKey]*move
+	failures map[failureKey]*failure
+	warnings []observe.Warned
+	parts    []part
+}
+
+var _ observe.Observer = (*Observer)(nil)
+
+// Counts of the enumerations in package observe.
+const (
+	ops      = int(observe.OpSettle) + 1
+	outcomes = int(observe.OutcomeOverloaded) + 1
+)
+
+// New returns an Observer that has seen nothing.
+func New(options *Options) *Observer {
+	o := &Observer{
+		now: time.Now, since: time.Now(),
+		servers: make(map[serverKey]*server), moves: make(map[moveKey]*move), failures: make(map[failureKey]*failure),
+	}
+	if options != nil {
+		o.label = options.Label
+	}
+	for op := range o.ops {
+		o.ops[op] = newSeries(buckets)
+	}
+	o.decided.others, o.decided.create = others, func() *series { return newSeries(outcomes) }
+	o.trips.others, o.trips.create = tripKey{others, others, false}, func() *series { return newSeries(tripCounts + buckets) }
+	return o
+}
+
+// Stats adds a section to the page: what stats returns, as JSON. It is called for each view of
+// the page. Any program's numbers may be there; those of weir are what Stats of backends
+// returns, and of a [stack.Stack]:
+//
+//	for name, stats := range s.Stats() {
+//		page.Stats(name, stats)
+//	}
+//
+// [stack.Stack]: https://pkg.go.dev/github.com/weir-go/weir/stack#Stack
+func (o *Observer) Stats(name string, stats func() any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.parts = append(o.parts, part{name, stats})
+}
+
+type part struct {
+	name  string
+	stats func() any
+}
+
+// Decided counts and times a decision.
+func (o *Observer) Decided(_ context.Context, e observe.Decided) {
+	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+		return // of a newer throttler
+	}
+	end := e.Start.Add(e.Duration)
+	o.begin(end.Unix())
+	o.ops[e.Op].add(bucketOf(e.Duration), 1)
+	o.decided.of(e.Policy).add(int(e.Outcome), 1)
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
+		o.refused.add(&e, end, o.label)
+	}
+}
+
+// tripKey is where round trips go.
+type tripKey struct {
+	backend, shard string
+	replica        bool
+}
+
+// The counts of round trips, in front of the buckets of their durations.
+const (
+	tripDecisions = iota
+	tripFailures
+	tripCounts
+)
+
+// Sent counts and times a round trip.
+func (o *Observer) Sent(e observe.Sent) {
+	o.begin(e.Start.Add(e.Duration).Unix())
+	s := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica})
+	s.add(tripCounts+bucketOf(e.Duration), 1)
+	s.add(tripDecisions, int64(e.Decisions))
+	if e.Err != nil {
+		s.add(tripFailures, 1)
+	}
+}
+
+type serverKey struct{ backend, shard, server string }
+
+type server struct {
+	observe.Checked
+	at     time.Time
+	opened time.Time // since when the breaker is open; zero if it is not
+}
+
+// Checked notes what is known of a server.
+func (o *Observer) Checked(e observe.Checked) {
+	now := o.now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := keep(o.servers, serverKey{e.Backend, e.Shard, e.Server})
+	if s == nil {
+		return
+	}
+	if !e.SkewKnown {
+		e.Skew, e.SkewKnown = s.Skew, s.SkewKnown
+	}
+	switch {
+	case !e.Open:
+		s.opened = time.Time{}
+	case s.opened.IsZero():
+		s.opened = now
+	}
+	s.Checked, s.at = e, now
+}
+
+type moveKey struct{ from, to string }
+
+type move struct {
+	moved, lost, failed int64
+	last                time.Time
+	problem             string // of the last that failed
+}
+
+// Moved counts a move.
+func (o *Observer) Moved(e observe.Moved) {
+	now := o.now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := keep(o.moves, moveKey{e.From, e.To})
+	if m == nil {
+		return
+	}
+	m.last = now
+	switch {
+	case e.Err != nil:
+		m.failed++
+		m.problem = brief(e.Err.Error())
+	case e.Lost:
+		m.lost++
+	default:
+		m.moved++
+	}
+}
+
+type failureKey struct {
+	backend, shard, cause string
+	result                observe.Result
+}
+
+type failure struct {
+	count          int64
+	first, last    time.Time
+	policy, detail string // of the last
+}
+
+// Failed counts a failure.
+func (o *Observer) Failed(e observe.Failed) {
+	now := o.now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := keep(o.failures, failureKey{e.Backend, e.Shard, e.Cause, e.Result})
+	if f == nil {
+		return
+	}
+	if f.count == 0 {
+		f.first = now
+	}
+	f.count++
+	f.last, f.policy, f.detail = now, e.Policy, brief(e.Detail)
+}
+
+// Warned keeps a warning: it does not come again.
+func (o *Observer) Warned(e observe.Warned) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.warnings) < maxWarned {
+		o.warnings = append(o.warnings, e)
+	}
+}
+
+// keep returns the value of k, which it creates, or nil if there are too many.
+func keep[K comparable, V any](all map[K]*V, k K) *V {
+	v := all[k]
+	if v == nil && len(all) < maxNames {
+		v = new(V)
+		all[k] = v
+	}
+	return v
+}
+
+// brief returns a text, cut off: a reply of a server may be in it.
+func brief(text string) string {
+	const longest = 200
+	if len(text) > longest {
+		text = text[:longest] + "…"
+	}
+	return text
+}
