@@ -18,7 +18,7 @@ SHAPES = 1 2 3 4 5 6 1,3-5,6 1,4-2,6
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers demo stack bench bench-peers fuzz soak chaos vulncheck
+.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
@@ -26,7 +26,7 @@ test: lint luacheck alerts test-32bit test-go
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
 # MODULES=. leaves all modules but the library out. Benchmarks run by themselves, because
 # with -bench go test tests one package at a time. -short: those that take means do little.
-test-go: servers prometheus
+test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)
 	@$(EACH) go test -race ./...; go test -race -short -run='^$$' -bench=. -benchtime=1x ./...; done
 	@go test -run='^TestExplore$$' ./wrap/rollout # not with -race: see explore_test.go
 
@@ -66,6 +66,14 @@ prometheus:
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
 	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
+
+## chromium: install the browser that the demo's page is tested in
+chromium:
+	@scripts/install.sh chromium=chromium
+
+## page-shots: draw the demo's page as it is, for the README: docs/page.png and docs/page.gif
+page-shots: servers chromium
+	@cd browser && GOWORK=off go run ./shots ../docs
 
 ## demo: serve the demo on 127.0.0.1:8080, counting in memory
 demo:

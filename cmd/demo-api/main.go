@@ -93,6 +93,7 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
                 two syncs
 
 routes:
+  GET  /                      a page that shows the limits, for browsers; free
   GET  /repos/{owner}/{name}  core; answers 304 to If-None-Match, which is free
   GET  /slow?for=500ms        core; takes its time, at most 5s
   GET  /export?rows=1000      core; costs 1, and 1 more per 100 rows once done

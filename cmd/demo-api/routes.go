@@ -38,5 +38,8 @@ func routes(c *config, b *backends) (api, debug http.Handler, err error) {
 	r.Method(http.MethodGet, "/rate_limit", l.status(core, search, createToken, secondary))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", l.status(org, member))
 	r.Get("/healthz", getHealth)
+	page := b.page(caller)
+	r.Method(http.MethodGet, "/", page)
+	r.Mount("/page", page)
 	return r, debugRoutes(b, l.dry), l.err
 }

@@ -119,11 +119,11 @@ func TestGreetingSaysWhereItListens(t *testing.T) {
 		c          *config
 		addr, want string
 	}{
-		{defaultConfig(), "127.0.0.1:80", "serving on http://127.0.0.1:80; counts live in memory. Try:"},
-		{defaultConfig(), "[::1]:82", "serving on http://[::1]:82; counts live in memory. Try:"},
-		{defaultConfig(), "192.0.2.1:80", "serving on http://192.0.2.1:80; counts live in memory. Try:"},
-		{defaultConfig(), "0.0.0.0:80", "serving on http://127.0.0.1:80; on all interfaces of this machine, open to others; counts live in memory. Try:"},
-		{secret, "[::]:81", "serving on http://127.0.0.1:81; on all interfaces of this machine, open to others; counts live in memory. Try:"},
+		{defaultConfig(), "127.0.0.1:80", "serving on http://127.0.0.1:80; counts live in memory. Open it in a browser, or try:"},
+		{defaultConfig(), "[::1]:82", "serving on http://[::1]:82; counts live in memory. Open it in a browser, or try:"},
+		{defaultConfig(), "192.0.2.1:80", "serving on http://192.0.2.1:80; counts live in memory. Open it in a browser, or try:"},
+		{defaultConfig(), "0.0.0.0:80", "serving on http://127.0.0.1:80; on all interfaces of this machine, open to others; counts live in memory. Open it in a browser, or try:"},
+		{secret, "[::]:81", "serving on http://127.0.0.1:81; on all interfaces of this machine, open to others; counts live in memory. Open it in a browser, or try:"},
 	} {
 		a, err := net.ResolveTCPAddr("tcp", test.addr)
 		if err != nil {

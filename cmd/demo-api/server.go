@@ -92,7 +92,7 @@ func greet(stdout io.Writer, c *config, addr, debug net.Addr) {
 		reach = " on all interfaces of this machine, open to others;"
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Try:\n\n", addr, reach, c.backends.describe())
+	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Open it in a browser, or try:\n\n", addr, reach, c.backends.describe())
 	fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets\n", addr)
 	if c.tokens.madeUp { // others may be secret
 		for _, token := range slices.Sorted(maps.Keys(c.tokens.subjects)) {
@@ -103,6 +103,7 @@ func greet(stdout io.Writer, c *config, addr, debug net.Addr) {
 	fmt.Fprintf(&text, "  curl    http://%s/rate_limit\n", addr)
 	if debug != nil {
 		fmt.Fprintf(&text, "  curl    http://%s/debug\n", debug)
+		fmt.Fprintf(&text, "\nFor operators: http://%s/debug/weir\n", debug)
 	}
 	fmt.Fprintln(stdout, text.String())
 }

@@ -1,8 +1,8 @@
 // Command stack starts two shards of Redis, each a primary and a replica, and a
 // Memcached server, on free loopback ports, and the demo on them, with a file
 // of flags that moves clients from one to the other. The demo takes any token as
-// a caller, so that the load program can be many. Ctrl-C, or SIGTERM, ends them
-// all:
+// a caller, so that the load program can be many, and its page can stop and continue a
+// Redis, and write the file. Ctrl-C, or SIGTERM, ends them all:
 //
 //	make stack
 //
@@ -54,6 +54,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 		return err
 	}
 	defer os.RemoveAll(dir)
+	control := &control{flags: filepath.Join(dir, "flags.json")}
 	var config strings.Builder
 	config.WriteString("tokens: any\nbackend: redis\nflags: flags.json\nredis:\n  shards:\n")
 	for _, name := range []string{"a", "b"} {
@@ -67,6 +68,7 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 			return err
 		}
 		defer replica.Stop()
+		control.servers = append(control.servers, &controlled{name: name, server: primary})
 		fmt.Fprintf(stdout, "shard %s: primary %s (process %d), replica %s (process %d)\n",
 			name, primary.Addr, primary.Pid(), replica.Addr, replica.Pid())
 		fmt.Fprintf(&config, "    - {name: %s, primary: %q, replicas: [%q]}\n", name, primary.Addr, replica.Addr)
@@ -80,20 +82,27 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	fmt.Fprintf(stdout, "memcached: %s (process %d)\n", memcached.Addr, memcached.Pid())
 	fmt.Fprintf(&config, "memcached:\n  servers:\n    - {name: a, address: %q}\n", memcached.Addr)
 
-	file, flagsFile := filepath.Join(dir, "demo.yaml"), filepath.Join(dir, "flags.json")
+	file := filepath.Join(dir, "demo.yaml")
 	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(flagsFile, []byte(flags), 0o600); err != nil {
+	if err := control.writeFlags(0); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "flags: %s (change the weights and save: clients move between Redis and Memcached)\n", flagsFile)
+	fmt.Fprintf(stdout, "flags: %s (change the weights and save: clients move between Redis and Memcached)\n", control.flags)
+	socket := filepath.Join(dir, "control")
+	closeControl, err := control.listen(socket)
+	if err != nil {
+		return err
+	}
+	defer closeControl()
 
 	if listen == "" {
 		listen = freeAddr()
 	}
 	cmd := exec.CommandContext(ctx, demo, "-config", file, "-listen", listen)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.Env = append(os.Environ(), "WEIR_DEMO_STACK="+socket)
 	cmd.SysProcAttr = testserver.DieWithParent()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it drains
 	cmd.WaitDelay = 15 * time.Second
@@ -107,18 +116,6 @@ func run(ctx context.Context, demo, listen string, stdout, stderr io.Writer) err
 	}
 	return nil
 }
-
-const flags = `{
-  "flags": {
-    "throttler-backend": {
-      "state": "ENABLED",
-      "variants": {"redis": "redis", "memcached": "memcached"},
-      "defaultVariant": "redis",
-      "targeting": {"fractional": [["redis", 100], ["memcached", 0]]}
-    }
-  }
-}
-`
 
 func freeAddr() string {
 	const usual = "127.0.0.1:8080"

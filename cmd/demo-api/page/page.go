@@ -1,0 +1,148 @@
+// Package page serves the demo's page: the quotas of a caller as bars, buttons that send
+// requests, and the five algorithms next to each other. What the page looks at is free.
+package page
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // page.html
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/quota"
+)
+
+//go:embed page.html
+var html string
+
+// Options says what the page shows.
+type Options struct {
+	// Caller is the key that the API charges requests to. Required.
+	Caller middleware.Key
+
+	// Callers are those that the page lets its user be, besides the one without a token.
+	Callers []Caller
+
+	// Policies are the policies of the API, whose limits the page names.
+	Policies []*quota.Policy
+
+	// Place returns where the counts of a caller live. Required.
+	Place func(ctx context.Context, caller string) Place
+
+	// Stack is the Unix socket at which the program that started this one's servers stops
+	// and continues them. If empty, there is none, and the page does not offer it.
+	Stack string
+}
+
+// Caller is a caller that the page can be.
+type Caller struct {
+	Name  string `json:"name"`
+	Token string `json:"token,omitempty"` // which is no secret: everybody is shown it
+}
+
+// Place is where counts live.
+type Place struct {
+	Backend string `json:"backend"`
+	Shard   string `json:"shard,omitempty"`
+}
+
+// New returns the handler of / and of /page/.
+func New(o *Options) http.Handler {
+	p := &page{options: o, algorithms: newAlgorithms(o.Caller)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", getPage)
+	mux.HandleFunc("GET /page/state", p.getState)
+	mux.HandleFunc("GET /page/algorithms", p.algorithms.get)
+	mux.HandleFunc("POST /page/algorithms", p.algorithms.post)
+	if o.Stack != "" {
+		mux.Handle("/page/stack", controls(o.Stack))
+		mux.Handle("/page/stack/", controls(o.Stack))
+	}
+	return http.NewCrossOriginProtection().Handler(mux)
+}
+
+type page struct {
+	options    *Options
+	algorithms *algorithms
+}
+
+// policy is the page's Content-Security-Policy: its one script and its one style, by their
+// hashes, and requests to this server.
+var policy = "default-src 'none'; script-src " + hashOf("script") + "; style-src " + hashOf("style") +
+	"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+
+// hashOf returns the hash of the text of the page's one element of that name.
+func hashOf(element string) string {
+	_, text, _ := strings.Cut(html, "<"+element+">")
+	text, _, _ = strings.Cut(text, "</"+element+">")
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+func getPage(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write([]byte(html)) // fails only if the client has left
+}
+
+// state is what the page asks for again and again.
+type state struct {
+	Callers []Caller           `json:"callers"`
+	Limits  map[string][]limit `json:"limits"` // by the policies' names
+	Place   Place              `json:"place"`  // of the caller
+	Stack   bool               `json:"stack"`  // it can be controlled
+}
+
+type limit struct {
+	Text   string `json:"text"`
+	Window string `json:"window"`  // as the header RateLimit names it
+	AtOnce bool   `json:"at_once"` // all that is used is given back at the reset
+}
+
+func (p *page) getState(w http.ResponseWriter, r *http.Request) {
+	s := state{
+		Callers: append([]Caller{{Name: "this address"}}, p.options.Callers...),
+		Limits:  make(map[string][]limit),
+		Stack:   p.options.Stack != "" && local(r),
+	}
+	for _, policy := range p.options.Policies {
+		for _, l := range policy.Limits {
+			s.Limits[policy.Name] = append(s.Limits[policy.Name], limit{textOf(l), shortened(l.Window.String()), l.Algorithm.ResetsAtOnce()})
+		}
+	}
+	if key, ok := p.options.Caller.Of(r); ok {
+		s.Place = p.options.Place(r.Context(), key)
+	}
+	writeJSON(w, s)
+}
+
+// textOf returns the limit as configurations have it: 60 per 1h.
+func textOf(l quota.Limit) string {
+	text, err := l.MarshalText()
+	if err != nil { // the limit is not valid
+		return l.String()
+	}
+	return string(text)
+}
+
+// shortened returns a duration's text without units of which there are none: 1m for 1m0s.
+func shortened(d string) string {
+	if strings.HasSuffix(d, "m0s") {
+		d = strings.TrimSuffix(d, "0s")
+	}
+	if strings.HasSuffix(d, "h0m") {
+		d = strings.TrimSuffix(d, "0m")
+	}
+	return d
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	_ = json.NewEncoder(w).Encode(v) // the client may have left
+}
