@@ -3,6 +3,7 @@ package division
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -60,9 +61,9 @@ func lossWhileOneIsAbsent(t *testing.T, seed uint64, n int, loss float64, mean i
 		present = kept
 	}
 	left := 300 - kept
-	f.changed = func(p *process) {
-		if d := p.core.div; p.core.complete && len(d.incarnations) == n-1 && !d.in.has(n-1) && d.vectors[0].sum() != left {
-			t.Errorf("%v: a division of all others is of %d; want %d", f.now.Sub(t0), d.vectors[0].sum(), left)
+	f.changed = func(p *node) {
+		if d := p.core.div; p.core.complete && len(d.Members) == n-1 && !slices.Contains(d.names(), absent.name) && d.sum(0) != left {
+			t.Errorf("%v: a division of all others is of %d; want %d", f.now.Sub(t0), d.sum(0), left)
 		}
 	}
 	f.loss = loss
@@ -107,7 +108,7 @@ func (f *fleet) settled() bool {
 		if div == nil {
 			div = c.div
 		}
-		if !c.complete || c.div.id != div.id || c.joined != div.id.roundID {
+		if !c.complete || c.div.ID != div.ID || c.joined != div.ID {
 			return false
 		}
 	}

@@ -4,19 +4,19 @@
 //
 // # Rounds
 //
-// A [Member] is one process. A round passes along the chain of the
-// members: each adds what it holds of each quota and what it was recently asked for. A
-// member that does not answer is passed over. The last one divides: see [Divide]. The
-// division then spreads by gossip: each member exchanges what it knows with a random
-// other one, and the higher round wins. A round that ends early leaves the shares as
-// they are.
+// A [Member] is one process. One of them starts a round once per refresh. It has three
+// steps, each a message to the others and their replies: members report what they hold of
+// each quota and what they were recently asked for; they take in the division that the
+// starter has made of it: see [Divide]; and they hear that all have. What is not answered is
+// sent again. A member that does not report takes no part. A round that ends early leaves
+// the shares as they are.
 //
 // # The sum of shares never exceeds the quota
 //
 // The rule has three parts.
 //
 //   - A member belongs to one round at a time: the highest that it has joined. It
-//     takes in one division at most of that round, and of no other.
+//     takes in the division of that round, and of no other.
 //   - Shrink before grow: a division that it takes in lowers its shares at once. It
 //     raises them when it knows that all members of the round have taken the
 //     division in.
@@ -26,12 +26,11 @@
 //     of all members, since they started. A round of all members divides the quota.
 //     A smaller one divides what its members hold.
 //
-// The most that a process may hold is known from the ledger. A division has, of each of its
+// The most that a process may hold is known from divisions. A division has, of each of its
 // members, what it held when it joined, and its share: the higher of both is the most,
-// or the share, if the division is known to be complete. A round passes on what its
-// members know by their last divisions, and the division at its end keeps what is said of
-// processes that are not in it. Of each process, the highest round counts; if
-// that is known to have several divisions, the highest of their numbers. A process that
+// or the share, if the division is known to be complete. With its report, a member passes on
+// the last division that it has taken in, and the next one keeps what is said of
+// processes that are not in it. Of each process, the highest round counts. A process that
 // has stopped is one outside like any other, also if its successor is in: it may have
 // passed on what it held to one that is absent. Only a complete division of all members
 // strikes out what it does not name, because all other processes had stopped.
@@ -39,7 +38,7 @@
 // Proof. A member takes a division in before it joins a later round, or never. So all
 // that a member knew when it joined is known to those that know the division, and of two
 // complete divisions with a process in common, the later knows the earlier. A round
-// has one complete division at most, because its starter is in all of them. Until a
+// has one division, which its starter makes once. Until a
 // division is complete, it only lowers shares. A process holds no more than what it held
 // when it joined its last round, or its share of the complete division of that one.
 //
@@ -94,15 +93,15 @@
 // it may hold the whole quota, and no message can tell. [Status] shows the units that no
 // member holds.
 //
-// A ledger has room for twice as many processes as the list has members. If more have
+// A division has room for twice as many other processes as the list has members. If more have
 // stopped while a member was absent, it is lost, and the members are not informed until all
 // have divided again.
 //
-// A round waits for members that do not answer: up to a second for a call, once in four
-// refreshes for each, and three refreshes for a division that one of its members has not
-// taken in. If the member that starts the rounds is gone, another one starts them after
-// three to five refreshes. A round must be shorter than a refresh: with hundreds of
-// members, it takes hundreds of messages, one after the other.
+// A round waits half a refresh for members that do not report, or for one call to those
+// that were not in the last division either. It waits for three refreshes for
+// a division that one of its members has not taken in. If the member that starts the
+// rounds is gone, another one starts them after two to three refreshes. If it cannot be reached
+// by a member that others reach, that one starts a round of its own as often.
 //
 // # Weights
 //

@@ -22,10 +22,10 @@ type fleet struct {
 	now     time.Time
 	queue   events
 	number  int
-	quotas  []Quota // whose totals are the highest of any process
+	quotas  []Quota // whose totals are the highest of any node
 	totals  []int64 // of quotas: what the next process knows; if nil, the highest
 	options Options
-	members map[string]*process
+	members map[string]*node
 	sums    []int64 // of quotas: what all processes hold
 	checks  int
 	rounds  uint64 // complete divisions' highest
@@ -37,20 +37,21 @@ type fleet struct {
 	demand       func(name string, quota int, now time.Time, keys int) Demand
 	calls, bytes int
 	sent         func(to string, message []byte) // if not nil
-	changed      func(*process)                  // if not nil: it has other shares
+	replied      func(reply []byte)              // if not nil
+	changed      func(*node)                     // if not nil: it has other shares
 	excess       int
 	rash         bool // break the rule: grow before the others have shrunk
 	mistaken     bool // an operator broke a condition: an excess is noted
 }
 
 // process is one process, from its start to its end.
-type process struct {
+type node struct {
 	*fleet
 	core   *core
 	name   string
 	dead   bool
 	paused bool
-	later  []func() // events of a paused process
+	later  []func() // events of a paused node
 	ticks  time.Time
 	shares Shares
 }
@@ -82,7 +83,7 @@ func newFleet(t testing.TB, seed uint64, quotas []Quota, o Options) *fleet {
 	}
 	return &fleet{
 		TB: t, random: rand.New(rand.NewPCG(seed, 0)), now: t0, quotas: quotas, options: o,
-		members: make(map[string]*process), sums: make([]int64, len(quotas)), cut: make(map[string]int),
+		members: make(map[string]*node), sums: make([]int64, len(quotas)), cut: make(map[string]int),
 		delay: time.Millisecond, demand: func(string, int, time.Time, int) Demand { return Demand{} },
 	}
 }
@@ -112,8 +113,8 @@ func (f *fleet) run(d time.Duration) {
 }
 
 // start starts a process.
-func (f *fleet) start(name string, list List) *process {
-	p := &process{fleet: f, name: name}
+func (f *fleet) start(name string, list List) *node {
+	p := &node{fleet: f, name: name}
 	quotas := make([]Quota, len(f.quotas))
 	for i, q := range f.quotas {
 		q.Demand = func(now time.Time, keys int) Demand { return f.demand(name, i, now, keys) }
@@ -124,7 +125,7 @@ func (f *fleet) start(name string, list List) *process {
 	}
 	p.shares.Quotas = make([]Share, len(quotas))
 	c := &core{
-		self: name, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
+		process: process{Name: name}, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
 		random: rand.New(rand.NewPCG(f.random.Uint64(), 0)), apply: p.apply,
 	}
 	if err := c.validate(list); err != nil {
@@ -147,14 +148,14 @@ func (f *fleet) exceeded(format string, args ...any) {
 }
 
 // stop ends a process, as a kill does.
-func (p *process) stop() {
+func (p *node) stop() {
 	p.dead = true
 	p.apply(Shares{Quotas: make([]Share, len(p.quotas))})
 	delete(p.members, p.name)
 }
 
 // apply takes in shares, and checks the sums.
-func (p *process) apply(s Shares) {
+func (p *node) apply(s Shares) {
 	old := p.shares
 	p.shares = s
 	p.checks++
@@ -188,7 +189,7 @@ func (p *process) apply(s Shares) {
 }
 
 // do runs an event of the process now, or when it goes on.
-func (p *process) do(event func()) {
+func (p *node) do(event func()) {
 	switch {
 	case p.dead:
 	case p.paused:
@@ -198,9 +199,9 @@ func (p *process) do(event func()) {
 	}
 }
 
-func (p *process) pause() { p.paused = true }
+func (p *node) pause() { p.paused = true }
 
-func (p *process) resume() {
+func (p *node) resume() {
 	p.paused = false
 	late := p.later
 	p.later = nil
@@ -211,7 +212,7 @@ func (p *process) resume() {
 }
 
 // schedule makes the process tick when it is due.
-func (p *process) schedule() {
+func (p *node) schedule() {
 	due := p.core.due()
 	if due.Before(p.now) {
 		due = p.now
@@ -234,7 +235,7 @@ func (p *process) schedule() {
 var errTimeout = errors.New("no answer")
 
 // send makes calls.
-func (p *process) send(calls []call) {
+func (p *node) send(calls []call) {
 	f := p.fleet
 	for _, k := range calls {
 		answered := false
@@ -257,9 +258,11 @@ func (p *process) send(calls []call) {
 				return
 			}
 			to.do(func() {
-				reply, more, err := to.core.receive(f.now, k.message)
+				reply, err := to.core.receive(f.now, k.message)
+				if f.replied != nil && err == nil {
+					f.replied(reply)
+				}
 				to.grab()
-				to.send(more)
 				to.schedule()
 				f.pass(k.to, p.name, func() { answer(reply, err) })
 			})
@@ -274,8 +277,8 @@ func (p *process) send(calls []call) {
 }
 
 // grab breaks the rule, in a rash fleet.
-func (p *process) grab() {
-	if p.rash && p.core.incomplete() {
+func (p *node) grab() {
+	if p.rash && p.core.divided() && !p.core.complete {
 		p.core.grow()
 	}
 }
@@ -334,7 +337,7 @@ func (f *fleet) whole(list List) error {
 func (f *fleet) total(quota int) int64 {
 	total := f.quotas[quota].Total
 	for _, p := range f.members {
-		if p.core.me >= 0 {
+		if p.core.list.has(p.name) {
 			total = min(total, p.core.quotas[quota].Total)
 		}
 	}

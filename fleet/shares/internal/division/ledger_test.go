@@ -2,7 +2,6 @@ package division
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +13,6 @@ type script struct {
 	*fleet
 	list  List
 	loads map[string]float64
-	late  string // calls to this member are on their way
-	call  call   // the last one of these
 }
 
 func newScript(t *testing.T, seed uint64, members string) *script {
@@ -34,44 +31,6 @@ func (s *script) busy(name string) {
 	s.loads[name] = 1
 }
 
-// chain passes a call of one member along those that can be reached, and returns the
-// division at the end, which the last one has taken in.
-func (s *script) chain(from string, calls []call, members string) *division {
-	s.Helper()
-	defer func() {
-		for _, p := range s.members {
-			clear(p.core.suspect)
-		}
-	}()
-	for len(calls) > 0 {
-		k := calls[0]
-		if k.to == s.late {
-			s.call = k
-			return nil
-		}
-		if !strings.Contains(members, k.to) {
-			calls = s.members[from].core.answered(s.now, k, nil, errTimeout)
-			continue
-		}
-		_, more, err := s.members[k.to].core.receive(s.now, k.message)
-		if err != nil {
-			s.Fatal(err)
-		}
-		from, calls = k.to, more
-	}
-	return s.members[from].core.div
-}
-
-// receive passes a message of a round to a member, and goes on as chain does.
-func (s *script) receive(to string, message []byte, members string) *division {
-	s.Helper()
-	_, calls, err := s.members[to].core.receive(s.now, message)
-	if err != nil {
-		s.Fatal(err)
-	}
-	return s.chain(to, calls, members)
-}
-
 // divide makes members divide, as often as their shares need to settle, and all of them
 // take the divisions in.
 func (s *script) divide(members string) {
@@ -81,29 +40,64 @@ func (s *script) divide(members string) {
 	}
 }
 
-// collect makes members divide; the last one alone takes the division in.
+// collect makes members divide; the first one, which starts the round, alone takes the
+// division in.
 func (s *script) collect(members string) *division {
 	s.Helper()
 	c := s.members[members[:1]].core
+	s.finish(c, s.reports(c, members))
+	if !c.divided() || len(c.div.Members) != len(members) {
+		s.Fatalf("%q divide among %v", members, c.div)
+	}
+	return c.div
+}
+
+// reply is what a member replied to a call.
+type reply struct {
+	call
+	text []byte
+}
+
+// reports makes a member start a round, and returns the reports of members.
+func (s *script) reports(c *core, members string) (replies []reply) {
+	s.Helper()
 	for _, m := range members {
 		c.highest = max(c.highest, s.members[string(m)].core.highest)
 	}
-	d := s.chain(members[:1], c.start(s.now), members)
-	if d == nil || len(d.incarnations) != len(members) {
-		s.Fatalf("%q divide among %v", members, d)
+	c.start(s.now)
+	for _, k := range c.proceed(s.now) {
+		if strings.Contains(members, k.to) {
+			text, err := s.members[k.to].core.receive(s.now, k.message)
+			if err != nil {
+				s.Fatal(err)
+			}
+			replies = append(replies, reply{k, text})
+		}
 	}
-	return d
+	return replies
+}
+
+// finish passes reports on to the member that has started the round, which waits no longer
+// for others.
+func (s *script) finish(c *core, replies []reply) {
+	for _, r := range replies {
+		c.answered(s.now, r.call, r.text, nil)
+	}
+	if !c.divided() {
+		c.proceed(c.round.until)
+	}
 }
 
 // take makes members take a division in; if they are all of it, it is complete.
 func (s *script) take(d *division, members string) {
-	taken := newSet(len(s.list.Members))
 	for _, m := range members {
-		s.members[string(m)].core.learn(s.now, d, newSet(len(s.list.Members)))
-		taken.add(slices.Index(s.list.Members, string(m)))
+		s.members[string(m)].core.take(s.now, d)
+	}
+	if len(members) < len(d.Members) {
+		return
 	}
 	for _, m := range members {
-		s.members[string(m)].core.learn(s.now, d, taken)
+		s.members[string(m)].core.finish(d.ID)
 	}
 }
 
@@ -131,7 +125,7 @@ func (s *script) lose() {
 	s.busy("a")
 	s.divide(strings.Join(s.list.Members, ""))
 	s.busy("d")
-	s.collect("da")
+	s.collect("ad")
 	s.collect("d")
 	s.divide("ad")
 	if s.sums[0] > 300 {
@@ -180,7 +174,7 @@ func TestMissedDivision(t *testing.T) {
 	s.divide("abcde")
 	held := s.members["a"].shares.Quotas[0].Units
 	s.busy("b")
-	s.take(s.collect("abcde"), "bcde")
+	s.take(s.collect("bcdea"), "bcde")
 	s.divide("bcde")
 	s.holds("bcde", 600-held)
 }
@@ -190,16 +184,26 @@ func TestMissedDivision(t *testing.T) {
 func TestOldDivisionDoesNotInform(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.lose()
-	s.members["d"].core.highest = s.members["a"].core.highest
-	s.late = "c"
-	s.chain("d", s.members["d"].core.start(s.now), "ea")
-	s.late = ""
+	d := s.members["d"].core
+	d.highest = s.members["a"].core.highest
+	old := s.reports(d, "deac")
 	s.divide("abc")
 	s.holds("abcde", 600)
 	s.restart("c")
-	old := s.receive("c", s.call.message, "")
-	if len(old.incarnations) != 4 || !old.full || s.members["c"].core.div != old {
-		t.Fatalf("the division is %+v; the test wants one of four members, which the last takes in", old)
+	s.finish(d, old)
+	if len(d.div.Members) != 4 || !d.div.Full {
+		t.Fatalf("the division is %+v; the test wants one of four members", d.div)
+	}
+	for range 2 {
+		for _, m := range old {
+			if _, err := s.members["c"].core.receive(s.now, m.message); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.take(d.div, "dec")
+	}
+	if c := s.members["c"].core; c.informed || c.div != nil {
+		t.Errorf("the successor is informed: %v; it has the division %v", c.informed, c.div)
 	}
 	s.divide("cde")
 	s.divide("cde")
@@ -235,27 +239,6 @@ func TestPredecessorPassedItOn(t *testing.T) {
 	s.holds("abcde", 600)
 }
 
-// A round whose reply is lost has two divisions. A member may have taken in either.
-func TestTwoDivisionsInTheLedger(t *testing.T) {
-	for seed := range uint64(8) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			s := newScript(t, seed, "abcde")
-			s.busy("e")
-			s.divide("abcde")
-			s.busy("a")
-			lost := s.members["a"].core.start(s.now)[0]
-			small := s.receive("b", lost.message, "")
-			large := s.chain("a", s.members["a"].core.answered(s.now, lost, nil, errTimeout), "cde")
-			if len(small.incarnations) != 2 || len(large.incarnations) != 4 || small.id.roundID != large.id.roundID {
-				t.Fatalf("the divisions are among %d and %d of one round", len(small.incarnations), len(large.incarnations))
-			}
-			s.take(large, "acde")
-			s.busy("b")
-			s.divide("bcd")
-		})
-	}
-}
-
 // A division of all members that is not complete may be older than what the ledger before
 // it says.
 func TestWholeButIncomplete(t *testing.T) {
@@ -264,44 +247,77 @@ func TestWholeButIncomplete(t *testing.T) {
 			s := newScript(t, seed, "abcde")
 			s.busy("b")
 			s.divide("abcde")
-			calls := s.members["a"].core.start(s.now) // a says that it holds little
+			c := s.members["c"].core
+			replies := s.reports(c, "abcde") // a says that it holds little
 			s.busy("a")
-			s.members["b"].core.highest = s.members["a"].core.highest
 			s.divide("ba") // and gets all
 			s.restart("b")
-			whole := s.chain("a", calls, "bcde")
-			if len(whole.incarnations) != 5 {
-				t.Fatalf("the division is among %d", len(whole.incarnations))
+			s.finish(c, replies)
+			if len(c.div.Members) != 5 {
+				t.Fatalf("the division is among %d", len(c.div.Members))
 			}
-			s.take(whole, "bcd")
+			s.take(c.div, "cde")
 			s.busy("c")
-			s.divide("bcde")
-			s.divide("bcde")
+			s.divide("cbde")
+			s.divide("cbde")
 		})
 	}
 }
 
 // A process may hold more of a key than of its quota, or less. Less need not be kept.
 func TestLedgerOfKeys(t *testing.T) {
-	quota, more, less := vectorID{quota: 1}, vectorID{1, 7}, vectorID{1, 8}
-	l := &ledger{ids: []vectorID{quota, more, less}, entries: []entry{{most: []int64{10, 50, 5}}}}
-	short := l.only(&division{vectors: []vector{{id: quota}}})
-	with := l.only(&division{vectors: []vector{{id: quota}, {id: less}}})
+	quota, more, less := vectorID{Quota: 1}, vectorID{1, 7}, vectorID{1, 8}
+	x, list := process{"x", 1}, &List{1, []string{"a", "b", "x"}}
+	vectors := func(ids ...vectorID) (all []vector) {
+		for _, id := range ids {
+			all = append(all, vector{vectorID: id})
+		}
+		return all
+	}
+	of := func(d *division) *ledger {
+		return newLedger([]*message{{From: process{"a", 1}, Taken: d.ID, Division: d}}, list)
+	}
+	l := of(&division{Vectors: vectors(quota, more, less), Others: []row{{process: x, Most: []int64{10, 50, 5}}}})
+	keys := l.large(1)
+	if len(keys) != 1 || keys[0] != more.Key {
+		t.Errorf("keys that need a vector: %v; want the one of which a process may hold more", keys)
+	}
+	without := of(&division{Vectors: vectors(quota, more), Others: l.rows(vectors(quota, more))})
 	for _, c := range []struct {
 		ledger *ledger
 		id     vectorID
 		want   int64
 	}{
 		{l, quota, 10}, {l, more, 50}, {l, less, 5}, {l, vectorID{1, 9}, 10}, {l, vectorID{2, 7}, 0},
-		{short, quota, 10}, {short, more, 50}, {short, less, 10}, {with, less, 5},
+		{without, quota, 10}, {without, more, 50}, {without, less, 10},
 	} {
 		if got := c.ledger.sum(c.id); got != c.want {
 			t.Errorf("the most of %v is %d; want %d", c.id, got, c.want)
 		}
 	}
-	p := &pool{full: true, absent: l}
-	if keys := p.keys(1, 4); len(keys) != 1 || keys[0].key != more.key {
-		t.Errorf("keys that need a vector: %v; want the one of which a process may hold more", keys)
+}
+
+// What an absent process may hold of a quota is known for as long as it is absent, although
+// no member of the rounds meanwhile knows the quota, and of a key in the same way.
+func TestLedgerOfUnknownQuotas(t *testing.T) {
+	x, list := process{"x", 1}, &List{1, []string{"a", "b", "x"}}
+	d := &division{
+		ID: roundID{1, 1}, Vectors: []vector{{vectorID{Quota: 1}, 100, false}, {vectorID{Quota: 2}, 60, false}, {vectorID{2, 7}, 60, false}},
+		Members: []row{{process: x, Most: []int64{0, 0, 0}, Shares: []int64{90, 40, 50}}},
+	}
+	for round := range 3 {
+		var reports []*message
+		for _, name := range []string{"a", "b"} {
+			items := []item{{vectorID: vectorID{Quota: 1}, Total: 100}}
+			reports = append(reports, &message{From: process{name, 1}, Taken: d.ID, Complete: true, Division: d, Report: &report{Whole: true, Informed: true, Items: items}})
+		}
+		d = newPool(reports, list).divide(roundID{uint64(2 + round), 1}, 4, Proportional)
+		l := newLedger([]*message{{From: process{"a", 1}, Taken: d.ID, Complete: true, Division: d}}, list)
+		for id, want := range map[vectorID]int64{{Quota: 1}: 90, {Quota: 2}: 40, {2, 7}: 50, {2, 8}: 40} {
+			if got := l.most(x, id); got != want {
+				t.Errorf("after %d rounds, the most of %v is %d; want %d", round+1, id, got, want)
+			}
+		}
 	}
 }
 
@@ -310,14 +326,14 @@ func TestLedgerOfKeys(t *testing.T) {
 func TestLostLedger(t *testing.T) {
 	s := newScript(t, 1, "abcde")
 	s.divide("abcde")
-	for range 2 * maxEntries(5) {
+	for range 2 * maxOthers(&s.list) {
 		for _, name := range []string{"a", "b"} {
 			s.restart(name)
 			s.divide("abcd")
 		}
 	}
-	if c := s.members["c"].core; c.informed || !c.div.absent.lost {
-		t.Errorf("after many starts, c is informed: %v; its division's ledger is lost: %v", c.informed, c.div.absent.lost)
+	if c := s.members["c"].core; c.informed || !c.div.Lost {
+		t.Errorf("after many starts, c is informed: %v; its division's ledger is lost: %v", c.informed, c.div.Lost)
 	}
 	held := s.sums[0]
 	s.divide("abcd")

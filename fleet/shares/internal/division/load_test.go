@@ -44,7 +44,7 @@ func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, divid
 		list:  List{1, names(n)}, window: 10 * time.Second, burst: burst, static: static,
 		buckets: make(map[string]*bucket), demands: make(map[string]*Sampler),
 	}
-	l.changed = func(p *process) { l.set(p.name, float64(p.shares.Quotas[0].Units)/float64(total)) }
+	l.changed = func(p *node) { l.set(p.name, float64(p.shares.Quotas[0].Units)/float64(total)) }
 	l.demand = func(name string, _ int, now time.Time, keys int) Demand { return l.demands[name].Demand(now, keys) }
 	for _, name := range l.list.Members {
 		l.demands[name] = NewSampler(2*l.options.Refresh, 0)

@@ -2,11 +2,13 @@ package division
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/invalid"
@@ -40,7 +42,7 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 		o = new(Options)
 	}
 	c := core{
-		self: self, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
+		process: process{Name: self}, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply, changed: o.ListChanged,
 	}
 	if err := c.validate(list); err != nil {
@@ -67,8 +69,8 @@ func (c *core) validate(list List) error {
 	if c.divide == nil {
 		c.divide = Proportional
 	}
-	if c.self == "" || len(c.self) > maxName {
-		return invalid.Errorf("division: self has %d bytes; a name has from 1 to %d", len(c.self), maxName)
+	if c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name) {
+		return invalid.Errorf("division: self has %d bytes; a name has from 1 to %d, in UTF-8", len(c.Name), maxName)
 	}
 	if c.refresh < 10*time.Millisecond || c.refresh > time.Hour {
 		return invalid.Errorf("division: Refresh is %v; it must be from 10ms to 1h", c.refresh)
@@ -104,16 +106,21 @@ func (c *core) validate(list List) error {
 // fits returns an error if messages of the list's members may be above MaxMessage.
 func (c *core) fits(list List) error {
 	const (
-		perMember = 320 // its name, and the head of its report
-		perItem   = 50  // of a report
-		perVector = 25  // of a division, and for each member:
-		perShare  = 20
-		perEntry  = 40 // of a ledger, and for each vector:
-		perMost   = 8
+		perMember = 120 // a row, but for the name and for each vector:
+		perShare  = 50
+		perMost   = 17 // of a row of another process
+		perVector = 75
+		perItem   = 100 // of a report
+		perQuota  = 60  // more
 	)
-	n, quotas := len(list.Members), len(c.quotas)
-	items, vectors := quotas*(1+4*c.keys), quotas*(1+2*c.keys)
-	if size := n*(perMember+items*perItem+vectors*perShare) + vectors*perVector + 2*(maxEntries(n)*(perEntry+vectors*perMost)+vectors*perVector); size > MaxMessage {
+	names, err := json.Marshal(list.Members)
+	if err != nil {
+		return err
+	}
+	n, quotas, others := len(list.Members), len(c.quotas), maxOthers(&list)
+	vectors, items := quotas*(1+2*c.keys), quotas*(1+4*c.keys)
+	size := 4*len(names) + n*(perMember+vectors*perShare) + others*(perMember+vectors*perMost) + vectors*perVector + items*perItem + quotas*perQuota
+	if size > MaxMessage {
 		return invalid.Errorf("division: %d members with %d quotas and Keys of %d need messages of up to %d bytes; the most is %d", n, quotas, c.keys, size, MaxMessage)
 	}
 	return nil
@@ -185,10 +192,8 @@ func (m *Member) Receive(_ context.Context, message []byte) (reply []byte, err e
 	if m.running == nil || m.running.Err() != nil {
 		return nil, errNotRunning
 	}
-	reply, calls, err := m.core.receive(m.clock.Now(), message)
-	m.start(calls)
 	m.rouse()
-	return reply, err
+	return m.core.receive(m.clock.Now(), message)
 }
 
 var errNotRunning = errors.New("division: the member does not run")

@@ -2,569 +2,282 @@ package division
 
 import (
 	"bytes"
-	"encoding/binary"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 )
 
-// Kinds of messages and replies.
-const (
-	kindCollect = 'c' // a round, on its way along the chain
-	kindGossip  = 'g' // what a member knows; also the reply to one
-	kindJoined  = 'j' // reply: the round goes on here
-	kindRefused = 'r' // reply: it ends, because of what the replying member knows
-)
-
-const messageVersion = 2
+const messageVersion = 3
 
 // Bounds of what is decoded, in addition to the API's.
 const (
 	maxName    = 255
 	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
 	maxTotal   = 1 << 53
+	minObject  = 16 // bytes that an object of a message has in the mean, at least
 )
 
-// A message is what members send and reply.
+// A message is what a member says of itself: to the members of a round that it has
+// started, and in reply.
 type message struct {
-	kind    byte
-	from    string
-	list    List
-	joined  roundID // the highest that the sender has joined
-	highest uint64  // the highest number of a round that the sender has heard of
+	Version int     `json:"v"`
+	From    process `json:"from"`
+	List    *List   `json:"list,omitempty"` // if nil, of a reply, that of the message
+	Highest uint64  `json:"highest"`        // the highest number of a round that the sender has heard of
+	Joined  roundID `json:"joined"`         // the highest round that the sender has joined
 
-	// ref is the division that the sender took in last; of a round, the highest
-	// that a member so far has taken in. seen are the members known to have taken it in.
-	ref  *division
-	seen set
+	// Taken is the round of the division that the sender took in last, and Complete is
+	// whether it knows that all of its members have.
+	Taken    roundID `json:"taken"`
+	Complete bool    `json:"complete,omitempty"`
 
-	round *round // of kindCollect
+	// Division is that one: of the starter, to be taken in; of a member that reports,
+	// if the starter has taken in another one.
+	Division *division `json:"division,omitempty"`
+
+	Report *report `json:"report,omitempty"` // of a member that has joined the round
 }
 
-// A round passes along the chain of the members and collects their reports.
-type round struct {
-	id      roundID
-	left    []int // members to visit, in order
-	reports []memberReport
-	absent  *ledger // what the members so far know of others, in addition to the message's division
+// A process is a member from its start to its end.
+type process struct {
+	Name        string `json:"n"`
+	Incarnation uint64 `json:"i"` // drawn at the start
 }
 
-// A roundID identifies a round. Rounds are ordered by number, and then by what their
-// starters drew.
-type roundID struct{ number, draw uint64 }
+func (p process) compare(o process) int {
+	return cmp.Or(cmp.Compare(p.Name, o.Name), cmp.Compare(p.Incarnation, o.Incarnation))
+}
+
+// A roundID identifies a round, and the division at its end. Rounds are ordered by number,
+// and then by what their starters drew.
+type roundID struct {
+	Number uint64 `json:"n"`
+	Draw   uint64 `json:"d"`
+}
 
 func (a roundID) less(b roundID) bool {
-	return a.number < b.number || a.number == b.number && a.draw < b.draw
+	return a.Number < b.Number || a.Number == b.Number && a.Draw < b.Draw
 }
 
-// A divisionID identifies a division, with what its maker drew. If a reply was lost or
-// a message repeated, a round has branches, and each may end with a division.
-type divisionID struct {
-	roundID
-	made uint64
-}
-
-func (a divisionID) less(b divisionID) bool {
-	return a.roundID.less(b.roundID) || a.roundID == b.roundID && a.made < b.made
-}
-
-// A memberReport is what one member adds to a round.
-type memberReport struct {
-	member      int
-	incarnation uint64 // what the process drew when it started
-	whole       bool   // it knows of no left-out member that may hold units
-	informed    bool   // a division that was full is complete: see the package comment
-	items       []item // in order of their ids
+// A report is what a member adds to a round.
+type report struct {
+	Whole    bool   `json:"whole"`    // it knows of no left-out member that may hold units
+	Informed bool   `json:"informed"` // a division that was full is complete: see the package comment
+	Items    []item `json:"items"`    // in order of their ids
 }
 
 // An item is what a member reports of a quota, or of a key.
 type item struct {
-	id      vectorID
-	total   int64
-	low     int64 // of a quota: the minimum
-	held    int64
-	kept    bool // of a key: held by its own division
-	demand  float32
-	largest float32
+	vectorID
+	Total   int64   `json:"t,omitempty"` // of a quota
+	Low     int64   `json:"l,omitempty"` // of a quota: the minimum
+	Held    int64   `json:"h,omitempty"`
+	Own     bool    `json:"o,omitempty"` // of a key: held by its own division
+	Demand  float32 `json:"d,omitempty"`
+	Largest float32 `json:"f,omitempty"` // of a quota: the largest demand of one key
 }
 
 // A vectorID identifies what is divided: a quota, or one key of it.
-type vectorID struct{ quota, key uint64 }
+type vectorID struct {
+	Quota uint64 `json:"q"`
+	Key   uint64 `json:"k,omitempty"`
+}
 
 func (a vectorID) compare(b vectorID) int {
-	if a.quota != b.quota {
-		if a.quota < b.quota {
-			return -1
-		}
-		return 1
-	}
-	if a.key < b.key {
-		return -1
-	} else if a.key > b.key {
-		return 1
-	}
-	return 0
+	return cmp.Or(cmp.Compare(a.Quota, b.Quota), cmp.Compare(a.Key, b.Key))
 }
 
-// A division is the outcome of a round.
+// A division is the outcome of a round: a table with a column for each vector.
 type division struct {
-	id           divisionID
-	in           set      // the members of the round
-	incarnations []uint64 // their processes: a successor did not join
-	full         bool     // what they divided is the quota, less what others may hold
-	vectors      []vector // in order of their ids
-	absent       *ledger  // of the processes that are not in it
+	ID      roundID  `json:"id"`
+	Full    bool     `json:"full,omitempty"` // what is divided is the quota, less what others may hold
+	Lost    bool     `json:"lost,omitempty"` // there was no room for what is known of others
+	Vectors []vector `json:"vectors"`        // in order of their ids
+	Members []row    `json:"members"`        // in order: the processes that divide
+	Others  []row    `json:"others,omitempty"`
 }
 
-// A vector is the shares of a quota or of a key. Its slices have an element for each
-// member of the round, in order.
+// A vector is what is divided of a quota or of a key.
 type vector struct {
-	id     vectorID
-	total  int64     // the lowest of what its members know
-	ends   bool      // of a key: its shares are its quota's again
-	most   []int64   // that the member holds at most until it takes the division in
-	shares []int64   // that the member has from then on, or when the division is complete
-	demand []float32 // of a quota, for the status
+	vectorID
+	Total int64 `json:"t"`           // the lowest that members know
+	Ends  bool  `json:"e,omitempty"` // of a key: its shares are its quota's again
 }
 
-// find returns the vector with that id, or nil.
-func (d *division) find(id vectorID) *vector {
-	i, ok := slices.BinarySearchFunc(d.vectors, id, func(v vector, id vectorID) int { return v.id.compare(id) })
-	if !ok {
-		return nil
+// A row is what a process has of each vector.
+type row struct {
+	process
+	Last   roundID   `json:"r,omitzero"`  // of others: the last round that they are known to have been in
+	Most   []int64   `json:"m"`           // the most that it holds, of members until they take the division in
+	Shares []int64   `json:"s,omitempty"` // of members: what they have from then on, or when it is complete
+	Demand []float32 `json:"d,omitempty"` // of members, for the status
+}
+
+// index returns the place of the vector with that id: of a key without one, its quota's; or
+// -1.
+func (d *division) index(id vectorID) int {
+	i, ok := slices.BinarySearchFunc(d.Vectors, id, func(v vector, id vectorID) int { return v.compare(id) })
+	switch {
+	case ok:
+		return i
+	case id.Key != 0:
+		return d.index(vectorID{Quota: id.Quota})
 	}
-	return &d.vectors[i]
+	return -1
 }
 
-// of returns the vector for id: of a key without one, its quota's; or nil.
-func (d *division) of(id vectorID) *vector {
-	if v := d.find(id); v != nil {
-		return v
+// member returns a process' row among the members, or nil.
+func (d *division) member(p process) *row {
+	if i, ok := slices.BinarySearchFunc(d.Members, p, func(r row, p process) int { return r.compare(p) }); ok {
+		return &d.Members[i]
 	}
-	return d.find(vectorID{quota: id.quota})
+	return nil
 }
 
-// A set is a set of members, by their place on the list.
-type set []uint64
+// sum returns what the members have of a vector.
+func (d *division) sum(vector int) (units int64) {
+	for i := range d.Members {
+		units += d.Members[i].Shares[vector]
+	}
+	return units
+}
 
-func newSet(n int) set { return make(set, (n+63)/64) }
+func (m *message) encode() []byte {
+	m.Version = messageVersion
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // of no value that a member has
+	}
+	return b
+}
 
-func (s set) has(i int) bool { return i>>6 < len(s) && s[i>>6]>>(i&63)&1 == 1 }
-func (s set) add(i int)      { s[i>>6] |= 1 << (i & 63) }
+var errMessage = errors.New("division: not a message of a member")
 
-// merge adds other and reports whether that changed s.
-func (s set) merge(other set) (changed bool) {
-	for i, w := range other {
-		if i < len(s) && w&^s[i] != 0 {
-			s[i] |= w
-			changed = true
+// decode returns the message in b, all of whose numbers are within their bounds. list is
+// the one of a reply without a list.
+func decode(b []byte, list *List) (*message, error) {
+	if len(b) > MaxMessage {
+		return nil, fmt.Errorf("%w: %d bytes; the most is %d", errMessage, len(b), MaxMessage)
+	}
+	if n := bytes.Count(b, []byte("{")); n*minObject > len(b)+minObject { // they would need far more memory than b
+		return nil, fmt.Errorf("%w: %d bytes have %d objects", errMessage, len(b), n)
+	}
+	m := &message{}
+	if err := json.Unmarshal(b, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMessage, err)
+	}
+	if m.List == nil {
+		m.List = list
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMessage, err)
+	}
+	return m, nil
+}
+
+// check returns an error if something in m is out of its bounds.
+func (m *message) check() error {
+	switch {
+	case m.Version != messageVersion:
+		return fmt.Errorf("its version is %d, not %d", m.Version, messageVersion)
+	case m.List == nil || !slices.IsSorted(m.List.Members):
+		return errors.New("it has no list, or one that is out of order")
+	case m.From.Name == "" || len(m.From.Name) > maxName:
+		return fmt.Errorf("its sender's name has %d bytes", len(m.From.Name))
+	case max(m.Highest, m.Joined.Number, m.Taken.Number) > math.MaxInt64:
+		return errors.New("the number of a round is too high")
+	case m.Division != nil && m.Division.ID != m.Taken:
+		return errors.New("its division is not the one that was taken in")
+	}
+	err := m.List.validate()
+	if err == nil && m.Report != nil {
+		err = m.Report.check()
+	}
+	if err == nil && m.Division != nil {
+		err = m.Division.check(m.List)
+	}
+	return err
+}
+
+func (r *report) check() error {
+	if len(r.Items) > maxVectors {
+		return fmt.Errorf("a report has %d items", len(r.Items))
+	}
+	if !inOrder(r.Items, func(a, b item) int { return a.compare(b.vectorID) }) {
+		return errors.New("items are out of order")
+	}
+	var group item
+	for _, it := range r.Items {
+		if it.Key == 0 {
+			group = it
+		} else if it.Quota != group.Quota {
+			return errors.New("an item of a key has none of its quota")
+		}
+		if !within(group.Total, it.Total, it.Low, it.Held) || !positive(it.Demand, it.Largest) {
+			return fmt.Errorf("an item is %+v", it)
 		}
 	}
-	return changed
+	return nil
 }
 
-// covers reports whether s has all of other.
-func (s set) covers(other set) bool {
-	for i, w := range other {
-		if i >= len(s) && w != 0 || i < len(s) && w&^s[i] != 0 {
+// check returns an error if something in d is out of its bounds, by a list of members.
+func (d *division) check(list *List) error {
+	switch {
+	case len(d.Vectors) == 0 || len(d.Vectors) > maxVectors:
+		return fmt.Errorf("a division has %d vectors", len(d.Vectors))
+	case len(d.Members) > len(list.Members) || len(d.Others) > maxOthers(list) || d.Lost && len(d.Others) > 0:
+		return fmt.Errorf("a division is of %d members and %d others", len(d.Members), len(d.Others))
+	case !inOrder(d.Vectors, func(a, b vector) int { return a.compare(b.vectorID) }):
+		return errors.New("vectors are out of order")
+	case !inOrder(d.Members, func(a, b row) int { return cmp.Compare(a.Name, b.Name) }):
+		return errors.New("members are out of order")
+	case !inOrder(d.Others, func(a, b row) int { return a.compare(b.process) }):
+		return errors.New("others are out of order")
+	}
+	for i := range d.Members {
+		if r := &d.Members[i]; !r.fits(d, list) || len(r.Shares) != len(d.Vectors) || len(r.Demand) != len(d.Vectors) || !positive(r.Demand...) {
+			return fmt.Errorf("the row of a member, %q, is out of bounds", r.Name)
+		}
+	}
+	for i := range d.Others {
+		if r := &d.Others[i]; !r.fits(d, list) || r.Shares != nil || d.member(r.process) != nil {
+			return fmt.Errorf("the row of a process that is not in a division, %q, is out of bounds", r.Name)
+		}
+	}
+	for k := range d.Vectors {
+		left := d.Vectors[k].Total
+		for i := range d.Members {
+			if !within(left, d.Members[i].Shares[k]) {
+				return errors.New("shares add up to more than their total, or are below 0")
+			}
+			left -= d.Members[i].Shares[k]
+		}
+	}
+	return nil
+}
+
+// fits reports whether r is a row of d, of a process on the list.
+func (r *row) fits(d *division, list *List) bool {
+	return list.has(r.Name) && len(r.Most) == len(d.Vectors) && within(maxTotal, r.Most...) && r.Last.Number <= math.MaxInt64
+}
+
+// inOrder reports whether each element is above the one before.
+func inOrder[T any](all []T, compare func(a, b T) int) bool {
+	for i := 1; i < len(all); i++ {
+		if compare(all[i-1], all[i]) >= 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// members returns the members in order.
-func (s set) members() []int {
-	var all []int
-	for i := range len(s) * 64 {
-		if s.has(i) {
-			all = append(all, i)
-		}
-	}
-	return all
+// within reports whether all units are from 0 to most, which is itself a total.
+func within(most int64, units ...int64) bool {
+	return most <= maxTotal && (len(units) == 0 || slices.Min(units) >= 0 && slices.Max(units) <= most)
 }
 
-func (m *message) encode() []byte {
-	b := []byte{messageVersion, m.kind}
-	b = appendString(b, m.from)
-	b = m.list.append(b)
-	b = m.joined.append(b)
-	b = binary.AppendUvarint(b, m.highest)
-	if m.ref == nil {
-		b = append(b, 0)
-	} else {
-		b = m.ref.append(append(b, 1))
-		b = m.seen.append(b)
-	}
-	if m.kind == kindCollect {
-		b = m.round.append(b)
-	}
-	return b
-}
-
-func (l *List) append(b []byte) []byte {
-	b = binary.AppendUvarint(b, l.Epoch)
-	b = binary.AppendUvarint(b, uint64(len(l.Members)))
-	for _, name := range l.Members {
-		b = appendString(b, name)
-	}
-	return b
-}
-
-func appendString(b []byte, s string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-func appendFloat(b []byte, f float32) []byte {
-	return binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
-func (id roundID) append(b []byte) []byte {
-	return binary.LittleEndian.AppendUint64(binary.AppendUvarint(b, id.number), id.draw)
-}
-
-func (id divisionID) append(b []byte) []byte {
-	return binary.LittleEndian.AppendUint64(id.roundID.append(b), id.made)
-}
-
-func (id vectorID) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, id.quota)
-	return binary.LittleEndian.AppendUint64(b, id.key)
-}
-
-func (s set) append(b []byte) []byte {
-	for _, w := range s {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return b
-}
-
-func (d *division) append(b []byte) []byte {
-	b = d.id.append(b)
-	b = d.in.append(b)
-	for _, incarnation := range d.incarnations {
-		b = binary.LittleEndian.AppendUint64(b, incarnation)
-	}
-	b = appendBool(b, d.full)
-	b = binary.AppendUvarint(b, uint64(len(d.vectors)))
-	for i := range d.vectors {
-		v := &d.vectors[i]
-		b = v.id.append(b)
-		b = binary.AppendUvarint(b, uint64(v.total))
-		b = appendBool(b, v.ends)
-		for k := range v.shares {
-			b = binary.AppendUvarint(b, uint64(v.most[k]))
-			b = binary.AppendUvarint(b, uint64(v.shares[k]))
-			if v.id.key == 0 {
-				b = appendFloat(b, v.demand[k])
-			}
-		}
-	}
-	return d.absent.append(b)
-}
-
-func (l *ledger) append(b []byte) []byte {
-	b = appendBool(b, l.lost)
-	b = binary.AppendUvarint(b, uint64(len(l.ids)))
-	for _, id := range l.ids {
-		b = id.append(b)
-	}
-	b = binary.AppendUvarint(b, uint64(len(l.entries)))
-	for _, e := range l.entries {
-		b = binary.AppendUvarint(b, uint64(e.holder.member))
-		b = binary.LittleEndian.AppendUint64(b, e.holder.incarnation)
-		b = e.last.append(b)
-		for _, units := range e.most {
-			b = binary.AppendUvarint(b, uint64(units))
-		}
-	}
-	return b
-}
-
-func (k *round) append(b []byte) []byte {
-	b = k.id.append(b)
-	b = binary.AppendUvarint(b, uint64(len(k.left)))
-	for _, i := range k.left {
-		b = binary.AppendUvarint(b, uint64(i))
-	}
-	b = binary.AppendUvarint(b, uint64(len(k.reports)))
-	for _, r := range k.reports {
-		b = binary.AppendUvarint(b, uint64(r.member))
-		b = binary.LittleEndian.AppendUint64(b, r.incarnation)
-		b = appendBool(appendBool(b, r.whole), r.informed)
-		b = binary.AppendUvarint(b, uint64(len(r.items)))
-		for _, it := range r.items {
-			b = it.id.append(b)
-			b = binary.AppendUvarint(b, uint64(it.total))
-			b = binary.AppendUvarint(b, uint64(it.low))
-			b = binary.AppendUvarint(b, uint64(it.held))
-			b = appendBool(b, it.kept)
-			b = appendFloat(appendFloat(b, it.demand), it.largest)
-		}
-	}
-	return k.absent.append(b)
-}
-
-var errMessage = errors.New("division: not a message of a member")
-
-// decode returns the message in b, all of whose numbers are within their bounds. known
-// is a list that it probably has, and encoded that list as it is in messages.
-func decode(b []byte, known List, encoded []byte) (*message, error) {
-	if len(b) > MaxMessage {
-		return nil, fmt.Errorf("%w: %d bytes; the most is %d", errMessage, len(b), MaxMessage)
-	}
-	r := reader{b: b}
-	if v := r.byte(); v != messageVersion {
-		r.fail("its version is %d, not %d", v, messageVersion)
-	}
-	m := &message{kind: r.byte(), from: r.string()}
-	switch m.kind {
-	case kindCollect, kindGossip, kindJoined, kindRefused:
-	default:
-		r.fail("its kind is %q", m.kind)
-	}
-	if rest, ok := bytes.CutPrefix(r.b, encoded); ok && len(encoded) > 0 {
-		m.list, r.b = known, rest
-	} else {
-		m.list = r.list()
-	}
-	r.n = len(m.list.Members)
-	m.joined = r.roundID()
-	m.highest = r.uvarint(math.MaxInt64)
-	if r.bool() {
-		m.ref = r.division()
-		m.seen = r.set()
-		if !m.ref.in.covers(m.seen) {
-			r.fail("a division was taken in by members that it is not of")
-		}
-	}
-	if m.kind == kindCollect {
-		m.round = r.round()
-	}
-	if len(r.b) > 0 {
-		r.fail("%d bytes follow its end", len(r.b))
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	return m, nil
-}
-
-// reader reads the parts of a message. After a failure it returns zeros.
-type reader struct {
-	b   []byte
-	n   int // members on the list
-	err error
-}
-
-func (r *reader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf("%w: %s", errMessage, fmt.Sprintf(format, args...))
-	}
-	r.b = nil
-}
-
-func (r *reader) take(n int) []byte {
-	if n > len(r.b) {
-		r.fail("it ends too early")
-		return make([]byte, min(n, 16))
-	}
-	taken := r.b[:n]
-	r.b = r.b[n:]
-	return taken
-}
-
-func (r *reader) byte() byte     { return r.take(1)[0] }
-func (r *reader) uint64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
-
-func (r *reader) bool() bool {
-	b := r.byte()
-	if b > 1 {
-		r.fail("a yes or no is %d", b)
-	}
-	return b == 1
-}
-
-// uvarint reads a number of at most most.
-func (r *reader) uvarint(most uint64) uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail("a number is cut off or too long")
-		return 0
-	}
-	if v > most {
-		r.fail("a number is %d; the most is %d", v, most)
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// count reads the number of things that follow, of at least so many bytes each.
-func (r *reader) count(most, bytes int) int {
-	n := int(r.uvarint(uint64(most)))
-	if n*bytes > len(r.b) {
-		r.fail("it ends too early")
-		return 0
-	}
-	return n
-}
-
-func (r *reader) string() string { return string(r.take(r.count(maxName, 1))) }
-
-// float reads a number that is finite and not negative.
-func (r *reader) float() float32 {
-	f := math.Float32frombits(binary.LittleEndian.Uint32(r.take(4)))
-	if !(f >= 0 && f <= math.MaxFloat32) {
-		r.fail("a demand is %v", f)
-		return 0
-	}
-	return f
-}
-
-func (r *reader) units(most int64) int64 { return int64(r.uvarint(uint64(most))) }
-
-// member reads a place on the list.
-func (r *reader) member() int {
-	i := int(r.uvarint(MaxMembers))
-	if i >= r.n {
-		r.fail("member %d of %d", i, r.n)
-		return 0
-	}
-	return i
-}
-
-func (r *reader) roundID() roundID {
-	return roundID{r.uvarint(math.MaxInt64), r.uint64()}
-}
-
-func (r *reader) divisionID() divisionID { return divisionID{r.roundID(), r.uint64()} }
-
-func (r *reader) vectorID() vectorID { return vectorID{r.uint64(), r.uint64()} }
-
-func (r *reader) set() set {
-	s := newSet(r.n)
-	for i := range s {
-		s[i] = r.uint64()
-	}
-	if extra := r.n & 63; extra != 0 && s[len(s)-1]>>extra != 0 {
-		r.fail("a set has members beyond the list")
-	}
-	return s
-}
-
-func (r *reader) list() (l List) {
-	l.Epoch = r.uvarint(math.MaxInt64)
-	for range r.count(MaxMembers, 1) {
-		l.Members = append(l.Members, r.string())
-	}
-	if r.err == nil {
-		if err := l.validate(); err != nil {
-			r.fail("%v", err)
-		}
-	}
-	return l
-}
-
-func (r *reader) division() *division {
-	d := &division{id: r.divisionID(), in: r.set()}
-	n := 0
-	if r.err == nil {
-		n = len(d.in.members())
-	}
-	for range n {
-		d.incarnations = append(d.incarnations, r.uint64())
-	}
-	d.full = r.bool()
-	for range r.count(maxVectors, 18) {
-		v := vector{id: r.vectorID(), total: r.units(maxTotal), ends: r.bool()}
-		var sum int64
-		for range n {
-			v.most = append(v.most, r.units(maxTotal)) // of a higher total, perhaps
-			v.shares = append(v.shares, r.units(v.total))
-			if sum += v.shares[len(v.shares)-1]; sum > v.total {
-				r.fail("shares add up to more than their total, %d", v.total)
-			}
-			if v.id.key == 0 {
-				v.demand = append(v.demand, r.float())
-			}
-			if r.err != nil {
-				return d
-			}
-		}
-		if k := len(d.vectors); k > 0 && d.vectors[k-1].id.compare(v.id) >= 0 {
-			r.fail("vectors are out of order")
-		}
-		d.vectors = append(d.vectors, v)
-	}
-	d.absent = r.ledger()
-	for _, e := range d.absent.entries {
-		if r.err == nil && d.in.has(e.holder.member) && d.incarnations[d.place(e.holder.member)] == e.holder.incarnation {
-			r.fail("member %d is in a division and absent", e.holder.member)
-		}
-	}
-	return d
-}
-
-func (r *reader) ledger() *ledger {
-	l := &ledger{lost: r.bool()}
-	for range r.count(maxVectors, 16) {
-		l.ids = append(l.ids, r.vectorID())
-		if k := len(l.ids) - 1; k > 0 && l.ids[k-1].compare(l.ids[k]) >= 0 {
-			r.fail("a ledger's quotas and keys are out of order")
-		}
-	}
-	for range r.count(maxEntries(r.n), 26+len(l.ids)) {
-		e := entry{holder: holder{r.member(), r.uint64()}, last: r.divisionID()}
-		for range l.ids {
-			e.most = append(e.most, r.units(maxTotal))
-		}
-		if k := len(l.entries); k > 0 && l.entries[k-1].holder.compare(e.holder) >= 0 {
-			r.fail("a ledger is out of order")
-		}
-		l.entries = append(l.entries, e)
-	}
-	if len(l.entries) == 0 && len(l.ids) > 0 || len(l.entries) > 0 && l.lost {
-		r.fail("a ledger has parts that say nothing")
-	}
-	return l
-}
-
-func (r *reader) round() *round {
-	k := &round{id: r.roundID()}
-	visited := newSet(max(r.n, 1))
-	once := func(i int) {
-		if visited.has(i) {
-			r.fail("member %d is there twice", i)
-		}
-		visited.add(i)
-	}
-	for range r.count(MaxMembers, 1) {
-		k.left = append(k.left, r.member())
-		once(k.left[len(k.left)-1])
-	}
-	for range r.count(MaxMembers, 12) {
-		m := memberReport{member: r.member(), incarnation: r.uint64(), whole: r.bool(), informed: r.bool()}
-		once(m.member)
-		for range r.count(maxVectors, 28) {
-			it := item{id: r.vectorID(), total: r.units(maxTotal)}
-			it.low, it.held, it.kept = r.units(it.total), r.units(it.total), r.bool()
-			it.demand, it.largest = r.float(), r.float()
-			if k := len(m.items); k > 0 && m.items[k-1].id.compare(it.id) >= 0 {
-				r.fail("items are out of order")
-			}
-			m.items = append(m.items, it)
-		}
-		k.reports = append(k.reports, m)
-	}
-	k.absent = r.ledger()
-	return k
-}
+// positive reports whether all are numbers, and none is below 0. JSON has no infinity.
+func positive(all ...float32) bool { return len(all) == 0 || slices.Min(all) >= 0 }

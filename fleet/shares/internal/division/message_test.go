@@ -1,47 +1,140 @@
 package division
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/weir-go/weir/quota"
 )
 
-// messages returns messages of a fleet at work.
+var threeMembers = List{1, names(3)}
+
+// messages returns messages of a fleet at work, and replies.
 func messages(t testing.TB) [][]byte {
 	var all [][]byte
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
 	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
 		return Demand{Units: 10, Largest: 5, Keys: []KeyDemand{{7, 5}, {8, 3}}}
 	}
-	list := List{1, names(3)}
 	f.sent = func(_ string, b []byte) { all = append(all, b) }
-	for _, name := range list.Members {
-		f.start(name, list)
+	f.replied = func(b []byte) { all = append(all, b) }
+	for _, name := range threeMembers.Members {
+		f.start(name, threeMembers)
 	}
-	f.run(3 * time.Second)
+	f.run(1500 * time.Millisecond)
+	f.cut["m002"] = 1
+	f.run(2 * time.Second)
+	clear(f.cut)
+	f.run(2 * time.Second)
 	return all
 }
 
 func TestMessages(t *testing.T) {
-	kinds := make(map[byte]int)
+	seen := make(map[string]int)
 	for _, b := range messages(t) {
-		m, err := decode(b, List{}, nil)
+		m, err := decode(b, &threeMembers)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kinds[m.kind]++
-		again, err := decode(m.encode(), m.list, m.list.append(nil))
+		again, err := decode(m.encode(), nil)
 		if err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("%+v was encoded and decoded to %+v, %v", m, again, err)
 		}
+		seen[fmt.Sprintf("division %v, report %v", m.Division != nil, m.Report != nil)]++
+		if m.Division != nil && m.Division.Others != nil {
+			seen["others"]++
+		}
 	}
-	if kinds[kindCollect] == 0 || kinds[kindGossip] == 0 {
-		t.Errorf("messages by kind: %v", kinds)
+	if len(seen) != 5 {
+		t.Errorf("the messages are %v; want all kinds", seen)
+	}
+}
+
+// What is out of its bounds is an error, whatever the rest is.
+func TestBounds(t *testing.T) {
+	var whole *message // with all parts
+	for _, b := range messages(t) {
+		if m, err := decode(b, &threeMembers); err == nil && m.Division != nil && len(m.Division.Others) > 0 && len(m.Division.Members) == 2 && m.Taken == m.Joined {
+			whole = m
+		} else if err == nil && whole != nil && m.Report != nil {
+			whole.Report = m.Report
+		}
+	}
+	if whole == nil || whole.Report == nil {
+		t.Fatal("no message has all parts")
+	}
+	text := whole.encode()
+	long := strings.Repeat("x", maxName+1)
+	for what, change := range map[string]func(m *message){
+		"the sender":                func(m *message) { m.From.Name = "" },
+		"the sender's name":         func(m *message) { m.From.Name = long },
+		"no list":                   func(m *message) { m.List = nil },
+		"the epoch":                 func(m *message) { m.List.Epoch = 0 },
+		"a long name":               func(m *message) { m.List.Members[2] = long },
+		"a name twice":              func(m *message) { m.List.Members[2] = m.List.Members[1] },
+		"names out of order":        func(m *message) { slices.Reverse(m.List.Members) },
+		"too many names":            func(m *message) { m.List.Members = names(MaxMembers + 1) },
+		"the highest round":         func(m *message) { m.Highest = 1 << 63 },
+		"the round":                 func(m *message) { m.Joined.Number = 1 << 63 },
+		"another division":          func(m *message) { m.Taken.Draw++ },
+		"items out of order":        func(m *message) { slices.Reverse(m.Report.Items) },
+		"a key of no quota":         func(m *message) { m.Report.Items = m.Report.Items[1:] },
+		"a huge total":              func(m *message) { m.Report.Items[0].Total = maxTotal + 1 },
+		"units below zero":          func(m *message) { m.Report.Items[0].Held = -1 },
+		"more than the total":       func(m *message) { m.Report.Items[1].Held = m.Report.Items[0].Total + 1 },
+		"the minimum":               func(m *message) { m.Report.Items[0].Low = m.Report.Items[0].Total + 1 },
+		"a demand":                  func(m *message) { m.Report.Items[0].Demand = -1 },
+		"a largest demand":          func(m *message) { m.Report.Items[0].Largest = -1 },
+		"too many items":            func(m *message) { m.Report.Items = make([]item, maxVectors+1) },
+		"no vectors":                func(m *message) { m.Division.Vectors = nil },
+		"vectors out of order":      func(m *message) { slices.Reverse(m.Division.Vectors) },
+		"members out of order":      func(m *message) { slices.Reverse(m.Division.Members) },
+		"a name with two rows":      func(m *message) { m.Division.Members[1].Name = m.Division.Members[0].Name },
+		"too many members":          func(m *message) { m.Division.Members = append(m.Division.Members, m.Division.Members...) },
+		"a stranger's row":          func(m *message) { m.Division.Members[1].Name = "m0015" },
+		"a member among others":     func(m *message) { m.Division.Others[0].process = m.Division.Members[0].process },
+		"a stranger's among others": func(m *message) { m.Division.Others[0].Name = "x" },
+		"too many others": func(m *message) {
+			for range 7 {
+				m.Division.Others = append(m.Division.Others, m.Division.Others[len(m.Division.Others)-1])
+				m.Division.Others[len(m.Division.Others)-1].Incarnation++
+			}
+		},
+		"a lost ledger":         func(m *message) { m.Division.Lost = true },
+		"a short row":           func(m *message) { m.Division.Members[0].Most = m.Division.Members[0].Most[1:] },
+		"a short row of shares": func(m *message) { m.Division.Members[0].Shares = m.Division.Members[0].Shares[1:] },
+		"a short row of demand": func(m *message) { m.Division.Members[0].Demand = m.Division.Members[0].Demand[1:] },
+		"a short row of others": func(m *message) { m.Division.Others[0].Most = m.Division.Others[0].Most[1:] },
+		"shares of others":      func(m *message) { m.Division.Others[0].Shares = m.Division.Others[0].Most },
+		"others' round":         func(m *message) { m.Division.Others[0].Last.Number = 1 << 63 },
+		"a huge holding":        func(m *message) { m.Division.Members[0].Most[0] = maxTotal + 1 },
+		"a holding below zero":  func(m *message) { m.Division.Others[0].Most[0] = -1 },
+		"a share below zero":    func(m *message) { m.Division.Members[0].Shares[0] = -1 },
+		"shares above a total":  func(m *message) { m.Division.Vectors[0].Total = 1 },
+		"a vector's total":      func(m *message) { m.Division.Vectors[0].Total = maxTotal + 1 },
+		"demand of a row":       func(m *message) { m.Division.Members[0].Demand[0] = -1 },
+	} {
+		m, err := decode(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(m)
+		if _, err := decode(m.encode(), nil); !errors.Is(err, errMessage) {
+			t.Errorf("with %s changed, the error is %v", what, err)
+		}
+	}
+	if _, err := decode(bytes.Replace(text, []byte(`"v":3`), []byte(`"v":2`), 1), nil); !errors.Is(err, errMessage) {
+		t.Errorf("of another version, the error is %v", err)
+	}
+	if _, err := decode([]byte(`{"v":3,"division":{"vectors":[`+strings.Repeat("{},", 1000)+`{}]}}`), nil); !errors.Is(err, errMessage) || !strings.Contains(err.Error(), "objects") {
+		t.Errorf("of a thousand objects in some thousand bytes, the error is %v", err)
 	}
 }
 
@@ -52,7 +145,7 @@ func FuzzReceive(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := decode(b, List{}, nil); err != nil {
+		if _, err := decode(b, &threeMembers); err != nil {
 			return
 		}
 		fleet := newFleet(t, 2, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
@@ -62,14 +155,18 @@ func FuzzReceive(f *testing.F) {
 		}
 		fleet.run(2 * time.Second)
 		for range 2 {
-			reply, calls, err := fleet.members["m000"].core.receive(fleet.now, b)
+			c := fleet.members["m000"].core
+			reply, err := c.receive(fleet.now, b)
 			if err == nil {
-				if _, err := decode(reply, List{}, nil); err != nil {
+				if _, err := decode(reply, &c.list); err != nil {
 					t.Errorf("the reply: %v", err)
 				}
 			}
-			for _, k := range calls {
-				fleet.members["m000"].core.answered(fleet.now, k, b, nil)
+			if c.list.has("m000") {
+				c.start(fleet.now)
+			}
+			for _, k := range c.proceed(fleet.now) {
+				c.answered(fleet.now, k, b, nil)
 			}
 		}
 	})
@@ -79,7 +176,7 @@ func TestGarbled(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, b := range messages(t) {
 		for n := range len(b) {
-			if _, err := decode(b[:n], List{}, nil); err == nil {
+			if _, err := decode(b[:n], &threeMembers); err == nil {
 				t.Fatalf("%d of %d bytes are a message", n, len(b))
 			}
 		}
@@ -88,10 +185,10 @@ func TestGarbled(t *testing.T) {
 			for range 1 + random.IntN(3) {
 				garbled[random.IntN(len(b))] = byte(random.Uint32())
 			}
-			_, _ = decode(garbled, List{}, nil) // must not panic
+			_, _ = decode(garbled, &threeMembers) // must not panic
 		}
 	}
-	if _, err := decode(make([]byte, MaxMessage+1), List{}, nil); err == nil {
+	if _, err := decode(make([]byte, MaxMessage+1), nil); err == nil {
 		t.Error("a message above MaxMessage has no error")
 	}
 }
@@ -114,19 +211,20 @@ func TestLargestMessages(t *testing.T) {
 		return d
 	}
 	largest, items, vectors := 0, 0, 0
-	f.sent = func(_ string, b []byte) {
+	f.replied = func(b []byte) {
 		largest = max(largest, len(b))
-		m, err := decode(b, List{}, nil)
+		m, err := decode(b, &list)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.ref != nil {
-			vectors = max(vectors, len(m.ref.vectors))
+		if m.Division != nil {
+			vectors = max(vectors, len(m.Division.Vectors))
 		}
-		if m.round != nil {
-			items = max(items, len(m.round.reports[0].items))
+		if m.Report != nil {
+			items = max(items, len(m.Report.Items))
 		}
 	}
+	f.sent = func(_ string, b []byte) { f.replied(b) }
 	for _, name := range list.Members {
 		f.start(name, list)
 	}

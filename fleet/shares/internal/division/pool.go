@@ -7,60 +7,78 @@ import (
 
 // pool is what a round found, and what its members may divide.
 type pool struct {
-	in      set
-	reports []memberReport // in the order of members
-	all     bool           // every member of the list is in
-	full    bool           // they divide the quota less what others may hold
-	absent  *ledger        // of the other processes
+	reports []*message // in the order of members
+	ledger  *ledger    // of the other processes
+	all     bool       // every member of the list is in
+	full    bool       // they divide the quota less what others may hold
 }
 
-// newPool returns the pool of round k, by a list of n members, whose highest
-// division is ref. seen are the members known to have taken ref in.
-func newPool(k *round, ref *division, seen set, n int) *pool {
-	p := &pool{in: newSet(n), reports: slices.Clone(k.reports), all: len(k.reports) == n, absent: k.absent}
-	slices.SortFunc(p.reports, func(a, b memberReport) int { return cmp.Compare(a.member, b.member) })
+// newPool returns the pool of what members of a list report.
+func newPool(reports []*message, list *List) *pool {
+	p := &pool{reports: reports, ledger: newLedger(reports, list), all: len(reports) == len(list.Members)}
+	slices.SortFunc(p.reports, func(a, b *message) int { return a.From.compare(b.From) })
 	informed, whole := 0, true
-	for _, r := range p.reports {
-		p.in.add(r.member)
-		whole = whole && r.whole
-		if r.informed {
+	for _, m := range p.reports {
+		whole = whole && m.Report.Whole
+		if m.Report.Informed {
 			informed++
 		}
 	}
-	if ref != nil {
-		p.absent = merge(n, ref.knows(seen, n), k.absent)
-	}
-	p.absent = p.absent.without(func(e *entry) bool { return k.has(e.holder) })
-	p.full = whole && (p.all || 2*informed > n && !p.absent.lost)
+	p.full = whole && (p.all || 2*informed > len(list.Members) && !p.ledger.lost)
 	return p
 }
 
-// item returns what the member of report i said of id: of a key that it did not name,
-// that it holds its quota's share. It returns nil if the member does not know the quota.
-func (p *pool) item(i int, id vectorID) *item {
-	items := p.reports[i].items
-	search := func(id vectorID) *item {
-		if at, ok := slices.BinarySearchFunc(items, id, func(it item, id vectorID) int { return it.id.compare(id) }); ok {
-			return &items[at]
+// divide returns the division that ends a round, or nil if there is nothing to divide.
+func (p *pool) divide(id roundID, keys int, divide Divide) *division {
+	d := &division{ID: id, Full: p.full, Lost: p.ledger.lost}
+	for _, m := range p.reports {
+		d.Members = append(d.Members, row{process: m.From})
+	}
+	useful := false
+	for _, quota := range p.quotas() {
+		group := p.add(d, vectorID{Quota: quota}, divide)
+		useful = useful || d.sum(group) > 0
+		for _, key := range p.keys(quota, keys) {
+			v := p.add(d, vectorID{quota, key.key}, divide)
+			if key.wanted || d.sum(v) < d.sum(group) {
+				continue
+			}
+			d.Vectors[v].Ends = true
+			for i := range d.Members {
+				d.Members[i].Shares[v] = d.Members[i].Shares[group]
+			}
 		}
+	}
+	if !useful || len(d.Vectors) > maxVectors {
 		return nil
 	}
-	it := search(id)
-	if it == nil && id.key != 0 {
-		if group := search(vectorID{quota: id.quota}); group != nil {
-			it = &item{id: id, total: group.total, held: group.held}
-		}
-	}
-	return it
+	d.Others = p.ledger.rows(d.Vectors)
+	return d
 }
 
-// quotas returns the quotas that a member knows.
+// find returns what the member of a report said of id, or nil.
+func (r *report) find(id vectorID) *item {
+	if i, ok := slices.BinarySearchFunc(r.Items, id, func(it item, id vectorID) int { return it.compare(id) }); ok {
+		return &r.Items[i]
+	}
+	return nil
+}
+
+// quotas returns the quotas that a member knows, or that another process may hold, in
+// order.
 func (p *pool) quotas() []uint64 {
 	var all []uint64
-	for _, r := range p.reports {
-		for _, it := range r.items {
-			if it.id.key == 0 {
-				all = append(all, it.id.quota)
+	for _, m := range p.reports {
+		for _, it := range m.Report.Items {
+			all = append(all, it.Quota)
+		}
+	}
+	for who, entries := range p.ledger.known {
+		for _, e := range entries {
+			for _, v := range e.Vectors {
+				if v.Key == 0 && p.ledger.most(who, v.vectorID) > 0 {
+					all = append(all, v.Quota)
+				}
 			}
 		}
 	}
@@ -72,48 +90,18 @@ func (p *pool) quotas() []uint64 {
 type candidate struct {
 	key    uint64
 	demand float64
-	kept   bool // it has one now
+	own    bool // it has one now
 	wanted bool
 }
 
-// keys returns the keys of a quota that need a vector: those that have one, and the
-// most demanded of the others as far as there is room.
+// keys returns the keys of a quota that need a vector, in order: those that have one, and
+// the most demanded of the others as far as there is room.
 func (p *pool) keys(quota uint64, most int) []candidate {
-	byKey := make(map[uint64]*candidate)
-	of := func(key uint64) *candidate {
-		if byKey[key] == nil {
-			byKey[key] = &candidate{key: key}
-		}
-		return byKey[key]
-	}
-	for _, r := range p.reports {
-		for _, it := range r.items {
-			if it.id.quota == quota && it.id.key != 0 {
-				k := of(it.id.key)
-				k.demand += float64(it.demand)
-				k.kept = k.kept || it.kept
-			}
-		}
-	}
-	if p.full && !p.all {
-		for _, id := range p.absent.ids {
-			if id.quota == quota && id.key != 0 && p.absent.large(id) {
-				of(id.key).kept = true
-			}
-		}
-	}
-	var all []candidate
-	kept := 0
-	for _, k := range byKey {
-		all = append(all, *k)
-		if k.kept {
-			kept++
-		}
-	}
+	all := p.candidates(quota)
 	// A key keeps its division until another is asked for half as much again: two keys
 	// that are equally busy do not change places in every round.
 	rank := func(k candidate) float64 {
-		if k.kept {
+		if k.own {
 			return 1.5 * k.demand
 		}
 		return k.demand
@@ -121,74 +109,104 @@ func (p *pool) keys(quota uint64, most int) []candidate {
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(rank(b), rank(a)), cmp.Compare(a.key, b.key))
 	})
+	room := 2 * most
+	for _, k := range all {
+		if k.own {
+			room--
+		}
+	}
 	needed := all[:0]
 	for i, k := range all {
 		k.wanted = i < most && k.demand > 0
-		if !k.kept && k.wanted {
-			if kept == 2*most {
+		if !k.own && k.wanted {
+			if room <= 0 {
 				continue // the old ones end first
 			}
-			kept++
+			room--
 		}
-		if k.kept || k.wanted {
+		if k.own || k.wanted {
 			needed = append(needed, k)
 		}
 	}
+	slices.SortFunc(needed, func(a, b candidate) int { return cmp.Compare(a.key, b.key) })
 	return needed
 }
 
-// vector divides what the members may hold of id. Where their totals differ, which is
-// while a new configuration is rolled out, it divides the lowest.
-func (p *pool) vector(id vectorID, divide Divide) *vector {
-	v := &vector{id: id}
-	n := len(p.reports)
-	var low, sum int64
-	var knows []int // the reports of members that know the quota
-	v.most, v.shares, v.demand = make([]int64, n), make([]int64, n), make([]float32, n)
-	var held []int64
-	var reports []Report
-	for i := range p.reports {
-		it := p.item(i, id)
-		if it == nil {
-			continue
+// candidates returns the keys of a quota that are demanded, or have their own division.
+func (p *pool) candidates(quota uint64) []candidate {
+	byKey := make(map[uint64]candidate)
+	for _, m := range p.reports {
+		for _, it := range m.Report.Items {
+			if k := byKey[it.Key]; it.Quota == quota && it.Key != 0 {
+				byKey[it.Key] = candidate{key: it.Key, demand: k.demand + float64(it.Demand), own: k.own || it.Own}
+			}
 		}
-		if v.total == 0 || it.total < v.total {
-			v.total = it.total
-		}
-		if group := p.item(i, vectorID{quota: id.quota}); group != nil {
-			low = max(low, group.low)
-		}
-		knows = append(knows, i)
-		held = append(held, it.held)
-		sum += it.held
-		reports = append(reports, Report{it.held, float64(it.demand), float64(it.largest)})
-		v.demand[i], v.most[i] = it.demand, it.held
 	}
-	if id.key != 0 {
-		v.demand = nil
+	for _, key := range p.ledger.large(quota) {
+		byKey[key] = candidate{key: key, demand: byKey[key].demand, own: true}
 	}
-	total := sum
-	switch {
-	case p.all && p.full:
-		total = v.total
-	case p.full:
-		total = max(sum, v.total-p.absent.sum(id))
+	all := make([]candidate, 0, len(byKey))
+	for _, k := range byKey {
+		all = append(all, k)
 	}
-	total = min(total, v.total)
-	weights := divide(total, reports)
-	if len(weights) != len(reports) {
-		weights = make([]float64, len(reports)) // of no use, but no reason to crash
-	}
-	shares := apportion(total, low, weights, held)
-	for k, i := range knows {
-		v.shares[i] = shares[k]
-	}
-	return v
+	return all
 }
 
-func (v *vector) sum() (units int64) {
-	for _, s := range v.shares {
-		units += s
+// add divides what the members may hold of id, and adds the vector to d. It returns its
+// place. Where their totals differ, which is while a new configuration is rolled out, it
+// divides the lowest.
+func (p *pool) add(d *division, id vectorID, divide Divide) int {
+	v := vector{vectorID: id}
+	var low, sum int64
+	var knows []int // the members that know the quota
+	var held []int64
+	var reports []Report
+	for i, m := range p.reports {
+		r := &d.Members[i]
+		r.Most, r.Shares, r.Demand = append(r.Most, 0), append(r.Shares, 0), append(r.Demand, 0)
+		group := m.Report.find(vectorID{Quota: id.Quota})
+		if group == nil {
+			continue
+		}
+		if len(knows) == 0 || group.Total < v.Total {
+			v.Total = group.Total
+		}
+		low = max(low, group.Low)
+		of := Report{group.Held, float64(group.Demand), float64(group.Largest)}
+		if id.Key != 0 {
+			of = Report{Held: group.Held} // of a key that it does not name, its quota's share
+			if it := m.Report.find(id); it != nil {
+				of = Report{it.Held, float64(it.Demand), float64(it.Demand)}
+			}
+		}
+		knows, held, reports = append(knows, i), append(held, of.Held), append(reports, of)
+		sum += of.Held
+		r.Most[len(d.Vectors)], r.Demand[len(d.Vectors)] = of.Held, float32(of.Demand)
 	}
-	return units
+	if len(knows) > 0 {
+		for k, units := range apportion(p.total(v, sum), low, weigh(divide, p.total(v, sum), reports), held) {
+			d.Members[knows[k]].Shares[len(d.Vectors)] = units
+		}
+	}
+	d.Vectors = append(d.Vectors, v)
+	return len(d.Vectors) - 1
+}
+
+// total returns what the members divide of v, of which they hold sum.
+func (p *pool) total(v vector, sum int64) int64 {
+	switch {
+	case p.all && p.full:
+		sum = v.Total
+	case p.full:
+		sum = max(sum, v.Total-p.ledger.sum(v.vectorID))
+	}
+	return min(sum, v.Total)
+}
+
+// weigh returns a weight for each report.
+func weigh(divide Divide, total int64, reports []Report) []float64 {
+	if weights := divide(total, reports); len(weights) == len(reports) {
+		return weights
+	}
+	return make([]float64, len(reports)) // of no use, but no reason to crash
 }

@@ -195,14 +195,9 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	return 0
 }
 
-// A process that gets copies of what its predecessor got, a round and its division,
-// holds nothing by them: the others have what the predecessor held.
+// A process that gets copies of what its predecessor got, a round, its division, and that all
+// have taken it in, holds nothing by them: the others have what the predecessor held.
 func TestSuccessorAndOldMessages(t *testing.T) {
-	t.Run("in the chain", func(t *testing.T) { successor(t, false) })
-	t.Run("last in the chain", func(t *testing.T) { successor(t, true) })
-}
-
-func successor(t *testing.T, last bool) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(3)}
 	busy := ""
@@ -213,24 +208,26 @@ func successor(t *testing.T, last bool) {
 		return Demand{}
 	}
 	var to string
-	var collected, divided []byte
 	var id roundID
+	var sent [][]byte // of one round
 	f.sent = func(name string, b []byte) {
-		switch m, err := decode(b, List{}, nil); {
-		case err != nil:
+		m, err := decode(b, nil)
+		if err != nil {
 			t.Fatal(err)
-		case m.kind == kindCollect && to == "" && f.whole(list) == nil && (len(m.round.left) == 0) == last:
-			to, collected, id = name, b, m.round.id
-		case m.kind == kindGossip && m.ref != nil && to != "" && m.ref.id.roundID == id && m.seen.covers(m.ref.in):
-			divided = b
+		}
+		if to == "" && m.Taken != m.Joined && f.whole(list) == nil {
+			to, id = name, m.Joined
+		}
+		if name == to && m.Joined == id {
+			sent = append(sent, b)
 		}
 	}
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
 	f.run(4 * time.Second)
-	if divided == nil {
-		t.Fatal("no gossip about the division of a round")
+	if len(sent) != 3 {
+		t.Fatalf("%d messages of a round; want a round, its division and its end", len(sent))
 	}
 	busy = "m000"
 	if to == busy {
@@ -242,8 +239,8 @@ func successor(t *testing.T, last bool) {
 	}
 	f.members[to].stop()
 	p := f.start(to, list)
-	for _, b := range [][]byte{collected, divided, collected, divided} {
-		if _, _, err := p.core.receive(f.now, b); err != nil {
+	for _, b := range append(sent, sent...) {
+		if _, err := p.core.receive(f.now, b); err != nil {
 			t.Fatal(err)
 		}
 		if p.shares.Valid || p.shares.Quotas[0].Units != 0 {
@@ -260,7 +257,7 @@ func TestFirst(t *testing.T) {
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
 	list := List{1, names(3)}
 	first := make(map[bool]int)
-	f.changed = func(p *process) {
+	f.changed = func(p *node) {
 		if p.shares.Valid {
 			first[p.shares.First]++
 		}
@@ -384,42 +381,41 @@ func TestSilentMember(t *testing.T) {
 	}
 }
 
-// If a round is repeated to the successor of a member, it has two divisions. What
-// they find that no member held is divided once, although each is taken in by one member.
-func TestTwoDivisionsOfOneCollection(t *testing.T) {
-	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
-	list, busy := List{1, names(2)}, ""
-	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
-		if name == busy {
-			return Demand{Units: 1}
-		}
-		return Demand{}
-	}
-	receive := func(p *process, message []byte) {
-		t.Helper()
-		if _, _, err := p.core.receive(f.now, message); err != nil {
-			t.Fatal(err)
-		}
-	}
-	busy = "m000"
-	first := f.start("m000", list)
-	collect := first.core.start(f.now)[0].message
-	last := f.start("m001", list)
-	receive(last, collect)
-	divided := last.core.gossip(f.now)[0].message
-	last.stop()
-
-	busy = "m001"
-	last = f.start("m001", list)
-	f.cut["m001"] = 1 // what is on its way from now on is lost
-	receive(last, collect)
-	receive(first, divided)
-	if a, b := first.core.div, last.core.div; a == nil || b == nil || a.id == b.id || a.id.roundID != b.id.roundID {
-		t.Fatalf("the members have the divisions %v and %v; want two of one round", a, b)
-	}
-	f.run(20 * time.Second) // each divides alone
-	clear(f.cut)
-	if !f.becomes(list, 10*time.Second) {
-		t.Error(f.whole(list))
+// If a round is repeated to the successor of a member, it has one division all the same. The
+// successor takes no part in it, and is in the next.
+func TestOneDivisionOfARound(t *testing.T) {
+	for name, order := range map[string][]int{"predecessor first": {0, 1}, "successor first": {1, 0}, "successor alone": {1}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}}, Options{Keys: -1})
+			list := List{1, names(2)}
+			first, last := f.start("m000", list), f.start("m001", list)
+			first.core.nextStart = f.now
+			asked := first.core.tick(f.now)[0]
+			var replies [2][]byte
+			for i := range replies {
+				var err error
+				if replies[i], err = last.core.receive(f.now, asked.message); err != nil {
+					t.Fatal(err)
+				}
+				if i == 0 {
+					last.stop()
+					last = f.start("m001", list)
+				}
+			}
+			for _, i := range order {
+				first.send(first.core.answered(f.now, asked, replies[i], nil))
+			}
+			div := first.core.div
+			if !first.core.divided() || len(div.Members) != 2 {
+				t.Fatalf("the first has the division %+v; want one of two members", div)
+			}
+			f.run(100 * time.Millisecond)
+			if took := last.core.div != nil && last.core.div.ID == div.ID; took != (order[0] == 1) {
+				t.Errorf("the successor has taken the division in: %v", took)
+			}
+			if !f.becomes(list, 3*time.Second) {
+				t.Error(f.whole(list))
+			}
+		})
 	}
 }

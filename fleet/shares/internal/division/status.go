@@ -7,7 +7,7 @@ type Status struct {
 	Self     string        `json:"self"`
 	Epoch    uint64        `json:"epoch"`    // of the list
 	Members  []string      `json:"members"`  // on the list, in the order of shares
-	Silent   []string      `json:"silent"`   // did not answer this member's last call
+	Silent   []string      `json:"silent"`   // took no part in the division that is in force here
 	Valid    bool          `json:"valid"`    // holds shares
 	Round    uint64        `json:"round"`    // of the division that is in force here
 	Complete bool          `json:"complete"` // all members of the division have taken it in, as far as known here
