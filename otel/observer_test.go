@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/testkit/observertest"
 	"github.com/weir-go/weir/observe"
 	weirotel "github.com/weir-go/weir/otel"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -48,47 +47,45 @@ func newObserved(t testing.TB, maxNames int) *observed {
 	return o
 }
 
-// points returns what is read, a line for each data point, sorted.
-func (o *observed) points(t testing.TB) []string {
+// series returns what is read: each data point as a text with its unit, and its value.
+func (o *observed) series(t testing.TB) (read []observertest.Series) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	if err := o.reader.Collect(t.Context(), &all); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
-	var lines []string
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
-			add := func(attributes fmt.Stringer, value any) {
-				lines = append(lines, fmt.Sprintf("%s %v %s: %v", m.Name, attributes, m.Unit, value))
+			add := func(attributes fmt.Stringer, value any, counts float64) {
+				read = append(read, observertest.Series{Name: m.Name, Text: fmt.Sprintf("%s %v %s: %v", m.Name, attributes, m.Unit, value), Value: counts})
 			}
 			switch data := m.Data.(type) {
 			case metricdata.Sum[int64]:
 				for _, p := range data.DataPoints {
-					add(attributes(p.Attributes.MarshalLog()), p.Value)
+					add(attributes(p.Attributes.MarshalLog()), p.Value, float64(p.Value))
 				}
 			case metricdata.Gauge[int64]:
 				for _, p := range data.DataPoints {
-					add(attributes(p.Attributes.MarshalLog()), p.Value)
+					add(attributes(p.Attributes.MarshalLog()), p.Value, float64(p.Value))
 				}
 			case metricdata.Gauge[float64]:
 				for _, p := range data.DataPoints {
-					add(attributes(p.Attributes.MarshalLog()), p.Value)
+					add(attributes(p.Attributes.MarshalLog()), p.Value, p.Value)
 				}
 			case metricdata.Histogram[int64]:
 				for _, p := range data.DataPoints {
-					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d in %d, %d buckets", p.Sum, p.Count, len(p.BucketCounts)))
+					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d in %d, %d buckets", p.Sum, p.Count, len(p.BucketCounts)), float64(p.Count))
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
-					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d, %d buckets", p.Count, len(p.BucketCounts)))
+					add(attributes(p.Attributes.MarshalLog()), fmt.Sprintf("%d, %d buckets", p.Count, len(p.BucketCounts)), float64(p.Count))
 				}
 			default:
 				t.Errorf("%s is a %T", m.Name, data)
 			}
 		}
 	}
-	slices.Sort(lines)
-	return lines
+	return read
 }
 
 type marshaled map[string]string
@@ -107,30 +104,32 @@ func (m marshaled) String() string {
 
 func (o *observed) want(t *testing.T, want ...string) {
 	t.Helper()
-	got := o.points(t)
+	var got []string
+	for _, s := range o.series(t) {
+		got = append(got, s.Text)
+	}
+	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("read\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
 
-var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
-	{Quota: 9, Window: time.Hour}, {Quota: 2, Window: time.Minute},
-}}
+func TestObserver(t *testing.T) {
+	observertest.Run(t, func(t testing.TB, maxNames int) observertest.Observer {
+		o := newObserved(t, maxNames)
+		return observertest.Observer{
+			Observer: o, Read: o.series, CheckedAllocates: true,
+			Decisions: "weir.decisions", PerPolicy: 2, // allowed and refused
+			Counts: []string{"weir.decisions", "weir.refusals", "weir.round_trip.decisions"},
+		}
+	})
+}
 
 func TestDecisions(t *testing.T) {
-	ctx, o := t.Context(), newObserved(t, 0)
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
-	d, err := th.Take(ctx, core.Charge("alice"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		_, _ = th.Take(ctx, core.Charge("alice")) // the last three are refused
-	}
-	_, _ = th.Refund(ctx, d)
-	_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "alice", Cost: -1})
-	o.Decided(ctx, observe.Decided{Policy: "core", Limit: -1, Degraded: true})
+	o := newObserved(t, 0)
+	observertest.Decide(t, o)
+	o.Decided(t.Context(), observe.Decided{Policy: "core", Limit: -1, Degraded: true})
 	o.want(t,
 		"weir.decisions [op:settle outcome:allowed policy:core] {decision}: 1",
 		"weir.decisions [op:take outcome:allowed policy:core] {decision}: 3",
@@ -148,27 +147,7 @@ func TestDecisions(t *testing.T) {
 
 func TestOtherEvents(t *testing.T) {
 	o := newObserved(t, 0)
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3})
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Err: errors.New("refused")})
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Err: context.DeadlineExceeded})
-	server := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
-	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
-	o.Checked(server)
-	for range 2 { // two openings, reported twice each
-		server.Open, server.SkewKnown = true, false
-		o.Checked(server)
-		o.Checked(server)
-		server.Open = false
-		o.Checked(server)
-	}
-	o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
-	o.Moved(observe.Moved{From: "x", To: "y"})
-	o.Moved(observe.Moved{From: "x", To: "y", Lost: true})
-	o.Moved(observe.Moved{From: "x", To: "y", Err: errors.New("no")})
-	for range 2 {
-		o.Failed(observe.Failed{Backend: "redisbackend", Shard: "a", Cause: "breaker open", Policy: "core", Result: observe.ResultAnswered503})
-	}
-	o.Failed(observe.Failed{Result: observe.Result(observe.Results)}) // of a newer middleware
+	observertest.Serve(o)
 	want := []string{
 		"weir.round_trip.duration [backend:redisbackend role:primary shard:a] s: 1, 15 buckets",
 		"weir.round_trip.duration [backend:redisbackend error.type:_OTHER role:primary shard:a] s: 1, 15 buckets",
@@ -201,13 +180,13 @@ func TestSpans(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
 	ctx, request := o.tracer.Tracer("test").Start(t.Context(), "request")
 	take := func(ctx context.Context) {
-		_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "secret", Partition: "secret"})
+		_, _ = th.Take(ctx, throttler.Charge{Policy: observertest.Core, Key: "secret", Partition: "secret"})
 	}
 	before := time.Now()
 	for range 3 {
 		take(ctx)
 	}
-	_, _ = th.Peek(ctx, core.Charge("secret"))
+	_, _ = th.Peek(ctx, observertest.Core.Charge("secret"))
 	o.Decided(ctx, observe.Decided{
 		Policy: "core", Limit: -1, Outcome: observe.OutcomeUnavailable, Degraded: true, Err: errors.New("dial 10.0.0.1"),
 		Start: before, Duration: time.Second,
@@ -254,59 +233,6 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// Names that do not end, such as those of policies made out of requests, must not make
-// series without end; and no part of a key is in any.
-func TestSeriesAreBounded(t *testing.T) {
-	const names = 20
-	o := newObserved(t, names)
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
-	for i := range 50 * names {
-		p := &throttler.Policy{Name: fmt.Sprintf("policy-%d", i), Limits: core.Limits}
-		for range 3 {
-			_, _ = th.Take(t.Context(), throttler.Charge{Policy: p, Key: "secret", Partition: "secret"})
-		}
-		shard := fmt.Sprintf("shard-%d", i)
-		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
-		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
-		o.Moved(observe.Moved{From: shard, To: "b"})
-		o.Failed(observe.Failed{Backend: "redisbackend", Shard: shard, Cause: "other"})
-	}
-	counts := make(map[string]int)
-	for _, p := range o.points(t) {
-		name, _, _ := strings.Cut(p, " ")
-		counts[name]++
-		if strings.Contains(p, "secret") {
-			t.Errorf("a key is in %s", p)
-		}
-	}
-	for name, n := range counts {
-		most := names + 1
-		if name == "weir.decisions" {
-			most *= 2 // allowed and refused
-		}
-		if n > most {
-			t.Errorf("%s has %d series; %d is the most", name, n, most)
-		}
-	}
-}
-
-// What an array would panic at is no reason to fail a request.
-func TestStrangeEvents(t *testing.T) {
-	o, ctx := newObserved(t, 0), t.Context()
-	strange := "\xff\x00" + strings.Repeat("é", 500)
-	o.Decided(ctx, observe.Decided{Policy: strange})
-	o.Decided(ctx, observe.Decided{Op: 200})
-	o.Decided(ctx, observe.Decided{Outcome: 200})
-	for _, limit := range []int{-1, quota.MaxLimits, 1 << 30} {
-		o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Limit: limit})
-	}
-	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
-	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
-	o.Moved(observe.Moved{From: strange, To: strange})
-	o.Failed(observe.Failed{Backend: strange, Shard: strange, Cause: strange})
-	o.points(t)
-}
-
 func TestGlobalProvidersAreTheDefault(t *testing.T) {
 	o, err := weirotel.New(nil)
 	if err != nil {
@@ -315,52 +241,6 @@ func TestGlobalProvidersAreTheDefault(t *testing.T) {
 	o.Decided(t.Context(), observe.Decided{Policy: "core"})
 	if err := o.Close(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestManyGoroutines(t *testing.T) {
-	o := newObserved(t, 4)
-	const each = 500
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range each {
-				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
-				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
-			}
-		})
-	}
-	wg.Go(func() {
-		for range 20 {
-			o.points(t)
-		}
-	})
-	wg.Wait()
-	total := 0
-	for _, p := range o.points(t) {
-		if strings.HasPrefix(p, "weir.decisions ") {
-			var n int
-			_, _ = fmt.Sscan(p[strings.LastIndex(p, " ")+1:], &n)
-			total += n
-		}
-	}
-	if total != 8*each {
-		t.Errorf("%d decisions were counted of %d", total, 8*each)
-	}
-}
-
-func TestNoAllocations(t *testing.T) {
-	o := newObserved(t, 0)
-	for name, event := range map[string]func(){
-		"Decided": func() {
-			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Degraded: true})
-		},
-		"Sent":  func() { o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
-		"Moved": func() { o.Moved(observe.Moved{From: "a", To: "b", Lost: true}) },
-	} {
-		if n := testing.AllocsPerRun(1000, event); n != 0 {
-			t.Errorf("%s allocates %v times", name, n)
-		}
 	}
 }
 

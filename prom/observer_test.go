@@ -1,11 +1,8 @@
 package weirprom_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,9 +11,9 @@ import (
 	"go.uber.org/goleak"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/testkit/observertest"
 	"github.com/weir-go/weir/observe"
 	weirprom "github.com/weir-go/weir/prom"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -40,24 +37,35 @@ func want(t *testing.T, registry *prometheus.Registry, lines string, names ...st
 	}
 }
 
-var core = &throttler.Policy{Name: "core", Limits: []throttler.Limit{
-	{Quota: 9, Window: time.Hour}, {Quota: 2, Window: time.Minute},
-}}
+// observed returns an observer for the suite of all observers.
+func observed(t testing.TB, maxNames int) observertest.Observer {
+	o, registry := newObserver(t, &weirprom.Options{MaxNames: maxNames})
+	return observertest.Observer{
+		Observer: o, Decisions: "weir_decisions_total", PerPolicy: 6, // one of each outcome
+		Counts: []string{"weir_decisions_total", "weir_refusals_total", "weir_round_trip_decisions"},
+		Read: func(t testing.TB) (all []observertest.Series) {
+			families, err := registry.Gather()
+			if err != nil {
+				t.Error(err)
+			}
+			for _, f := range families {
+				for _, m := range f.Metric {
+					all = append(all, observertest.Series{
+						Name: f.GetName(), Text: m.String(),
+						Value: m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()),
+					})
+				}
+			}
+			return all
+		},
+	}
+}
+
+func TestObserver(t *testing.T) { observertest.Run(t, observed) }
 
 func TestDecisions(t *testing.T) {
-	ctx := t.Context()
 	o, registry := newObserver(t, nil)
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
-	d, err := th.Take(ctx, core.Charge("alice"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		_, _ = th.Take(ctx, core.Charge("alice")) // the last three are refused
-	}
-	_, _ = th.Refund(ctx, d)
-	_, _ = th.Take(ctx, throttler.Charge{Policy: core, Key: "alice", Cost: -1})
-
+	observertest.Decide(t, o)
 	want(t, registry, `
 # HELP weir_decisions_total Decisions, by the policy whose limit binds.
 # TYPE weir_decisions_total counter
@@ -87,29 +95,7 @@ weir_refusals_total{limit="1",policy="core"} 3
 
 func TestOtherEvents(t *testing.T) {
 	o, registry := newObserver(t, &weirprom.Options{Buckets: []float64{.01}})
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 3, Duration: time.Millisecond})
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 1, Duration: time.Second, Err: errors.New("refused")})
-	o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Replica: true, Decisions: 1, Duration: time.Millisecond})
-	server := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary"}
-	o.Checked(server)
-	server.Skew, server.SkewKnown = -1500*time.Millisecond, true
-	o.Checked(server)
-	for range 2 { // two openings, reported twice each
-		server.Open, server.SkewKnown = true, false
-		o.Checked(server)
-		o.Checked(server)
-		server.Open = false
-		o.Checked(server)
-	}
-	o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "replica 0", Replica: true, Open: true, Cut: true, Lag: 2 * time.Second})
-	o.Moved(observe.Moved{From: "a", To: "b"})
-	o.Moved(observe.Moved{From: "a", To: "b", Lost: true})
-	o.Moved(observe.Moved{From: "a", To: "b", Err: errors.New("no")})
-	for range 2 {
-		o.Failed(observe.Failed{Backend: "redisbackend", Shard: "a", Cause: "breaker open", Policy: "core", Result: observe.ResultAnswered503})
-	}
-	o.Failed(observe.Failed{Result: observe.Result(observe.Results)}) // of a newer middleware
-
+	observertest.Serve(o)
 	want(t, registry, `
 # HELP weir_breaker_open Whether the server's breaker is open: 1, it does not answer and is sent nothing.
 # TYPE weir_breaker_open gauge
@@ -127,9 +113,9 @@ weir_clock_skew_seconds{backend="redisbackend",server="primary",shard="a"} -1.5
 weir_failures_total{backend="redisbackend",cause="breaker open",result="answered_503",shard="a"} 2
 # HELP weir_moves_total Counts that moved to another backend, and those that could not.
 # TYPE weir_moves_total counter
-weir_moves_total{from="a",outcome="failed",to="b"} 1
-weir_moves_total{from="a",outcome="lost",to="b"} 1
-weir_moves_total{from="a",outcome="moved",to="b"} 1
+weir_moves_total{from="x",outcome="failed",to="y"} 1
+weir_moves_total{from="x",outcome="lost",to="y"} 1
+weir_moves_total{from="x",outcome="moved",to="y"} 1
 # HELP weir_replica_cut Whether the replica is cut off from its primary, or lags too far: 1, it is not asked.
 # TYPE weir_replica_cut gauge
 weir_replica_cut{backend="redisbackend",server="replica 0",shard="a"} 1
@@ -173,78 +159,12 @@ weir_round_trip_duration_seconds_count{backend="redisbackend",role="replica",sha
 # HELP weir_round_trip_failures_total Round trips to servers that failed.
 # TYPE weir_round_trip_failures_total counter
 weir_round_trip_failures_total{backend="redisbackend",role="primary",shard="a"} 1
-weir_round_trip_failures_total{backend="redisbackend",role="replica",shard="a"} 0
+weir_round_trip_failures_total{backend="redisbackend",role="replica",shard="a"} 1
 `, "weir_breaker_open", "weir_breaker_openings_total", "weir_clock_skew_seconds", "weir_failures_total", "weir_moves_total", "weir_replica_cut",
 		"weir_replica_lag_seconds", "weir_round_trip_decisions", "weir_round_trip_duration_seconds", "weir_round_trip_failures_total")
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("promlint finds %v, %v", problems, err)
-	}
-}
-
-// Names that do not end, such as those of policies made out of requests, must not
-// make series without end; and no part of a key is in any.
-func TestSeriesAreBounded(t *testing.T) {
-	const names = 20
-	o, registry := newObserver(t, &weirprom.Options{MaxNames: names})
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
-	for i := range 50 * names {
-		p := &throttler.Policy{Name: fmt.Sprintf("policy-%d", i), Limits: core.Limits}
-		for range 3 {
-			_, _ = th.Take(t.Context(), throttler.Charge{Policy: p, Key: "secret key", Partition: "secret partition"})
-		}
-		shard := fmt.Sprintf("shard-%d", i)
-		o.Sent(observe.Sent{Backend: "redisbackend", Shard: shard, Decisions: 1})
-		o.Checked(observe.Checked{Backend: "redisbackend", Shard: shard, Server: shard})
-		o.Moved(observe.Moved{From: shard, To: "b"})
-		o.Failed(observe.Failed{Backend: "redisbackend", Shard: shard, Cause: "other"})
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	perName := map[string]int{"weir_decisions_total": 6, "weir_decision_duration_seconds": 1}
-	for _, f := range families {
-		if most := max(perName[f.GetName()], 1) * (names + 1); len(f.Metric) > most {
-			t.Errorf("%s has %d series; %d is the most", f.GetName(), len(f.Metric), most)
-		}
-		if strings.Contains(f.String(), "secret") {
-			t.Errorf("%s has a key in it: %v", f.GetName(), f)
-		}
-	}
-	want(t, registry, `
-# HELP weir_refusals_total Refused takes, by the limit that refused: its index in the policy.
-# TYPE weir_refusals_total counter
-weir_refusals_total{limit="1",policy="(others)"} 980
-`+func() string {
-		var lines []string
-		for i := range names {
-			lines = append(lines, fmt.Sprintf("weir_refusals_total{limit=\"1\",policy=\"policy-%d\"} 1\n", i))
-		}
-		return strings.Join(lines, "")
-	}(), "weir_refusals_total")
-}
-
-// What Prometheus or an array would panic at is no reason to fail a request.
-func TestStrangeEvents(t *testing.T) {
-	o, registry := newObserver(t, nil)
-	ctx := t.Context()
-	strange := "\xff\x00" + strings.Repeat("é", 500)
-	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Observer: o})
-	_, err := th.Take(ctx, (&throttler.Policy{Name: strange}).Charge("a"))
-	if !errors.Is(err, throttler.ErrInvalid) {
-		t.Error(err)
-	}
-	o.Decided(ctx, observe.Decided{Op: 200})
-	o.Decided(ctx, observe.Decided{Outcome: 200})
-	for _, limit := range []int{-1, quota.MaxLimits, 1 << 30} {
-		o.Decided(ctx, observe.Decided{Outcome: observe.OutcomeRefused, Limit: limit})
-	}
-	o.Sent(observe.Sent{Backend: strange, Shard: strange, Decisions: -1, Duration: -1})
-	o.Checked(observe.Checked{Backend: strange, Shard: strange, Server: strange})
-	o.Moved(observe.Moved{From: strange, To: strange})
-	if _, err := registry.Gather(); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -258,68 +178,6 @@ func TestOneObserverForEachRegisterer(t *testing.T) {
 	for _, api := range []string{"public", "internal"} {
 		if _, err := weirprom.New(prometheus.WrapRegistererWith(prometheus.Labels{"api": api}, registry), nil); err != nil {
 			t.Errorf("an observer with a label of its own: %v", err)
-		}
-	}
-}
-
-func TestManyGoroutines(t *testing.T) {
-	o, registry := newObserver(t, &weirprom.Options{MaxNames: 4})
-	const each = 1000
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for i := range each {
-				o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint("p", i%8), Outcome: observe.OutcomeRefused, Limit: i % 2})
-				o.Sent(observe.Sent{Shard: fmt.Sprint(i % 8)})
-				o.Checked(observe.Checked{Shard: "a", Server: fmt.Sprint(i % 8), Open: i%2 == 0})
-			}
-		})
-	}
-	wg.Go(func() {
-		for range 20 {
-			_, _ = registry.Gather()
-		}
-	})
-	wg.Wait()
-	for _, name := range []string{"weir_decisions_total", "weir_refusals_total", "weir_round_trip_decisions"} {
-		if n := total(t, registry, name); n != 8*each {
-			t.Errorf("%s counts %v events of %d", name, n, 8*each)
-		}
-	}
-}
-
-// total is the sum of a counter's series, or of the counts of a histogram's.
-func total(t *testing.T, registry *prometheus.Registry, name string) float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sum float64
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.Metric {
-				sum += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return sum
-}
-
-func TestNoAllocations(t *testing.T) {
-	o, _ := newObserver(t, nil)
-	for name, event := range map[string]func(){
-		"Decided": func() {
-			o.Decided(context.Background(), observe.Decided{Policy: "core", Outcome: observe.OutcomeRefused, Limit: 1, Degraded: true})
-		},
-		"Sent": func() { o.Sent(observe.Sent{Backend: "redisbackend", Shard: "a", Decisions: 8}) },
-		"Checked": func() {
-			o.Checked(observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary", SkewKnown: true})
-		},
-		"Moved": func() { o.Moved(observe.Moved{From: "a", To: "b", Lost: true}) },
-	} {
-		if n := testing.AllocsPerRun(1000, event); n != 0 {
-			t.Errorf("%s allocates %v times", name, n)
 		}
 	}
 }
