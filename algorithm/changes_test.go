@@ -90,7 +90,7 @@ func longest(l throttler.Limit) int64 {
 // was charged, under either policy.
 func TestStatedTimesOutliveChanges(t *testing.T) {
 	rng := testseed.Rand(t, 0)
-	for range 20_000 {
+	for range 5000 {
 		l := throttler.Limit{
 			Algorithm: algorithms[rng.IntN(len(algorithms))],
 			Quota:     1 + rng.Int64N(30),

@@ -72,7 +72,7 @@ func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 // looser of both.
 func TestTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := testseed.Rand(t, 0)
-	for range 600 {
+	for range 150 {
 		for _, a := range algorithms {
 			l := throttler.Limit{Algorithm: a, Quota: 1 + rng.Int64N(30), Window: time.Duration(20+rng.Int64N(2000)) * time.Millisecond}
 			if a.Drains() && rng.IntN(2) == 0 {

@@ -157,7 +157,12 @@ func TestRealProcesses(t *testing.T) {
 				if !long && (kills != (load == "even") || load == "one hot" || !limit.Aligned) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%v/%s/kills %v", limit, load, kills), func(t *testing.T) { realProcesses(t, server.Addr, limit, load, kills) })
+				t.Run(fmt.Sprintf("%v/%s/kills %v", limit, load, kills), func(t *testing.T) {
+					if !long {
+						t.Parallel() // they wait most of the time
+					}
+					realProcesses(t, server.Addr, limit, load, kills)
+				})
 			}
 		}
 	}

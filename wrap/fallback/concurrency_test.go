@@ -38,7 +38,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 						allowed[key].Add(2)
 					}
 				}
-				time.Sleep(50 * time.Microsecond)
+				time.Sleep(500 * time.Microsecond)
 			}
 		})
 	}

@@ -157,7 +157,7 @@ func TestNoSecondQuota(t *testing.T) {
 // TestFloodOfKeys sends keys that are all new during an outage. The victim's count
 // stays, newcomers are limited, and memory is bounded.
 func TestFloodOfKeys(t *testing.T) {
-	const maxKeys = 2048
+	const maxKeys = 1024
 	for name, perKey := range map[string]int{"one unit each": 1, "all of the share each": 4} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, 3, fallback.Options{OnFailure: fallback.Local, MaxKeys: maxKeys})

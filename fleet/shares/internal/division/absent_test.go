@@ -20,14 +20,14 @@ func TestLossWhileOneIsAbsent(t *testing.T) {
 		{3, 0.05, 95}, {3, 0.2, 90}, {3, 0.4, 90},
 		{5, 0.05, 95}, {5, 0.2, 90}, {5, 0.4, 80},
 		{10, 0.2, 80}, {10, 0.4, 0},
-		{100, 0.05, 50},
+		{50, 0.05, 50},
 	} {
 		for _, dead := range []bool{true, false} {
 			if !dead && c.loss != 0.2 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d members, loss %v, dead %v", c.n, c.loss, dead), func(t *testing.T) {
-				for seed := range uint64(max(6/c.n, 1)) {
+				for seed := range uint64(max(3/c.n, 1)) {
 					lossWhileOneIsAbsent(t, seed, c.n, c.loss, c.mean, dead)
 				}
 			})

@@ -228,11 +228,11 @@ func TestLargestMessages(t *testing.T) {
 	for _, name := range list.Members {
 		f.start(name, list)
 	}
-	f.run(8 * time.Second)
+	f.run(5 * time.Second)
 	p := f.members["m000"]
 	t.Logf("%d bytes, %d items, %d vectors, %d rounds", largest, items, vectors, f.rounds)
-	if !p.core.complete || f.rounds < 6 {
-		t.Errorf("after 8 refreshes, %d rounds; complete: %v", f.rounds, p.core.complete)
+	if !p.core.complete || f.rounds < 4 {
+		t.Errorf("after 5 refreshes, %d rounds; complete: %v", f.rounds, p.core.complete)
 	}
 	if largest > MaxMessage || items > quotas*(1+4*MaxKeys) || vectors > quotas*(1+2*MaxKeys) {
 		t.Errorf("a message of %d bytes, %d items of a member, %d vectors", largest, items, vectors)

@@ -42,7 +42,7 @@ func TestSimulations(t *testing.T) {
 		Title: "300 processes: what of the quota is used", Note: "% of 3,000 a second; 6,000 are offered, evenly to 30 processes, to 30 others from 15 s, to all from 30 s; 0.1 % of messages are lost",
 		Seconds: 45,
 	}
-	n := 30 // processes in the third; with the plots, 300
+	n := 10 // processes in the third; with the plots, 300
 	if *plots != "" {
 		n = 300
 	}
