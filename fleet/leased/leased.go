@@ -222,23 +222,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			s.mu.Unlock()
 			return d, nil
 		case l.renewal != nil:
-			renewal := l.renewal
-			renewal.waiters++
-			s.mu.Unlock()
-			select {
-			case <-renewal.done:
-			case <-ctx.Done():
-				if driver.ServerTimeOver(ctx) {
-					<-renewal.done // which has had its time then
-				}
-			}
-			if err := driver.Ended(ctx); err != nil {
+			if err := s.await(ctx, l.renewal); err != nil {
 				return driver.Decision{}, err
 			}
-			if renewal.failed() {
-				return driver.Decision{}, fmt.Errorf("leased: %w by this take, which waited for a lease: %w", driver.ErrNotSent, renewal.err)
-			}
-			s.mu.Lock()
 		case l.held < cost && l.demand.perSecond(r.Now) < b.busy && l.tally.lost == 0:
 			s.mu.Unlock()
 			return b.ask(ctx, r)
@@ -246,6 +232,27 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			return b.renew(ctx, s, l, r, cost)
 		}
 	}
+}
+
+// await waits for r with the lock released. After an error, it stays released.
+func (s *stripe) await(ctx context.Context, r *renewal) error {
+	r.waiters++
+	s.mu.Unlock()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if driver.ServerTimeOver(ctx) {
+			<-r.done // which has had its time then
+		}
+	}
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	if r.failed() {
+		return fmt.Errorf("leased: %w by this take, which waited for a lease: %w", driver.ErrNotSent, r.err)
+	}
+	s.mu.Lock()
+	return nil
 }
 
 // refresh takes from l what r cannot be answered from: units of a window that has ended,
@@ -290,21 +297,8 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 		return b.ask(ctx, r)
 	}
 	defer b.renewals.RUnlock()
-	renewal := &renewal{done: make(chan struct{})}
-	l.renewal = renewal
-	units := b.size(l, r.Now, cost)
-	s.mu.Unlock()
-
 	defer s.mu.Unlock()
-	d, total, err := driver.Decision{}, int64(0), errPanicked
-	func() {
-		defer func() {
-			s.mu.Lock()
-			l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
-			close(renewal.done)
-		}()
-		d, total, units, err = b.lease(ctx, &r, l.Name(), units, cost)
-	}()
+	d, total, units, err := b.takeLease(ctx, s, l, &r, cost)
 	if driver.MayHaveCharged(err) {
 		own := cost
 		if l.canAnswer(r.Now, cost) {
@@ -313,43 +307,19 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 		l.tally.lose(units, own)
 		b.stats.stranded.Add(units - own)
 	}
-	if err == nil && d.Degraded { // it did not ask the counts that a lease is of
+	switch {
+	case err != nil:
+	case d.Degraded: // it did not ask the counts that a lease is of
 		return d, nil
-	}
-	if err == nil && !l.isOf(r.Charges()) { // the policy has changed meanwhile
+	case !l.isOf(r.Charges()): // the policy has changed meanwhile
+		return b.answerAside(s, &r, d, cost), nil
+	default:
+		b.learn(s, l, &d, total, units, cost)
 		if d.Allowed {
-			b.stats.leases.Add(1)
-			other := &lease{}
-			other.grant(&d)
-			answer := other.answer(&r, &d, cost)
-			b.expire(s, other)
+			answer := l.answer(&r, &d, cost)
+			s.noteHolding(l)
 			return answer, nil
 		}
-		return d, nil
-	}
-	found := int64(0)
-	if err == nil {
-		if !d.Allowed {
-			units = 0
-		}
-		found = l.found(&d, total, units)
-		b.stats.found.Add(found)
-	}
-	switch {
-	case err == nil && d.Allowed:
-		b.stats.leases.Add(1)
-		if l.held > 0 && !sameWindows(&l.d, &d) {
-			b.expire(s, l)
-		}
-		l.grant(&d)
-		l.held += found
-		answer := l.answer(&r, &d, cost)
-		s.noteHolding(l)
-		return answer, nil
-	case err == nil:
-		l.refuse(&d, cost, b.again)
-		l.held += found
-		s.noteHolding(l)
 	}
 	if l.canAnswer(r.Now, cost) {
 		answer := l.spend(&r, cost)
@@ -357,6 +327,54 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 		return answer, nil
 	}
 	return d, err
+}
+
+// takeLease makes a renewal of l: it takes a lease as lease does, with the stripe's lock
+// released meanwhile.
+func (b *Backend) takeLease(ctx context.Context, s *stripe, l *lease, r *driver.Request, cost int64) (d driver.Decision, total, units int64, err error) {
+	renewal := &renewal{done: make(chan struct{})}
+	l.renewal, units, err = renewal, b.size(l, r.Now, cost), errPanicked
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		l.renewal, renewal.err, renewal.abandoned = nil, err, driver.Ended(ctx) != nil
+		close(renewal.done)
+	}()
+	return b.lease(ctx, r, l.Name(), units, cost)
+}
+
+// learn takes in d, a take of units for l, after which the tally has that total.
+func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, cost int64) {
+	if !d.Allowed {
+		units = 0
+	}
+	found := l.found(d, total, units)
+	b.stats.found.Add(found)
+	if !d.Allowed {
+		l.refuse(d, cost, b.again)
+		l.held += found
+		s.noteHolding(l)
+		return
+	}
+	b.stats.leases.Add(1)
+	if l.held > 0 && !sameWindows(&l.d, d) {
+		b.expire(s, l)
+	}
+	l.grant(d)
+	l.held += found
+}
+
+// answerAside answers r by d, a take of a lease that no later request is answered from.
+func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
+	if !d.Allowed {
+		return d
+	}
+	b.stats.leases.Add(1)
+	l := &lease{}
+	l.grant(&d)
+	answer := l.answer(r, &d, cost)
+	b.expire(s, l)
+	return answer
 }
 
 var errPanicked = errors.New("leased: the other backend panicked")

@@ -289,36 +289,46 @@ func (c *count) learn(l *limit, i int, part int64, windowSent, a, b float64, now
 	}
 	busy = !v.known || b-v.b != float64(part-v.acked)
 	if v.known && now > v.at && b >= v.b/2 && (l.kind == bucket || a == v.a) { // else the root lost its memory
-		rate := max(b-v.b-float64(part-v.acked), 0) / float64(now-v.at)
-		// Others send once a sync: what came in less time says less, unless a window fills.
-		weight := 0.5
-		if l.kind == bucket {
-			weight = min(float64(now-v.at)/float64(l.recent/2), weight)
-		}
-		// In a window that is nearly full, a lower rate is one of refusals: the others
-		// would still use what is left.
-		if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
-			if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
-				c.rate = 0 // the rest of what they did a while ago
-			}
-		}
-		c.usual += (rate - c.usual) * 2 * weight / memory
-		c.own += (max(float64(part-v.acked), 0)/float64(now-v.at) - c.own) * 2 * weight / memory
+		c.learnRates(l, float64(part-v.acked), b-v.b, b, float64(now-v.at))
 	}
 	if l.kind == window && a == c.window {
 		part = min(part, int64(b)) // it evicted the counter, and another process knew less of it
 	}
 	*v = view{known: true, acked: part, a: a, b: b, at: now}
+	c.merge(l, now-lag)
+	return busy
+}
 
+// merge makes the total the largest that a root said, or what this process knows by itself,
+// as of an instant.
+func (c *count) merge(l *limit, at int64) {
 	largest := c.floor
 	for k := range c.views {
 		if t, ok := c.views[k].tally(l, c.window); ok && c.value(l, t) > c.value(l, largest) {
 			largest = t
 		}
 	}
-	c.total, c.at = largest, now-lag
+	c.total, c.at = largest, at
 	if l.kind == window {
 		c.at = max(c.at, int64(c.window*l.ms))
 	}
-	return busy
+}
+
+// learnRates takes in what was added, own units and all, within so many ms, to a total that
+// is b now.
+func (c *count) learnRates(l *limit, own, all, b, ms float64) {
+	rate, weight := max(all-own, 0)/ms, 0.5
+	// Others send once a sync: what came in less time says less, unless a window fills.
+	if l.kind == bucket {
+		weight = min(ms/float64(l.recent/2), weight)
+	}
+	// In a window that is nearly full, a lower rate is one of refusals: the others would
+	// still use what is left.
+	if l.kind == bucket || rate > c.rate || b < almostFull*float64(l.capacity) {
+		if c.rate += (rate - c.rate) * weight; rate == 0 && c.rate*float64(l.recent) < 1 {
+			c.rate = 0 // the rest of what they did a while ago
+		}
+	}
+	c.usual += (rate - c.usual) * 2 * weight / memory
+	c.own += (max(own, 0)/ms - c.own) * 2 * weight / memory
 }

@@ -306,33 +306,29 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 	if len(rest) != 16*len(c.about) {
 		return false, false
 	}
-	var locked *stripe
-	for i := range c.about {
-		e := &c.about[i]
-		if e.s != locked || i%keyed.AtOnce == 0 {
-			if locked != nil {
-				locked.mu.Unlock()
-			}
-			locked = e.s
-			locked.mu.Lock()
+	for i := 0; i < len(c.about); {
+		s, begin := c.about[i].s, i
+		s.mu.Lock()
+		for ; i < len(c.about) && c.about[i].s == s && i-begin < keyed.AtOnce; i++ {
+			b.learnTotal(a, &c.about[i], rest[16*i:], now)
 		}
-		if e.limit >= len(e.c.counts) {
-			continue // its policy has changed
-		}
-		x := math.Float64frombits(binary.BigEndian.Uint64(rest[16*i:]))
-		y := math.Float64frombits(binary.BigEndian.Uint64(rest[16*i+8:]))
-		if l := &e.c.limits[e.limit]; sane(x) && sane(y) {
-			count := &e.c.counts[e.limit]
-			count.roll(l, now)
-			if count.learn(l, a.index, e.part, e.window, x, y, now, b.opts.Sync.Milliseconds()/2) {
-				e.c.watched = max(e.c.watched, min(now+3*b.opts.Sync.Milliseconds(), e.c.lastAsk+watchMost))
-			}
-		}
-	}
-	if locked != nil {
-		locked.mu.Unlock()
+		s.mu.Unlock()
 	}
 	return true, true
+}
+
+// learnTotal takes in what root a says of e's count. Its caller holds the stripe's lock.
+func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
+	x := math.Float64frombits(binary.BigEndian.Uint64(total))
+	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))
+	if e.limit >= len(e.c.counts) || !sane(x) || !sane(y) { // or its policy has changed
+		return
+	}
+	count, l := &e.c.counts[e.limit], &e.c.limits[e.limit]
+	count.roll(l, now)
+	if count.learn(l, a.index, e.part, e.window, x, y, now, b.opts.Sync.Milliseconds()/2) {
+		e.c.watched = max(e.c.watched, min(now+3*b.opts.Sync.Milliseconds(), e.c.lastAsk+watchMost))
+	}
 }
 
 // sane reports whether a root can have said f.
