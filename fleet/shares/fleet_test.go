@@ -175,7 +175,7 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 	keys, evicted := 0, int64(0)
 	for i := range b.stripes {
-		keys += len(b.stripes[i].all)
+		keys += len(b.stripes[i].All())
 		evicted += b.stripes[i].evicted
 	}
 	if keys > 1<<12 || evicted == 0 {
@@ -192,7 +192,7 @@ func TestKeysAreBounded(t *testing.T) {
 	g.clock.Advance(2 * time.Hour)
 	b.sweep()
 	for i := range b.stripes {
-		if n := len(b.stripes[i].all); n != 0 {
+		if n := len(b.stripes[i].All()); n != 0 {
 			t.Fatalf("%d keys are kept whose buckets are full", n)
 		}
 	}
@@ -204,7 +204,7 @@ func TestOldSharesAreForgotten(t *testing.T) {
 	g.divide([]division.Share{{Units: 10}})
 	g.take(0, "alice", 5)
 	b := g.backends[0]
-	e := b.stripeOf("alice").all[0]
+	e := b.stripeOf("alice").All()[0]
 	for i := range int64(20) {
 		g.divide([]division.Share{{Units: 1 + i%10}})
 	}

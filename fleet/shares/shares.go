@@ -102,7 +102,7 @@ type Backend struct {
 	latest int64      // that now returned
 
 	names   keyed.Hasher
-	stripes [64]stripe
+	stripes [keyed.Stripes]stripe
 	closed  context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -130,7 +130,7 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 		return nil, err
 	}
 	b.running.Go(func() { _ = b.member.Run(b.closed) }) // ends with Close alone
-	b.running.Go(b.sweepUntilClosed)
+	b.running.Go(func() { keyed.Every(b.closed, sweepEvery, b.sweep) })
 	return b, nil
 }
 
@@ -149,8 +149,8 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		o.Clock = clock.System{}
 	}
 	b := &Backend{clock: o.Clock, self: self, refresh: o.Refresh.Milliseconds(), names: keyed.NewHasher()}
-	if o.MaxKeys < len(b.stripes) {
-		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, len(b.stripes), DefaultMaxKeys)
+	if o.MaxKeys < keyed.Stripes {
+		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
 	// In the middle of what a word can tell: clocks are set back, too.
 	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
@@ -163,7 +163,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		quotas = append(quotas, p.quotas(max(members, 1))...)
 	}
 	for i := range b.stripes {
-		b.stripes[i].byName, b.stripes[i].most = make(map[keyed.Name]*entry), max(o.MaxKeys/len(b.stripes), 1)
+		b.stripes[i].Most = o.MaxKeys / keyed.Stripes
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b, quotas, o, nil
@@ -207,7 +207,7 @@ func (b *Backend) Status() Status {
 	for i := range b.stripes {
 		t := &b.stripes[i]
 		t.mu.RLock()
-		s.Keys += len(t.all)
+		s.Keys += len(t.All())
 		s.Evicted += t.evicted
 		t.mu.RUnlock()
 	}
@@ -299,7 +299,7 @@ func (b *Backend) takeOne(s *stripe, d *driver.Decision, now int64) (done bool) 
 	n := b.names.Of(charge)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	e := s.byName[n]
+	e := s.Get(n)
 	if e == nil || !e.current() || !b.holds.Load() {
 		return false
 	}
@@ -413,9 +413,9 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision
 	for c := range charges {
 		cost := charges[c].Cost
 		n := b.names.Of(&charges[c])
-		e := s.byName[n]
+		e := s.Get(n)
 		if e == nil {
-			e = b.newEntry(n, &charges[c], b.byName[charges[c].Policy.Name])
+			e = newEntry(&charges[c], b.byName[charges[c].Policy.Name])
 		}
 		e.update()
 		now := e.at(now)
@@ -476,7 +476,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 }
 
 func (b *Backend) stripeOf(partition string) *stripe {
-	return &b.stripes[b.names.Partition(partition)%uint64(len(b.stripes))]
+	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
 }
 
 // observed reports messages to an observer.

@@ -2,6 +2,7 @@ package shares
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -16,21 +17,17 @@ import (
 // and take from a bucket by compare-and-swap. What concerns several buckets at once holds
 // it alone.
 type stripe struct {
-	mu      sync.RWMutex
-	byName  map[keyed.Name]*entry
-	all     []*entry // in no order
-	most    int
-	next    int // where to look for a victim, in all
+	mu sync.RWMutex
+	keyed.Stripe[*entry]
 	evicted int64
 	found   []*entry // by the last find of several
 }
 
 // entry is the buckets of a key under a policy.
 type entry struct {
-	name    keyed.Name
+	keyed.Entry
 	policy  *policy
 	hash    uint64 // of the key and the partition, the same in all processes
-	index   int    // in all
 	shares  *shares
 	limits  []share // of shares, for this key
 	buckets []bucket
@@ -52,8 +49,8 @@ func keyHash(c *quota.Charge) uint64 {
 }
 
 // newEntry returns the entry of c, a charge under p, as it would begin.
-func (b *Backend) newEntry(n keyed.Name, c *quota.Charge, p *policy) *entry {
-	e := &entry{name: n, policy: p, hash: keyHash(c)}
+func newEntry(c *quota.Charge, p *policy) *entry {
+	e := &entry{policy: p, hash: keyHash(c)}
 	e.begin()
 	return e
 }
@@ -63,21 +60,27 @@ func (b *Backend) newEntry(n keyed.Name, c *quota.Charge, p *policy) *entry {
 // that is not in s.found. If there is none, there are a few too many for a while.
 func (b *Backend) get(s *stripe, c *quota.Charge, now int64) *entry {
 	n, p := b.names.Of(c), b.byName[c.Policy.Name]
-	e := s.byName[n]
+	e := s.Get(n)
 	if e == nil {
-		if len(s.all) >= s.most {
-			if victim := s.victim(now); victim != nil {
-				s.remove(victim)
-				s.evicted++
-			}
-		}
-		e = b.newEntry(n, c, p)
-		e.index = len(s.all)
-		s.byName[n] = e
-		s.all = append(s.all, e)
+		s.MakeRoom(1, func(e *entry) float64 { return s.rank(e, now) }, s.evict)
+		e = newEntry(c, p)
+		s.Add(n, 1, e)
 	}
 	e.update()
 	return e
+}
+
+// rank is the part of a share that e has used. Those that the request is about are kept.
+func (s *stripe) rank(e *entry, now int64) float64 {
+	if slices.Contains(s.found, e) {
+		return keyed.Keep
+	}
+	return e.used(now)
+}
+
+func (s *stripe) evict(e *entry) {
+	s.Remove(e)
+	s.evicted++
 }
 
 // begin gives e, which was never asked, what it has.
@@ -122,74 +125,31 @@ func (e *entry) used(now int64) float64 {
 	return most
 }
 
-// victim returns the one of a few entries that has used the least, or nil if all of
-// them are in s.found.
-func (s *stripe) victim(now int64) *entry {
-	var victim *entry
-	least := 0.0
-	for range 16 {
-		s.next = (s.next + 1) % len(s.all)
-		e := s.all[s.next]
-		if used := e.used(now); (victim == nil || used < least) && !slices.Contains(s.found, e) {
-			victim, least = e, used
-		}
-	}
-	return victim
-}
-
-func (s *stripe) remove(e *entry) {
-	delete(s.byName, e.name)
-	last := len(s.all) - 1
-	s.all[e.index] = s.all[last]
-	s.all[e.index].index = e.index
-	s.all[last] = nil
-	s.all = s.all[:last]
-}
-
-const (
-	sweepEvery = 5 * time.Second
-	atOnce     = 64 // entries, while a sweep holds a lock
-)
-
-func (b *Backend) sweepUntilClosed() {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.closed.Done():
-			return
-		case <-tick.C:
-		}
-		b.sweep()
-	}
-}
+const sweepEvery = 5 * time.Second
 
 // sweep removes entries that have all that they can have, and updates the others, so that
 // no shares of long ago are kept for them.
 func (b *Backend) sweep() {
 	for i := range b.stripes {
-		for at := 0; b.sweepSome(&b.stripes[i], at); at += atOnce {
+		for end := math.MaxInt; end > 0; {
+			end = b.sweepSome(&b.stripes[i], end)
 		}
 	}
 }
 
-// sweepSome sweeps the entries from at on, and reports whether there are any. It reads the
+// sweepSome sweeps some entries before place end, and returns where to go on. It reads the
 // clock itself, and buckets do not move meanwhile: by an instant from before the clock was
 // set back, a bucket that was moved since would be full.
-func (b *Backend) sweepSome(s *stripe, at int) bool {
+func (b *Backend) sweepSome(s *stripe, end int) (next int) {
 	b.moving.Lock()
 	defer b.moving.Unlock()
 	now := b.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k := min(at+atOnce, len(s.all)) - 1; k >= at; k-- { // from the end: remove moves the last
-		e := s.all[k]
+	return s.Sweep(end, func(e *entry) bool {
 		e.update()
-		if e.used(now) <= 0 {
-			s.remove(e)
-		}
-	}
-	return at < len(s.all)
+		return e.used(now) <= 0
+	})
 }
 
 // now returns the instant that it is. If the clock was set back since the last call, so are
@@ -210,7 +170,7 @@ func (b *Backend) setBack(now, by int64) {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		for _, e := range s.all {
+		for _, e := range s.All() {
 			e.update() // by instants of the clock as it was
 			for k := range e.buckets {
 				e.buckets[k].setBack(now, by)
