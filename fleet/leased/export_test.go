@@ -1,14 +1,9 @@
 package leased
 
-import (
-	"context"
-	"runtime"
-)
+import "runtime"
 
 // Sweep does what the background does now and then, at the clock's time.
-func (b *Backend) Sweep() {
-	_ = b.giveBack(context.Background(), nil, b.sweep(b.clock.Now().UnixMilli()))
-}
+func (b *Backend) Sweep() { b.sweep(nil) }
 
 // AwaitWaiters returns when so many takes wait for renewals of b.
 func AwaitWaiters(b *Backend, n int) {

@@ -114,6 +114,7 @@ type Backend struct {
 	closed   context.Context
 	cancel   context.CancelFunc
 	sweeping sync.WaitGroup
+	sweeps   sync.Mutex   // held during one
 	renewals sync.RWMutex // read-locked while a lease is taken
 }
 
@@ -143,10 +144,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(func() {
-		keyed.Every(b.closed, max(b.silence()/sweeps, time.Millisecond), func() {
-			// Those that have begun when b is closed end; Close makes the others.
-			_ = b.giveBack(context.Background(), b.closed.Done(), b.sweep(b.clock.Now().UnixMilli()))
-		})
+		keyed.Every(b.closed, max(b.silence()/sweeps, time.Millisecond), func() { b.sweep(b.closed.Done()) })
 	})
 	return b, nil
 }

@@ -20,9 +20,16 @@ const (
 // silence is how long a key may ask for nothing and keep its lease.
 func (b *Backend) silence() time.Duration { return time.Duration(b.ahead) * time.Millisecond / 4 }
 
-// sweep returns the settlements that give back the leases of keys that have been silent
-// for long enough, and removes keys.
-func (b *Backend) sweep(now int64) []driver.Settlement {
+// sweep gives back the leases of keys that have been silent for long enough, and removes
+// keys. Settlements that have begun when stop is closed end, and Close makes the others.
+func (b *Backend) sweep(stop <-chan struct{}) {
+	b.sweeps.Lock()
+	defer b.sweeps.Unlock()
+	_ = b.giveBack(context.Background(), stop, b.collect(b.clock.Now().UnixMilli()))
+}
+
+// collect returns the settlements of a sweep.
+func (b *Backend) collect(now int64) []driver.Settlement {
 	var all []driver.Settlement
 	for i := range b.stripes {
 		s := &b.stripes[i]

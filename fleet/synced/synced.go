@@ -404,13 +404,17 @@ func (p *policies) apply(r *driver.Request) error {
 		}
 		same = same && in.Policy == charges[i].Policy
 	}
-	if same {
-		return nil
+	if !same {
+		*r = p.replace(*r)
 	}
-	charges = slices.Clone(charges)
+	return nil
+}
+
+// replace is not a part of apply, which would allocate r then.
+func (p *policies) replace(r driver.Request) driver.Request {
+	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
 	}
-	*r = driver.NewRequest(r.Now, charges...)
-	return nil
+	return driver.NewRequest(r.Now, charges...)
 }

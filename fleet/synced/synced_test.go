@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // One process alone decides as the algorithms do. Doubles round, so what is used of a
@@ -508,5 +509,20 @@ func TestLongestSync(t *testing.T) {
 		if state[1] != 120 {
 			t.Errorf("the root has %v of %s; want 120 units, of 4 processes and 30 takes", state, key)
 		}
+	}
+}
+
+// A decision about a key that is known makes no allocation.
+func TestAllocations(t *testing.T) {
+	f := newFleet(t, 1, 1, Options{}, perSecond)
+	charge := perSecond.Charge("alice")
+	charge.Cost, charge.Partition = 1, charge.Key
+	b, r := f.processes[0].backend, driver.NewRequest(t0.UnixMilli(), charge)
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := b.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("a decision makes %v allocations", n)
 	}
 }
