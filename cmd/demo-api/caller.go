@@ -10,11 +10,11 @@ import (
 
 // caller keys by the subject of a token that the demo knows, and requests
 // without one by the client's address.
-func (c *config) caller() middleware.Key {
-	known := func(_ *http.Request, token string) (string, bool) { return c.tokens.subject(token) }
+func (s *settings) caller() middleware.Key {
+	known := func(_ *http.Request, token string) (string, bool) { return s.Tokens.subject(token) }
 	return middleware.FirstOf(
 		middleware.BearerToken(known),
-		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: c.trustedProxies}))
+		middleware.ClientIP(&middleware.IPOptions{TrustedProxies: s.trustedProxies()}))
 }
 
 // organisation keys by the organisation that the route names.

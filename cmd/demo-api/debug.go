@@ -1,14 +1,19 @@
 package main
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/go-chi/chi/v5"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/wrap/fallback"
 	"github.com/weir-go/weir/wrap/refusals"
 	"github.com/weir-go/weir/wrap/rollout"
@@ -16,14 +21,14 @@ import (
 )
 
 // debugRoutes returns what is served to the operator, on a listener of its own.
-func debugRoutes(b *backends, dry *dryRuns) http.Handler {
-	if b.shares != nil {
-		b.observed.page.Stats("shares", func() any { return b.shares.Status() })
+func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Handler {
+	if s.Shares != nil {
+		observed.page.Stats("shares", func() any { return s.Shares.Status() })
 	}
-	if b.stack.Modes != nil {
-		b.observed.page.Stats("modes", func() any { return b.debugModes().Policies })
+	if s.Modes != nil {
+		observed.page.Stats("modes", func() any { return newDebugModes(s).Policies })
 	}
-	b.observed.page.Stats("dry_runs", func() any { return dry.debug() })
+	observed.page.Stats("dry_runs", func() any { return dry.debug() })
 	r := chi.NewRouter()
 	r.Use(uncached)
 	r.NotFound(func(w http.ResponseWriter, _ *http.Request) {
@@ -38,9 +43,9 @@ func debugRoutes(b *backends, dry *dryRuns) http.Handler {
 	r.Get("/", list)
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
-	r.Method(http.MethodGet, "/debug/weir", b.observed.page.Handler())
-	r.Get("/debug/backend", getBackend(b, dry))
-	r.Method(http.MethodGet, "/metrics", b.observed.metrics)
+	r.Method(http.MethodGet, "/debug/weir", observed.page.Handler())
+	r.Get("/debug/backend", getBackend(s, dry))
+	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
 }
 
@@ -109,37 +114,67 @@ func (d *dryRuns) debug() map[string]debugDryRun {
 	return all
 }
 
-func getBackend(b *backends, dry *dryRuns) http.HandlerFunc {
+func getBackend(s *config.Stack, dry *dryRuns) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		answer := debugBackend{Backend: b.config.backends.serving, DryRuns: dry.debug()}
-		if b.memory != nil {
-			s := b.memory.Stats()
-			answer.Memory = &s
+		answer := debugBackend{Backend: s.Config.Backend, Modes: newDebugModes(s), DryRuns: dry.debug()}
+		if s.Memory != nil {
+			answer.Memory = of(s.Memory.Stats())
 		}
-		if b.shares != nil {
-			s := b.shares.Status()
-			answer.Shares = &s
+		if s.Shares != nil {
+			answer.Shares = of(s.Shares.Status())
 		}
-		if b.stack.Rollout != nil {
-			s := b.stack.Rollout.Stats()
-			answer.Rollout = &s
+		if s.Rollout != nil {
+			answer.Rollout = of(s.Rollout.Stats())
 		}
-		if b.stack.Shadow != nil {
-			s := b.stack.Shadow.Stats()
-			answer.Shadow = &s
+		if s.Shadow != nil {
+			answer.Shadow = of(s.Shadow.Stats())
 		}
-		if b.stack.Fallback != nil {
-			s := b.stack.Fallback.Stats()
-			answer.Fallback = &s
+		if s.Fallback != nil {
+			answer.Fallback = of(s.Fallback.Stats())
 		}
-		if b.stack.Refusals != nil {
-			s := b.stack.Refusals.Stats()
-			answer.RefusalCache = &s
+		if s.Refusals != nil {
+			answer.RefusalCache = of(s.Refusals.Stats())
 		}
-		answer.Modes = b.debugModes()
-		for _, r := range b.redis {
-			answer.Servers = append(answer.Servers, debugServers(r.Servers())...)
+		for _, name := range slices.Sorted(maps.Keys(s.Redis)) {
+			answer.Servers = append(answer.Servers, debugServers(s.Redis[name].Servers())...)
 		}
 		writeJSON(w, http.StatusOK, answer)
 	}
+}
+
+func of[T any](v T) *T { return &v }
+
+// debugModes is what /debug/backend says of modes.
+type debugModes struct {
+	Policies map[string]debugMode `json:"policies"`
+	Leased   *leased.Stats        `json:"leased,omitempty"`
+	Synced   *synced.Stats        `json:"synced,omitempty"`
+}
+
+type debugMode struct {
+	Mode      string     `json:"mode"`
+	BothUntil *time.Time `json:"both_until,omitempty"` // of a change
+}
+
+func newDebugModes(s *config.Stack) *debugModes {
+	if s.Modes == nil {
+		return nil
+	}
+	d := &debugModes{Policies: make(map[string]debugMode)}
+	now := s.Clock().Now()
+	for name := range s.Config.Modes {
+		state := s.Modes.Of(name)
+		m := debugMode{Mode: state.Mode.String()}
+		if state.BothUntil.After(now) {
+			m.BothUntil = &state.BothUntil
+		}
+		d.Policies[name] = m
+	}
+	if s.Leased != nil {
+		d.Leased = of(s.Leased.Stats())
+	}
+	if s.Synced != nil {
+		d.Synced = of(s.Synced.Stats())
+	}
+	return d
 }

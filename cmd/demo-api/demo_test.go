@@ -72,6 +72,18 @@ func writeConfig(t *testing.T, text string) string {
 	return file
 }
 
+// writeFiles writes files, by their names, into a directory of their own.
+func writeFiles(t *testing.T, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // output is a stream that a test can wait on.
 type output struct {
 	mu      sync.Mutex

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
+	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
@@ -11,15 +12,15 @@ import (
 // dryRuns evaluates policies next to the enforced ones, and counts what they would
 // do.
 type dryRuns struct {
-	config *config
+	config *config.Config
 	counts map[string]*dryRunCounts // by the enforced policy
 }
 
 type dryRunCounts struct{ allowed, refused atomic.Int64 }
 
-func newDryRuns(c *config) *dryRuns {
+func newDryRuns(c *config.Config) *dryRuns {
 	d := &dryRuns{config: c, counts: make(map[string]*dryRunCounts)}
-	for name := range c.dryRuns {
+	for name := range c.DryRuns {
 		d.counts[name] = new(dryRunCounts)
 	}
 	return d
@@ -31,8 +32,8 @@ func (d *dryRuns) classifiers(charges []charge) []middleware.Classifier {
 	var all []middleware.Classifier
 	found := false
 	for _, c := range charges {
-		found = found || d.config.dryRuns[c.policy] != nil
-		all = append(all, c.under(d.config.dryRunOf(c.policy)))
+		found = found || d.config.DryRuns[c.policy] != nil
+		all = append(all, c.under(d.config.DryRun(c.policy)))
 	}
 	if !found {
 		return nil
@@ -47,7 +48,7 @@ func (d *dryRuns) count(_ *http.Request, decision throttler.Decision) {
 		refused[s.Policy.Name] = refused[s.Policy.Name] || s.Refused
 	}
 	for name, counts := range d.counts {
-		wouldRefuse, ok := refused[name+dryRunSuffix]
+		wouldRefuse, ok := refused[d.config.DryRuns[name].Name]
 		switch {
 		case ok && wouldRefuse:
 			counts.refused.Add(1)

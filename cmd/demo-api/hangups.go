@@ -15,7 +15,7 @@ type hangups struct {
 	signals chan os.Signal
 
 	mu sync.Mutex
-	do func(*slog.Logger) // nil while nothing is open
+	do func() error // nil while nothing is open
 }
 
 func catchHangups(log *slog.Logger) *hangups {
@@ -30,7 +30,7 @@ func catchHangups(log *slog.Logger) *hangups {
 }
 
 // reread has do called at each SIGHUP from now on.
-func (h *hangups) reread(do func(*slog.Logger)) {
+func (h *hangups) reread(do func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.do = do
@@ -43,7 +43,9 @@ func (h *hangups) hangup() {
 		h.log.Warn("SIGHUP is ignored: the demo is starting or ending")
 		return
 	}
-	h.do(h.log)
+	if err := h.do(); err != nil {
+		h.log.Warn("SIGHUP is ignored", "error", err)
+	}
 }
 
 func (h *hangups) stop() {

@@ -4,30 +4,27 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 )
 
 // limits makes the middlewares of the routes.
 type limits struct {
-	config    *config
-	throttler *throttler.Throttler
-	options   middleware.Options
-	dry       *dryRuns
-	err       error // what was wrong with any of them
+	stack   *config.Stack
+	options middleware.Options
+	dry     *dryRuns
+	err     error // what was wrong with any of them
 }
 
-func newLimits(c *config, b *backends) *limits {
-	observed := throttler.New(b.stack.Backend, &throttler.Options{Clock: b.clock(), Observer: b.observed.observer})
-	l := &limits{config: c, throttler: observed, options: middleware.Options{
-		Deadline:         c.deadline,
+func newLimits(s *config.Stack, observed *observation) *limits {
+	return &limits{stack: s, dry: newDryRuns(s.Config), options: middleware.Options{
+		Deadline:         s.Config.Deadline,
 		DocumentationURL: "https://github.com/weir-go/weir/blob/main/docs/headers.md",
 		RateLimitFields:  true,
 		ExposeHeaders:    true,
-		Observer:         b.observed.observer,
+		Observer:         observed.observer,
 	}}
-	l.dry = newDryRuns(c)
-	return l
 }
 
 // charge is what one policy charges a request.
@@ -54,7 +51,7 @@ func (c charge) under(p *throttler.Policy) middleware.Classifier {
 func (l *limits) take(charges ...charge) func(http.Handler) http.Handler {
 	var enforced []middleware.Classifier
 	for _, c := range charges {
-		enforced = append(enforced, c.under(l.config.policies[c.policy]))
+		enforced = append(enforced, c.under(l.stack.Config.Policies[c.policy]))
 	}
 	take := l.middleware(middleware.All(enforced...), l.options)
 	tried := l.dry.classifiers(charges)
@@ -68,7 +65,7 @@ func (l *limits) take(charges ...charge) func(http.Handler) http.Handler {
 }
 
 func (l *limits) middleware(c middleware.Classifier, o middleware.Options) func(http.Handler) http.Handler {
-	m, err := middleware.New(l.throttler, c, &o)
+	m, err := middleware.New(l.stack.Throttler, c, &o)
 	if err != nil {
 		l.err = errors.Join(l.err, err)
 		return func(next http.Handler) http.Handler { return next } // err keeps it from being served
@@ -80,9 +77,9 @@ func (l *limits) middleware(c middleware.Classifier, o middleware.Options) func(
 func (l *limits) status(charges ...charge) http.Handler {
 	var all []middleware.Classifier
 	for _, c := range charges {
-		all = append(all, c.under(l.config.policies[c.policy]))
+		all = append(all, c.under(l.stack.Config.Policies[c.policy]))
 	}
-	status, err := middleware.Status(l.throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.config.deadline, Observer: l.options.Observer})
+	status, err := middleware.Status(l.stack.Throttler, middleware.All(all...), &middleware.StatusOptions{Deadline: l.options.Deadline, Observer: l.options.Observer})
 	l.err = errors.Join(l.err, err)
 	return status
 }

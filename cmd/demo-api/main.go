@@ -20,7 +20,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/config"
 )
 
 func main() {
@@ -38,6 +44,14 @@ func main() {
 	os.Exit(1)
 }
 
+func init() { redis.SetLogger(noLog{}) }
+
+// noLog drops what go-redis would write to stderr in a form of its own. The errors of
+// decisions say it too.
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
 // usageError is about the arguments or the configuration file.
 type usageError struct{ error }
 
@@ -47,31 +61,38 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	hangups := catchHangups(log)
 	defer hangups.stop()
-	c, err := configure(args, stdout)
+	observed, err := newObservation(log)
+	if err != nil {
+		return err
+	}
+	own := defaultSettings()
+	c, err := configure(args, own, &config.Options{Policies: routePolicies, Program: own, Observer: observed.observer, Log: log}, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return &usageError{err}
 	}
-	for _, warning := range c.warnings() {
+	for _, warning := range warnings(c, own) {
 		log.Warn(warning)
 	}
-	if err := c.checkFlags(); err != nil {
-		log.Warn(err.Error())
-	}
-	b, err := c.open(ctx, log, false)
+	s, err := c.Open()
 	if err != nil {
 		return &usageError{err}
 	}
-	defer b.close()
-	hangups.reread(b.reread)
+	defer func() {
+		if err := s.Close(); err != nil {
+			log.Warn("leases were not given back; their units count until their windows end", "error", err)
+		}
+	}()
+	observed.export(s.Stats())
+	hangups.reread(s.Reread)
 	defer hangups.reread(nil)
-	api, debug, err := routes(c, b)
+	api, debug, err := routes(own, s, observed)
 	if err != nil {
 		return &usageError{err}
 	}
-	return serve(ctx, c, api, debug, stdout, log)
+	return serve(ctx, own, s, api, debug, stdout, log)
 }
 
 const help = `demo-api is a small HTTP API behind rate limits.
@@ -116,9 +137,9 @@ A second listener, on a free loopback port that the demo prints, has /debug, wha
 the backends have done and dry runs, and /metrics for Prometheus.
 `
 
-// configure reads the arguments. It returns flag.ErrHelp if there is nothing
-// left to do.
-func configure(args []string, stdout io.Writer) (*config, error) {
+// configure reads the arguments, and the configuration into own and what it returns. It
+// returns flag.ErrHelp if there is nothing left to do.
+func configure(args []string, own *settings, o *config.Options, stdout io.Writer) (*config.Config, error) {
 	flags := flag.NewFlagSet("demo-api", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // main prints the error, and it alone
 	listen := flags.String("listen", "", "")
@@ -133,40 +154,47 @@ func configure(args []string, stdout io.Writer) (*config, error) {
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	if err == nil && *listen != "" && !validAddress(*listen, hostOptional) {
+	if err == nil && *listen != "" && new(config.ListenAddress).UnmarshalText([]byte(*listen)) != nil {
 		err = fmt.Errorf("-listen is %q; it must be a host and a port, such as 127.0.0.1:8080", *listen)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w\nrun demo-api -h for help", err)
 	}
 
-	c := defaultConfig()
-	if *file != "" {
-		if c, err = loadConfig(*file); err != nil {
-			return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%w", err)
-		}
+	var c *config.Config
+	if *file == "" {
+		c, err = config.Parse("demo-api", []byte("{}"), o) // all defaults
+	} else {
+		c, err = config.Read(*file, o)
 	}
 	if *listen != "" {
-		c.listen = *listen
+		own.Listen = config.ListenAddress(*listen)
 	}
-	if *check {
-		for _, warning := range c.warnings() {
+	if err == nil && *check {
+		for _, warning := range warnings(c, own) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
-		if err := c.check(); err != nil {
-			return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%s: %w", c.file, err)
-		}
+		err = c.Check()
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%w", err)
+	case *check:
 		fmt.Fprintln(stdout, "the configuration is right")
 		return nil, flag.ErrHelp
-	}
-	if *setQuotas {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*startTimeout)
+	case *setQuotas:
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := c.setQuotas(ctx); err != nil {
+		if err := c.SetQuotas(ctx); err != nil {
 			return nil, err
 		}
 		fmt.Fprintln(stdout, "the roots have the quotas")
 		return nil, flag.ErrHelp
 	}
 	return c, nil
+}
+
+// warnings names what is allowed, but hardly meant.
+func warnings(c *config.Config, own *settings) []string {
+	return slices.Concat(c.Warnings(), routeWarnings(c), own.warnings())
 }

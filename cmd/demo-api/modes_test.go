@@ -10,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/internal/testkit/testserver"
-	"github.com/weir-go/weir/throttler"
 )
 
 // rewrite gives d another configuration, and has it read.
@@ -280,26 +278,5 @@ func TestSetQuotas(t *testing.T) {
 	}
 	if err := run(t.Context(), []string{"-config", writeConfig(t, "listen: 127.0.0.1:0\n"), "-set-quotas"}, &out, &out); err == nil {
 		t.Error("there are no roots: no error")
-	}
-}
-
-// A policy whose dry run cannot be in a mode does not change alone.
-func TestModesChangeTogether(t *testing.T) {
-	window := throttler.Limit{Quota: 20, Window: time.Hour}
-	log := window
-	log.Algorithm = throttler.SlidingLog
-	c := &config{
-		policies: map[string]*throttler.Policy{"core": {Name: "core", Limits: []throttler.Limit{window}}},
-		dryRuns:  map[string]*throttler.Policy{"core": {Name: "next", Limits: []throttler.Limit{log}}},
-	}
-	table, err := modes.NewTable(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.changeMode(table, "core", modes.Synced); err == nil {
-		t.Error("a dry run with a log is synced")
-	}
-	if s := table.Of("core"); s != (modes.State{}) {
-		t.Errorf("core is %+v; the mode was not changed", s)
 	}
 }

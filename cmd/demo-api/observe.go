@@ -22,21 +22,24 @@ type observation struct {
 	page     *weirdebug.Observer // the operator's
 }
 
-// export adds what a backend's Stats returns to the metrics and to the operator's page.
-func (o *observation) export(name string, stats func() any) {
-	o.registry.MustRegister(weirprom.Stats(name, stats))
-	o.page.Stats(name, stats)
+// export adds what Stats methods return to the metrics and to the operator's page, by the
+// names of their parts.
+func (o *observation) export(all map[string]func() any) {
+	for name, stats := range all {
+		o.registry.MustRegister(weirprom.Stats(name, stats))
+		o.page.Stats(name, stats)
+	}
 }
 
-func newObservation(log *slog.Logger) (observation, error) {
+func newObservation(log *slog.Logger) (*observation, error) {
 	registry := prometheus.NewRegistry() // of its own, and not the global one: tests run several demos
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics, err := weirprom.New(registry, nil)
 	if err != nil {
-		return observation{}, err
+		return nil, err
 	}
 	page := weirdebug.New(nil)
-	return observation{
+	return &observation{
 		observer: observe.All(metrics, weirlog.New(log, nil), page),
 		registry: registry,
 		page:     page,

@@ -200,3 +200,38 @@ func TestPasswordIsReadAgain(t *testing.T) {
 		t.Errorf("a minute after the password was changed: got %v, want 200", r)
 	}
 }
+
+// withShard returns a configuration of one shard, named a, with these keys.
+func withShard(keys string) string {
+	return "backend: redis\nredis:\n  shards:\n    - {name: a, " + keys + "}\n"
+}
+
+// The demo runs on a server that wants TLS, a client's certificate, a user and a
+// password, and on Sentinels and a Cluster.
+func TestDemoOnEachTopology(t *testing.T) {
+	tlsServer := testserver.RedisTLS(t)
+	primary := testserver.Redis(t)
+	replica := testserver.RedisReplica(t, primary)
+	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, testserver.Never)
+	cluster := testserver.Cluster(t, 3, 1)
+	list := func(addrs []string) string { return `["` + strings.Join(addrs, `", "`) + `"]` }
+	files := "{ca_file: " + tlsServer.CAFile + ", cert_file: " + tlsServer.CertFile + ", key_file: " + tlsServer.KeyFile + ", server_name: " + testserver.ServerName + "}"
+	for name, keys := range map[string]string{
+		"TLS":      `primary: "` + tlsServer.Addr + `", tls: ` + files,
+		"URL":      `primary: "rediss://` + tlsServer.Addr + `/1", tls: ` + files,
+		"Sentinel": `sentinel: {master: shard-a, addrs: ` + list(sentinels.Addrs) + `}, replicas: ["` + replica.Addr + `"]`,
+		"Cluster":  `cluster: ` + list(cluster.Addrs),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := startDemo(t, withShard(keys))
+			for _, want := range []string{"1/60 core", "2/60 core"} {
+				if r := d.get("/repos/acme/rockets"); r.rates() != want {
+					t.Errorf("got %v, want %s", r, want)
+				}
+			}
+			if log := d.stderr.String(); strings.Contains(log, "does not answer") {
+				t.Errorf("got log %q, want no server that does not answer", log)
+			}
+		})
+	}
+}

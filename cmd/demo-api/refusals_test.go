@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
+
 	"net/http"
 	"regexp"
 	"strconv"
@@ -92,16 +92,16 @@ func (d *demo) refusals() refusals.Stats {
 // opens.
 func process(t *testing.T, text string) *throttler.Throttler {
 	t.Helper()
-	c, err := parse("demo.yaml", text)
+	_, c, err := parse("demo.yaml", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := c.open(t.Context(), slog.New(slog.DiscardHandler), false)
+	s, err := c.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(b.close)
-	return throttler.New(b.stack.Backend, nil)
+	t.Cleanup(func() { _ = s.Close() })
+	return s.Throttler
 }
 
 func TestRefundsEndRefusals(t *testing.T) {

@@ -5,12 +5,14 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	chimiddleware "github.com/go-chi/chi/v5/middleware"
+
+	"github.com/weir-go/weir/config"
 )
 
 // routes returns the API, and what is served to the operator.
-func routes(c *config, b *backends) (api, debug http.Handler, err error) {
-	l := newLimits(c, b)
-	caller := c.caller()
+func routes(own *settings, s *config.Stack, observed *observation) (api, debug http.Handler, err error) {
+	l := newLimits(s, observed)
+	caller := own.caller()
 	core := charge{policy: corePolicy, key: caller}
 	export := charge{policy: corePolicy, key: caller, reported: true}
 	search := charge{policy: searchPolicy, key: caller}
@@ -38,8 +40,8 @@ func routes(c *config, b *backends) (api, debug http.Handler, err error) {
 	r.Method(http.MethodGet, "/rate_limit", l.status(core, search, createToken, secondary))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", l.status(org, member))
 	r.Get("/healthz", getHealth)
-	page := b.page(caller)
+	page := newPage(own, s, caller)
 	r.Method(http.MethodGet, "/", page)
 	r.Mount("/page", page)
-	return r, debugRoutes(b, l.dry), l.err
+	return r, debugRoutes(s, observed, l.dry), l.err
 }

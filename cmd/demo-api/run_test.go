@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"syscall"
@@ -58,37 +58,26 @@ func TestArguments(t *testing.T) {
 }
 
 func TestExampleIsTheDefault(t *testing.T) {
-	c, err := loadConfig("example.yaml")
+	text, err := os.ReadFile("example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := defaultConfig()
-	got := fmt.Sprint(c.listen, c.debugListen, c.deadline, c.failures, c.tokens.subjects)
-	if w := fmt.Sprint(want.listen, want.debugListen, want.deadline, want.failures, want.tokens.subjects); got != w {
-		t.Errorf("got %s, want %s", got, w)
+	own, c, err := parse("example.yaml", string(text))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, p := range want.policies {
-		if got, want := fmt.Sprint(c.policies[name].Limits), fmt.Sprint(p.Limits); got != want {
+	_, defaults, err := parse("demo.yaml", "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultSettings()
+	want.TrustedProxies = own.TrustedProxies // the default is none
+	if !reflect.DeepEqual(own, want) || c.Deadline != defaults.Deadline {
+		t.Errorf("got %+v and a deadline of %v, want %+v and %v", own, c.Deadline, want, defaults.Deadline)
+	}
+	for name, p := range defaults.Policies {
+		if got, want := fmt.Sprint(c.Policies[name].Limits), fmt.Sprint(p.Limits); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
-		}
-	}
-}
-
-// TestConfigurationPageIsRight reads the files that docs/configuration.md shows.
-func TestConfigurationPageIsRight(t *testing.T) {
-	text, err := os.ReadFile("../../docs/configuration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := writeFiles(t, map[string]string{"redis.password": "secret\n"})
-	blocks := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
-	if len(blocks) < 2 {
-		t.Errorf("the page has %d files, want the whole and the shards", len(blocks))
-	}
-	for i, block := range blocks {
-		c, err := parse(filepath.Join(dir, "configuration.md"), block[1])
-		if err != nil || len(c.backends.shards) < 2 {
-			t.Errorf("file %d: got %+v, error %v", i, c, err)
 		}
 	}
 }
@@ -113,16 +102,15 @@ func TestGreetingCanBeTyped(t *testing.T) {
 // TestGreetingSaysWhereItListens compares with what a listener is really
 // reached by.
 func TestGreetingSaysWhereItListens(t *testing.T) {
-	secret := defaultConfig()
-	secret.tokens = tokensConfig{subjects: map[string]string{"s3cr3t": "alice"}}
+	secret := &settings{Tokens: tokens{"s3cr3t": {"alice"}}}
 	for _, test := range []struct {
-		c          *config
+		own        *settings
 		addr, want string
 	}{
-		{defaultConfig(), "127.0.0.1:80", "serving on http://127.0.0.1:80; counts live in memory. Open it in a browser, or try:"},
-		{defaultConfig(), "[::1]:82", "serving on http://[::1]:82; counts live in memory. Open it in a browser, or try:"},
-		{defaultConfig(), "192.0.2.1:80", "serving on http://192.0.2.1:80; counts live in memory. Open it in a browser, or try:"},
-		{defaultConfig(), "0.0.0.0:80", "serving on http://127.0.0.1:80; on all interfaces of this machine, open to others; counts live in memory. Open it in a browser, or try:"},
+		{defaultSettings(), "127.0.0.1:80", "serving on http://127.0.0.1:80; counts live in memory. Open it in a browser, or try:"},
+		{defaultSettings(), "[::1]:82", "serving on http://[::1]:82; counts live in memory. Open it in a browser, or try:"},
+		{defaultSettings(), "192.0.2.1:80", "serving on http://192.0.2.1:80; counts live in memory. Open it in a browser, or try:"},
+		{defaultSettings(), "0.0.0.0:80", "serving on http://127.0.0.1:80; on all interfaces of this machine, open to others; counts live in memory. Open it in a browser, or try:"},
 		{secret, "[::]:81", "serving on http://127.0.0.1:81; on all interfaces of this machine, open to others; counts live in memory. Open it in a browser, or try:"},
 	} {
 		a, err := net.ResolveTCPAddr("tcp", test.addr)
@@ -130,7 +118,7 @@ func TestGreetingSaysWhereItListens(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		greet(&out, test.c, a, nil)
+		greet(&out, test.own, "memory", a, nil)
 		if got, _, _ := strings.Cut(out.String(), "\n"); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.addr, got, test.want)
 		}
@@ -142,7 +130,7 @@ func TestGreetingSaysWhereItListens(t *testing.T) {
 
 func TestWarningsAreLogged(t *testing.T) {
 	d := startDemo(t, "policies:\n  core: {limits: [{quota: 10, window: 10s}, {quota: 600, window: 600s}]}\n  reports: {limits: [{quota: 1, window: 1s}]}\n")
-	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `no route uses the policies \"reports\"; the routes use core, search, auth.createToken, org, org.member, secondary`} {
+	for _, want := range []string{`limit 1, 600 per 10m0s (fixed-window), can never refuse`, `nothing uses the policies \"reports\"; the program uses core, search, auth.createToken, org, org.member, secondary`} {
 		if got := d.stderr.String(); !strings.Contains(got, want) {
 			t.Errorf("got log %q, want %q in it", got, want)
 		}

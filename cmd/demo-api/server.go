@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/weir-go/weir/config"
 )
 
 const (
@@ -39,14 +39,14 @@ func newServer(handler http.Handler, log *slog.Logger) *http.Server {
 
 // serve serves until ctx is done, and then until the requests in flight are.
 // What debugs the demo is served until the end.
-func serve(ctx context.Context, c *config, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
-	listener, err := listen(c.listen, "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
+func serve(ctx context.Context, own *settings, s *config.Stack, api, debug http.Handler, stdout io.Writer, log *slog.Logger) error {
+	listener, err := listen(string(own.Listen), "-listen 127.0.0.1:8081, or any free port with -listen 127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	var debugAddr net.Addr
-	if c.debugListen != "" {
-		debugListener, err := listen(c.debugListen, "debug_listen: 127.0.0.1:0 for any free port")
+	if own.DebugListen != "" {
+		debugListener, err := listen(string(own.DebugListen), "debug_listen: 127.0.0.1:0 for any free port")
 		if err != nil {
 			return errors.Join(err, listener.Close())
 		}
@@ -56,7 +56,7 @@ func serve(ctx context.Context, c *config, api, debug http.Handler, stdout io.Wr
 		debugAddr = debugListener.Addr()
 	}
 	server := newServer(api, log)
-	greet(stdout, c, listener.Addr(), debugAddr)
+	greet(stdout, own, s.Config.Where(), listener.Addr(), debugAddr)
 
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -85,19 +85,17 @@ func listen(address, other string) (net.Listener, error) {
 }
 
 // greet says where the demo is and what to try. debug is nil if it is off.
-func greet(stdout io.Writer, c *config, addr, debug net.Addr) {
+func greet(stdout io.Writer, own *settings, where string, addr, debug net.Addr) {
 	reach := ""
 	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsUnspecified() {
 		addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: a.Port} // what a person can type
 		reach = " on all interfaces of this machine, open to others;"
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Open it in a browser, or try:\n\n", addr, reach, c.backends.describe())
+	fmt.Fprintf(&text, "serving on http://%s;%s counts live in %s. Open it in a browser, or try:\n\n", addr, reach, where)
 	fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets\n", addr)
-	if c.tokens.madeUp { // others may be secret
-		for _, token := range slices.Sorted(maps.Keys(c.tokens.subjects)) {
-			fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets -H 'Authorization: Bearer %s'\n", addr, token)
-		}
+	for _, token := range own.madeUp() { // others may be secret
+		fmt.Fprintf(&text, "  curl -i http://%s/repos/acme/rockets -H 'Authorization: Bearer %s'\n", addr, token)
 	}
 	fmt.Fprintf(&text, "  curl -i \"http://%s/search?q=weir\"\n", addr)
 	fmt.Fprintf(&text, "  curl    http://%s/rate_limit\n", addr)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -459,4 +460,41 @@ func TestSharesOfProcesses(t *testing.T) {
 	if most > sharesQuota+sharesBurst+1 {
 		t.Errorf("%d were admitted in %v, from %v on; want at most the quota and the burst, %d", most, f.window, at, sharesQuota+sharesBurst)
 	}
+}
+
+// SIGHUP puts the list in force that the file has then.
+func TestHangupReadsMembers(t *testing.T) {
+	f := newDividing(t)
+	for i := range 3 {
+		f.status(i, "after the start", isValid)
+	}
+	m := f.members[0]
+	m.epoch = 5
+	f.write(m)
+	f.signal(0, syscall.SIGHUP)
+	s := f.status(2, "after SIGHUP at the first", hasEpoch(5))
+	if !slices.Equal(s.Members, f.sorted(0, 1, 2)) {
+		t.Errorf("the members are %q", s.Members)
+	}
+	f.signal(0, syscall.SIGHUP) // the same again
+	m.stderr.find(t, "(SIGHUP is ignored: .*Epoch is 5; it must be higher)", m.ended)
+	m.epoch = 6
+	f.write(m)
+	text, err := os.ReadFile(m.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := regexp.MustCompile(`refresh: \w+`).ReplaceAll(text, []byte("refresh: 3s"))
+	if err := os.WriteFile(m.config, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.signal(0, syscall.SIGHUP)
+	m.stderr.find(t, `(only members and epoch are read again.*ignored=refresh)`, m.ended)
+	f.status(1, "after SIGHUP with another refresh", hasEpoch(6))
+	if err := os.WriteFile(m.config, []byte("backend: disk\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.signal(0, syscall.SIGHUP)
+	m.stderr.find(t, "(the configuration is wrong, nothing was changed)", m.ended)
+	f.status(0, "after a wrong file", hasEpoch(6))
 }

@@ -47,6 +47,21 @@ func ParseMode(text string) (Mode, error) {
 	return 0, invalid.Errorf("modes: mode is %q; it must be exact, leased or synced", text)
 }
 
+// MarshalText returns m's String. An error wraps quota.ErrInvalid: m is no mode.
+func (m Mode) MarshalText() ([]byte, error) {
+	_, err := ParseMode(m.String())
+	return []byte(m.String()), err
+}
+
+// UnmarshalText sets m to the mode that text says, as [ParseMode] does.
+func (m *Mode) UnmarshalText(text []byte) error {
+	parsed, err := ParseMode(string(text))
+	if err == nil {
+		*m = parsed
+	}
+	return err
+}
+
 // DefaultAgree is the Agree of Options that set none.
 const DefaultAgree = time.Minute
 

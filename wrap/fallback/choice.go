@@ -44,6 +44,21 @@ func ParseChoice(name string) (Choice, error) {
 	return 0, invalid.Errorf("fallback: choice is %q; it must be one of %q", name, choiceNames)
 }
 
+// MarshalText returns c's String. An error wraps quota.ErrInvalid: c is no choice.
+func (c Choice) MarshalText() ([]byte, error) {
+	_, err := ParseChoice(c.String())
+	return []byte(c.String()), err
+}
+
+// UnmarshalText sets c to the choice that text says, as [ParseChoice] does.
+func (c *Choice) UnmarshalText(text []byte) error {
+	parsed, err := ParseChoice(string(text))
+	if err == nil {
+		*c = parsed
+	}
+	return err
+}
+
 // of returns the choice for the policy of that name.
 func (b *Backend) of(policy string) Choice {
 	if choice, ok := b.policies[policy]; ok {

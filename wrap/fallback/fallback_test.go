@@ -724,8 +724,18 @@ func TestOptions(t *testing.T) {
 		if got, err := fallback.ParseChoice(c.String()); got != c || err != nil {
 			t.Errorf("%v: got %v, %v", c, got, err)
 		}
+		var back fallback.Choice
+		if text, err := c.MarshalText(); err != nil || back.UnmarshalText(text) != nil || back != c {
+			t.Errorf("%v is the text %q, error %v, and back %v", c, text, err, back)
+		}
 	}
 	if _, err := fallback.ParseChoice("shut"); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := fallback.Choice(9).MarshalText(); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("the text of no choice: got %v", err)
+	}
+	if err := new(fallback.Choice).UnmarshalText([]byte("shut")); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
 }

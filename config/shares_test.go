@@ -1,14 +1,9 @@
-package main
+package config
 
 import (
-	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,7 +14,7 @@ const sharesKey = "0123456789abcdef0123456789abcdef\n"
 
 func TestSharesConfig(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"key": sharesKey})
-	c, err := parse(filepath.Join(dir, "demo.yaml"), `
+	c, err := parse(filepath.Join(dir, "weir.yaml"), `
 backend: shares
 shares: {self: "127.0.0.1:1", listen: ":9001", members: ["127.0.0.1:1", "127.0.0.1:2"], epoch: 7, key_file: key, refresh: 2s}
 policies:
@@ -30,24 +25,23 @@ dry_runs:
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := c.backends.shares
-	if s.self != "127.0.0.1:1" || s.listen != ":9001" || s.list.Epoch != 7 || len(s.list.Members) != 2 || string(s.key)+"\n" != sharesKey || s.refresh != 2*time.Second {
+	s := c.keys.Shares
+	if s.Self != "127.0.0.1:1" || s.Listen != ":9001" || s.list().Epoch != 7 || len(s.list().Members) != 2 || string(s.key)+"\n" != sharesKey || s.Refresh != 2*time.Second {
 		t.Errorf("got %+v", s)
 	}
-	for name, p := range c.policies {
+	for name, p := range c.Policies {
 		if p.Limits[0].Algorithm != throttler.TokenBucket {
 			t.Errorf("policy %s is a %v; want the default policies as token buckets", name, p.Limits[0].Algorithm)
 		}
 	}
-	if c.backends.refusals.on {
+	if !c.keys.RefusalCache.off {
 		t.Error("refusals are cached in front of a backend in memory")
 	}
-	if w := c.warnings(); len(w) != 0 {
+	if w := c.Warnings(); len(w) != 0 {
 		t.Errorf("got warnings %q", w)
 	}
-	s.list.Members = []string{"127.0.0.1:2"}
-	c.backends.shares = s
-	if w := c.warnings(); len(w) != 1 || !strings.Contains(w[0], "shares.self is 127.0.0.1:1, which is not one of shares.members") {
+	s.Members = []Address{"127.0.0.1:2"}
+	if w := c.Warnings(); len(w) != 1 || !strings.Contains(w[0], "shares.self is 127.0.0.1:1, which is not one of shares.members") {
 		t.Errorf("got warnings %q; want that self is not a member", w)
 	}
 }
@@ -63,7 +57,7 @@ func TestSharesThatAreNotThere(t *testing.T) {
 	for choice, want := range map[string]int{"": 30, "on_failure: open": 100, "on_failure: local": 30, "on_failure: closed": 0} {
 		t.Run(choice, func(t *testing.T) {
 			dir := writeFiles(t, map[string]string{"key": sharesKey})
-			c, err := parse(filepath.Join(dir, "demo.yaml"), `
+			c, err := parse(filepath.Join(dir, "weir.yaml"), `
 backend: shares
 shares: {self: "`+self+`", members: ["`+self+`", "127.0.0.1:1", "127.0.0.1:2"], key_file: key}
 policies:
@@ -72,14 +66,14 @@ policies:
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := c.open(t.Context(), slog.New(slog.DiscardHandler), false)
+			s, err := c.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(b.close)
+			t.Cleanup(func() { _ = s.Close() })
 			served := 0
 			for range 100 {
-				d, err := throttler.New(b.stack.Backend, nil).Take(t.Context(), c.policies["core"].Charge("alice"))
+				d, err := s.Throttler.Take(t.Context(), c.Policies["core"].Charge("alice"))
 				if err == nil && d.Allowed {
 					served++
 				}
@@ -100,60 +94,23 @@ func TestSharesConfigErrors(t *testing.T) {
 		"backend: shares\nshares: {}\n":                       "shares.self is missing; it must be a host and a port",
 		"backend: shares\nshares: {" + good + ", peers: 1}\n": "unknown key peers; the keys here are self, listen, members, epoch, key_file, refresh",
 		"backend: shares\nshares: {self: here, members: [\"127.0.0.1:1\"], key_file: key}\n":                                                 `shares.self is "here"; it must be a host and a port`,
-		"backend: shares\nshares: {self: \"127.0.0.1:1\", key_file: key}\n":                                                                  "shares.members is empty; it must be a list of the members' addresses",
+		"backend: shares\nshares: {self: \"127.0.0.1:1\", key_file: key}\n":                                                                  "shares.members is missing; it must be a list of the members' addresses",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\", \"127.0.0.1:1\"], key_file: key}\n":                     `shares.members[1] is "127.0.0.1:1", as shares.members[0] is; members must differ`,
 		"backend: shares\nshares: {" + good + ", epoch: 0}\n":                                                                                `shares.epoch is "0"; it must be a whole number, 1 or more`,
 		"backend: shares\nshares: {" + good + ", refresh: 1ms}\n":                                                                            `shares.refresh is "1ms"; it must be from 10ms to 1h0m0s`,
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\"]}\n":                                                     "shares.key_file is missing; it must be a file with a key that all members share",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\"], key_file: none}\n":                                     `shares.key_file is "none": no such file`,
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"127.0.0.1:1\"], key_file: short}\n":                                    "shares.key_file has a key of 6 bytes; it must have 32 or more",
-		"backend: shares\nshares: {" + good + "}\nflags: f.json\n":                                                                           "flags is set, and so is shares",
+		"backend: shares\nshares: {" + good + "}\nflags: short\n":                                                                            "flags is set, and so is shares",
 		"backend: shares\nshares: {" + good + "}\nrefusal_cache: true\n":                                                                     "refusal_cache is set, but counts live in memory",
 		"backend: shares\nshares: {" + good + "}\npolicies:\n  core: {limits: [{quota: 60, window: 1h}]}\n":                                  `policy "core": limit 0 is 60 per 1h0m0s (fixed-window), and the backend is shares; a window's count cannot be divided`,
 		"backend: shares\nshares: {" + good + "}\ndry_runs:\n  core: {limits: [{quota: 60, window: 1h}]}\n":                                  `policy "core.dry-run": limit 0`,
 		"backend: shares\nshares: {" + good + "}\npolicies:\n  core: {limits: [{quota: 60000000, window: 1h, algorithm: token-bucket}]}\n":   "the quota must be at most 4194303, because a bucket has 22 bits for tokens",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"a:1\", \"a:2\", \"a:3\", \"a:4\", \"a:5\", \"a:6\"], key_file: key}\n": `policy "auth.createToken": limit 1 is 5 per 3s (token-bucket), and the backend is shares; the quota and the burst must be at least 6, a unit for each member`,
 	} {
-		_, err := parse(filepath.Join(dir, "demo.yaml"), text)
+		_, err := parse(filepath.Join(dir, "weir.yaml"), text)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v, want %q in it", text, err, want)
 		}
 	}
-}
-
-// SIGHUP puts the list in force that the file has then.
-func TestHangupReadsMembers(t *testing.T) {
-	f := newDividing(t)
-	for i := range 3 {
-		f.status(i, "after the start", isValid)
-	}
-	m := f.members[0]
-	m.epoch = 5
-	f.write(m)
-	f.signal(0, syscall.SIGHUP)
-	s := f.status(2, "after SIGHUP at the first", hasEpoch(5))
-	if !slices.Equal(s.Members, f.sorted(0, 1, 2)) {
-		t.Errorf("the members are %q", s.Members)
-	}
-	f.signal(0, syscall.SIGHUP) // the same again
-	m.stderr.find(t, "(SIGHUP is ignored: .*Epoch is 5; it must be higher)", m.ended)
-	m.epoch = 6
-	f.write(m)
-	text, err := os.ReadFile(m.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := regexp.MustCompile(`refresh: \w+`).ReplaceAll(text, []byte("refresh: 3s"))
-	if err := os.WriteFile(m.config, changed, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f.signal(0, syscall.SIGHUP)
-	m.stderr.find(t, `(only members and epoch are read again.*ignored=refresh)`, m.ended)
-	f.status(1, "after SIGHUP with another refresh", hasEpoch(6))
-	if err := os.WriteFile(m.config, []byte("backend: disk\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f.signal(0, syscall.SIGHUP)
-	m.stderr.find(t, "(the configuration is wrong, nothing was changed)", m.ended)
-	f.status(0, "after a wrong file", hasEpoch(6))
 }

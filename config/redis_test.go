@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // withShard returns a configuration of one shard, named a, with these keys.
@@ -31,40 +29,45 @@ func writeFiles(t *testing.T, files map[string]string) (dir string) {
 
 func TestShardsAreRead(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"password": "s3cret\n", "sentinels": "other"})
-	for keys, want := range map[string]shardConfig{
+	for keys, want := range map[string]struct {
+		options  redis.UniversalOptions
+		password string // the file that has it
+		replicas string
+		exposed  bool
+	}{
 		`primary: "127.0.0.1:1", username: weir, password_file: password`: {
-			primary:  redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, Username: "weir", Password: "s3cret"},
+			options:  redis.UniversalOptions{Addrs: []string{"127.0.0.1:1"}, Username: "weir", Password: "s3cret"},
 			password: filepath.Join(dir, "password"),
 		},
 		`primary: "redis://weir@[::1]:1/3", password_file: password, replicas: ["[::1]:2"]`: {
-			primary:  redis.UniversalOptions{Addrs: []string{"[::1]:1"}, Username: "weir", Password: "s3cret", DB: 3},
-			password: filepath.Join(dir, "password"), replicas: []string{"[::1]:2"},
+			options:  redis.UniversalOptions{Addrs: []string{"[::1]:1"}, Username: "weir", Password: "s3cret", DB: 3},
+			password: filepath.Join(dir, "password"), replicas: "[::1]:2",
 		},
 		`primary: "redis://:in%2Furl@a"`: {
-			primary: redis.UniversalOptions{Addrs: []string{"a:6379"}, Password: "in/url"},
+			options: redis.UniversalOptions{Addrs: []string{"a:6379"}, Password: "in/url"},
 			exposed: true,
 		},
 		`sentinel: {master: m, addrs: ["a:1", "b:2"], username: watch, password_file: sentinels}, password_file: password, replicas: ["c:3"]`: {
-			primary: redis.UniversalOptions{
+			options: redis.UniversalOptions{
 				Addrs: []string{"a:1", "b:2"}, MasterName: "m", Password: "s3cret",
 				SentinelUsername: "watch", SentinelPassword: "other",
 			},
-			password: filepath.Join(dir, "password"), replicas: []string{"c:3"},
+			password: filepath.Join(dir, "password"), replicas: "c:3",
 		},
 		`cluster: ["a:1"], username: weir, tls: false`: {
-			primary: redis.UniversalOptions{Addrs: []string{"a:1"}, IsClusterMode: true, Username: "weir"},
+			options: redis.UniversalOptions{Addrs: []string{"a:1"}, IsClusterMode: true, Username: "weir"},
 		},
 	} {
-		c, err := parse(filepath.Join(dir, "demo.yaml"), withShard(keys))
+		c, err := parse(filepath.Join(dir, "weir.yaml"), withShard(keys))
 		if err != nil {
 			t.Errorf("%s: %v", keys, err)
 			continue
 		}
-		want.name = "a"
-		if got := c.backends.shards[0]; !reflect.DeepEqual(got, want) {
+		got := c.keys.Redis.Shards[0]
+		if !reflect.DeepEqual(got.options, want.options) || got.PasswordFile.name != want.password || strings.Join(texts(got.Replicas), " ") != want.replicas || got.exposed != want.exposed {
 			t.Errorf("%s: got %+v, want %+v", keys, got, want)
 		}
-		if got, want := strings.Join(c.warnings(), "\n"), `the URL of shard "a" has a password; password_file keeps it out of the configuration`; (got == want) != c.backends.shards[0].exposed {
+		if got, warning := strings.Join(c.Warnings(), "\n"), `the URL of shard "a" has a password; password_file keeps it out of the configuration`; (got == warning) != want.exposed {
 			t.Errorf("%s: got warnings %q", keys, got)
 		}
 	}
@@ -72,7 +75,7 @@ func TestShardsAreRead(t *testing.T) {
 
 func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 	dir := writeFiles(t, map[string]string{"password": "s3cret", "empty": "\n", "two": "a\nb\n"})
-	const aURL = "redis.shards[0].primary is a URL of another form than redis://USER@HOST:PORT/DB or, with TLS, rediss://USER@HOST:PORT/DB; it is not shown, for it may have a password"
+	const aURL = "redis.shards[0].primary: a URL must have the form redis://USER@HOST:PORT/DB or, with TLS, rediss://USER@HOST:PORT/DB; it is not shown, for it may have a password"
 	for keys, want := range map[string]string{
 		`primary: "a:1", sentinel: {master: m, addrs: ["b:1"]}`: `redis.shards[0] has primary and sentinel; it must have one of primary, sentinel and cluster`,
 		`cluster: ["b:1"], primary: "a:1"`:                      `redis.shards[0] has primary and cluster; it must have one of primary, sentinel and cluster`,
@@ -81,7 +84,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`cluster: [a]`:                                          `redis.shards[0].cluster[0] is "a"; it must be a host and a port, such as 127.0.0.1:8080`,
 		`cluster: ["a:1"], replicas: ["a:2"]`:                   `redis.shards[0].replicas is set, but peeks of a Cluster go to its primaries; leave it out`,
 		`sentinel: {addrs: ["a:1"]}`:                            `redis.shards[0].sentinel.master is missing; it must be the name by which Sentinels know the primary, such as mymaster`,
-		`sentinel: {master: m}`:                                 `redis.shards[0].sentinel.addrs is empty; it must be a list of the Sentinels' addresses, such as [127.0.0.1:26379]`,
+		`sentinel: {master: m}`:                                 `redis.shards[0].sentinel.addrs is missing; it must be a list of the Sentinels' addresses, such as [127.0.0.1:26379]`,
 		`sentinel: {master: m, addrs: ["a:1"], quorum: 2}`:      `unknown key quorum; the keys here are master, addrs, username, password_file`,
 
 		`primary: "redis://s3cret@a:b"`:                 aURL,
@@ -102,7 +105,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`primary: "a:1", tls: {cert_file: password}`:                `redis.shards[0].tls.key_file is missing; it must be a file in PEM; a client's certificate is one, and its key another`,
 		`primary: "a:1", tls: {cert_file: two, key_file: password}`: `redis.shards[0].tls.cert_file and redis.shards[0].tls.key_file are no pair of a certificate and its key in PEM: tls: failed to find any PEM data in certificate input`,
 	} {
-		file := filepath.Join(dir, "demo.yaml")
+		file := filepath.Join(dir, "weir.yaml")
 		_, err := parse(file, withShard(keys))
 		if want = file + ":4: " + want; err == nil || err.Error() != want {
 			t.Errorf("%s:\n got %v\nwant %s", keys, err, want)
@@ -110,35 +113,5 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: the error shows the password: %v", keys, err)
 		}
-	}
-}
-
-// The demo runs on a server that wants TLS, a client's certificate, a user and a
-// password, and on Sentinels and a Cluster.
-func TestDemoOnEachTopology(t *testing.T) {
-	tlsServer := testserver.RedisTLS(t)
-	primary := testserver.Redis(t)
-	replica := testserver.RedisReplica(t, primary)
-	sentinels := testserver.Sentinel(t, "shard-a", primary, 1, testserver.Never)
-	cluster := testserver.Cluster(t, 3, 1)
-	list := func(addrs []string) string { return `["` + strings.Join(addrs, `", "`) + `"]` }
-	files := "{ca_file: " + tlsServer.CAFile + ", cert_file: " + tlsServer.CertFile + ", key_file: " + tlsServer.KeyFile + ", server_name: " + testserver.ServerName + "}"
-	for name, keys := range map[string]string{
-		"TLS":      `primary: "` + tlsServer.Addr + `", tls: ` + files,
-		"URL":      `primary: "rediss://` + tlsServer.Addr + `/1", tls: ` + files,
-		"Sentinel": `sentinel: {master: shard-a, addrs: ` + list(sentinels.Addrs) + `}, replicas: ["` + replica.Addr + `"]`,
-		"Cluster":  `cluster: ` + list(cluster.Addrs),
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := startDemo(t, withShard(keys))
-			for _, want := range []string{"1/60 core", "2/60 core"} {
-				if r := d.get("/repos/acme/rockets"); r.rates() != want {
-					t.Errorf("got %v, want %s", r, want)
-				}
-			}
-			if log := d.stderr.String(); strings.Contains(log, "does not answer") {
-				t.Errorf("got log %q, want no server that does not answer", log)
-			}
-		})
 	}
 }

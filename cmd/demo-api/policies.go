@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/throttler"
+)
+
+// Names of the policies that the routes use.
+const (
+	corePolicy        = "core"
+	searchPolicy      = "search"
+	createTokenPolicy = "auth.createToken"
+	orgPolicy         = "org"        // what an organisation's members may do together
+	memberPolicy      = "org.member" // and each of them
+	secondaryPolicy   = "secondary"  // all requests of a caller, whatever they cost elsewhere
+)
+
+// routePolicies are the policies that the routes use, with the limits that they have if
+// the configuration has none.
+var routePolicies = []*throttler.Policy{
+	{Name: corePolicy, Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}},
+	{Name: searchPolicy, Limits: []throttler.Limit{{Quota: 30, Window: time.Minute}}},
+	{Name: createTokenPolicy, Limits: []throttler.Limit{
+		{Quota: 20, Window: time.Minute},
+		{Quota: 5, Window: 3 * time.Second},
+	}},
+	{Name: orgPolicy, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}},
+	{Name: memberPolicy, Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}},
+	{Name: secondaryPolicy, Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}}},
+}
+
+// routeTakes are the policies that one decision charges together.
+var routeTakes = [][2]string{{corePolicy, secondaryPolicy}, {searchPolicy, secondaryPolicy}, {createTokenPolicy, secondaryPolicy}, {orgPolicy, memberPolicy}}
+
+// routeWarnings names what of c hardly fits the routes.
+func routeWarnings(c *config.Config) (all []string) {
+	for _, p := range routePolicies {
+		all = append(all, waitWarnings(c.Policies[p.Name])...)
+	}
+	for _, take := range routeTakes {
+		for i, name := range take {
+			if other := take[1-i]; c.Modes[name] == modes.Leased && c.Modes[other] == modes.Exact {
+				all = append(all, fmt.Sprintf("policy %q is leased and %q is exact, but a decision charges both: it asks the backend each time, and leases cost calls on top; write mode: leased in both, or in neither", name, other))
+			}
+		}
+	}
+	return all
+}
+
+// waitWarnings names the limits under which a request may wait for longer than
+// the server gives others: its client, or a proxy, will hardly wait that long.
+func waitWarnings(p *throttler.Policy) (all []string) {
+	for i, l := range p.Limits {
+		if !l.Algorithm.Queues() {
+			continue
+		}
+		wait := time.Duration(float64(l.Capacity()-1) / float64(l.Quota) * float64(l.Window)).Round(time.Millisecond)
+		bound := ""
+		switch {
+		case wait > writeTimeout:
+			bound = fmt.Sprintf("the server's write timeout of %v", writeTimeout)
+		case wait > drainTimeout:
+			bound = fmt.Sprintf("the %v that requests in flight have when the demo ends", drainTimeout)
+		default:
+			continue
+		}
+		all = append(all, fmt.Sprintf("policy %q: limit %d, %v, lets a request wait up to %v for its start, longer than %s; set max_wait", p.Name, i, l, wait, bound))
+	}
+	return all
+}

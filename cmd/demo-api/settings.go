@@ -1,0 +1,153 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/config"
+)
+
+// settings are the demo's own keys in its configuration.
+type settings struct {
+	Listen         config.ListenAddress
+	DebugListen    debugAddress
+	Tokens         tokens         `is:"any, or a mapping of tokens, such as {demo-alice: {subject: alice}}"`
+	TrustedProxies []proxyNetwork `is:"a list of address ranges, such as [10.0.0.0/8]"`
+}
+
+func defaultSettings() *settings {
+	return &settings{Listen: "127.0.0.1:8080", DebugListen: "127.0.0.1:0", Tokens: tokens{"demo-alice": {"alice"}, "demo-bob": {"bob"}}}
+}
+
+// Check is called by package config when it has read the settings.
+func (s *settings) Check(mustBe func(key, right string)) {
+	if string(s.DebugListen) == string(s.Listen) && !strings.HasSuffix(string(s.Listen), ":0") {
+		mustBe("debug_listen", "another address than listen")
+	}
+}
+
+// warnings names what is allowed, but hardly meant.
+func (s *settings) warnings() (all []string) {
+	if s.Tokens.any() {
+		all = append(all, "tokens is any: every invented token gets a fresh quota; that is for tests and load, not for clients")
+	}
+	if s.DebugListen != "" && !isLoopback(string(s.DebugListen)) {
+		all = append(all, fmt.Sprintf("debug_listen is %s, which is not on loopback: other machines may reach it, and it has no password", s.DebugListen))
+	}
+	return all
+}
+
+// isLoopback reports whether an address can be reached from this machine alone.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
+// debugAddress is where /debug is, or "" if it is off.
+type debugAddress config.Address
+
+func (a *debugAddress) UnmarshalText(text []byte) error {
+	if string(text) == "off" {
+		*a = ""
+		return nil
+	}
+	return (*config.Address)(a).UnmarshalText(text)
+}
+
+// tokens are the bearer tokens that the demo knows. A caller without one is counted by
+// address.
+type tokens map[token]struct {
+	Subject string `is:"the name of a caller, such as alice"` // the token itself if left out
+}
+
+// anyToken is in tokens if every token is a caller of its own.
+const anyToken = ""
+
+func (t *tokens) UnmarshalText(text []byte) error {
+	if string(text) != "any" {
+		return errors.New("it must be any, or a mapping of tokens, such as {demo-alice: {subject: alice}}")
+	}
+	*t = tokens{anyToken: {}}
+	return nil
+}
+
+func (t tokens) any() bool {
+	_, ok := t[anyToken]
+	return ok
+}
+
+// subject returns the subject of a token.
+func (t tokens) subject(text string) (subject string, ok bool) {
+	if t.any() {
+		sum := sha256.Sum256([]byte(text)) // as long as its sender likes, and secret
+		return hex.EncodeToString(sum[:]), true
+	}
+	known, ok := t[token(text)]
+	return cmp.Or(known.Subject, text), ok
+}
+
+// madeUp returns the tokens that are no secret: they are the demo's own.
+func (s *settings) madeUp() (all []string) {
+	for t := range defaultSettings().Tokens {
+		if _, ok := s.Tokens[t]; ok {
+			all = append(all, string(t))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// token has RFC 6750's form: anything else could not be sent.
+type token string
+
+var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`)
+
+func (t *token) UnmarshalText(text []byte) error {
+	if !tokenForm.Match(text) {
+		return errors.New("it must be letters, digits and - . _ ~ + /, with = at its end alone, to be sent")
+	}
+	*t = token(text)
+	return nil
+}
+
+// The shortest prefixes that a proxy's network may have, as the largest private
+// networks have them: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public
+// addresses, and a client at one could choose the address that it is counted by.
+const (
+	minPrefix4 = 8
+	minPrefix6 = 7
+)
+
+// proxyNetwork has proxies whose X-Forwarded-For is believed.
+type proxyNetwork netip.Prefix
+
+func (n *proxyNetwork) UnmarshalText(text []byte) error {
+	prefix, err := netip.ParsePrefix(string(text))
+	switch {
+	case err != nil:
+		return errors.New("it must be an address range such as 10.0.0.0/8 or 192.0.2.7/32")
+	case prefix.Addr().Is4In6():
+		return errors.New("it must be in the form of IPv4, such as 10.0.0.0/8")
+	case prefix.Addr().Is4() && prefix.Bits() < minPrefix4, prefix.Addr().Is6() && prefix.Bits() < minPrefix6:
+		return fmt.Errorf("it must be your proxies' own range, at most a /%d (of IPv6 a /%d): a client inside it could choose the address that it is counted by", minPrefix4, minPrefix6)
+	case prefix.Masked() != prefix:
+		return fmt.Errorf("it must be %v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen()))
+	}
+	*n = proxyNetwork(prefix)
+	return nil
+}
+
+func (s *settings) trustedProxies() (all []netip.Prefix) {
+	for _, n := range s.TrustedProxies {
+		all = append(all, netip.Prefix(n))
+	}
+	return all
+}

@@ -1,0 +1,220 @@
+// Package config reads policies and backends from a YAML file, and opens what the file
+// describes: a [stack.Stack] around the stores, with a throttler in front and one Close.
+//
+//	backend: redis
+//	redis: {shards: [{name: a, primary: 127.0.0.1:6379}]}
+//	policies:
+//	  core: 60 per 1h
+//	  search: [30 per 1m, 5 per 1s token-bucket burst 10]
+//
+// docs/configuration.md has all keys. Every mistake in a file is reported at once, each
+// with its line, the field, its value and what would be right:
+//
+//	weir.yaml:4: policies.cor is no policy of the program; did you mean core? It uses core, search
+//
+// A program may have keys of its own in the file: see [Options].
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/wrap/fallback"
+)
+
+// Options says what the program around a configuration is. Nil and the zero value are
+// that of a program that takes its policies as the file has them.
+type Options struct {
+	// Policies are the policies that the program uses. The file may replace each by its
+	// name, and has to if it has no Limits here. A policy of the file whose name is nearly
+	// one of these is a mistake. If nil, the program uses whatever the file has.
+	Policies []*quota.Policy
+
+	// Program points to a struct for keys of the program's own, at the top of the file.
+	// What the file leaves out keeps its value. A field's key is in its tag, as in
+	// `yaml:"listen"`, or else its name in snake_case; a tag such as `is:"a file"` says
+	// in problems what its value must be. A field may be a string, bool, int64, uint64,
+	// time.Duration, struct, or what implements encoding.TextUnmarshaler, and slices and
+	// maps of these. If an UnmarshalText returns an error that begins with "it must be",
+	// the problem also names the field and its value.
+	//
+	// If Program has a method Check(mustBe func(key, right string)), Read calls it at the
+	// end: mustBe adds that the value of a key is not what it must be.
+	Program any
+
+	// Observer receives the events of all that Open makes. May be nil.
+	Observer observe.Observer
+
+	// Log receives lines about servers that do not answer. If nil, slog.Default().
+	Log *slog.Logger
+}
+
+// Config is what a file says. Treat it as immutable.
+type Config struct {
+	// File is the name of the file.
+	File string
+
+	// Policies are the policies of the file, and those of the program that the file
+	// leaves out, by their names. They are valid.
+	Policies map[string]*quota.Policy
+
+	// DryRuns are the policies to try next to those of their name, which are not to be
+	// enforced: see middleware.Options.DryRun. Their own names end in ".dry-run".
+	DryRuns map[string]*quota.Policy
+
+	// Modes has the mode of each policy that the file gives one.
+	Modes map[string]modes.Mode
+
+	// Backend is the name of the backend that serves: "memory", "redis",
+	// "redis-resharded", "memcached" or "shares".
+	Backend string
+
+	// Deadline is for a decision: see middleware.Options.Deadline. At least 1 ms, 50 ms
+	// if the file has none.
+	Deadline time.Duration
+
+	options Options
+	keys    keys
+	sync    time.Duration // of all that are synced, 0 for the default
+}
+
+// keys are the keys of a file.
+type keys struct {
+	Backend      backend
+	Redis        redisKeys
+	Memcached    memcachedKeys
+	Shares       *sharesKeys
+	Seed         uint64  // of the choice of a shard or server
+	Flags        file    `is:"a file in flagd's form"`
+	Shadow       backend `is:"memory, redis, redis-resharded or memcached"`
+	RefusalCache *refusalCache
+	Roots        roots             `is:"a list of Redis servers, such as [127.0.0.1:6379]"`
+	Policies     map[string]policy `is:"a mapping of policies by their names"`
+	DryRuns      map[string]dryRun `is:"a mapping of policies by their names"`
+	Deadline     time.Duration
+	OnFailure    *fallback.Choice `is:"open, local or closed"`
+	OpenFor      time.Duration
+	Processes    int64
+}
+
+// Read reads a file. It connects to nothing, and may be called again while what the file
+// describes is in use, such as for policies that have changed. The error has a line for
+// each mistake.
+func Read(file string, options *Options) (*Config, error) {
+	text, err := readFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return Parse(file, text, options)
+}
+
+// Parse is Read of a file that the program has read. Names of files in it are relative to
+// the directory of the named one.
+func Parse(file string, text []byte, options *Options) (*Config, error) {
+	c := &Config{
+		File: file, Policies: make(map[string]*quota.Policy), DryRuns: make(map[string]*quota.Policy), Modes: make(map[string]modes.Mode),
+		keys: keys{Backend: memoryName, Deadline: 50 * time.Millisecond},
+	}
+	if options != nil {
+		c.options = *options
+	}
+	if c.options.Log == nil {
+		c.options.Log = slog.Default()
+	}
+	r := newReader(file)
+	top := r.parse(text)
+	if top == nil || isNull(top) {
+		if len(r.problems) == 0 {
+			// The defaults in place of a file that was cut off would be the wrong limits,
+			// in silence.
+			r.problemIn(0, "", "the file is empty; any key may be left out, but not all of them")
+		}
+		return nil, r.err()
+	}
+	var all []field
+	if c.options.Program != nil {
+		all = fieldsOf(reflect.ValueOf(c.options.Program).Elem())
+	}
+	r.nodes[""] = top
+	if r.plain(top, "") {
+		r.mapping(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top, "", "")
+	}
+	c.complete(r)
+	if p, ok := c.options.Program.(interface {
+		Check(mustBe func(key, right string))
+	}); ok {
+		p.Check(r.mustBe)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// complete checks what the keys say together, and sets the fields of c.
+func (c *Config) complete(r *reader) {
+	c.Backend, c.Deadline = string(c.keys.Backend), c.keys.Deadline
+	c.backends(r)
+	c.failures(r)
+	c.policies(r)
+	c.refusals(r)
+	c.divisible(r)
+	c.modes(r)
+	r.within("deadline", c.Deadline, time.Millisecond, 30*time.Second)
+
+}
+
+// DryRun returns what a charge under the policy of that name is tried under in a dry run
+// of a decision: the dry run that the file has for it, or else a policy with the same
+// limits, whose counts are its own.
+func (c *Config) DryRun(name string) *quota.Policy {
+	if p := c.DryRuns[name]; p != nil {
+		return p
+	}
+	return &quota.Policy{Name: name + dryRunSuffix, Limits: c.Policies[name].Limits}
+}
+
+// Warnings names what is allowed, but hardly meant.
+func (c *Config) Warnings() (all []string) {
+	var used, unused []string
+	for _, p := range c.options.Policies {
+		used = append(used, p.Name)
+	}
+	for _, name := range sorted(c.Policies) {
+		all = append(all, c.Policies[name].Warnings()...)
+		if len(used) > 0 && !slices.Contains(used, name) {
+			unused = append(unused, fmt.Sprintf("%q", name))
+		}
+	}
+	if more := len(unused) - 3; more > 0 {
+		unused = append(unused[:3], fmt.Sprintf("and %d more", more))
+	}
+	if len(unused) > 0 {
+		all = append(all, fmt.Sprintf("nothing uses the policies %s; the program uses %s", strings.Join(unused, ", "), strings.Join(used, ", ")))
+	}
+	for _, name := range sorted(c.DryRuns) {
+		all = append(all, c.DryRuns[name].Warnings()...)
+	}
+	exposed := func(name string, s *server) {
+		if s.exposed {
+			all = append(all, fmt.Sprintf("the URL of shard %q has a password; password_file keeps it out of the configuration", name))
+		}
+	}
+	for _, s := range slices.Concat(c.keys.Redis.Shards, c.keys.Redis.Resharded) {
+		exposed(s.Name, &s.server)
+	}
+	for _, s := range c.keys.Roots {
+		exposed(s.Name, &s.server)
+	}
+	if s := c.keys.Shares; s != nil && !slices.Contains(s.Members, s.Self) {
+		all = append(all, fmt.Sprintf("shares.self is %s, which is not one of shares.members: until a list of members has it, this process holds no shares", s.Self))
+	}
+	return all
+}

@@ -1,0 +1,259 @@
+package config
+
+import (
+	"cmp"
+	"encoding"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// shortened is a value with a short form, such as an address alone for a server.
+type shortened interface {
+	// long returns the long form of node, or node if it is that.
+	long(node *yaml.Node) *yaml.Node
+}
+
+// checked is a value that has more to check, or to make of it, when it has been decoded.
+type checked interface {
+	check(r *reader, path string)
+}
+
+// decode sets v to what the file has at path. A text is for a type that has UnmarshalText,
+// a mapping for a struct, whose keys are those of its fields, or for a map, and a list for
+// a slice. A pointer is set to a new value. If the file has something else, decode adds a problem and leaves v as it is;
+// right says what it must be, and may be empty. Null is the same as leaving a value out.
+// What a configuration has no use for, and YAML has, is refused: an alias can make a small
+// file a huge one, a tag changes what a value is.
+func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
+	r.nodes[path] = node
+	if !r.plain(node, path) || isNull(node) {
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if s, ok := v.Addr().Interface().(shortened); ok {
+		node = s.long(node)
+	}
+	if f, ok := v.Addr().Interface().(*file); ok {
+		f.read(r, node, path, right)
+		return
+	}
+	t, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
+	switch kind := v.Kind(); {
+	case isText && (node.Kind == yaml.ScalarNode || kind == reflect.String || kind == reflect.Uint8):
+		r.text(t, node, path, right)
+		return
+	case kind == reflect.Struct:
+		if !r.mapping(fieldsOf(v), node, path, right) {
+			return
+		}
+	case kind == reflect.Map:
+		if node.Kind != yaml.MappingNode {
+			r.mustBe(path, cmp.Or(right, "a mapping"))
+			return
+		}
+		v.Set(reflect.MakeMap(v.Type()))
+		r.entries(node, path, func(key string, at, value *yaml.Node) {
+			k, e := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+			r.decode(k, at, path+": a key", "")
+			r.decode(e, value, child(path, key), "")
+			v.SetMapIndex(k, e)
+		})
+	case kind == reflect.Slice:
+		if node.Kind != yaml.SequenceNode {
+			r.mustBe(path, cmp.Or(right, "a list"))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(node.Content), len(node.Content)))
+		for i, n := range node.Content {
+			r.decode(v.Index(i), n, item(path, i), "")
+		}
+	default:
+		r.scalar(v, node, path, right)
+	}
+	if c, ok := v.Addr().Interface().(checked); ok {
+		c.check(r, path)
+	}
+}
+
+// plain reports whether a node is neither an alias nor tagged.
+func (r *reader) plain(node *yaml.Node, path string) bool {
+	switch {
+	case node.Kind == yaml.AliasNode:
+		r.problem(path, "%s is the alias *%s; write the value itself", title(path), node.Value)
+	case node.Style&yaml.TaggedStyle != 0:
+		r.problem(path, "%s has the tag %s; leave the tag out", title(path), node.Tag)
+	default:
+		return true
+	}
+	return false
+}
+
+// text gives t the text of node. What t says that it must be is shown with its path and
+// value, and any other error after its path.
+func (r *reader) text(t encoding.TextUnmarshaler, node *yaml.Node, path, right string) {
+	err := t.UnmarshalText([]byte(node.Value)) // "" if it is no scalar
+	if err == nil {
+		return
+	}
+	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
+		right = cmp.Or(right, is)
+	}
+	if right != "" {
+		r.mustBe(path, right)
+		return
+	}
+	r.problem(path, "%s: %s", title(path), withoutPackage(err))
+}
+
+// withoutPackage returns the text of an error of weir without the name of its package.
+func withoutPackage(err error) string {
+	text := err.Error()
+	if name, rest, ok := strings.Cut(text, ": "); ok && !strings.Contains(name, " ") {
+		return rest
+	}
+	return text
+}
+
+// A field is a field of a struct, or of a struct that is embedded in it, which has a key
+// in a file.
+type field struct {
+	key      string // of the tag, or else the name of the field in snake_case
+	right    string // what the tag `is` says that the value must be
+	required bool   // by the tag
+	value    reflect.Value
+}
+
+func fieldsOf(v reflect.Value) (all []field) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.Anonymous {
+			all = append(all, fieldsOf(v.Field(i))...)
+		} else if f.IsExported() {
+			key, option, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			all = append(all, field{cmp.Or(key, snakeCase(f.Name)), f.Tag.Get("is"), option == "required", v.Field(i)})
+		}
+	}
+	return all
+}
+
+func snakeCase(name string) string {
+	var s strings.Builder
+	for i, c := range name {
+		if i > 0 && c >= 'A' && c <= 'Z' {
+			s.WriteByte('_')
+		}
+		s.WriteString(strings.ToLower(string(c)))
+	}
+	return s.String()
+}
+
+// mapping sets the fields to the values of a mapping, which has no other keys. It reports
+// whether node is one.
+func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bool {
+	var keys []string
+	for _, f := range fields {
+		keys = append(keys, f.key)
+	}
+	list := strings.Join(keys, ", ")
+	if node.Kind != yaml.MappingNode {
+		r.mustBe(path, cmp.Or(right, "a mapping with "+list))
+		return false
+	}
+	r.entries(node, path, func(key string, at, value *yaml.Node) {
+		if i := slices.Index(keys, key); i >= 0 {
+			r.decode(fields[i].value, value, child(path, key), fields[i].right)
+			return
+		}
+		r.problemIn(at.Line, child(path, key), "unknown key %s; %s", spelled(key), didYouMean(key, keys, "the keys here are "+list))
+	})
+	for _, f := range fields {
+		at := child(path, f.key)
+		switch {
+		case !f.required:
+		case !r.has(at): // no value is the same as an empty one
+			r.decode(f.value, &yaml.Node{Kind: yaml.ScalarNode, Line: node.Line}, at, f.right)
+		case f.value.Kind() == reflect.Slice && f.value.Len() == 0 && !r.wrong[at]:
+			r.mustBe(at, f.right)
+		}
+	}
+	return true
+}
+
+// entries calls do with the entries of a mapping, in their order.
+func (r *reader) entries(node *yaml.Node, path string, do func(key string, at, value *yaml.Node)) {
+	lines := make(map[string]int)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		at, aKey := node.Content[i], title(path)+": a key"
+		r.nodes[aKey] = at
+		if !r.plain(at, aKey) {
+			continue
+		}
+		if at.Kind != yaml.ScalarNode || isNull(at) || at.Value == "" {
+			r.mustBe(aKey, "a word")
+			continue
+		}
+		if first, again := lines[at.Value]; again {
+			r.problemIn(at.Line, child(path, at.Value), "%s is set twice, first in line %d", child(path, at.Value), first)
+			continue
+		}
+		lines[at.Value] = at.Line
+		do(at.Value, at, node.Content[i+1])
+	}
+}
+
+var (
+	wholeNumber  = regexp.MustCompile(`^[1-9][0-9]*$`)
+	durationType = reflect.TypeFor[time.Duration]()
+)
+
+// scalar sets v as the file spells it: YAML would make 4 of 4.5, and 8 of 010.
+func (r *reader) scalar(v reflect.Value, node *yaml.Node, path, right string) {
+	text := node.Value
+	is := node.Kind == yaml.ScalarNode && text != ""
+	switch {
+	case v.Type() == durationType:
+		d, err := quota.ParseWindow(text)
+		if !is || err != nil {
+			r.mustBe(path, "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d")
+			return
+		}
+		v.SetInt(int64(d))
+	case v.Kind() == reflect.String:
+		if !is {
+			r.mustBe(path, cmp.Or(right, "text"))
+			return
+		}
+		v.SetString(text)
+	case v.Kind() == reflect.Bool:
+		if !is || text != "true" && text != "false" {
+			r.mustBe(path, "true or false")
+			return
+		}
+		v.SetBool(text == "true")
+	case v.Kind() == reflect.Int64, v.Kind() == reflect.Uint64:
+		if !is || !wholeNumber.MatchString(text) {
+			r.mustBe(path, "a whole number, 1 or more, in decimal digits, such as 60")
+			return
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n > quota.MaxQuota {
+			r.mustBe(path, fmt.Sprintf("at most %d (2^53)", int64(quota.MaxQuota)))
+			return
+		}
+		v.Set(reflect.ValueOf(n).Convert(v.Type()))
+	default:
+		panic(fmt.Sprintf("config: %s is a %v, which no configuration has", path, v.Type()))
+	}
+}

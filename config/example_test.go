@@ -1,0 +1,78 @@
+package config_test
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
+)
+
+// A program whose limits and backend are in a file.
+func Example() {
+	uses := []*throttler.Policy{{Name: "core"}} // its limits are in the file
+	s, err := config.Open("testdata/weir.yaml", &config.Options{Policies: uses})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	core := middleware.Limit(s.Config.Policies["core"], middleware.ClientIP(nil))
+	limit, err := middleware.New(s.Throttler, core, &middleware.Options{Deadline: s.Config.Deadline})
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+	server := httptest.NewServer(limit(hello)) // http.ListenAndServe("127.0.0.1:8080", limit(hello))
+	defer server.Close()
+
+	for range 3 {
+		r, err := http.Get(server.URL)
+		if err != nil {
+			log.Fatal(err)
+		}
+		r.Body.Close()
+		fmt.Println(r.StatusCode, "remaining:", r.Header.Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// 200 remaining: 1
+	// 200 remaining: 0
+	// 429 remaining: 0
+}
+
+// Every mistake is reported at once.
+func ExampleParse() {
+	_, err := config.Parse("weir.yaml", []byte(`
+backend: redis
+redis: {shards: [{name: a, primary: localhost}]}
+policies:
+  core: {limit: 60 per 1h}
+  search: 30 / 1m
+`), nil)
+	fmt.Println(err)
+	// Output:
+	// weir.yaml:3: redis.shards[0].primary is "localhost"; it must be a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0
+	// weir.yaml:5: unknown key limit; did you mean limits? The keys here are limits, on_failure, mode, was, sync, low
+	// weir.yaml:6: policies.search.limits[0]: limit is "30 / 1m"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s
+}
+
+// A program's own keys are read by the same rules.
+func ExampleOptions_program() {
+	own := &struct {
+		Listen   config.ListenAddress
+		Greeting string `is:"a text for all visitors"`
+	}{Listen: "127.0.0.1:8080"}
+	_, err := config.Parse("weir.yaml", []byte("greeting: hello\npolicies: {core: 60 per 1h}\n"), &config.Options{Program: own})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(own.Greeting, "on", own.Listen)
+	_, err = config.Parse("weir.yaml", []byte("listen: 8080\ngreting: hello\n"), &config.Options{Program: own})
+	fmt.Println(err)
+	// Output:
+	// hello on 127.0.0.1:8080
+	// weir.yaml:1: listen is "8080"; it must be a host and a port, such as 127.0.0.1:8080
+	// weir.yaml:2: unknown key greting; did you mean greeting? The keys here are listen, greeting, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, deadline, on_failure, open_for, processes
+}

@@ -1,0 +1,282 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/open-feature/go-sdk/openfeature/isolated"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/stack"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
+	"github.com/weir-go/weir/wrap/rollout/flagfile"
+	"github.com/weir-go/weir/wrap/shadow"
+)
+
+// Stack is what a configuration describes, open: the stores, what is around them, and a
+// throttler in front.
+type Stack struct {
+	*stack.Stack
+
+	// Throttler decides by the Stack.
+	Throttler *throttler.Throttler
+
+	// Config is what the Stack was opened by.
+	Config *Config
+
+	// The stores, for their Stats and what else they can do.
+	Memory *memorybackend.Backend           // nil if none is in memory
+	Redis  map[string]*redisbackend.Backend // by the names of backends, and "shadow"
+	Shares *shares.Backend                  // nil if it does not serve
+
+	offline bool    // nothing dials or listens: see Check
+	asked   []asked // at the start
+	closers []func() error
+}
+
+// Open reads a file and opens what it describes. A server that does not answer within a
+// second is logged, and no error: the file's on_failure decides what its callers get, and
+// it may come back. Close the Stack.
+func Open(file string, options *Options) (*Stack, error) {
+	c, err := Read(file, options)
+	if err != nil {
+		return nil, err
+	}
+	return c.Open()
+}
+
+// Open opens what c describes, as the function Open does.
+func (c *Config) Open() (*Stack, error) { return c.open(false) }
+
+// Check builds what Open builds, without a connection to a server, and returns what is
+// wrong with it.
+func (c *Config) Check() error {
+	if c.keys.Flags.name != "" {
+		if err := flagfile.Check(c.keys.Flags.name); err != nil {
+			return c.wrong(err)
+		}
+	}
+	quiet := *c
+	quiet.options.Observer, quiet.options.Log = nil, slog.New(slog.DiscardHandler)
+	s, err := quiet.open(true)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// wrong returns an error about the file that has no line.
+func (c *Config) wrong(err error) error { return fmt.Errorf("%s: %w", c.File, err) }
+
+// startTimeout bounds how long servers that do not answer delay Open.
+const startTimeout = time.Second
+
+func (c *Config) open(offline bool) (*Stack, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend), offline: offline}
+	if err := s.open(ctx); err != nil {
+		_ = s.Close() // it has decided nothing, so it holds no leases
+		return nil, c.wrong(err)
+	}
+	return s, nil
+}
+
+// Close closes all that was opened. The error is of leases that could not be given back
+// within a second: their units count as used until their windows end.
+func (s *Stack) Close() error {
+	var all []error
+	for _, c := range slices.Backward(s.closers) { // what was opened last, first
+		all = append(all, c())
+	}
+	s.closers = nil
+	return errors.Join(all...)
+}
+
+func (s *Stack) onClose(c func()) {
+	s.closers = append(s.closers, func() error { c(); return nil })
+}
+
+// Stats returns what a Stack of package stack does, and that of the store in memory, by
+// the name "memory".
+func (s *Stack) Stats() map[string]func() any {
+	all := s.Stack.Stats()
+	if s.Memory != nil {
+		all["memory"] = func() any { return s.Memory.Stats() }
+	}
+	return all
+}
+
+// Clock is the clock of the Throttler: this process's, or with Redis, that clock corrected
+// by the servers'.
+func (s *Stack) Clock() clock.Clock {
+	for _, name := range append(s.Config.names(), "shadow") {
+		if b := s.Redis[name]; b != nil {
+			return b.Clock()
+		}
+	}
+	return clock.System{}
+}
+
+// shadowPrefix begins the candidate's keys, which must differ from the keys of every
+// backend that serves.
+const shadowPrefix = "weir-shadow:"
+
+// open opens the stores, and puts around them what the configuration says.
+func (s *Stack) open(ctx context.Context) error {
+	c := s.Config
+	options := &stack.Options{Observer: c.options.Observer}
+	store, err := s.openServing(ctx, options)
+	if err != nil {
+		return err
+	}
+	if c.keys.Shadow != "" {
+		candidate, err := s.openOne(string(c.keys.Shadow), shadowPrefix)
+		if err != nil {
+			return err
+		}
+		options.Shadow = &stack.Shadow{Candidate: candidate, Options: &shadow.Options{Deadline: c.Deadline}}
+	}
+	if options.Modes, err = s.openModes(); err != nil {
+		return err
+	}
+	if c.remote() {
+		options.Fallback = c.fallback()
+	}
+	if cache := c.keys.RefusalCache; !cache.off {
+		options.Refusals = &refusals.Options{Except: cache.Except}
+	}
+	options.Clock = s.Clock()
+	if s.Stack, err = stack.New(store, options); err != nil {
+		return err
+	}
+	s.closers = append(s.closers, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return s.Stack.Close(ctx)
+	})
+	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer})
+	if !s.offline {
+		s.askServers(ctx)
+	}
+	// Others have the modes in which policies began, or had them until a short while ago.
+	for name, mode := range c.Modes {
+		if err := s.setMode(name, mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fallback returns what decides in outages.
+func (c *Config) fallback() *fallback.Options {
+	o := &fallback.Options{Policies: make(map[string]fallback.Choice), Processes: int(c.keys.Processes), OpenFor: c.keys.OpenFor}
+	switch {
+	case c.keys.OnFailure != nil:
+		o.OnFailure = *c.keys.OnFailure
+	case c.Backend == sharesName:
+		// Before its first share, and with a key that the others do not accept, a process
+		// has nothing else to decide by.
+		o.OnFailure = fallback.Local
+	}
+	for name, p := range c.keys.Policies {
+		if p.OnFailure != nil {
+			o.Policies[name] = *p.OnFailure
+		}
+	}
+	return o
+}
+
+// openServing opens the backend that serves and, with flags, the others that it moves
+// clients to.
+func (s *Stack) openServing(ctx context.Context, options *stack.Options) (driver.Backend, error) {
+	c := s.Config
+	if c.Backend == sharesName {
+		return s.openShares()
+	}
+	store, err := s.openOne(c.Backend, "")
+	if err != nil || c.keys.Flags.name == "" {
+		return store, err
+	}
+	others := make(map[string]handoff.Store)
+	for _, name := range c.names()[1:] {
+		if others[name], err = s.openOne(name, ""); err != nil {
+			return nil, err
+		}
+	}
+	api := isolated.NewAPI() // not the global one, which is the program's
+	s.onClose(func() { _ = api.Shutdown(context.Background()) })
+	flags, err := flagfile.New(c.keys.Flags.name, &flagfile.Options{Log: c.options.Log})
+	if err != nil {
+		return nil, err
+	}
+	if err := api.SetProviderAndWait(ctx, flags); err != nil {
+		c.options.Log.Warn("the flags' file is wrong; until it is right, one backend serves all clients", "backend", c.Backend, "error", err)
+	}
+	options.Rollout = &stack.Rollout{Name: c.Backend, Others: others, Client: api.NewClient(), Options: &rollout.Options{Events: true}}
+	return store, nil
+}
+
+// openOne opens the store of that name. An empty prefix is the usual one.
+func (s *Stack) openOne(name, prefix string) (handoff.Store, error) {
+	c := s.Config
+	switch name {
+	case redisName:
+		return s.openRedis(name, c.keys.Redis.Shards, prefix)
+	case reshardedName:
+		return s.openRedis(name, c.keys.Redis.Resharded, prefix)
+	case memcachedName:
+		return s.openMemcached(prefix)
+	}
+	m, err := memorybackend.New(&memorybackend.Options{Observer: c.options.Observer})
+	if err != nil {
+		return nil, err
+	}
+	if prefix == "" || s.Memory == nil {
+		s.Memory = m
+	}
+	return m, nil
+}
+
+// asked is a server that is asked at the start.
+type asked struct {
+	attrs []any
+	ping  func(context.Context) error
+}
+
+// askServers asks all servers at once, and logs which do not answer.
+func (s *Stack) askServers(ctx context.Context) {
+	log := s.Config.options.Log
+	errs := make([]error, len(s.asked))
+	var wg sync.WaitGroup
+	for i, a := range s.asked {
+		wg.Go(func() { errs[i] = a.ping(ctx) })
+	}
+	wg.Wait()
+	for i, a := range s.asked {
+		if errs[i] != nil {
+			log.Warn("a server does not answer", append(a.attrs, "error", errs[i])...)
+		}
+	}
+	if errors.Join(errs...) != nil {
+		return // the scripts would not be loaded either
+	}
+	for _, b := range s.Redis {
+		if err := b.Load(ctx); err != nil {
+			log.Warn("a script was not loaded; it will be sent with the first decision", "error", err)
+		}
+	}
+}

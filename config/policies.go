@@ -1,0 +1,258 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/wrap/fallback"
+)
+
+// policy is a policy of the file. Its short form is a limit, or a list of limits.
+type policy struct {
+	dryRun
+	OnFailure *fallback.Choice `is:"open, local or closed"`
+	Mode      *modes.Mode      `is:"exact, leased or synced"`
+	Was       *modes.Mode      `is:"exact, leased or synced"` // in which it begins; Mode if nil
+	Sync      time.Duration
+	Low       part
+}
+
+// dryRun is what a dry run has of a policy.
+type dryRun struct {
+	Limits limits `is:"a list of limits"`
+}
+
+func (*dryRun) long(node *yaml.Node) *yaml.Node {
+	return under("limits", under("limits", node, yaml.ScalarNode), yaml.SequenceNode)
+}
+
+// limits are a list of limits. One may be without the list, if it is in words.
+type limits []limit
+
+func (*limits) long(node *yaml.Node) *yaml.Node {
+	if node.Kind != yaml.ScalarNode {
+		return node
+	}
+	return &yaml.Node{Kind: yaml.SequenceNode, Line: node.Line, Content: []*yaml.Node{node}}
+}
+
+// under returns a mapping of key to node if that is of the kind, which is short for it.
+func under(key string, node *yaml.Node, kind yaml.Kind) *yaml.Node {
+	if node.Kind != kind {
+		return node
+	}
+	return &yaml.Node{Kind: yaml.MappingNode, Line: node.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: key, Line: node.Line}, node}}
+}
+
+// limit is a quota.Limit whose fields are keys, too.
+type limit struct {
+	Quota     int64         `yaml:",required"`
+	Window    time.Duration `yaml:",required"`
+	Algorithm quota.Algorithm
+	Aligned   bool
+	Burst     int64
+	MaxWait   time.Duration
+}
+
+func (l *limit) UnmarshalText(text []byte) error { return (*quota.Limit)(l).UnmarshalText(text) }
+
+// part is a number above 0 and at most 1.
+type part float64
+
+func (p *part) UnmarshalText(text []byte) error {
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || !(f > 0 && f <= 1) {
+		return errors.New("it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5")
+	}
+	*p = part(f)
+	return nil
+}
+
+// dryRunSuffix ends the names of policies that are run dry: their counts are their own.
+const dryRunSuffix = ".dry-run"
+
+// policies checks the policies and dry runs of the file, and sets those of c.
+func (c *Config) policies(r *reader) {
+	var used []string
+	for _, p := range c.options.Policies {
+		used = append(used, p.Name)
+		if _, ok := c.keys.Policies[p.Name]; !ok {
+			c.Policies[p.Name] = c.preset(r, p)
+		}
+	}
+	for _, name := range sorted(c.keys.Policies) {
+		at := child("policies", name)
+		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
+		// A policy that the program does not use is worth a warning. A misspelled one
+		// leaves another in force, which is another limit than the one that was meant.
+		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
+			r.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
+		}
+		if strings.HasSuffix(name, dryRunSuffix) {
+			r.problem(at, "%s is a name that ends in %s, as those of dry runs do; choose another", at, dryRunSuffix)
+		}
+	}
+	for _, name := range sorted(c.keys.DryRuns) {
+		at := child("dry_runs", name)
+		if p := r.policy(name+dryRunSuffix, at, c.keys.DryRuns[name].Limits); c.Policies[name] != nil {
+			c.DryRuns[name] = p
+			continue
+		}
+		known := sorted(c.Policies)
+		known = known[:min(len(known), 20)]
+		r.problem(at, "%s is next to no policy; %s", at, didYouMean(name, known, "the policies are "+strings.Join(known, ", ")))
+	}
+}
+
+// preset returns a policy of the program that the file leaves out.
+func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
+	if len(p.Limits) == 0 {
+		at := child("policies", p.Name)
+		r.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
+		return p
+	}
+	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits)}
+	if c.Backend == sharesName {
+		for i := range p.Limits {
+			p.Limits[i].Algorithm = quota.TokenBucket
+		}
+	}
+	return p
+}
+
+// policy returns the policy at path, and adds a problem if it is not valid.
+func (r *reader) policy(name, path string, limits limits) *quota.Policy {
+	p := &quota.Policy{Name: name}
+	for _, l := range limits {
+		p.Limits = append(p.Limits, quota.Limit(l))
+	}
+	if r.wrong[path] {
+		return p
+	}
+	if err := p.Validate(); err != nil {
+		at := path
+		for i := range p.Limits { // which one is it?
+			alone := quota.Policy{Name: name, Limits: p.Limits[i : i+1]}
+			if alone.Validate() != nil && len(p.Limits) <= quota.MaxLimits {
+				at = item(path+".limits", i)
+				break
+			}
+		}
+		r.problem(at, "%s", withoutPackage(err))
+	}
+	return p
+}
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// divisible adds a problem for each limit that the shares backend cannot divide.
+func (c *Config) divisible(r *reader) {
+	if c.Backend != sharesName || len(r.problems) > 0 {
+		return
+	}
+	check := func(p *quota.Policy, at string) {
+		if !r.has(at) {
+			at = "shares" // it is the program's
+		}
+		for i, l := range p.Limits {
+			if why := shares.Unsupported(&l, len(c.keys.Shares.Members)); why != "" {
+				r.problem(at, "policy %q: limit %d is %v, and the backend is shares; %s", p.Name, i, l, why)
+			}
+		}
+	}
+	for _, name := range sorted(c.Policies) {
+		check(c.Policies[name], child("policies", name))
+	}
+	for _, name := range sorted(c.DryRuns) {
+		check(c.DryRuns[name], child("dry_runs", name))
+	}
+}
+
+// failures checks what is chosen for outages.
+func (c *Config) failures(r *reader) {
+	if c.Backend == sharesName && c.keys.Processes == 0 {
+		c.keys.Processes = int64(c.size(sharesName))
+	}
+	local := func(at string, choice *fallback.Choice) {
+		if choice != nil && *choice == fallback.Local && c.keys.Processes == 0 && !r.has("processes") {
+			r.problem(at, "%s is local, which needs processes: how many processes share the backend, such as processes: 3", at)
+		}
+	}
+	local("on_failure", c.keys.OnFailure)
+	for name, p := range c.keys.Policies {
+		local(child("policies", name)+".on_failure", p.OnFailure)
+	}
+	if c.keys.Processes > fallback.MaxProcesses {
+		r.mustBe("processes", fmt.Sprintf("at most %d", fallback.MaxProcesses))
+	}
+}
+
+// modes checks how policies decide, and sets the modes of c.
+func (c *Config) modes(r *reader) {
+	for _, name := range sorted(c.keys.Policies) {
+		p, at := c.keys.Policies[name], child("policies", name)
+		for _, key := range []string{".was", ".sync", ".low"} {
+			if r.has(at+key) && p.Mode == nil {
+				r.problem(at+key, "%s is set, but there is no mode; it is exact, leased or synced", at+key)
+			}
+		}
+		if p.Mode == nil {
+			continue
+		}
+		c.Modes[name] = *p.Mode
+		r.within(at+".sync", p.Sync, 10*time.Millisecond, time.Minute)
+		if c.sync != 0 && p.Sync != 0 && c.sync != p.Sync {
+			r.problem(at+".sync", "%s is %v, but another policy's is %v; all are synced at once, so there is one for all", at+".sync", p.Sync, c.sync)
+		}
+		c.sync = cmp.Or(c.sync, p.Sync)
+	}
+	if len(r.problems) > 0 {
+		return // what a mode needs may be what is wrong
+	}
+	if r.has("roots") && len(c.Modes) == 0 {
+		r.problem("roots", "roots is set, but no policy has a mode; write mode: synced in one")
+	}
+	for _, name := range sorted(c.Modes) {
+		c.mode(r, name, child("policies", name)+".mode")
+	}
+}
+
+// was returns the mode in which the policy of that name, which has one, begins.
+func (c *Config) was(name string) modes.Mode {
+	if p := c.keys.Policies[name]; p.Was != nil {
+		return *p.Was
+	}
+	return c.Modes[name]
+}
+
+// mode checks that the policy of that name can be in its modes.
+func (c *Config) mode(r *reader, name, at string) {
+	uses := func(m modes.Mode) bool { return c.Modes[name] == m || c.was(name) == m }
+	if uses(modes.Leased) && !c.remote() {
+		r.problem(at, "%s is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend", at)
+	}
+	if !uses(modes.Synced) {
+		return
+	}
+	if len(c.agreeing()) == 0 {
+		r.problem(at, "%s is synced, but there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", at, synced.MaxRoots)
+	}
+	if err := synced.Supports(c.Policies[name]); err != nil {
+		r.problem(at, "%s", withoutPackage(err))
+	}
+	if err := synced.Supports(c.DryRun(name)); err != nil && c.DryRuns[name] != nil {
+		r.problem(child("dry_runs", name), "%s", withoutPackage(err))
+	}
+}

@@ -1,0 +1,249 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// maxBytes bounds a file, at more than 100,000 policies.
+const maxBytes = 8 << 20
+
+// reader reads a file and collects all that is wrong with it. A value is known by its
+// path, such as policies.core.limits[0].quota.
+type reader struct {
+	name     string
+	nodes    map[string]*yaml.Node // of the values that the file has
+	wrong    map[string]bool       // the values that have a problem, or are above one
+	problems []problem
+}
+
+type problem struct {
+	line int // 0 if it concerns the whole file
+	text string
+}
+
+func newReader(name string) *reader {
+	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool)}
+}
+
+// problem adds what is wrong with the value at path, in its line, or if the file does
+// not have it, in the line of what it is missing from.
+func (r *reader) problem(path, format string, args ...any) {
+	line, at := 1, path
+	for ; at != "" && r.nodes[at] == nil; at = parent(at) {
+	}
+	if node := r.nodes[at]; node != nil {
+		line = node.Line
+	}
+	r.problemIn(line, path, format, args...)
+}
+
+func (r *reader) problemIn(line int, path, format string, args ...any) {
+	for ; path != "" && !r.wrong[path]; path = parent(path) {
+		r.wrong[path] = true
+	}
+	r.problems = append(r.problems, problem{line, fmt.Sprintf(format, args...)})
+}
+
+// mustBe adds that the value at path is not what it must be.
+func (r *reader) mustBe(path, right string) {
+	node := r.nodes[path]
+	is := "a mapping"
+	switch {
+	case !r.has(path), node.Kind == yaml.ScalarNode && node.Value == "":
+		is = "missing"
+	case node.Kind == yaml.ScalarNode:
+		is = quoted(node.Value)
+	case node.Kind == yaml.SequenceNode && len(node.Content) == 0:
+		is = "empty"
+	case node.Kind == yaml.SequenceNode:
+		is = "a list"
+	}
+	r.problem(path, "%s is %s; it must be %s", title(path), is, right)
+}
+
+// within adds a problem if the file has a time at path that is out of bounds.
+func (r *reader) within(path string, d, least, most time.Duration) {
+	if r.has(path) && !r.wrong[path] && (d < least || d > most) {
+		r.mustBe(path, fmt.Sprintf("from %v to %v", least, most))
+	}
+}
+
+// distinct adds a problem to each of the n values at path, or at a key of them, that
+// another one before it has, too.
+func (r *reader) distinct(path, key string, n int, value func(i int) string, because string) {
+	first := make(map[string]string)
+	for i := range n {
+		v, at := value(i), item(path, i)+key
+		if before, again := first[v]; again && v != "" {
+			r.problem(at, "%s is %s, as %s is; %s", at, quoted(v), before, because)
+		} else {
+			first[v] = at
+		}
+	}
+}
+
+// has reports whether the file has a value at path. Null is none.
+func (r *reader) has(path string) bool {
+	node := r.nodes[path]
+	return node != nil && !isNull(node)
+}
+
+func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.Tag == "!!null" }
+
+// err returns the problems, one a line, in the order of the file, or nil.
+func (r *reader) err() error {
+	slices.SortStableFunc(r.problems, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
+	var all []error
+	for _, p := range r.problems {
+		at := r.name
+		if p.line > 0 {
+			at = fmt.Sprintf("%s:%d", r.name, p.line)
+		}
+		all = append(all, fmt.Errorf("%s: %s", at, p.text))
+	}
+	return errors.Join(all...)
+}
+
+// child returns the path of the value at a key of the mapping at path.
+func child(path, key string) string {
+	if path == "" {
+		return spelled(key)
+	}
+	return path + "." + spelled(key)
+}
+
+func item(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+
+// parent returns a path above the one given, or "". It may be one that no value has, if a
+// key has a dot.
+func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
+
+func title(path string) string { return cmp.Or(path, "the file") }
+
+var plainKey = regexp.MustCompile(`^[\w-]+$`)
+
+// spelled returns a key as a problem shows it.
+func spelled(key string) string {
+	if plainKey.MatchString(key) && len(key) <= mostShown {
+		return key
+	}
+	return quoted(key)
+}
+
+const mostShown = 80 // bytes of a key or value
+
+func quoted(text string) string {
+	if len(text) > mostShown {
+		return strconv.Quote(text[:mostShown]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// readFile returns what a file has. The error does not name the file.
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, withoutName(err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("the file has more than %d bytes", maxBytes)
+	}
+	return text, withoutName(err)
+}
+
+// withoutName returns the cause of an error about a file; problems name it too.
+func withoutName(err error) error {
+	if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// file is a file that the configuration names, and what it has. Its name is relative to
+// the configuration's directory.
+type file struct {
+	name    string // "" if the configuration names none
+	content []byte // nil if it cannot be read
+}
+
+func (f *file) read(r *reader, node *yaml.Node, path, right string) {
+	if node.Kind != yaml.ScalarNode || node.Value == "" {
+		r.mustBe(path, right)
+		return
+	}
+	if f.name = node.Value; !filepath.IsAbs(f.name) {
+		f.name = filepath.Join(filepath.Dir(r.name), f.name)
+	}
+	var err error
+	if f.content, err = readFile(f.name); err != nil {
+		r.problem(path, "%s is %s: %v; it must be %s", path, quoted(node.Value), err, right)
+	}
+}
+
+// parse returns what is at the top of the text, or nil if it is empty, no YAML, or more
+// than one document.
+func (r *reader) parse(text []byte) *yaml.Node {
+	lines := bytes.Split(text, []byte("\n"))
+	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {
+		r.problemIn(i+1, "", "the text is not UTF-8")
+		return nil
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(text))
+	if err != nil {
+		r.problemIn(0, "", "%v", err)
+		return nil
+	}
+	var document, second yaml.Node
+	switch err := loader.Load(&document); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		r.syntax(lines, err)
+		return nil
+	}
+	switch err := loader.Load(&second); {
+	case err == nil:
+		r.problemIn(second.Line, "", "a second document begins here; one file is one configuration")
+	case !errors.Is(err, io.EOF):
+		r.syntax(lines, err)
+	}
+	return document.Content[0]
+}
+
+// syntax adds an error of the YAML parser.
+func (r *reader) syntax(lines [][]byte, err error) {
+	var at *yaml.LoadError
+	if !errors.As(err, &at) {
+		r.problemIn(0, "", "%v", err)
+		return
+	}
+	what := at.Message
+	switch n := at.Mark.Line - 1; {
+	case n >= 0 && n < len(lines) && indentedByTab.Match(lines[n]):
+		what = "the line begins with a tab; indent it by spaces, as YAML asks"
+	case strings.Contains(what, "cannot start any token"):
+		what += "; write the value in quotes"
+	case at.ContextMsg != "" && at.ContextMark.Line > 0:
+		what += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
+	}
+	r.problemIn(at.Mark.Line, "", "%s", what)
+}
+
+var indentedByTab = regexp.MustCompile(`^ *\t`)

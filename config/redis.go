@@ -1,0 +1,171 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"go.yaml.in/yaml/v4"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/fleet/synced"
+)
+
+// shard is a shard of Redis: where its primary is, and its replicas.
+type shard struct {
+	Name string `yaml:",required" is:"a name, such as a: keys find their shard by it"`
+	server
+	Cluster  []Address `is:"a list of nodes' addresses, such as [127.0.0.1:7000]"`
+	Replicas []Address `is:"a list of addresses, such as [127.0.0.1:6380]"` // in all else as the primary
+}
+
+func (s *shard) check(r *reader, path string) {
+	s.complete(r, path, s.Cluster)
+	if len(s.Replicas) > 0 && s.options.IsClusterMode {
+		r.problem(path+".replicas", "%s.replicas is set, but peeks of a Cluster go to its primaries; leave it out", path)
+	}
+}
+
+// shards are a list of shards.
+type shards []shard
+
+func (all shards) check(r *reader, path string) {
+	r.distinct(path, ".name", len(all), func(i int) string { return all[i].Name }, "names must differ, because keys find their shard by it")
+}
+
+// root is a server at which processes agree. The short form is its address or URL.
+type root struct {
+	Name string `is:"a name, such as a"` // the address if left out
+	server
+}
+
+func (*root) long(node *yaml.Node) *yaml.Node { return under("primary", node, yaml.ScalarNode) }
+
+func (s *root) check(r *reader, path string) {
+	s.complete(r, path, nil)
+	s.Name = cmp.Or(s.Name, strings.Join(s.options.Addrs, ","))
+}
+
+type roots []root
+
+func (all roots) check(r *reader, path string) {
+	r.distinct(path, "", len(all), func(i int) string { return all[i].Name }, "each root is there once")
+	if len(all) > synced.MaxRoots {
+		r.mustBe(path, fmt.Sprintf("at most %d servers", synced.MaxRoots))
+	}
+}
+
+// server is what a primary is found by, and what it asks of a client.
+type server struct {
+	Primary  location
+	Sentinel sentinel
+	TLS      tlsKeys `yaml:"tls" is:"true, false or a mapping with ca_file, cert_file, key_file and server_name"`
+	account
+
+	options redis.UniversalOptions // made of all that
+	exposed bool                   // the password is in the URL
+}
+
+type sentinel struct {
+	Master string    `yaml:",required" is:"the name by which Sentinels know the primary, such as mymaster"`
+	Addrs  []Address `yaml:",required" is:"a list of the Sentinels' addresses, such as [127.0.0.1:26379]"`
+	account
+}
+
+type account struct {
+	Username     string `is:"the name of a user of Redis"`
+	PasswordFile file   `is:"a file with a password, on one line"`
+}
+
+func (a *account) password() string { return strings.TrimRight(string(a.PasswordFile.content), "\r\n") }
+
+func (a *account) check(r *reader, path string) {
+	if p := a.password(); a.PasswordFile.content != nil && (p == "" || strings.ContainsAny(p, "\r\n")) {
+		r.mustBe(path+".password_file", "a file with a password, on one line")
+	}
+}
+
+// location is the address or URL of a primary. A URL may have a password, so it is never
+// shown.
+type location string
+
+const locationMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0"
+
+func (l *location) UnmarshalText(text []byte) error {
+	*l = location(text)
+	_, err := l.options()
+	return err
+}
+
+func (l location) options() (redis.UniversalOptions, error) {
+	valid := func(addr string) bool { return new(Address).UnmarshalText([]byte(addr)) == nil }
+	if !strings.ContainsAny(string(l), "@/") {
+		if !valid(string(l)) {
+			return redis.UniversalOptions{}, errors.New("it must be " + locationMustBe)
+		}
+		return redis.UniversalOptions{Addrs: []string{string(l)}}, nil
+	}
+	o, err := redisbackend.ParseURL(string(l))
+	if err != nil || len(o.Addrs) > 1 || o.IsClusterMode || o.MasterName != "" || !valid(o.Addrs[0]) {
+		return redis.UniversalOptions{}, errors.New("a URL must have the form redis://USER@HOST:PORT/DB or, with TLS, rediss://USER@HOST:PORT/DB; it is not shown, for it may have a password")
+	}
+	return *o, nil
+}
+
+// complete makes the options of s, whose primary is named by one of three keys.
+func (s *server) complete(r *reader, path string, cluster []Address) {
+	s.check(r, path) // of the account
+	set := slices.DeleteFunc([]string{"primary", "sentinel", "cluster"}, func(key string) bool { return !r.has(child(path, key)) })
+	o := &s.options
+	switch {
+	case len(set) > 1:
+		r.problem(path, "%s has %s; it must have one of primary, sentinel and cluster", path, strings.Join(set, " and "))
+	case len(set) == 0:
+		r.mustBe(path+".primary", locationMustBe+"; or there must be sentinel or cluster in its place")
+	case set[0] == "primary":
+		*o, _ = s.Primary.options() // a problem says what is wrong
+		s.exposed = o.Password != ""
+	case set[0] == "sentinel":
+		o.MasterName, o.Addrs = s.Sentinel.Master, texts(s.Sentinel.Addrs)
+		o.SentinelUsername, o.SentinelPassword = s.Sentinel.Username, s.Sentinel.password()
+	default:
+		o.IsClusterMode, o.Addrs = true, texts(cluster)
+		if at := path + ".cluster"; len(cluster) == 0 && !r.wrong[at] {
+			r.mustBe(at, "a list of nodes' addresses, such as [127.0.0.1:7000]")
+		}
+	}
+	if o.Username != "" && s.Username != "" {
+		r.problem(path+".username", "%s.username is set, and the URL has a user too; keep one of them", path)
+	}
+	if o.Password != "" && s.password() != "" {
+		r.problem(path+".password_file", "%s.password_file is set, and the URL has a password too; keep this one", path)
+	}
+	if s.TLS.config != nil && strings.HasPrefix(string(s.Primary), "redis:") {
+		r.problem(path+".tls", "%[1]s.tls is set, but %[1]s.primary is a redis URL, which is without TLS; write rediss", path)
+	}
+	o.Username, o.Password = cmp.Or(s.Username, o.Username), cmp.Or(s.password(), o.Password)
+	if s.TLS.config != nil {
+		o.TLSConfig = s.TLS.config
+	}
+}
+
+func texts(addrs []Address) (all []string) {
+	for _, a := range addrs {
+		all = append(all, string(a))
+	}
+	return all
+}
+
+// kind says what the primary is found by.
+func (s *server) kind() string {
+	switch {
+	case s.options.MasterName != "":
+		return "sentinel"
+	case s.options.IsClusterMode:
+		return "cluster"
+	}
+	return "primary"
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/weir-go/weir/fleet/modes"
+)
+
+// Reread reads the file again, and puts in force what can change while it is in use: the
+// modes of policies that have one, and the members of shares. It logs what has changed,
+// and the keys that have changed in vain. The error is of a file that is wrong, or of
+// members that cannot be in force; nothing has changed then.
+func (s *Stack) Reread() error {
+	c := s.Config
+	o := c.options
+	if o.Program != nil { // the program goes on with its own
+		program := reflect.New(reflect.TypeOf(o.Program).Elem())
+		program.Elem().Set(reflect.ValueOf(o.Program).Elem())
+		o.Program = program.Interface()
+	}
+	next, err := Read(c.File, &o)
+	if err != nil {
+		return err
+	}
+	if ignored := c.changed(next); len(ignored) > 0 {
+		o.Log.Warn("these keys have changed, and are not read again: start the program again", "ignored", strings.Join(ignored, ", "))
+	}
+	if s.Shares != nil {
+		if err := s.Shares.SetList(next.keys.Shares.list()); err != nil {
+			return err
+		}
+		o.Log.Info("the members were read again, and divide the quotas")
+	}
+	for _, name := range sorted(next.Modes) {
+		s.rereadMode(name, next.Modes[name])
+	}
+	return nil
+}
+
+// changed returns the keys that o has different, without those that Reread puts in force.
+func (c *Config) changed(o *Config) (all []string) {
+	next := o.keys
+	if next.Shares != nil && c.keys.Shares != nil {
+		list := *next.Shares
+		list.Members, list.Epoch = c.keys.Shares.Members, c.keys.Shares.Epoch
+		next.Shares = &list
+	}
+	next.Policies = make(map[string]policy)
+	for name, p := range o.keys.Policies {
+		p.Mode, p.Was = c.keys.Policies[name].Mode, c.keys.Policies[name].Was
+		next.Policies[name] = p
+	}
+	is := fieldsOf(reflect.ValueOf(&next).Elem())
+	for i, was := range fieldsOf(reflect.ValueOf(&c.keys).Elem()) {
+		if !reflect.DeepEqual(was.value.Interface(), is[i].value.Interface()) {
+			all = append(all, was.key)
+		}
+	}
+	return all
+}
+
+func (s *Stack) rereadMode(name string, m modes.Mode) {
+	log := s.Config.options.Log.With("policy", name)
+	_, known := s.Config.Modes[name]
+	switch {
+	case !known:
+		log.Warn("the policy had no mode at the start; it needs one to change it: start the program again")
+		return
+	case m == modes.Synced && s.Synced == nil:
+		log.Warn("nothing could be synced at the start, without roots or a policy with a mode that can be; start the program again")
+		return
+	case m == modes.Leased && s.Leased == nil:
+		log.Warn("counts live in memory, where nothing is leased")
+		return
+	}
+	was := s.Modes.Of(name).Mode
+	if m == was {
+		return
+	}
+	if err := s.setMode(name, m); err != nil {
+		log.Warn("the mode was not changed", "error", err)
+		return
+	}
+	attrs := []any{"from", was, "to", m}
+	if until := s.Modes.Of(name).BothUntil; !until.IsZero() {
+		attrs = append(attrs, "both_until", until)
+	}
+	log.Info("the mode has changed", attrs...)
+}
