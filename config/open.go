@@ -79,7 +79,12 @@ func (c *Config) Check() error {
 }
 
 // wrong returns an error about the file that has no line.
-func (c *Config) wrong(err error) error { return fmt.Errorf("%s: %w", c.File, err) }
+func (c *Config) wrong(err error) error {
+	if c.File == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", c.File, err)
+}
 
 // startTimeout bounds how long servers that do not answer delay Open.
 const startTimeout = time.Second

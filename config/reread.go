@@ -9,7 +9,7 @@ import (
 
 // Reread reads the file again, and puts in force what can change while it is in use: the
 // modes of policies that have one, and the members of shares. It logs what has changed,
-// and the keys that have changed in vain. The error is of a file that is wrong, or of
+// also the keys that have changed in vain. The error is of a file that is wrong, or of
 // members that cannot be in force; nothing has changed then.
 func (s *Stack) Reread() error {
 	c := s.Config
@@ -32,8 +32,12 @@ func (s *Stack) Reread() error {
 		}
 		o.Log.Info("the members were read again, and divide the quotas")
 	}
+	changed := s.Shares != nil
 	for _, name := range sorted(next.Modes) {
-		s.rereadMode(name, next.Modes[name])
+		changed = s.rereadMode(name, next.Modes[name]) || changed
+	}
+	if !changed {
+		o.Log.Info("the configuration was read again, and nothing has changed that can while it is in use")
 	}
 	return nil
 }
@@ -60,31 +64,30 @@ func (c *Config) changed(o *Config) (all []string) {
 	return all
 }
 
-func (s *Stack) rereadMode(name string, m modes.Mode) {
+// rereadMode puts a policy in mode m, and reports whether that is another one.
+func (s *Stack) rereadMode(name string, m modes.Mode) bool {
 	log := s.Config.options.Log.With("policy", name)
 	_, known := s.Config.Modes[name]
 	switch {
 	case !known:
 		log.Warn("the policy had no mode at the start; it needs one to change it: start the program again")
-		return
+		return false
 	case m == modes.Synced && s.Synced == nil:
 		log.Warn("nothing could be synced at the start, without roots or a policy with a mode that can be; start the program again")
-		return
-	case m == modes.Leased && s.Leased == nil:
-		log.Warn("counts live in memory, where nothing is leased")
-		return
+		return false
 	}
 	was := s.Modes.Of(name).Mode
 	if m == was {
-		return
+		return false
 	}
 	if err := s.setMode(name, m); err != nil {
 		log.Warn("the mode was not changed", "error", err)
-		return
+		return false
 	}
 	attrs := []any{"from", was, "to", m}
 	if until := s.Modes.Of(name).BothUntil; !until.IsZero() {
 		attrs = append(attrs, "both_until", until)
 	}
 	log.Info("the mode has changed", attrs...)
+	return true
 }

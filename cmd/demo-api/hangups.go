@@ -40,11 +40,11 @@ func (h *hangups) hangup() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.do == nil {
-		h.log.Warn("SIGHUP is ignored: the demo is starting or ending")
+		h.log.Warn("SIGHUP is ignored: there is no configuration, or the demo is starting or ending")
 		return
 	}
 	if err := h.do(); err != nil {
-		h.log.Warn("SIGHUP is ignored", "error", err)
+		h.log.Warn("SIGHUP: nothing was changed", "error", err)
 	}
 }
 

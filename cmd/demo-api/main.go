@@ -86,8 +86,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}()
 	observed.export(s.Stats())
-	hangups.reread(s.Reread)
-	defer hangups.reread(nil)
+	if c.File != "" {
+		hangups.reread(s.Reread)
+		defer hangups.reread(nil)
+	}
 	api, debug, err := routes(own, s, observed)
 	if err != nil {
 		return &usageError{err}
@@ -163,7 +165,7 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 
 	var c *config.Config
 	if *file == "" {
-		c, err = config.Parse("demo-api", []byte("{}"), o) // all defaults
+		c, err = config.Parse("", []byte("{}"), o) // all defaults
 	} else {
 		c, err = config.Read(*file, o)
 	}

@@ -147,7 +147,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 	if r := late.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "4/60 core" {
 		t.Errorf("got %v, want 200 4/60: it finds the count where the other has it", r)
 	}
-	if log := late.stderr.String(); !strings.Contains(log, "the flags' file is wrong, until it is right all clients are on memcached") {
+	if log := late.stderr.String(); !strings.Contains(log, `the flags' file is wrong; until it is right, one backend serves all clients" backend=memcached`) {
 		t.Errorf("got log %q", log)
 	}
 	share(t, flags, 100)

@@ -477,7 +477,7 @@ func TestHangupReadsMembers(t *testing.T) {
 		t.Errorf("the members are %q", s.Members)
 	}
 	f.signal(0, syscall.SIGHUP) // the same again
-	m.stderr.find(t, "(SIGHUP is ignored: .*Epoch is 5; it must be higher)", m.ended)
+	m.stderr.find(t, "(SIGHUP: nothing was changed.*Epoch is 5; it must be higher)", m.ended)
 	m.epoch = 6
 	f.write(m)
 	text, err := os.ReadFile(m.config)
@@ -489,12 +489,12 @@ func TestHangupReadsMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.signal(0, syscall.SIGHUP)
-	m.stderr.find(t, `(only members and epoch are read again.*ignored=refresh)`, m.ended)
+	m.stderr.find(t, `(are not read again.*ignored=shares)`, m.ended)
 	f.status(1, "after SIGHUP with another refresh", hasEpoch(6))
 	if err := os.WriteFile(m.config, []byte("backend: disk\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.signal(0, syscall.SIGHUP)
-	m.stderr.find(t, "(the configuration is wrong, nothing was changed)", m.ended)
+	m.stderr.find(t, "(SIGHUP: nothing was changed.*backend is ..disk..)", m.ended)
 	f.status(0, "after a wrong file", hasEpoch(6))
 }
