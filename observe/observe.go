@@ -35,7 +35,7 @@ type Observer interface {
 	Failed(e Failed)
 
 	// Warned follows the first request that shows a likely mistake of configuration, and
-	// each version of a file of policies that has one.
+	// what keeps a newer version of policies from being in force.
 	Warned(e Warned)
 }
 

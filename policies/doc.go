@@ -14,8 +14,8 @@
 //
 // # Sources
 //
-// A [Source] is the part of a table that comes from one place: from code, or from a file (see
-// [WatchFile]). A change to a source is
+// A [Source] is the part of a table that comes from one place: from code, from a file (see
+// [WatchFile]), or from Redis (see package redispolicies). A change to a source is
 // validated as a whole. All of it comes into force at once, or nothing does.
 //
 // What a source says of a name hides what sources before it say, those that [Table.Source]

@@ -107,7 +107,7 @@ func (f *File) Refresh() error {
 	switch {
 	case err == nil && f.wrong != "":
 		f.wrong = ""
-		f.source.wrong.Store(nil)
+		f.source.Wrong(nil)
 	case err != nil && f.wrong != err.Error():
 		f.wrong = err.Error()
 		f.source.Wrong(err)

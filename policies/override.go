@@ -40,6 +40,12 @@ type Override struct {
 	until   int64         // ms since the epoch, or 0
 }
 
+// Validate returns what is wrong with o, or nil. The error wraps quota.ErrInvalid.
+func (o Override) Validate() error {
+	_, err := o.prepare()
+	return err
+}
+
 // prepare returns o as tables hold it, or what is wrong with it: without the key, since
 // the text may go to a log.
 func (o Override) prepare() (*Override, error) {

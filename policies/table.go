@@ -222,9 +222,13 @@ func (s *Source) Learn(policy, key string, o *Override) error {
 // Forget forgets all that the source has found, so that it is found again.
 func (s *Source) Forget() { s.found.forget() }
 
-// Wrong notes, for [Table.Status], why a newer version of the source is not in force. The
-// next Edit forgets it.
+// Wrong notes, for [Table.Status], why a newer version of the source is not in force; nil
+// that there is none. The next Edit forgets it.
 func (s *Source) Wrong(err error) {
+	if err == nil {
+		s.wrong.Store(nil)
+		return
+	}
 	text := err.Error()
 	s.wrong.Store(&text)
 	s.wrongs.Add(1)

@@ -1,0 +1,36 @@
+-- changes.lua: reads what has changed since a version.
+--
+-- KEYS     as write.lua's
+-- ARGV[1]  known  the number of a version
+-- ARGV[2]  page   how many changes to read, and all others of the last one's version
+-- Returns  the version; the number of the version up to which all changes follow, or -1 if
+--          the log does not go back as far; for each change its member of the log, the
+--          value or '', and '1' if it is an override whose policy has overrides, else ''.
+--
+-- A field that has changed twice is there once, under its last version.
+
+local known, version = tonumber(ARGV[1]), redis.call('GET', KEYS[1]) or '0'
+local number = tonumber(string.match(version, '^%d+'))
+if known > number or known < tonumber(redis.call('GET', KEYS[2]) or '0') then
+  return {version, -1}
+end
+local members = redis.call('ZRANGEBYSCORE', KEYS[6], '(' .. ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+local to = number
+if #members == 2 * tonumber(ARGV[2]) then
+  to = tonumber(members[#members])
+end
+local reply = {version, to}
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '(' .. ARGV[1], string.format('%d', to))) do
+  local kind, field = string.sub(member, 1, 1), string.sub(member, 2)
+  local hash, mark = KEYS[3], ''
+  if kind == 'o' then
+    hash = KEYS[4]
+    if redis.call('HEXISTS', KEYS[5], string.match(field, '^[^\n]*')) == 1 then
+      mark = '1'
+    end
+  end
+  reply[#reply + 1] = member
+  reply[#reply + 1] = redis.call('HGET', hash, field) or ''
+  reply[#reply + 1] = mark
+end
+return reply
