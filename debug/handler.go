@@ -132,14 +132,16 @@ func (o *Observer) viewSeries(v *view) {
 	now := o.second.Load()
 	decided := o.decided.all()
 	for _, name := range slices.Sorted(maps.Keys(decided)) {
-		for outcome := range outcomes {
+		for outcome := range outcomes + 1 {
 			s := decided[name]
 			if s.totals[outcome].Load() == 0 {
 				continue
 			}
 			r := rowOf(s, now, outcome, outcome+1)
-			r.Name, r.Kind = cmp.Or(name, "(no policy)"), observe.Outcome(outcome).String()
-			r.Bad = outcome >= int(observe.OutcomeInvalid)
+			r.Name, r.Kind, r.Bad = cmp.Or(name, "(of no limit)"), "of these, without the shared counts", true
+			if outcome != degraded {
+				r.Kind, r.Bad = observe.Outcome(outcome).String(), outcome >= int(observe.OutcomeInvalid)
+			}
 			v.Policies = append(v.Policies, r)
 		}
 	}

@@ -75,6 +75,10 @@ const (
 	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 
+// degraded follows the outcomes among a policy's counters: decisions without the shared
+// counts, which count under their outcome, too.
+const degraded = outcomes
+
 // New returns an Observer that has seen nothing.
 func New(options *Options) *Observer {
 	o := &Observer{
@@ -87,7 +91,7 @@ func New(options *Options) *Observer {
 	for op := range o.ops {
 		o.ops[op] = newSeries(buckets)
 	}
-	o.decided.others, o.decided.create = others, func() *series { return newSeries(outcomes) }
+	o.decided.others, o.decided.create = others, func() *series { return newSeries(outcomes + 1) }
 	o.trips.others, o.trips.create = tripKey{others, others, false}, func() *series { return newSeries(tripCounts + buckets) }
 	return o
 }
@@ -120,7 +124,11 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 	end := e.Start.Add(e.Duration)
 	o.begin(end.Unix())
 	o.ops[e.Op].add(bucketOf(e.Duration), 1)
-	o.decided.of(e.Policy).add(int(e.Outcome), 1)
+	s := o.decided.of(e.Policy)
+	s.add(int(e.Outcome), 1)
+	if e.Degraded {
+		s.add(degraded, 1)
+	}
 	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused {
 		o.refused.add(&e, end, o.label)
 	}

@@ -75,6 +75,18 @@ func TestAMinuteOfDecisions(t *testing.T) {
 	}
 }
 
+// A decision without the shared counts has a row of its own besides its outcome's.
+func TestDegradedDecisions(t *testing.T) {
+	o, pass := newAt(nil)
+	o.decide(began, observe.OutcomeAllowed, "core", "", 0)
+	o.Decided(t.Context(), observe.Decided{Policy: "core", Start: began, Degraded: true})
+	pass(time.Second)
+	rows := o.view().Policies
+	if len(rows) != 2 || rows[0].Kind != "allowed" || rows[0].Minute != 2 || rows[0].Bad || rows[1].Minute != 1 || !rows[1].Bad {
+		t.Errorf("got %+v; want 2 allowed, and 1 of these without the shared counts", rows)
+	}
+}
+
 func TestSparkHasAPointForEachSecond(t *testing.T) {
 	path := spark([]int64{0, 5, 10}, 10)
 	if want := "M0 23.0L60 12.0L120 1.0"; path != want {

@@ -36,7 +36,7 @@ func main() {
 // What is shot: the page as a desktop shows it, and its upper part while things happen.
 const (
 	pictureWidth, pictureHeight = 1120, 1310
-	filmWidth, filmHeight       = 800, 560
+	filmWidth, filmHeight       = 960, 840
 	frameTime                   = 250 * time.Millisecond
 )
 
