@@ -35,7 +35,7 @@ test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)
 test-32bit:
 	@GOARCH=386 go vet work
 	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
-		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./log ./quota ./observe ./throttler/... ./middleware ./backend/memory ./internal/breaker ./internal/plot ./internal/rendezvous; \
+		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./debug ./log ./quota ./observe ./throttler/... ./middleware ./backend/memory ./internal/breaker ./internal/plot ./internal/rendezvous; \
 	else echo "not an amd64 machine: the tests were not run for 386"; fi
 
 ## lint: vet, and the linters of .golangci.yml
@@ -68,8 +68,9 @@ servers:
 	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
 
 ## chromium: install the browser that the demo's page is tested in
+# Google Chrome does as well.
 chromium:
-	@scripts/install.sh chromium=chromium
+	@command -v google-chrome >/dev/null || scripts/install.sh chromium=chromium
 
 ## page-shots: draw the demo's page as it is, for the README: docs/page.png and docs/page.gif
 page-shots: servers chromium
