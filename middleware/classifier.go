@@ -27,6 +27,7 @@ type rule struct {
 	flags    flags
 
 	addresses []addressSource // that charges may use
+	within    *Key            // what its charges are within, nil if they are within nothing
 }
 
 // flags say how charges of a rule are treated when the response is known.
@@ -60,18 +61,13 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	}}}}
 }
 
-// All joins the charges of classifiers: one decision takes all of them or none.
-// They share a server, the one that the first charge's key selects, and that key
-// is part of the name of each count. So All is for keys within the first one:
-// the users of an organization, the routes of a user, a secondary limit on the
-// same caller.
+// All joins the charges of classifiers: one decision takes all of them or none. Each
+// charge counts for its own key. Those that are [Classifier.Within] one key are decided in
+// one atomic step; others as throttler.Throttler.Take says.
 //
-// It is not for a limit on all callers together in front of one on each. Every
-// client's count would be on the server, and in Memcached in the one item, of
-// the common key; [Status] over the inner policy alone would look elsewhere; and
-// clients would see the common policy's name. Use two middlewares, which the
-// package comment shows: the outer one's charge is refunded if the inner one
-// refuses.
+// For a limit on all callers together use two middlewares rather, as the package comment
+// shows: clients would see the common policy's name. The outer one's charge is refunded
+// if the inner one refuses.
 func All(classifiers ...Classifier) Classifier {
 	var all Classifier
 	for _, c := range classifiers {
@@ -81,6 +77,27 @@ func All(classifiers ...Classifier) Classifier {
 		all.rules = append(all.rules, c.rules...)
 	}
 	return all
+}
+
+// Within returns c with its charges counted within the key that outer returns: the users of
+// an organization, the routes of a user.
+//
+//	All(Limit(orgs, org), Limit(users, user).Within(org))
+//
+// The count of a user within one organization is not the user's count in another. Charges
+// within one key are on one server, decided in one atomic step. Requests for which outer
+// has no key share one, as those of [Limit] do.
+func (c Classifier) Within(outer Key) Classifier {
+	if c.err == nil {
+		c.err = outer.validate()
+	}
+	c.rules = slices.Clone(c.rules)
+	for i := range c.rules {
+		r := &c.rules[i]
+		r.addresses = append(slices.Clip(r.addresses), outer.addresses...)
+		r.within = &outer
+	}
+	return c
 }
 
 // NoRefund returns c with its charges exempt from [Options.RefundIf]: they are
@@ -112,15 +129,27 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 }
 
 func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
-	if of.others != nil {
-		return of.others(charges, r)
+	if of.others == nil {
+		return append(charges, of.charge(r))
 	}
-	return append(charges, of.charge(r))
+	n := len(charges)
+	charges = of.others(charges, r)
+	if of.within != nil {
+		outer := of.within.orUnknown(r)
+		for i := range charges[n:] {
+			charges[n+i].Partition = outer
+		}
+	}
+	return charges
 }
 
 // charge returns the charge of a rule that Limit made.
 func (of *rule) charge(r *http.Request) throttler.Charge {
-	return of.policy.Charge(of.key.orUnknown(r))
+	c := of.policy.Charge(of.key.orUnknown(r))
+	if of.within != nil {
+		c.Partition = of.within.orUnknown(r)
+	}
+	return c
 }
 
 // only returns the rule of c if all that c does is one Limit.

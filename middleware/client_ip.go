@@ -101,7 +101,8 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 		case isOneClient(addr):
 			return append(charges, p64.Charge(ipKey(addr, 64)))
 		}
-		return append(charges, p48.Charge(ipKey(addr, 48)), p56.Charge(ipKey(addr, 56)), p64.Charge(ipKey(addr, 64)))
+		network := ipKey(addr, 48)
+		return append(charges, p48.Charge(network), p56.Charge(ipKey(addr, 56)).Within(network), p64.Charge(ipKey(addr, 64)).Within(network))
 	}}}}
 }
 

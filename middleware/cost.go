@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -149,7 +150,7 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	all, named := e.reported(c.Policy.Name)
 	general, marked := e.reported("")
 	for i, o := range e.asked() {
-		if o.Key != c.Key || o.Policy.Name != c.Policy.Name {
+		if o.Key != c.Key || o.Policy.Name != c.Policy.Name || cmp.Or(o.Partition, o.Key) != c.Partition {
 			continue
 		}
 		switch f := e.flags(i); {

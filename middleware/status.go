@@ -141,11 +141,9 @@ func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttle
 func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)
-	for i, c := range charges {
+	for _, c := range charges {
 		c.Cost = 1
-		if c.Partition == "" && i > 0 {
-			c.Partition = groups[0][0].Partition
-		} else if c.Partition == "" {
+		if c.Partition == "" {
 			c.Partition = c.Key
 		}
 		p, ok := place[c.Partition]

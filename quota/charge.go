@@ -14,10 +14,16 @@ type Charge struct {
 	// can never fit: it is refused, and the status' RetryAt is decision.Never.
 	Cost int64
 
-	// Partition is the key whose server holds the count, and part of what names
-	// the count. If empty, the partition of the take's first charge, which in
-	// turn is that charge's Key. All charges of one take share one partition, so
-	// a key that many others share goes first: behind another key it would be a
-	// separate count for each of those.
+	// Partition is the key whose server holds the count, and part of what names the
+	// count. If empty, Key: the count is the key's, whatever else is charged with it.
+	// See [Charge.Within].
 	Partition string
+}
+
+// Within returns c counted inside the partition of outer, the key of another charge: the
+// count of alice within acme is not the count of alice alone. Charges within one partition
+// are on one server, and decided in one atomic step and round trip.
+func (c Charge) Within(outer string) Charge {
+	c.Partition = outer
+	return c
 }

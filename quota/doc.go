@@ -6,13 +6,18 @@
 //
 // # Partitions
 //
-// The charges of one take share a partition, which selects the server that
-// decides: the key of the first charge, unless the charges name another. Put the
-// broadest charge first:
+// A count is of a policy, a key and a partition. The partition is the key itself, or the
+// key that the charge is [Charge.Within]; it selects the server. Charge what
+// belongs to an organization within it:
 //
-//	t.Take(ctx, orgs.Charge("acme"), teams.Charge("blue"), users.Charge("alice"))
+//	t.Take(ctx, orgs.Charge("acme"), teams.Charge("blue").Within("acme"), users.Charge("alice").Within("acme"))
 //
-// The partition is part of a count's identity. The count of alice inside acme is
-// not the count of alice alone; to read it, name its partition:
-// Charge{Policy: users, Key: "alice", Partition: "acme"}.
+// That is one atomic step on one server. The count of alice within acme is not the count
+// of alice alone.
+//
+// Keys that are independent, such as an account and an address, are in several partitions.
+// They are charged one after the other, in the order of the charges. If one refuses, or
+// fails, what was charged before it is given back. Until then other requests find it used,
+// and may be refused. Where one server has all counts, as in memory or on a single Redis, it
+// is one atomic step, too.
 package quota

@@ -44,12 +44,8 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 	return nil, err
 }
 
-// together adds up charges to one count, and gives all of them the first one's partition.
+// together adds up charges to one count.
 func together(charges []Charge) ([]Charge, error) {
-	partition := charges[0].Partition
-	if partition == "" {
-		partition = charges[0].Key
-	}
 	all := make([]Charge, 0, len(charges))
 	work := 0
 	for i, c := range charges {
@@ -57,12 +53,11 @@ func together(charges []Charge) ([]Charge, error) {
 			return nil, err
 		}
 		if c.Partition == "" {
-			c.Partition = partition
+			c.Partition = c.Key
 		}
-		if c.Partition != partition {
-			return nil, invalid.Errorf("throttler: charge %d, policy %q: its partition differs from the first charge's; charges that are decided together live on one server", i, c.Policy.Name)
-		}
-		same := slices.IndexFunc(all, func(o Charge) bool { return o.Key == c.Key && o.Policy.Name == c.Policy.Name })
+		same := slices.IndexFunc(all, func(o Charge) bool {
+			return o.Key == c.Key && o.Policy.Name == c.Policy.Name && o.Partition == c.Partition
+		})
 		if same < 0 {
 			for j := range c.Policy.Limits {
 				work += c.Policy.Limits[j].Work()

@@ -17,7 +17,10 @@ type Decision struct {
 
 // receipt lets a charge be given back or settled once. Copies of a Decision
 // share it.
-type receipt struct{ done atomic.Bool }
+type receipt struct {
+	done  atomic.Bool
+	parts []taken // if several partitions were charged one by one
+}
 
 // tookNothing is the receipt of every peek: there is nothing to give back.
 var tookNothing = func() *receipt {

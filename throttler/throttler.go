@@ -54,10 +54,10 @@ func (t *Throttler) Policies() *policies.Table { return t.policies }
 // one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
-	if err = t.take(ctx, charges, &d); d.Allowed {
+	if err = t.take(ctx, charges, &d); d.Allowed && d.receipt == nil {
 		d.receipt = new(receipt)
 	}
-	return d, err
+	return
 }
 
 // take makes d, in which anything may be, the one about charges. It does not read d: what
@@ -78,7 +78,15 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
-	if *decided, err = t.backend.Take(ctx, r); err != nil {
+	if r.IsSplit() && !driver.Joins(t.backend) {
+		var parts []taken
+		if *decided, parts, err = t.takeParts(ctx, r); err == nil && decided.Allowed {
+			d.receipt = &receipt{parts: parts}
+		}
+	} else {
+		*decided, err = t.backend.Take(ctx, r)
+	}
+	if err != nil {
 		*d = Decision{}
 		return err
 	}
@@ -100,7 +108,11 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	if made != nil {
 		return Decision{*made, tookNothing}, nil
 	}
-	d, err := t.backend.Peek(ctx, r)
+	peek := t.backend.Peek
+	if r.IsSplit() && !driver.Joins(t.backend) {
+		peek = t.peekParts
+	}
+	d, err := peek(ctx, r)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -140,16 +152,20 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	case d.receipt == nil:
 		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it charged cannot be found")
 	}
-	if driver.Ended(ctx) != nil { // the request is over, its charge is not
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), settleTime)
-		defer cancel()
-	}
+	ctx, cancel := outlive(ctx)
+	defer cancel()
 	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {
 		return d, nil
 	}
 	start := time.Now()
-	settled, err := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs})
+	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
+	var settled driver.Decision
+	var err error
+	if d.receipt.parts != nil {
+		settled, err = t.settleParts(ctx, s, d.receipt.parts)
+	} else {
+		settled, err = t.backend.Settle(ctx, s)
+	}
 	after := Decision{decision.FromDriver(settled), d.receipt}
 	if t.observer != nil {
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
@@ -161,6 +177,15 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return Decision{}, err
 	}
 	return after, nil
+}
+
+// outlive returns ctx or, if that is over, one that has settleTime: the request is over,
+// its charge is not.
+func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+	if driver.Ended(ctx) == nil {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 }
 
 // costsAs reports whether charges cost what was charged: nothing to send then.

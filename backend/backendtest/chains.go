@@ -15,10 +15,17 @@ func chainCases() []testCase {
 		users = &throttler.Policy{Name: "users", Limits: []throttler.Limit{{Quota: 4, Window: time.Minute}, {Quota: 3, Window: 10 * s, Algorithm: throttler.SlidingLog}}}
 	)
 	chain := func(user string, cost int64) []throttler.Charge {
-		return []throttler.Charge{{Policy: orgs, Key: "acme", Cost: cost}, {Policy: teams, Key: "blue", Cost: cost}, {Policy: users, Key: user, Cost: cost}}
+		return []throttler.Charge{
+			{Policy: orgs, Key: "acme", Cost: cost},
+			{Policy: teams, Key: "blue", Cost: cost, Partition: "acme"},
+			{Policy: users, Key: user, Cost: cost, Partition: "acme"},
+		}
 	}
 	one := func(p *throttler.Policy, key, partition string) []throttler.Charge {
 		return []throttler.Charge{{Policy: p, Key: key, Partition: partition}}
+	}
+	pair := func(account, address string, cost int64) []throttler.Charge {
+		return []throttler.Charge{{Policy: orgs, Key: account, Cost: cost}, {Policy: teams, Key: address, Cost: cost}}
 	}
 	own := []throttler.Charge{{Policy: users, Key: "alice", Cost: 1}}
 	return []testCase{
@@ -54,16 +61,16 @@ func chainCases() []testCase {
 			explanation: allOrNothing,
 			steps: []step{
 				{at: 0,
-					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 5}, {Policy: teams, Key: "blue", Cost: 0}, {Policy: users, Key: "alice", Cost: 1}},
+					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 5}, {Policy: teams, Key: "blue", Partition: "acme"}, {Policy: users, Key: "alice", Cost: 1, Partition: "acme"}},
 					want: all(room(5, 5, 60*s), room(0, 6, 0), room(1, 3, 60*s), room(1, 2, 10*s))},
 				{at: s,
-					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 1}, {Policy: teams, Key: "blue", Cost: 7}, {Policy: users, Key: "alice", Cost: 1}},
+					take: []throttler.Charge{{Policy: orgs, Key: "acme", Cost: 1}, {Policy: teams, Key: "blue", Cost: 7, Partition: "acme"}, {Policy: users, Key: "alice", Cost: 1, Partition: "acme"}},
 					want: all(room(5, 5, 60*s), full(0, 6, s, forever), room(1, 3, 60*s), room(1, 2, 10*s))},
 				{at: s, peek: chain("alice", 0), want: all(room(5, 5, 60*s), room(0, 6, s), room(1, 3, 60*s), room(1, 2, 10*s))},
 			},
 		},
 		{
-			name:        "all live in the partition of the first",
+			name:        "all live within the partition of the first",
 			explanation: onePartition,
 			steps: []step{
 				{at: 0, take: chain("alice", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s), room(2, 2, 60*s), room(2, 1, 10*s))},
@@ -89,13 +96,32 @@ func chainCases() []testCase {
 			},
 		},
 		{
-			name:        "two keys under one policy in one take",
+			name:        "two keys of one partition under one policy in one take",
 			explanation: opaqueKeys,
 			steps: []step{
 				{at: 0,
-					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: orgs, Key: "y", Cost: 1}},
+					take: []throttler.Charge{{Policy: orgs, Key: "x", Cost: 3}, {Policy: orgs, Key: "y", Cost: 1, Partition: "x"}},
 					want: all(room(3, 7, 60*s), room(1, 9, 60*s))},
 				{at: 0, peek: one(orgs, "y", "x"), want: room(1, 9, 60*s)},
+				{at: 0, peek: one(orgs, "y", ""), want: room(0, 10, 0)},
+			},
+		},
+		{
+			name:        "charges within nothing count for their own keys",
+			explanation: ownKey,
+			steps: []step{
+				{at: 0, take: pair("alice", "home", 2), want: all(room(2, 8, 60*s), room(2, 4, 20*s))},
+				{at: 0, take: pair("bob", "home", 3), want: all(room(3, 7, 60*s), room(5, 1, 50*s))},
+				{at: 0, peek: one(orgs, "bob", ""), want: room(3, 7, 60*s)},
+				// The second refuses: the first has its units back.
+				{at: 0, take: pair("bob", "home", 2), want: all(room(3, 7, 60*s), full(5, 1, 50*s, 10*s))},
+				{at: 0, peek: pair("bob", "home", 1), want: all(room(3, 7, 60*s), room(5, 1, 50*s))},
+				// The first refuses: the second is reported as it is.
+				{at: 0, take: pair("bob", "office", 8), want: all(full(3, 7, 60*s, 60*s), full(0, 6, 0, forever))},
+				{at: 0, take: pair("bob", "home", 1), as: "bob", want: all(room(4, 6, 60*s), room(6, 0, 60*s))},
+				{at: 0, settle: "bob", costs: []int64{5, 0}, want: all(room(8, 2, 60*s), room(5, 1, 50*s))},
+				{at: 0, take: pair("bob", "home", 1), as: "bob2", want: all(room(9, 1, 60*s), room(6, 0, 60*s))},
+				{at: 0, refund: "bob2", want: all(room(8, 2, 60*s), room(5, 1, 50*s))},
 			},
 		},
 	}

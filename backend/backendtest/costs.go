@@ -82,7 +82,6 @@ func refusesBadArguments(ctx context.Context, backend driver.Backend, core func(
 	bad := map[string]throttler.Charge{
 		"no policy":         {Key: "bob"},
 		"a cost below zero": {Policy: good.Policy, Key: "bob", Cost: -1},
-		"another partition": {Policy: good.Policy, Key: "bob", Cost: 1, Partition: "elsewhere"},
 	}
 	for what, charge := range bad {
 		_, err := t.Take(ctx, good, charge)

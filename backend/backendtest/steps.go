@@ -172,7 +172,7 @@ func (p *player) request(s *step, charges []throttler.Charge) driver.Request {
 	charges = slices.Clone(charges)
 	for i := range charges {
 		if charges[i].Partition == "" {
-			charges[i].Partition = cmp.Or(charges[0].Partition, charges[0].Key)
+			charges[i].Partition = charges[i].Key
 		}
 	}
 	return driver.NewRequest(p.now(s), charges...)

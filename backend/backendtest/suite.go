@@ -144,5 +144,6 @@ const (
 	countsFound    = "Counts are found by name, key, algorithm and window, so they go on under the new one."
 	countsAtMost   = "it continues from the record of its algorithm whose window is nearest, and what that counts ends when it was to end, or earlier: when the new window would have ended it."
 	looserOfBoth   = "While processes with the old policy and the new one run side by side, they give about the looser of both."
-	onePartition   = "The count of alice inside acme is not the count of alice alone"
+	onePartition   = "The count of alice within acme is not the count of alice alone"
+	ownKey         = "If empty, Key: the count is the key's, whatever else is charged with it."
 )

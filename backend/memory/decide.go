@@ -12,6 +12,10 @@ import (
 func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.takeLocked(r, p, long, at)
+}
+
+func (s *shard) takeLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
 	if err := s.locate(r.Charges(), p, long, at); err != nil {
 		return driver.Decision{}, false, err
 	}
@@ -37,6 +41,10 @@ func (s *shard) take(r *driver.Request, p *handoff.Placement, long [][]byte, at 
 func (s *shard) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.peekLocked(r, p, long, at)
+}
+
+func (s *shard) peekLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
 		return driver.Decision{}, err
@@ -48,9 +56,13 @@ func (s *shard) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at 
 // settle settles what was charged. What was charged too little is charged even
 // if the count was lost or has expired since.
 func (s *shard) settle(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
-	charges := st.Charged.Charges()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.settleLocked(st, p, long, at)
+}
+
+func (s *shard) settleLocked(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
+	charges := st.Charged.Charges()
 	err := s.locate(charges, p, long, at)
 	if err != nil {
 		return driver.Decision{}, err

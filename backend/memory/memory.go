@@ -144,8 +144,14 @@ func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	at := moment{now: r.Now}
-	d, pooled, err := b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &at)
+	var d driver.Decision
+	var pooled bool
+	var err error
+	if r.IsSplit() {
+		d, pooled, err = b.takeParts(r)
+	} else {
+		d, pooled, err = b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &moment{now: r.Now})
+	}
 	if pooled {
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
@@ -159,6 +165,10 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
+	if r.IsSplit() {
+		d, err := b.peekParts(r)
+		return d, outside(err)
+	}
 	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
@@ -167,6 +177,10 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
+	}
+	if st.Charged.Request.IsSplit() {
+		d, err := b.settleParts(st)
+		return d, outside(err)
 	}
 	charges := st.Charged.Charges()
 	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})

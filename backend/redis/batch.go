@@ -245,9 +245,9 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return true
-	case redis.HasErrorPrefix(err, "CROSSSLOT") && len(c.jobs) > 1:
+	case redis.HasErrorPrefix(err, "CROSSSLOT"):
 		to.perSlot.Store(true) // the one address hides several servers
-		return true
+		return len(c.jobs) > 1 // one job is about several partitions, which are asked one by one from now on
 	case errors.As(err, &op) && op.Op == "dial" && b.outcome.spare == nil:
 		b.outcome.spare = to.server.spare.Load()
 		return b.outcome.spare != nil

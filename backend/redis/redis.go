@@ -312,7 +312,13 @@ func (b *Backend) Locate(c quota.Charge) Location {
 	return Location{Shard: b.shardOf(charges).name, Key: b.keysOf(charges)[0]}
 }
 
-// shardOf returns the shard of charges, which share a partition.
+// Joins implements driver.Joiner: one server that is not of a Cluster decides about
+// several partitions at once.
+func (b *Backend) Joins() bool {
+	return len(b.shards) == 1 && !b.shards[0].batcher.perSlot.Load()
+}
+
+// shardOf returns the shard of charges, which share a partition or are all on one server.
 func (b *Backend) shardOf(charges []quota.Charge) *shard {
 	return b.shards[b.ring.Choose(charges[0].Partition)]
 }

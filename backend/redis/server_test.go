@@ -59,7 +59,8 @@ func TestOneScriptCallADecision(t *testing.T) {
 	}{
 		{"one fixed window", 1, []throttler.Charge{policy("core", perHour(5)).Charge("alice")}},
 		{"three limits", 1, []throttler.Charge{mixed.Charge("alice")}},
-		{"a chain", 1, []throttler.Charge{mixed.Charge("acme"), mixed.Charge("blue"), mixed.Charge("alice")}},
+		{"a chain", 1, []throttler.Charge{mixed.Charge("acme"), mixed.Charge("blue").Within("acme"), mixed.Charge("alice").Within("acme")}},
+		{"three partitions on one server", 1, []throttler.Charge{mixed.Charge("carol"), mixed.Charge("home"), mixed.Charge("all")}},
 		{"many at once", 16, []throttler.Charge{policy("core", perHour(500)).Charge("bob")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -31,12 +31,16 @@ func newLimits(s *config.Stack, observed *observation) *limits {
 type charge struct {
 	policy   string
 	key      middleware.Key
+	within   *middleware.Key // what the count is within; nil for nothing
 	reported bool // the handler reports the real cost
 	always   bool // 304s are charged too
 }
 
 func (c charge) under(p *throttler.Policy) middleware.Classifier {
 	classifier := middleware.Limit(p, c.key)
+	if c.within != nil {
+		classifier = classifier.Within(*c.within)
+	}
 	if c.reported {
 		classifier = classifier.CostReported()
 	}

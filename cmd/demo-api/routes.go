@@ -17,8 +17,9 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	export := charge{policy: corePolicy, key: caller, reported: true}
 	search := charge{policy: searchPolicy, key: caller}
 	createToken := charge{policy: createTokenPolicy, key: caller}
-	org := charge{policy: orgPolicy, key: organisation()}
-	member := charge{policy: memberPolicy, key: caller}
+	organisation := organisation()
+	org := charge{policy: orgPolicy, key: organisation}
+	member := charge{policy: memberPolicy, key: caller, within: &organisation}
 	// GitHub's secondary limit counts what is free under the others too: without
 	// it, 304s would be free without end.
 	secondary := charge{policy: secondaryPolicy, key: caller, always: true}
@@ -33,9 +34,8 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	r.With(l.take(export, secondary)).Get("/export", getExport)
 	r.With(l.take(search, secondary)).Get("/search", getSearch)
 	r.With(l.take(createToken, secondary)).Post("/auth/token", postToken)
-	// Charges of one take are counted where the first one's key is. So a caller's
-	// secondary count, which is one for all organisations, has a take of its own.
-	r.With(l.take(secondary), l.take(org, member)).Get("/orgs/{org}/feed", getFeed)
+	// A caller's secondary count is one for all organisations: it is not within one.
+	r.With(l.take(secondary, org, member)).Get("/orgs/{org}/feed", getFeed)
 
 	r.Method(http.MethodGet, "/rate_limit", l.status(core, search, createToken, secondary))
 	r.Method(http.MethodGet, "/orgs/{org}/rate_limit", l.status(org, member))

@@ -188,9 +188,9 @@ func TestChains(t *testing.T) {
 	allowed := map[string]int{}
 	for i := range 20 {
 		name := []string{"alice", "bob"}[i%2]
-		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name)) // to hear of the others
+		_, _ = f.processes[i%2].throttler.Peek(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme")) // to hear of the others
 		f.advance(f.at + 3*DefaultSync)
-		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name))
+		d, err := f.processes[i%2].throttler.Take(t.Context(), org.Charge("acme"), user.Charge(name).Within("acme"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,8 +35,8 @@ import "context"
 //  14. While the store answers, its answer holds. The time of [WithServerTime] is the
 //     server's: a process that is late itself goes on, or fails with [ErrOverloaded].
 //
-// Requests reach a backend validated, with every Cost and Partition filled in. A
-// Backend must be safe for concurrent use and must return when ctx is done.
+// Requests reach a backend validated, with every Cost and Partition filled in, and about
+// one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must return when ctx is done.
 type Backend interface {
 	// Take decides and, if all limits have room, charges.
 	Take(ctx context.Context, r Request) (Decision, error)

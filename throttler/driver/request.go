@@ -15,7 +15,7 @@ type Request struct {
 }
 
 // NewRequest returns the request for a decision at now, in ms since the epoch,
-// about charges: all with a Partition, and the same one, no two for one count. It
+// about charges: all with a Partition, the same one but for a [Joiner], no two for one count. It
 // keeps the slice if there are several. A backend that decides without counts
 // answers about no charges.
 func NewRequest(now int64, charges ...quota.Charge) Request {

@@ -62,7 +62,7 @@ func TestRefundWhileARefusalIsOnItsWay(t *testing.T) {
 // charges the count that refused, or leaves the other one too full.
 func TestTakeWhileARefusalIsOnItsWay(t *testing.T) {
 	org := policy("org", throttler.Limit{Quota: 5, Window: time.Hour})
-	refused := []throttler.Charge{charge(org, "acme", 3), charge(core, "alice", 3)}
+	refused := []throttler.Charge{charge(org, "acme", 3), charge(core, "alice", 3).Within("acme")}
 	for name, between := range map[string]throttler.Charge{
 		"the count that refused":   charge(core, "alice", 1),
 		"the count that had room":  charge(org, "acme", 3),
@@ -237,7 +237,7 @@ func history(t *testing.T, rng *rand.Rand, stepsBack bool) (answered int64) {
 			}
 			continue
 		}
-		charges := []throttler.Charge{charge(policies[0], "acme", 1), charge(policies[1], users[rng.IntN(len(users))], 1+rng.Int64N(3))}
+		charges := []throttler.Charge{charge(policies[0], "acme", 1), charge(policies[1], users[rng.IntN(len(users))], 1+rng.Int64N(3)).Within("acme")}
 		charges = charges[:1+rng.IntN(2)]
 		got, want := f.take(f.front, charges...), f.take(reference, charges...)
 		if got.Allowed != want.Allowed || !got.At().Equal(want.At()) {

@@ -184,22 +184,22 @@ func TestNeverIsRemembered(t *testing.T) {
 func TestWhatDiffersAsks(t *testing.T) {
 	other := policy("other", fivePerMinute)
 	wider := policy("core", throttler.Limit{Quota: 5, Window: 2 * time.Minute})
-	refused := []throttler.Charge{charge(core, "alice", 3), charge(other, "bob", 1)}
+	refused := []throttler.Charge{charge(core, "alice", 3), charge(other, "bob", 1).Within("alice")}
 	for _, c := range []struct {
 		name    string
 		charges []throttler.Charge
 		after   time.Duration
 		aged    time.Duration
 	}{
-		{name: "a smaller cost", charges: []throttler.Charge{charge(core, "alice", 2), charge(other, "bob", 1)}},
-		{name: "a larger cost", charges: []throttler.Charge{charge(core, "alice", 4), charge(other, "bob", 1)}},
-		{name: "another key", charges: []throttler.Charge{charge(core, "alice", 3), charge(other, "carol", 1)}},
-		{name: "another partition", charges: []throttler.Charge{{Policy: core, Key: "alice", Cost: 3, Partition: "acme"}, charge(other, "bob", 1)}},
-		{name: "another policy", charges: []throttler.Charge{charge(core, "alice", 3), charge(policy("third", fivePerMinute), "bob", 1)}},
-		{name: "other limits", charges: []throttler.Charge{charge(wider, "alice", 3), charge(other, "bob", 1)}},
+		{name: "a smaller cost", charges: []throttler.Charge{charge(core, "alice", 2), charge(other, "bob", 1).Within("alice")}},
+		{name: "a larger cost", charges: []throttler.Charge{charge(core, "alice", 4), charge(other, "bob", 1).Within("alice")}},
+		{name: "another key", charges: []throttler.Charge{charge(core, "alice", 3), charge(other, "carol", 1).Within("alice")}},
+		{name: "another partition", charges: []throttler.Charge{charge(core, "alice", 3).Within("acme"), charge(other, "bob", 1).Within("acme")}},
+		{name: "another policy", charges: []throttler.Charge{charge(core, "alice", 3), charge(policy("third", fivePerMinute), "bob", 1).Within("alice")}},
+		{name: "other limits", charges: []throttler.Charge{charge(wider, "alice", 3), charge(other, "bob", 1).Within("alice")}},
 		{name: "another order", charges: []throttler.Charge{{Policy: other, Key: "bob", Cost: 1, Partition: "alice"}, {Policy: core, Key: "alice", Cost: 3, Partition: "alice"}}},
 		{name: "a charge less", charges: []throttler.Charge{charge(core, "alice", 3)}},
-		{name: "a charge more", charges: []throttler.Charge{charge(core, "alice", 3), charge(other, "bob", 1), charge(other, "carol", 1)}},
+		{name: "a charge more", charges: []throttler.Charge{charge(core, "alice", 3), charge(other, "bob", 1).Within("alice"), charge(other, "carol", 1).Within("alice")}},
 		{name: "an earlier time", charges: refused, after: -time.Millisecond},
 		{name: "an age of MaxAge", charges: refused, aged: refusals.DefaultMaxAge},
 	} {
@@ -256,14 +256,14 @@ func TestEndsAtTheFirstReset(t *testing.T) {
 
 func TestSettlementsTakeEffectAtOnce(t *testing.T) {
 	org := policy("org", throttler.Limit{Quota: 100, Window: time.Minute})
-	both := []throttler.Charge{charge(org, "acme", 1), charge(core, "alice", 3)}
+	both := []throttler.Charge{charge(org, "acme", 1), charge(core, "alice", 3).Within("acme")}
 	f := newFixture(t, nil)
 	taken := f.allowed(both...)
 	f.refused(false, both...)
 	f.refused(true, both...)
 
 	// By bob's settlement alice's refusal has another count of the organization.
-	bob := f.allowed(charge(org, "acme", 1), charge(core, "bob", 1))
+	bob := f.allowed(charge(org, "acme", 1), charge(core, "bob", 1).Within("acme"))
 	f.refused(true, both...)
 	if _, err := f.front.Settle(f.Context(), bob, 10, 1); err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestBusyOrganization(t *testing.T) {
 	f := newFixture(t, nil)
 	org := policy("org", throttler.Limit{Quota: 10, Window: time.Hour})
 	by := func(user string, cost int64) []throttler.Charge {
-		return []throttler.Charge{charge(org, "acme", cost), charge(core, user, cost)}
+		return []throttler.Charge{charge(org, "acme", cost), charge(core, user, cost).Within("acme")}
 	}
 	f.allowed(by("alice", 5)...)
 	alice := f.refused(false, by("alice", 1)...)
@@ -392,7 +392,7 @@ func (b bare) Take(_ context.Context, r driver.Request) (driver.Decision, error)
 func TestAnswersWithoutLimits(t *testing.T) {
 	f := newFixture(t, nil)
 	org := policy("org", throttler.Limit{Quota: 100, Window: time.Minute})
-	both := []throttler.Charge{charge(org, "acme", 1), charge(core, "bob", 6)}
+	both := []throttler.Charge{charge(org, "acme", 1), charge(core, "bob", 6).Within("acme")}
 	f.refused(false, both...)
 	f.refused(true, both...)
 	working := f.counting.Backend

@@ -1,0 +1,125 @@
+package memorybackend
+
+import (
+	"slices"
+
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Decisions about several partitions, whose counts may be under several locks. All of them
+// are held, so that a decision is one atomic step.
+
+// Joins implements driver.Joiner: a request may be about several partitions.
+func (b *Backend) Joins() bool { return true }
+
+// part is what a decision asks of one partition.
+type part struct {
+	driver.Part
+	shard *shard
+	long  [][]byte
+	at    moment
+	d     driver.Decision
+}
+
+// lockParts locks the shards of r's partitions, in their order: no two decisions wait for
+// each other.
+func (b *Backend) lockParts(r *driver.Request) (parts []part, unlock func()) {
+	var shards []int
+	for _, p := range r.Parts() {
+		charges := p.Request.Charges()
+		n := int(partitionHash(b.seed, &charges[0]) & uint64(len(b.shards)-1))
+		shards = append(shards, n)
+		parts = append(parts, part{Part: p, shard: &b.shards[n], long: longNames(charges), at: moment{now: r.Now}})
+	}
+	slices.Sort(shards)
+	shards = slices.Compact(shards)
+	for _, n := range shards {
+		b.shards[n].mu.Lock()
+	}
+	return parts, func() {
+		for _, n := range shards {
+			b.shards[n].mu.Unlock()
+		}
+	}
+}
+
+func (b *Backend) peekParts(r driver.Request) (driver.Decision, error) {
+	parts, unlock := b.lockParts(&r)
+	defer unlock()
+	return peekAll(&r, parts)
+}
+
+// peekAll returns whether all parts fit, without charging them, and keeps each one's answer.
+func peekAll(r *driver.Request, parts []part) (whole driver.Decision, err error) {
+	whole = driver.NewDecision(*r)
+	whole.Allowed = true
+	for i := range parts {
+		p := &parts[i]
+		if p.d, err = p.shard.peekLocked(&p.Request, nil, p.long, &p.at); err != nil {
+			return driver.Decision{}, err
+		}
+		p.CopyTo(&whole, &p.d)
+		whole.Allowed = whole.Allowed && p.d.Allowed
+	}
+	return whole, nil
+}
+
+func (b *Backend) takeParts(r driver.Request) (whole driver.Decision, pooled bool, err error) {
+	parts, unlock := b.lockParts(&r)
+	defer unlock()
+	if whole, err = peekAll(&r, parts); err != nil {
+		return whole, false, err
+	}
+	for i := range parts {
+		p := &parts[i]
+		if !whole.Allowed && p.d.Allowed {
+			continue // only what refuses is taken, to be remembered
+		}
+		var isPooled bool
+		if p.d, isPooled, err = p.shard.takeLocked(&p.Request, nil, p.long, &p.at); err != nil {
+			return whole, pooled, err
+		}
+		pooled = pooled || isPooled
+		p.CopyTo(&whole, &p.d)
+		if whole.Allowed && !p.d.Allowed { // an earlier part took the room of its count
+			whole.Allowed = false
+			if err := settleAll(parts[:i], driver.Settlement{Now: r.Now}, &whole); err != nil {
+				return whole, pooled, err
+			}
+		}
+	}
+	return whole, pooled, nil
+}
+
+func (b *Backend) settleParts(st driver.Settlement) (driver.Decision, error) {
+	r := st.Charged.Request
+	r.Now = st.Now
+	whole := driver.NewDecision(r)
+	whole.Allowed = true
+	parts, unlock := b.lockParts(&r)
+	defer unlock()
+	for i := range parts {
+		p := &parts[i]
+		p.d = driver.NewDecision(p.Request)
+		p.d.Allowed = true
+		p.CopyFrom(&st.Charged, &p.d)
+	}
+	return whole, settleAll(parts, st, &whole)
+}
+
+// settleAll settles parts as st says of the whole decision, at cost 0 if it says nothing.
+func settleAll(parts []part, st driver.Settlement, whole *driver.Decision) error {
+	for i := range parts {
+		p := &parts[i]
+		costs := make([]int64, len(p.Request.Charges()))
+		if st.Costs != nil {
+			costs = p.Costs(st.Costs)
+		}
+		d, err := p.shard.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.long, &p.at)
+		if err != nil {
+			return err
+		}
+		p.CopyTo(whole, &d)
+	}
+	return nil
+}

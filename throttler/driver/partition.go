@@ -1,0 +1,85 @@
+package driver
+
+import (
+	"slices"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Joiner is a Backend that may keep the counts of several partitions in one place, and
+// decides about all of them in one atomic step then. A throttler asks other backends
+// about one partition after the other.
+type Joiner interface {
+	Backend
+
+	// Joins reports whether a Request may have charges of several partitions.
+	Joins() bool
+}
+
+// Joins reports whether b is a Joiner that joins partitions.
+func Joins(b Backend) bool {
+	j, ok := b.(Joiner)
+	return ok && j.Joins()
+}
+
+// Part is what a Request asks of one partition.
+type Part struct {
+	Request Request
+	places  []int // of its charges among those of the whole Request
+}
+
+// IsSplit reports whether r has charges of several partitions.
+func (r *Request) IsSplit() bool {
+	return slices.ContainsFunc(r.many, func(c quota.Charge) bool { return c.Partition != r.many[0].Partition })
+}
+
+// Parts returns what r asks of each partition, in the order in which the charges of r name
+// them.
+func (r *Request) Parts() []Part {
+	var parts []Part
+	charges := r.Charges()
+	for i := range charges {
+		p := slices.IndexFunc(parts, func(p Part) bool { return charges[p.places[0]].Partition == charges[i].Partition })
+		if p < 0 {
+			p, parts = len(parts), append(parts, Part{})
+		}
+		parts[p].places = append(parts[p].places, i)
+	}
+	for i := range parts {
+		p := &parts[i]
+		own := make([]quota.Charge, len(p.places))
+		for k, place := range p.places {
+			own[k] = charges[place]
+		}
+		p.Request = NewRequest(r.Now, own...)
+	}
+	return parts
+}
+
+// CopyTo copies what d, a decision about p, says of each limit to whole, the decision about
+// the Request that p is a part of. It does not say anything if d was made without counts.
+func (p *Part) CopyTo(whole *Decision, d *Decision) {
+	whole.Degraded = whole.Degraded || d.Degraded
+	if len(d.Charges()) == 0 {
+		return
+	}
+	for i, place := range p.places {
+		copy(whole.ResultsOf(place), d.ResultsOf(i))
+	}
+}
+
+// CopyFrom copies what whole says of p's limits to d, a decision about p.
+func (p *Part) CopyFrom(whole *Decision, d *Decision) {
+	for i, place := range p.places {
+		copy(d.ResultsOf(i), whole.ResultsOf(place))
+	}
+}
+
+// Costs returns the costs of p's charges among those of the whole Request.
+func (p *Part) Costs(whole []int64) []int64 {
+	own := make([]int64, len(p.places))
+	for i, place := range p.places {
+		own[i] = whole[place]
+	}
+	return own
+}
