@@ -34,15 +34,11 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 // the decision.
 func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, made *decision.Decision, err error) {
 	view := t.policies.View()
-	partition := charges[0].Partition
-	if partition == "" {
-		partition = charges[0].Key
-	}
 	asked = make([]Charge, 0, len(charges))
 	var blocked []block
 	for i, c := range charges {
 		if c.Partition == "" {
-			c.Partition = partition
+			c.Partition = c.Key
 		}
 		var by *policies.Override
 		if c.Policy != nil {
