@@ -32,8 +32,8 @@ type charge struct {
 	policy   string
 	key      middleware.Key
 	within   *middleware.Key // what the count is within; nil for nothing
-	reported bool // the handler reports the real cost
-	always   bool // 304s are charged too
+	reported bool            // the handler reports the real cost
+	always   bool            // 304s are charged too
 }
 
 func (c charge) under(p *throttler.Policy) middleware.Classifier {

@@ -117,7 +117,7 @@ func TestBackend(t *testing.T) {
 		t.Cleanup(func() { asked += a.asked })
 		return a
 	}, map[string]string{
-		"chains/all live within the partition of the first":                                                        halves,
+		"chains/all live within the partition of the first":                                                    halves,
 		"chains/one key under two policies in one take":                                                        halves,
 		"changed policies/another quota of a token bucket: its units stay":                                     changes,
 		"changed policies/a lower rate of a token bucket with a burst hands out nothing":                       changes,
