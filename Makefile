@@ -24,10 +24,11 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 test: lint luacheck alerts test-32bit test-go
 
 ## test-go: install what the tests need, and run them with the race detector, and each benchmark once
-# MODULES=. leaves all modules but the library out. Benchmarks run by themselves, because
-# with -bench go test tests one package at a time. -short: those that take means do little.
+# MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
+# time, so several modules are tested at once. What they share is built first, and once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)
-	@$(EACH) go test -race ./...; go test -race -short -run='^$$' -bench=. -benchtime=1x ./...; done
+	@GOWORK=off go build -race ./...
+	@printf '%s\n' $(MODULES) | xargs -P 3 -n 1 scripts/test.sh
 	@go test -run='^TestExplore$$' ./wrap/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
