@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/fleet/shares"
 )
 
-var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
+var sharesFor = flag.Duration("shares-window", time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
 
 // dividing is demos in processes of their own that divide a quota, under load from here.
 type dividing struct {
@@ -396,6 +396,7 @@ func hasEpoch(epoch uint64) func(*shares.Status) bool {
 // Three processes that divide a quota use it, wherever the load falls, and never exceed
 // it: while one is stopped, cut off, killed and started again, or taken off the list.
 func TestSharesOfProcesses(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	f := newDividing(t)
 	// How much is used within rounds of a fifth of a second depends on the machine. That
 	// it is not too much, does not.
