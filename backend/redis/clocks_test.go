@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var clocksRuns = flag.Int("clocks-runs", 12, "random tests of clocks for each algorithm")
+var clocksRuns = flag.Int("clocks-runs", 4, "random tests of clocks for each algorithm")
 
 // Processes whose clocks differ by up to Margin, step back and forth and stop, decide
 // as they would over a store that never forgets: no key is gone while it matters to one

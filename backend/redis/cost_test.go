@@ -161,7 +161,7 @@ func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
 // 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
 // have grown before the measurement begins.
 func TestBytesPerClient(t *testing.T) {
-	const grown, clients = 1050, 900 // tables of 2048 slots hold both
+	const grown, clients = 530, 450 // tables of 1024 slots hold both
 	tests := []struct {
 		name  string
 		limit throttler.Limit

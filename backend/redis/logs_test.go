@@ -37,9 +37,9 @@ func TestLongLogs(t *testing.T) {
 			state := new(algorithm.State)
 			key := b.backend.Locate(c).Key
 			var taken [][2]driver.Decision
-			for step := range 8000 {
+			for step := range 4000 {
 				pause := 3 // ms, at most
-				if step > 6000 {
+				if step > 3000 {
 					pause = 200 // the log empties
 				}
 				b.clock.Advance(time.Duration(rng.IntN(pause)) * time.Millisecond / 2)

@@ -271,10 +271,10 @@ func TestBucketsAreFair(t *testing.T) {
 	}
 }
 
-// contest lets processes ask for one unit each, in turns, every 7 ms for 10 s. It
+// contest lets processes ask for one unit each, in turns, every 7 ms for 3 s. It
 // returns what each got, and what there was to get.
 func contest(t *testing.T, w *world, p *throttler.Policy, processes [2]*proc) (got [2]int, total int) {
-	const every, lasts = 7 * time.Millisecond, 10 * time.Second
+	const every, lasts = 7 * time.Millisecond, 3 * time.Second
 	for passed := time.Duration(0); passed < lasts; passed += every {
 		for i := range processes {
 			i = (i + int(passed/every)) % 2

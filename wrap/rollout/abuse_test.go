@@ -23,7 +23,7 @@ func (forgetful) TakeAt(_ context.Context, r driver.Request, _ *handoff.Placemen
 // What is remembered of partitions is bounded in their number and in bytes, however
 // long they are.
 func TestRoutesAreBounded(t *testing.T) {
-	const maxKeys, keys, each = 1 << 12, 1 << 15, 250
+	const maxKeys, keys, each = 1 << 10, 1 << 13, 250
 	f := newFlagged(t, "old", map[string]handoff.Store{"old": forgetful{memorybackend.NewDefault()}}, rollout.Options{Events: true, MaxKeys: maxKeys})
 	before := heap()
 	long := strings.Repeat("x", 8000)
@@ -52,7 +52,7 @@ func heap() int64 {
 // It gives neither a victim nor a newcomer more than its quota, and counts no victim as
 // lost.
 func TestFloodOfKeysWhileCountsMove(t *testing.T) {
-	const maxKeys, victims, flood = 4096, 50, 20_000
+	const maxKeys, victims, flood = 1024, 50, 5000
 	backends := make(map[string]handoff.Store)
 	for _, name := range []string{"old", "new"} {
 		b, err := memorybackend.New(&memorybackend.Options{MaxKeys: maxKeys})

@@ -33,7 +33,7 @@ import (
 )
 
 var (
-	exploreDecisions = flag.Int("explore-decisions", 20_000, "decisions of TestExplore")
+	exploreDecisions = flag.Int("explore-decisions", 8000, "decisions of TestExplore")
 	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has its own random source")
 )
 
