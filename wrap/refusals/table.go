@@ -14,7 +14,8 @@ const ways = 4
 
 // table has refusals by the hashes of their charges. It never grows, and neither
 // readers nor writers wait: two writers may choose one slot, and then the second
-// stays, or what is in the slot is found by neither until it is replaced.
+// stays, or what is in the slot is found by neither until it is replaced. With a lock, as
+// the tables of package keyed have, an answer takes twice as long.
 type table struct {
 	// tags has 16 bits of the hash of each refusal in a group, so that a take that
 	// finds none, as most do, reads one word of a small table.

@@ -36,7 +36,7 @@ type worker struct {
 func newWorker(b *Backend, size int) *worker {
 	return &worker{
 		b: b, queue: make(chan shown, size),
-		steps: steps{until: make(map[keyed.Name]time.Time), bound: max(64*size, 1024)},
+		steps: steps{until: make(map[keyed.Name]int64), bound: max(64*size, 1024)},
 		taken: make(map[takeID]driver.Decision), oldest: make([]takeID, size),
 	}
 }
@@ -59,8 +59,9 @@ func (w *worker) show(ctx context.Context, s shown) {
 		w.settle(ctx, &s)
 		return
 	}
+	serving := decision.FromDriver(s.decision)
 	var p *handoff.Placement
-	if !opens(decision.FromDriver(s.decision)) {
+	if !opens(serving) {
 		p = inStep
 	}
 	began := time.Now()
@@ -75,9 +76,9 @@ func (w *worker) show(ctx context.Context, s shown) {
 		return
 	}
 	w.b.counts.candidate.note(time.Since(began))
-	serving, candidate := decision.FromDriver(s.decision), decision.FromDriver(d)
+	candidate := decision.FromDriver(d)
 	switch {
-	case !w.steps.inStep(s.request.Charges(), &serving, &candidate):
+	case !w.steps.inStep(s.request.Charges(), &s.decision, &d):
 		w.b.counts.notInStep.Add(1)
 	case w.b.counts.compare(serving, candidate) && w.b.differ != nil:
 		w.b.differ(serving, candidate)
