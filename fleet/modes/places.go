@@ -109,37 +109,31 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 	}
 	d.Degraded = store.Degraded
 	d.Allowed = soft.Allowed && (store.Allowed || !withStore)
-	results := d.Results()
-	first, firstSoft, firstStore := 0, 0, 0
-	for i, c := range r.Charges() {
-		m, n := p.of[i], len(c.Policy.Limits)
+	iSoft, iStore := 0, 0
+	for i := range r.Charges() {
+		m, at := p.of[i], i
 		if !withStore {
 			if !m.hasSoft() {
 				continue
 			}
-			m = inSoft
+			m, at = inSoft, iSoft
 		}
-		for k := range n {
-			var result driver.Result
-			if m.hasStore() {
-				result = store.Results()[firstStore+k]
-			}
-			switch m {
-			case inSoft:
-				result = soft.Results()[firstSoft+k]
-			case inBoth:
-				result = stricter(result, &soft.Results()[firstSoft+k])
-			case inStore:
-			}
-			setMember(&result.Mark, m)
-			results[first+k] = result
-		}
-		first += n
-		if m.hasSoft() {
-			firstSoft += n
-		}
+		results := d.ResultsOf(at)
 		if m.hasStore() {
-			firstStore += n
+			copy(results, store.ResultsOf(iStore))
+			iStore++
+		}
+		if m.hasSoft() {
+			for k, result := range soft.ResultsOf(iSoft) {
+				if m == inBoth {
+					result = stricter(results[k], &result)
+				}
+				results[k] = result
+			}
+			iSoft++
+		}
+		for k := range results {
+			setMember(&results[k].Mark, m)
 		}
 	}
 	return d
