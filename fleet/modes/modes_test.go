@@ -329,3 +329,44 @@ func TestSet(t *testing.T) {
 		t.Errorf("UnmarshalText: %v, want ErrInvalid", err)
 	}
 }
+
+// A decision about charges of several modes reports each limit where its charge is, also if
+// the store does not answer.
+func TestEachLimitIsReportedInItsPlace(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	for policy, mode := range map[*throttler.Policy]modes.Mode{window: modes.Synced, several: modes.Synced} {
+		if err := p.table.Begin(policy, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	charge := func(p *throttler.Policy, cost int64) throttler.Charge {
+		c := p.Charge("alice")
+		c.Cost = cost
+		return c
+	}
+	take := func(cost int64) throttler.Decision {
+		t.Helper()
+		d, err := p.throttler.Take(t.Context(), charge(bucket, 2), charge(window, cost), charge(hour, 4), charge(several, 5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	d := take(3)
+	for i, want := range []int64{2, 3, 4, 5, 5} {
+		if s := d.Limit(i); s.Used != want {
+			t.Errorf("of limit %d, %d are used; want %d", i, s.Used, want)
+		}
+	}
+	f.store.down = true
+	d = take(100) // which the synced counts refuse
+	if d.Allowed || !d.Degraded || d.NumLimits() != 3 {
+		t.Fatalf("%v; want a refusal about the three synced limits", &d)
+	}
+	for i, want := range []int64{3, 5, 5} {
+		if s := d.Limit(i); s.Used != want {
+			t.Errorf("without the store, of limit %d, %d are used; want %d", i, s.Used, want)
+		}
+	}
+}
