@@ -1,6 +1,11 @@
 package shares
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
 
 // bucket is a token bucket in one word, which takes change by compare-and-swap. The word
 // is an instant and the tokens that there were at it; those that came since are the time
@@ -19,6 +24,8 @@ const (
 	maxTokens   = 1<<tokenBits - 1
 	instantBits = 41
 	maxInstant  = 1<<instantBits - 1 // 69 years
+
+	latestInstant = maxInstant - int64(quota.MaxWindow/time.Millisecond) // at which something is decided
 )
 
 // share is what a bucket holds and gets: at most capacity tokens, and units per window
@@ -152,14 +159,6 @@ func (b *bucket) move(from, to *share, now int64) {
 	}
 	v = to.read(to.word(v), now)
 	b.word.Store(to.word(v))
-}
-
-// setBack moves an instant that is later than now back by so many ms, as the clock was.
-// It must not run at the same time as other methods.
-func (b *bucket) setBack(now, by int64) {
-	if word := b.word.Load(); int64(word>>tokenBits) > now {
-		b.word.Store(uint64(max(int64(word>>tokenBits)-by, 0))<<tokenBits | word&maxTokens)
-	}
 }
 
 // whole returns the tokens of v at now, rounded down.

@@ -22,12 +22,11 @@ type (
 	Report = division.Report
 )
 
-// Bounds and defaults of Options and List.
+// Bounds and defaults.
 const (
 	DefaultRefresh = division.DefaultRefresh
-	DefaultHotKeys = division.DefaultKeys
-	MaxHotKeys     = division.MaxKeys
-	MaxMembers     = division.MaxMembers
+	MaxMembers     = division.MaxMembers // on a List
+	MaxMessage     = division.MaxMessage // bytes that a Transport sends
 )
 
 // Proportional gives each member its part of what all were asked for.

@@ -267,6 +267,20 @@ func TestBadArguments(t *testing.T) {
 	if _, err := g.backends[0].Take(t.Context(), driver.NewRequest(g.clock.Now().UnixMilli(), other)); !errors.Is(err, throttler.ErrInvalid) {
 		t.Errorf("Take of an unknown policy: %v; want an error that wraps ErrInvalid", err)
 	}
+	for _, l := range []throttler.Limit{
+		{Quota: 5000, Window: time.Second, Algorithm: throttler.TokenBucket},
+		{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 10},
+	} {
+		paid := with(l)[0]
+		paid.Name = "core"
+		r := driver.NewRequest(g.clock.Now().UnixMilli(), ok[0].Charge("a"), paid.Charge("a"))
+		if d, err := g.backends[0].Take(t.Context(), r); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "charge 1 is of policy") {
+			t.Errorf("Take of other limits, %v: %v, %v; want an error that wraps ErrInvalid", l, &d, err)
+		}
+	}
+	if d, err := g.backends[0].Take(t.Context(), driver.NewRequest(g.clock.Now().UnixMilli(), tokens("core", 100, time.Second, 0).Charge("a"))); err != nil || !d.Allowed {
+		t.Errorf("Take of a copy of the policy: %v, %v; want an allowed one", &d, err)
+	}
 	if _, err := g.backends[0].Take(t.Context(), driver.NewRequest(0, ok[0].Charge("a"))); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "34 years") {
 		t.Errorf("Take in 1970: %v; want an error that says how far time reaches", err)
 	}

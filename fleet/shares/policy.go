@@ -11,7 +11,6 @@ import (
 	"github.com/weir-go/weir/fleet/shares/internal/division"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // policy is a policy in force.
@@ -214,20 +213,6 @@ func (k *keyShares) follow(was *keyShares, now int64) {
 	}
 }
 
-// setBack sets the fresh buckets back, as the clock was, and the time since which s is in
-// force: requests are decided at that time, if their own is earlier.
-func (s *shares) setBack(now, by int64) {
-	s.since.Store(min(s.since.Load(), now))
-	for i := range s.usual.fresh {
-		s.usual.fresh[i].setBack(now, by)
-	}
-	for _, own := range s.own {
-		for i := range own.fresh {
-			own.fresh[i].setBack(now, by)
-		}
-	}
-}
-
 // isLike reports whether k, of the same limits as usual, has as much as it.
 func (k *keyShares) isLike(usual *keyShares, now int64) bool {
 	for i := range k.fresh {
@@ -250,31 +235,23 @@ func (k *keyShares) lower(other *keyShares, now int64) {
 }
 
 // asked counts a charge as demand, if it can be admitted at all.
-func (p *policy) asked(ms int64, hash uint64, cost int64) {
-	if cost <= p.most {
-		p.sampler.Add(time.UnixMilli(ms), hash, cost)
+func (p *policy) asked(at moment, hash uint64, cost int64) {
+	if cost > 0 && cost <= p.most {
+		p.sampler.Add(time.UnixMilli(at.now+at.epoch), hash, cost)
 	}
 }
 
-// check reports whether charges are of the policies in force, or of ones of their names.
-func (b *Backend) check(charges []quota.Charge) (inForce bool, err error) {
-	inForce = true
+// check returns an error if a charge is not of a policy in force, with its limits: the
+// members have divided no others.
+func (b *Backend) check(charges []quota.Charge) error {
 	for i := range charges {
 		given := charges[i].Policy
-		p := b.byName[given.Name]
-		if p == nil {
-			return false, invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
+		switch p := b.byName[given.Name]; {
+		case p == nil:
+			return invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
+		case p.Policy != given && !slices.Equal(p.Limits, given.Limits):
+			return invalid.Errorf("shares: charge %d is of policy %q with the limits %v; New was given %v, which the members divide: give other limits another name", i, given.Name, given.Limits, p.Limits)
 		}
-		inForce = inForce && p.Policy == given
 	}
-	return inForce, nil
-}
-
-// replace returns r with charges of the policies in force.
-func (b *Backend) replace(r driver.Request) driver.Request {
-	charges := slices.Clone(r.Charges())
-	for i := range charges {
-		charges[i].Policy = b.byName[charges[i].Policy.Name].Policy
-	}
-	return driver.NewRequest(r.Now, charges...)
+	return nil
 }

@@ -61,7 +61,7 @@ type Options struct {
 	Refresh time.Duration
 
 	// HotKeys is how many keys of each policy have their own divisions, at most
-	// MaxHotKeys. If zero, DefaultHotKeys; if negative, none.
+	// 64. If zero, 8; if negative, none.
 	HotKeys int
 
 	// Divide makes shares of demand. If nil, Proportional. All processes need
@@ -90,7 +90,7 @@ type Options struct {
 type Backend struct {
 	clock  clock.Clock
 	self   string
-	epoch  int64 // ms since 1970 at which the instants of buckets begin
+	epoch  atomic.Int64 // ms since 1970 at which the instants of buckets begin
 	member *division.Member
 
 	byName   map[string]*policy
@@ -98,7 +98,7 @@ type Backend struct {
 	refresh  int64       // ms
 	holds    atomic.Bool // shares
 
-	moving sync.Mutex // while shares, or the clock's steps, move buckets
+	moving sync.Mutex // while shares move buckets, or the clock's steps the epoch
 	latest int64      // that now returned
 
 	names   keyed.Hasher
@@ -111,9 +111,10 @@ type Backend struct {
 var _ driver.Backend = (*Backend)(nil)
 
 // New returns a Backend that decides under policies, as the member self of list. Charges
-// of other policies are errors. Until it has its first shares, which is when it has heard
-// of the other members, it fails with errors that wrap driver.ErrUnavailable and
-// driver.ErrFailClosed: no request is served, unless a fallback in front decides.
+// of other policies, or of other limits under the name of one, are errors. Until it has its
+// first shares, which is when it has heard of the other members, it fails with errors that
+// wrap driver.ErrUnavailable and driver.ErrFailClosed: no request is served, unless a
+// fallback in front decides.
 //
 // All processes need the same policies, each with its name. The messages of other members
 // go to Receive. Errors are about arguments, and wrap quota.ErrInvalid.
@@ -153,7 +154,7 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
 	// In the middle of what a word can tell: clocks are set back, too.
-	b.epoch = o.Clock.Now().UnixMilli() - maxInstant/2
+	b.epoch.Store(o.Clock.Now().UnixMilli() - maxInstant/2)
 	var err error
 	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
 		return nil, nil, nil, err
@@ -236,11 +237,6 @@ func (b *Backend) apply(given division.Shares) {
 	}
 }
 
-// instant returns ms since 1970 as a bucket's, or the nearest that it can have.
-func (b *Backend) instant(ms int64) int64 {
-	return min(max(ms-b.epoch, 0), maxInstant-quota.MaxWindow.Milliseconds())
-}
-
 // Nothing was charged, so that a refund can be made again.
 var errNoShares = fmt.Errorf("%w: %w: this process holds no shares, because it has not heard of all members since it started, or is not on their list", driver.ErrFailClosed, driver.ErrNotSent)
 
@@ -248,54 +244,90 @@ func (b *Backend) noShares() error {
 	return &driver.UnavailableError{Backend: "shares", Shard: b.self, Err: errNoShares}
 }
 
-// ready returns why a decision about r cannot be made. It puts the policies in force
-// into r's charges.
-func (b *Backend) ready(ctx context.Context, r *driver.Request) error {
-	if err := driver.Ended(ctx); err != nil {
-		return err
+// now returns the instant that it is. It never falls: if the clock was set back since the
+// last call, buckets go on from where they were, or keys would wait until the clock is where
+// it was. Its caller holds b.moving.
+func (b *Backend) now() int64 {
+	now := b.clock.Now().UnixMilli() - b.epoch.Load()
+	if back := b.latest - now; back > 0 {
+		b.epoch.Add(-back)
+		now = b.latest
 	}
-	if inForce, err := b.check(r.Charges()); err != nil {
-		return err
-	} else if !inForce {
-		*r = b.replace(*r)
-	}
-	if b.instant(r.Now)+b.epoch != r.Now {
-		return invalid.Errorf("shares: now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
-	}
-	if !b.holds.Load() {
-		return b.noShares()
-	}
-	return nil
+	b.latest = min(now, latestInstant)
+	return b.latest
 }
 
-// Take implements driver.Backend. It makes no call.
-func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	if err := b.ready(ctx, &r); err != nil {
-		return d, err
+// begin returns what a decision about r needs, or why there is none: the instant at which
+// it is made, and the stripe, which is nil if r charges nothing.
+func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decision, s *stripe, at moment, err error) {
+	if err := driver.Ended(ctx); err != nil {
+		return d, nil, at, err
+	}
+	if err := b.check(r.Charges()); err != nil {
+		return d, nil, at, err
+	}
+	at.epoch = b.epoch.Load()
+	if at.now = r.Now - at.epoch; at.now < 0 || at.now > latestInstant {
+		return d, nil, at, invalid.Errorf("shares: now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
+	}
+	if !b.holds.Load() {
+		return d, nil, at, b.noShares()
 	}
 	d = driver.NewDecision(r)
-	charges := d.Charges()
-	if len(charges) == 0 {
-		d.Allowed = true
-		return d, nil
+	d.Allowed = true
+	if charges := d.Charges(); len(charges) > 0 {
+		s = b.stripeOf(charges[0].Partition)
 	}
-	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
-	if len(d.Results()) == 1 && b.takeOne(s, &d, now) {
-		return d, nil
+	return d, s, at, nil
+}
+
+// moment is an instant of buckets, and the epoch that makes it one of 1970.
+type moment struct{ now, epoch int64 }
+
+// of returns when a request of m is decided about e: not before the shares in force were, so
+// that keys need not wait for a clock that was set back.
+func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since.Load()), m.epoch} }
+
+// Take implements driver.Backend. It makes no call.
+func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	d, s, at, err := b.begin(ctx, r)
+	if err != nil || s == nil || len(d.Results()) == 1 && b.takeOne(s, &d, at) {
+		return d, err
 	}
+	return b.takeAll(s, d, at)
+}
+
+// takeAll decides about any number of limits. It holds the lock alone, so that between the
+// look and the charge there is no other.
+func (b *Backend) takeAll(s *stripe, d driver.Decision, at moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := b.find(s, charges, now); err != nil {
+	if err := b.find(s, d.Charges(), at, true); err != nil {
 		return driver.Decision{}, err
 	}
-	b.takeAll(s, &d, now)
+	fitsEver := true
+	for n, e := range s.found {
+		fitsEver = fitsEver && d.Charges()[n].Cost <= e.policy.most
+	}
+	for n, e := range s.found {
+		if fitsEver {
+			e.policy.asked(at.of(e), e.hash, d.Charges()[n].Cost)
+		}
+	}
+	if b.look(s, &d, at); !d.Allowed {
+		return d, nil
+	}
+	s.each(&d, at, func(x slot) {
+		v, ok := x.bucket.take(x.share, x.cost, x.now)
+		b.report(&x, v, ok, true)
+	})
 	return d, nil
 }
 
-// takeOne decides about one limit, if there is an entry under the shares in force.
-func (b *Backend) takeOne(s *stripe, d *driver.Decision, now int64) (done bool) {
+// takeOne decides about one limit, if there is an entry under the shares in force. It holds
+// the lock together with others.
+func (b *Backend) takeOne(s *stripe, d *driver.Decision, at moment) (done bool) {
 	charge := &d.Charges()[0]
-	p := b.byName[charge.Policy.Name]
 	n := b.names.Of(charge)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -303,175 +335,142 @@ func (b *Backend) takeOne(s *stripe, d *driver.Decision, now int64) (done bool) 
 	if e == nil || !e.current() || !b.holds.Load() {
 		return false
 	}
-	p.asked(now+b.epoch, e.hash, charge.Cost)
-	now = e.at(now)
-	v, ok := e.buckets[0].take(&e.limits[0], charge.Cost, now)
+	at = at.of(e)
+	e.policy.asked(at, e.hash, charge.Cost)
+	x := slot{at, e, &e.buckets[0], &e.limits[0], 0, charge.Cost, &d.Results()[0]}
+	v, ok := x.bucket.take(x.share, x.cost, x.now)
 	d.Allowed = ok
-	b.report(e, 0, v, now, charge.Cost, ok, true, &d.Results()[0])
+	b.report(&x, v, ok, true)
 	return true
 }
 
-// takeAll decides about the charges of s.found. Its caller holds the lock alone, so that
-// between the look and the charge there is no other.
-func (b *Backend) takeAll(s *stripe, d *driver.Decision, now int64) {
-	charges, results, i := d.Charges(), d.Results(), 0
-	d.Allowed = true
-	fitsEver := true
+// slot is one limit of one charge, while it is decided about.
+type slot struct {
+	moment
+	entry  *entry
+	bucket *bucket
+	share  *share
+	limit  int // of the entry's policy
+	cost   int64
+	result *driver.Result
+}
+
+// each calls f with each limit of the entries found. Its caller holds the lock alone.
+func (s *stripe) each(d *driver.Decision, at moment, f func(slot)) {
+	i := 0
 	for n, e := range s.found {
-		fitsEver = fitsEver && charges[n].Cost <= e.policy.most
-	}
-	for n, e := range s.found {
-		if fitsEver {
-			e.policy.asked(now+b.epoch, e.hash, charges[n].Cost)
-		}
-		now := e.at(now)
 		for k := range e.buckets {
-			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
-			fits := charges[n].Cost <= l.capacity && l.has(v, charges[n].Cost, now)
-			d.Allowed = d.Allowed && fits
-			b.report(e, k, v, now, charges[n].Cost, fits, false, &results[i])
-			i++
-		}
-	}
-	if !d.Allowed {
-		return
-	}
-	i = 0
-	for n, e := range s.found {
-		now := e.at(now)
-		for k := range e.buckets {
-			v, ok := e.buckets[k].take(&e.limits[k], charges[n].Cost, now)
-			b.report(e, k, v, now, charges[n].Cost, ok, true, &results[i])
+			f(slot{at.of(e), e, &e.buckets[k], &e.limits[k], k, d.Charges()[n].Cost, &d.Results()[i]})
 			i++
 		}
 	}
 }
 
-// find sets s.found to the entries of charges. Its caller holds the lock alone.
-func (b *Backend) find(s *stripe, charges []quota.Charge, now int64) error {
+// look reports about the entries found, and charges nothing.
+func (b *Backend) look(s *stripe, d *driver.Decision, at moment) {
+	s.each(d, at, func(x slot) {
+		v := x.bucket.peek(x.share, x.now)
+		fits := x.cost <= x.share.capacity && x.share.has(v, x.cost, x.now)
+		d.Allowed = d.Allowed && fits
+		b.report(&x, v, fits, false)
+	})
+}
+
+// find sets s.found to the entries of charges, of which those that are new are kept or
+// not. Its caller holds the lock alone.
+func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) error {
 	s.found = s.found[:0]
 	for i := range charges {
-		s.found = append(s.found, b.get(s, &charges[i], now))
+		s.found = append(s.found, b.get(s, &charges[i], at.now, keep))
 	}
-	// They may have been dropped since ready looked. To hold none is no refusal.
+	// They may have been dropped since begin looked. To hold none is no refusal.
 	if !b.holds.Load() {
 		return b.noShares()
 	}
 	return nil
 }
 
-// report writes what v says of limit k of e. charged says that a charge of cost was made.
-func (b *Backend) report(e *entry, k int, v level, now, cost int64, fits, charged bool, r *driver.Result) {
-	l, s := &e.policy.Limits[k], &e.limits[k]
-	capacity := l.Capacity()
-	whole := s.whole(v, now)
+// report writes what v says of a limit. charged says that a charge was made.
+func (b *Backend) report(x *slot, v level, fits, charged bool) {
+	r, s := x.result, x.share
+	capacity := x.entry.policy.Limits[x.limit].Capacity()
+	whole := s.whole(v, x.now)
 	r.Used = capacity - whole
-	full, rest := now, int64(0)
+	full, rest := x.now, int64(0)
 	if s.units > 0 {
 		full, rest = s.hasAt(v, s.capacity)
 	}
-	r.ResetAt = b.epoch + full + min(rest, 1)
+	r.ResetAt = x.epoch + full + min(rest, 1)
 	if whole < 1 {
-		r.NextAt = b.hasAt(s, v, 1, now, r.ResetAt)
+		r.NextAt = b.hasAt(x, v, 1)
 	}
-	if fits {
-		if charged && cost > 0 {
-			r.Mark = driver.Mark{At: b.epoch + full, Fraction: rest}
-		}
-		return
-	}
-	r.RetryAt = driver.NeverFits
-	if cost <= capacity {
-		r.RetryAt = b.hasAt(s, v, cost, now, r.ResetAt)
+	switch {
+	case !fits && x.cost <= capacity:
+		r.RetryAt = b.hasAt(x, v, x.cost)
+	case !fits:
+		r.RetryAt = driver.NeverFits
+	case charged && x.cost > 0:
+		r.Mark = driver.Mark{At: x.epoch + full, Fraction: rest}
 	}
 }
 
-// hasAt returns the instant, in ms since the epoch, at which v, full at resetAt, has n
-// tokens.
-func (b *Backend) hasAt(s *share, v level, n, now, resetAt int64) int64 {
-	if n > s.capacity { // it may when the share has grown
-		return max(resetAt, b.epoch+now+b.refresh)
+// hasAt returns the instant, in ms since 1970, at which v has n tokens.
+func (b *Backend) hasAt(x *slot, v level, n int64) int64 {
+	if n > x.share.capacity { // it may when the share has grown
+		return max(x.result.ResetAt, x.epoch+x.now+b.refresh)
 	}
-	at, rest := s.hasAt(v, n)
-	return b.epoch + at + min(rest, 1)
+	at, rest := x.share.hasAt(v, n)
+	return x.epoch + at + min(rest, 1)
 }
 
 // Peek implements driver.Backend. It makes no call.
-func (b *Backend) Peek(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	if err := b.ready(ctx, &r); err != nil {
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	d, s, at, err := b.begin(ctx, r)
+	if err != nil || s == nil {
 		return d, err
 	}
-	d = driver.NewDecision(r)
-	d.Allowed = true
-	charges, results, i := d.Charges(), d.Results(), 0
-	if len(charges) == 0 {
-		return d, nil
-	}
-	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range charges {
-		cost := charges[c].Cost
-		n := b.names.Of(&charges[c])
-		e := s.Get(n)
-		if e == nil {
-			e = newEntry(&charges[c], b.byName[charges[c].Policy.Name])
-		}
-		e.update()
-		now := e.at(now)
-		for k := range e.buckets {
-			v, l := e.buckets[k].peek(&e.limits[k], now), &e.limits[k]
-			fits := cost <= l.capacity && l.has(v, cost, now)
-			d.Allowed = d.Allowed && fits
-			b.report(e, k, v, now, cost, fits, false, &results[i])
-			i++
-		}
+	if err := b.find(s, d.Charges(), at, false); err != nil {
+		return driver.Decision{}, err
 	}
-	if !b.holds.Load() { // as in find
-		return driver.Decision{}, b.noShares()
-	}
+	b.look(s, &d, at)
 	return d, nil
 }
 
 // Settle implements driver.Backend. It makes no call.
-func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
+func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	r := st.Charged.Request
-	marks := st.Charged.Results()
 	r.Now = st.Now
-	if err := b.ready(ctx, &r); err != nil {
+	d, s, at, err := b.begin(ctx, r)
+	if err != nil || s == nil {
 		return d, err
 	}
-	d = driver.NewDecision(r)
-	d.Allowed = true
-	charges, results, i := d.Charges(), d.Results(), 0
-	if len(charges) == 0 {
-		return d, nil
-	}
-	s, now := b.stripeOf(charges[0].Partition), r.Now-b.epoch
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := b.find(s, charges, now); err != nil {
+	if err := b.find(s, d.Charges(), at, true); err != nil {
 		return driver.Decision{}, err
 	}
 	for n, e := range s.found {
-		more := st.Costs[n] - charges[n].Cost
-		if more > 0 {
-			e.policy.asked(now+b.epoch, e.hash, more)
-		}
-		now := e.at(now)
-		for k := range e.buckets {
-			l := &e.limits[k]
-			v := e.buckets[k].peek(l, now)
-			switch mark := marks[i].Mark; {
-			case more > 0:
-				v = e.buckets[k].charge(l, more, now)
-			case more < 0:
-				v = e.buckets[k].giveBack(l, -more, mark.At-b.epoch, mark.Fraction, now)
-			}
-			b.report(e, k, v, now, 0, true, false, &results[i])
-			i++
-		}
+		e.policy.asked(at.of(e), e.hash, max(st.Costs[n]-d.Charges()[n].Cost, 0))
 	}
+	n, i := 0, 0 // the charge, and the limit of all
+	s.each(&d, at, func(x slot) {
+		var v level
+		switch more, mark := st.Costs[n]-x.cost, st.Charged.Results()[i].Mark; {
+		case more > 0:
+			v = x.bucket.charge(x.share, more, x.now)
+		case more < 0:
+			v = x.bucket.giveBack(x.share, -more, mark.At-x.epoch, mark.Fraction, x.now)
+		default:
+			v = x.bucket.peek(x.share, x.now)
+		}
+		x.cost = 0
+		b.report(&x, v, true, false)
+		if i++; x.limit == len(x.entry.buckets)-1 {
+			n++
+		}
+	})
 	return d, nil
 }
 

@@ -48,23 +48,20 @@ func keyHash(c *quota.Charge) uint64 {
 	return max(d.Sum64(), 1)
 }
 
-// newEntry returns the entry of c, a charge under p, as it would begin.
-func newEntry(c *quota.Charge, p *policy) *entry {
-	e := &entry{policy: p, hash: keyHash(c)}
-	e.begin()
-	return e
-}
-
-// get returns the entry of c, a new one if there was none, under the shares in force. Its
-// caller holds the lock alone. If there is no room, a new one takes the place of another
-// that is not in s.found. If there is none, there are a few too many for a while.
-func (b *Backend) get(s *stripe, c *quota.Charge, now int64) *entry {
-	n, p := b.names.Of(c), b.byName[c.Policy.Name]
+// get returns the entry of c under the shares in force, a new one if there was none, which
+// is kept or not. Its caller holds the lock alone. If there is no room, a new one takes the
+// place of another that is not in s.found. If there is none, there are a few too many for a
+// while.
+func (b *Backend) get(s *stripe, c *quota.Charge, now int64, keep bool) *entry {
+	n := b.names.Of(c)
 	e := s.Get(n)
 	if e == nil {
-		s.MakeRoom(1, func(e *entry) float64 { return s.rank(e, now) }, s.evict)
-		e = newEntry(c, p)
-		s.Add(n, 1, e)
+		e = &entry{policy: b.byName[c.Policy.Name], hash: keyHash(c)}
+		e.begin()
+		if keep {
+			s.MakeRoom(1, func(e *entry) float64 { return s.rank(e, now) }, s.evict)
+			s.Add(n, 1, e)
+		}
 	}
 	e.update()
 	return e
@@ -92,10 +89,6 @@ func (e *entry) begin() {
 		e.buckets[i].word.Store(own.fresh[i].word.Load())
 	}
 }
-
-// at returns when a request that read the clock at now is decided: not before the shares in
-// force were, so that keys need not wait for a clock that was set back.
-func (e *entry) at(now int64) int64 { return max(now, e.shares.since.Load()) }
 
 // current reports whether e is under the shares in force.
 func (e *entry) current() bool { return e.shares == e.policy.shares.Load() }
@@ -137,45 +130,15 @@ func (b *Backend) sweep() {
 	}
 }
 
-// sweepSome sweeps some entries before place end, and returns where to go on. It reads the
-// clock itself, and buckets do not move meanwhile: by an instant from before the clock was
-// set back, a bucket that was moved since would be full.
+// sweepSome sweeps some entries before place end, and returns where to go on.
 func (b *Backend) sweepSome(s *stripe, end int) (next int) {
 	b.moving.Lock()
-	defer b.moving.Unlock()
 	now := b.now()
+	b.moving.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.Sweep(end, func(e *entry) bool {
 		e.update()
 		return e.used(now) <= 0
 	})
-}
-
-// now returns the instant that it is. If the clock was set back since the last call, so are
-// all buckets: keys would else wait until it is where it was. Its caller holds b.moving.
-func (b *Backend) now() int64 {
-	now := b.instant(b.clock.Now().UnixMilli())
-	if by := b.latest - now; by > 0 {
-		b.setBack(now, by)
-	}
-	b.latest = now
-	return now
-}
-
-func (b *Backend) setBack(now, by int64) {
-	for _, p := range b.policies {
-		p.shares.Load().setBack(now, by)
-	}
-	for i := range b.stripes {
-		s := &b.stripes[i]
-		s.mu.Lock()
-		for _, e := range s.All() {
-			e.update() // by instants of the clock as it was
-			for k := range e.buckets {
-				e.buckets[k].setBack(now, by)
-			}
-		}
-		s.mu.Unlock()
-	}
 }
