@@ -376,7 +376,7 @@ func (b *Backend) look(s *stripe, d *driver.Decision, at moment) {
 	})
 }
 
-// find sets s.found to the entries of charges, of which those that are new are kept or
+// find sets s.found to the entries of charges. Those that are new are kept or
 // not. Its caller holds the lock alone.
 func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) error {
 	s.found = s.found[:0]

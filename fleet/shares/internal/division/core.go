@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -229,7 +230,7 @@ func (c *core) due() time.Time {
 }
 
 // startDue returns when this member starts a round. It waits for the members of its last
-// one, of which others wait for their units.
+// one: others wait for their units.
 func (c *core) startDue() time.Time {
 	if end := c.taken.Add(patience * c.refresh); c.round != nil && c.divided() && !c.complete && end.After(c.nextStart) {
 		return end
@@ -275,44 +276,53 @@ func (c *core) ask(now time.Time, members []string) {
 }
 
 // proceed goes on with the round as far as it can, and returns what is to be sent.
-func (c *core) proceed(now time.Time) (calls []call) {
-	r := c.round
-	if r == nil {
-		return nil
+func (c *core) proceed(now time.Time) []call {
+	if r := c.round; r != nil && !c.divided() && (len(r.waiting) == 0 || !now.Before(r.until)) {
+		c.divideRound(now)
 	}
-	if !c.divided() && (len(r.waiting) == 0 || !now.Before(r.until)) {
-		d := newPool(r.reports, &c.list).divide(c.joined, c.keys, c.divide)
-		if d == nil {
-			c.round = nil
-			return nil
-		}
-		c.take(now, d)
-		c.ask(now, d.names())
+	if c.round == nil || len(c.round.waiting) > 0 || !c.divided() {
+		return c.send(now)
 	}
-	if c.divided() && !c.complete && len(r.waiting) == 0 {
-		c.finish(c.joined)
-		c.ask(now, c.div.names())
-	}
-	if c.complete && c.divided() && len(r.waiting) == 0 {
+	if c.complete {
 		c.round = nil
 		return nil
 	}
+	c.finish(c.joined)
+	c.ask(now, c.div.names())
+	return c.send(now)
+}
+
+// divideRound ends the first step of the round.
+func (c *core) divideRound(now time.Time) {
+	d := newPool(c.round.reports, &c.list).divide(c.joined, c.keys, c.divide)
+	if d == nil {
+		c.round = nil
+		return
+	}
+	c.take(now, d)
+	c.ask(now, d.names())
+}
+
+// send returns the calls that are due.
+func (c *core) send(now time.Time) (calls []call) {
+	if c.round == nil {
+		return nil
+	}
+	m := c.message()
+	m.List = &c.list
+	if c.divided() && !c.complete {
+		m.Division = c.div
+	}
 	var text []byte
 	for _, name := range c.list.Members {
-		at, ok := r.waiting[name]
-		if !ok || now.Before(at) {
+		if at, ok := c.round.waiting[name]; !ok || now.Before(at) {
 			continue
 		}
 		if text == nil {
-			m := c.message()
-			m.List = &c.list
-			if c.divided() && !c.complete {
-				m.Division = c.div
-			}
 			text = m.encode()
 		}
-		r.waiting[name] = never // until the call returns
-		calls = append(calls, call{name, text, c.joined, c.message().Taken, &c.list})
+		c.round.waiting[name] = never // until the call returns
+		calls = append(calls, call{name, text, c.joined, m.Taken, &c.list})
 	}
 	return calls
 }
@@ -373,36 +383,51 @@ func (c *core) answered(now time.Time, k call, b []byte, err error) []call {
 	if err == nil {
 		m, err = decode(b, k.list)
 	}
+	if err == nil && m.From.Name != k.to {
+		err = fmt.Errorf("%w: it is of %q, not of %q", errMessage, m.From.Name, k.to)
+	}
 	if err == nil {
 		c.hear(now, m)
 	}
-	r := c.round
-	if r == nil || k.round != c.joined {
+	if c.round == nil || k.round != c.joined {
 		return nil // of a round that is over
 	}
-	_, waits := r.waiting[k.to]
+	if _, waits := c.round.waiting[k.to]; !waits {
+		return c.send(now)
+	}
 	switch {
-	case !waits:
-	case err != nil && !c.divided() && c.div != nil && !slices.Contains(c.div.names(), k.to):
-		delete(r.waiting, k.to) // it was silent in the last round, too
+	case err != nil && c.silent(k.to):
+		delete(c.round.waiting, k.to)
 	case err != nil:
-		r.waiting[k.to] = now.Add(c.refresh / retryPart)
+		c.round.waiting[k.to] = now.Add(c.refresh / retryPart)
 	case m.Joined != c.joined || k.taken == c.joined && m.Taken != c.joined: // it belongs to a higher round, or has started again
 		c.round, c.nextStart = nil, now.Add(c.refresh/retryPart+c.part(retryPart))
-	case m.From.Name != k.to:
-		delete(r.waiting, k.to) // a mistake of the transport's
-	case !c.divided():
-		if m.Report != nil {
-			if m.Division == nil && m.Taken == r.reports[0].Taken {
-				m.Division = r.reports[0].Division
-			}
-			r.reports = append(r.reports, m)
-			delete(r.waiting, k.to)
-		}
-	case m.Taken == c.joined && (m.Complete || !c.complete):
-		delete(r.waiting, k.to)
+	case c.answers(m):
+		delete(c.round.waiting, k.to)
 	}
 	return c.proceed(now)
+}
+
+// silent reports whether a member that does not report was not in the last division
+// either.
+func (c *core) silent(name string) bool {
+	return !c.divided() && c.div != nil && !slices.Contains(c.div.names(), name)
+}
+
+// answers takes in the reply of a member of this round, and reports whether it is the
+// answer to the present step.
+func (c *core) answers(m *message) bool {
+	if c.divided() {
+		return m.Taken == c.joined && (m.Complete || !c.complete)
+	}
+	if m.Report == nil {
+		return false
+	}
+	if own := c.round.reports[0]; m.Division == nil && m.Taken == own.Taken {
+		m.Division = own.Division
+	}
+	c.round.reports = append(c.round.reports, m)
+	return true
 }
 
 // hear takes in what every message says.

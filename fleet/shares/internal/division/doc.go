@@ -38,8 +38,8 @@
 // Proof. A member takes a division in before it joins a later round, or never. So all
 // that a member knew when it joined is known to those that know the division, and of two
 // complete divisions with a process in common, the later knows the earlier. A round
-// has one division, which its starter makes once. Until a
-// division is complete, it only lowers shares. A process holds no more than what it held
+// has one division, which its starter makes once. Until a division is complete, it only
+// lowers shares. A process holds no more than what it held
 // when it joined its last round, or its share of the complete division of that one.
 //
 // Of two complete divisions by more than half, in the order in which they were made, the
@@ -60,7 +60,7 @@
 //
 // Neither a lost, repeated or late message, nor a pause, nor a partition changes it, and no
 // clock takes part, except for a list that leaves out a member that runs. A new list
-// begins without a ledger, and none of its members is informed. The bound on the excess is
+// begins without that knowledge, and none of its members is informed. The bound on the excess is
 // zero, at every instant, under these conditions:
 //
 //   - A name is one process: a successor starts after its predecessor has stopped.
@@ -100,8 +100,8 @@
 // A round waits half a refresh for members that do not report, or for one call to those
 // that were not in the last division either. It waits for three refreshes for
 // a division that one of its members has not taken in. If the member that starts the
-// rounds is gone, another one starts them after two to three refreshes. If it cannot be reached
-// by a member that others reach, that one starts a round of its own as often.
+// rounds is gone, another one starts them after two to three refreshes. A member that it
+// does not reach starts rounds, too, as often.
 //
 // # Weights
 //

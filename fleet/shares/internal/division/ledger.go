@@ -102,7 +102,7 @@ func (l *ledger) sum(id vectorID) (units int64) {
 	return units
 }
 
-// large returns the keys of a quota of which a process may hold more than of the quota.
+// large returns the keys of a quota for which a process may hold more units than for the quota.
 func (l *ledger) large(quota uint64) (keys []uint64) {
 	for p, entries := range l.known {
 		usual := l.most(p, vectorID{Quota: quota})

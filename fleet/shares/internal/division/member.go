@@ -1,11 +1,12 @@
 package division
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -59,48 +60,45 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 
 // validate sets the defaults, and returns an error if something is out of its bounds.
 func (c *core) validate(list List) error {
-	if c.refresh == 0 {
-		c.refresh = DefaultRefresh
-	}
-	if c.keys == 0 {
-		c.keys = DefaultKeys
-	}
-	c.keys = max(c.keys, 0)
+	c.refresh, c.keys = cmp.Or(c.refresh, DefaultRefresh), max(cmp.Or(c.keys, DefaultKeys), 0)
 	if c.divide == nil {
 		c.divide = Proportional
 	}
-	if c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name) {
+	switch n := len(c.quotas); {
+	case c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name):
 		return invalid.Errorf("division: self has %d bytes; a name has from 1 to %d, in UTF-8", len(c.Name), maxName)
-	}
-	if c.refresh < 10*time.Millisecond || c.refresh > time.Hour {
+	case c.refresh < 10*time.Millisecond || c.refresh > time.Hour:
 		return invalid.Errorf("division: Refresh is %v; it must be from 10ms to 1h", c.refresh)
-	}
-	if c.keys > MaxKeys {
+	case c.keys > MaxKeys:
 		return invalid.Errorf("division: Keys is %d; the most is %d", c.keys, MaxKeys)
-	}
-	if n := len(c.quotas); n == 0 || n > MaxQuotas {
+	case n == 0 || n > MaxQuotas:
 		return invalid.Errorf("division: quotas has %d; it must have from 1 to %d", n, MaxQuotas)
 	}
-	known := make(map[uint64]bool)
-	for i := range c.quotas {
-		q := &c.quotas[i]
-		if q.Total < 1 || q.Total > maxTotal {
-			return invalid.Errorf("division: quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
-		}
-		if q.Min < 0 || q.Min > math.MaxInt64/MaxMembers || q.Min*int64(len(list.Members)) > q.Total {
-			return invalid.Errorf("division: quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, len(list.Members), q.Total, q.Total/int64(max(len(list.Members), 1)))
-		}
-		id := q.id()
-		if known[id] {
-			return invalid.Errorf("division: quotas[%d] is %q a second time; names must differ", i, q.Name)
-		}
-		known[id] = true
-		c.ids = append(c.ids, id)
+	if err := c.validateQuotas(int64(max(len(list.Members), 1))); err != nil {
+		return err
 	}
 	if err := list.validate(); err != nil {
 		return err
 	}
 	return c.fits(list)
+}
+
+// validateQuotas sets the ids of the quotas, which so many members divide.
+func (c *core) validateQuotas(members int64) error {
+	for i := range c.quotas {
+		q := &c.quotas[i]
+		id := q.id()
+		switch {
+		case q.Total < 1 || q.Total > maxTotal:
+			return invalid.Errorf("division: quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
+		case q.Min < 0 || q.Min > q.Total/members:
+			return invalid.Errorf("division: quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, members, q.Total, q.Total/members)
+		case slices.Contains(c.ids, id):
+			return invalid.Errorf("division: quotas[%d] is %q a second time; names must differ", i, q.Name)
+		}
+		c.ids = append(c.ids, id)
+	}
+	return nil
 }
 
 // fits returns an error if messages of the list's members may be above MaxMessage.

@@ -25,7 +25,7 @@ const (
 type message struct {
 	Version int     `json:"v"`
 	From    process `json:"from"`
-	List    *List   `json:"list,omitempty"` // if nil, of a reply, that of the message
+	List    *List   `json:"list,omitempty"` // a reply without one has the message's
 	Highest uint64  `json:"highest"`        // the highest number of a round that the sender has heard of
 	Joined  roundID `json:"joined"`         // the highest round that the sender has joined
 
@@ -228,25 +228,37 @@ func (d *division) check(list *List) error {
 	switch {
 	case len(d.Vectors) == 0 || len(d.Vectors) > maxVectors:
 		return fmt.Errorf("a division has %d vectors", len(d.Vectors))
-	case len(d.Members) > len(list.Members) || len(d.Others) > maxOthers(list) || d.Lost && len(d.Others) > 0:
-		return fmt.Errorf("a division is of %d members and %d others", len(d.Members), len(d.Others))
-	case !inOrder(d.Vectors, func(a, b vector) int { return a.compare(b.vectorID) }):
-		return errors.New("vectors are out of order")
-	case !inOrder(d.Members, func(a, b row) int { return cmp.Compare(a.Name, b.Name) }):
-		return errors.New("members are out of order")
-	case !inOrder(d.Others, func(a, b row) int { return a.compare(b.process) }):
-		return errors.New("others are out of order")
+	case len(d.Members) > len(list.Members):
+		return fmt.Errorf("a division is of %d members", len(d.Members))
+	case !inOrder(d.Vectors, func(a, b vector) int { return a.compare(b.vectorID) }),
+		!inOrder(d.Members, func(a, b row) int { return cmp.Compare(a.Name, b.Name) }):
+		return errors.New("a division is out of order")
 	}
-	for i := range d.Members {
-		if r := &d.Members[i]; !r.fits(d, list) || len(r.Shares) != len(d.Vectors) || len(r.Demand) != len(d.Vectors) || !positive(r.Demand...) {
+	for _, r := range d.Members {
+		if !r.fits(d, list) || len(r.Shares) != len(d.Vectors) || len(r.Demand) != len(d.Vectors) || !positive(r.Demand...) {
 			return fmt.Errorf("the row of a member, %q, is out of bounds", r.Name)
 		}
 	}
-	for i := range d.Others {
-		if r := &d.Others[i]; !r.fits(d, list) || r.Shares != nil || d.member(r.process) != nil {
+	if err := d.checkOthers(list); err != nil {
+		return err
+	}
+	return d.checkShares()
+}
+
+func (d *division) checkOthers(list *List) error {
+	if len(d.Others) > maxOthers(list) || d.Lost && len(d.Others) > 0 || !inOrder(d.Others, func(a, b row) int { return a.compare(b.process) }) {
+		return fmt.Errorf("of a division, %d others are too many, or out of order", len(d.Others))
+	}
+	for _, r := range d.Others {
+		if !r.fits(d, list) || r.Shares != nil || d.member(r.process) != nil {
 			return fmt.Errorf("the row of a process that is not in a division, %q, is out of bounds", r.Name)
 		}
 	}
+	return nil
+}
+
+// checkShares returns an error if the shares of a vector add up to more than its total.
+func (d *division) checkShares() error {
 	for k := range d.Vectors {
 		left := d.Vectors[k].Total
 		for i := range d.Members {

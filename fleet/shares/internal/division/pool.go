@@ -73,10 +73,10 @@ func (p *pool) quotas() []uint64 {
 			all = append(all, it.Quota)
 		}
 	}
-	for who, entries := range p.ledger.known {
+	for holder, entries := range p.ledger.known {
 		for _, e := range entries {
 			for _, v := range e.Vectors {
-				if v.Key == 0 && p.ledger.most(who, v.vectorID) > 0 {
+				if v.Key == 0 && p.ledger.most(holder, v.vectorID) > 0 {
 					all = append(all, v.Quota)
 				}
 			}
@@ -192,7 +192,7 @@ func (p *pool) add(d *division, id vectorID, divide Divide) int {
 	return len(d.Vectors) - 1
 }
 
-// total returns what the members divide of v, of which they hold sum.
+// total returns what the members, which hold sum, divide of v.
 func (p *pool) total(v vector, sum int64) int64 {
 	switch {
 	case p.all && p.full:
