@@ -248,11 +248,17 @@ func TestWholeButIncomplete(t *testing.T) {
 			s.busy("b")
 			s.divide("abcde")
 			c := s.members["c"].core
-			replies := s.reports(c, "abcde") // a says that it holds little
+			replies := s.reports(c, "acde") // a says that it holds little
+			asked := replies[0].call
 			s.busy("a")
 			s.divide("ba") // and gets all
 			s.restart("b")
-			s.finish(c, replies)
+			text, err := s.members["b"].core.receive(s.now, asked.message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked.to = "b"
+			s.finish(c, append(replies, reply{asked, text}))
 			if len(c.div.Members) != 5 {
 				t.Fatalf("the division is among %d", len(c.div.Members))
 			}
@@ -261,6 +267,39 @@ func TestWholeButIncomplete(t *testing.T) {
 			s.divide("cbde")
 			s.divide("cbde")
 		})
+	}
+}
+
+// A member that belongs to a later round takes in no division of an earlier one, and does
+// not hear that one is complete: it has said what it holds.
+func TestLateMessages(t *testing.T) {
+	s := newScript(t, 1, "abc")
+	s.busy("b")
+	s.divide("abc")
+	s.busy("a")
+	c := s.members["c"].core
+	late := s.collect("abc")
+	s.busy("b")
+	taken := s.collect("bac")
+	s.take(taken, "ac")
+	units := s.members["a"].shares.Quotas[0].Units
+	for what, event := range map[string]func(p *core){
+		"an earlier division":         func(p *core) { p.take(s.now, late) },
+		"that an earlier is complete": func(p *core) { p.finish(late.ID) },
+	} {
+		for _, name := range []string{"a", "c"} {
+			p := s.members[name]
+			if event(p.core); p.core.div != taken || p.core.complete {
+				t.Errorf("%s took in %s", name, what)
+			}
+		}
+	}
+	s.reports(c, "abc") // they belong to another round now
+	p := s.members["a"]
+	p.core.finish(taken.ID)
+	p.core.take(s.now, late)
+	if got := p.shares.Quotas[0].Units; got != units || p.core.complete || p.core.div != taken {
+		t.Errorf("a has %d units after it has reported %d, and the division %v", got, units, p.core.div.ID)
 	}
 }
 
