@@ -25,6 +25,7 @@ import (
 
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/wrap/fallback"
 )
@@ -51,6 +52,10 @@ type Options struct {
 
 	// Observer receives the events of all that Open makes. May be nil.
 	Observer observe.Observer
+
+	// Table is the throttler's: what it has is in force in place of the file's policies,
+	// and may change. May be nil.
+	Table *policies.Table
 
 	// Log receives lines about servers that do not answer. If nil, slog.Default().
 	Log *slog.Logger

@@ -4,13 +4,19 @@ import "time"
 
 // SourceStatus is what an operator may want to know of a source.
 type SourceStatus struct {
-	Name      string    // of the source
-	Version   int64     // in force here; 0 if there was none. Processes that have the same one have the same content
-	Since     time.Time // when it came into force, by the machine's clock
-	Policies  int
-	Overrides int    // that the source holds
-	Found     int    // pairs of policy and key that it remembers, with an override or without
-	Wrong     string // why a newer version is not in force, or why there is no news; else empty
+	Name string `json:"name"`
+
+	// Version is in force here; 0 if there was none. Processes that have the same one of a
+	// file or of Redis have the same policies.
+	Version int64 `json:"version"`
+
+	Since     time.Time `json:"since,omitzero"` // when it came into force, by the machine's clock
+	Policies  int       `json:"policies"`
+	Overrides int       `json:"overrides"` // that the source holds
+	Found     int       `json:"found"`     // pairs of policy and key that it remembers, with an override or without
+
+	// Wrong is why a newer version is not in force, or why there is no news; else empty.
+	Wrong string `json:"wrong,omitempty"`
 }
 
 // Status returns the status of each source, the one first that is asked first.

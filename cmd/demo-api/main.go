@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/policies"
 )
 
 func main() {
@@ -66,7 +67,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	own := defaultSettings()
-	c, err := configure(args, own, &config.Options{Policies: routePolicies, Program: own, Observer: observed.observer, Log: log}, stdout)
+	table := new(policies.Table)
+	c, err := configure(args, own, &config.Options{Policies: routePolicies, Program: own, Observer: observed.observer, Log: log, Table: table}, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
@@ -85,7 +87,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			log.Warn("leases were not given back; their units count until their windows end", "error", err)
 		}
 	}()
+	unwatch, err := own.watchPolicies(table, c.File, observed.observer)
+	if err != nil {
+		return &usageError{err}
+	}
+	defer unwatch()
 	observed.export(s.Stats())
+	observed.exportPolicies(table)
 	if c.File != "" {
 		hangups.reread(s.Reread)
 		defer hangups.reread(nil)
@@ -135,6 +143,8 @@ known, demo-alice or demo-bob, and for others the address:
 SIGHUP reads again the modes of policies, exact, leased or synced, or with
 "backend: shares" the members that divide the quotas.
 
+The file of live_policies, with policies and overrides, is read again whenever it changes.
+
 A second listener, on a free loopback port that the demo prints, has /debug, what
 the backends have done and dry runs, and /metrics for Prometheus.
 `
@@ -176,7 +186,12 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 		for _, warning := range warnings(c, own) {
 			fmt.Fprintln(stdout, "warning:", warning)
 		}
-		err = c.Check()
+		if err = c.Check(); err == nil {
+			var unwatch func()
+			if unwatch, err = own.watchPolicies(new(policies.Table), c.File, nil); err == nil {
+				unwatch()
+			}
+		}
 	}
 	switch {
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	weirdebug "github.com/weir-go/weir/debug"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
 	weirprom "github.com/weir-go/weir/prom"
 )
 
@@ -29,6 +30,12 @@ func (o *observation) export(all map[string]func() any) {
 		o.registry.MustRegister(weirprom.Stats(name, stats))
 		o.page.Stats(name, stats)
 	}
+}
+
+// exportPolicies shows which policies are in force.
+func (o *observation) exportPolicies(table *policies.Table) {
+	o.registry.MustRegister(weirprom.Stats("policies", func() any { return table.Stats() }))
+	o.page.Stats("policies", func() any { return table.Status() })
 }
 
 func newObservation(log *slog.Logger) (*observation, error) {

@@ -21,6 +21,7 @@ type settings struct {
 	DebugListen    debugAddress
 	Tokens         tokens         `is:"any, or a mapping of tokens, such as {demo-alice: {subject: alice}}"`
 	TrustedProxies []proxyNetwork `is:"a list of address ranges, such as [10.0.0.0/8]"`
+	LivePolicies   string         `is:"a file of policies and overrides in JSON, such as live.json"`
 }
 
 func defaultSettings() *settings {

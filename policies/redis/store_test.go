@@ -289,6 +289,28 @@ func TestAwayAndBack(t *testing.T) {
 	}
 }
 
+// A server that hangs costs one decision its time, not each.
+func TestAHangCostsOneDecision(t *testing.T) {
+	server := testserver.Redis(t)
+	store, _, traffic := open(t, server)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "alice", Blocked: true}}})
+	f := new(follower)
+	f.Watch = redispolicies.NewWatch(t.Context(), &f.table, "redis", store, &redispolicies.Options{Every: time.Hour, Observer: f})
+	defer f.Close()
+	server.Pause()
+	defer server.Resume()
+	if n := f.quota("core", "alice"); n != 10 {
+		t.Errorf("the quota is %d; want the policy's", n)
+	}
+	before, dials := traffic.n.Load(), traffic.dials.Load()
+	for i := range 100 {
+		f.quota("core", fmt.Sprint("k", i))
+	}
+	if traffic.n.Load() > before || traffic.dials.Load() > dials {
+		t.Error("decisions ask a server that has just not answered")
+	}
+}
+
 // state is what a store has at a version.
 type state struct{ policies, overrides map[string]int64 }
 

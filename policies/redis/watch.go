@@ -22,7 +22,7 @@ import (
 // Defaults of Options.
 const (
 	DefaultEvery   = time.Second
-	DefaultTimeout = 50 * time.Millisecond
+	DefaultTimeout = 25 * time.Millisecond // half of the middleware's deadline
 )
 
 // Options configures a Watch. Nil and the zero value select the defaults.
@@ -30,8 +30,9 @@ type Options struct {
 	// Every is how often to ask for a newer version. If zero or less, DefaultEvery.
 	Every time.Duration
 
-	// Timeout bounds the wait of a decision for the override of a key. If zero or less,
-	// DefaultTimeout.
+	// Timeout bounds the wait of a decision for the override of a key. After one that was
+	// in vain, decisions do not ask until the next look at the version has an answer. If
+	// zero or less, DefaultTimeout.
 	Timeout time.Duration
 
 	// MaxFound is policies.SourceOptions.MaxFound.
@@ -113,9 +114,13 @@ func (w *Watch) find(ctx context.Context, policy, key string) (*policies.Overrid
 	if w.away.Load() {
 		return nil, errAway
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.options.Timeout)
+	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
-	return w.store.Find(ctx, policy, key)
+	o, err := w.store.Find(bound, policy, key)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, quota.ErrInvalid) {
+		w.away.Store(true) // so that no other decision waits, until Refresh has an answer
+	}
+	return o, err
 }
 
 // Refresh asks for a newer version now. The error says why the store's is not in force.
