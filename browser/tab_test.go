@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-go/weir/browser/chromium"
 	"github.com/weir-go/weir/browser/demo"
+	_ "github.com/weir-go/weir/cmd/demo-api/page" // go test runs again when it changes
 )
 
 // patience bounds a test: the machine may be busy.

@@ -31,24 +31,27 @@ type Demo struct {
 
 	cmd *exec.Cmd
 	out *output
+	end os.Signal // that ends it
 }
 
 // Start starts the demo that Build has built, with arguments.
 func Start(dir string, args ...string) (*Demo, error) {
-	return start(filepath.Join(dir, "demo-api"), append([]string{"-listen", "127.0.0.1:0"}, args...))
+	// A demo that counts in memory has nothing to finish, and would wait 5 s for the
+	// connections that a browser opens ahead.
+	return start(os.Kill, filepath.Join(dir, "demo-api"), append([]string{"-listen", "127.0.0.1:0"}, args...))
 }
 
 // StartStack starts the demo on two shards of Redis and a Memcached.
 func StartStack(dir string) (*Demo, error) {
-	return start(filepath.Join(dir, "stack"), []string{"-listen", "127.0.0.1:0", filepath.Join(dir, "demo-api")})
+	return start(syscall.SIGTERM, filepath.Join(dir, "stack"), []string{"-listen", "127.0.0.1:0", filepath.Join(dir, "demo-api")})
 }
 
 var greeting = regexp.MustCompile(`serving on (http://\S+);[\s\S]*(http://\S+)/debug\n`)
 
 const startTimeout = time.Minute // 0.3 s is usual
 
-func start(program string, args []string) (*Demo, error) {
-	d := &Demo{cmd: exec.Command(program, args...), out: &output{written: make(chan struct{}, 1)}}
+func start(end os.Signal, program string, args []string) (*Demo, error) {
+	d := &Demo{cmd: exec.Command(program, args...), out: &output{written: make(chan struct{}, 1)}, end: end}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
@@ -70,7 +73,7 @@ func start(program string, args []string) (*Demo, error) {
 
 // Stop ends the demo, and the servers that were started for it.
 func (d *Demo) Stop() {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // fails only if it is gone
+	_ = d.cmd.Process.Signal(d.end) // fails only if it is gone
 	_ = d.cmd.Wait()
 }
 
