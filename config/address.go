@@ -13,25 +13,16 @@ type Address string
 // ListenAddress is an Address whose host may be left out, for all interfaces.
 type ListenAddress string
 
-var errAddress = errors.New("it must be a host and a port, such as 127.0.0.1:8080")
-
 // UnmarshalText sets a to the text, or returns an error that says what it must be.
 func (a *Address) UnmarshalText(text []byte) error {
-	host, err := splitAddress(string(text))
-	if err != nil || host == "" {
-		return errAddress
-	}
 	*a = Address(text)
-	return nil
+	return checkAddress(text, true)
 }
 
 // UnmarshalText sets a to the text, or returns an error that says what it must be.
 func (a *ListenAddress) UnmarshalText(text []byte) error {
-	if _, err := splitAddress(string(text)); err != nil {
-		return errAddress
-	}
 	*a = ListenAddress(text)
-	return nil
+	return checkAddress(text, false)
 }
 
 var (
@@ -39,12 +30,10 @@ var (
 	portNumber = regexp.MustCompile(`^(0|[1-9][0-9]*)$`)
 )
 
-// splitAddress returns the host of an address, which may be empty.
-func splitAddress(text string) (host string, err error) {
-	host, port, err := net.SplitHostPort(text)
-	if err != nil || !hostName.MatchString(host) || !portNumber.MatchString(port) {
-		return "", errAddress
+func checkAddress(text []byte, hostNeeded bool) error {
+	host, port, err := net.SplitHostPort(string(text))
+	if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || !portNumber.MatchString(port) || !hostName.MatchString(host) || hostNeeded && host == "" {
+		return errors.New("it must be a host and a port, such as 127.0.0.1:8080")
 	}
-	_, err = strconv.ParseUint(port, 10, 16)
-	return host, err
+	return nil
 }

@@ -47,7 +47,10 @@ type memcachedServer struct {
 }
 
 func (*memcachedServer) long(node *yaml.Node) *yaml.Node {
-	return under("address", node, yaml.ScalarNode)
+	if node.Kind == yaml.ScalarNode {
+		return under("address", node)
+	}
+	return node
 }
 
 type memcachedServers []memcachedServer
@@ -172,23 +175,12 @@ func (c *Config) isThere(r *reader, name, named string) bool {
 
 // Where says where counts live, for a person.
 func (c *Config) Where() string {
-	where := c.where(c.Backend)
-	if c.keys.Flags.name != "" {
-		where += fmt.Sprintf(", unless %s says %s", filepath.Base(c.keys.Flags.name), strings.Join(c.names()[1:], " or "))
+	where := c.Backend
+	if flags := c.keys.Flags.name; flags != "" {
+		where += fmt.Sprintf(", unless %s says %s", filepath.Base(flags), strings.Join(c.names()[1:], " or "))
 	}
 	if c.keys.Shadow != "" {
 		where += fmt.Sprintf("; %s sees the same", c.keys.Shadow)
 	}
 	return where
-}
-
-func (c *Config) where(name string) string {
-	if name == memoryName {
-		return name
-	}
-	form := map[string]string{
-		redisName: "Redis, on shards: %d", reshardedName: "Redis, on shards: %d", memcachedName: "Memcached, on servers: %d",
-		sharesName: "memory, with a share of each quota, of processes: %d",
-	}[name]
-	return fmt.Sprintf(form, c.size(name))
 }

@@ -605,6 +605,26 @@ func TestConfigurationPageIsRight(t *testing.T) {
 	}
 }
 
+// A policy may be its limits alone, and its limits one limit.
+func TestShortFormsOfPolicies(t *testing.T) {
+	want := []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket}}
+	for _, text := range []string{
+		"10 per 1m token-bucket", "[10 per 1m token-bucket]", "{quota: 10, window: 1m, algorithm: token-bucket}", "[{quota: 10, window: 60s, algorithm: token-bucket}]",
+		"{limits: 10 per 1m token-bucket}", "{limits: {quota: 10, window: 1m, algorithm: token-bucket}, mode: exact}", "{limits: [10 per 1m token-bucket], on_failure: open}",
+	} {
+		c, err := Parse("weir.yaml", []byte("policies: {core: "+text+"}\ndry_runs: {core: 9 per 1m}\n"), nil)
+		if err != nil || !reflect.DeepEqual(c.Policies["core"].Limits, want) || c.DryRuns["core"].Limits[0].Quota != 9 {
+			t.Errorf("%s: got %+v, error %v", text, c, err)
+		}
+	}
+	_, err := Parse("weir.yaml", []byte("policies:\n  core: {quota: 10, windw: 1m}\n"), nil)
+	const wrong = "weir.yaml:2: unknown key windw; did you mean window? The keys here are quota, window, algorithm, aligned, burst, max_wait\n" +
+		"weir.yaml:2: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
+	if err == nil || err.Error() != wrong {
+		t.Errorf("got %v, want %s", err, wrong)
+	}
+}
+
 // A program without policies of its own uses those of the file; one that has a policy
 // without limits needs it there.
 func TestPoliciesOfTheProgram(t *testing.T) {

@@ -29,10 +29,10 @@ type checked interface {
 
 // decode sets v to what the file has at path. A text is for a type that has UnmarshalText,
 // a mapping for a struct, whose keys are those of its fields, or for a map, and a list for
-// a slice. A pointer is set to a new value. If the file has something else, decode adds a problem and leaves v as it is;
-// right says what it must be, and may be empty. Null is the same as leaving a value out.
-// What a configuration has no use for, and YAML has, is refused: an alias can make a small
-// file a huge one, a tag changes what a value is.
+// a slice. A pointer is set to a new value. If the file has something else, decode adds a
+// problem; right says what it must be, and may be empty. Null is the same as leaving a
+// value out. What a configuration has no use for, and YAML has, is refused: an alias can
+// make a small file a huge one, a tag changes what a value is.
 func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 	r.nodes[path] = node
 	if !r.plain(node, path) || isNull(node) {

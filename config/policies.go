@@ -35,24 +35,36 @@ type dryRun struct {
 }
 
 func (*dryRun) long(node *yaml.Node) *yaml.Node {
-	return under("limits", under("limits", node, yaml.ScalarNode), yaml.SequenceNode)
+	if isLimit(node) || node.Kind == yaml.SequenceNode {
+		return under("limits", node)
+	}
+	return node
 }
 
-// limits are a list of limits. One may be without the list, if it is in words.
+// limits are a list of limits. One may be without the list.
 type limits []limit
 
 func (*limits) long(node *yaml.Node) *yaml.Node {
-	if node.Kind != yaml.ScalarNode {
-		return node
+	if isLimit(node) {
+		return &yaml.Node{Kind: yaml.SequenceNode, Line: node.Line, Content: []*yaml.Node{node}}
 	}
-	return &yaml.Node{Kind: yaml.SequenceNode, Line: node.Line, Content: []*yaml.Node{node}}
+	return node
 }
 
-// under returns a mapping of key to node if that is of the kind, which is short for it.
-func under(key string, node *yaml.Node, kind yaml.Kind) *yaml.Node {
-	if node.Kind != kind {
-		return node
+// isLimit reports whether a node is a limit in words, or has the key quota.
+func isLimit(node *yaml.Node) bool {
+	if node.Kind == yaml.MappingNode {
+		for i := 0; i < len(node.Content); i += 2 {
+			if node.Content[i].Value == "quota" {
+				return true
+			}
+		}
 	}
+	return node.Kind == yaml.ScalarNode
+}
+
+// under returns a mapping of key to node, which is short for it.
+func under(key string, node *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Line: node.Line, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Value: key, Line: node.Line}, node}}
 }
 

@@ -42,7 +42,12 @@ type root struct {
 	server
 }
 
-func (*root) long(node *yaml.Node) *yaml.Node { return under("primary", node, yaml.ScalarNode) }
+func (*root) long(node *yaml.Node) *yaml.Node {
+	if node.Kind == yaml.ScalarNode {
+		return under("primary", node)
+	}
+	return node
+}
 
 func (s *root) check(r *reader, path string) {
 	s.complete(r, path, nil)
