@@ -64,3 +64,48 @@ func TestCheckBuildsWithoutDialing(t *testing.T) {
 		t.Errorf("the checks dialed %d times", n)
 	}
 }
+
+// What Open puts around the store is what the file says.
+func TestPartsOfAStack(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"flags.json": `{"flags": {}}`})
+	const redis = "redis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n"
+	for text, want := range map[string]string{
+		"backend: memory\n": "memory",
+		"backend: memory\npolicies: {core: {limits: 1 per 1h, mode: exact}}\n":                 "memory modes",
+		"backend: memory\nshadow: redis\n" + redis:                                             "memory shadow:redis shadow",
+		"backend: redis\n" + redis:                                                             "redis fallback refusals",
+		"backend: redis\nrefusal_cache: false\n" + redis:                                       "redis fallback",
+		"backend: redis\nflags: flags.json\nmemcached: {servers: [a:1]}\n" + redis:             "redis fallback refusals rollout",
+		"backend: memory\nflags: flags.json\n" + redis:                                         "memory redis fallback refusals rollout",
+		"backend: redis\npolicies: {core: {limits: 1 per 1h, mode: exact}}\n" + redis:          "redis fallback leased modes refusals",
+		"backend: redis\npolicies: {core: {limits: 1 per 1h aligned, mode: synced}}\n" + redis: "redis fallback leased modes refusals synced",
+	} {
+		c, err := parse(dir+"/weir.yaml", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.open(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, part := range []struct {
+			name string
+			is   bool
+		}{
+			{"memory", s.Memory != nil}, {"redis", s.Redis["redis"] != nil}, {"shadow:redis", s.Redis["shadow"] != nil},
+			{"fallback", s.Fallback != nil}, {"leased", s.Leased != nil}, {"modes", s.Modes != nil}, {"refusals", s.Refusals != nil},
+			{"rollout", s.Rollout != nil}, {"shadow", s.Shadow != nil}, {"synced", s.Synced != nil},
+		} {
+			if part.is {
+				got = append(got, part.name)
+			}
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
