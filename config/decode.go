@@ -166,9 +166,8 @@ func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bo
 	for _, f := range fields {
 		keys = append(keys, f.key)
 	}
-	list := strings.Join(keys, ", ")
 	if node.Kind != yaml.MappingNode {
-		r.mustBe(path, cmp.Or(right, "a mapping with "+list))
+		r.mustBe(path, cmp.Or(right, "a mapping with "+strings.Join(keys, ", ")))
 		return false
 	}
 	r.entries(node, path, func(key string, at, value *yaml.Node) {
@@ -176,7 +175,7 @@ func (r *reader) mapping(fields []field, node *yaml.Node, path, right string) bo
 			r.decode(fields[i].value, value, child(path, key), fields[i].right)
 			return
 		}
-		r.problemIn(at.Line, child(path, key), "unknown key %s; %s", spelled(key), didYouMean(key, keys, "the keys here are "+list))
+		r.problemIn(at.Line, child(path, key), "unknown key %s; %s", spelled(key), didYouMean(key, keys, "the keys here are "+strings.Join(keys, ", ")))
 	})
 	for _, f := range fields {
 		at := child(path, f.key)
