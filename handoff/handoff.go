@@ -42,6 +42,7 @@ import (
 // the methods of driver.Backend do.
 type Store interface {
 	driver.Backend
+	driver.Health
 
 	// TakeAt is Take under p.
 	TakeAt(ctx context.Context, r driver.Request, p *Placement) (driver.Decision, error)
@@ -55,11 +56,6 @@ type Store interface {
 	// Release releases counts to another Store. It returns one Released for
 	// each of r.Charges.
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)
-
-	// Down reports whether the shard or server that holds the counts of a partition
-	// does not answer, and since when. Calls about them fail at once then, and the
-	// Store asks by itself whether it is back.
-	Down(partition string) (since time.Time, down bool)
 }
 
 // BackendID identifies one of the Stores that counts move between. The zero value

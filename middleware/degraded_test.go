@@ -26,6 +26,8 @@ func (b *dead) err() error {
 	return &driver.UnavailableError{Backend: "dead", Shard: "shard-7", Err: errors.New("dial 10.0.0.7")}
 }
 
+func (b *dead) Down(string) (since time.Time, down bool) { return since, b.is }
+
 func (b *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if b.is {
 		return driver.Decision{}, b.err()

@@ -104,6 +104,8 @@ type dead struct {
 	is atomic.Bool
 }
 
+func (d *dead) Down(string) (since time.Time, down bool) { return since, d.is.Load() }
+
 func (d *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if d.is.Load() {
 		return driver.Decision{}, &driver.UnavailableError{Backend: "dead", Shard: "a", Err: driver.ErrNotSent}

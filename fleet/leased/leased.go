@@ -282,6 +282,9 @@ func (b *Backend) mayLease(charges []quota.Charge) bool {
 	return true
 }
 
+// Unwrap returns the backend whose units b leases.
+func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
+
 func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b.stats.asked.Add(1)
 	return b.wrapped.Take(ctx, r)

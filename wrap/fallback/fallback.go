@@ -40,9 +40,10 @@
 // # Where it belongs
 //
 // Put it in front of the backends and of wrap/rollout and wrap/shadow, and behind
-// wrap/refusals. The backend should fail fast, as this module's do: until
-// its breaker opens, a decision about a key that is not counted here waits for the
-// backend's deadline.
+// wrap/refusals. The backend should fail fast and implement driver.Health, as this
+// module's do: until its breaker opens, a decision about a key that is not counted here
+// waits for the backend's deadline. A backend without Health is taken to answer when no
+// call of it has failed for 100 ms.
 package fallback
 
 import (
@@ -128,6 +129,7 @@ func (o *Options) validate() error {
 // that does not answer. It is safe for concurrent use.
 type Backend struct {
 	wrapped   driver.Backend
+	health    driver.Health // of wrapped; nil if it has none
 	onFailure Choice
 	policies  map[string]Choice
 	processes int64
@@ -167,6 +169,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 	start := time.Now()
 	b := &Backend{
 		wrapped:   backend,
+		health:    driver.HealthOf(backend),
 		onFailure: o.OnFailure,
 		policies:  make(map[string]Choice, len(o.Policies)),
 		processes: int64(max(o.Processes, 1)),
@@ -209,7 +212,6 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		}
 		journal := true
 		if o == nil {
-			began := b.elapsed()
 			var d driver.Decision
 			d, err = b.wrapped.Take(ctx, r)
 			switch {
@@ -219,7 +221,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 			case !failed(ctx, err):
 				return d, err
 			}
-			o, journal = b.outageOf(err, &r, b.elapsed()-began), !driver.MayHaveCharged(err)
+			o, journal = b.outageOf(err, &r), !driver.MayHaveCharged(err)
 		} else {
 			err = o.failure()
 		}
@@ -247,12 +249,11 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	if o := b.holder(&r); o != nil {
 		return b.decide(&r, o, o.failure(), local)
 	}
-	began := b.elapsed()
 	d, err := b.wrapped.Peek(ctx, r)
 	if err == nil || !failed(ctx, err) {
 		return d, err
 	}
-	return b.decide(&r, b.outageOf(err, &r, b.elapsed()-began), err, local)
+	return b.decide(&r, b.outageOf(err, &r), err, local)
 }
 
 // Settle implements driver.Backend. A decision that was made here is settled here,
@@ -262,7 +263,6 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	if s.Charged.Degraded {
 		return b.settle(ctx, &s)
 	}
-	began := b.elapsed()
 	d, err := b.wrapped.Settle(ctx, s)
 	switch {
 	case err == nil:
@@ -270,7 +270,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	case failed(ctx, err):
 		r := s.Charged.Request
 		r.Now = s.Now
-		b.outageOf(err, &r, b.elapsed()-began)
+		b.outageOf(err, &r)
 	}
 	return d, err
 }

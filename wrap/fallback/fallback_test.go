@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -59,6 +60,9 @@ var (
 	lost      = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: io.EOF}}
 	lateReply = &failure{err: &driver.UnavailableError{Backend: "flaky", Shard: "a", Err: context.DeadlineExceeded}, charges: true}
 )
+
+// Down implements driver.Health.
+func (f *flaky) Down(string) (since time.Time, down bool) { return since, f.fails.Load() != nil }
 
 func (f *flaky) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	fails := f.fails.Load()
@@ -603,6 +607,13 @@ func (s *twoShards) of(charges []throttler.Charge) driver.Backend {
 	return s.b
 }
 
+func (s *twoShards) Down(partition string) (since time.Time, down bool) {
+	if partition[0] == 'a' {
+		return s.a.Down(partition)
+	}
+	return since, false
+}
+
 func (s *twoShards) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	return s.of(r.Charges()).Take(ctx, r)
 }
@@ -663,6 +674,43 @@ func TestOneKeyFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		return !d.Degraded
+	})
+}
+
+// A backend that says that a shard is down asks by itself whether it is back: nothing else
+// does, however long it takes.
+func TestNothingIsSentToAShardThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, local)
+		f.fail(down)
+		f.takes(0, 10, core, "alice") // the first asks
+		time.Sleep(time.Minute)
+		if n := f.flaky.calls.Load(); n != 1 {
+			t.Errorf("%d calls in a minute, want the one that failed", n)
+		}
+		f.recover()
+		if got := f.used(core, "alice"); got != 10 {
+			t.Errorf("the backend counts %d, want 10", got)
+		}
+	})
+}
+
+// Of a backend that cannot say whether it answers, the calls do.
+func TestBackendWithoutHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, local)
+		mute := open(t, struct{ driver.Backend }{f.flaky}, &fallback.Options{OnFailure: fallback.Local, Processes: 1})
+		f.processes[0], f.backends[0] = throttler.New(mute, &throttler.Options{Clock: f.clock}), mute
+		f.fail(refusing)
+		f.takes(0, 10, core, "alice")
+		time.Sleep(time.Minute)
+		if s := mute.Stats(); s.Held != 1 || s.HandedOver != 0 {
+			t.Errorf("while it fails: %+v, want that alice is held", s)
+		}
+		f.recover()
+		if got := f.used(core, "alice"); got != 10 {
+			t.Errorf("the backend counts %d, want 10", got)
+		}
 	})
 }
 

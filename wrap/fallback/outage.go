@@ -3,22 +3,19 @@ package fallback
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Times of an outage.
 const (
-	probeEvery   = 100 * time.Millisecond
-	probeTimeout = 250 * time.Millisecond
-	minHad       = 20 * time.Millisecond  // a call that had less does not say that the backend is slow
+	lookEvery    = 100 * time.Millisecond // at whether the shard answers
 	graceTime    = 300 * time.Millisecond // from the first answer until the backend decides again
 	quietTime    = 2 * time.Second        // without a failure, until the outage has ended
 	closeTimeout = 500 * time.Millisecond // and replayTimeout for what is on its way then
@@ -32,26 +29,25 @@ type shard struct{ backend, name string }
 type outage struct {
 	b *Backend
 	shard
-	probe quota.Charge
+	partition string // of the first decision that failed
 
-	failed  atomic.Bool  // a call has, since the last probe
-	answers atomic.Bool  // the last probe was answered
-	ready   atomic.Bool  // and so were all for graceTime
+	failed  atomic.Bool  // a call has, since the last look
+	answers atomic.Bool  // the shard does, as of the last look
+	ready   atomic.Bool  // and so it was for graceTime
 	over    atomic.Bool  // nothing is held for it any more
 	offset  atomic.Int64 // from Backend.elapsed, in ms, to the time of decisions
 
-	mu         sync.Mutex    // guards what follows
-	err        error         // the last failure
-	cause      string        // its class
-	had        time.Duration // what the last call had that timed out
+	mu         sync.Mutex // guards what follows
+	err        error      // the last failure
+	cause      string     // its class
 	failedAt   time.Duration
-	silent     time.Duration // since when no probe was answered, or
-	answeredAt time.Duration // since when all were
+	silent     time.Duration // since when the shard does not answer, or
+	answeredAt time.Duration // since when it does
 }
 
-// outageOf returns the outage that err belongs to, of a decision about r that took so
-// long, or 0 if that says nothing of what decisions have. It begins one if there is none.
-func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *outage {
+// outageOf returns the outage that err belongs to, of a decision about r. It begins one if
+// there is none.
+func (b *Backend) outageOf(err error, r *driver.Request) *outage {
 	var at shard
 	var u *driver.UnavailableError
 	if errors.As(err, &u) {
@@ -62,9 +58,7 @@ func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *ou
 	defer b.mu.Unlock()
 	o := b.outages[at]
 	if o == nil {
-		c := r.Charges()[0]
-		o = &outage{b: b, shard: at, silent: now, had: probeTimeout}
-		o.probe = quota.Charge{Policy: probePolicy, Key: c.Partition, Partition: c.Partition, Cost: 1}
+		o = &outage{b: b, shard: at, silent: now, partition: strings.Clone(r.Charges()[0].Partition)}
 		b.outages[at] = o
 		if b.closed.Err() == nil {
 			b.watches.Go(o.watch)
@@ -73,9 +67,6 @@ func (b *Backend) outageOf(err error, r *driver.Request, took time.Duration) *ou
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err, o.cause, o.failedAt = err, cause.Of(err), now
-	if took > 0 && errors.Is(err, context.DeadlineExceeded) {
-		o.had = max(took, minHad)
-	}
 	o.failed.Store(true)
 	o.offset.Store(r.Now - now.Milliseconds())
 	return o
@@ -100,7 +91,7 @@ func (o *outage) report(policy string, result observe.Result) {
 	o.b.observer.Failed(e)
 }
 
-// silence returns for how long the shard has answered no probe.
+// silence returns for how long the shard has not answered.
 func (o *outage) silence() time.Duration {
 	if o.answers.Load() {
 		return 0
@@ -113,18 +104,13 @@ func (o *outage) silence() time.Duration {
 // now returns the time of decisions, in ms since the epoch.
 func (o *outage) now() int64 { return o.offset.Load() + o.b.elapsed().Milliseconds() }
 
-// probePolicy is charged to find out whether a shard makes charges: one that only
-// answers may be full, or a replica.
-var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: quota.MaxQuota, Window: time.Second}}}
-
-// watch probes the shard, and hands over to it what it has missed, until it has
-// not failed for quietTime. Only a probe says that the shard does not answer: calls
-// may fail because of one key, or now and then, and all other keys go on.
+// watch hands over to the shard what it has missed, until it has not failed for
+// quietTime.
 //
 // It hands over at the first answer. The backend decides graceTime later: by then the
 // other processes have noticed the answer too, and handed over what they allowed.
 func (o *outage) watch() {
-	tick := time.NewTicker(probeEvery)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -133,7 +119,7 @@ func (o *outage) watch() {
 			return
 		case <-tick.C:
 		}
-		answeredFor := o.probed()
+		answeredFor := o.look()
 		if answeredFor < 0 {
 			continue
 		}
@@ -147,14 +133,13 @@ func (o *outage) watch() {
 	}
 }
 
-// probed returns for how long the shard has answered, or -1. It probes the shard if it
-// did not, or if a call has failed since.
-func (o *outage) probed() time.Duration {
-	answered := o.answers.Load()
-	if failed := o.failed.Swap(false); failed || !answered {
-		ctx, cancel := driver.WithServerTime(o.b.closed, probeTimeout)
-		defer cancel()
-		answered = o.asks(ctx)
+// look returns for how long the shard has answered, or -1. The backend says whether it
+// does: calls may fail because of one key, or now and then, and all other keys go on. Of a
+// backend that cannot say it, the calls since the last look do.
+func (o *outage) look() time.Duration {
+	answered := !o.failed.Swap(false)
+	if o.b.health != nil {
+		answered = !o.isDown()
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,22 +157,20 @@ func (o *outage) probed() time.Duration {
 	return now - o.answeredAt
 }
 
-// asks reports whether the shard makes charges, as quickly as it failed to make them.
-func (o *outage) asks(ctx context.Context) bool {
-	o.mu.Lock()
-	had := o.had
-	o.mu.Unlock()
-	return breaker.Quick(had, func() error {
-		_, err := o.b.wrapped.Take(ctx, driver.NewRequest(o.now(), o.probe))
-		return err
-	}) == nil
+// isDown reports whether the backend says that the shard does not answer.
+func (o *outage) isDown() bool {
+	if o.b.health == nil {
+		return false
+	}
+	_, down := o.b.health.Down(o.partition)
+	return down
 }
 
 // finish hands over what it can when the Backend is closed.
 func (o *outage) finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if o.answers.Load() || o.asks(ctx) {
+	if !o.isDown() {
 		o.failed.Store(false)
 		o.ready.Store(true)
 		o.b.replayAll(ctx, o)

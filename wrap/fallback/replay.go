@@ -66,13 +66,12 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 				s.mu.Unlock()
 				return o, nil
 			default:
-				began := b.elapsed()
 				err := b.replay(ctx, s, c, r.Now)
 				if err != nil && !failed(ctx, err) {
 					return nil, err
 				}
 				if err != nil {
-					return b.outageOf(err, r, b.elapsed()-began), nil
+					return b.outageOf(err, r), nil
 				}
 			}
 		}
@@ -137,7 +136,7 @@ func (b *Backend) replayAll(ctx context.Context, o *outage) {
 	for i := range b.table.stripes {
 		s := &b.table.stripes[i]
 		for _, c := range s.heldBy(o) {
-			if o.failed.Load() || ctx.Err() != nil { // the next probe says whether to go on
+			if o.failed.Load() || ctx.Err() != nil { // the next look says whether to go on
 				return
 			}
 			free <- struct{}{}
@@ -160,7 +159,7 @@ func (b *Backend) replayOne(ctx context.Context, s *stripe, c *count, o *outage)
 	}
 	r := driver.NewRequest(o.now(), c.charge)
 	if err := b.replay(ctx, s, c, r.Now); err != nil {
-		b.outageOf(err, &r, 0)
+		b.outageOf(err, &r)
 	}
 }
 

@@ -28,8 +28,8 @@ func (s slow) Take(ctx context.Context, r driver.Request) (driver.Decision, erro
 	}
 }
 
-// A backend that answers probes, but later than decisions need it, does not answer: what
-// is open for a time only, closes.
+// A backend that answers, but later than decisions need it, does not answer: what is open
+// for a time only, closes.
 func TestSlowBackendDoesNotAnswer(t *testing.T) {
 	for _, test := range []struct {
 		takes time.Duration

@@ -122,3 +122,19 @@ func TestServerHangsWhileCountsLeaveIt(t *testing.T) {
 		})
 	}
 }
+
+// A rollout is down where the backend that decides is, and no other.
+func TestRolloutIsDownWhereItsBackendIs(t *testing.T) {
+	p := newPair(t)
+	q := p.process("old", rollout.Options{Events: true})
+	p.old.broken.Store(true)
+	p.old.breaker.Trip(time.Now(), errBroken)
+	since, down := q.rollout.Down("alice")
+	if want, _ := p.old.breaker.Since(); !down || !since.Equal(want) {
+		t.Errorf("on old, which does not answer: down %t since %v, want since %v", down, since, want)
+	}
+	other := p.process("new", rollout.Options{Events: true})
+	if _, down := other.rollout.Down("alice"); down {
+		t.Error("on new, which answers: it is down")
+	}
+}

@@ -53,7 +53,7 @@ type Options struct {
 	// If zero, 1 minute.
 	Keep time.Duration
 
-	// Abandon is how long a shard must have been down (see [handoff.Store]) before its
+	// Abandon is how long a shard must have been down (see [driver.Health]) before its
 	// counts are given up and restarted in the backend that the flag selects. Until
 	// then decisions about clients that are to leave it fail. If zero, 5 s.
 	//
@@ -99,7 +99,10 @@ type Backend struct {
 	onEvent openfeature.EventCallback
 }
 
-var _ driver.Backend = (*Backend)(nil)
+var (
+	_ driver.Backend = (*Backend)(nil)
+	_ driver.Health  = (*Backend)(nil)
+)
 
 // member is one of the backends.
 type member struct {
@@ -229,6 +232,12 @@ func (b *Backend) Close() {
 	for _, event := range events {
 		b.client.RemoveHandler(event, b.onEvent)
 	}
+}
+
+// Down implements driver.Health: it reports on the backend that decides about the
+// partition.
+func (b *Backend) Down(partition string) (since time.Time, down bool) {
+	return b.routeOf(context.Background(), partition).at.member.backend.Down(partition)
 }
 
 // Take implements driver.Backend.

@@ -108,6 +108,9 @@ func (o *Options) validate() error {
 	return nil
 }
 
+// Unwrap returns the backend that answers.
+func (b *Backend) Unwrap() driver.Backend { return b.serving }
+
 // Close stops the comparison, and returns when the last call of the candidate has
 // returned. The Backend continues to serve. Close does not close the two backends.
 func (b *Backend) Close() {

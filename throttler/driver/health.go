@@ -1,0 +1,28 @@
+package driver
+
+import "time"
+
+// Health is implemented by backends that find out by themselves whether their servers
+// answer, as those with circuit breakers do. Nothing else needs to probe a server.
+type Health interface {
+	// Down reports whether the server that holds the counts of a partition does not
+	// answer, and since when. Calls about them fail at once then, and the backend asks
+	// by itself whether the server is back. It is back when it makes charges as quickly
+	// as decisions need them.
+	Down(partition string) (since time.Time, down bool)
+}
+
+// HealthOf returns the Health of b or, if b has none, of the first backend behind it that
+// has one, by methods Unwrap() Backend. It returns nil if none has.
+func HealthOf(b Backend) Health {
+	for {
+		switch of := b.(type) {
+		case Health:
+			return of
+		case interface{ Unwrap() Backend }:
+			b = of.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
