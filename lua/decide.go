@@ -93,6 +93,9 @@ func (s *shape) begin() {
 	}
 	for _, l := range s.limits {
 		s.add(l.section("prepare"))
+		if !s.settles {
+			s.add(l.section("room"))
+		}
 	}
 	s.add(frame.get("decision"))
 }
@@ -258,6 +261,8 @@ func (s *shape) locals() int {
 			}
 			if s.settles {
 				n += 2
+			} else {
+				n += l.locals("room")
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 // there. An expression has one value, and may stand at several places.
 //
 //	prepare *      what depends on the arguments alone, with the name quota$
+//	room *         more of it, of takes
 //	known *        an expression: whether the record is one to go on with
 //	open *         once the record is read
 //	charges *      an expression: whether the script may charge; else package algorithm does
@@ -23,7 +24,7 @@ import (
 //	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does
 //	longest *      an expression: for how many ms a record counts at most, 2 * window$ if left out
 //
-// The locals of prepare and open are known to all that follows; bring's are known to fits.
+// The locals of prepare, room and open are known to all that follows; bring's are known to fits.
 type kind struct {
 	name   string
 	file   sections

@@ -4,8 +4,11 @@
 -- that was, by the clock furthest ahead.
 
 --@ prepare
--- What the cost takes to drain; and what the rest of the capacity does, -1 if there is none.
+-- What the cost takes to drain.
 local ahead$, part$ = mul_div(cost@, window$, quota$)
+
+--@ room
+-- What the rest of the capacity takes to drain, -1 if there is none.
 local full$, full_part$ = -1, 0
 if cost@ <= capacity$ then full$, full_part$ = mul_div(capacity$ - cost@, window$, quota$) end
 
