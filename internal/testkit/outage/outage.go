@@ -1,4 +1,5 @@
-// Package outage measures what callers of a backend pay while its server does not answer.
+// Package outage has the tests of outages that stores share, and measures what callers pay
+// while a server does not answer.
 package outage
 
 import (
@@ -6,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -26,22 +30,44 @@ var (
 // Deadline is the deadline of each decision.
 const Deadline = 50 * time.Millisecond
 
-// Outage is one to be measured.
-type Outage struct {
-	Take  func(ctx context.Context, caller int) error
-	Open  func() bool // reports on the breaker
-	Dials func() int64
+// Store is a store that can be tested.
+type Store struct {
+	// Start starts a server, which ends with the test, and returns its address.
+	Start func(t *testing.T) (s Server, addr string)
 
-	// Begin begins the outage and End ends it. Nil of a server that never answers.
-	Begin func()
-	End   func() error
+	// Open returns a backend, which ends with the test, on the server at addr. Its client
+	// dials with that dialer.
+	Open func(t *testing.T, addr string, dial Dialer, o observe.Observer) driver.Backend
 }
 
-// Run measures an outage of each kind, for each number of callers that -outage-callers
-// has. prepare makes a fresh backend. As a control, it measures first what the same
-// callers pay for deadlines alone, which is what the machine and Go's scheduler take.
-func Run(t *testing.T, kinds []string, prepare func(t *testing.T, kind string) Outage) {
-	for _, kind := range append([]string{"deadlines alone"}, kinds...) {
+// Server is a server process.
+type Server interface {
+	Pause()
+	Resume()
+	Kill()
+	Restart() error
+}
+
+// Dialer dials a server.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// outage is one to be measured.
+type outage struct {
+	take  func(ctx context.Context, caller int) error
+	open  func() bool // reports on the breaker
+	dials *atomic.Int64
+
+	// begin begins the outage and end ends it. Nil of a server that never answers.
+	begin func()
+	end   func() error
+}
+
+// Measure measures an outage of each kind, for each number of callers that -outage-callers
+// has. As a control, it measures first what the same callers pay for deadlines alone,
+// which is what the machine and Go's scheduler take. It fails the test if the server is not
+// used again.
+func (s Store) Measure(t *testing.T) {
+	for _, kind := range []string{"deadlines alone", "silent", "hung", "killed"} {
 		for _, text := range strings.Split(*callers, ",") {
 			n, err := strconv.Atoi(text)
 			if err != nil {
@@ -52,11 +78,58 @@ func Run(t *testing.T, kinds []string, prepare func(t *testing.T, kind string) O
 					measureDeadlines(t, n)
 					return
 				}
-				o := prepare(t, kind)
-				o.measure(t, n)
+				s.prepare(t, kind).measure(t, n)
 			})
 		}
 	}
+}
+
+// prepare returns an outage of that kind.
+func (s Store) prepare(t *testing.T, kind string) *outage {
+	o := &outage{dials: new(atomic.Int64)}
+	server, addr := s.Start(t)
+	switch kind {
+	case "silent":
+		addr = silent(t)
+	case "hung":
+		o.begin, o.end = server.Pause, func() error { server.Resume(); return nil }
+	case "killed":
+		o.begin, o.end = server.Kill, server.Restart
+	}
+	b := s.Open(t, addr, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		o.dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}, nil)
+	th := throttler.New(b, nil)
+	o.take = func(ctx context.Context, caller int) error {
+		_, err := th.Take(ctx, policy.Charge(fmt.Sprint("key", caller)))
+		return err
+	}
+	o.open = func() bool {
+		_, down := driver.HealthOf(b).Down("key0")
+		return down
+	}
+	return o
+}
+
+// silent returns the address of a server that accepts connections and never answers.
+func silent(t *testing.T) (addr string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); accepting.Wait() })
+	return listener.Addr().String()
 }
 
 // measureDeadlines has goroutines wait for their deadlines, for as long as a breaker needs
@@ -77,31 +150,31 @@ func measureDeadlines(t *testing.T, callers int) {
 
 // measure has goroutines decide before, in and after the outage, each a pause after
 // its last decision. It fails the test if the server is not used again.
-func (o *Outage) measure(t *testing.T, callers int) {
+func (o *outage) measure(t *testing.T, callers int) {
 	m := measurement{stop: make(chan struct{})}
 	for i := range callers {
-		m.all.Go(func() { m.decide(t, func(ctx context.Context) error { return o.Take(ctx, i) }) })
+		m.all.Go(func() { m.decide(t, func(ctx context.Context) error { return o.take(ctx, i) }) })
 	}
 	for range 16 {
 		m.all.Go(m.wait)
 	}
-	if o.Begin != nil {
+	if o.begin != nil {
 		eventually(t, "decisions", func() bool { return m.answered.Load() > int64(callers) })
 	}
-	before := o.Dials()
+	before := o.dials.Load()
 	m.phase.Store(unnoticed)
-	if o.Begin != nil {
-		o.Begin()
+	if o.begin != nil {
+		o.begin()
 	}
-	eventually(t, "the breaker to open", o.Open)
+	eventually(t, "the breaker to open", o.open)
 	m.phase.Store(noticed)
-	opened := o.Dials()
+	opened := o.dials.Load()
 	time.Sleep(*lasts)
-	rate := float64(o.Dials()-opened) / lasts.Seconds()
+	rate := float64(o.dials.Load()-opened) / lasts.Seconds()
 	m.phase.Store(over)
 	again := "–"
-	if o.End != nil {
-		if err := o.End(); err != nil {
+	if o.end != nil {
+		if err := o.end(); err != nil {
 			t.Fatal(err)
 		}
 		back, last := time.Now(), m.answered.Load()

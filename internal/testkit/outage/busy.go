@@ -1,0 +1,166 @@
+package outage
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+var policy = &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 1 << 40, Window: time.Hour}}}
+
+// openings counts how often breakers have opened.
+type openings struct {
+	observe.Nothing
+	atomic.Int64
+}
+
+func (o *openings) Checked(e observe.Checked) {
+	if e.Open {
+		o.Add(1)
+	}
+}
+
+// Busy holds that a process which is short of CPU takes its own delays for no outage.
+func (s Store) Busy(t *testing.T) {
+	for name, test := range map[string]func(t *testing.T, s Store){
+		"replies that are read late": repliesThatAreReadLate,
+		"callers without time":       callersWithoutTime,
+		"dials that are late":        dialsThatAreLate,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, s) })
+	}
+}
+
+// open returns a throttler on a store whose clients dial with that dialer. The breaker may
+// not open until the test ends.
+func (s Store) open(t *testing.T, dial Dialer) *throttler.Throttler {
+	opened := new(openings)
+	_, addr := s.Start(t)
+	b := s.Open(t, addr, dial, opened)
+	t.Cleanup(func() {
+		if opened.Load() > 0 {
+			t.Error("the breaker of a server that answers has opened")
+		}
+	})
+	return throttler.New(b, nil)
+}
+
+func take(t *testing.T, th *throttler.Throttler, key string) error {
+	ctx, cancel := driver.WithServerTime(t.Context(), Deadline)
+	defer cancel()
+	_, err := th.Take(ctx, policy.Charge(key))
+	return err
+}
+
+// connect makes the first take, which dials.
+func connect(t *testing.T, th *throttler.Throttler) {
+	t.Helper()
+	if _, err := th.Take(t.Context(), policy.Charge("alice")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func used(t *testing.T, th *throttler.Throttler, want int64) {
+	t.Helper()
+	if d, err := th.Peek(t.Context(), policy.Charge("alice")); err != nil || d.Limit(0).Used != want {
+		t.Fatalf("%+v, %v; want %d used", d, err, want)
+	}
+}
+
+// lateConn is a connection of a process that is short of CPU: it reads only when the
+// deadline has passed.
+type lateConn struct {
+	net.Conn
+	late     *atomic.Bool
+	deadline time.Time
+}
+
+func (c *lateConn) SetReadDeadline(t time.Time) error {
+	c.deadline = t
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *lateConn) Read(p []byte) (int, error) {
+	if left := time.Until(c.deadline); c.late.Load() && left > 15*time.Millisecond { // and is not late for a look
+		time.Sleep(left + time.Millisecond)
+	}
+	return c.Conn.Read(p)
+}
+
+// Replies that have come when their deadlines pass are used, and the server has answered.
+func repliesThatAreReadLate(t *testing.T, s Store) {
+	var late atomic.Bool
+	th := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return &lateConn{Conn: conn, late: &late}, err
+	})
+	connect(t, th)
+	late.Store(true)
+	for range 5 {
+		if err := take(t, th, "alice"); err != nil {
+			t.Errorf("a decision whose replies were there: %v", err)
+		}
+	}
+	late.Store(false)
+	used(t, th, 6)
+}
+
+// Less than a millisecond is the caller's own deadline, whatever the server does.
+func callersWithoutTime(t *testing.T, s Store) {
+	th := s.open(t, new(net.Dialer).DialContext)
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 160*time.Microsecond)
+		_, err := th.Take(ctx, policy.Charge("alice"))
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%v; want context.DeadlineExceeded, and not ErrUnavailable", err)
+		}
+	}
+	used(t, th, 0)
+}
+
+// A round trip that gets no connection in time says nothing of a server that answers others
+// meanwhile: a process short of CPU needs long for a dial.
+func dialsThatAreLate(t *testing.T, s Store) {
+	var slow atomic.Bool
+	released := make(chan struct{})
+	th := s.open(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if slow.Load() {
+			<-released
+			return nil, context.DeadlineExceeded
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	})
+	connect(t, th)
+	slow.Store(true)
+	var all sync.WaitGroup
+	var shed atomic.Int64
+	stop := time.Now().Add(20 * time.Second)
+	for i := range 8 {
+		all.Go(func() {
+			for shed.Load() < 3 && time.Now().Before(stop) && !t.Failed() {
+				switch err := take(t, th, "alice"+strconv.Itoa(i)); {
+				case errors.Is(err, driver.ErrOverloaded):
+					shed.Add(1)
+				case err != nil && shed.Load() < 3: // then others end, and the server answers nothing
+					t.Errorf("a decision that got no connection: %v; want ErrOverloaded", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(released)
+	if shed.Load() == 0 && !t.Failed() {
+		t.Fatal("no decision needed a second connection")
+	}
+}
