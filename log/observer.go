@@ -1,6 +1,6 @@
 // Package weirlog logs what weir does: requests that could not be decided about, servers
-// that stop answering and come back, replicas that lose their primary, refusals, and counts
-// that were lost. No line has a key.
+// that stop answering and come back, replicas that lose their primary, clocks that differ,
+// refusals, and counts that were lost. No line has a key.
 //
 // Callers of a throttler have the errors of its decisions, so these are not logged. Package
 // middleware, which decides what they mean to clients, reports them to its Observer.
@@ -61,8 +61,8 @@ func New(log *slog.Logger, options *Options) *Observer {
 
 var byDefault = New(nil, nil)
 
-// Default returns the Observer of package middleware and of backends in memory that were
-// given none. It logs to [slog.Default].
+// Default returns the Observer of package middleware and of backends that were given none.
+// It logs to [slog.Default].
 func Default() *Observer { return byDefault }
 
 // Decided logs a sample of refusals and of degraded decisions.
@@ -110,8 +110,8 @@ func (o *Observer) Warned(e observe.Warned) {
 	o.logger().LogAttrs(context.Background(), slog.LevelWarn, "rate limit: "+e.Text, append(attrs, slog.String("hint", e.Hint))...)
 }
 
-// Checked logs what changed at a server: whether it answers, and whether a replica has
-// its primary.
+// Checked logs what changed at a server: whether it answers, whether a replica has its
+// primary, and whether its clock and this process' are close.
 func (o *Observer) Checked(e observe.Checked) {
 	for _, l := range o.servers.checked(e, time.Now(), &o.bound, o.opts.MaxLines) {
 		o.logger().LogAttrs(context.Background(), l.level, l.text, l.attrs...)

@@ -117,6 +117,28 @@ func TestServers(t *testing.T) {
 	})
 }
 
+// That clocks differ is logged once, and once that they are close again, which is well below
+// the most.
+func TestSkew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLogged(nil)
+		primary := observe.Checked{Backend: "redisbackend", Shard: "a", Server: "primary", SkewKnown: true, MaxSkew: 5 * time.Second}
+		check := func(skew time.Duration, lines ...string) {
+			t.Helper()
+			primary.Skew = skew
+			l.Checked(primary)
+			l.Checked(primary)
+			l.want(t, lines...)
+		}
+		check(5 * time.Second)
+		check(-6*time.Second, `level=WARN msg="rate limit: this process' clock and a server's differ by more than is good for limits; synchronize them" backend=redisbackend shard=a server=primary ahead=-6s limit=5s`)
+		check(4900 * time.Millisecond)
+		time.Sleep(time.Minute)
+		check(4*time.Second, `level=INFO msg="rate limit: this process' clock and a server's are close again" backend=redisbackend shard=a server=primary lasted=1m0s ahead=4s limit=5s`)
+		check(time.Second)
+	})
+}
+
 // Of a server that stops and answers in turn, one line in 10 s has the count.
 func TestFlappingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

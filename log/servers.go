@@ -25,7 +25,7 @@ type serverKey struct{ backend, shard, server string }
 
 // server is what was logged of a server. Each is the zero time if all is well.
 type server struct {
-	silent, cut time.Time // since when
+	silent, cut, skewed time.Time // since when
 
 	open  bool      // as of the last check
 	times int       // it stopped answering since a line said so
@@ -90,7 +90,18 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
 	}
 
-	if v.silent.IsZero() && v.cut.IsZero() && !now.Before(v.next) {
+	if e.SkewKnown && e.MaxSkew > 0 {
+		most := e.MaxSkew
+		if !v.skewed.IsZero() { // over when it is well below
+			most = most * 9 / 10
+		}
+		changed(&v.skewed, e.Skew.Abs() > most,
+			"rate limit: this process' clock and a server's differ by more than is good for limits; synchronize them",
+			"rate limit: this process' clock and a server's are close again",
+			slog.Duration("ahead", e.Skew.Round(time.Millisecond)), slog.Duration("limit", e.MaxSkew))
+	}
+
+	if v.silent.IsZero() && v.cut.IsZero() && v.skewed.IsZero() && !now.Before(v.next) {
 		delete(s.all, key)
 		return lines
 	}

@@ -135,6 +135,10 @@ type Checked struct {
 	Skew      time.Duration
 	SkewKnown bool
 
+	// MaxSkew is how far the two may differ before counts are forgotten too early for
+	// some process. 0 if SkewKnown is never true.
+	MaxSkew time.Duration
+
 	Err error // why the server does not answer; may have addresses in it
 }
 
