@@ -19,29 +19,47 @@ type Change struct {
 	Life int64
 }
 
-// Take makes the decision about r under p, nil if counts do not move: what a store does
-// that keeps bytes, and leaves decisions to its clients. stored are the counts of the
-// charges, nil where there is none; clock is the store's, in ms. A count that is
-// elsewhere is an *ElsewhereError.
-func Take(r driver.Request, stored []*Stored, p *Placement, clock int64) (driver.Decision, []Change, error) {
-	counts, err := locate(stored, p, r.Now, clock)
-	if err != nil {
-		return driver.Decision{}, nil, err
+// Decide makes a decision about the counts that are stored of its charges, nil where there
+// is none, and returns what it makes of each: what a store does that keeps bytes, and
+// leaves decisions to its clients. clock is the store's, in ms. A count that is elsewhere
+// is an *ElsewhereError. To make it again, with what is stored then, is a new decision.
+type Decide func(stored []*Stored, clock int64) (driver.Decision, []Change, error)
+
+// Take returns the take r under p, nil if counts do not move.
+func Take(r driver.Request, p *Placement) Decide {
+	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
+		counts, err := locate(stored, p, r.Now, clock)
+		if err != nil {
+			return driver.Decision{}, nil, err
+		}
+		d := algorithm.Take(r, counts.states)
+		charges := r.Charges()
+		return d, counts.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 }), nil
 	}
-	d := algorithm.Take(r, counts.states)
-	charges := r.Charges()
-	return d, counts.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 }), nil
 }
 
-// Settle carries out s as Take makes a decision.
-func Settle(s driver.Settlement, stored []*Stored, p *Placement, clock int64) (driver.Decision, []Change, error) {
-	counts, err := locate(stored, p, s.Now, clock)
-	if err != nil {
-		return driver.Decision{}, nil, err
+// Peek returns the peek r under p, which changes nothing.
+func Peek(r driver.Request, p *Placement) Decide {
+	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
+		counts, err := locate(stored, p, r.Now, clock)
+		if err != nil {
+			return driver.Decision{}, nil, err
+		}
+		return algorithm.Evaluate(r, counts.states), nil, nil
 	}
-	d := algorithm.Settle(s, counts.states)
-	charges := s.Charged.Charges()
-	return d, counts.changes(func(i int) bool { return counts.was[i].found || s.Costs[i] > charges[i].Cost }), nil
+}
+
+// Settle returns the settlement s under p.
+func Settle(s driver.Settlement, p *Placement) Decide {
+	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
+		counts, err := locate(stored, p, s.Now, clock)
+		if err != nil {
+			return driver.Decision{}, nil, err
+		}
+		d := algorithm.Settle(s, counts.states)
+		charges := s.Charged.Charges()
+		return d, counts.changes(func(i int) bool { return counts.was[i].found || s.Costs[i] > charges[i].Cost }), nil
+	}
 }
 
 // ReleaseAll applies r to the counts of its charges, as Release does to one.

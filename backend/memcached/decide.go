@@ -1,52 +1,58 @@
 package memcachedbackend
 
 import (
-	"github.com/weir-go/weir/algorithm"
+	"context"
+	"time"
+
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-func (it *item) take(r driver.Request, names []name, p *handoff.Placement) (d driver.Decision, changed bool, err error) {
-	stored, err := it.stored(names)
-	if err != nil {
-		return d, false, err
-	}
-	d, changes, err := handoff.Take(r, stored, p, it.now)
-	return d, it.keep(names, changes), err
-}
-
-func (it *item) peek(r driver.Request, names []name, p *handoff.Placement) (driver.Decision, error) {
-	stored, err := it.stored(names)
-	if err != nil {
+// decide makes a decision about charges, and waits for it or for ctx. If another process
+// writes their item first, it is made again about the new one. If the caller leaves, it may
+// be made after decide has returned.
+func (b *Backend) decide(ctx context.Context, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
+	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	found, err := handoff.FindAll(stored, p, r.Now, it.now)
-	if err != nil {
+	key, server := b.place(charges[0].Partition)
+	if server.breaker.Open() {
+		return driver.Decision{}, server.unavailable(breaker.ErrOpen)
+	}
+	if err := driver.HasTime(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	states := make([]*algorithm.State, len(found))
-	for i := range found {
-		states[i] = &found[i].State
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = driver.WithServerTime(ctx, b.deadline)
+		defer cancel()
+		deadline, _ = ctx.Deadline()
 	}
-	return algorithm.Evaluate(r, states), nil
+	names := namesOf(key, charges)
+	var d driver.Decision
+	j := &job{ctx: ctx, asked: time.Now(), names: names, done: make(chan error, 1), change: func(it *item) (changed bool, err error) {
+		return it.decide(names, decide, &d)
+	}}
+	server.queue(key, j)
+	if err := server.wait(j, deadline); err != nil {
+		return driver.Decision{}, err
+	}
+	return d, nil
 }
 
-func (it *item) settle(s driver.Settlement, names []name, p *handoff.Placement) (d driver.Decision, changed bool, err error) {
+// decide makes a decision about the counts of those names. It reports whether it changed
+// the item.
+func (it *item) decide(names []name, decide handoff.Decide, d *driver.Decision) (changed bool, err error) {
 	stored, err := it.stored(names)
 	if err != nil {
-		return d, false, err
+		return false, err
 	}
-	d, changes, err := handoff.Settle(s, stored, p, it.now)
-	return d, it.keep(names, changes), err
-}
-
-func (it *item) release(r handoff.ReleaseRequest, names []name) (all []handoff.Released, changed bool, err error) {
-	stored, err := it.stored(names)
-	if err != nil {
-		return nil, false, err
-	}
-	all, changes := handoff.ReleaseAll(&r, stored, it.now)
-	return all, it.keep(names, changes), nil
+	decision, changes, err := decide(stored, it.now)
+	*d = decision
+	return it.keep(names, changes), err
 }
 
 // stored returns the counts of those names, nil where there is none.

@@ -42,12 +42,8 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 			err = fmt.Errorf("%w: %w", driver.ErrOverloaded, err)
 		}
 		s.record(start, deadline, err)
+		s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
 	}()
-	if s.observer != nil {
-		defer func() {
-			s.observer.Sent(observe.Sent{Backend: "memcachedbackend", Shard: s.name, Decisions: decisions, Start: start, Duration: time.Since(start), Err: err})
-		}()
-	}
 	// Memcached looks keys up in their order. The partition's item must be the
 	// first: as long as it does not change after that, no count comes to its own
 	// item, or leaves it.

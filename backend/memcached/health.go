@@ -94,7 +94,5 @@ func (s *server) breakerChanged(open bool, cause error) {
 // at a time.
 func (s *server) report(open bool, cause error) {
 	s.reported = time.Now()
-	if s.observer != nil {
-		s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
-	}
+	s.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: s.name, Server: "server", Open: open, Err: cause})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -32,7 +33,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 		f.Fatal(err)
 	}
 	r := driver.NewRequest(at, charges...)
-	if _, _, err := good.take(r, names, nil); err != nil {
+	if _, err := take(good, r, names); err != nil {
 		f.Fatal(err)
 	}
 	written, _ := good.encode()
@@ -45,7 +46,7 @@ func FuzzDecisionOnItem(f *testing.F) {
 			return
 		}
 		it.own = map[string]stored{names[1].ownKey: {value: own, found: true}}
-		d, _, err := it.take(r, names, nil)
+		d, err := take(it, r, names)
 		if err != nil {
 			return
 		}
@@ -65,4 +66,11 @@ func FuzzDecisionOnItem(f *testing.F) {
 			t.Errorf("%x, %x is written as %x: %v", value, own, again, err)
 		}
 	})
+}
+
+// take makes the take r about an item.
+func take(it *item, r driver.Request, names []name) (driver.Decision, error) {
+	var d driver.Decision
+	_, err := it.decide(names, handoff.Take(r, nil), &d)
+	return d, err
 }

@@ -18,26 +18,22 @@
 //
 // # When a server does not answer
 //
-// Each server has a circuit breaker. It opens when half of at least 20 exchanges in
-// a second have failed, at the third failure in a row if none has succeeded for 100
-// ms, and at once if nothing listens. An exchange fails if its connection breaks, if
-// the server replies with an error, or if there is no reply at the last deadline of its
+// Each server has a circuit breaker. An exchange fails if its connection breaks, if the
+// server replies with an error, or if there is no reply at the last deadline of its
 // decisions, and 20 ms after it was sent at the earliest. A read looks at the connection
 // once more then: what this process is late for is not the server's. A deadline of
 // driver.WithServerTime ends a decision only if the server is silent.
 //
 // While it is open, all decisions about the server's keys fail at once, those that
 // wait too. Their errors wrap driver.ErrUnavailable, and nothing was sent for
-// them. Every 100 ms a probe reads and writes an item of its own; the breaker closes
-// when one succeeds as quickly as decisions need. If it opens less than 5 s after it
-// closed, it waits before it probes: 100 ms, and each time in a row twice as long, up to
-// 5 s. Other servers are not affected, and get none of its keys.
+// them. Other servers are not affected, and get none of its keys. docs/operations.md says
+// what opens a breaker; a probe reads and writes an item of its own.
 //
 // A context that ends before its decision was sent is an error without
 // driver.ErrUnavailable. If it ends later, but before the item was read, the decision
-// is never written, and the error wraps driver.ErrNotSent too. A server that hangs and goes on executes the cas that it was sent,
-// and so may charge decisions that have failed: at most the 256 that share a cas, of
-// one partition, and at most MaxConnections times.
+// is never written, and the error wraps driver.ErrNotSent too. A server that hangs and goes
+// on executes the cas that it was sent, and so may charge decisions that have failed: at
+// most the 256 that share a cas, of one partition, and at most MaxConnections times.
 //
 // Keys find their server by its name, as in package redisbackend.
 package memcachedbackend
@@ -49,9 +45,9 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
+	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -97,7 +93,8 @@ type Options struct {
 
 	// Observer receives an event for each exchange with a server, which is a read
 	// and, if something changes, a write of one item; and for each change of a
-	// server's breaker. May be nil.
+	// server's breaker. If nil, weirlog.Default(), which logs when a server does not
+	// answer.
 	Observer observe.Observer
 }
 
@@ -138,6 +135,9 @@ func New(servers []Server, options *Options) (*Backend, error) {
 	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = DefaultMaxConnections
+	}
+	if o.Observer == nil {
+		o.Observer = weirlog.Default()
 	}
 	if o.MaxItemBytes == 0 {
 		o.MaxItemBytes = 1 << 20
@@ -196,57 +196,32 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // TakeAt implements handoff.Store.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	var d driver.Decision
-	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (changed bool, err error) {
-		d, changed, err = it.take(r, names, p)
-		return changed, err
-	})
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	return d, nil
+	return b.decide(ctx, r.Charges(), handoff.Take(r, p))
 }
 
 // PeekAt implements handoff.Store.
 func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
-	var d driver.Decision
-	err := b.decide(ctx, r.Charges(), func(it *item, names []name) (_ bool, err error) {
-		d, err = it.peek(r, names, p)
-		return false, err
-	})
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	return d, nil
+	return b.decide(ctx, r.Charges(), handoff.Peek(r, p))
 }
 
 // SettleAt implements handoff.Store.
 func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	var d driver.Decision
-	err := b.decide(ctx, s.Charged.Charges(), func(it *item, names []name) (changed bool, err error) {
-		d, changed, err = it.settle(s, names, p)
-		return changed, err
-	})
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	return d, nil
+	return b.decide(ctx, s.Charged.Charges(), handoff.Settle(s, p))
 }
 
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var all []handoff.Released
-	err := b.decide(ctx, r.Charges, func(it *item, names []name) (changed bool, err error) {
-		all, changed, err = it.release(r, names)
-		return changed, err
-	})
-	if err != nil {
-		return nil, err
+	if _, err := b.decide(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (d driver.Decision, changes []handoff.Change, err error) {
+		all, changes = handoff.ReleaseAll(&r, stored, clock)
+		return d, changes, nil
+	}); err != nil {
+		return nil, err // all may still be written: see decide
 	}
 	return all, nil
 }
 
-// Down implements handoff.Store: it reports on the breaker of a server.
+// Down implements driver.Health: it reports on the breaker of a server.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	_, server := b.place(partition)
 	return server.breaker.Since()
@@ -258,35 +233,6 @@ func (b *Backend) Close() {
 	for _, s := range b.servers {
 		s.breaker.Close()
 	}
-}
-
-// decide applies change to the item of charges, and waits for it or for ctx. If
-// another process writes the item first, change is applied again to the new value.
-func (b *Backend) decide(ctx context.Context, charges []quota.Charge, change func(*item, []name) (bool, error)) error {
-	if err := driver.Ended(ctx); err != nil {
-		return err
-	}
-	key, server := b.place(charges[0].Partition)
-	if server.breaker.Open() {
-		return server.unavailable(breaker.ErrOpen)
-	}
-	if err := driver.HasTime(ctx); err != nil {
-		return err
-	}
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = driver.WithServerTime(ctx, b.deadline)
-		defer cancel()
-		deadline, _ = ctx.Deadline()
-	}
-	names := namesOf(key, charges)
-	j := &job{
-		ctx: ctx, asked: time.Now(), names: names, done: make(chan error, 1),
-		change: func(it *item) (bool, error) { return change(it, names) },
-	}
-	server.queue(key, j)
-	return server.wait(j, deadline)
 }
 
 // Location is where a count lives.

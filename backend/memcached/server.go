@@ -22,10 +22,10 @@ type server struct {
 	name         string
 	client       *Client
 	breaker      *breaker.Breaker
-	observer     observe.Observer // or nil
-	probeKey     string           // Memcached's
-	margin       int64            // ms
-	deadline     time.Duration    // of an exchange
+	observer     observe.Observer
+	probeKey     string        // Memcached's
+	margin       int64         // ms
+	deadline     time.Duration // of an exchange
 	maxItemBytes int
 	spillAt      int           // bytes
 	connections  chan struct{} // one element for each that is in use
@@ -73,9 +73,7 @@ func newServer(s Server, o *Options) *server {
 		started: time.Now(), answers: busy.NewAnswers(),
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
-	if n.observer != nil {
-		n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
-	}
+	n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
 	return n
 }
 

@@ -72,7 +72,7 @@ func (b *batch) run(to *batcher) {
 		}
 		again = true
 		if b.outcome.spare != nil {
-			c = b.outcome.spare.client
+			c = *b.outcome.spare
 		}
 	}
 	to.server.record(&b.outcome, start, end)
@@ -144,7 +144,7 @@ func (b *batch) plan(perSlot bool) {
 	}
 	for rest := b.jobs; len(rest) > 0; {
 		n, work := 1, rest[0].work
-		for n < len(rest) && rest[0].kind != unbatched && rest[0].compare(rest[n], perSlot) == 0 && work+rest[n].work <= quota.MaxWork {
+		for n < len(rest) && rest[0].isBatched() && rest[0].compare(rest[n], perSlot) == 0 && work+rest[n].work <= quota.MaxWork {
 			work += rest[n].work
 			n++
 		}
@@ -249,7 +249,7 @@ func (b *batch) mayResend(to *batcher, c *call, err error) bool {
 		to.perSlot.Store(true) // the one address hides several servers
 		return len(c.jobs) > 1 // one job is about several partitions, which are asked one by one from now on
 	case errors.As(err, &op) && op.Op == "dial" && b.outcome.spare == nil:
-		b.outcome.spare = to.server.spare.Load()
+		b.outcome.spare = to.server.own.Load()
 		return b.outcome.spare != nil
 	}
 	return false
@@ -269,59 +269,37 @@ func (c *call) err() error {
 	return nil
 }
 
-// deliver gives the decisions of c, which has its reply, theirs.
+// deliver gives the decisions of c, which has its reply, theirs. If the script cannot have
+// given it, no part of it is trusted.
 func (c *call) deliver() {
-	j := c.jobs[0] // the only one, but for a StringCmd of a script
-	switch cmd := c.cmds[0].(type) {
-	case *redis.StringSliceCmd:
-		j.values = cmd.Val()
-		j.finish(nil)
-	case *redis.StringCmd:
-		if j.script != nil {
-			reply, _ := cmd.Bytes()
-			c.split(reply)
-			return
-		}
+	j := c.jobs[0] // the only one, unless they are batched
+	switch {
+	case j.script == nil:
 		cmds := c.cmds
 		if j.proves {
-			j.proof, cmds = cmd.Val(), cmds[1:]
+			j.proof, cmds = cmds[0].(*redis.StringCmd).Val(), cmds[1:]
 		}
 		j.values = make([]string, len(cmds))
 		for i := range cmds {
 			j.values[i] = cmds[i].(*redis.StringCmd).Val()
 		}
 		j.finish(nil)
-	}
-}
-
-// split splits the reply to c into the replies to its decisions. If the script cannot have
-// given it, no part of it is trusted.
-func (c *call) split(rest []byte) {
-	var err error
-	for _, j := range c.jobs {
-		if j.reply, rest, err = splitReply(rest, len(j.keys)); err != nil {
-			break
+	case j.script == swapScript:
+		j.values = c.cmds[0].(*redis.StringSliceCmd).Val()
+		j.finish(nil)
+	default:
+		rest, _ := c.cmds[0].(*redis.StringCmd).Bytes()
+		var err error
+		for _, j := range c.jobs {
+			if err == nil {
+				j.reply, rest, err = splitReply(rest, len(j.keys))
+			}
+		}
+		if err == nil && len(rest) > 0 {
+			err = errReply
+		}
+		for _, j := range c.jobs {
+			j.finish(err)
 		}
 	}
-	if err == nil && len(rest) > 0 {
-		err = errReply
-	}
-	for _, j := range c.jobs {
-		j.finish(err)
-	}
-}
-
-// compare returns 0 if two decisions may share a call.
-func (j *job) compare(o *job, perSlot bool) int {
-	switch {
-	case j.kind != o.kind:
-		return int(j.kind) - int(o.kind)
-	case j.kind == unbatched: // a read has no script
-		return 0
-	case j.script != o.script:
-		return j.script.number - o.script.number
-	case perSlot:
-		return bytes.Compare(j.partition, o.partition)
-	}
-	return 0
 }

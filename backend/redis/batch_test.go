@@ -69,7 +69,6 @@ func TestPlan(t *testing.T) {
 		j.work = 1
 		j.partition = []byte{byte('a' + i%2)}
 	}
-	b.jobs[2].kind, b.jobs[3].kind = unbatched, unbatched
 	b.jobs[2].script, b.jobs[3].script = swapScript, nil // an exchange, and a read
 	b.jobs[4].script, b.jobs[5].script = testScripts[1], testScripts[1]
 	sizes := func(perSlot bool) string {
@@ -80,7 +79,7 @@ func TestPlan(t *testing.T) {
 		}
 		return fmt.Sprint(all)
 	}
-	if got, want := sizes(false), "[2 2 1 1]"; got != want { // two scripts, unbatched
+	if got, want := sizes(false), "[1 1 2 2]"; got != want { // an exchange and a read, and two scripts
 		t.Errorf("calls of %s decisions, want %s", got, want)
 	}
 	if got, want := sizes(true), "[1 1 1 1 1 1]"; got != want {
@@ -110,7 +109,7 @@ func TestDecisionsOfTheSameBytes(t *testing.T) {
 	for i, j := range b.jobs {
 		j.packed = []byte{1, "aabaaa"[i]}
 	}
-	swap := &job{script: swapScript, kind: unbatched, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
+	swap := &job{script: swapScript, keys: make([]arg, 1), args: []arg{arg("9a"), arg("8b")}}
 	packed := func(jobs []*job) string {
 		var all []string
 		for _, a := range b.argsOf(jobs, false)[3+len(jobs):] {
@@ -199,7 +198,7 @@ func TestAllocations(t *testing.T) {
 		var all [perBatch]*job
 		for i := range all {
 			r := driver.NewRequest(at, charge)
-			all[i] = b.newTake(context.Background(), &r, nil)
+			all[i] = b.newDecision(context.Background(), at, r.Charges(), nil, nil)
 			all[i].deadline = time.Now().Add(time.Minute)
 		}
 		out.sentAt = time.Now()

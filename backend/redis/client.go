@@ -110,10 +110,15 @@ func boundedDialer(o *redis.UniversalOptions) dialFunc {
 			leastTime = min(leastTime, t)
 		}
 	}
+	return bounded(dial, leastTime)
+}
+
+// bounded returns a dialer of connections whose replies are bounded.
+func bounded(dial dialFunc, leastTime time.Duration) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
+		if _, is := conn.(interface{ bounded() *boundedConn }); err != nil || is {
+			return conn, err
 		}
 		return boundReplies(conn, leastTime), nil
 	}

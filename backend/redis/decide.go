@@ -26,17 +26,17 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 // TakeAt implements handoff.Store: one decision of an EVALSHA on the primary. If that
 // leaves it undecided, or counts arrive, it is an exchange: see swap.go.
 func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
-	j := b.newTake(ctx, &r, p)
+	j := b.newDecision(ctx, r.Now, r.Charges(), nil, p)
 	defer j.free()
 	s, decided, err := b.decide(j, r.Charges(), p)
 	if err != nil {
 		return d, err
 	}
 	if !decided {
-		return s.takeHere(ctx, j, r, p)
+		return s.takeHere(ctx, r, p)
 	}
 	if d, err = readTake(r, j.reply); err != nil {
-		return d, s.unavailable(err)
+		return d, s.errorOf(err)
 	}
 	return d, nil
 }
@@ -48,83 +48,60 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // SettleAt implements handoff.Store as TakeAt.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
-	j := b.newSettlement(ctx, &st, p)
+	j := b.newDecision(ctx, st.Now, st.Charged.Charges(), &st, p)
 	defer j.free()
 	s, decided, err := b.decide(j, st.Charged.Charges(), p)
 	if err != nil {
 		return d, err
 	}
 	if !decided {
-		return s.settleHere(ctx, j, st, p)
+		return s.settleHere(ctx, st, p)
 	}
 	if d, err = readSettlement(&st, j.reply); err != nil {
-		return d, s.unavailable(err)
+		return d, s.errorOf(err)
 	}
 	return d, nil
 }
 
-// newTake returns the job of a take under p, nil if counts do not move.
-func (b *Backend) newTake(ctx context.Context, r *driver.Request, p *handoff.Placement) *job {
-	charges := r.Charges()
+// newDecision returns the job of a take at now or, if st is not nil, of that settlement,
+// under p, nil if counts do not move.
+func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Charge, st *driver.Settlement, p *handoff.Placement) *job {
 	j := b.newJob(ctx, charges)
-	buf, shape := b.appendHead(j.buf, r.Now, p), append(j.shape[:0], takes)
-	for i := range charges {
-		c := &charges[i]
-		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
-		for k := range c.Policy.Limits {
-			buf, shape = appendLimit(buf, shape, &c.Policy.Limits[k])
-		}
+	buf, shape := append(j.buf, 1), append(j.shape[:0], takes) // it is made once; see batch.argsOf
+	var charged []driver.Result
+	if st != nil {
+		shape[0], charged = settlements, st.Charged.Results()
 	}
-	if isLone(charges) {
-		buf = appendBounds(buf, &charges[0].Policy.Limits[0], r.Now, charges[0].Cost)
-	}
-	j.pack(buf, shape)
-	return j
-}
-
-// newSettlement returns the job of a settlement under p, nil if counts do not move.
-func (b *Backend) newSettlement(ctx context.Context, s *driver.Settlement, p *handoff.Placement) *job {
-	charges, results := s.Charged.Request.Charges(), s.Charged.Results()
-	j := b.newJob(ctx, charges)
-	buf, shape := b.appendHead(j.buf, s.Now, p), append(j.shape[:0], settlements)
-	for i := range charges {
-		c := &charges[i]
-		buf = algorithm.AppendUint(buf, 7, c.Cost)
-		buf, shape = algorithm.AppendUint(buf, 7, s.Costs[i]), append(shape, nextCharge)
-		for k := range c.Policy.Limits {
-			buf, shape = appendLimit(buf, shape, &c.Policy.Limits[k])
-			buf = algorithm.AppendUint(buf, 6, results[k].Mark.At)
-			buf = algorithm.AppendUint(buf, 7, results[k].Mark.Fraction)
-		}
-		results = results[len(c.Policy.Limits):]
-	}
-	if isLone(charges) {
-		buf = appendBounds(buf, &charges[0].Policy.Limits[0], s.Now, 0)
-	}
-	j.pack(buf, shape)
-	return j
-}
-
-func (b *Backend) appendHead(buf []byte, now int64, p *handoff.Placement) []byte {
-	buf = append(buf, 1) // it is made once; see batch.argsOf
 	buf = algorithm.AppendUint(buf, 6, now)
 	buf = algorithm.AppendUint(buf, 4, b.margin)
 	if p != nil {
-		return append(buf, 1)
+		buf = append(buf, 1)
+	} else {
+		buf = append(buf, 0)
 	}
-	return append(buf, 0)
-}
-
-func appendLimit(buf, shape []byte, l *quota.Limit) (_, _ []byte) {
-	n := len(buf)
-	buf = algorithm.AppendLimit(buf, l)
-	return buf, append(shape, buf[n])
-}
-
-// pack makes what was appended to j.buf j's argument, and finds the script of its shape.
-func (j *job) pack(buf, shape []byte) {
+	for i := range charges {
+		c := &charges[i]
+		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
+		if st != nil {
+			buf = algorithm.AppendUint(buf, 7, st.Costs[i])
+		}
+		for k := range c.Policy.Limits {
+			kind := len(buf)
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
+			shape = append(shape, buf[kind])
+			if st != nil {
+				mark := &charged[0].Mark
+				buf = algorithm.AppendUint(algorithm.AppendUint(buf, 6, mark.At), 7, mark.Fraction)
+				charged = charged[1:]
+			}
+		}
+	}
+	if isLone(charges) {
+		buf = appendBounds(buf, &charges[0], now, st != nil)
+	}
 	j.packed, j.buf = buf[len(j.buf):], buf
 	j.script = shapes.script(shape)
+	return j
 }
 
 // isLone reports whether charges are one, under one fixed window: a count and a reset
@@ -133,8 +110,8 @@ func isLone(charges []quota.Charge) bool {
 	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce()
 }
 
-// appendBounds appends what lone.lua compares with what is stored of a fixed window, l,
-// by a decision at now. All of it is digits, in the order of numbers:
+// appendBounds appends what lone.lua compares with what is stored of the fixed window of c,
+// by a take or a settlement at now. All of it is digits, in the order of numbers:
 //
 //	19  the window is open if the state is above this
 //	4   and below this
@@ -142,8 +119,9 @@ func isLone(charges []quota.Charge) bool {
 //
 // The last 4 are blank unless a take is of one unit. If the window is never stored as
 // digits, none are above the first.
-func appendBounds(b []byte, l *quota.Limit, now, cost int64) []byte {
+func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	const mostUsed = 9999
+	l := &c.Policy.Limits[0]
 	w := algorithm.Window{Length: l.Window.Milliseconds(), Aligned: l.Aligned, ResetAt: now, Used: mostUsed}
 	b = slices.Grow(b, 64) // as long as what follows is at any time: j keeps it
 	start := len(b)
@@ -158,7 +136,7 @@ func appendBounds(b []byte, l *quota.Limit, now, cost int64) []byte {
 	} else {
 		b = append(b, "99999999999999999990000"...)
 	}
-	if cost != 1 {
+	if settles || c.Cost != 1 {
 		return append(b, "    "...)
 	}
 	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a 1 in front
@@ -174,8 +152,8 @@ func (b *Backend) decide(j *job, charges []quota.Charge, p *handoff.Placement) (
 	if j.script == nil || p != nil && len(p.Arrivals) > 0 {
 		return s, false, nil
 	}
-	if err := s.do(s.batcherOf(j), j); err != nil {
-		return s, false, err
+	if err := s.batcherOf(j.keys[0]).do(j); err != nil {
+		return s, false, s.errorOf(err)
 	}
 	return s, j.reply[0] != repliesUndecided, nil
 }
@@ -232,17 +210,27 @@ func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 
 // readTake reads the reply to a take, r. It fails if the script cannot have given it.
 func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
-	if isDigits(reply) {
-		return readDigits(r, reply)
+	charges := r.Charges()
+	if !isDigits(reply) {
+		d, fit, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
+			return charges[i].Cost, reply[0] == repliesAllowed && charges[i].Cost > 0
+		})
+		if err == nil && d.Allowed != fit {
+			err = contradiction(reply)
+		}
+		return d, err
 	}
-	d, fit, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
-		cost = r.Charges()[i].Cost
-		return cost, reply[0] == repliesAllowed && cost > 0
-	})
-	if err == nil && d.Allowed != fit {
-		err = contradiction(reply)
+	w, err := algorithm.ReadDigits(reply)
+	if err != nil {
+		return driver.Decision{}, fmt.Errorf("%w: %w", errForeign, err)
 	}
-	return d, err
+	limits := charges[0].Policy.Limits
+	if len(limits) > 1 || !w.IsOf(&limits[0]) || w.ResetAt <= r.Now || w.Take(limits[0].Quota, charges[0].Cost) != 0 {
+		return driver.Decision{}, contradiction(reply)
+	}
+	d := driver.NewDecision(r)
+	d.SetWindow(w.Used, w.ResetAt, 0)
+	return d, nil
 }
 
 // readSettlement does so with the reply to a settlement.
@@ -283,22 +271,6 @@ func readStates(r driver.Request, reply []byte, cost func(i int) (int64, bool)) 
 		states = states[size:]
 	}
 	return d, fit, nil
-}
-
-// readDigits reads the reply that the one charge of r is allowed.
-func readDigits(r driver.Request, reply []byte) (driver.Decision, error) {
-	w, err := algorithm.ReadDigits(reply)
-	if err != nil {
-		return driver.Decision{}, fmt.Errorf("%w: %w", errForeign, err)
-	}
-	c := &r.Charges()[0]
-	l := &c.Policy.Limits[0]
-	if len(c.Policy.Limits) > 1 || !w.IsOf(l) || w.ResetAt <= r.Now || w.Take(l.Quota, c.Cost) != 0 {
-		return driver.Decision{}, contradiction(reply)
-	}
-	d := driver.NewDecision(r)
-	d.SetWindow(w.Used, w.ResetAt, 0)
-	return d, nil
 }
 
 func contradiction(reply []byte) error {

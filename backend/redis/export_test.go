@@ -12,7 +12,7 @@ import (
 func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driver.Decision, []error) {
 	out, jobs := &batch{sentAt: time.Now()}, make([]*job, len(r))
 	for i := range r {
-		j := b.newTake(ctx, &r[i], nil)
+		j := b.newDecision(ctx, r[i].Now, r[i].Charges(), nil, nil)
 		j.deadline = time.Now().Add(time.Minute)
 		if jobs[i] = j; j.script != nil {
 			out.jobs = append(out.jobs, j)
@@ -24,7 +24,7 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 	decisions, errs := make([]driver.Decision, len(jobs)), make([]error, len(jobs))
 	for i, j := range jobs {
 		if j.script == nil {
-			decisions[i], errs[i] = b.shards[0].takeHere(ctx, j, r[i], nil)
+			decisions[i], errs[i] = b.shards[0].takeHere(ctx, r[i], nil)
 			j.free()
 			continue
 		}
@@ -32,7 +32,7 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 		case j.err != nil:
 			errs[i] = j.err
 		case j.reply[0] == repliesUndecided:
-			decisions[i], errs[i] = b.shards[0].takeHere(ctx, j, r[i], nil)
+			decisions[i], errs[i] = b.shards[0].takeHere(ctx, r[i], nil)
 		default:
 			decisions[i], errs[i] = readTake(r[i], j.reply)
 		}
@@ -43,9 +43,9 @@ func (b *Backend) TakeTogether(ctx context.Context, r ...driver.Request) ([]driv
 
 // Call returns the script and the argument of a take or, if it settles one, of s.
 func (b *Backend) Call(r driver.Request, s *driver.Settlement) (script string, packed []byte) {
-	j := b.newTake(context.Background(), &r, nil)
+	j := b.newDecision(context.Background(), r.Now, r.Charges(), nil, nil)
 	if s != nil {
-		j = b.newSettlement(context.Background(), s, nil)
+		j = b.newDecision(context.Background(), s.Now, s.Charged.Charges(), s, nil)
 	}
 	return j.script.text.(string), j.packed
 }
@@ -80,8 +80,8 @@ func (b *Backend) Swaps() (waiting int) {
 	t := &b.shards[0].swaps
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, w := range t.byKey {
-		waiting += len(w.waiting)
+	for _, all := range t.waiting {
+		waiting += len(all)
 	}
 	return waiting
 }

@@ -5,19 +5,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Down implements handoff.Store: it reports on the breaker of the primary or, in a
+// Down implements driver.Health: it reports on the breaker of the primary or, in a
 // Redis Cluster, of the node that has the partition.
 func (b *Backend) Down(partition string) (since time.Time, down bool) {
 	charges := []quota.Charge{{Policy: probePolicy, Key: partition, Partition: partition}}
-	j := b.newJob(context.Background(), charges)
-	defer j.free()
-	return b.shardOf(charges).batcherOf(j).server.breaker.Since()
+	return b.shardOf(charges).batcherOf([]byte(b.keysOf(charges)[0])).server.breaker.Since()
 }
 
 // PeekAt implements handoff.Store: one round trip of GETs, as Peek.
@@ -26,56 +23,32 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 		return driver.Decision{}, err
 	}
 	b.monitor.run()
-	shard := b.shardOf(r.Charges())
-	values, err := shard.read(ctx, r.Charges(), b.replicaTimeout)
+	stored, err := b.shardOf(r.Charges()).read(ctx, r.Charges())
 	if err != nil {
 		return driver.Decision{}, err
 	}
-	stored, err := parseStored(values)
-	if err != nil {
-		return driver.Decision{}, shard.unavailable(err)
-	}
-	counts, err := handoff.FindAll(stored, p, r.Now, unknownTime)
-	if err != nil {
-		return driver.Decision{}, err
-	}
-	states := make([]*algorithm.State, len(counts))
-	for i := range counts {
-		states[i] = &counts[i].State
-	}
-	return algorithm.Evaluate(r, states), nil
+	d, _, err := handoff.Peek(r, p)(stored, unknownTime)
+	return d, err
 }
 
 // Release implements handoff.Store: an exchange with the primary, or, to read only,
 // one round trip of GETs there.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	s := b.shardOf(r.Charges)
-	if r.ReadOnly {
-		return s.wouldRelease(ctx, r)
-	}
-	j := b.newJob(ctx, r.Charges)
-	defer j.free()
 	var all []handoff.Released
-	if err := s.swap(ctx, j, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+	if r.ReadOnly {
+		stored, err := s.readFrom(ctx, nil, r.Charges, 0)
+		if err == nil {
+			all, _ = handoff.ReleaseAll(&r, stored, unknownTime)
+		}
+		return all, err
+	}
+	if err := s.swap(ctx, r.Charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
 		all, changes = handoff.ReleaseAll(&r, stored, clock)
 		return changes, nil
 	}); err != nil {
-		return nil, err
+		return nil, err // all may still be written: see swap
 	}
-	return all, nil
-}
-
-// wouldRelease reports what r would release.
-func (s *shard) wouldRelease(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
-	values, err := s.readFrom(ctx, nil, r.Charges, 0)
-	if err != nil {
-		return nil, err
-	}
-	stored, err := parseStored(values)
-	if err != nil {
-		return nil, s.unavailable(err)
-	}
-	all, _ := handoff.ReleaseAll(&r, stored, unknownTime)
 	return all, nil
 }
 

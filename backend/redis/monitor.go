@@ -3,7 +3,6 @@ package redisbackend
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -28,10 +27,9 @@ const (
 type monitor struct {
 	shards   []*shard
 	clock    *correctedClock
-	maxSkew  time.Duration // a warning is logged beyond it
+	maxSkew  time.Duration
 	timeout  time.Duration // for a server's answer
 	observer observe.Observer
-	log      *slog.Logger
 
 	start   sync.Once
 	first   chan struct{}   // closed after the first check of each shard
@@ -50,7 +48,6 @@ type checked struct {
 	ServerState
 	of      *server // nil if it is sent no decisions
 	reading reading // means nothing unless SkewKnown
-	skewed  bool    // a warning was logged
 }
 
 // ServerState is what a Backend knows of a server, as of its last check.
@@ -64,13 +61,11 @@ type ServerState struct {
 	// Redis user may not run INFO.
 	Role string
 
-	// LinkUp, Syncing and LastIO are a replica's: that it is connected to its primary,
-	// copies its data, and how long ago it heard of it, in whole seconds. Redis notices
-	// a silent loss of the connection only after a minute (repl-timeout); Lag and Cut
-	// do not depend on that.
+	// LinkUp and Syncing are a replica's: that it is connected to its primary, and copies
+	// its data. Redis notices a silent loss of the connection only after a minute
+	// (repl-timeout); Lag and Cut do not depend on that.
 	LinkUp  bool
 	Syncing bool
-	LastIO  time.Duration
 
 	// Offset is the place in the sequence of writes that the server has reached.
 	Offset int64
@@ -82,9 +77,9 @@ type ServerState struct {
 	SkewWithin time.Duration
 }
 
-func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o observe.Observer, log *slog.Logger) *monitor {
+func newMonitor(shards []*shard, own clock.Clock, margin time.Duration, o observe.Observer) *monitor {
 	m := &monitor{
-		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, timeout: checkTimeout, observer: o, log: log,
+		shards: shards, clock: &correctedClock{own: own}, maxSkew: margin / 2, timeout: checkTimeout, observer: o,
 		first: make(chan struct{}), servers: make(map[serverName]*checked),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -346,10 +341,10 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 	state := ServerState{
 		Checked: observe.Checked{
 			Backend: "redisbackend", Shard: in.name, Server: a.server, Replica: !a.primary,
-			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, Err: a.err,
+			Cut: a.cut != nil, Lag: a.lag, SkewKnown: a.timed || s.SkewKnown, MaxSkew: m.maxSkew, Err: a.err,
 		},
 		At: a.asked, Primary: a.primary,
-		Role: a.replication.role, LinkUp: a.replication.linkUp, Syncing: a.replication.syncing, LastIO: a.replication.lastIO, Offset: a.replication.offset,
+		Role: a.replication.role, LinkUp: a.replication.linkUp, Syncing: a.replication.syncing, Offset: a.replication.offset,
 		CutReason: a.cut,
 	}
 	if state.SkewKnown {
@@ -358,11 +353,7 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 		_, state.SkewWithin = s.reading.serverAt(now)
 	}
 	s.ServerState, s.of = state, of
-	crossed := s.crosses(m.maxSkew)
 	m.mu.Unlock()
-	if crossed {
-		m.warn(&state)
-	}
 	if of != nil {
 		of.checked(func(known *observe.Checked) {
 			if state.Open = known.Open; state.Open {
@@ -370,26 +361,9 @@ func (m *monitor) record(in *shard, of *server, a answer) {
 			}
 			*known = state.Checked
 		})
-	} else if m.observer != nil {
+	} else {
 		m.observer.Checked(state.Checked)
 	}
-}
-
-// crosses reports whether the skew has come over limit, or is well below it again.
-func (s *checked) crosses(limit time.Duration) bool {
-	skew := s.Skew.Abs()
-	crossed := s.SkewKnown && (!s.skewed && skew > limit || s.skewed && skew <= limit*9/10)
-	s.skewed = s.skewed != crossed
-	return crossed
-}
-
-func (m *monitor) warn(s *ServerState) {
-	level, message := slog.LevelInfo, "this process' clock and a Redis server's are close again"
-	if s.Skew.Abs() > m.maxSkew {
-		level, message = slog.LevelWarn, "this process' clock and a Redis server's differ by more than what is good for rate limits; synchronize them"
-	}
-	m.log.Log(m.ctx, level, message, "backend", s.Backend, "shard", s.Shard, "server", s.Server,
-		"ahead", s.Skew.Round(time.Millisecond), "limit", m.maxSkew)
 }
 
 // forget forgets the servers of a shard that were not checked since then: those that

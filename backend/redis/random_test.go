@@ -337,7 +337,7 @@ func (s *randomStates) take(r driver.Request, p *handoff.Placement) {
 	got, errGot := s.backend.TakeAt(s.t.Context(), r, p)
 	want, changes, errWant := driver.Decision{}, []handoff.Change(nil), before.err
 	if before.err == nil {
-		want, changes, errWant = handoff.Take(r, before.stored, p, time.Now().UnixMilli())
+		want, changes, errWant = handoff.Take(r, p)(before.stored, time.Now().UnixMilli())
 	}
 	s.compare(got, want, errGot, errWant)
 	s.expect(before, r.Charges(), changes, errWant != nil)
@@ -378,7 +378,7 @@ func (s *randomStates) takeTogether(charges []throttler.Charge) {
 		s.note("  %d of %v", r.Now, r.Charges())
 		want, made, errWant := driver.Decision{}, []handoff.Change(nil), before.err
 		if before.err == nil {
-			want, made, errWant = handoff.Take(r, stored, nil, time.Now().UnixMilli())
+			want, made, errWant = handoff.Take(r, nil)(stored, time.Now().UnixMilli())
 		}
 		s.compare(got[i], want, errs[i], errWant)
 		for k := range made {
@@ -418,7 +418,7 @@ func (s *randomStates) settle() {
 	got, errGot := s.backend.SettleAt(s.t.Context(), st, p)
 	want, changes, errWant := driver.Decision{}, []handoff.Change(nil), before.err
 	if before.err == nil {
-		want, changes, errWant = handoff.Settle(st, before.stored, p, time.Now().UnixMilli())
+		want, changes, errWant = handoff.Settle(st, p)(before.stored, time.Now().UnixMilli())
 		for i := range changes {
 			if costs[i] == r.Charges()[i].Cost && (p == nil || p.Arrivals == nil) && !before.hasLeft[i] {
 				changes[i].Changed = false

@@ -10,35 +10,31 @@
 //
 // A decision is part of one EVALSHA, of a script for its shape: takes or settlements, and
 // the algorithms of the limits of each charge. What is rare is decided by this process,
-// which reads the states, and stores what they become if they are unchanged,
-// else again: two more round trips, and one if nothing changes. That is so while counts of
-// other versions of a policy live, for counts that arrive from other backends, for places
-// in the middle of a queue that are given back, for more limits than a script has room for
-// (it has for 16 fixed windows or 7 leaky buckets, in one charge or as many), and for shapes
-// beyond the first 256.
+// which reads the states, and stores what they become if they are unchanged, else again:
+// two more round trips, and one if nothing changes. That is so while counts of other
+// versions of a policy live, for counts that arrive from other backends, for places in the
+// middle of a queue that are given back, for more limits than a script has room for (16
+// fixed windows or 7 leaky buckets), and for shapes beyond the first 256.
 //
-// Decisions of many goroutines share round trips to a primary: while two are in
-// flight, decisions wait, in order, and the next round trip takes up to 256 of
-// them. Decisions of one shape share calls of up to quota.MaxWork units of work. There is no
-// timer, and a decision that finds no queue is sent at once, in its caller's goroutine. At most 10,000 decisions wait for a
-// primary; one more is an error that wraps driver.ErrOverloaded.
+// Decisions of many goroutines share round trips to a primary: while two are in flight,
+// decisions wait, in order, and the next round trip takes up to 256 of them. There is no
+// timer, and a decision that finds no queue is sent at once, in its caller's goroutine. At
+// most 10,000 decisions wait for a primary; one more is an error that wraps
+// driver.ErrOverloaded.
 //
 // Each decision has its own deadline, and its own error. If its context has no deadline,
 // Options.Deadline is its deadline. That, and a deadline of driver.WithServerTime, bounds
 // the server's time: while the server answers, what this process is late for is
 // waited for, in the queue for a second or that deadline.
 //
-//   - If a context ends before its decision was sent, the caller returns at once.
-//     The decision is never sent, and the error wraps the context's, not
-//     driver.ErrUnavailable.
-//   - If a context ends later, the caller returns at once, with an error that
-//     wraps both: whether the decision was made is unknown. A decision that is
-//     sent in its caller's goroutine and is canceled returns with the reply, or at
-//     the deadline.
-//   - A round trip ends with the last deadline of its decisions, and after
-//     Options.Deadline at the latest. It does not end with callers that leave early:
-//     a deadline of a millisecond costs no connection. A timeout of a connection
-//     wraps context.DeadlineExceeded. A reply that comes later is not read.
+//   - If a context ends before its decision was sent, the decision never is, and the error
+//     wraps the context's, not driver.ErrUnavailable.
+//   - If a context ends later, the error wraps both: whether the decision was made is
+//     unknown. A decision that is sent in its caller's goroutine and is canceled returns
+//     with the reply, or at the deadline; others return at once.
+//   - A round trip ends with the last deadline of its decisions, after 50 ms at least and
+//     Options.Deadline at most: a deadline of a millisecond costs no connection. A timeout
+//     of a connection wraps context.DeadlineExceeded. A reply that comes later is not read.
 //   - An error reply, such as OOM, fails one of the decisions in its call. A key
 //     that holds another type fails its own decisions only.
 //
@@ -46,32 +42,14 @@
 //
 // Each server has a circuit breaker: a primary, a replica, and in a Redis Cluster each
 // node. While it is open, decisions fail at once, with an error that wraps
-// driver.ErrUnavailable, and nothing is sent; those that wait when it opens fail, too.
-// Peeks leave out a replica whose breaker is open.
-//
-// A primary's opens with a connection that is refused, or when three round trips in a
-// row have failed and none has succeeded for 100 ms, or when half of at least 20 in a
-// second have failed. A round trip fails if it has no reply when it ends, if the
-// connection breaks, or if the server replies that it cannot serve now, such as LOADING,
-// OOM or READONLY. It has 50 ms at least (20 ms if its only decision is sent in its
-// caller's goroutine), and a client of [NewClient] then looks once more for the reply.
-// Other replies, errors too, are successes. A replica's opens with the first failure.
-//
-// From then on a probe asks for what failed, at once and every 100 ms, by its own
-// connection. A probe of a primary is a take of a key that only probes use, in the
-// partition that failed. The breaker closes with the first that succeeds as quickly as decisions need.
-// If it opens less than 5 s after it closed, it waits before it asks: 100 ms, and each
-// time in a row twice as long, up to 1 s.
-//
-// The keys of a dead shard are not moved to another shard: each outage would hand
-// out fresh windows. Its decisions fail with an error that wraps
-// driver.ErrUnavailable, and other shards are not affected.
+// driver.ErrUnavailable, and nothing is sent but probes; those that wait when it opens
+// fail, too. Other shards are not affected, and get none of its keys: each outage would
+// hand out fresh windows. docs/operations.md says what opens a breaker, and what closes it.
 package redisbackend
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -83,6 +61,7 @@ import (
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/internal/rendezvous"
+	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -139,12 +118,10 @@ type Options struct {
 	// [Backend.Clock]. If nil, clock.System.
 	Clock clock.Clock
 
-	// Observer receives the Sent and Checked events of the backend. May be nil.
+	// Observer receives the Sent and Checked events of the backend. If nil,
+	// weirlog.Default(), which logs when a server does not answer, and when this
+	// process' clock and a server's differ by more than half of Margin.
 	Observer observe.Observer
-
-	// Log receives a warning when the process' clock and a server's differ by more
-	// than half of Margin, and a line when they no longer do. If nil, slog.Default().
-	Log *slog.Logger
 }
 
 // Backend keeps counts in Redis. It is safe for concurrent use. From its first use on
@@ -187,6 +164,9 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 	if b.timeout == 0 {
 		b.timeout = time.Second
 	}
+	if b.observer == nil {
+		b.observer = weirlog.Default()
+	}
 	if b.replicaTimeout == 0 {
 		b.replicaTimeout = 20 * time.Millisecond
 	}
@@ -219,14 +199,11 @@ func New(shards []Shard, options *Options) (*Backend, error) {
 		b.shards = append(b.shards, newShard(b, s))
 	}
 	b.ring = rendezvous.New(options.Seed, names)
-	own, log := options.Clock, options.Log
+	own := options.Clock
 	if own == nil {
 		own = clock.System{}
 	}
-	if log == nil {
-		log = slog.Default()
-	}
-	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, options.Observer, log)
+	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, b.observer)
 	return b, nil
 }
 

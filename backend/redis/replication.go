@@ -21,7 +21,6 @@ type replication struct {
 	role    string // "master" or "slave"; "" if it does not say
 	linkUp  bool   // of a replica to its primary
 	syncing bool
-	lastIO  time.Duration // since a replica heard of its primary
 
 	// history names a sequence of writes and offset is the place in it that the server
 	// has reached. A replica has its primary's history, and so have its own replicas.
@@ -44,9 +43,6 @@ func parseReplication(info string) replication {
 			r.linkUp = value == "up"
 		case "master_sync_in_progress":
 			r.syncing = value != "0"
-		case "master_last_io_seconds_ago":
-			seconds, _ := strconv.Atoi(value)
-			r.lastIO = time.Duration(seconds) * time.Second
 		case "master_replid":
 			r.history = strings.Clone(value)
 		case "master_repl_offset":
@@ -107,8 +103,8 @@ func (w *writes) add(r replication, at time.Time) {
 	w.marks = append(w.marks, mark{r.history, r.offset, at})
 }
 
-// lag returns for how long r, which is current at now, may not have followed; 0 and an
-// error if it is no replica that is known to be at most maxLag behind.
+// lag returns for how long r, which a server reported after now, may not have followed; 0
+// and an error if it is no replica that is known to be at most maxLag behind.
 func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 	switch {
 	case r.role != roleReplica && r.role != rolePrimary:
@@ -162,10 +158,4 @@ var errDemoted = errors.New("the primary has become a replica")
 func (b *batcher) proves() bool {
 	_, ok := b.client.UniversalClient.(*redis.Client)
 	return ok
-}
-
-// proved returns nil if info, a replica's reply after now, proves that it is current.
-func (w *writes) proved(info string, now time.Time) error {
-	_, err := w.lag(parseReplication(info), now)
-	return err
 }

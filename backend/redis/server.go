@@ -16,7 +16,6 @@ import (
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // server is what a batcher knows of the server that it sends to: a primary, a node of a
@@ -34,13 +33,11 @@ type server struct {
 	current atomic.Bool // a replica: as of its last check
 	breaker *breaker.Breaker
 
-	// spare is the client of the last probe that succeeded. A client of go-redis whose
-	// dials have failed PoolSize times does not dial for up to a second, and the spare
-	// serves meanwhile.
-	spare atomic.Pointer[ownClient]
-
-	slow   atomic.Pointer[ownClient] // of the last probe, if that was answered too late
-	failed atomic.Pointer[failure]   // the last one
+	// own is the client of probes, which no pool and no hook of the user's delays. The
+	// first probe makes it. A client of go-redis whose dials have failed PoolSize times
+	// does not dial for up to a second; own serves meanwhile.
+	own    atomic.Pointer[client]
+	failed atomic.Pointer[failure] // the last one
 
 	answers *busy.Answers // to batches
 
@@ -66,8 +63,8 @@ type outcome struct {
 	answered bool  // a call was, so the server serves
 	fault    error // says that it does not
 	failure  failure
-	left     bool       // the client did not return in time
-	spare    *ownClient // by which to resend, or nil
+	left     bool    // the client did not return in time
+	spare    *client // by which to resend, or nil
 }
 
 func (o *outcome) add(c *call, err error) {
@@ -156,9 +153,6 @@ func isTimeout(err error) bool {
 
 // sent reports a round trip to the observer.
 func (s *server) sent(start time.Time, decisions int, err error) {
-	if s.backend.observer == nil {
-		return
-	}
 	s.backend.observer.Sent(observe.Sent{
 		Backend: "redisbackend", Shard: s.shard, Replica: s.replica,
 		Decisions: decisions, Start: start, Duration: time.Since(start), Err: err,
@@ -170,9 +164,7 @@ func (s *server) checked(change func(known *observe.Checked)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.known)
-	if s.backend.observer != nil {
-		s.backend.observer.Checked(s.known) // under the lock, so that events are in order
-	}
+	s.backend.observer.Checked(s.known) // under the lock, so that events are in order
 }
 
 // reconnect opens, in the background, the connections that decisions need. go-redis logs
@@ -207,18 +199,16 @@ func (s *server) close() {
 	s.stop()
 	s.mu.Unlock()
 	s.background.Wait()
-	for _, p := range []*atomic.Pointer[ownClient]{&s.spare, &s.slow} {
-		if c := p.Swap(nil); c != nil {
-			c.close() // it has nothing left to send
-		}
+	if c := s.own.Swap(nil); c != nil {
+		_ = c.Close() // it has nothing left to send
 	}
 }
 
 var probePolicy = &quota.Policy{Name: "weir/probe", Limits: []quota.Limit{{Quota: 1 << 30, Window: time.Second}}}
 
 // probe returns nil if the server does again what it failed, as quickly as it failed to
-// do it. It asks on its own connection, which no pool delays. It then opens those
-// that decisions need, so that none of them finds the server too slow to connect to.
+// do it. It then opens the connections that decisions need, so that none of them finds the
+// server too slow to connect to.
 func (s *server) probe(ctx context.Context) error {
 	f := s.failed.Load()
 	key := string(f.partition) + "}/" + probePolicy.Name
@@ -230,31 +220,20 @@ func (s *server) probe(ctx context.Context) error {
 			return nil // the decisions that failed go there now
 		}
 	}
-	ask := func(c client) error {
-		return breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) })
+	c, one := s.client, s.one()
+	if one != nil {
+		if s.own.Load() == nil {
+			s.own.Store(clientOf(one))
+		}
+		c = *s.own.Load()
 	}
-	own := s.slow.Swap(nil)
-	if own == nil {
-		own = s.dial()
-	}
-	if own == nil {
-		return ask(s.client)
-	}
-	switch err := ask(own.client); {
-	case err == breaker.ErrSlow: //nolint:errorlint // as it is
-		s.slow.Store(own)
-		return err
-	case err != nil:
-		own.close()
+	if err := breaker.Quick(f.had, func() error { return s.ask(ctx, c, key, f.read) }); err != nil || one == nil {
 		return err
 	}
 	_ = s.client.within(ctx, func() error {
-		connect(ctx, s.one(), s.client.connections) // if its pool does not dial yet, the spare serves
+		connect(ctx, one, s.client.connections) // if its pool does not dial yet, own serves
 		return nil
 	})
-	if before := s.spare.Swap(own); before != nil {
-		before.close()
-	}
 	return nil
 }
 
@@ -300,21 +279,9 @@ func open(ctx context.Context, c *redis.Client, n int) error {
 	return failed
 }
 
-// ownClient is a client of one server that the backend has made, for itself.
-type ownClient struct {
-	client client
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-// dial returns a client of the server with the settings of the user's, or nil if that
-// is of a kind that has none for one server. It dials nothing yet.
-func (s *server) dial() *ownClient {
-	c := s.one()
-	if c == nil {
-		return nil
-	}
+// clientOf returns another client of c's server, with the same settings. It dials nothing
+// yet.
+func clientOf(c *redis.Client) *client {
 	o := *c.Options()
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ContextTimeoutEnabled = true
@@ -323,31 +290,10 @@ func (s *server) dial() *ownClient {
 	o.Limiter, o.ClientSideCacheConfig, o.ClientSideCache = nil, nil, nil
 	o.PushNotificationProcessor = nil
 	o.MaintNotificationsConfig = noMaintNotifications()
-
-	own := new(ownClient)
-	dial := o.Dialer
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err == nil {
-			own.mu.Lock()
-			own.conns = append(own.conns, conn)
-			own.mu.Unlock()
-		}
-		return conn, err
-	}
-	own.client = client{redis.NewClient(&o), true, o.PoolSize}
-	return own
-}
-
-// close closes the client and its connections: go-redis 9.22 leaves one whose first
-// command failed to the garbage collector.
-func (o *ownClient) close() {
-	_ = o.client.Close()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, conn := range o.conns {
-		_ = conn.Close() // most are closed already
-	}
+	o.Dialer = bounded(o.Dialer, busy.LeastTime)
+	own := redis.NewClient(&o)
+	own.AddHook(failLate{})
+	return &client{own, true, o.PoolSize}
 }
 
 // ask makes a decision about key, or reads it.
@@ -358,8 +304,7 @@ func (s *server) ask(ctx context.Context, c client, key string, read bool) error
 	} else {
 		charge := probePolicy.Charge("")
 		charge.Cost = 1
-		r := driver.NewRequest(time.Now().UnixMilli(), charge)
-		j := s.backend.newTake(ctx, &r, nil)
+		j := s.backend.newDecision(ctx, time.Now().UnixMilli(), []quota.Charge{charge}, nil, nil)
 		run := func(command string, source any) error {
 			return c.process(ctx, redis.NewStringCmd(ctx, command, source, 1, key, []byte(j.packed)))
 		}

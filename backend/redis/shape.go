@@ -57,9 +57,6 @@ func (t *shapeTable) add(shape []byte) *script {
 	if s, ok := known[string(shape)]; ok || len(known) >= t.most {
 		return s
 	}
-	if known = maps.Clone(known); known == nil {
-		known = make(map[string]*script)
-	}
 	var s *script
 	charges := bytes.Split(shape[2:], []byte{nextCharge})
 	if text, ok := t.compose(shape[0] == settlements, charges); ok {
@@ -102,6 +99,14 @@ var (
 
 func newScript(text string) *script {
 	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
+}
+
+// order returns a number that no other script has. That of none, for reads, is 0.
+func (s *script) order() int {
+	if s == nil {
+		return 0
+	}
+	return s.number
 }
 
 // newCmd returns a call of s, whose reply is one string of all its decisions' replies, or

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
 	"github.com/weir-go/weir/observe"
@@ -33,7 +34,7 @@ type shard struct {
 	byNode  sync.Map             // batchers, by the addresses of nodes; it never forgets one
 	perSlot bool                 // see batcher
 
-	swaps swapTable
+	swaps swaps
 
 	replicas []*batcher
 	writes   writes      // of the primary, to compare replicas with
@@ -94,26 +95,14 @@ func (s *shard) batchers(do func(*batcher)) {
 	}
 }
 
-// do sends j with others through b. It returns the context's error if j was not sent,
-// and a driver.UnavailableError if its outcome is unknown, or the breaker open.
-func (s *shard) do(b *batcher, j *job) error {
-	err := b.do(j)
-	if err == nil {
-		return nil
-	}
-	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
-		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)
-	}
-	return s.unavailable(err)
-}
-
-// batcherOf returns the batcher that sends j. In a cluster it chooses by the client's
-// map of nodes, which may be out of date; the client then follows the redirection.
-func (s *shard) batcherOf(j *job) *batcher {
+// batcherOf returns the batcher that sends decisions about key. In a cluster it chooses by
+// the client's map of nodes, which may be out of date; the client then follows the
+// redirection.
+func (s *shard) batcherOf(key []byte) *batcher {
 	if s.cluster == nil {
 		return s.batcher
 	}
-	node, err := s.cluster.MasterForKey(doNotAsk, string(j.keys[0]))
+	node, err := s.cluster.MasterForKey(doNotAsk, string(key))
 	if err != nil {
 		return s.batcher // the client will ask for the nodes when it sends
 	}
@@ -135,19 +124,20 @@ var doNotAsk = func() context.Context {
 	return ctx
 }()
 
-// read returns the stored bytes of the keys of charges, "" for a missing key.
-func (s *shard) read(ctx context.Context, charges []quota.Charge, replicaTimeout time.Duration) ([]string, error) {
+// read returns what is stored of charges, nil where there is nothing.
+func (s *shard) read(ctx context.Context, charges []quota.Charge) ([]*handoff.Stored, error) {
 	if r := s.pickReplica(); r != nil {
+		limit := s.backend.replicaTimeout
 		if deadline, ok := ctx.Deadline(); ok {
-			replicaTimeout = max(min(replicaTimeout, time.Until(deadline)/2), 1)
+			limit = max(min(limit, time.Until(deadline)/2), 1)
 		}
-		values, err := s.readFrom(ctx, r, charges, replicaTimeout)
+		stored, err := s.readFrom(ctx, r, charges, limit)
 		if err == nil || errors.Is(err, errForeign) {
-			return values, err
+			return stored, err
 		}
 	}
 	if s.demoted.Load() {
-		return nil, s.unavailable(errDemoted)
+		return nil, s.errorOf(errDemoted)
 	}
 	return s.readFrom(ctx, nil, charges, 0)
 }
@@ -155,26 +145,30 @@ func (s *shard) read(ctx context.Context, charges []quota.Charge, replicaTimeout
 // readFrom reads from a replica or, if r is nil, from the primary, within limit. It
 // uses GET for each key, not MGET, which returns nil for a key that holds something
 // other than a string.
-func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge, limit time.Duration) ([]string, error) {
+func (s *shard) readFrom(ctx context.Context, r *batcher, charges []quota.Charge, limit time.Duration) ([]*handoff.Stored, error) {
 	j := s.backend.newJob(ctx, charges)
 	defer j.free()
-	j.kind, j.limit = unbatched, limit
+	j.limit = limit
 	if r == nil {
-		r = s.batcherOf(j)
+		r = s.batcherOf(j.keys[0])
 	} else {
 		j.proves = r.proves()
 	}
 	asked := time.Now()
-	if err := s.do(r, j); err != nil {
-		return nil, err
+	if err := r.do(j); err != nil {
+		return nil, s.errorOf(err)
 	}
 	if j.proves {
-		if err := s.writes.proved(j.proof, asked); err != nil {
+		if _, err := s.writes.lag(parseReplication(j.proof), asked); err != nil {
 			r.server.current.Store(false) // until its next check
-			return nil, s.unavailable(err)
+			return nil, s.errorOf(err)
 		}
 	}
-	return j.values, nil
+	stored, err := parseStored(j.values)
+	if err != nil {
+		return nil, s.errorOf(err)
+	}
+	return stored, nil
 }
 
 // pickReplica returns one of the replicas that are current, as of their last checks, and
@@ -201,7 +195,7 @@ func (s *shard) load(ctx context.Context) error {
 	}
 	for _, script := range shapes.common() {
 		if err := s.batcher.client.within(ctx, func() error { return s.batcher.client.ScriptLoad(ctx, script.text.(string)).Err() }); err != nil {
-			return s.unavailable(err)
+			return s.errorOf(err)
 		}
 	}
 	c := s.batcher.client
@@ -220,10 +214,14 @@ func (s *shard) load(ctx context.Context) error {
 	return nil
 }
 
-// unavailable returns err as an error of this shard.
-func (s *shard) unavailable(err error) error {
+// errorOf returns err as an error of this shard: the context's if a decision was not sent
+// because of it, and else a driver.UnavailableError.
+func (s *shard) errorOf(err error) error {
 	if err == breaker.ErrOpen { //nolint:errorlint // a batcher returns it as it is
 		return s.errOpen
+	}
+	if unsent := (*unsentError)(nil); errors.As(err, &unsent) {
+		return fmt.Errorf("redisbackend: shard %q: %w", s.name, err)
 	}
 	if s.cluster != nil {
 		// Another node may have taken over by now. go-redis asks only when it is

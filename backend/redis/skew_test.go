@@ -16,6 +16,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
@@ -74,7 +75,7 @@ type proc struct {
 
 func (w *world) process(t *testing.T, ahead time.Duration) *proc {
 	p := &proc{own: &aheadClock{w, ahead}}
-	p.Backend = newBackend(t, w.shards, &redisbackend.Options{Clock: p.own, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	p.Backend = newBackend(t, w.shards, &redisbackend.Options{Clock: p.own, Observer: weirlog.New(slog.New(slog.NewTextHandler(&w.log, nil)), nil)})
 	p.clk = p.Clock()
 	p.throttler = throttler.New(p.Backend, &throttler.Options{Clock: p.clk})
 	p.Check()

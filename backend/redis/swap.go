@@ -7,10 +7,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -22,6 +24,8 @@ import (
 
 // change is such a decision.
 type change struct {
+	ctx context.Context
+
 	// apply returns what the decision makes of the counts that are stored; clock is the
 	// server's, in ms. It may be called again: its last call counts.
 	apply func(stored []*handoff.Stored, clock int64) ([]handoff.Change, error)
@@ -30,76 +34,71 @@ type change struct {
 	done chan struct{}
 }
 
-// swapper makes the changes of one list of keys.
-type swapper struct {
-	users   int // callers and their exchanges; guarded by the table's mutex, as is waiting
-	waiting []*change
-	turn    chan struct{} // has an element while an exchange runs
+// swaps has the changes that wait, by the keys that they are about. An entry has a
+// goroutine, which makes them; a nil one, too.
+type swaps struct {
+	mu      sync.Mutex
+	waiting map[string][]*change
 }
 
-// swapTable has the swappers in use, by their keys.
-type swapTable struct {
-	mu    sync.Mutex
-	byKey map[string]*swapper
-}
-
-// join adds c to the changes that wait for the same keys.
-func (t *swapTable) join(key string, c *change) *swapper {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w := t.byKey[key]
-	if w == nil {
-		w = &swapper{turn: make(chan struct{}, 1)}
-		if t.byKey == nil {
-			t.byKey = make(map[string]*swapper)
-		}
-		t.byKey[key] = w
+// add adds c to the changes that wait for key. It reports whether it is to be served.
+func (s *swaps) add(key string, c *change) (serve bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, served := s.waiting[key]
+	if s.waiting == nil {
+		s.waiting = make(map[string][]*change)
 	}
-	w.users++
-	w.waiting = append(w.waiting, c)
-	return w
-}
-
-// hold keeps w in the table until another leave.
-func (t *swapTable) hold(w *swapper) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w.users++
-}
-
-// leave ends what join or hold began.
-func (t *swapTable) leave(key string, w *swapper) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w.users--; w.users == 0 {
-		delete(t.byKey, key)
-	}
+	s.waiting[key] = append(all, c)
+	return !served
 }
 
 // withdraw takes c out of the changes that wait, and reports whether it was one.
-func (t *swapTable) withdraw(w *swapper, c *change) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i := slices.Index(w.waiting, c)
+func (s *swaps) withdraw(key string, c *change) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.waiting[key], c)
 	if i >= 0 {
-		w.waiting = slices.Delete(w.waiting, i, i+1)
+		s.waiting[key] = slices.Delete(s.waiting[key], i, i+1)
 	}
 	return i >= 0
 }
 
+// look returns the changes that wait. If there are none, the entry's goroutine ends.
+func (s *swaps) look(key string) []*change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting[key]) == 0 {
+		delete(s.waiting, key)
+	}
+	return slices.Clone(s.waiting[key])
+}
+
 // take takes the changes that wait.
-func (t *swapTable) take(w *swapper) []*change {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := w.waiting
-	w.waiting = nil
+func (s *swaps) take(key string) []*change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.waiting[key]
+	s.waiting[key] = nil
 	return all
 }
 
-func (s *shard) takeHere(ctx context.Context, j *job, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+// takeHere makes the take r. Its copy of r is on the heap, and that of a decision which a
+// script makes is not.
+func (s *shard) takeHere(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	return s.decideHere(ctx, r.Charges(), handoff.Take(r, p))
+}
+
+// settleHere makes the settlement st as takeHere a take.
+func (s *shard) settleHere(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+	return s.decideHere(ctx, st.Charged.Charges(), handoff.Settle(st, p))
+}
+
+// decideHere makes a decision about charges.
+func (s *shard) decideHere(ctx context.Context, charges []quota.Charge, decide handoff.Decide) (driver.Decision, error) {
 	var d driver.Decision
-	if err := s.swap(ctx, j, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
-		d, changes, err = handoff.Take(r, stored, p, clock)
+	if err := s.swap(ctx, charges, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
+		d, changes, err = decide(stored, clock)
 		return changes, err
 	}); err != nil {
 		return driver.Decision{}, err // d may still be written: see swap
@@ -107,121 +106,106 @@ func (s *shard) takeHere(ctx context.Context, j *job, r driver.Request, p *hando
 	return d, nil
 }
 
-func (s *shard) settleHere(ctx context.Context, j *job, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
-	var d driver.Decision
-	if err := s.swap(ctx, j, func(stored []*handoff.Stored, clock int64) (changes []handoff.Change, err error) {
-		d, changes, err = handoff.Settle(st, stored, p, clock)
-		return changes, err
-	}); err != nil {
-		return driver.Decision{}, err
-	}
-	return d, nil
-}
-
-// swap makes the change of the counts of j's keys that apply returns. If the caller leaves,
+// swap makes the change of the counts of charges that apply returns. If the caller leaves,
 // apply may be called after swap has returned.
-func (s *shard) swap(ctx context.Context, j *job, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
+func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*handoff.Stored, int64) ([]handoff.Change, error)) error {
 	if err := driver.HasTime(ctx); err != nil {
-		return s.unsent(err)
+		return s.errorOf(&unsentError{err})
 	}
-	c := &change{apply: apply, done: make(chan struct{})}
-	key := string(j.buf[:j.keysEnd])
-	w := s.swaps.join(key, c)
-	defer s.swaps.leave(key, w)
-	ended, asked := ctx.Done(), time.Now()
+	c := &change{ctx: ctx, apply: apply, done: make(chan struct{})}
+	keys, ended, asked := s.backend.keysOf(charges), ctx.Done(), time.Now()
+	key := strings.Join(keys, "")
+	if s.swaps.add(key, c) {
+		go s.serve(key, charges)
+	}
 	for {
 		select {
 		case <-c.done:
 			return c.err
-		case w.turn <- struct{}{}:
-			s.swaps.hold(w)
-			go func(j *job) { // which others wait for, when this caller has left
-				defer j.free()
-				s.exchange(ctx, j, w, c)
-				<-w.turn
-				s.swaps.leave(key, w)
-			}(j.sameKeys())
 		case <-ended:
-			err := driver.Ended(ctx)
-			isPending := err != nil && s.swaps.withdraw(w, c)
-			switch {
-			case err == nil:
-				ended = nil // the server's time is over: the exchange that runs finds out
-			case isPending && errors.Is(err, context.DeadlineExceeded) && !s.batcherOf(j).server.answers.AnsweredSince(asked):
-				return s.unavailable(errWaited)
-			case isPending:
-				return s.unsent(err)
+		}
+		err := driver.Ended(ctx)
+		switch {
+		case err == nil:
+			ended = nil // the server's time is over: the exchange that runs finds out
+		case !s.swaps.withdraw(key, c):
+			select {
+			case <-c.done: // both at once: the outcome counts
+				return c.err
 			default:
-				select {
-				case <-c.done: // both at once: the outcome counts
-					return c.err
-				default:
-					return s.unavailable(err)
-				}
+				return s.errorOf(err)
 			}
+		case errors.Is(err, context.DeadlineExceeded) && !s.batcherOf([]byte(keys[0])).server.answers.AnsweredSince(asked):
+			return s.errorOf(errWaited)
+		default:
+			return s.errorOf(&unsentError{err})
 		}
 	}
 }
 
-func (s *shard) unsent(err error) error {
-	return fmt.Errorf("redisbackend: shard %q: %w", s.name, &unsentError{err})
+// serve makes the changes that wait for key, which are about the counts of charges.
+func (s *shard) serve(key string, charges []quota.Charge) {
+	for all := s.swaps.look(key); len(all) > 0; all = s.swaps.look(key) {
+		s.exchange(key, charges, all)
+	}
 }
 
-// exchange makes the changes that wait. c is one of them, unless it was made before or its
-// caller has left.
-func (s *shard) exchange(ctx context.Context, j *job, w *swapper, c *change) {
-	select {
-	case <-c.done:
-		return
-	default:
-	}
-	now := time.Now()
-	end := now.Add(s.backend.timeout)
-	if given, _, ok := driver.ServerTime(ctx, now); ok && given.Before(end) {
-		end = given
-	}
-	// Nothing is lost if the read ends with this caller: the next one reads again. And a
-	// server that hangs is found out as soon as by other decisions.
-	readEnd := end
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
-		readEnd = deadline
-	}
-	ctx = context.WithoutCancel(ctx)
-	states, err := s.callSwap(ctx, j, readEnd, nil)
+// exchange makes changes, and with them those that begin to wait until the states are there.
+func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
+	began, ctx := time.Now(), context.WithoutCancel(first[0].ctx)
+	states, err := s.callSwap(ctx, charges, s.endOf(first, began), nil)
 	if err != nil {
-		if s.swaps.withdraw(w, c) {
-			c.err = s.unavailable(fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
-			close(c.done)
-		}
+		first = slices.DeleteFunc(first, func(c *change) bool { return !s.swaps.withdraw(key, c) })
+		s.finish(first, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
 		return
 	}
 	var all []*change
-	for conflicts := 0; ; conflicts++ {
-		all = append(all, s.swaps.take(w)...)
-		args, err := states.apply(all, s.backend.margin)
-		if err == nil && args != nil {
-			if conflicts > 0 && time.Now().After(end) {
-				err = fmt.Errorf("%w in time: others changed the counts %d times: %w", driver.ErrNotSent, conflicts, context.DeadlineExceeded)
-			} else {
-				states, err = s.callSwap(ctx, j, end, args)
-			}
+	for conflicts := 0; states != nil && err == nil; conflicts++ {
+		if conflicts > 0 { // each is another process' success: waits that differ let them take turns
+			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
-		if err == nil && args != nil && states != nil {
-			// Each conflict is another process' success. Waits that differ let them take turns.
-			time.Sleep(rand.N(min(time.Duration(conflicts+1)*100*time.Microsecond, 2*time.Millisecond)))
-			continue
+		all = append(all, s.swaps.take(key)...)
+		args, failed := states.apply(all, s.backend.margin)
+		end := s.endOf(all, began)
+		switch {
+		case failed != nil || args == nil:
+			states, err = nil, failed
+		case conflicts > 0 && time.Now().After(end):
+			err = fmt.Errorf("%w in time: others changed the counts %d times: %w", driver.ErrNotSent, conflicts, context.DeadlineExceeded)
+		default:
+			states, err = s.callSwap(ctx, charges, end, args)
 		}
-		for _, c := range all {
-			elsewhere := (*handoff.ElsewhereError)(nil)
-			switch {
-			case err != nil:
-				c.err = s.unavailable(err)
-			case c.err != nil && !errors.As(c.err, &elsewhere):
-				c.err = s.unavailable(c.err)
-			}
-			close(c.done)
+	}
+	s.finish(all, err)
+}
+
+// endOf returns when the last of the callers of an exchange that began then has had its
+// time: so a server that hangs is found out as soon as by other decisions.
+func (s *shard) endOf(all []*change, began time.Time) time.Time {
+	end, latest := began, began.Add(s.backend.timeout)
+	for _, c := range all {
+		deadline, ok := c.ctx.Deadline()
+		if !ok || deadline.After(latest) {
+			return latest
 		}
-		return
+		if deadline.After(end) {
+			end = deadline
+		}
+	}
+	return end
+}
+
+// finish ends changes with the error of their exchange, or with their own.
+func (s *shard) finish(all []*change, err error) {
+	for _, c := range all {
+		elsewhere := (*handoff.ElsewhereError)(nil)
+		if err != nil {
+			c.err = err
+		}
+		if c.err != nil && !errors.As(c.err, &elsewhere) {
+			c.err = s.errorOf(c.err)
+		}
+		close(c.done)
 	}
 }
 
@@ -267,19 +251,13 @@ func (s *swapStates) apply(all []*change, margin int64) (args []arg, err error) 
 	return args, nil
 }
 
-// callSwap calls swap.lua about j's keys, which reads if there are no arguments. The states
+// callSwap calls swap.lua about charges, which reads if there are no arguments. The states
 // are nil if new ones were stored.
-func (s *shard) callSwap(ctx context.Context, j *job, end time.Time, args []arg) (*swapStates, error) {
-	call := j.sameKeys()
+func (s *shard) callSwap(ctx context.Context, charges []quota.Charge, end time.Time, args []arg) (*swapStates, error) {
+	call := s.backend.newJob(ctx, charges)
 	defer call.free()
-	call.ctx, call.script, call.kind = ctx, swapScript, unbatched
-	call.limit = max(time.Until(end), inlineTime)
-	call.args = args
-	if err := s.batcherOf(call).do(call); err != nil {
-		var unsent *unsentError
-		if errors.As(err, &unsent) {
-			err = fmt.Errorf("%w: %w", driver.ErrNotSent, err)
-		}
+	call.script, call.args, call.limit = swapScript, args, max(time.Until(end), inlineTime)
+	if err := s.batcherOf(call.keys[0]).do(call); err != nil {
 		return nil, err
 	}
 	if len(call.values) == 0 {
