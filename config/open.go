@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/fleet/shares"
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/stack"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -70,7 +71,7 @@ func (c *Config) Check() error {
 		}
 	}
 	quiet := *c
-	quiet.options.Observer, quiet.options.Log = nil, slog.New(slog.DiscardHandler)
+	quiet.options.Observer, quiet.options.Log = observe.Nothing{}, slog.New(slog.DiscardHandler)
 	s, err := quiet.open(true)
 	if err != nil {
 		return err

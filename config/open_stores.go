@@ -50,7 +50,7 @@ func (s *Stack) openRedis(name string, shards []shard, prefix string) (handoff.S
 	}
 	backend, err := redisbackend.New(opened, &redisbackend.Options{
 		Prefix: prefix, Seed: s.Config.keys.Seed, Deadline: s.Config.patience(),
-		Observer: s.Config.options.Observer, Log: s.Config.options.Log,
+		Observer: s.Config.options.Observer,
 	})
 	if err != nil {
 		return nil, err

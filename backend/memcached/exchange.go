@@ -56,19 +56,7 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		return nil, n, err
 	}
 	it.own = byKey(keys[1:], items[1:])
-	changed := false
-	for i, j := range jobs[:n] {
-		if !j.begin() {
-			continue
-		}
-		var c bool
-		c, j.err = j.change(it)
-		changed = changed || c
-		if it.bytes-it.wasBytes > growTogether*s.spillAt {
-			n = i + 1
-			break
-		}
-	}
+	n, changed := it.change(jobs[:n])
 	if !changed {
 		return it, n, nil
 	}
@@ -87,6 +75,19 @@ func (s *server) exchange(key string, jobs []*job) (it *item, n int, err error) 
 		return it, 0, nil
 	}
 	return it, n, err
+}
+
+// change has the first n jobs change the item, as many as it has room for.
+func (it *item) change(jobs []*job) (n int, changed bool) {
+	for n < len(jobs) && it.bytes-it.wasBytes <= growTogether*it.spillAt {
+		if j := jobs[n]; j.begin() {
+			var c bool
+			c, j.err = j.change(it)
+			changed = changed || c
+		}
+		n++
+	}
+	return n, changed
 }
 
 // deadlineOf returns when a call for jobs ends: with the last of their deadlines,

@@ -13,16 +13,13 @@ func (b *Backend) SpillAt(bytes int) {
 // Waiting returns how many decisions wait for the item of c.
 func (b *Backend) Waiting(c throttler.Charge) int {
 	key, s := b.place(c.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.waiting[key])
+	n, _ := s.waiting.Len(key)
+	return n
 }
 
 // Exchanging reports whether an exchange about the item of c is on its way.
 func (b *Backend) Exchanging(c throttler.Charge) bool {
 	key, s := b.place(c.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	waiting, served := s.waiting[key]
-	return served && len(waiting) == 0
+	n, served := s.waiting.Len(key)
+	return served && n == 0
 }

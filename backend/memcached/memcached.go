@@ -39,6 +39,7 @@
 package memcachedbackend
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -120,63 +121,55 @@ var _ handoff.Store = (*Backend)(nil)
 // fails its own decisions, until it is up. Errors say which server or option is
 // wrong, and wrap quota.ErrInvalid.
 func New(servers []Server, options *Options) (*Backend, error) {
-	o := Options{}
+	var o Options
 	if options != nil {
 		o = *options
 	}
-	if o.Prefix == "" {
-		o.Prefix = "weir:"
+	if err := o.complete(); err != nil {
+		return nil, err
 	}
-	if o.Margin == 0 {
-		o.Margin = algorithm.Margin
-	}
-	if o.Deadline == 0 {
-		o.Deadline = DefaultDeadline
-	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = DefaultMaxConnections
-	}
-	if o.Observer == nil {
-		o.Observer = weirlog.Default()
-	}
-	if o.MaxItemBytes == 0 {
-		o.MaxItemBytes = 1 << 20
-	}
-	switch {
-	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return nil, invalid.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
-	case o.Margin < time.Millisecond:
-		return nil, invalid.Errorf("memcachedbackend: Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
-	case o.Deadline < time.Millisecond:
-		return nil, invalid.Errorf("memcachedbackend: Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
-	case o.MaxConnections < 0:
-		return nil, invalid.Errorf("memcachedbackend: MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
-	case o.MaxItemBytes < 1024:
-		return nil, invalid.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
-	case len(servers) == 0:
-		return nil, invalid.Errorf("memcachedbackend: servers is empty; it must have at least one")
-	}
-	b := &Backend{prefix: o.Prefix, deadline: o.Deadline}
 	names := make([]string, len(servers))
-	for i, s := range servers { // all, before the first has a breaker
-		if s.Name == "" {
-			return nil, invalid.Errorf("memcachedbackend: servers[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
-		}
+	for i, s := range servers {
+		names[i] = s.Name
+	}
+	if err := rendezvous.Check("memcachedbackend", "servers", names); err != nil {
+		return nil, err
+	}
+	b := &Backend{ring: rendezvous.New(o.Seed, names), prefix: o.Prefix, deadline: o.Deadline}
+	for i, s := range servers { // all, before the first is reported to the observer
 		if s.Client == nil {
 			return nil, invalid.Errorf("memcachedbackend: servers[%d].Client is nil; it must be a client of %q", i, s.Name)
 		}
-		for j := range i {
-			if names[j] == s.Name {
-				return nil, invalid.Errorf("memcachedbackend: servers[%d].Name is %q, as servers[%d].Name is; names must differ", i, s.Name, j)
-			}
-		}
-		names[i] = s.Name
 	}
 	for _, s := range servers {
 		b.servers = append(b.servers, newServer(s, &o))
 	}
-	b.ring = rendezvous.New(o.Seed, names)
 	return b, nil
+}
+
+// complete fills in the defaults. It returns an error if an option is wrong.
+func (o *Options) complete() error {
+	o.Prefix = cmp.Or(o.Prefix, "weir:")
+	o.Margin = cmp.Or(o.Margin, algorithm.Margin)
+	o.Deadline = cmp.Or(o.Deadline, DefaultDeadline)
+	o.MaxConnections = cmp.Or(o.MaxConnections, DefaultMaxConnections)
+	o.MaxItemBytes = cmp.Or(o.MaxItemBytes, 1<<20)
+	if o.Observer == nil {
+		o.Observer = weirlog.Default()
+	}
+	switch {
+	case len(o.Prefix) > 200 || strings.ContainsFunc(o.Prefix, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return invalid.Errorf("memcachedbackend: Prefix is %q; it must be at most 200 printable ASCII characters without spaces", o.Prefix)
+	case o.Margin < time.Millisecond:
+		return invalid.Errorf("memcachedbackend: Margin is %v; it must be at least 1ms, or 0 for 10s", o.Margin)
+	case o.Deadline < time.Millisecond:
+		return invalid.Errorf("memcachedbackend: Deadline is %v; it must be at least 1ms, or 0 for %v", o.Deadline, DefaultDeadline)
+	case o.MaxConnections < 0:
+		return invalid.Errorf("memcachedbackend: MaxConnections is %d; it must be positive, or 0 for %d", o.MaxConnections, DefaultMaxConnections)
+	case o.MaxItemBytes < 1024:
+		return invalid.Errorf("memcachedbackend: MaxItemBytes is %d; it must be at least 1024, or 0 for 1 MiB", o.MaxItemBytes)
+	}
+	return nil
 }
 
 // Take implements driver.Backend.

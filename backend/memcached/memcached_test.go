@@ -126,7 +126,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		want    string
 	}{
 		{nil, memcachedbackend.Options{}, "memcachedbackend: servers is empty; it must have at least one"},
-		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: servers[0].Name is empty; it must be a name of its own, for it decides which keys live there"},
+		{[]memcachedbackend.Server{{Client: c}}, memcachedbackend.Options{}, "memcachedbackend: servers[0].Name is empty; it must be set, for it decides which keys live there"},
 		{[]memcachedbackend.Server{{Name: "a"}}, memcachedbackend.Options{}, `memcachedbackend: servers[0].Client is nil; it must be a client of "a"`},
 		{append(good, good...), memcachedbackend.Options{}, `memcachedbackend: servers[1].Name is "a", as servers[0].Name is; names must differ`},
 		{good, memcachedbackend.Options{Prefix: "a b"}, `memcachedbackend: Prefix is "a b"; it must be at most 200 printable ASCII characters without spaces`},

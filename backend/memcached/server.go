@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/internal/queues"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -34,8 +34,7 @@ type server struct {
 	had          atomic.Int64  // ns that the last exchange had that failed
 	reported     time.Time     // of the last event to the observer; of the breaker's goroutines
 
-	mu      sync.Mutex
-	waiting map[string][]*job // by the item's key; an empty entry means that the item has a goroutine
+	waiting queues.Queues[*job] // by the item's key
 }
 
 // job is one decision that waits for an item.
@@ -69,8 +68,8 @@ func newServer(s Server, o *Options) *server {
 		name: s.Name, client: s.Client, observer: o.Observer, probeKey: o.Prefix + "probe",
 		margin: o.Margin.Milliseconds(), deadline: o.Deadline,
 		maxItemBytes: o.MaxItemBytes, spillAt: min(spillAt, o.MaxItemBytes/4),
-		connections: make(chan struct{}, o.MaxConnections), waiting: make(map[string][]*job),
-		started: time.Now(), answers: busy.NewAnswers(),
+		connections: make(chan struct{}, o.MaxConnections),
+		started:     time.Now(), answers: busy.NewAnswers(),
 	}
 	n.breaker = breaker.New(n.probe, n.breakerChanged)
 	n.observer.Checked(observe.Checked{Backend: "memcachedbackend", Shard: n.name, Server: "server"}) // so that it is known of before it fails
@@ -80,56 +79,23 @@ func newServer(s Server, o *Options) *server {
 // queue adds j to the jobs of the item. An item has one goroutine, as long as jobs
 // wait for it.
 func (s *server) queue(key string, j *job) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.breaker.Open() { // in the lock: what is added before it opens, failWaiting finds
-		j.done <- s.unavailable(breaker.ErrOpen)
-		return
-	}
-	jobs, served := s.waiting[key]
-	s.waiting[key] = append(jobs, j)
-	if !served {
+	if s.waiting.Add(key, j) {
 		go s.serve(key)
+	}
+	if s.breaker.Open() && s.waiting.Remove(key, j) { // what is added before it opens, failWaiting finds
+		s.finish([]*job{j}, breaker.ErrOpen)
 	}
 }
 
 // failWaiting ends the jobs that wait for the server, because its breaker has opened.
-func (s *server) failWaiting() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, jobs := range s.waiting {
-		s.waiting[key] = nil
-		s.finish(jobs, breaker.ErrOpen)
-	}
-}
+func (s *server) failWaiting() { s.finish(s.waiting.TakeAll(), breaker.ErrOpen) }
 
 func (s *server) serve(key string) {
-	for s.hasPending(key) {
+	for len(s.waiting.Next(key)) > 0 {
 		s.connections <- struct{}{}
-		s.decide(key, s.takePending(key))
+		s.decide(key, s.waiting.Take(key))
 		<-s.connections
 	}
-}
-
-// hasPending reports whether jobs wait for the item. If none does, its goroutine
-// ends.
-func (s *server) hasPending(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting[key]) > 0 {
-		return true
-	}
-	delete(s.waiting, key)
-	return false
-}
-
-// takePending takes the jobs that wait for the item.
-func (s *server) takePending(key string) []*job {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	jobs := s.waiting[key]
-	s.waiting[key] = nil
-	return jobs
 }
 
 // decide does jobs, as many together as it can. If the item has become long, it also
@@ -161,7 +127,7 @@ func (s *server) decide(key string, jobs []*job) {
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		case err == nil && it.isLong():
 			if removal := s.spill(it); removal != nil {
-				jobs = slices.Concat([]*job{removal}, jobs, s.takePending(key))
+				jobs = slices.Concat([]*job{removal}, jobs, s.waiting.Take(key))
 			}
 			fallthrough
 		default:

@@ -273,8 +273,8 @@ func (c *call) err() error {
 // given it, no part of it is trusted.
 func (c *call) deliver() {
 	j := c.jobs[0] // the only one, unless they are batched
-	switch {
-	case j.script == nil:
+	switch j.script {
+	case nil:
 		cmds := c.cmds
 		if j.proves {
 			j.proof, cmds = cmds[0].(*redis.StringCmd).Val(), cmds[1:]
@@ -284,7 +284,7 @@ func (c *call) deliver() {
 			j.values[i] = cmds[i].(*redis.StringCmd).Val()
 		}
 		j.finish(nil)
-	case j.script == swapScript:
+	case swapScript:
 		j.values = c.cmds[0].(*redis.StringSliceCmd).Val()
 		j.finish(nil)
 	default:

@@ -51,9 +51,17 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 		}
 		o.DB = int(db)
 	}
+	if err := parseQuery(o, u); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// parseQuery makes o have the addresses of u, and what its query says.
+func parseQuery(o *redis.UniversalOptions, u *url.URL) error {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, errQuery
+		return errQuery
 	}
 	for key, values := range query {
 		switch {
@@ -63,7 +71,7 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 		case key == "cluster" && len(values) == 1 && values[0] == "true":
 			o.IsClusterMode = true
 		default:
-			return nil, errQuery
+			return errQuery
 		}
 	}
 	port := "6379"
@@ -73,11 +81,11 @@ func ParseURL(text string) (*redis.UniversalOptions, error) {
 	for _, addr := range append([]string{u.Host}, query["addr"]...) {
 		at, err := url.Parse("//" + addr)
 		if err != nil || at.Hostname() == "" || at.Host != addr {
-			return nil, errQuery
+			return errQuery
 		}
 		o.Addrs = append(o.Addrs, net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
 	}
-	return o, nil
+	return nil
 }
 
 var errQuery = invalid.Errorf("redisbackend: the URL's query is wrong; it must have no more than addr=HOST:PORT, once or more, and cluster=true or master_name=NAME, once")

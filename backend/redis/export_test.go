@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -74,15 +75,11 @@ func changeShapes(t *testing.T, with func()) {
 // MaxShapes is what programs have.
 const MaxShapes = maxShapes
 
-// Swaps returns how many decisions wait for an exchange with the first shard, those that
-// one has begun for not counted.
-func (b *Backend) Swaps() (waiting int) {
-	t := &b.shards[0].swaps
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, all := range t.waiting {
-		waiting += len(all)
-	}
+// Swaps returns how many decisions about c wait for an exchange with the first shard, those
+// that one has begun for not counted.
+func (b *Backend) Swaps(c quota.Charge) (waiting int) {
+	c.Partition = c.Key
+	waiting, _ = b.shards[0].changes.Len(b.keysOf([]quota.Charge{c})[0])
 	return waiting
 }
 

@@ -48,6 +48,7 @@
 package redisbackend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -145,66 +146,57 @@ var _ handoff.Store = (*Backend)(nil)
 // fails its own decisions, until it is up. Errors say which shard or option is
 // wrong, and wrap quota.ErrInvalid.
 func New(shards []Shard, options *Options) (*Backend, error) {
-	if options == nil {
-		options = new(Options)
+	var o Options
+	if options != nil {
+		o = *options
 	}
-	b := &Backend{
-		prefix:         options.Prefix,
-		margin:         options.Margin.Milliseconds(),
-		timeout:        options.Deadline,
-		replicaTimeout: options.ReplicaTimeout,
-		observer:       options.Observer,
-	}
-	if b.prefix == "" {
-		b.prefix = "weir:"
-	}
-	if options.Margin == 0 {
-		b.margin = algorithm.Margin.Milliseconds()
-	}
-	if b.timeout == 0 {
-		b.timeout = time.Second
-	}
-	if b.observer == nil {
-		b.observer = weirlog.Default()
-	}
-	if b.replicaTimeout == 0 {
-		b.replicaTimeout = 20 * time.Millisecond
-	}
-	switch {
-	case strings.ContainsAny(b.prefix, "{}"):
-		return nil, invalid.Errorf("redisbackend: Prefix is %q; it must not have braces, which choose a cluster's slot", b.prefix)
-	case b.margin < 1 || b.margin > 1<<32-1:
-		return nil, invalid.Errorf("redisbackend: Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", options.Margin)
-	case b.timeout < time.Millisecond:
-		return nil, invalid.Errorf("redisbackend: Deadline is %v; it must be at least 1ms, or 0 for 1s", b.timeout)
-	case b.replicaTimeout < 0:
-		return nil, invalid.Errorf("redisbackend: ReplicaTimeout is %v; it must be positive, or 0 for 20ms", b.replicaTimeout)
-	case len(shards) == 0:
-		return nil, invalid.Errorf("redisbackend: shards is empty; it must have at least one")
+	if err := o.complete(); err != nil {
+		return nil, err
 	}
 	names := make([]string, len(shards))
 	for i, s := range shards {
-		if s.Name == "" {
-			return nil, invalid.Errorf("redisbackend: shards[%d].Name is empty; it must be a name of its own, for it decides which keys live there", i)
-		}
+		names[i] = s.Name
+	}
+	if err := rendezvous.Check("redisbackend", "shards", names); err != nil {
+		return nil, err
+	}
+	b := &Backend{
+		ring: rendezvous.New(o.Seed, names), prefix: o.Prefix, margin: o.Margin.Milliseconds(),
+		timeout: o.Deadline, replicaTimeout: o.ReplicaTimeout, observer: o.Observer,
+	}
+	for i, s := range shards {
 		if s.Primary == nil {
 			return nil, invalid.Errorf("redisbackend: shards[%d].Primary is nil; it must be a client of the primary of %q", i, s.Name)
 		}
-		for j := range i {
-			if names[j] == s.Name {
-				return nil, invalid.Errorf("redisbackend: shards[%d].Name is %q, as shards[%d].Name is; names must differ", i, s.Name, j)
-			}
-		}
-		names[i] = s.Name
 		b.shards = append(b.shards, newShard(b, s))
 	}
-	b.ring = rendezvous.New(options.Seed, names)
-	own := options.Clock
-	if own == nil {
-		own = clock.System{}
-	}
-	b.monitor = newMonitor(b.shards, own, time.Duration(b.margin)*time.Millisecond, b.observer)
+	b.monitor = newMonitor(b.shards, o.Clock, o.Margin, o.Observer)
 	return b, nil
+}
+
+// complete fills in the defaults. It returns an error if an option is wrong.
+func (o *Options) complete() error {
+	o.Prefix = cmp.Or(o.Prefix, "weir:")
+	o.Margin = cmp.Or(o.Margin, algorithm.Margin)
+	o.Deadline = cmp.Or(o.Deadline, time.Second)
+	o.ReplicaTimeout = cmp.Or(o.ReplicaTimeout, 20*time.Millisecond)
+	if o.Clock == nil {
+		o.Clock = clock.System{}
+	}
+	if o.Observer == nil {
+		o.Observer = weirlog.Default()
+	}
+	switch margin := o.Margin.Milliseconds(); {
+	case strings.ContainsAny(o.Prefix, "{}"):
+		return invalid.Errorf("redisbackend: Prefix is %q; it must not have braces, which choose a cluster's slot", o.Prefix)
+	case margin < 1 || margin > 1<<32-1:
+		return invalid.Errorf("redisbackend: Margin is %v; it must be from 1ms to 49 days, or 0 for 10s", o.Margin)
+	case o.Deadline < time.Millisecond:
+		return invalid.Errorf("redisbackend: Deadline is %v; it must be at least 1ms, or 0 for 1s", o.Deadline)
+	case o.ReplicaTimeout < 0:
+		return invalid.Errorf("redisbackend: ReplicaTimeout is %v; it must be positive, or 0 for 20ms", o.ReplicaTimeout)
+	}
+	return nil
 }
 
 // Clock returns this process' clock, Options.Clock, corrected to the median of the

@@ -106,13 +106,8 @@ func (w *writes) add(r replication, at time.Time) {
 // lag returns for how long r, which a server reported after now, may not have followed; 0
 // and an error if it is no replica that is known to be at most maxLag behind.
 func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
-	switch {
-	case r.role != roleReplica && r.role != rolePrimary:
-		return 0, cutError("does not report its role")
-	case r.syncing:
-		return 0, cutError("is being synchronized")
-	case r.role == roleReplica && !r.linkUp:
-		return 0, cutError("has lost its primary")
+	if err := r.problem(); err != nil {
+		return 0, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,6 +134,19 @@ func (w *writes) lag(r replication, now time.Time) (time.Duration, error) {
 		return 0, cutError("follows another primary")
 	}
 	return 0, cutError(fmt.Sprintf("is more than %v behind", maxLag))
+}
+
+// problem returns why a server that says this of itself is not asked, or nil.
+func (r *replication) problem() error {
+	switch {
+	case r.role != roleReplica && r.role != rolePrimary:
+		return cutError("does not report its role")
+	case r.syncing:
+		return cutError("is being synchronized")
+	case r.role == roleReplica && !r.linkUp:
+		return cutError("has lost its primary")
+	}
+	return nil
 }
 
 // cutError says why a replica is not asked.

@@ -404,7 +404,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 		want    string
 	}{
 		{nil, nil, "shards is empty; it must have at least one"},
-		{[]redisbackend.Shard{{Primary: c}}, nil, "shards[0].Name is empty; it must be a name of its own, for it decides which keys live there"},
+		{[]redisbackend.Shard{{Primary: c}}, nil, "shards[0].Name is empty; it must be set, for it decides which keys live there"},
 		{[]redisbackend.Shard{{Name: "a"}}, nil, `shards[0].Primary is nil; it must be a client of the primary of "a"`},
 		{append(good, good...), nil, `shards[1].Name is "a", as shards[0].Name is; names must differ`},
 		{good, &redisbackend.Options{Prefix: "x{y}"}, `Prefix is "x{y}"; it must not have braces, which choose a cluster's slot`},

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/busy"
+	"github.com/weir-go/weir/internal/queues"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -34,7 +35,7 @@ type shard struct {
 	byNode  sync.Map             // batchers, by the addresses of nodes; it never forgets one
 	perSlot bool                 // see batcher
 
-	swaps swaps
+	changes queues.Queues[*change] // by their keys
 
 	replicas []*batcher
 	writes   writes      // of the primary, to compare replicas with

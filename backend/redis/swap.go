@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/weir-go/weir/handoff"
@@ -32,55 +31,6 @@ type change struct {
 
 	err  error
 	done chan struct{}
-}
-
-// swaps has the changes that wait, by the keys that they are about. An entry has a
-// goroutine, which makes them; a nil one, too.
-type swaps struct {
-	mu      sync.Mutex
-	waiting map[string][]*change
-}
-
-// add adds c to the changes that wait for key. It reports whether it is to be served.
-func (s *swaps) add(key string, c *change) (serve bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all, served := s.waiting[key]
-	if s.waiting == nil {
-		s.waiting = make(map[string][]*change)
-	}
-	s.waiting[key] = append(all, c)
-	return !served
-}
-
-// withdraw takes c out of the changes that wait, and reports whether it was one.
-func (s *swaps) withdraw(key string, c *change) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.waiting[key], c)
-	if i >= 0 {
-		s.waiting[key] = slices.Delete(s.waiting[key], i, i+1)
-	}
-	return i >= 0
-}
-
-// look returns the changes that wait. If there are none, the entry's goroutine ends.
-func (s *swaps) look(key string) []*change {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting[key]) == 0 {
-		delete(s.waiting, key)
-	}
-	return slices.Clone(s.waiting[key])
-}
-
-// take takes the changes that wait.
-func (s *swaps) take(key string) []*change {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := s.waiting[key]
-	s.waiting[key] = nil
-	return all
 }
 
 // takeHere makes the take r. Its copy of r is on the heap, and that of a decision which a
@@ -115,7 +65,7 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 	c := &change{ctx: ctx, apply: apply, done: make(chan struct{})}
 	keys, ended, asked := s.backend.keysOf(charges), ctx.Done(), time.Now()
 	key := strings.Join(keys, "")
-	if s.swaps.add(key, c) {
+	if s.changes.Add(key, c) {
 		go s.serve(key, charges)
 	}
 	for {
@@ -128,7 +78,7 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 		switch {
 		case err == nil:
 			ended = nil // the server's time is over: the exchange that runs finds out
-		case !s.swaps.withdraw(key, c):
+		case !s.changes.Remove(key, c):
 			select {
 			case <-c.done: // both at once: the outcome counts
 				return c.err
@@ -145,7 +95,7 @@ func (s *shard) swap(ctx context.Context, charges []quota.Charge, apply func([]*
 
 // serve makes the changes that wait for key, which are about the counts of charges.
 func (s *shard) serve(key string, charges []quota.Charge) {
-	for all := s.swaps.look(key); len(all) > 0; all = s.swaps.look(key) {
+	for all := s.changes.Next(key); len(all) > 0; all = s.changes.Next(key) {
 		s.exchange(key, charges, all)
 	}
 }
@@ -155,7 +105,7 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 	began, ctx := time.Now(), context.WithoutCancel(first[0].ctx)
 	states, err := s.callSwap(ctx, charges, s.endOf(first, began), nil)
 	if err != nil {
-		first = slices.DeleteFunc(first, func(c *change) bool { return !s.swaps.withdraw(key, c) })
+		first = slices.DeleteFunc(first, func(c *change) bool { return !s.changes.Remove(key, c) })
 		s.finish(first, fmt.Errorf("the counts were not read, and %w to change them: %w", driver.ErrNotSent, err))
 		return
 	}
@@ -164,7 +114,7 @@ func (s *shard) exchange(key string, charges []quota.Charge, first []*change) {
 		if conflicts > 0 { // each is another process' success: waits that differ let them take turns
 			time.Sleep(rand.N(min(time.Duration(conflicts)*100*time.Microsecond, 2*time.Millisecond)))
 		}
-		all = append(all, s.swaps.take(key)...)
+		all = append(all, s.changes.Take(key)...)
 		args, failed := states.apply(all, s.backend.margin)
 		end := s.endOf(all, began)
 		switch {

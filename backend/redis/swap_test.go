@@ -205,9 +205,9 @@ func (e *exchange) used(t *testing.T) int64 {
 // awaitSwaps returns when so many decisions wait for an exchange.
 func (e *exchange) awaitSwaps(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); e.backend.Swaps() != n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); e.backend.Swaps(e.charge) != n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d decisions wait for an exchange, want %d", e.backend.Swaps(), n)
+			t.Fatalf("%d decisions wait for an exchange, want %d", e.backend.Swaps(e.charge), n)
 		}
 	}
 }

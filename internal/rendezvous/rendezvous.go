@@ -5,7 +5,13 @@
 // mapping scheme for rendezvous", 1996.
 package rendezvous
 
-import "github.com/cespare/xxhash/v2"
+import (
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/weir-go/weir/internal/invalid"
+)
 
 // Ring chooses among members by name. It is immutable.
 type Ring struct {
@@ -23,6 +29,23 @@ func New(seed uint64, names []string) *Ring {
 		r.members[i] = r.hash(name)
 	}
 	return r
+}
+
+// Check returns an error if names are not those of a Ring's members: none, an empty one, or
+// two that are the same. In its text they are list[i].Name, an argument of the package pkg.
+func Check(pkg, list string, names []string) error {
+	if len(names) == 0 {
+		return invalid.Errorf("%s: %s is empty; it must have at least one", pkg, list)
+	}
+	for i, name := range names {
+		if name == "" {
+			return invalid.Errorf("%s: %s[%d].Name is empty; it must be set, for it decides which keys live there", pkg, list, i)
+		}
+		if j := slices.Index(names, name); j < i {
+			return invalid.Errorf("%s: %s[%d].Name is %q, as %[2]s[%[5]d].Name is; names must differ", pkg, list, i, name, j)
+		}
+	}
+	return nil
 }
 
 // Choose returns the index, in New's names, of the member that key belongs to.

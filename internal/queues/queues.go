@@ -1,0 +1,76 @@
+// Package queues lets values wait for the one goroutine that serves their key, so that it
+// takes all that wait at once.
+package queues
+
+import (
+	"slices"
+	"sync"
+)
+
+// Queues are queues by key. The zero value has none. It is safe for concurrent use.
+type Queues[T comparable] struct {
+	mu    sync.Mutex
+	byKey map[string][]T // of each key that is served, also if nothing waits
+}
+
+// Add adds v to the queue of key. It reports whether no goroutine serves key: the caller
+// then begins one, which calls Next until that returns nothing.
+func (q *Queues[T]) Add(key string, v T) (serve bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.byKey == nil {
+		q.byKey = make(map[string][]T)
+	}
+	all, served := q.byKey[key]
+	q.byKey[key] = append(all, v)
+	return !served
+}
+
+// Next returns a copy of what waits for key. If nothing does, key is no longer served.
+func (q *Queues[T]) Next(key string) []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.byKey[key]) == 0 {
+		delete(q.byKey, key)
+	}
+	return slices.Clone(q.byKey[key])
+}
+
+// Take takes all that waits for key, which is served.
+func (q *Queues[T]) Take(key string) []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.byKey[key]
+	q.byKey[key] = nil
+	return all
+}
+
+// TakeAll takes all that waits.
+func (q *Queues[T]) TakeAll() (all []T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key := range q.byKey {
+		all = append(all, q.byKey[key]...)
+		q.byKey[key] = nil
+	}
+	return all
+}
+
+// Remove removes v from the queue of key, and reports whether it waited there.
+func (q *Queues[T]) Remove(key string, v T) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.byKey[key], v)
+	if i >= 0 {
+		q.byKey[key] = slices.Delete(q.byKey[key], i, i+1)
+	}
+	return i >= 0
+}
+
+// Len returns how many values wait for key, and whether it is served.
+func (q *Queues[T]) Len(key string) (n int, served bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all, served := q.byKey[key]
+	return len(all), served
+}
