@@ -27,11 +27,11 @@ type lease struct {
 	free         int64    // units that no process held when the other backend was last asked
 	tally        tally
 
-	// refusal answers takes of at least refusedCost before refusedUntil.
-	refusedUntil int64
-	refusedCost  int64
-	again        int64 // ms, of the last refusal
-	refusal      driver.Decision
+	// refused answers takes of refusedCost, from refusedAt on and before refusedUntil.
+	refused                 []driver.Result
+	refusedCost             int64
+	refusedAt, refusedUntil int64 // ms
+	again                   int64 // ms, of the last refusal
 
 	d driver.Decision
 }
@@ -147,54 +147,38 @@ func (l *lease) grant(d *driver.Decision) {
 	l.refusedUntil = 0
 }
 
-// withoutKeys returns d with no key of its charges.
-func withoutKeys(d *driver.Decision) driver.Decision {
-	charges := slices.Clone(d.Charges())
-	for i := range charges {
-		charges[i].Key, charges[i].Partition = "", ""
-	}
-	return d.About(driver.NewRequest(d.Request.Now, charges...))
-}
-
 // refuse notes d, a take of cost that was refused. It is repeated for at least again ms.
 func (l *lease) refuse(d *driver.Decision, cost, again int64) {
-	refused := d.Request
-	if before := l.refusal.Request; l.refusedUntil > 0 && refused.Now < before.Now+4*l.again {
+	now := d.Request.Now
+	if l.refusedUntil > 0 && now < l.refusedAt+4*l.again {
 		again = min(2*l.again, 10*again)
 	}
-	until := refused.Now + again
+	until := now + again
 	for _, result := range d.Results() {
-		if result.ResetAt > refused.Now { // else nothing counts, and it is the instant of the answer
+		if result.ResetAt > now { // else nothing counts, and it is the instant of the answer
 			until = min(until, result.ResetAt)
 		}
 	}
-	l.refusal, l.refusedCost, l.refusedUntil, l.again = withoutKeys(d), cost, until, again
+	l.refused, l.refusedCost, l.refusedAt, l.refusedUntil, l.again = slices.Clone(d.Results()), cost, now, until, again
 	l.free = free(d)
 }
 
 // refuses reports whether r, of that cost, is refused from memory.
 func (l *lease) refuses(r *driver.Request, cost int64) bool {
-	refused := l.refusal.Request
-	return cost >= l.refusedCost && l.refusedCost > 0 && r.Now >= refused.Now && r.Now < l.refusedUntil && l.held < cost &&
-		sameCosts(refused.Charges(), r.Charges())
+	return cost == l.refusedCost && r.Now >= l.refusedAt && r.Now < l.refusedUntil && l.held < cost
 }
 
 // refuseAgain returns the last refusal as the decision about r.
 func (l *lease) refuseAgain(r *driver.Request) driver.Decision {
-	refused := l.refusal.Request
 	d := driver.NewDecision(*r)
 	results := d.Results()
-	copy(results, l.refusal.Results())
+	copy(results, l.refused)
 	for i := range results {
-		if results[i].ResetAt <= refused.Now {
+		if results[i].ResetAt <= l.refusedAt {
 			results[i].ResetAt = r.Now
 		}
 	}
 	return d
-}
-
-func sameCosts(a, b []quota.Charge) bool {
-	return slices.EqualFunc(a, b, func(a, b quota.Charge) bool { return a.Cost == b.Cost })
 }
 
 // live reports whether a window has not ended that l holds units of.

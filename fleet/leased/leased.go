@@ -82,7 +82,7 @@ type Options struct {
 	// leased any. If zero, DefaultBusy.
 	Busy int64
 
-	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 650
+	// MaxKeys is the most keys whose demand is known, from 64. Each takes some 500
 	// bytes, and its own length, of at most 2 KiB, while it holds a lease. A new key takes
 	// the place of the one of a few that has been silent for longest. If zero,
 	// DefaultMaxKeys.
