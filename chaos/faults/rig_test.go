@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/chaos/meter"
 	"github.com/weir-go/weir/chaos/wire"
 	"github.com/weir-go/weir/internal/breaker"
+	"github.com/weir-go/weir/internal/testkit/pressure"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
@@ -129,7 +130,7 @@ func (r *rig) accounts(t *testing.T) []*account {
 		first := a.Charge
 		first.Cost = a.base
 		d, err := r.direct.Take(t.Context(), first)
-		for began := time.Now(); errors.Is(err, breaker.ErrOpen) && time.Since(began) < 10*time.Second; {
+		for end := within(10 * time.Second); errors.Is(err, breaker.ErrOpen) && !end(); {
 			time.Sleep(5 * time.Millisecond) // until it has learned that the fault before is over
 			d, err = r.direct.Take(t.Context(), first)
 		}
@@ -140,6 +141,13 @@ func (r *rig) accounts(t *testing.T) []*account {
 		all[i] = a
 	}
 	return all
+}
+
+// within returns a function that reports whether more than d has passed, without the time
+// for which the machine was short of processors.
+func within(d time.Duration) (passed func() bool) {
+	began, waited := time.Now(), pressure.Waited()
+	return func() bool { return time.Since(began)-(pressure.Waited()-waited) > d }
 }
 
 // run puts load on accounts while harm is done, for as long as a fault lasts, undoes it,
@@ -167,10 +175,10 @@ func (r *rig) run(t *testing.T, harm func() (undo func())) []*account {
 	undo := harm()
 	time.Sleep(*lasts)
 	undo()
-	healed := time.Now()
+	healed, late := time.Now(), within(10*time.Second)
 	for _, a := range all {
 		for !r.step(t, a, 0, m) {
-			if time.Since(healed) > 10*time.Second {
+			if late() {
 				a.mu.Lock()
 				t.Fatalf("%s fails 10 s after the fault is over: %v", a.Key, a.failures[len(a.failures)-1])
 			}
@@ -296,12 +304,12 @@ func (r *rig) check(t *testing.T, a *account, d *throttler.Decision) {
 // to learn first that the server is well.
 func (r *rig) count(t *testing.T, a *account) throttler.Decision {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+	for late := within(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		d, err := r.direct.Peek(t.Context(), a.Charge)
 		if err == nil {
 			return d
 		}
-		if time.Since(began) > 10*time.Second {
+		if late() {
 			t.Fatalf("%s cannot be read 10 s after the fault: %v", a.Key, err)
 		}
 	}
