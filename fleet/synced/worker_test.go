@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -59,6 +61,28 @@ type report struct {
 
 	// Late is the longest time by which a request came after its time.
 	Late time.Duration
+
+	// Sync is the longest time between the ends of two syncs with a root, if there is one.
+	Sync time.Duration
+}
+
+// syncTimes observes the syncs with one root.
+type syncTimes struct {
+	observe.Nothing
+
+	mu      sync.Mutex
+	last    time.Time // when the last one ended
+	longest time.Duration
+}
+
+func (s *syncTimes) Sent(e observe.Sent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := e.Start.Add(e.Duration)
+	if !s.last.IsZero() {
+		s.longest = max(s.longest, end.Sub(s.last))
+	}
+	s.last = end
 }
 
 // work offers load, and prints a report.
@@ -74,7 +98,8 @@ func work(text string, stdout io.Writer) {
 		roots = append(roots, Root{addr, client})
 	}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
-	b, err := New(roots, []*throttler.Policy{policy}, nil)
+	observed := new(syncTimes)
+	b, err := New(roots, []*throttler.Policy{policy}, &Options{Observer: observed})
 	if err != nil {
 		panic(err)
 	}
@@ -111,6 +136,9 @@ func work(text string, stdout io.Writer) {
 			r.Refused = slot
 		}
 	}
+	observed.mu.Lock()
+	r.Sync = observed.longest
+	observed.mu.Unlock()
 	_ = json.NewEncoder(stdout).Encode(r)
 }
 
@@ -156,6 +184,20 @@ func longest(reports []report) (decision, pause time.Duration) {
 		decision, pause = max(decision, r.Longest), max(pause, r.Pause)
 	}
 	return decision, pause
+}
+
+// inTime reports whether reports of a short run are of processes whose syncs came in time.
+func inTime(t *testing.T, reports []report) bool {
+	t.Helper()
+	longest := time.Duration(0)
+	for _, r := range reports {
+		longest = max(longest, r.Sync)
+	}
+	if longest > 2*DefaultSync && !promised() {
+		t.Logf("a process waited %v for a sync: when processes refuse is not judged", longest)
+		return false
+	}
+	return true
 }
 
 // judged reports whether reports of a short run say something: processes ran when they
