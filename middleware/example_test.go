@@ -106,6 +106,57 @@ func ExampleAll() {
 	// 304 "core";r=59;t=3600, "secondary";r=898;t=60
 }
 
+// A login is charged to the account and to the address: one address cannot try many accounts.
+func ExampleAll_independentKeys() {
+	t := stillThrottler()
+	accounts := &throttler.Policy{Name: "accounts", Limits: []throttler.Limit{{Quota: 5, Window: time.Minute}}}
+	addresses := &throttler.Policy{Name: "addresses", Limits: []throttler.Limit{{Quota: 2, Window: time.Minute}}}
+	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return "account:" + r.FormValue("account"), true })
+	address := middleware.ClientIP(nil)
+	login := middleware.All(middleware.Limit(accounts, account), middleware.Limit(addresses, address))
+
+	limit, err := middleware.New(t, login, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, name := range []string{"alice", "bob", "carol"} {
+		w := httptest.NewRecorder()
+		limit(helloHandler).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/login?account="+name, nil))
+		fmt.Println(name, w.Code, w.Header().Get("X-RateLimit-Resource"))
+	}
+	// Output:
+	// alice 200 addresses
+	// bob 200 addresses
+	// carol 429 addresses
+}
+
+// The users of an organization are counted within it.
+func ExampleClassifier_Within() {
+	t := stillThrottler()
+	orgs := &throttler.Policy{Name: "orgs", Limits: []throttler.Limit{{Quota: 3, Window: time.Minute}}}
+	users := &throttler.Policy{Name: "users", Limits: []throttler.Limit{{Quota: 2, Window: time.Minute}}}
+	org := middleware.KeyFunc(func(r *http.Request) (string, bool) { return "org:" + r.FormValue("org"), true })
+	user := middleware.KeyFunc(func(r *http.Request) (string, bool) { return "user:" + r.FormValue("user"), true })
+	feed := middleware.All(middleware.Limit(orgs, org), middleware.Limit(users, user).Within(org))
+
+	limit, err := middleware.New(t, feed, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, query := range []string{"org=acme&user=alice", "org=acme&user=alice", "org=acme&user=alice", "org=other&user=alice", "org=acme&user=bob", "org=acme&user=carol"} {
+		w := httptest.NewRecorder()
+		limit(helloHandler).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/feed?"+query, nil))
+		fmt.Println(query, w.Code, w.Header().Get("X-RateLimit-Resource"), w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// org=acme&user=alice 200 users 1
+	// org=acme&user=alice 200 users 0
+	// org=acme&user=alice 429 users 0
+	// org=other&user=alice 200 users 1
+	// org=acme&user=bob 200 orgs 0
+	// org=acme&user=carol 429 orgs 0
+}
+
 // account is what a middleware that authenticates put into the request's context.
 type account struct{ id, plan string }
 
