@@ -57,7 +57,8 @@ const DefaultMaxKeys = 1 << 20
 // Options configures a Backend. Nil and the zero value select the defaults.
 type Options struct {
 	// Refresh is the time between two divisions, from 10 ms to an hour. If zero,
-	// DefaultRefresh. All processes need the same one.
+	// DefaultRefresh. All processes need the same one. A member has a fifth of it to
+	// reply, from 50 ms to a second.
 	Refresh time.Duration
 
 	// HotKeys is how many keys of each policy have their own divisions, at most

@@ -113,7 +113,8 @@ type Transport interface {
 // Options configures a Member. Nil and the zero value select the defaults.
 type Options struct {
 	// Refresh is the time between two rounds, from 10 ms to an hour. If zero,
-	// DefaultRefresh. Members should have the same one.
+	// DefaultRefresh. Members should have the same one. A member has a fifth of it to
+	// reply, from 50 ms to a second.
 	Refresh time.Duration
 
 	// Keys is how many keys of each quota have their own divisions, at most
