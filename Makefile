@@ -36,7 +36,7 @@ test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)
 test-32bit:
 	@GOARCH=386 go vet work
 	@if [ "$$(go env GOHOSTARCH)" = amd64 ]; then \
-		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./debug ./log ./quota ./observe ./throttler/... ./middleware ./backend/memory ./internal/breaker ./internal/plot ./internal/rendezvous; \
+		GOARCH=386 CGO_ENABLED=0 go test ./algorithm ./clock ./debug ./log ./quota ./observe ./throttler/... ./middleware ./backend/memory ./internal/breaker ./internal/testkit/plot ./internal/rendezvous; \
 	else echo "not an amd64 machine: the tests were not run for 386"; fi
 
 ## lint: vet, and the linters of .golangci.yml

@@ -7,7 +7,7 @@ import (
 
 	"github.com/weir-go/weir/bench/peers"
 	"github.com/weir-go/weir/bench/result"
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
 // Figures returns the SVG files of a run, by name.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/bench/result"
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
 // growthRows are what grows, and in what it is measured.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/bench/result"
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
 // BareHandler is the peer, in rows of middlewares, that has no middleware.

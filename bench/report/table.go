@@ -8,7 +8,7 @@ import (
 
 	"github.com/weir-go/weir/bench/peers"
 	"github.com/weir-go/weir/bench/result"
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
 // A column of a table of peers is a metric in a row.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 	"github.com/weir-go/weir/throttler"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
 var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../docs/consistency")
