@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 )
 
@@ -37,7 +38,7 @@ type Observer struct {
 	log  *slog.Logger // nil for slog.Default
 	opts Options
 
-	samples [kinds]samples
+	samples [kinds]stats.Cache[sampleKey, *sample]
 	servers servers
 	bound   bound
 }
@@ -55,6 +56,10 @@ func New(log *slog.Logger, options *Options) *Observer {
 	}
 	if o.opts.MaxLines <= 0 {
 		o.opts.MaxLines = 60
+	}
+	for k := range o.samples {
+		s := &o.samples[k]
+		s.Max, s.Others, s.Create = maxSamples-1, others(kind(k)), func(key sampleKey) *sample { return &sample{key: key} }
 	}
 	return o
 }
@@ -76,7 +81,7 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 }
 
 func (o *Observer) count(key sampleKey) {
-	s := o.samples[key.kind].of(key)
+	s := o.samples[key.kind].Of(key)
 	s.count.Add(1)
 	o.report(s)
 }
@@ -85,7 +90,7 @@ func (o *Observer) count(key sampleKey) {
 func (o *Observer) Moved(e observe.Moved) {
 	switch {
 	case e.Err != nil:
-		s := o.samples[notMoved].of(sampleKey{kind: notMoved, name: e.From, to: e.To})
+		s := o.samples[notMoved].Of(sampleKey{kind: notMoved, name: e.From, to: e.To})
 		s.notMoved(e.Err)
 		o.report(s)
 	case e.Lost:
@@ -96,7 +101,7 @@ func (o *Observer) Moved(e observe.Moved) {
 // Failed logs failures, for each shard and cause: the first at once, then a line a
 // minute while there are any, and that they are over.
 func (o *Observer) Failed(e observe.Failed) {
-	s := o.samples[failed].of(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
+	s := o.samples[failed].Of(sampleKey{kind: failed, name: e.Backend, to: e.Shard, cause: e.Cause})
 	s.failed(e)
 	o.report(s)
 }
@@ -152,7 +157,7 @@ func (o *Observer) due(s *sample) {
 		time.AfterFunc(wait, func() { o.due(s) })
 		return
 	}
-	o.samples[s.key.kind].drop(s)
+	o.samples[s.key.kind].Drop(s.key, func(v *sample) bool { return v == s })
 	s.armed.Store(false)
 	if s.count.Load() > 0 { // meanwhile
 		o.report(s)

@@ -2,7 +2,6 @@ package weirlog
 
 import (
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -76,60 +75,6 @@ func others(k kind) sampleKey {
 		return sampleKey{kind: k, cause: "(others)"}
 	}
 	return sampleKey{kind: k, name: "(others)"}
-}
-
-// samples counts events of one kind. A count that exists is found without a lock.
-type samples struct {
-	all atomic.Pointer[map[sampleKey]*sample]
-	mu  sync.Mutex // to change it
-}
-
-func (s *samples) find(k sampleKey) *sample {
-	all := s.all.Load()
-	if all == nil {
-		return nil
-	}
-	if v := (*all)[k]; v != nil || len(*all) < maxSamples {
-		return v
-	}
-	return (*all)[others(k.kind)]
-}
-
-// of returns the sample of k, or the others' if there are too many.
-func (s *samples) of(k sampleKey) *sample {
-	if v := s.find(k); v != nil {
-		return v
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if v := s.find(k); v != nil {
-		return v
-	}
-	all := make(map[sampleKey]*sample)
-	if old := s.all.Load(); old != nil {
-		maps.Copy(all, *old)
-	}
-	if len(all) >= maxSamples-1 {
-		k = others(k.kind)
-	}
-	v := all[k]
-	if v == nil {
-		v = &sample{key: k}
-		all[k] = v
-	}
-	s.all.Store(&all)
-	return v
-}
-
-// drop forgets v, which may still be in use.
-func (s *samples) drop(v *sample) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := maps.Clone(*s.all.Load())
-	if all[v.key] == v {
-		delete(all, v.key)
-	}
-	s.all.Store(&all)
 }
 
 // maxPolicies is how many policies a line names.

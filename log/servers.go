@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 )
 
@@ -18,10 +19,8 @@ const silentEvery = 10 * time.Second
 // servers is what was last logged of each server that is not well.
 type servers struct {
 	mu  sync.Mutex // events are about one a second and server
-	all map[serverKey]*server
+	all map[stats.ServerName]*server
 }
-
-type serverKey struct{ backend, shard, server string }
 
 // server is what was logged of a server. Each is the zero time if all is well.
 type server struct {
@@ -44,7 +43,7 @@ type line struct {
 func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLines int) []line {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := serverKey{e.Backend, e.Shard, e.Server}
+	key := stats.ServerName{Backend: e.Backend, Shard: e.Shard, Server: e.Server}
 	v := s.all[key]
 	if v == nil {
 		v = new(server)
@@ -106,7 +105,7 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 		return lines
 	}
 	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
-		s.all = make(map[serverKey]*server) // those that are still wrong are logged again
+		s.all = make(map[stats.ServerName]*server) // those that are still wrong are logged again
 	}
 	s.all[key] = v
 	return lines

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 )
@@ -50,10 +51,10 @@ type Observer struct {
 	failures     metric.Int64Counter
 
 	byOp     [ops][]metric.RecordOption
-	policies cache[string, *policyOptions]
-	trips    cache[tripKey, []metric.RecordOption]
-	moved    cache[moveKey, []metric.AddOption]
-	failed   cache[failureKey, []metric.AddOption]
+	policies stats.Cache[string, *policyOptions]
+	trips    stats.Cache[tripKey, []metric.RecordOption]
+	moved    stats.Cache[moveKey, []metric.AddOption]
+	failed   stats.Cache[failureKey, []metric.AddOption]
 	servers  servers
 }
 
@@ -129,10 +130,10 @@ func New(options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
-	o.policies = cache[string, *policyOptions]{max: opts.MaxNames, others: others, create: newPolicy}
-	o.trips = cache[tripKey, []metric.RecordOption]{max: opts.MaxNames, others: tripKey{backend: others, shard: others}, create: newTrip}
-	o.moved = cache[moveKey, []metric.AddOption]{max: opts.MaxNames, others: moveKey{others, others, others}, create: newMove}
-	o.failed = cache[failureKey, []metric.AddOption]{max: opts.MaxNames, others: failureKey{others, others, others, others}, create: newFailure}
+	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, newPolicy
+	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: others, shard: others}, newTrip
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others, others}, newMove
+	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, newFailure
 	return o, nil
 }
 
@@ -159,7 +160,7 @@ type policyOptions struct {
 }
 
 func newPolicy(name string) *policyOptions {
-	return &policyOptions{name: value(name), degraded: []metric.AddOption{attributes(policyKey.String(value(name)))}}
+	return &policyOptions{name: stats.Label(name), degraded: []metric.AddOption{attributes(policyKey.String(stats.Label(name)))}}
 }
 
 func (p *policyOptions) outcome(op observe.Op, outcome observe.Outcome) []metric.AddOption {
@@ -188,7 +189,7 @@ func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
 		return // of a newer throttler
 	}
-	p := o.policies.of(e.Policy)
+	p := o.policies.Of(e.Policy)
 	o.duration.Record(ctx, e.Duration.Seconds(), o.byOp[e.Op]...)
 	o.decisions.Add(ctx, 1, p.outcome(e.Op, e.Outcome)...)
 	if e.Degraded {
@@ -214,7 +215,7 @@ func newTrip(k tripKey) []metric.RecordOption {
 	if k.replica {
 		role = "replica"
 	}
-	all := []attribute.KeyValue{backendKey.String(value(k.backend)), shardKey.String(value(k.shard)), roleKey.String(role)}
+	all := []attribute.KeyValue{backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), roleKey.String(role)}
 	if k.failure != "" {
 		all = append(all, errorKey.String(k.failure))
 	}
@@ -228,7 +229,7 @@ func (o *Observer) Sent(e observe.Sent) {
 	if e.Err != nil {
 		failure = errorType(e.Err)
 	}
-	options := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica, failure})
+	options := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica, failure})
 	o.tripDuration.Record(ctx, e.Duration.Seconds(), options...)
 	o.tripBatch.Record(ctx, int64(e.Decisions), options...)
 }
@@ -246,7 +247,7 @@ func errorType(err error) string {
 }
 
 // Checked notes what is known of a server.
-func (o *Observer) Checked(e observe.Checked) { o.servers.checked(e) }
+func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // What became of a move.
 const (
@@ -258,7 +259,7 @@ const (
 type moveKey struct{ from, to, outcome string }
 
 func newMove(k moveKey) []metric.AddOption {
-	return []metric.AddOption{attributes(fromKey.String(value(k.from)), toKey.String(value(k.to)), outcomeKey.String(k.outcome))}
+	return []metric.AddOption{attributes(fromKey.String(stats.Label(k.from)), toKey.String(stats.Label(k.to)), outcomeKey.String(k.outcome))}
 }
 
 // Moved counts a move.
@@ -270,20 +271,20 @@ func (o *Observer) Moved(e observe.Moved) {
 	case e.Lost:
 		k.outcome = moveLost
 	}
-	o.moves.Add(context.Background(), 1, o.moved.of(k)...)
+	o.moves.Add(context.Background(), 1, o.moved.Of(k)...)
 }
 
 // failureKey is whose attributes a failure has.
 type failureKey struct{ backend, shard, cause, result string }
 
 func newFailure(k failureKey) []metric.AddOption {
-	return []metric.AddOption{attributes(backendKey.String(value(k.backend)), shardKey.String(value(k.shard)), errorKey.String(value(k.cause)), resultKey.String(k.result))}
+	return []metric.AddOption{attributes(backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), errorKey.String(stats.Label(k.cause)), resultKey.String(k.result))}
 }
 
 // Failed counts a failure.
 func (o *Observer) Failed(e observe.Failed) {
 	if int(e.Result) < observe.Results { // else of a newer throttler
-		o.failures.Add(context.Background(), 1, o.failed.of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()})...)
+		o.failures.Add(context.Background(), 1, o.failed.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()})...)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/quota"
 )
@@ -48,11 +49,11 @@ type Observer struct {
 	failures *prometheus.CounterVec
 
 	byOp     [ops]prometheus.Observer // durations
-	policies series[string, *policySeries]
-	trips    series[tripKey, *tripSeries]
-	moved    series[moveKey, prometheus.Counter]
-	failed   series[failureKey, prometheus.Counter]
-	servers  servers
+	policies stats.Cache[string, *policySeries]
+	trips    stats.Cache[tripKey, *tripSeries]
+	moved    stats.Cache[moveKey, prometheus.Counter]
+	failed   stats.Cache[failureKey, prometheus.Counter]
+	servers  stats.Servers
 }
 
 var _ observe.Observer = (*Observer)(nil)
@@ -96,11 +97,11 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())
 	}
-	o.policies.max, o.policies.others, o.policies.create = opts.MaxNames, others, o.newPolicy
-	o.trips.max, o.trips.others, o.trips.create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
-	o.moved.max, o.moved.others, o.moved.create = opts.MaxNames, moveKey{others, others, others}, o.newMove
-	o.failed.max, o.failed.others, o.failed.create = opts.MaxNames, failureKey{others, others, others, others}, o.newFailure
-	o.servers.max = opts.MaxNames
+	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, o.newPolicy
+	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others, others}, o.newMove
+	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, o.newFailure
+	o.servers.Max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
 		return nil, err
 	}
@@ -121,14 +122,14 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, v := range c.vectors() {
 		v.Describe(descs)
 	}
-	c.servers.describe(descs)
+	describeServers(descs)
 }
 
 func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for _, v := range c.vectors() {
 		v.Collect(metrics)
 	}
-	c.servers.collect(metrics)
+	collectServers(&c.servers, metrics)
 }
 
 // Counts of the enumerations in throttler.
@@ -146,7 +147,7 @@ type policySeries struct {
 }
 
 func (o *Observer) newPolicy(name string) *policySeries {
-	return &policySeries{name: label(name), degraded: o.degraded.WithLabelValues(label(name))}
+	return &policySeries{name: stats.Label(name), degraded: o.degraded.WithLabelValues(stats.Label(name))}
 }
 
 // Decided counts and times a decision.
@@ -155,7 +156,7 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 		return // of a newer throttler
 	}
 	o.byOp[e.Op].Observe(e.Duration.Seconds())
-	p := o.policies.of(e.Policy)
+	p := o.policies.Of(e.Policy)
 	byOutcome := p.outcomes[e.Op].Load()
 	if byOutcome == nil {
 		byOutcome = o.newOutcomes(p, e.Op)
@@ -202,7 +203,7 @@ type tripSeries struct {
 }
 
 func (o *Observer) newTrip(k tripKey) *tripSeries {
-	labels := []string{label(k.backend), label(k.shard), role(k.replica)}
+	labels := []string{stats.Label(k.backend), stats.Label(k.shard), role(k.replica)}
 	return &tripSeries{o.tripDuration.WithLabelValues(labels...), o.tripBatch.WithLabelValues(labels...), o.tripFailures.WithLabelValues(labels...)}
 }
 
@@ -215,7 +216,7 @@ func role(replica bool) string {
 
 // Sent counts and times a round trip.
 func (o *Observer) Sent(e observe.Sent) {
-	s := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica})
+	s := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica})
 	s.duration.Observe(e.Duration.Seconds())
 	s.decisions.Observe(float64(e.Decisions))
 	if e.Err != nil {
@@ -224,7 +225,7 @@ func (o *Observer) Sent(e observe.Sent) {
 }
 
 // Checked notes what is known of a server.
-func (o *Observer) Checked(e observe.Checked) { o.servers.checked(e) }
+func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // What became of a move.
 const (
@@ -236,7 +237,7 @@ const (
 type moveKey struct{ from, to, outcome string }
 
 func (o *Observer) newMove(k moveKey) prometheus.Counter {
-	return o.moves.WithLabelValues(label(k.from), label(k.to), k.outcome)
+	return o.moves.WithLabelValues(stats.Label(k.from), stats.Label(k.to), k.outcome)
 }
 
 // Moved counts a move.
@@ -248,19 +249,19 @@ func (o *Observer) Moved(e observe.Moved) {
 	case e.Lost:
 		k.outcome = moveLost
 	}
-	o.moved.of(k).Inc()
+	o.moved.Of(k).Inc()
 }
 
 // failureKey is whose series a failure is in.
 type failureKey struct{ backend, shard, cause, result string }
 
 func (o *Observer) newFailure(k failureKey) prometheus.Counter {
-	return o.failures.WithLabelValues(label(k.backend), label(k.shard), label(k.cause), k.result)
+	return o.failures.WithLabelValues(stats.Label(k.backend), stats.Label(k.shard), stats.Label(k.cause), k.result)
 }
 
 // Failed counts a failure.
 func (o *Observer) Failed(e observe.Failed) {
 	if int(e.Result) < observe.Results { // else of a newer throttler
-		o.failed.of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc()
+		o.failed.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc()
 	}
 }

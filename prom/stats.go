@@ -59,7 +59,7 @@ func (c *statsCollector) Collect(metrics chan<- prometheus.Metric) {
 		}
 		var labels []string
 		if n.Named {
-			labels = []string{label(n.Key)}
+			labels = []string{stats.Label(n.Key)}
 		}
 		metrics <- prometheus.MustNewConstMetric(c.desc(&n), kind, float64(n.Value), labels...)
 	}

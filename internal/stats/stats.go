@@ -1,4 +1,5 @@
-// Package stats reads the numbers of what a backend's Stats returns, for metrics.
+// Package stats has what the metrics of packages prom and otel share: series by names, what
+// is known of servers, and the numbers of what a backend's Stats returns.
 package stats
 
 import (

@@ -1,0 +1,81 @@
+package stats
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Cache keeps a V for each K. Those that exist are found without a lock and without an
+// allocation.
+type Cache[K comparable, V any] struct {
+	Create func(K) V
+	Max    int // how many there may be besides that of Others
+	Others K   // for all that come later
+
+	all atomic.Pointer[map[K]V]
+	mu  sync.Mutex // to change it
+}
+
+// Of returns the V of k, or of Others if there are too many.
+func (c *Cache[K, V]) Of(k K) V {
+	if all := c.all.Load(); all != nil {
+		if v, ok := (*all)[k]; ok {
+			return v
+		}
+		if len(*all) > c.Max {
+			return (*all)[c.Others] // it came last
+		}
+	}
+	return c.add(k)
+}
+
+func (c *Cache[K, V]) add(k K) V {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make(map[K]V)
+	if old := c.all.Load(); old != nil {
+		if v, ok := (*old)[k]; ok {
+			return v
+		}
+		maps.Copy(all, *old)
+	}
+	if len(all) >= c.Max {
+		k = c.Others
+	}
+	if _, ok := all[k]; !ok {
+		all[k] = c.Create(k)
+	}
+	c.all.Store(&all)
+	return all[k]
+}
+
+// Len returns how many there are.
+func (c *Cache[K, V]) Len() int {
+	if all := c.all.Load(); all != nil {
+		return len(*all)
+	}
+	return 0
+}
+
+// Drop forgets the V of k, which may still be in use, if is reports that it is that one.
+func (c *Cache[K, V]) Drop(k K, is func(V) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(*c.all.Load())
+	if v, ok := all[k]; ok && is(v) {
+		delete(all, k)
+		c.all.Store(&all)
+	}
+}
+
+// Label returns s as the value of a label or an attribute: it must be UTF-8, which the name
+// of a policy that is refused as invalid need not be.
+func Label(s string) string {
+	const longest = 200
+	if len(s) > longest {
+		s = s[:longest]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
