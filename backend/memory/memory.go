@@ -60,7 +60,7 @@ type Options struct {
 // Backend keeps counts in memory of this process. It is safe for concurrent use.
 type Backend struct {
 	seed     maphash.Seed
-	shards   []shard
+	stripes  []stripe
 	observer observe.Observer
 }
 
@@ -95,9 +95,9 @@ func newBackend(o Options) *Backend {
 	// few that keys and bytes divide evenly.
 	locks := min(16*runtime.GOMAXPROCS(0), max(o.MaxKeys/keysPerLock, 1), int(min(o.MaxBytes/bytesPerLock, 1<<20)))
 	locks = 1 << (bits.Len(uint(locks)) - 1)
-	b := &Backend{seed: maphash.MakeSeed(), shards: make([]shard, locks), observer: o.Observer}
-	for i := range b.shards {
-		b.shards[i] = shard{
+	b := &Backend{seed: maphash.MakeSeed(), stripes: make([]stripe, locks), observer: o.Observer}
+	for i := range b.stripes {
+		b.stripes[i] = stripe{
 			seed:     b.seed,
 			maxKeys:  o.MaxKeys / locks,
 			maxBytes: o.MaxBytes / int64(locks),
@@ -113,20 +113,17 @@ const (
 	bytesPerLock = 1 << 18
 )
 
-func (b *Backend) shardOf(charges []quota.Charge) *shard {
-	return b.shardAt(partitionHash(b.seed, &charges[0]))
-}
+// stripeOf returns the stripe of charges, which are of one partition.
+func (b *Backend) stripeOf(charges []quota.Charge) *stripe { return &b.stripes[b.stripeIndex(charges)] }
 
-func (b *Backend) shardAt(partition uint64) *shard {
-	return &b.shards[partition&uint64(len(b.shards)-1)]
+func (b *Backend) stripeIndex(charges []quota.Charge) int {
+	return int(maphash.String(b.seed, charges[0].Partition) & uint64(len(b.stripes)-1))
 }
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	if driver.Ended(ctx) == nil && b.takeWindow(&r, &d) {
-		return d, nil
-	}
-	return b.TakeAt(ctx, r, nil)
+	err = b.take(ctx, &r, nil, &d)
+	return d, err
 }
 
 // Peek implements driver.Backend.
@@ -140,24 +137,33 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 }
 
 // TakeAt implements handoff.Store.
-func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
+	err = b.take(ctx, &r, p, &d)
+	return d, err
+}
+
+// take makes d, a zero Decision, the one about r.
+func (b *Backend) take(ctx context.Context, r *driver.Request, p *handoff.Placement, d *driver.Decision) (err error) {
 	if err := driver.Ended(ctx); err != nil {
-		return driver.Decision{}, err
+		return err
 	}
-	var d driver.Decision
-	var pooled bool
-	var err error
+	pooled := false
 	if r.IsSplit() {
-		d, pooled, err = b.takeParts(r)
+		*d, pooled, err = b.takeParts(*r)
 	} else {
-		d, pooled, err = b.shardOf(r.Charges()).take(&r, p, longNames(r.Charges()), &moment{now: r.Now})
+		var room [1]name
+		names, s := appendNames(room[:0], r.Charges()), b.stripeOf(r.Charges())
+		if p == nil && s.takeWindow(r, names, d) {
+			return nil
+		}
+		*d, pooled, err = s.take(r, p, names, &moment{now: r.Now})
 	}
 	if pooled {
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
 		})
 	}
-	return d, outside(err)
+	return outside(err)
 }
 
 // PeekAt implements handoff.Store.
@@ -169,7 +175,8 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 		d, err := b.peekParts(r)
 		return d, outside(err)
 	}
-	d, err := b.shardOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
+	var room [1]name
+	d, err := b.stripeOf(r.Charges()).peek(&r, p, appendNames(room[:0], r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
 
@@ -182,8 +189,9 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 		d, err := b.settleParts(st)
 		return d, outside(err)
 	}
+	var room [1]name
 	charges := st.Charged.Charges()
-	d, err := b.shardOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
+	d, err := b.stripeOf(charges).settle(&st, p, appendNames(room[:0], charges), &moment{now: st.Now})
 	return d, outside(err)
 }
 
@@ -194,7 +202,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
-	return b.shardOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
+	return b.stripeOf(r.Charges).release(&r, appendNames(nil, r.Charges), &moment{now: r.Now}), nil
 }
 
 // Down implements handoff.Store: never.

@@ -15,30 +15,30 @@ func (b *Backend) Joins() bool { return true }
 // part is what a decision asks of one partition.
 type part struct {
 	driver.Part
-	shard *shard
-	long  [][]byte
-	at    moment
-	d     driver.Decision
+	stripe *stripe
+	names  []name
+	at     moment
+	d      driver.Decision
 }
 
-// lockParts locks the shards of r's partitions, in their order: no two decisions wait for
+// lockParts locks the stripes of r's partitions, in their order: no two decisions wait for
 // each other.
 func (b *Backend) lockParts(r *driver.Request) (parts []part, unlock func()) {
-	var shards []int
+	var stripes []int
 	for _, p := range r.Parts() {
 		charges := p.Request.Charges()
-		n := int(partitionHash(b.seed, &charges[0]) & uint64(len(b.shards)-1))
-		shards = append(shards, n)
-		parts = append(parts, part{Part: p, shard: &b.shards[n], long: longNames(charges), at: moment{now: r.Now}})
+		n := b.stripeIndex(charges)
+		stripes = append(stripes, n)
+		parts = append(parts, part{Part: p, stripe: &b.stripes[n], names: appendNames(nil, charges), at: moment{now: r.Now}})
 	}
-	slices.Sort(shards)
-	shards = slices.Compact(shards)
-	for _, n := range shards {
-		b.shards[n].mu.Lock()
+	slices.Sort(stripes)
+	stripes = slices.Compact(stripes)
+	for _, n := range stripes {
+		b.stripes[n].mu.Lock()
 	}
 	return parts, func() {
-		for _, n := range shards {
-			b.shards[n].mu.Unlock()
+		for _, n := range stripes {
+			b.stripes[n].mu.Unlock()
 		}
 	}
 }
@@ -55,7 +55,7 @@ func peekAll(r *driver.Request, parts []part) (whole driver.Decision, err error)
 	whole.Allowed = true
 	for i := range parts {
 		p := &parts[i]
-		if p.d, err = p.shard.peekLocked(&p.Request, nil, p.long, &p.at); err != nil {
+		if p.d, err = p.stripe.peekLocked(&p.Request, nil, p.names, &p.at); err != nil {
 			return driver.Decision{}, err
 		}
 		p.CopyTo(&whole, &p.d)
@@ -76,7 +76,7 @@ func (b *Backend) takeParts(r driver.Request) (whole driver.Decision, pooled boo
 			continue // only what refuses is taken, to be remembered
 		}
 		var isPooled bool
-		if p.d, isPooled, err = p.shard.takeLocked(&p.Request, nil, p.long, &p.at); err != nil {
+		if p.d, isPooled, err = p.stripe.takeLocked(&p.Request, nil, p.names, &p.at); err != nil {
 			return whole, pooled, err
 		}
 		pooled = pooled || isPooled
@@ -115,7 +115,7 @@ func settleAll(parts []part, st driver.Settlement, whole *driver.Decision) error
 		if st.Costs != nil {
 			costs = p.Costs(st.Costs)
 		}
-		d, err := p.shard.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.long, &p.at)
+		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.names, &p.at)
 		if err != nil {
 			return err
 		}

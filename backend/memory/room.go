@@ -14,7 +14,7 @@ const (
 
 // admit finds room for the counts that are new. If there is too little, it has
 // all of them counted with other new keys, and reports that.
-func (s *shard) admit(charges []quota.Charge, at *moment) (pooled bool) {
+func (s *stripe) admit(charges []quota.Charge, at *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
 	for i := range s.all {
 		if c := &s.all[i]; c.isNew && !c.shared {
@@ -36,7 +36,7 @@ func (s *shard) admit(charges []quota.Charge, at *moment) (pooled bool) {
 }
 
 // bytesFor returns what a new count takes outside of the table.
-func (s *shard) bytesFor(c *count, limits int) int64 {
+func (s *stripe) bytesFor(c *count, limits int) int64 {
 	size := 27 * limits // the longest that a limit without a log begins with
 	if c.stored != nil {
 		size = c.stored.State.Size() + 13 // and the claim
@@ -49,7 +49,7 @@ func (s *shard) bytesFor(c *count, limits int) int64 {
 
 // findRoom chooses entries to evict, as few as make room for that many new keys,
 // whose counts take bytes outside of the table. It reports whether they suffice.
-func (s *shard) findRoom(keys int, bytes int64, at *moment) bool {
+func (s *stripe) findRoom(keys int, bytes int64, at *moment) bool {
 	s.looked = 0
 	for times := keys + lookMost; !s.fits(keys, bytes); times-- {
 		if times == 0 || s.looked >= s.entries.n {
@@ -66,7 +66,7 @@ func (s *shard) findRoom(keys int, bytes int64, at *moment) bool {
 }
 
 // fits reports whether that many keys more fit when the victims are gone.
-func (s *shard) fits(keys int, bytes int64) bool {
+func (s *stripe) fits(keys int, bytes int64) bool {
 	n := s.entries.n - len(s.victims) + keys
 	grown := int64(max(cellsFor(n)-len(s.entries.cells), 0)) * cellSize
 	after := s.bytes() + int64(n-s.entries.n)*entrySize + grown + bytes
@@ -75,7 +75,7 @@ func (s *shard) fits(keys int, bytes int64) bool {
 
 // leastUsed looks at some entries. It returns one that has expired or, if none
 // has, the one that has used the smallest part of its quota, if none is used up.
-func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
+func (s *stripe) leastUsed(at *moment) (least uint32, ok bool) {
 	leastUsed := int32(allUsed)
 	for range min(lookAt, s.entries.n-s.looked) {
 		place := s.placeToLookAt(s.hand + uint32(s.looked))
@@ -95,7 +95,7 @@ func (s *shard) leastUsed(at *moment) (least uint32, ok bool) {
 // placeToLookAt returns the place of the i-th look for room. Successive looks are
 // spread over the table: entries next to each other came together, and may
 // all have used much. In a small table they are all its places.
-func (s *shard) placeToLookAt(i uint32) uint32 {
+func (s *stripe) placeToLookAt(i uint32) uint32 {
 	n := uint32(s.entries.n)
 	if n <= 2*lookAt*lookMost {
 		return i % n
@@ -106,7 +106,7 @@ func (s *shard) placeToLookAt(i uint32) uint32 {
 
 // inUse reports whether the decision in progress is about that entry, or has
 // chosen it already.
-func (s *shard) inUse(place uint32) bool {
+func (s *stripe) inUse(place uint32) bool {
 	for i := range s.all {
 		if s.all[i].place == place {
 			return true
@@ -116,18 +116,18 @@ func (s *shard) inUse(place uint32) bool {
 }
 
 // expired reports whether e counts for nothing by the decision's clock.
-func (e entry) expired(at *moment) bool {
+func (e *entry) expired(at *moment) bool {
 	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
 }
 
 // over reports whether e was over some time ago by the process' own clock.
-func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
+func (e *entry) over(at *moment) bool { return e.until+margin <= at.clock() }
 
 // make makes the room that admit found, if a count needs it, and sweeps in
 // passing: it removes shared counts that have expired, and others that have expired
 // by the decision's clock and, some time ago, by the process' own, so that a clock
 // that steps forward and back loses none; and those that find drops.
-func (s *shard) make(at *moment) {
+func (s *stripe) make(at *moment) {
 	needed := false
 	for i := range s.all {
 		needed = needed || s.all[i].isNew && !s.all[i].shared
@@ -154,7 +154,7 @@ func (s *shard) make(at *moment) {
 }
 
 // evict removes the victims.
-func (s *shard) evict(at *moment) {
+func (s *stripe) evict(at *moment) {
 	for n := len(s.victims) - 1; n >= 0; n-- {
 		victim := s.victims[n]
 		s.victims = s.victims[:n]
@@ -168,7 +168,7 @@ func (s *shard) evict(at *moment) {
 
 // trim keeps counts that have grown within the bound: at the cost of counts that
 // have expired, then of their own logs, which become coarser, and then of others.
-func (s *shard) trim(at *moment) {
+func (s *stripe) trim(at *moment) {
 	if s.fits(0, 0) {
 		return
 	}

@@ -13,7 +13,7 @@ import (
 func TestHashesAreSeeded(t *testing.T) {
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
 	here, there := NewDefault(), NewDefault()
-	if len(here.shards) == 1 {
+	if len(here.stripes) == 1 {
 		t.Fatal("there is one lock")
 	}
 	met, again := 0, 0
@@ -21,17 +21,18 @@ func TestHashesAreSeeded(t *testing.T) {
 	for i := 0; met < 1000; i++ {
 		key := strconv.Itoa(i)
 		charges := []throttler.Charge{{Policy: p, Key: key, Partition: key}}
-		if here.shardOf(charges) != &here.shards[0] {
+		if here.stripeOf(charges) != &here.stripes[0] {
 			continue
 		}
 		met++
-		if there.shardOf(charges) == &there.shards[0] {
+		if there.stripeOf(charges) == &there.stripes[0] {
 			again++
 		}
-		hashes[nameHash(there.seed, &charges[0], partitionHash(there.seed, &charges[0]))] = true
+		name := nameOf(&charges[0])
+		hashes[name.hash(there.seed)] = true
 	}
-	if most := 3*met/len(there.shards) + 50; again > most {
-		t.Errorf("%d of %d keys that meet in one process meet in another; at random, %d would", again, met, met/len(there.shards))
+	if most := 3*met/len(there.stripes) + 50; again > most {
+		t.Errorf("%d of %d keys that meet in one process meet in another; at random, %d would", again, met, met/len(there.stripes))
 	}
 	if len(hashes) < met*9/10 {
 		t.Errorf("%d keys have %d hashes", met, len(hashes))

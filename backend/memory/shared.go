@@ -1,10 +1,6 @@
 package memorybackend
 
-import (
-	"hash/maphash"
-
-	"github.com/weir-go/weir/quota"
-)
+import "github.com/weir-go/weir/quota"
 
 // Counts that new keys share while there is no room for counts of their own.
 const (
@@ -13,7 +9,7 @@ const (
 	// their number, fewer would let one newcomer use up what others share.
 	sharedCounts = 64
 
-	// sharedMost is how many a shard has of all policies. Policies that come later
+	// sharedMost is how many a stripe has of all policies. Policies that come later
 	// share them as well.
 	sharedMost = 256
 
@@ -28,7 +24,7 @@ const noteShared = 1
 // share makes c, the count of charge i, one that new keys share. The keys of one
 // decision never share one: it is chosen by the place of the charge, and by the
 // seeded hash of the key's own name.
-func (s *shard) share(c *count, charge *quota.Charge, i int, at *moment) {
+func (s *stripe) share(c *count, charge *quota.Charge, i int, at *moment) {
 	number := byte(c.hash % s.shares)
 	c.shared, c.arrived = true, false
 	s.findShared(c, charge.Policy.Name, i, number, at)
@@ -38,12 +34,8 @@ func (s *shard) share(c *count, charge *quota.Charge, i int, at *moment) {
 	c.isNew = c.place == nowhere
 }
 
-func (s *shard) findShared(c *count, policy string, i int, number byte, at *moment) {
-	name := append(c.nameBuf[:0], byte(len(policy)))
-	name = append(name, policy...)
-	if name = append(name, tagShared, byte(i), number); len(name) > maxName {
-		name = hashed(name)
-	}
-	c.name, c.hash = name, uint32(maphash.Bytes(s.seed, name))
+func (s *stripe) findShared(c *count, policy string, i int, number byte, at *moment) {
+	c.name = pack(append(append([]byte{byte(len(policy))}, policy...), tagShared, byte(i), number))
+	c.hash = c.name.hash(s.seed)
 	s.find(c, at)
 }

@@ -26,8 +26,8 @@ type Stats struct {
 // of one moment.
 func (b *Backend) Stats() Stats {
 	var all Stats
-	for i := range b.shards {
-		s := &b.shards[i]
+	for i := range b.stripes {
+		s := &b.stripes[i]
 		s.mu.Lock()
 		all.Keys += s.entries.n - s.shared
 		all.SharedCounts += s.shared

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/fleet/leased"
-	"github.com/weir-go/weir/internal/plot"
+	"github.com/weir-go/weir/internal/testkit/plot"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
 )

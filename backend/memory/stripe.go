@@ -10,9 +10,9 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// shard is a part of the counts under one lock. All keys of a partition are in
+// stripe is a part of the counts under one lock. All keys of a partition are in
 // one, so a take of several charges needs one lock.
-type shard struct {
+type stripe struct {
 	mu sync.Mutex
 
 	// Keeps the lock in a line of the processor's cache of its own: a goroutine that
@@ -38,15 +38,14 @@ type shard struct {
 	all    []count
 	counts [quota.MaxCharges]count
 	states [quota.MaxCharges]*algorithm.State
-	form   [maxPacked]byte // a state on its way to or from an entry
 
-	// Makes shards whole lines, so that locks and tables share none with other shards.
-	_ [40]byte
+	// Makes stripes whole lines, so that locks and tables share none with other stripes.
+	_ [24]byte
 }
 
 // count is the count of a charge during a decision.
 type count struct {
-	name  []byte
+	name  name
 	hash  uint32
 	place uint32 // of its entry, or nowhere
 
@@ -59,7 +58,6 @@ type count struct {
 	arrived bool // from another backend
 	shared  bool // with other keys
 	isNew   bool // has no entry, and needs one if the decision is made
-	nameBuf [maxName]byte
 }
 
 // moment is when a decision is made.
@@ -88,18 +86,12 @@ const clockBase = 1 << 46
 // window where the decision's clock says that it is still live: clocks step back.
 const margin = int64(algorithm.Margin / time.Millisecond)
 
-// open finds the counts of charges, and unpacks them.
-func (s *shard) open(charges []quota.Charge, long [][]byte, at *moment) {
-	s.all = s.counts[:0]
-	for i := range charges {
-		s.all = s.counts[:i+1]
+// open finds the counts of charges, by their names, and unpacks them.
+func (s *stripe) open(names []name, at *moment) {
+	s.all = s.counts[:len(names)]
+	for i := range s.all {
 		c := &s.all[i]
-		if long != nil && long[i] != nil {
-			c.name = long[i]
-		} else {
-			c.name = appendName(c.nameBuf[:0], &charges[i])
-		}
-		c.hash = nameHash(s.seed, &charges[i], partitionHash(s.seed, &charges[i]))
+		c.name, c.hash = names[i], names[i].hash(s.seed)
 		c.arrived, c.shared, c.isNew = false, false, false
 		s.find(c, at)
 	}
@@ -107,9 +99,9 @@ func (s *shard) open(charges []quota.Charge, long [][]byte, at *moment) {
 
 // find finds the count of c's name. One that only a clock that stepped back, or was
 // ahead, keeps alive is dropped: by the process' own clock its time was long over.
-func (s *shard) find(c *count, at *moment) {
+func (s *stripe) find(c *count, at *moment) {
 	c.stored, c.large = nil, nil
-	c.place = s.entries.find(c.name, c.hash)
+	c.place = s.entries.find(&c.name, c.hash)
 	if c.place == nowhere {
 		return
 	}
@@ -125,8 +117,8 @@ func (s *shard) find(c *count, at *moment) {
 		c.stored = &c.large.Stored
 	case e.flags&isClaimed != 0:
 		var err error
-		if c.packed, err = handoff.Parse(e.appendState(s.form[:0])); err != nil {
-			panic(err) // this shard has written it
+		if c.packed, err = handoff.Parse(e.state[:e.stateLen]); err != nil {
+			panic(err) // this stripe has written it
 		}
 		c.stored = &c.packed
 	case e.flags&isWindow != 0:
@@ -135,15 +127,15 @@ func (s *shard) find(c *count, at *moment) {
 		c.stored = &c.packed
 	default:
 		c.packed.Claim = nil
-		if err := c.packed.State.Load(e.appendState(s.form[:0])); err != nil {
-			panic(err) // this shard has written it
+		if err := c.packed.State.Load(e.state[:e.stateLen]); err != nil {
+			panic(err) // this stripe has written it
 		}
 		c.stored = &c.packed
 	}
 }
 
 // statesOf returns the states of the decision's counts, nil where there is none.
-func (s *shard) statesOf() []*algorithm.State {
+func (s *stripe) statesOf() []*algorithm.State {
 	for i := range s.all {
 		s.states[i] = nil
 		if stored := s.all[i].stored; stored != nil {
@@ -155,7 +147,7 @@ func (s *shard) statesOf() []*algorithm.State {
 
 // begin gives c a count to charge, an empty one if it has none, and an entry if
 // it is to have one.
-func (s *shard) begin(c *count) {
+func (s *stripe) begin(c *count) {
 	if c.stored == nil {
 		c.packed = handoff.Stored{}
 		c.stored = &c.packed
@@ -163,7 +155,7 @@ func (s *shard) begin(c *count) {
 	if !c.isNew {
 		return
 	}
-	c.place = s.entries.add(c.name, c.hash)
+	c.place = s.entries.add(&c.name, c.hash)
 	c.isNew = false
 	if c.shared {
 		s.entries.at(c.place).flags = isShared
@@ -172,7 +164,7 @@ func (s *shard) begin(c *count) {
 }
 
 // save stores c's count, which was changed, in its entry, if it has one.
-func (s *shard) save(c *count, at *moment) {
+func (s *stripe) save(c *count, at *moment) {
 	if c.place == nowhere {
 		return
 	}
@@ -195,7 +187,7 @@ func (s *shard) save(c *count, at *moment) {
 }
 
 // pack stores c's count in e, its entry.
-func (s *shard) pack(c *count, e entry) {
+func (s *stripe) pack(c *count, e *entry) {
 	e.flags &^= isWindow
 	if w, ok := c.stored.State.Window(); ok && c.large == nil && c.stored.Claim == nil {
 		e.setWindow(&w)
@@ -203,8 +195,8 @@ func (s *shard) pack(c *count, e entry) {
 		return
 	}
 	if c.large == nil {
-		if form := c.stored.Append(s.form[:0]); len(form) <= maxPacked {
-			e.setState(form)
+		if form := c.stored.Append(e.state[:0]); len(form) <= maxPacked {
+			e.stateLen = uint8(len(form))
 			return
 		}
 		c.large = s.larges.add(e, *c.stored)
@@ -220,7 +212,7 @@ func (s *shard) pack(c *count, e entry) {
 }
 
 // remove removes an entry. Another one moves to its place.
-func (s *shard) remove(place uint32) {
+func (s *stripe) remove(place uint32) {
 	e := s.entries.at(place)
 	if e.flags&isLarge != 0 {
 		s.larges.remove(e)
@@ -243,6 +235,6 @@ func (s *shard) remove(place uint32) {
 }
 
 // bytes returns the memory that counts take.
-func (s *shard) bytes() int64 {
+func (s *stripe) bytes() int64 {
 	return int64(s.entries.n)*entrySize + int64(len(s.entries.cells))*cellSize + s.larges.bytes
 }
