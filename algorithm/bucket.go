@@ -26,15 +26,7 @@ func (k bucket) used(r *record, _ limit, now int64) int64 {
 	return ceilLevel(r.at-now, r.quota, r.fraction, r.window)
 }
 
-func (bucket) resetAt(r *record, now int64) int64 { return max(r.drainedAt(), now) }
-
-// drainedAt is the instant, rounded up.
-func (r *record) drainedAt() int64 {
-	if r.fraction > 0 {
-		return addInstant(r.at, 1)
-	}
-	return r.at
-}
+func (bucket) resetAt(r *record, now int64) int64 { return max(r.roundedUp(), now) }
 
 // It fits when the level has sunk to (capacity - cost) * window.
 func (bucket) retryAt(r *record, l limit, cost, _ int64) int64 {
@@ -51,13 +43,14 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 		c.startAt = k.resetAt(r, now)
 	}
 	if r.at < now {
-		r.at, r.fraction, r.gapsAt, r.gaps = now, 0, instant{}, 0
+		r.instant, r.gapsAt, r.gaps = instant{at: now}, instant{}, 0
 	}
 	if r.quota != 0 && (r.quota != l.quota || r.window != l.window) {
 		r.convert(l, now)
 	}
 	r.quota, r.capacity, r.chargedAt = l.quota, l.capacity, max(r.chargedAt, now)
-	r.forward(l, cost)
+	ms, fraction := mulDiv(cost, l.window, l.quota)
+	r.instant = r.plus(ms, fraction, l.quota)
 	c.mark = driver.Mark{At: r.at, Fraction: r.fraction}
 	return c
 }
@@ -66,29 +59,10 @@ func (k bucket) charge(r *record, l limit, cost, now int64) charged {
 func (k bucket) lastCharge(r *record, cost int64) charged {
 	c := charged{mark: driver.Mark{At: r.at, Fraction: r.fraction}}
 	if k.queue {
-		began := *r
-		began.back(mulDiv(cost, r.window, r.quota))
-		c.startAt = began.drainedAt()
+		ms, fraction := mulDiv(cost, r.window, r.quota)
+		c.startAt = r.minus(ms, fraction, r.quota).roundedUp()
 	}
 	return c
-}
-
-// forward moves the instant by the time that cost takes to drain.
-func (r *record) forward(l limit, cost int64) {
-	ahead, rest := mulDiv(cost, l.window, l.quota)
-	r.at = addInstant(r.at, ahead)
-	r.fraction += rest
-	if r.fraction >= l.quota {
-		r.at, r.fraction = addInstant(r.at, 1), r.fraction-l.quota
-	}
-}
-
-// back moves the instant back by ms and a fraction.
-func (r *record) back(ms, fraction int64) {
-	r.at, r.fraction = r.at-ms, r.fraction-fraction
-	if r.fraction < 0 {
-		r.at, r.fraction = r.at-1, r.fraction+r.quota
-	}
 }
 
 func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
@@ -113,9 +87,8 @@ func (r *record) refill(c settled, now int64) {
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
 		back, rest = left, c.mark.Fraction
 	}
-	r.back(back, rest)
-	if r.at < now {
-		r.at, r.fraction = now, 0
+	if r.instant = r.minus(back, rest, r.quota); r.at < now {
+		r.instant = instant{at: now}
 	}
 }
 
@@ -125,53 +98,41 @@ func (r *record) refill(c settled, now int64) {
 // whose start has come keeps the place of its first unit, or the next one would start
 // right behind it.
 func (r *record) leave(l limit, c settled, now int64) bool {
-	end, left := instant{r.at, r.fraction}, instant{c.mark.At, c.mark.Fraction}
-	if r.quota != l.quota || left.fraction >= r.quota || end.before(left) {
+	left := instant{c.mark.At, c.mark.Fraction}
+	if r.quota != l.quota || left.fraction >= r.quota || r.before(left) {
 		return false
 	}
-	began := record{at: left.at, fraction: left.fraction, quota: r.quota}
-	began.back(mulDiv(c.charged, l.window, l.quota))
-	if began.drainedAt() <= now { // its start has come
+	ms, fraction := mulDiv(c.charged, l.window, l.quota)
+	gap := left.minus(ms, fraction, l.quota)
+	if gap.roundedUp() <= now { // its start has come
 		c.cost = max(c.cost, 1)
 	}
-	began.forward(l, c.cost)
-	r.forgetGaps(now)
-	gap := instant{began.at, began.fraction}
+	ms, fraction = mulDiv(c.cost, l.window, l.quota)
+	gap = gap.plus(ms, fraction, l.quota)
+	if r.gaps > 0 && !(instant{at: now}).before(r.gapsEnd()) {
+		// As much time has passed since the first as they are long: charges that stay are
+		// among them, and later gaps count without them.
+		r.gapsAt, r.gaps = instant{}, 0
+	}
 	switch {
-	case left == end:
-		r.at, r.fraction = gap.at, gap.fraction
+	case left == r.instant:
+		r.instant = gap
 	case c.cost < c.charged:
 		if r.gaps == 0 || gap.before(r.gapsAt) {
 			r.gapsAt = gap
 		}
 		r.gaps = addCount(r.gaps, c.charged-c.cost)
 	}
-	if r.gaps > 0 && r.gapsEnd() == (instant{r.at, r.fraction}) {
-		r.at, r.fraction, r.gapsAt, r.gaps = r.gapsAt.at, r.gapsAt.fraction, instant{}, 0
+	if r.gaps > 0 && r.gapsEnd() == r.instant {
+		r.instant, r.gapsAt, r.gaps = r.gapsAt, instant{}, 0
 	}
 	return true
 }
 
-// forgetGaps forgets the gaps once as much time has passed since the first as they are
-// long: charges that stay are among them, and later gaps count without them.
-func (r *record) forgetGaps(now int64) {
-	if r.gaps > 0 && !(instant{now, 0}).before(r.gapsEnd()) {
-		r.gapsAt, r.gaps = instant{}, 0
-	}
-}
-
 // gapsEnd is where the queue would end if the gaps followed each other.
 func (r *record) gapsEnd() instant {
-	end := record{at: r.gapsAt.at, fraction: r.gapsAt.fraction}
-	end.forward(limit{window: r.window, quota: r.quota}, r.gaps)
-	return instant{end.at, end.fraction}
-}
-
-// instant is a whole millisecond and a fraction, as a record's.
-type instant struct{ at, fraction int64 }
-
-func (i instant) before(j instant) bool {
-	return i.at < j.at || i.at == j.at && i.fraction < j.fraction
+	ms, fraction := mulDiv(r.gaps, r.window, r.quota)
+	return r.gapsAt.plus(ms, fraction, r.quota)
 }
 
 // A token bucket keeps its units. Until the next charge they drain at the rate under
@@ -210,7 +171,7 @@ func (r *record) convert(l limit, from int64) {
 	if rest >= l.quota {
 		ahead, rest = ahead+1, rest-l.quota
 	}
-	r.at, r.fraction, r.quota, r.window = addInstant(from, ahead), rest, l.quota, l.window
+	r.instant, r.quota, r.window = instant{addInstant(from, ahead), rest}, l.quota, l.window
 }
 
 // A queue is lengthened to where the longest of the other policy's ends, so that no
@@ -220,33 +181,28 @@ func (k bucket) join(r *record, own []record, cost, now int64) {
 	others := int64(0) // when theirs have drained
 	for i := range own {
 		if own[i].kind == r.kind {
-			others = max(others, own[i].drainedAt())
+			others = max(others, own[i].roundedUp())
 		}
 	}
 	if k.queue && others > 0 {
 		if others > r.at {
-			r.at, r.fraction = others, 0
+			r.instant = instant{at: others}
 		}
 		return
 	}
-	was := *r
+	was := r.instant
 	k.charge(r, limit{window: r.window, quota: r.quota, capacity: r.capacity}, cost, now)
 	ahead, part := mulDiv(r.capacity, r.window, r.quota)
-	full := record{at: addInstant(now, ahead), fraction: part}
+	full := instant{addInstant(now, ahead), part}
 	if full.at < others {
-		full.at, full.fraction = others, 0
+		full = instant{at: others}
 	}
-	if r.drainsAfter(full) {
-		r.at, r.fraction = full.at, full.fraction
-		if was.drainsAfter(full) {
-			r.at, r.fraction = was.at, was.fraction
+	if full.before(r.instant) {
+		r.instant = full
+		if full.before(was) {
+			r.instant = was
 		}
 	}
-}
-
-// drainsAfter reports whether r drains after o, a record of the same quota.
-func (r *record) drainsAfter(o record) bool {
-	return r.at > o.at || r.at == o.at && r.fraction > o.fraction
 }
 
 // What c was charged has drained for certain when it would have, had it found the
@@ -268,13 +224,6 @@ func (k bucket) append(b []byte, r *record) []byte {
 	return b
 }
 
-func (k bucket) size(*record) int {
-	if k.queue {
-		return 3*instantBytes + 5*countBytes
-	}
-	return 2*instantBytes + 3*countBytes
-}
-
 func (k bucket) parse(p parser, r *record) parser {
 	r.at, r.fraction, r.quota, r.chargedAt, r.capacity = p.instant(), p.count(), p.count(), p.instant(), p.count()
 	if k.queue {
@@ -282,9 +231,4 @@ func (k bucket) parse(p parser, r *record) parser {
 	}
 	p.failed = p.failed || max(r.fraction, r.gapsAt.fraction) >= r.quota
 	return p
-}
-
-// lifetime is the time that a full bucket needs to drain.
-func (bucket) lifetime(l limit) float64 {
-	return float64(l.window) * float64(l.capacity) / float64(l.quota)
 }

@@ -73,11 +73,7 @@ func (fixedWindow) append(b []byte, r *record) []byte {
 	return appendCount(appendInstant(b, r.at), r.count)
 }
 
-func (fixedWindow) size(*record) int { return instantBytes + countBytes }
-
 func (fixedWindow) parse(p parser, r *record) parser {
 	r.at, r.count = p.instant(), p.count()
 	return p
 }
-
-func (fixedWindow) lifetime(l limit) float64 { return float64(l.window) }

@@ -19,16 +19,18 @@ var kinds = [...]struct {
 	algorithm quota.Algorithm
 	aligned   bool // the Limit is
 	counter   counter
+	bytes     int     // of a record, stored, but for its kind, its window and entries of a log
+	windows   float64 // for which a charge counts at most; 0 for as long as a burst drains
 
 	queue bool // charges have starts
 	log   bool // entries are in a ring
 }{
-	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}},
-	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}},
-	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}},
-	4: {algorithm: quota.SlidingLog, counter: slidingLog{}, log: true},
-	5: {algorithm: quota.TokenBucket, counter: bucket{}},
-	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, queue: true},
+	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 1},
+	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, bytes: instantBytes + countBytes, windows: 1},
+	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}, bytes: instantBytes + 2*countBytes, windows: 2},
+	4: {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
+	5: {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
+	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -70,16 +72,9 @@ type counter interface {
 	// append appends the stored form of r, but for kind and window.
 	append(b []byte, r *record) []byte
 
-	// size returns the length of that form.
-	size(r *record) int
-
 	// parse reads that form into r, and returns p behind it; p has failed if it is
 	// none. It is passed by value because a pointer to it would be on the heap.
 	parse(p parser, r *record) parser
-
-	// lifetime returns for how many ms a charge counts at most, if no limit is in
-	// debt.
-	lifetime(l limit) float64
 }
 
 // charged is what a charge is reported with.
@@ -104,20 +99,22 @@ func (k kind) counter() counter { return kinds[k].counter }
 // adopts reports whether a record of kind other can continue as one of kind k.
 func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other].algorithm }
 
-// kindsByAlgorithm has the kinds of an algorithm's limits: not aligned, aligned.
-var kindsByAlgorithm = func() (all [256][2]kind) {
+// kindsOf has the kinds of limits that are not aligned and of those that are, by algorithm.
+var kindsOf = func() (all [2][256]kind) {
 	for k := range kinds {
-		if kinds[k].counter == nil {
-			continue
+		if kinds[k].counter != nil {
+			all[index(kinds[k].aligned)][kinds[k].algorithm] = kind(k)
 		}
-		aligned := 0
-		if kinds[k].aligned {
-			aligned = 1
-		}
-		all[kinds[k].algorithm][aligned] = kind(k)
 	}
 	return all
 }()
+
+func index(aligned bool) int {
+	if aligned {
+		return 1
+	}
+	return 0
+}
 
 // Kind returns the number of l's kind, in states and in arguments of Redis scripts.
 func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
@@ -125,11 +122,7 @@ func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
 // kindOf returns the kind of records under l. It panics if there is none:
 // [quota.Policy.Validate] lets no such limit through.
 func kindOf(l *quota.Limit) kind {
-	aligned := 0
-	if l.Aligned {
-		aligned = 1
-	}
-	k := kindsByAlgorithm[l.Algorithm][aligned]
+	k := kindsOf[index(l.Aligned)][l.Algorithm]
 	if k == 0 {
 		panic(fmt.Sprintf("algorithm: nothing counts a limit of %v", *l))
 	}
@@ -140,7 +133,11 @@ func kindOf(l *quota.Limit) kind {
 // l is not in debt and its policy does not change.
 func Lifetime(l quota.Limit) time.Duration {
 	n := limitOf(&l)
-	return time.Duration(math.Ceil(min(n.kind.counter().lifetime(n), maxLifetime))) * time.Millisecond
+	ms := kinds[n.kind].windows * float64(n.window)
+	if ms == 0 {
+		ms = float64(n.window) * float64(n.capacity) / float64(n.quota)
+	}
+	return time.Duration(math.Ceil(min(ms, maxLifetime))) * time.Millisecond
 }
 
 // maxLifetime, in ms, is more than any limit needs: two windows, or the time that

@@ -29,7 +29,7 @@ type record struct {
 	// fixed windows: the window's reset-at
 	// sliding window: the start of the current window
 	// buckets: the instant at which the bucket is drained
-	at int64
+	instant
 
 	// fixed windows: used. sliding window: used in the current window.
 	// sliding log: the sum of the entries.
@@ -38,11 +38,9 @@ type record struct {
 	// sliding window: used in the window before
 	previous int64
 
-	// buckets: what at leaves of a millisecond, in units of 1/quota of it; that
-	// quota, under which it was charged, with that capacity, and when that was, by the
-	// clock furthest ahead of those that charged it, so that at is no further from it
-	// than what is to drain; else 0
-	fraction  int64
+	// buckets: the quota under which it was charged, with that capacity, and when that
+	// was, by the clock furthest ahead of those that charged it, so that at is no further
+	// from it than what is to drain; else 0
 	quota     int64
 	capacity  int64
 	chargedAt int64
@@ -59,6 +57,40 @@ type record struct {
 	// it any more and others do: the reset time that it had when its own policy
 	// last charged it. 0 if no other policy has charged it since.
 	endsAt int64
+}
+
+// instant is a whole millisecond since the epoch and, of buckets, what it leaves of one, in
+// units of 1/quota of it.
+type instant struct{ at, fraction int64 }
+
+func (i instant) before(j instant) bool {
+	return i.at < j.at || i.at == j.at && i.fraction < j.fraction
+}
+
+// roundedUp is i in whole milliseconds.
+func (i instant) roundedUp() int64 {
+	if i.fraction > 0 {
+		return addInstant(i.at, 1)
+	}
+	return i.at
+}
+
+// plus returns the instant that is ms and a fraction after i.
+func (i instant) plus(ms, fraction, quota int64) instant {
+	i.at, i.fraction = addInstant(i.at, ms), i.fraction+fraction
+	if i.fraction >= quota {
+		i.at, i.fraction = addInstant(i.at, 1), i.fraction-quota
+	}
+	return i
+}
+
+// minus returns the instant that is ms and a fraction before i.
+func (i instant) minus(ms, fraction, quota int64) instant {
+	i.at, i.fraction = i.at-ms, i.fraction-fraction
+	if i.fraction < 0 {
+		i.at, i.fraction = i.at-1, i.fraction+quota
+	}
+	return i
 }
 
 // limit is a quota.Limit in the numbers that the algorithms use.
@@ -95,7 +127,7 @@ func (r *record) resetAt(now int64) int64 { return r.kind.counter().resetAt(r, n
 func (r *record) life(now int64) int64 {
 	most := 2 * r.window
 	if r.quota > 0 { // a bucket
-		most = max(most, r.drainedAt()-r.chargedAt)
+		most = max(most, r.roundedUp()-r.chargedAt)
 	}
 	return min(r.resetAt(now)-now, most)
 }

@@ -7,7 +7,7 @@ func (s *State) Size() int {
 	size := 0
 	for i := range s.records {
 		r := &s.records[i]
-		size += kindBytes + windowBytes + r.kind.counter().size(r)
+		size += kindBytes + windowBytes + kinds[r.kind].bytes + len(r.log)*entryBytes
 		if r.endsAt != 0 {
 			size += instantBytes
 		}

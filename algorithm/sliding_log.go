@@ -115,10 +115,6 @@ func appendRing(b []byte, log []entry) []byte {
 	return b
 }
 
-func (slidingLog) size(r *record) int {
-	return entriesBytes + countBytes + 2*slotBytes + len(r.log)*entryBytes
-}
-
 func (slidingLog) parse(p parser, r *record) parser {
 	n := p.uint(entriesBytes)
 	r.count = p.count()
@@ -139,5 +135,3 @@ func (slidingLog) parse(p parser, r *record) parser {
 	}
 	return p
 }
-
-func (slidingLog) lifetime(l limit) float64 { return float64(l.window) }

@@ -106,11 +106,7 @@ func (slidingWindow) append(b []byte, r *record) []byte {
 	return appendCount(appendCount(appendInstant(b, r.at), r.count), r.previous)
 }
 
-func (slidingWindow) size(*record) int { return instantBytes + 2*countBytes }
-
 func (slidingWindow) parse(p parser, r *record) parser {
 	r.at, r.count, r.previous = p.instant(), p.count(), p.count()
 	return p
 }
-
-func (slidingWindow) lifetime(l limit) float64 { return 2 * float64(l.window) }

@@ -44,7 +44,7 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 // among those that the limit counts, and a longer one, which has charges that the limit
 // has forgotten, is held at the limit's rate.
 func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Result) {
-	if len(s.records) <= len(limits) && s.arranged(limits) {
+	if len(s.records) <= len(limits) && s.matching(limits) {
 		return
 	}
 	for r, i := range s.others(limits, now) {
@@ -256,7 +256,7 @@ func nearestLimit(r *record, limits []quota.Limit) int {
 // may still run the policy that they belong to. One that this policy keeps alive
 // ends where its own left it.
 func (s *State) arrange(limits []quota.Limit, now int64) {
-	if s.arranged(limits) {
+	if s.matching(limits) {
 		return
 	}
 	records := make([]record, 0, len(limits))
@@ -293,7 +293,8 @@ func (s *State) others(limits []quota.Limit, now int64) iter.Seq2[*record, int] 
 	}
 }
 
-func (s *State) arranged(limits []quota.Limit) bool {
+// matching reports whether s has the limits' own records, in their order, and no others.
+func (s *State) matching(limits []quota.Limit) bool {
 	if len(s.records) != len(limits) {
 		return false
 	}

@@ -51,11 +51,7 @@ func (s *State) Window() (w Window, ok bool) {
 // SetWindow makes s one window. It reuses the memory of s, which must share it
 // with no other State.
 func (s *State) SetWindow(w Window) {
-	aligned := 0
-	if w.Aligned {
-		aligned = 1
-	}
 	s.records = append(s.records[:0], record{
-		kind: kindsByAlgorithm[quota.FixedWindow][aligned], window: w.Length, at: w.ResetAt, count: w.Used,
+		kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used,
 	})
 }
