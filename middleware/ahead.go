@@ -39,7 +39,10 @@ type aheadBody struct {
 // need, or no memory, or the client waits for a 100 Continue, or a read could not be
 // broken off by w, the server's writer.
 func (s *waiters) readAhead(w http.ResponseWriter, r *http.Request, body io.ReadCloser) *aheadBody {
-	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") || !canBreakOff(w) {
+	if r.ProtoMajor != 1 || !hasBody(r) || strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
+		return nil
+	}
+	if _, ok := find[interface{ SetReadDeadline(time.Time) error }](w); !ok {
 		return nil
 	}
 	limit := int64(readAhead)
@@ -95,20 +98,6 @@ func (b *aheadBody) breakOff(w http.ResponseWriter, grace time.Duration) bool {
 		b.changed.Wait()
 	}
 	return true
-}
-
-// canBreakOff reports whether w has SetReadDeadline, or unwraps to a writer that has.
-func canBreakOff(w http.ResponseWriter) bool {
-	for {
-		switch t := w.(type) {
-		case interface{ SetReadDeadline(time.Time) error }:
-			return true
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = t.Unwrap()
-		default:
-			return false
-		}
-	}
 }
 
 func (b *aheadBody) Read(p []byte) (int, error) {

@@ -129,11 +129,12 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 }
 
 func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
-	if of.others == nil {
-		return append(charges, of.charge(r))
-	}
 	n := len(charges)
-	charges = of.others(charges, r)
+	if of.others != nil {
+		charges = of.others(charges, r)
+	} else {
+		charges = append(charges, of.policy.Charge(of.key.orUnknown(r)))
+	}
 	if of.within != nil {
 		outer := of.within.orUnknown(r)
 		for i := range charges[n:] {
@@ -141,23 +142,6 @@ func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []thr
 		}
 	}
 	return charges
-}
-
-// charge returns the charge of a rule that Limit made.
-func (of *rule) charge(r *http.Request) throttler.Charge {
-	c := of.policy.Charge(of.key.orUnknown(r))
-	if of.within != nil {
-		c.Partition = of.within.orUnknown(r)
-	}
-	return c
-}
-
-// only returns the rule of c if all that c does is one Limit.
-func (c Classifier) only() *rule {
-	if len(c.rules) == 1 && c.rules[0].others == nil {
-		return &c.rules[0]
-	}
-	return nil
 }
 
 // has reports whether some rule carries f.

@@ -38,6 +38,9 @@ func SetCost(r *http.Request, cost int64) error {
 	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if inner.released() {
+		return errSettled
+	}
 	asked, enforced := false, false
 	var err error
 	for e := inner; e != nil; e = e.outer {
@@ -70,7 +73,7 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 		if e.released() {
 			return errSettled
 		}
-		for _, c := range e.asked() {
+		for _, c := range e.charges {
 			if c.Policy != nil && c.Policy.Name == policy { // a dry run serves what is not valid
 				return l.report(e, policy, cost)
 			}
@@ -149,11 +152,11 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 	var cost int64
 	all, named := e.reported(c.Policy.Name)
 	general, marked := e.reported("")
-	for i, o := range e.asked() {
+	for i, o := range e.charges {
 		if o.Key != c.Key || o.Policy.Name != c.Policy.Name || cmp.Or(o.Partition, o.Key) != c.Partition {
 			continue
 		}
-		switch f := e.flags(i); {
+		switch f := e.flags[i]; {
 		case why == afterHandler && f&noRefund == 0: // free
 		case named:
 			cost += all
@@ -182,33 +185,17 @@ func (e *entry) reported(policy string) (cost int64, ok bool) {
 func (e *entry) readCostHeaders(header func() http.Header) {
 	for x := e; x != nil; x = x.outer {
 		if x.m.CostHeader != "" {
-			e.readEach(header())
-			return
+			x.readCostHeader(header())
+		}
+	}
+	for x := e; x != nil; x = x.outer { // now that all have read
+		if x.m.CostHeader != "" {
+			removeFields(header(), x.m.isCostHeader)
 		}
 	}
 }
 
-func (e *entry) readEach(h http.Header) {
-	for x := e; x != nil; x = x.outer {
-		if x.m.CostHeader != "" {
-			x.readCostHeader(h)
-		}
-	}
-	isCost := func(name string) bool {
-		for x := e; x != nil; x = x.outer {
-			if x.m.CostHeader != "" && strings.EqualFold(name, x.m.CostHeader) {
-				return true
-			}
-		}
-		return false
-	}
-	for key := range h {
-		if isCost(strings.TrimPrefix(key, http.TrailerPrefix)) {
-			delete(h, key)
-		}
-	}
-	withdrawTrailers(h, isCost)
-}
+func (t *throttle) isCostHeader(name string) bool { return strings.EqualFold(name, t.CostHeader) }
 
 // readCostHeader takes the cost from e's header or trailer, in any spelling, if
 // there is one.
@@ -216,7 +203,7 @@ func (e *entry) readCostHeader(h http.Header) {
 	name := e.m.CostHeader
 	var values []string
 	for key, v := range h {
-		if strings.EqualFold(strings.TrimPrefix(key, http.TrailerPrefix), name) {
+		if e.m.isCostHeader(strings.TrimPrefix(key, http.TrailerPrefix)) {
 			values = append(values, v...)
 		}
 	}
@@ -236,7 +223,7 @@ func (e *entry) readCostHeader(h http.Header) {
 	}
 	if err != nil {
 		e.l.mu.Lock()
-		charges := slices.Clone(e.asked())
+		charges := slices.Clone(e.charges)
 		e.l.mu.Unlock()
 		e.m.fail(e.received, failure{err: err, charges: charges, result: observe.ResultNotSettled})
 	}

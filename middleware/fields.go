@@ -3,10 +3,9 @@ package middleware
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 )
 
@@ -17,11 +16,11 @@ import (
 //	RateLimit: "core";r=59;t=3600
 //
 // The draft may still change them; nothing else depends on their form.
-func writeFields(h http.Header, decisions []*throttler.Decision) {
+func writeFields(h http.Header, enforced []*entry) {
 	policies, limits := make([]byte, 0, 96), make([]byte, 0, 96)
-	for _, d := range decisions {
-		now := d.StartAt() // a request that waited has its answer now
-		for _, s := range d.Limits() {
+	for _, e := range enforced {
+		now := e.d.StartAt() // a request that waited has its answer now
+		for _, s := range e.d.Limits() {
 			if len(policies) > 0 {
 				policies, limits = append(policies, ", "...), append(limits, ", "...)
 			}
@@ -46,25 +45,13 @@ func fieldName(s *decision.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name
 	}
-	name := s.Policy.Name + "-" + formatDuration(s.Limit.Window)
+	name := s.Policy.Name + "-" + quota.FormatWindow(s.Limit.Window)
 	for i := range s.Policy.Limits {
 		if o := &s.Policy.Limits[i]; o.Window == s.Limit.Window && *o != s.Limit {
 			return name + "-" + s.Limit.Algorithm.String()
 		}
 	}
 	return name
-}
-
-// formatDuration writes d as 1h or 1m30s, where Go has 1h0m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // sfInteger bounds n to the 15 digits of a structured field's integer.

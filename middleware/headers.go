@@ -7,9 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 // The headers' names in Go's canonical case; on the wire case does not matter.
@@ -24,22 +22,30 @@ const (
 	exposed         = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Reset, X-RateLimit-Resource, Retry-After, RateLimit-Policy, RateLimit"
 )
 
-// removeHeaders removes what the handler, or a server behind it, has set under
-// these names, in any spelling, and withdraws such trailers.
-func removeHeaders(h http.Header) {
-	if _, ok := h["Content-Type"]; len(h) == 0 || ok && len(h) == 1 {
-		return // as often: to range over a map takes some time to begin
-	}
-	announced := false
+// removeFields removes the fields that a handler, or a server behind it, has set under
+// names that is reports, in any spelling, and withdraws such trailers: net/http sends no
+// others than those that are announced.
+func removeFields(h http.Header, is func(name string) bool) {
 	for name := range h {
-		if isRateHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if is(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			delete(h, name)
 		}
-		announced = announced || name == "Trailer"
 	}
-	if announced {
-		withdrawTrailers(h, isRateHeader)
+	announced := h["Trailer"]
+	if len(announced) == 0 {
+		return
 	}
+	var kept []string
+	for name := range strings.SplitSeq(strings.Join(announced, ","), ",") {
+		if name = strings.TrimSpace(name); name != "" && !is(name) {
+			kept = append(kept, name)
+		}
+	}
+	if kept == nil {
+		delete(h, "Trailer")
+		return
+	}
+	h["Trailer"] = []string{strings.Join(kept, ", ")}
 }
 
 // removeLateTrailers removes trailers that were not announced, and were set since
@@ -67,26 +73,6 @@ func isRateHeader(name string) bool {
 	return false
 }
 
-// withdrawTrailers removes names from the trailers that h announces: net/http
-// sends no others.
-func withdrawTrailers(h http.Header, remove func(name string) bool) {
-	announced := h["Trailer"]
-	if len(announced) == 0 {
-		return
-	}
-	var kept []string
-	for name := range strings.SplitSeq(strings.Join(announced, ","), ",") {
-		if name = strings.TrimSpace(name); name != "" && !remove(name) {
-			kept = append(kept, name)
-		}
-	}
-	if kept == nil {
-		delete(h, "Trailer")
-		return
-	}
-	h["Trailer"] = []string{strings.Join(kept, ", ")}
-}
-
 // writeHeaders makes h report what is left of all that is enforced: in the
 // headers the limit that binds, in the fields all of them. Of several entries
 // of one middleware, the last one counts. If something is enforced but undecided, or
@@ -95,11 +81,11 @@ func withdrawTrailers(h http.Header, remove func(name string) bool) {
 func (l *ledger) writeHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var some [4]*entry
-	enforced := some[:0]
+	var room [4]*entry
+	enforced := room[:0]
 	unknown, fields, expose := false, false, false
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun != nil || len(e.asked()) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
+		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(enforced, func(o *entry) bool { return o.m == e.m }) {
 			continue
 		}
 		enforced = append(enforced, e)
@@ -110,19 +96,27 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if len(enforced) == 0 {
 		return // dry runs leave the headers alone
 	}
-	removeHeaders(h)
+	if _, ok := h["Content-Type"]; !ok || len(h) > 1 { // or none is ours: to range over h takes some time to begin
+		removeFields(h, isRateHeader)
+	}
 	l.enforced = true
 	if unknown {
 		return
 	}
-	var few [4]*throttler.Decision
-	decisions := few[:0]
-	for _, e := range slices.Backward(enforced) {
-		decisions = append(decisions, e.d)
+	slices.Reverse(enforced) // the outermost first
+	binding := enforced[0].d.Binding()
+	for _, e := range enforced[1:] {
+		if s := e.d.Binding(); s.BindsBefore(&binding) {
+			binding = s
+		}
 	}
-	l.values.write(h, enforced[0].m.capacity, decisions...)
+	values := &l.values
+	if values[0] != "" { // a header that was written before may be on its way
+		values = new([5]string)
+	}
+	writeLimit(h, &binding, values)
 	if fields {
-		writeFields(h, decisions)
+		writeFields(h, enforced)
 	}
 	if expose && !slices.Contains(h["Access-Control-Expose-Headers"], exposed) {
 		h.Add("Access-Control-Expose-Headers", exposed)
@@ -135,89 +129,29 @@ func (l *ledger) clearHeaders(h http.Header) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun == nil && len(e.asked()) > 0 {
-			removeHeaders(h)
+		if e.m.DryRun == nil && len(e.charges) > 0 {
+			removeFields(h, isRateHeader)
 			return
 		}
 	}
 }
 
-// numeral is a number and its decimal digits.
-type numeral struct {
-	n    int64
-	text string
-}
-
-// headerValues is the room of the headers' values.
-type headerValues struct{ all [5]string }
-
-// write writes the headers of decisions, and nothing else. All numbers share one
-// string, but for the capacity, which is likely the known one: this runs on every
-// response.
-func (v *headerValues) write(h http.Header, known numeral, decisions ...*throttler.Decision) {
-	s := binding(decisions...)
-	capacity, resetAt := s.limit.Capacity(), s.result.ResetAt
-	if s.result.Used >= capacity { // as in Status.Reset
-		resetAt = s.result.Next(s.limit)
-	}
-	var buf [96]byte
-	b := strconv.AppendInt(buf[:0], max(capacity-s.result.Used, 0), 10)
+// writeLimit writes the headers about s. Their values are in room, and all numbers in one
+// string: this runs on every response.
+func writeLimit(h http.Header, s *decision.Status, room *[5]string) {
+	var digits [96]byte
+	b := strconv.AppendInt(digits[:0], s.Limit.Capacity(), 10)
+	limit := len(b)
+	b = strconv.AppendInt(b, s.Remaining, 10)
 	remaining := len(b)
-	b = strconv.AppendInt(b, s.result.Used, 10)
+	b = strconv.AppendInt(b, s.Used, 10)
 	used := len(b)
-	b = strconv.AppendInt(b, epochSeconds(resetAt), 10)
-	reset := len(b)
-	if known.n != capacity {
-		b = strconv.AppendInt(b, capacity, 10)
+	b = strconv.AppendInt(b, epochSeconds(s.Reset().UnixMilli()), 10)
+	all := string(b)
+	*room = [...]string{all[:limit], all[limit:remaining], all[remaining:used], all[used:], s.Policy.Name}
+	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
+		h[name] = room[i : i+1 : i+1]
 	}
-	numbers := string(b)
-	if known.n != capacity {
-		known.text = numbers[reset:]
-	}
-	if v.all[0] != "" { // a header that was written before may be on its way
-		v = new(headerValues)
-	}
-	values := &v.all
-	*values = [...]string{known.text, numbers[:remaining], numbers[remaining:used], numbers[used:reset], s.charge.Policy.Name}
-	h[headerLimit] = values[0:1:1]
-	h[headerRemaining] = values[1:2:2]
-	h[headerUsed] = values[2:3:3]
-	h[headerReset] = values[3:4:4]
-	h[headerResource] = values[4:5:5]
-}
-
-// limitView is where a decision speaks of one limit. A decision.Status says the same
-// in copies and times of day, which every response would pay for.
-type limitView struct {
-	charge *throttler.Charge
-	limit  *throttler.Limit
-	result *driver.Result
-}
-
-// binding returns the limit that binds among all decisions.
-func binding(decisions ...*throttler.Decision) limitView {
-	of, at := decisions[0], 0
-	if len(decisions) > 1 || of.NumLimits() > 1 {
-		var binding decision.Status
-		for _, d := range decisions {
-			for i, s := range d.Limits() {
-				if binding.Policy == nil || s.BindsBefore(&binding) {
-					of, at, binding = d, i, s
-				}
-			}
-		}
-	}
-	return limitViewAt(of, at)
-}
-
-// limitViewAt returns limit i of d, in the order of d.Limits.
-func limitViewAt(d *throttler.Decision, i int) limitView {
-	result, charges := &d.Driver().Results()[i], d.Charges()
-	for i >= len(charges[0].Policy.Limits) {
-		i -= len(charges[0].Policy.Limits)
-		charges = charges[1:]
-	}
-	return limitView{&charges[0], &charges[0].Policy.Limits[i], result}
 }
 
 // epochSeconds returns ms in whole seconds, rounded up: at that second, the window is

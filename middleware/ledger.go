@@ -32,7 +32,7 @@ type ledger struct {
 	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others
 	enforced bool       // the rate headers are not the handler's affair
 	fields   int32      // in the header when the response began
-	values   headerValues
+	values   [5]string  // of the rate headers, as first written
 
 	first entry // the outermost, in the same allocation
 }
@@ -53,8 +53,9 @@ type entry struct {
 
 	received *http.Request
 	passed   *http.Request // what the next handler gets, if it runs
-	call     call          // that takes what is charged
-	extra    *extra        // what few requests need
+	ahead    *aheadBody    // its body, if the request waited and the body was read ahead
+
+	call call // that takes what is charged
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler
@@ -66,34 +67,36 @@ type entry struct {
 	innerRefused bool // none ran behind one of them
 
 	state   entryState
-	d       *throttler.Decision // as last known; about no limits if there is none
-	reports *report             // costs that the handler has reported
+	reports *report // costs that the handler has reported
+	*account
 }
 
-// extra is what few requests need of an entry. It does not change once the next
-// handler runs.
-type extra struct {
-	charges []throttler.Charge      // as classified, if they differ from d's
+// account is what an entry charges. Its memory is used again when the request is over. The
+// rest of a ledger is not: a handler may leave goroutines behind that have the request, its
+// context or the writer.
+type account struct {
+	charges []throttler.Charge      // as classified
 	flags   [quota.MaxCharges]flags // of charges
-	ahead   *aheadBody              // the body that is passed on, if the request waited
+	room    [1]throttler.Charge     // of charges, if there is one
+	d       throttler.Decision      // as last known; about no limits if there is none
 }
 
-// withExtra returns e's extra, which it makes if there is none.
-func (e *entry) withExtra() *extra {
-	if e.extra == nil {
-		e.extra = new(extra)
+var accounts = sync.Pool{New: func() any { return new(account) }}
+
+// noAccount is that of entries that have released theirs. It is not to be changed.
+var noAccount account
+
+// release lets a later request have the memory of e's account. It is for entries
+// that have nothing to settle, when the outermost handler has returned and the response's
+// headers are sent.
+func (e *entry) release() {
+	if a := e.account; a != &noAccount {
+		e.account, *a = &noAccount, account{}
+		accounts.Put(a)
 	}
-	return e.extra
 }
 
-// decisions have the memory of decisions about requests that are over. The rest of a
-// ledger is not used again: a handler may leave goroutines behind that have the
-// request, its context or the writer.
-var decisions = sync.Pool{New: func() any { return new(throttler.Decision) }}
-
-// noDecision is the decision of entries that have none, or none any more. It is not to
-// be changed.
-var noDecision throttler.Decision
+func (e *entry) released() bool { return e.account == &noAccount }
 
 // Values of entry.progress.
 const (
@@ -136,15 +139,16 @@ func entryOf(r *http.Request) *entry {
 // newEntry returns an entry for r, in a ledger of its own if m is the outermost
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
+	charged := accounts.Get().(*account)
 	if outer := entryOf(r); outer != nil {
-		return &entry{m: m, l: outer.l, outer: outer, received: r, d: &noDecision}
+		return &entry{m: m, l: outer.l, outer: outer, received: r, account: charged}
 	}
 	l := &ledger{w: w}
 	if hasBody(r) {
 		l.body = &requestBody{ReadCloser: r.Body}
 	}
 	e := &l.first
-	e.m, e.l, e.received, e.d = m, l, r, &noDecision // the rest is zero
+	e.m, e.l, e.received, e.account = m, l, r, charged // the rest is zero
 	return e
 }
 
@@ -184,55 +188,16 @@ func (e *entry) servesUncharged() {
 	e.innerRan = true
 }
 
-// asked returns the charges that e's request makes.
-func (e *entry) asked() []throttler.Charge {
-	if e.extra == nil || e.extra.charges == nil {
-		return e.d.Charges()
-	}
-	return e.extra.charges
-}
-
-// flags returns how charge i of asked is treated.
-func (e *entry) flags(i int) flags {
-	switch {
-	case e.m.only != nil:
-		return e.m.only.flags
-	case e.extra == nil:
-		return 0
-	}
-	return e.extra.flags[i]
-}
-
 // has reports whether some charge carries f.
 func (e *entry) has(f flags) bool {
-	switch {
-	case e.m.only != nil:
-		return e.m.only.flags&f != 0
-	case e.extra == nil:
-		return false
-	}
-	return slices.ContainsFunc(e.extra.flags[:], func(o flags) bool { return o&f != 0 })
+	return slices.ContainsFunc(e.flags[:], func(o flags) bool { return o&f != 0 })
 }
-
-// release lets a later request have the memory of e's decision. It is for entries
-// that have nothing to settle, when the outermost handler has returned and the response's
-// headers are sent.
-func (e *entry) release() {
-	if d := e.d; d != &noDecision {
-		e.d = &noDecision
-		*d = throttler.Decision{}
-		decisions.Put(d)
-	}
-}
-
-// released reports whether e had a decision and has released it.
-func (e *entry) released() bool { return e.state != uncharged && e.d == &noDecision }
 
 // body returns the body of the request that is passed on.
 func (e *entry) body() io.ReadCloser {
 	switch {
-	case e.extra != nil && e.extra.ahead != nil:
-		return e.extra.ahead
+	case e.ahead != nil:
+		return e.ahead
 	case e.outer == nil && e.l.body != nil:
 		return e.l.body
 	}
@@ -340,16 +305,8 @@ func (e *entry) isFree(status int, h http.Header) bool {
 
 // isBehind reports whether what is written to w is known to come to l at once.
 func (l *ledger) isBehind(w http.ResponseWriter) bool {
-	for {
-		switch t := w.(type) {
-		case interface{ self() *ledger }:
-			return t.self() == l
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = t.Unwrap()
-		default:
-			return false
-		}
-	}
+	of, ok := find[interface{ self() *ledger }](w)
+	return ok && of.self() == l
 }
 
 // self is a method of all writers of the ledger, which embed it.
@@ -406,7 +363,7 @@ func (l *ledger) decide(status int, h http.Header) {
 // at once. It reports whether there was anything.
 func (l *ledger) breakOffReading() (broken bool) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.extra != nil && e.extra.ahead != nil && e.extra.ahead.breakOff(l.w, 0) {
+		if e.ahead != nil && e.ahead.breakOff(l.w, 0) {
 			broken = true
 		}
 	}
@@ -457,13 +414,12 @@ func (l *ledger) settle(e *entry, why settlement) {
 		return
 	}
 	e.state = settled
-	d, costs := e.d, e.costs(why)
-	before := *d
+	before, costs := e.d, e.costs(why)
 	l.mu.Unlock()
 	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
-	if e.d == d { // not released meanwhile
-		*d = after
+	if !e.released() { // meanwhile
+		e.d = after
 	}
 	l.mu.Unlock()
 }

@@ -1,9 +1,9 @@
 package middleware
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -105,7 +105,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, only: classify.only(), mayWait: classify.mayWait() || t.Policies() != nil}
+	m := &throttle{throttler: t, classify: classify, mayWait: classify.mayWait() || t.Policies() != nil}
 	if options != nil {
 		m.Options = *options
 	}
@@ -122,11 +122,8 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 		m.RefundIf = func(_ *http.Request, status int, _ http.Header) bool { return status == http.StatusNotModified }
 	}
 	if m.DocumentationURL != "" {
-		m.documentation = encodeString(m.DocumentationURL)
-	}
-	if m.only != nil {
-		m.capacity.n = m.only.policy.Limits[0].Capacity()
-		m.capacity.text = strconv.FormatInt(m.capacity.n, 10)
+		encoded, _ := json.Marshal(m.DocumentationURL) // a string has no error
+		m.documentation = `,"documentation_url":` + string(encoded)
 	}
 	if m.Observer == nil {
 		m.Observer = weirlog.Default()
@@ -140,11 +137,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	only      *rule   // of classify, if it is one Limit
-	mayWait   bool    // some policy may have a leaky bucket
-	capacity  numeral // of a limit that it has
+	mayWait   bool // some policy may have a leaky bucket
 	Options
-	documentation string // DocumentationURL in JSON
+	documentation string // DocumentationURL as a field of a refusal's body
 	waiters       waiters
 	unknownWarned atomic.Bool
 	proxyWarned   atomic.Bool
@@ -179,14 +174,12 @@ func (t *throttle) validate() error {
 // serve handles one request.
 func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	e := newEntry(t, w, r)
-	if t.only == nil {
-		t.classifyRequest(e)
-		if len(e.extra.charges) == 0 {
-			t.serveUncharged(w, e, next)
-			return
-		}
-	}
-	if e.contextOver() {
+	t.classifyRequest(e)
+	switch {
+	case len(e.charges) == 0:
+		t.serveUncharged(w, e, next)
+		return
+	case e.contextOver():
 		t.serveEnded(w, e, next)
 		return
 	}
@@ -198,7 +191,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		return
 	}
 	if t.DryRun != nil {
-		t.DryRun(r, *e.d)
+		t.DryRun(r, e.d)
 	} else if !e.d.Allowed {
 		t.refuse(w, e)
 		if e.outer == nil {
@@ -220,36 +213,24 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 
 // classifyRequest finds out what e's request is charged.
 func (t *throttle) classifyRequest(e *entry) {
-	x, rules := e.withExtra(), t.classify.rules
-	x.charges = make([]throttler.Charge, 0, len(rules))
-	for i := range rules {
-		before := len(x.charges)
-		x.charges = rules[i].appendCharges(x.charges, e.received)
-		for j := before; j < min(len(x.charges), len(x.flags)); j++ { // more charges are an error of Take
-			x.flags[j] = rules[i].flags
+	e.charges = e.room[:0]
+	for i := range t.classify.rules {
+		rule, before := &t.classify.rules[i], len(e.charges)
+		e.charges = rule.appendCharges(e.charges, e.received)
+		for j := before; j < min(len(e.charges), len(e.flags)); j++ { // more charges are an error of Take
+			e.flags[j] = rule.flags
 		}
 	}
-	for i := range x.charges {
-		t.warn(e.received, &x.charges[i])
+	for i := range e.charges {
+		t.warn(e.received, &e.charges[i])
 	}
 }
 
-// take asks for a decision about e's charges, e.d. Where there is one, of t's only
-// rule, it needs no memory but the decision's. A decision about no charges, or none,
-// does not say what was asked.
+// take asks for a decision about e's charges, e.d.
 func (t *throttle) take(e *entry) (err error) {
 	e.call.e = e
 	defer e.call.end()
-	e.d = decisions.Get().(*throttler.Decision)
-	if t.only == nil {
-		*e.d, err = t.throttler.Take(&e.call, e.extra.charges...)
-		return err
-	}
-	c := t.only.charge(e.received)
-	t.warn(e.received, &c)
-	if *e.d, err = t.throttler.Take(&e.call, c); err != nil || len(e.d.Charges()) == 0 {
-		e.withExtra().charges = []throttler.Charge{c}
-	}
+	e.d, err = t.throttler.Take(&e.call, e.charges...)
 	return err
 }
 
@@ -287,15 +268,13 @@ func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Han
 		e.serve(w, next)
 		return
 	}
+	e.release()
 	e.outer.servesUncharged()
 	next.ServeHTTP(w, e.received)
 }
 
 // serveEnded handles a request whose context ended before any charge was made.
 func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler) {
-	if t.only != nil {
-		e.withExtra().charges = []throttler.Charge{t.only.charge(e.received)}
-	}
 	if t.DryRun != nil {
 		e.serve(w, next)
 		return
@@ -311,7 +290,7 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 // where this process is overloaded.
 func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
 	wrong := errors.Is(err, throttler.ErrInvalid)
-	f := failure{err: err, charges: e.extra.charges}
+	f := failure{err: err, charges: e.charges}
 	switch {
 	case t.DryRun != nil:
 		f.result = observe.ResultServedInDryRun

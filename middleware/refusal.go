@@ -1,19 +1,19 @@
 package middleware
 
 import (
-	"encoding/json"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )
 
 // refuse answers a request that had no room.
 func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
-	d := e.d
+	d := &e.d
 	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no time to come back at.
 	if retryAt := d.RetryAt(); !retryAt.Equal(decision.Never) {
@@ -74,26 +74,26 @@ func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 // never if wait is 0. It begins as GitHub's text does and must not speak of a
 // secondary rate limit: clients look for those words.
 func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
-	s := binding(d)
+	s := d.Binding()
 	b = append(b, "API rate limit exceeded: "...)
 	if d.Blocked {
-		b = append(append(b, s.charge.Policy.Name...), " is blocked for this client."...)
+		b = append(append(b, s.Policy.Name...), " is blocked for this client."...)
 		if wait == 0 {
 			return b
 		}
 		return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
 	}
-	if wait == 0 && s.charge.Cost > s.limit.Capacity() {
-		b = strconv.AppendInt(append(b, "this request costs "...), s.charge.Cost, 10)
-		b = append(append(append(b, ", and "...), s.charge.Policy.Name...), " allows no more than "...)
-		return append(strconv.AppendInt(b, s.limit.Capacity(), 10), " at once."...)
+	if wait == 0 && s.Cost > s.Limit.Capacity() {
+		b = strconv.AppendInt(append(b, "this request costs "...), s.Cost, 10)
+		b = append(append(append(b, ", and "...), s.Policy.Name...), " allows no more than "...)
+		return append(strconv.AppendInt(b, s.Limit.Capacity(), 10), " at once."...)
 	}
 	allows := " allows "
 	if d.Degraded {
 		allows = " allows, at the moment, a part of "
 	}
-	b = strconv.AppendInt(append(append(b, s.charge.Policy.Name...), allows...), s.limit.Quota, 10)
-	b = append(append(append(b, " per "...), formatDuration(s.limit.Window)...), '.')
+	b = strconv.AppendInt(append(append(b, s.Policy.Name...), allows...), s.Limit.Quota, 10)
+	b = append(append(append(b, " per "...), quota.FormatWindow(s.Limit.Window)...), '.')
 	if wait == 0 {
 		return append(b, " It is in debt beyond the year 9999."...)
 	}
@@ -116,7 +116,9 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	if prefersProblem(r.Header["Accept"]) {
 		contentType, body = "application/problem+json", p.appendProblem(make([]byte, 0, 512), status)
 	} else {
-		body = p.appendMessage(make([]byte, 0, len(p.detail)+len(t.documentation)+48), t.documentation)
+		body = make([]byte, 0, len(p.detail)+len(t.documentation)+16)
+		body = append(append(append(body, `{"message":"`...), p.detail...), '"')
+		body = append(append(body, t.documentation...), "}\n"...)
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{contentType}
@@ -130,15 +132,6 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client may have left
 	}
-}
-
-// appendMessage appends p in GitHub's shape.
-func (p *problem) appendMessage(b []byte, documentation string) []byte {
-	b = append(append(append(b, `{"message":"`...), p.detail...), '"')
-	if documentation != "" {
-		b = append(append(b, `,"documentation_url":`...), documentation...)
-	}
-	return append(b, "}\n"...)
 }
 
 // appendProblem appends p as RFC 9457 has it.
@@ -197,13 +190,4 @@ func prefersProblem(accept []string) bool {
 	}
 	q := asked["application/problem+json"]
 	return q > 0 && q >= asked["application/json"]
-}
-
-// encodeString returns s in JSON.
-func encodeString(s string) string {
-	encoded, err := json.Marshal(s)
-	if err != nil { // a string: it cannot fail
-		panic(err)
-	}
-	return string(encoded)
 }

@@ -65,7 +65,7 @@ func TestADebtBeyondTheLastInstant(t *testing.T) {
 	}
 	w := get(must(newMiddleware(th, charging(p.Charge("k")), nil))(status(200)))
 	expect(t, w, 429, "Retry-After", "")
-	if got, want := w.Body.String(), `{"message":"API rate limit exceeded: yearly allows 1 per 8784h. It is in debt beyond the year 9999."}`+"\n"; got != want {
+	if got, want := w.Body.String(), `{"message":"API rate limit exceeded: yearly allows 1 per 366d. It is in debt beyond the year 9999."}`+"\n"; got != want {
 		t.Errorf("the body is %s, want %s", got, want)
 	}
 }

@@ -9,11 +9,93 @@ import (
 	"net/http"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 )
 
-// writeHeader is WriteHeader of all writers.
-func (l *ledger) writeHeader(status int) {
+// writer returns the http.ResponseWriter that handlers see: l, or a type that adds Flush,
+// Hijack and Push if the server's writer has them, and only then, because handlers ask for
+// them to learn what the connection can do. A type for each combination: a method that a
+// type has cannot be taken from it. They are all one pointer, which an interface holds
+// without an allocation. A writer that hijacks is HTTP/1's, which pushes nothing, so no
+// type does both.
+func (l *ledger) writer() http.ResponseWriter {
+	_, flushes := l.w.(http.Flusher)
+	_, hijacks := l.w.(http.Hijacker)
+	_, pushes := l.w.(http.Pusher)
+	switch {
+	case flushes && hijacks:
+		return writerFH{writerF{l}}
+	case flushes && pushes:
+		return writerFP{writerF{l}}
+	case flushes:
+		return writerF{l}
+	case hijacks:
+		return writerH{l}
+	case pushes:
+		return writerP{l}
+	}
+	return l
+}
+
+// writerF can flush, writerFH also hijack, and writerFP also push.
+type (
+	writerF  struct{ *ledger }
+	writerH  struct{ *ledger }
+	writerP  struct{ *ledger }
+	writerFH struct{ writerF }
+	writerFP struct{ writerF }
+)
+
+func (w writerF) Flush()            { _ = w.flush() } // as http.Flusher has it
+func (w writerF) FlushError() error { return w.flush() }
+
+func (w writerH) Hijack() (net.Conn, *bufio.ReadWriter, error)  { return w.hijack() }
+func (w writerFH) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+
+func (w writerP) Push(target string, o *http.PushOptions) error  { return w.push(target, o) }
+func (w writerFP) Push(target string, o *http.PushOptions) error { return w.push(target, o) }
+
+// controlled is where http.ResponseController looks for what a ledger lacks. It has
+// Flush and Hijack whatever the server's writer has, because the controller would
+// look further, in writers that this one unwraps to, and pass the ledger by.
+type controlled struct{ *ledger }
+
+func (w controlled) FlushError() error                            { return w.flush() }
+func (w controlled) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
+func (w controlled) EnableFullDuplex() error                      { return w.enableFullDuplex() }
+func (w controlled) Unwrap() http.ResponseWriter                  { return w.w }
+
+// Unwrap returns a controlled of l.
+func (l *ledger) Unwrap() http.ResponseWriter { return controlled{l} }
+
+// find returns the first T among w and the writers that it unwraps to.
+func find[T any](w http.ResponseWriter) (found T, ok bool) {
+	for {
+		if found, ok = w.(T); ok {
+			return found, true
+		}
+		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return found, false
+		}
+		w = wrapper.Unwrap()
+	}
+}
+
+// Header returns the header of the response. ReverseProxy fills in the header of an
+// upgrade after it has hijacked the connection, and reads it again to send it.
+func (l *ledger) Header() http.Header {
+	h := l.w.Header()
+	if l.sent.Load() == hijacked {
+		l.running().readCostHeaders(l.w.Header)
+		l.writeHeaders(h)
+	}
+	return h
+}
+
+// WriteHeader begins the response, if status is not one of the 1xx that come before it.
+func (l *ledger) WriteHeader(status int) {
 	switch {
 	case l.sent.Load() == hijacked:
 		l.complain("response.WriteHeader on hijacked connection")
@@ -23,11 +105,96 @@ func (l *ledger) writeHeader(status int) {
 		return
 	case status >= 200 && status <= 999, status == http.StatusSwitchingProtocols:
 		l.begin(status)
-	default: // 1xx are not the response yet, and net/http panics at others
+	default: // 1xx, or what net/http panics at
 		l.running().readCostHeaders(l.w.Header)
 		l.clearHeaders(l.w.Header())
 	}
 	l.w.WriteHeader(status)
+}
+
+// Write begins the response and writes to its body.
+func (l *ledger) Write(p []byte) (int, error) {
+	if err := l.beginToWrite(len(p)); err != nil {
+		return 0, err
+	}
+	return l.w.Write(p)
+}
+
+// WriteString is there because io.WriteString would copy s for Write.
+func (l *ledger) WriteString(s string) (int, error) {
+	if err := l.beginToWrite(len(s)); err != nil {
+		return 0, err
+	}
+	return io.WriteString(l.w, s)
+}
+
+func (l *ledger) beginToWrite(length int) error {
+	if l.sent.Load() != hijacked {
+		l.begin(http.StatusOK)
+		return nil
+	}
+	if length > 0 {
+		l.complain("response.Write on hijacked connection")
+	}
+	return http.ErrHijacked
+}
+
+// ReadFrom copies from src. The response begins with src's first byte: a source
+// that fails before leaves room for an error.
+func (l *ledger) ReadFrom(src io.Reader) (int64, error) {
+	var copied int64
+	if l.sent.Load() == nothing {
+		const first = 512 // what net/http itself copies to learn the content type
+		n, err := io.CopyN(struct{ io.Writer }{l}, src, first)
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		copied = n
+	}
+	n, err := io.Copy(l.w, src) // by l.w's ReadFrom, if it has one
+	return copied + n, err
+}
+
+// CloseNotify is deprecated, but gin.Context.Stream panics without it. Where the server's
+// writer does not have it, it never notifies.
+func (l *ledger) CloseNotify() <-chan bool {
+	if n, ok := l.w.(interface{ CloseNotify() <-chan bool }); ok {
+		return n.CloseNotify()
+	}
+	return nil
+}
+
+// flush flushes by http.ResponseController, which finds a Flusher also behind
+// writers that only unwrap.
+func (l *ledger) flush() error {
+	_, flushes := find[http.Flusher](l.w)
+	_, fails := find[interface{ FlushError() error }](l.w)
+	if flushes || fails {
+		l.begin(http.StatusOK)
+	}
+	return http.NewResponseController(l.w).Flush()
+}
+
+// hijack hands the connection over. If that fails, it is no response.
+func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(l.w).Hijack()
+	if err == nil {
+		l.sent.Store(hijacked)
+	}
+	return conn, buffered, err
+}
+
+func (l *ledger) enableFullDuplex() error {
+	err := http.NewResponseController(l.w).EnableFullDuplex()
+	l.fullDuplex.Store(err == nil)
+	return err
+}
+
+func (l *ledger) push(target string, o *http.PushOptions) error {
+	return l.w.(http.Pusher).Push(target, o)
 }
 
 // complain logs what net/http would log if the call reached it, which would name
@@ -52,106 +219,9 @@ func callerOutside(prefixes ...string) runtime.Frame {
 	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
 	for {
 		frame, more := frames.Next()
-		inside := false
-		for _, p := range prefixes {
-			inside = inside || strings.HasPrefix(frame.Function, p)
-		}
-		if !inside || !more {
+		inside := func(prefix string) bool { return strings.HasPrefix(frame.Function, prefix) }
+		if !slices.ContainsFunc(prefixes, inside) || !more {
 			return frame
 		}
 	}
-}
-
-// header is Header of all writers. ReverseProxy fills in the header of an upgrade
-// after it has hijacked the connection, and reads it again to send it.
-func (l *ledger) header() http.Header {
-	h := l.w.Header()
-	if l.sent.Load() == hijacked {
-		l.running().readCostHeaders(l.w.Header)
-		l.writeHeaders(h)
-	}
-	return h
-}
-
-func (l *ledger) write(p []byte) (int, error) {
-	if l.sent.Load() == hijacked {
-		return 0, l.writeHijacked(len(p))
-	}
-	l.begin(http.StatusOK)
-	return l.w.Write(p)
-}
-
-func (l *ledger) writeString(s string) (int, error) {
-	if l.sent.Load() == hijacked {
-		return 0, l.writeHijacked(len(s))
-	}
-	l.begin(http.StatusOK)
-	return io.WriteString(l.w, s)
-}
-
-func (l *ledger) writeHijacked(length int) error {
-	if length > 0 {
-		l.complain("response.Write on hijacked connection")
-	}
-	return http.ErrHijacked
-}
-
-// readFrom copies from src. The response begins with src's first byte: a source
-// that fails before leaves room for an error.
-func (l *ledger) readFrom(src io.Reader) (int64, error) {
-	var copied int64
-	if l.sent.Load() == nothing {
-		const first = 512 // what net/http itself copies to learn the content type
-		n, err := io.CopyN(struct{ io.Writer }{writer{l}}, src, first)
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-		copied = n
-	}
-	n, err := io.Copy(l.w, src) // by l.w's ReadFrom, if it has one
-	return copied + n, err
-}
-
-// flush flushes by http.ResponseController, which finds a Flusher also behind
-// writers that only unwrap.
-func (l *ledger) flush() error {
-	if canFlush(l.w) {
-		l.begin(http.StatusOK)
-	}
-	return http.NewResponseController(l.w).Flush()
-}
-
-func canFlush(w http.ResponseWriter) bool {
-	for {
-		switch t := w.(type) {
-		case interface{ FlushError() error }, http.Flusher:
-			return true
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = t.Unwrap()
-		default:
-			return false
-		}
-	}
-}
-
-// hijack hands the connection over. If that fails, it is no response.
-func (l *ledger) hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := http.NewResponseController(l.w).Hijack()
-	if err == nil {
-		l.sent.Store(hijacked)
-	}
-	return conn, buffered, err
-}
-
-func (l *ledger) enableFullDuplex() error {
-	err := http.NewResponseController(l.w).EnableFullDuplex()
-	l.fullDuplex.Store(err == nil)
-	return err
-}
-
-func (l *ledger) push(target string, o *http.PushOptions) error {
-	return l.w.(http.Pusher).Push(target, o)
 }

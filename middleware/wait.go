@@ -66,7 +66,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 		t.waiters.queues.awaitLater(w)
 	}
 	e.state = settled
-	*e.d, ok = t.settle(e, *e.d, nil)
+	e.d, ok = t.settle(e, e.d, nil)
 	return reason
 }
 
@@ -77,13 +77,10 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, failure{err: errTooLate, charges: e.asked(), result: observe.ResultAnswered503})
+		t.fail(e.received, failure{err: errTooLate, charges: e.charges, result: observe.ResultAnswered503})
 		return tooLate
 	}
-	ahead := t.waiters.readAhead(w, e.received, e.body())
-	if ahead != nil {
-		e.withExtra().ahead = ahead
-	}
+	e.ahead = t.waiters.readAhead(w, e.received, e.body())
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
@@ -97,12 +94,12 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	if e.received.Context().Err() != nil {
 		reason = ended
 	}
-	more := ahead == nil && hasBody(e.received)
-	if ahead != nil {
-		t.waiters.ahead.Add(-ahead.limit)
-		more = ahead.stop()
+	more := e.ahead == nil && hasBody(e.received)
+	if e.ahead != nil {
+		t.waiters.ahead.Add(-e.ahead.limit)
+		more = e.ahead.stop()
 		if reason != "" {
-			ahead.breakOff(w, sendGrace)
+			e.ahead.breakOff(w, sendGrace)
 		}
 	}
 	if more && reason == "" && server != nil && server.ReadTimeout > 0 && e.received.ProtoMajor == 1 {

@@ -66,7 +66,7 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 		if flushes != test.flushes || hijacks != test.hijacks || pushes != test.pushes {
 			t.Errorf("%T for %T: flushes %v, hijacks %v, pushes %v; want %v, %v, %v", w, test.of, flushes, hijacks, pushes, test.flushes, test.hijacks, test.pushes)
 		}
-		for _, w := range []any{w, controlled{writer{l}}} {
+		for _, w := range []any{w, controlled{l}} {
 			if _, ok := w.(interface {
 				io.StringWriter
 				io.ReaderFrom
@@ -81,16 +81,20 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 // What a header was given stays: it may be on its way when another is written, as
 // by a handler that http.TimeoutHandler has given up.
 func TestHeadersShareNoValues(t *testing.T) {
-	decide := func(used int64) *throttler.Decision {
+	l := new(ledger)
+	e := &l.first
+	e.m, e.l, e.account = new(throttle), l, new(account)
+	e.add()
+	write := func(used int64) http.Header {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 		d := driver.NewDecision(driver.NewRequest(0, p.Charge("alice")))
 		d.Results()[0].Used = used
-		return &throttler.Decision{Decision: decision.FromDriver(d)}
+		e.charges, e.d = d.Charges(), throttler.Decision{Decision: decision.FromDriver(d)}
+		h := make(http.Header)
+		l.writeHeaders(h)
+		return h
 	}
-	var values headerValues
-	first, second := make(http.Header), make(http.Header)
-	values.write(first, numeral{}, decide(1))
-	values.write(second, numeral{}, decide(2))
+	first, second := write(1), write(2)
 	if first.Get(headerUsed) != "1" || second.Get(headerUsed) != "2" {
 		t.Errorf("got %v and %v, want 1 and 2 used", first, second)
 	}
@@ -100,6 +104,6 @@ func TestHeadersShareNoValues(t *testing.T) {
 // garbage collector.
 func TestLedgersAreSmall(t *testing.T) {
 	if size := unsafe.Sizeof(ledger{}); size > 240 { // a size that the allocator has
-		t.Errorf("a ledger has %d bytes, want at most 240; few requests need an extra", size)
+		t.Errorf("a ledger has %d bytes, want at most 240; what few requests need belongs in the account", size)
 	}
 }

@@ -96,7 +96,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	if problem := l.validate(); problem != "" {
 		return nil, invalid.Errorf("quota: limit: %s", problem)
 	}
-	text := fmt.Appendf(nil, "%d per %s", l.Quota, formatWindow(l.Window))
+	text := fmt.Appendf(nil, "%d per %s", l.Quota, FormatWindow(l.Window))
 	if l.Algorithm != FixedWindow {
 		text = fmt.Appendf(text, " %v", l.Algorithm)
 	}
@@ -107,7 +107,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 		text = fmt.Appendf(text, " burst %d", l.Burst)
 	}
 	if l.MaxWait != 0 {
-		text = fmt.Appendf(text, " max-wait %s", formatWindow(l.MaxWait))
+		text = fmt.Appendf(text, " max-wait %s", FormatWindow(l.MaxWait))
 	}
 	return text, nil
 }
@@ -146,8 +146,8 @@ func ParseWindow(text string) (time.Duration, error) {
 	return whole + d, nil
 }
 
-// formatWindow returns d as ParseWindow reads it: 1m and not 1m0s.
-func formatWindow(d time.Duration) string {
+// FormatWindow returns d as [ParseWindow] reads it: 1m and not 1m0s, 1d12h and not 36h0m0s.
+func FormatWindow(d time.Duration) string {
 	text := ""
 	if d >= day {
 		text = fmt.Sprintf("%dd", d/day)
