@@ -119,7 +119,7 @@ func TestObserver(t *testing.T) {
 	observertest.Run(t, func(t testing.TB, maxNames int) observertest.Observer {
 		o := newObserved(t, maxNames)
 		return observertest.Observer{
-			Observer: o, Read: o.series, CheckedAllocates: true,
+			Observer: o, Read: o.series,
 			Decisions: "weir.decisions", PerPolicy: 2, // allowed and refused
 			Counts: []string{"weir.decisions", "weir.refusals", "weir.round_trip.decisions"},
 		}
