@@ -12,12 +12,6 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// What its breaker counts against a server:
-//
-//	An exchange fails if its connection breaks or cannot be made, if the server replies
-//	with an error or not in the protocol, or if there is no reply at the last deadline of
-//	its decisions, and 20 ms after it was sent at the earliest.
-
 // minWait is the least time that an exchange has for a reply.
 const minWait = 20 * time.Millisecond
 

@@ -48,19 +48,13 @@ const (
 // with a low round-trip time has minInFlight. One with a high round-trip time has
 // maxInFlight, because decisions would wait for half of a long round trip. The quickest
 // of many batches says which it is: a server that others keep busy answers most of them
-// late, but not all.
-//
-// A batch that has stalled, because its connection is dead, does not count: the next
-// decision sends those that wait.
-//
-// While the server's breaker is open, decisions fail at once, and so do those that
-// wait when it opens.
+// late, but not all. A batch that has stalled, because its connection is dead, does not
+// count.
 //
 // A decision has had its time when its deadline has passed and the server was silent
 // since it was asked for: batches have ended without a reply, and none that was
-// sent later has one. If the server answers, or no batch says whether it does, the
-// delay is this process's. The decision then waits until its batch ends, or until it has
-// been in the queue for maxQueued.
+// sent later has one. Else the delay is this process's, and the decision waits until its
+// batch ends, or until it has been in the queue for maxQueued.
 type batcher struct {
 	client  client
 	server  *server

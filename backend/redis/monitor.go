@@ -131,7 +131,7 @@ func (m *monitor) check(s *shard) {
 	answers, all := m.askNodes(s, s.batcher.client, "primary", true)
 	for _, a := range answers {
 		s.writes.add(a.replication, a.asked)
-		m.record(s, s.serverOf(a.server), a)
+		m.record(s, a)
 	}
 	s.demoted.Store(len(answers) == 1 && s.cluster == nil && answers[0].replication.role == roleReplica)
 	m.correctClock()
@@ -154,39 +154,27 @@ func (m *monitor) check(s *shard) {
 // must be well as a whole, since a peek may reach each of its replicas. It reports whether
 // the servers behind r are known.
 func (m *monitor) checkReplica(s *shard, r *batcher) bool {
-	name := r.server.name()
-	answers, known := m.askNodes(s, r.client, name, false)
+	answers, known := m.askNodes(s, r.client, r.server.name, false)
 	current := len(answers) > 0
 	for _, a := range answers {
 		if a.err == nil {
 			a.lag, a.cut = s.writes.lag(a.replication, time.Now())
 		}
 		current = current && a.err == nil && a.cut == nil
-		var of *server
-		if a.server == name {
-			of = r.server
-		}
-		m.record(s, of, a)
+		m.record(s, a)
 	}
 	r.server.current.Store(current)
 	return known
 }
 
-// serverOf returns the server that s sends takes to under that name, or nil.
-func (s *shard) serverOf(name string) *server {
-	if name == s.batcher.server.name() {
-		return s.batcher.server
-	}
-	if b, ok := s.byNode.Load(name); ok {
-		return b.(*batcher).server
-	}
-	return nil
-}
-
-func (s *server) name() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.known.Server
+// serverOf returns the server that s sends decisions to and that a is of, or nil.
+func (s *shard) serverOf(a *answer) (of *server) {
+	s.batchers(func(b *batcher) {
+		if b.server.name == a.server && b.server.replica != a.primary {
+			of = b.server
+		}
+	})
+	return of
 }
 
 // answer is a server's answer to a check.
@@ -319,12 +307,12 @@ func isDenied(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR") && !isFault(err)
 }
 
-// record makes a what is known of a server, and reports it. of is where its breaker is,
-// or nil if it is sent no decisions.
-func (m *monitor) record(in *shard, of *server, a answer) {
+// record makes a what is known of a server, and reports it.
+func (m *monitor) record(in *shard, a answer) {
 	if m.ctx.Err() != nil {
 		return // Close ended the question
 	}
+	of := in.serverOf(&a)
 	m.mu.Lock()
 	name := serverName{in.name, a.server}
 	s := m.servers[name]

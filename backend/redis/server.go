@@ -19,16 +19,13 @@ import (
 )
 
 // server is what a batcher knows of the server that it sends to: a primary, a node of a
-// Redis Cluster, or a replica.
-//
-// Its breaker opens by what batches report. A batch fails if it has no reply when it
-// ends, if its connection breaks, or if the server replies that it cannot serve now;
-// any other reply is a success.
+// Redis Cluster, or a replica. Its breaker opens by what batches report: see isFault.
 type server struct {
 	backend *Backend
 	client  client
 	node    *redis.Client // of a node, if client is a Redis Cluster's
 	shard   string
+	name    string // in events
 	replica bool
 	current atomic.Bool // a replica: as of its last check
 	breaker *breaker.Breaker
@@ -90,7 +87,8 @@ var unable = []string{
 	"NOAUTH ", "NOPERM ", "WRONGPASS ", "ERR max number of clients",
 }
 
-// isFault reports whether err says that the server does not serve.
+// isFault reports whether err says that the server does not serve: there was no reply when a
+// batch ended, its connection broke, or the reply is that it cannot serve now.
 func isFault(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) {
 		return false

@@ -70,7 +70,7 @@ func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Cli
 	b.mostInFlight = max(minInFlight, min(maxInFlight, b.client.connections))
 	b.perSlot.Store(s.perSlot)
 	b.server = &server{
-		backend: s.backend, client: b.client, node: node, shard: s.name, answers: busy.NewAnswers(),
+		backend: s.backend, client: b.client, node: node, shard: s.name, name: name, answers: busy.NewAnswers(),
 		known: observe.Checked{Backend: "redisbackend", Shard: s.name, Server: name},
 	}
 	b.server.closed, b.server.stop = context.WithCancel(context.Background())
