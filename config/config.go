@@ -111,7 +111,7 @@ type keys struct {
 
 // Read reads a file. It connects to nothing, and may be called again while what the file
 // describes is in use, such as for policies that have changed. The error has a line for
-// each mistake.
+// each mistake, and wraps quota.ErrInvalid unless the file cannot be read.
 func Read(file string, options *Options) (*Config, error) {
 	text, err := readFile(file)
 	if err != nil {

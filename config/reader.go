@@ -17,6 +17,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/internal/invalid"
 )
 
 // maxBytes bounds a file, at more than 100,000 policies.
@@ -114,7 +116,7 @@ func (r *reader) err() error {
 		if p.line > 0 {
 			at = fmt.Sprintf("%s:%d", r.name, p.line)
 		}
-		all = append(all, fmt.Errorf("%s: %s", at, p.text))
+		all = append(all, invalid.Errorf("%s: %s", at, p.text))
 	}
 	return errors.Join(all...)
 }

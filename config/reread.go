@@ -1,10 +1,13 @@
 package config
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/policies"
 )
 
 // Reread reads the file again, and puts in force what can change while it is in use: the
@@ -13,13 +16,8 @@ import (
 // members that cannot be in force; nothing has changed then.
 func (s *Stack) Reread() error {
 	c := s.Config
-	o := c.options
-	if o.Program != nil { // the program goes on with its own
-		program := reflect.New(reflect.TypeOf(o.Program).Elem())
-		program.Elem().Set(reflect.ValueOf(o.Program).Elem())
-		o.Program = program.Interface()
-	}
-	next, err := Read(c.File, &o)
+	o := c.again()
+	next, err := Read(c.File, o)
 	if err != nil {
 		return err
 	}
@@ -40,6 +38,29 @@ func (s *Stack) Reread() error {
 		o.Log.Info("the configuration was read again, and nothing has changed that can while it is in use")
 	}
 	return nil
+}
+
+// again returns the options of c for another reading, which leaves the program's own keys
+// as they are.
+func (c *Config) again() *Options {
+	o := c.options
+	if o.Program != nil {
+		program := reflect.New(reflect.TypeOf(o.Program).Elem())
+		program.Elem().Set(reflect.ValueOf(o.Program).Elem())
+		o.Program = program.Interface()
+	}
+	return &o
+}
+
+// ParsePolicies returns the policies that a later text of c's file has. It is a Parse of
+// policies.FileOptions: a table of policies that watches the file has each version of it
+// in force. The error has a line for each mistake anywhere in the text.
+func (c *Config) ParsePolicies(text []byte) (policies.Content, error) {
+	next, err := Parse(c.File, text, c.again())
+	if err != nil {
+		return policies.Content{}, err
+	}
+	return policies.Content{Policies: slices.Collect(maps.Values(next.Policies))}, nil
 }
 
 // changed returns the keys that o has different, without those that Reread puts in force.

@@ -1,10 +1,15 @@
 package config
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
 )
 
 // Reread says what has changed in vain, and leaves the program's own keys as they are.
@@ -36,5 +41,45 @@ func TestReread(t *testing.T) {
 	write("listen: here\npolicies: {cor: 1 per 1s}\n")
 	if err := s.Reread(); err == nil || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("a wrong file: got %v, want both mistakes", err)
+	}
+}
+
+// A table of policies that watches the file has each version of it in force.
+func TestParsePolicies(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"weir.yaml": "listen: 127.0.0.1:1\npolicies: {core: 5 per 1s}\n"})
+	file, own := dir+"/weir.yaml", new(program)
+	s, err := Open(file, &Options{Policies: programPolicies, Program: own})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	table := new(policies.Table)
+	watched, err := policies.WatchFile(table.Source("file"), file, &policies.FileOptions{Parse: s.Config.ParsePolicies, Every: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watched.Close()
+	quotaIs := func(name string, want int64) {
+		t.Helper()
+		if p := table.View().Policy(name); p == nil || p.Limits[0].Quota != want {
+			t.Errorf("%s is %+v, want a quota of %d", name, p, want)
+		}
+	}
+	quotaIs("core", 5)
+	quotaIs("search", 30) // the program's
+	for _, version := range []struct {
+		text string
+		want int64
+	}{{"listen: 127.0.0.1:2\npolicies: {core: 66 per 1s}\n", 66}, {"policies: {cor: 1 per 1s}\n", 66}, {"policies: {core: 777 per 1s}\n", 777}} {
+		if err := os.WriteFile(file, []byte(version.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := watched.Refresh(); (err == nil) != strings.Contains(version.text, "core") || err != nil && !errors.Is(err, quota.ErrInvalid) {
+			t.Errorf("%s: error %v", version.text, err)
+		}
+		quotaIs("core", version.want)
+	}
+	if own.Listen != "127.0.0.1:1" {
+		t.Errorf("the program's key is %q now", own.Listen)
 	}
 }
