@@ -80,7 +80,6 @@ var outageLasts = flag.Duration("outage", 2*time.Second, "how long Redis is dead
 // windows within the outage allow the processes' shares; one window at its begin, and one
 // at its end, allow both; all others allow the quota.
 func TestOutageOfProcesses(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	for name, outage := range map[string]struct {
 		begin, end func(*testserver.RedisServer) error
 	}{

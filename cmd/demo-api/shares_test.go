@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/weir/fleet/shares"
 )
 
-var sharesFor = flag.Duration("shares-window", time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
+var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
 
 // dividing is demos in processes of their own that divide a quota, under load from here.
 type dividing struct {
