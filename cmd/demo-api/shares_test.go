@@ -62,6 +62,7 @@ type member struct {
 	list   []string
 
 	cmd    *exec.Cmd
+	pid    atomic.Int64 // of cmd, for relays; 0 before the first
 	ended  chan error
 	stderr *output
 	stdin  io.Closer
@@ -190,10 +191,11 @@ func (f *dividing) sender(c net.Conn) int {
 		}
 	}
 	return slices.IndexFunc(f.members, func(m *member) bool {
-		if m.cmd == nil || m.cmd.Process == nil {
+		pid := m.pid.Load()
+		if pid == 0 { // or these are our own files
 			return false
 		}
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", m.cmd.Process.Pid))
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 		return slices.ContainsFunc(files, func(file string) bool {
 			to, _ := os.Readlink(file)
 			return to == "socket:["+inode+"]"
@@ -232,6 +234,7 @@ func (f *dividing) run(i int) {
 	if err := m.cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	m.pid.Store(int64(m.cmd.Process.Pid))
 	ended := make(chan error, 1)
 	m.ended = ended
 	cmd := m.cmd
