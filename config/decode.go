@@ -59,25 +59,10 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 			return
 		}
 	case kind == reflect.Map:
-		if node.Kind != yaml.MappingNode {
-			r.mustBe(path, cmp.Or(right, "a mapping"))
-			return
-		}
-		v.Set(reflect.MakeMap(v.Type()))
-		r.entries(node, path, func(key string, at, value *yaml.Node) {
-			k, e := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-			r.decode(k, at, path+": a key", "")
-			r.decode(e, value, child(path, key), "")
-			v.SetMapIndex(k, e)
-		})
+		r.dictionary(v, node, path, right)
 	case kind == reflect.Slice:
-		if node.Kind != yaml.SequenceNode {
-			r.mustBe(path, cmp.Or(right, "a list"))
+		if !r.list(v, node, path, right) {
 			return
-		}
-		v.Set(reflect.MakeSlice(v.Type(), len(node.Content), len(node.Content)))
-		for i, n := range node.Content {
-			r.decode(v.Index(i), n, item(path, i), "")
 		}
 	default:
 		r.scalar(v, node, path, right)
@@ -85,6 +70,34 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 	if c, ok := v.Addr().Interface().(checked); ok {
 		c.check(r, path)
 	}
+}
+
+// dictionary sets the map v to the entries of a mapping.
+func (r *reader) dictionary(v reflect.Value, node *yaml.Node, path, right string) {
+	if node.Kind != yaml.MappingNode {
+		r.mustBe(path, cmp.Or(right, "a mapping"))
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	r.entries(node, path, func(key string, at, value *yaml.Node) {
+		k, e := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		r.decode(k, at, path+": a key", "")
+		r.decode(e, value, child(path, key), "")
+		v.SetMapIndex(k, e)
+	})
+}
+
+// list sets the slice v to the items of a list. It reports whether node is one.
+func (r *reader) list(v reflect.Value, node *yaml.Node, path, right string) bool {
+	if node.Kind != yaml.SequenceNode {
+		r.mustBe(path, cmp.Or(right, "a list"))
+		return false
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(node.Content), len(node.Content)))
+	for i, n := range node.Content {
+		r.decode(v.Index(i), n, item(path, i), "")
+	}
+	return true
 }
 
 // plain reports whether a node is neither an alias nor tagged.
@@ -219,30 +232,29 @@ var (
 
 // scalar sets v as the file spells it: YAML would make 4 of 4.5, and 8 of 010.
 func (r *reader) scalar(v reflect.Value, node *yaml.Node, path, right string) {
-	text := node.Value
-	is := node.Kind == yaml.ScalarNode && text != ""
+	text := node.Value // "" if it is no scalar
 	switch {
 	case v.Type() == durationType:
 		d, err := quota.ParseWindow(text)
-		if !is || err != nil {
+		if err != nil {
 			r.mustBe(path, "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d")
 			return
 		}
 		v.SetInt(int64(d))
 	case v.Kind() == reflect.String:
-		if !is {
+		if text == "" {
 			r.mustBe(path, cmp.Or(right, "text"))
 			return
 		}
 		v.SetString(text)
 	case v.Kind() == reflect.Bool:
-		if !is || text != "true" && text != "false" {
+		if text != "true" && text != "false" {
 			r.mustBe(path, "true or false")
 			return
 		}
 		v.SetBool(text == "true")
 	case v.Kind() == reflect.Int64, v.Kind() == reflect.Uint64:
-		if !is || !wholeNumber.MatchString(text) {
+		if !wholeNumber.MatchString(text) {
 			r.mustBe(path, "a whole number, 1 or more, in decimal digits, such as 60")
 			return
 		}
