@@ -17,7 +17,6 @@ import (
 // TestAlertsFire kills Redis, and expects a real Prometheus that scrapes the demo to
 // say so, and to say when it is over.
 func TestAlertsFire(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	server := testserver.Redis(t)
 	d := startDemo(t, fmt.Sprintf(`
 backend: redis

@@ -399,7 +399,6 @@ func hasEpoch(epoch uint64) func(*shares.Status) bool {
 // Three processes that divide a quota use it, wherever the load falls, and never exceed
 // it: while one is stopped, cut off, killed and started again, or taken off the list.
 func TestSharesOfProcesses(t *testing.T) {
-	t.Parallel() // it waits most of the time
 	f := newDividing(t)
 	// How much is used within rounds of a fifth of a second depends on the machine. That
 	// it is not too much, does not.
