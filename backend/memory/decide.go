@@ -9,14 +9,14 @@ import (
 
 // take makes a decision under p, nil if counts do not move, as peek and settle
 // do. It reports whether new keys were pooled.
-func (s *stripe) take(r *driver.Request, p *handoff.Placement, names []name, at *moment) (d driver.Decision, pooled bool, err error) {
+func (s *stripe) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.takeLocked(r, p, names, at)
+	return s.takeLocked(r, p, long, at)
 }
 
-func (s *stripe) takeLocked(r *driver.Request, p *handoff.Placement, names []name, at *moment) (d driver.Decision, pooled bool, err error) {
-	if err := s.locate(p, names, at); err != nil {
+func (s *stripe) takeLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
+	if err := s.locate(r.Charges(), p, long, at); err != nil {
 		return driver.Decision{}, false, err
 	}
 	pooled = s.admitTake(r.Charges(), at)
@@ -38,14 +38,14 @@ func (s *stripe) takeLocked(r *driver.Request, p *handoff.Placement, names []nam
 	return d, pooled, nil
 }
 
-func (s *stripe) peek(r *driver.Request, p *handoff.Placement, names []name, at *moment) (driver.Decision, error) {
+func (s *stripe) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.peekLocked(r, p, names, at)
+	return s.peekLocked(r, p, long, at)
 }
 
-func (s *stripe) peekLocked(r *driver.Request, p *handoff.Placement, names []name, at *moment) (driver.Decision, error) {
-	err := s.locate(p, names, at)
+func (s *stripe) peekLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
+	err := s.locate(r.Charges(), p, long, at)
 	if err != nil {
 		return driver.Decision{}, err
 	}
@@ -55,15 +55,15 @@ func (s *stripe) peekLocked(r *driver.Request, p *handoff.Placement, names []nam
 
 // settle settles what was charged. What was charged too little is charged even
 // if the count was lost or has expired since.
-func (s *stripe) settle(st *driver.Settlement, p *handoff.Placement, names []name, at *moment) (driver.Decision, error) {
+func (s *stripe) settle(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.settleLocked(st, p, names, at)
+	return s.settleLocked(st, p, long, at)
 }
 
-func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, names []name, at *moment) (driver.Decision, error) {
+func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
 	charges := st.Charged.Charges()
-	err := s.locate(p, names, at)
+	err := s.locate(charges, p, long, at)
 	if err != nil {
 		return driver.Decision{}, err
 	}
@@ -123,16 +123,13 @@ const allUsed = 1<<16 - 1
 func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 	var part usedPart
 	for i := range results {
-		part = max(part, partOf(results[i].Used, p.Limits[i].Capacity()))
+		used, capacity := results[i].Used, p.Limits[i].Capacity()
+		if used >= capacity {
+			return allUsed
+		}
+		part = max(part, usedPart(float64(used)/float64(capacity)*allUsed))
 	}
 	return part
-}
-
-func partOf(used, capacity int64) usedPart {
-	if used >= capacity {
-		return allUsed
-	}
-	return usedPart(float64(used) / float64(capacity) * allUsed)
 }
 
 // keepRefused notes which counts refused d, a take: a flood of keys must not free

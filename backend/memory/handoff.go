@@ -5,10 +5,10 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// locate finds the counts of those names, including those that arrive. It fails if one
+// locate finds the charges' counts, including those that arrive. It fails if one
 // is in another backend.
-func (s *stripe) locate(p *handoff.Placement, names []name, at *moment) error {
-	s.open(names, at)
+func (s *stripe) locate(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
+	s.open(charges, long, at)
 	moves := p != nil
 	for i := range s.all {
 		moves = moves || s.all[i].stored != nil && s.all[i].stored.Claim != nil
@@ -20,7 +20,7 @@ func (s *stripe) locate(p *handoff.Placement, names []name, at *moment) error {
 	for i := range s.all {
 		stored[i] = s.all[i].stored
 	}
-	counts, err := handoff.FindAll(stored[:len(s.all)], p, at.now, at.clock())
+	counts, err := handoff.FindAll(stored[:len(charges)], p, at.now, at.clock())
 	for i, count := range counts {
 		c := &s.all[i]
 		switch {
@@ -37,10 +37,10 @@ func (s *stripe) locate(p *handoff.Placement, names []name, at *moment) error {
 }
 
 // release carries out r.
-func (s *stripe) release(r *handoff.ReleaseRequest, names []name, at *moment) []handoff.Released {
+func (s *stripe) release(r *handoff.ReleaseRequest, long [][]byte, at *moment) []handoff.Released {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open(names, at)
+	s.open(r.Charges, long, at)
 	all := make([]handoff.Released, len(r.Charges))
 	changed := false
 	for i := range s.all {

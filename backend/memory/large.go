@@ -27,10 +27,10 @@ type larges struct {
 	bytes  int64
 }
 
-func (l *larges) of(e *entry) *large { return l.counts[binary.LittleEndian.Uint32(e.state[:])] }
+func (l *larges) of(e entry) *large { return l.counts[binary.LittleEndian.Uint32(e.hot.state[:])] }
 
 // add makes e, whose state is packed, an entry of a large count.
-func (l *larges) add(e *entry, stored handoff.Stored) *large {
+func (l *larges) add(e entry, stored handoff.Stored) *large {
 	var place uint32
 	if n := len(l.free); n > 0 {
 		place, l.free = l.free[n-1], l.free[:n-1]
@@ -40,7 +40,7 @@ func (l *larges) add(e *entry, stored handoff.Stored) *large {
 	c := &large{Stored: stored}
 	l.counts[place] = c
 	l.bytes += largeBytes(0)
-	binary.LittleEndian.PutUint32(e.state[:], place)
+	binary.LittleEndian.PutUint32(e.hot.state[:], place)
 	e.flags |= isLarge
 	e.stateLen = 0
 	l.measure(c)
@@ -61,8 +61,8 @@ func (l *larges) measure(c *large) {
 }
 
 // remove removes the large count of e.
-func (l *larges) remove(e *entry) {
-	place := binary.LittleEndian.Uint32(e.state[:])
+func (l *larges) remove(e entry) {
+	place := binary.LittleEndian.Uint32(e.hot.state[:])
 	l.bytes -= largeBytes(l.counts[place].longest)
 	l.counts[place] = nil
 	l.free = append(l.free, place)

@@ -113,17 +113,20 @@ const (
 	bytesPerLock = 1 << 18
 )
 
-// stripeOf returns the stripe of charges, which are of one partition.
-func (b *Backend) stripeOf(charges []quota.Charge) *stripe { return &b.stripes[b.stripeIndex(charges)] }
+func (b *Backend) stripeOf(charges []quota.Charge) *stripe {
+	return b.stripeAt(partitionHash(b.seed, &charges[0]))
+}
 
-func (b *Backend) stripeIndex(charges []quota.Charge) int {
-	return int(maphash.String(b.seed, charges[0].Partition) & uint64(len(b.stripes)-1))
+func (b *Backend) stripeAt(partition uint64) *stripe {
+	return &b.stripes[partition&uint64(len(b.stripes)-1)]
 }
 
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
-	err = b.take(ctx, &r, nil, &d)
-	return d, err
+	if driver.Ended(ctx) == nil && b.takeWindow(&r, &d) {
+		return d, nil
+	}
+	return b.TakeAt(ctx, r, nil)
 }
 
 // Peek implements driver.Backend.
@@ -137,33 +140,24 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 }
 
 // TakeAt implements handoff.Store.
-func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (d driver.Decision, err error) {
-	err = b.take(ctx, &r, p, &d)
-	return d, err
-}
-
-// take makes d, a zero Decision, the one about r.
-func (b *Backend) take(ctx context.Context, r *driver.Request, p *handoff.Placement, d *driver.Decision) (err error) {
+func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Placement) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
-		return err
+		return driver.Decision{}, err
 	}
-	pooled := false
+	var d driver.Decision
+	var pooled bool
+	var err error
 	if r.IsSplit() {
-		*d, pooled, err = b.takeParts(*r)
+		d, pooled, err = b.takeParts(r)
 	} else {
-		var room [1]name
-		names, s := appendNames(room[:0], r.Charges()), b.stripeOf(r.Charges())
-		if p == nil && s.takeWindow(r, names, d) {
-			return nil
-		}
-		*d, pooled, err = s.take(r, p, names, &moment{now: r.Now})
+		d, pooled, err = b.stripeOf(r.Charges()).take(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	}
 	if pooled {
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
 		})
 	}
-	return outside(err)
+	return d, outside(err)
 }
 
 // PeekAt implements handoff.Store.
@@ -175,8 +169,7 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 		d, err := b.peekParts(r)
 		return d, outside(err)
 	}
-	var room [1]name
-	d, err := b.stripeOf(r.Charges()).peek(&r, p, appendNames(room[:0], r.Charges()), &moment{now: r.Now})
+	d, err := b.stripeOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
 	return d, outside(err)
 }
 
@@ -189,9 +182,8 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 		d, err := b.settleParts(st)
 		return d, outside(err)
 	}
-	var room [1]name
 	charges := st.Charged.Charges()
-	d, err := b.stripeOf(charges).settle(&st, p, appendNames(room[:0], charges), &moment{now: st.Now})
+	d, err := b.stripeOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
 	return d, outside(err)
 }
 
@@ -202,7 +194,7 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
-	return b.stripeOf(r.Charges).release(&r, appendNames(nil, r.Charges), &moment{now: r.Now}), nil
+	return b.stripeOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
 }
 
 // Down implements handoff.Store: never.

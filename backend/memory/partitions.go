@@ -16,7 +16,7 @@ func (b *Backend) Joins() bool { return true }
 type part struct {
 	driver.Part
 	stripe *stripe
-	names  []name
+	long   [][]byte
 	at     moment
 	d      driver.Decision
 }
@@ -27,9 +27,9 @@ func (b *Backend) lockParts(r *driver.Request) (parts []part, unlock func()) {
 	var stripes []int
 	for _, p := range r.Parts() {
 		charges := p.Request.Charges()
-		n := b.stripeIndex(charges)
+		n := int(partitionHash(b.seed, &charges[0]) & uint64(len(b.stripes)-1))
 		stripes = append(stripes, n)
-		parts = append(parts, part{Part: p, stripe: &b.stripes[n], names: appendNames(nil, charges), at: moment{now: r.Now}})
+		parts = append(parts, part{Part: p, stripe: &b.stripes[n], long: longNames(charges), at: moment{now: r.Now}})
 	}
 	slices.Sort(stripes)
 	stripes = slices.Compact(stripes)
@@ -55,7 +55,7 @@ func peekAll(r *driver.Request, parts []part) (whole driver.Decision, err error)
 	whole.Allowed = true
 	for i := range parts {
 		p := &parts[i]
-		if p.d, err = p.stripe.peekLocked(&p.Request, nil, p.names, &p.at); err != nil {
+		if p.d, err = p.stripe.peekLocked(&p.Request, nil, p.long, &p.at); err != nil {
 			return driver.Decision{}, err
 		}
 		p.CopyTo(&whole, &p.d)
@@ -76,7 +76,7 @@ func (b *Backend) takeParts(r driver.Request) (whole driver.Decision, pooled boo
 			continue // only what refuses is taken, to be remembered
 		}
 		var isPooled bool
-		if p.d, isPooled, err = p.stripe.takeLocked(&p.Request, nil, p.names, &p.at); err != nil {
+		if p.d, isPooled, err = p.stripe.takeLocked(&p.Request, nil, p.long, &p.at); err != nil {
 			return whole, pooled, err
 		}
 		pooled = pooled || isPooled
@@ -115,7 +115,7 @@ func settleAll(parts []part, st driver.Settlement, whole *driver.Decision) error
 		if st.Costs != nil {
 			costs = p.Costs(st.Costs)
 		}
-		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.names, &p.at)
+		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.long, &p.at)
 		if err != nil {
 			return err
 		}

@@ -116,12 +116,12 @@ func (s *stripe) inUse(place uint32) bool {
 }
 
 // expired reports whether e counts for nothing by the decision's clock.
-func (e *entry) expired(at *moment) bool {
+func (e entry) expired(at *moment) bool {
 	return e.endsAt <= at.now && (e.flags&isClaimed == 0 || e.until <= at.clock())
 }
 
 // over reports whether e was over some time ago by the process' own clock.
-func (e *entry) over(at *moment) bool { return e.until+margin <= at.clock() }
+func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
 
 // make makes the room that admit found, if a count needs it, and sweeps in
 // passing: it removes shared counts that have expired, and others that have expired

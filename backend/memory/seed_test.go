@@ -28,8 +28,7 @@ func TestHashesAreSeeded(t *testing.T) {
 		if there.stripeOf(charges) == &there.stripes[0] {
 			again++
 		}
-		name := nameOf(&charges[0])
-		hashes[name.hash(there.seed)] = true
+		hashes[nameHash(there.seed, &charges[0], partitionHash(there.seed, &charges[0]))] = true
 	}
 	if most := 3*met/len(there.stripes) + 50; again > most {
 		t.Errorf("%d of %d keys that meet in one process meet in another; at random, %d would", again, met, met/len(there.stripes))

@@ -1,6 +1,10 @@
 package memorybackend
 
-import "github.com/weir-go/weir/quota"
+import (
+	"hash/maphash"
+
+	"github.com/weir-go/weir/quota"
+)
 
 // Counts that new keys share while there is no room for counts of their own.
 const (
@@ -35,7 +39,11 @@ func (s *stripe) share(c *count, charge *quota.Charge, i int, at *moment) {
 }
 
 func (s *stripe) findShared(c *count, policy string, i int, number byte, at *moment) {
-	c.name = pack(append(append([]byte{byte(len(policy))}, policy...), tagShared, byte(i), number))
-	c.hash = c.name.hash(s.seed)
+	name := append(c.nameBuf[:0], byte(len(policy)))
+	name = append(name, policy...)
+	if name = append(name, tagShared, byte(i), number); len(name) > maxName {
+		name = hashed(name)
+	}
+	c.name, c.hash = name, uint32(maphash.Bytes(s.seed, name))
 	s.find(c, at)
 }

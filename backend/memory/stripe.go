@@ -38,14 +38,15 @@ type stripe struct {
 	all    []count
 	counts [quota.MaxCharges]count
 	states [quota.MaxCharges]*algorithm.State
+	form   [maxPacked]byte // a state on its way to or from an entry
 
 	// Makes stripes whole lines, so that locks and tables share none with other stripes.
-	_ [24]byte
+	_ [40]byte
 }
 
 // count is the count of a charge during a decision.
 type count struct {
-	name  name
+	name  []byte
 	hash  uint32
 	place uint32 // of its entry, or nowhere
 
@@ -58,6 +59,7 @@ type count struct {
 	arrived bool // from another backend
 	shared  bool // with other keys
 	isNew   bool // has no entry, and needs one if the decision is made
+	nameBuf [maxName]byte
 }
 
 // moment is when a decision is made.
@@ -86,12 +88,18 @@ const clockBase = 1 << 46
 // window where the decision's clock says that it is still live: clocks step back.
 const margin = int64(algorithm.Margin / time.Millisecond)
 
-// open finds the counts of charges, by their names, and unpacks them.
-func (s *stripe) open(names []name, at *moment) {
-	s.all = s.counts[:len(names)]
-	for i := range s.all {
+// open finds the counts of charges, and unpacks them.
+func (s *stripe) open(charges []quota.Charge, long [][]byte, at *moment) {
+	s.all = s.counts[:0]
+	for i := range charges {
+		s.all = s.counts[:i+1]
 		c := &s.all[i]
-		c.name, c.hash = names[i], names[i].hash(s.seed)
+		if long != nil && long[i] != nil {
+			c.name = long[i]
+		} else {
+			c.name = appendName(c.nameBuf[:0], &charges[i])
+		}
+		c.hash = nameHash(s.seed, &charges[i], partitionHash(s.seed, &charges[i]))
 		c.arrived, c.shared, c.isNew = false, false, false
 		s.find(c, at)
 	}
@@ -101,7 +109,7 @@ func (s *stripe) open(names []name, at *moment) {
 // ahead, keeps alive is dropped: by the process' own clock its time was long over.
 func (s *stripe) find(c *count, at *moment) {
 	c.stored, c.large = nil, nil
-	c.place = s.entries.find(&c.name, c.hash)
+	c.place = s.entries.find(c.name, c.hash)
 	if c.place == nowhere {
 		return
 	}
@@ -117,7 +125,7 @@ func (s *stripe) find(c *count, at *moment) {
 		c.stored = &c.large.Stored
 	case e.flags&isClaimed != 0:
 		var err error
-		if c.packed, err = handoff.Parse(e.state[:e.stateLen]); err != nil {
+		if c.packed, err = handoff.Parse(e.appendState(s.form[:0])); err != nil {
 			panic(err) // this stripe has written it
 		}
 		c.stored = &c.packed
@@ -127,7 +135,7 @@ func (s *stripe) find(c *count, at *moment) {
 		c.stored = &c.packed
 	default:
 		c.packed.Claim = nil
-		if err := c.packed.State.Load(e.state[:e.stateLen]); err != nil {
+		if err := c.packed.State.Load(e.appendState(s.form[:0])); err != nil {
 			panic(err) // this stripe has written it
 		}
 		c.stored = &c.packed
@@ -155,7 +163,7 @@ func (s *stripe) begin(c *count) {
 	if !c.isNew {
 		return
 	}
-	c.place = s.entries.add(&c.name, c.hash)
+	c.place = s.entries.add(c.name, c.hash)
 	c.isNew = false
 	if c.shared {
 		s.entries.at(c.place).flags = isShared
@@ -187,7 +195,7 @@ func (s *stripe) save(c *count, at *moment) {
 }
 
 // pack stores c's count in e, its entry.
-func (s *stripe) pack(c *count, e *entry) {
+func (s *stripe) pack(c *count, e entry) {
 	e.flags &^= isWindow
 	if w, ok := c.stored.State.Window(); ok && c.large == nil && c.stored.Claim == nil {
 		e.setWindow(&w)
@@ -195,8 +203,8 @@ func (s *stripe) pack(c *count, e *entry) {
 		return
 	}
 	if c.large == nil {
-		if form := c.stored.Append(e.state[:0]); len(form) <= maxPacked {
-			e.stateLen = uint8(len(form))
+		if form := c.stored.Append(s.form[:0]); len(form) <= maxPacked {
+			e.setState(form)
 			return
 		}
 		c.large = s.larges.add(e, *c.stored)

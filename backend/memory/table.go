@@ -21,72 +21,121 @@ import (
 // name, or its SHA-256 if it is long, so two keys never share a count.
 //
 //	cells    [ 0 | h,2 | h,1 | 0 | 0 | h,3 | ... ]    at most 3/4 taken
-//	chunks   [ entries 0 ... 63 ] [ 64 ... ] ...
+//	chunks   [ hot halves of entries 0 ... 63, cold ones ] [ 64 ... ] ...
 //
 // An entry's state is one window, or in the stored form that Redis and Memcached
 // keep, too. One that is longer than 44 bytes (more than two limits, a log of more
 // than two charges) is a Go object outside of the table; see large.go.
 type table struct {
 	cells  []uint64
-	chunks []*[chunkLen]entry
+	chunks []*chunk
 	n      int // entries
 }
 
 const (
 	chunkLen  = 64
-	entrySize = 128 // two lines of the processor's cache, which it fetches as a pair
+	entrySize = 128
 	cellSize  = 8
 	minCells  = 16
+	maxName   = 48
+	nameHead  = 27
 	maxPacked = 44
+	stateHead = 16
 )
 
-// entry is what the table keeps of one count.
+// entry is what the table keeps of one count, in two halves of 64 bytes, a line of
+// the processor's cache. A take that finds its count as one window needs the hot
+// half alone, if the name is not longer than nameHead. The hot halves of a chunk are
+// next to each other: with many keys, each page of memory that is touched costs, too.
 type entry struct {
+	*hot
+	*cold
+}
+
+type hot struct {
 	// When the reset time last moved forward: the decision's now, or a later one by
 	// which the state was written; and the reset time it moved to. In ms.
 	openedAt, endsAt int64
 
-	// until is what the process' own clock will show, in ms, when all is over, the
-	// claim included.
-	until int64
-
-	hash uint32 // of the name
+	// The state: one window's used and shape; or the first bytes of the stored form;
+	// or the place of a large one.
+	state [stateHead]byte
 
 	// used is the largest used / capacity of the limits when last charged, 1 if a
 	// charge was refused since.
 	used usedPart
 
-	flags, stateLen uint8
+	nameLen, stateLen uint8
+	flags             uint8
 
-	name name
+	name [nameHead]byte
+}
 
-	// The state: one window's used and shape; or the stored form; or the place of a large
-	// one.
-	state [maxPacked]byte
+type cold struct {
+	// until is what the process' own clock will show, in ms, when all is over, the
+	// claim included.
+	until int64
+
+	hash  uint32 // of the name
+	name  [maxName - nameHead]byte
+	state [maxPacked - stateHead]byte
+}
+
+type chunk struct {
+	hot  [chunkLen]hot
+	cold [chunkLen]cold
+}
+
+// hasName reports whether name is e's.
+func (e entry) hasName(name []byte) bool {
+	n := min(len(name), nameHead)
+	return int(e.nameLen) == len(name) && string(e.hot.name[:n]) == string(name[:n]) &&
+		string(e.cold.name[:len(name)-n]) == string(name[n:])
+}
+
+// setName makes name e's.
+func (e entry) setName(name []byte) {
+	e.nameLen = uint8(len(name))
+	n := copy(e.hot.name[:], name)
+	copy(e.cold.name[:], name[n:])
 }
 
 // window returns the state of an entry that is one window, which ends at endsAt.
-func (e *entry) window() algorithm.Window {
-	shape := binary.LittleEndian.Uint64(e.state[8:])
+func (h *hot) window() algorithm.Window {
+	shape := binary.LittleEndian.Uint64(h.state[8:])
 	return algorithm.Window{
 		Length: int64(shape >> 1), Aligned: shape&1 != 0,
-		ResetAt: e.endsAt, Used: int64(binary.LittleEndian.Uint64(e.state[:])),
+		ResetAt: h.endsAt, Used: int64(binary.LittleEndian.Uint64(h.state[:])),
 	}
 }
 
-// setWindow makes w the state of e.
-func (e *entry) setWindow(w *algorithm.Window) {
+// setWindow makes w the state of h's entry.
+func (h *hot) setWindow(w *algorithm.Window) {
 	shape := uint64(w.Length) << 1
 	if w.Aligned {
 		shape |= 1
 	}
-	e.setUsed(w.Used)
-	binary.LittleEndian.PutUint64(e.state[8:], shape)
-	e.endsAt = w.ResetAt
+	h.setUsed(w.Used)
+	binary.LittleEndian.PutUint64(h.state[8:], shape)
+	h.endsAt = w.ResetAt
 }
 
-// setUsed makes used the units of the window that is the state of e.
-func (e *entry) setUsed(used int64) { binary.LittleEndian.PutUint64(e.state[:], uint64(used)) }
+// setUsed makes used the units of the window that is the state of h's entry.
+func (h *hot) setUsed(used int64) { binary.LittleEndian.PutUint64(h.state[:], uint64(used)) }
+
+// appendState appends the stored form of e's state to b.
+func (e entry) appendState(b []byte) []byte {
+	n := int(e.stateLen)
+	b = append(b, e.hot.state[:min(n, stateHead)]...)
+	return append(b, e.cold.state[:max(n-stateHead, 0)]...)
+}
+
+// setState makes form, of at most maxPacked bytes, the state of e.
+func (e entry) setState(form []byte) {
+	e.stateLen = uint8(len(form))
+	n := copy(e.hot.state[:], form)
+	copy(e.cold.state[:], form[n:])
+}
 
 // Flags of an entry.
 const (
@@ -99,10 +148,13 @@ const (
 const nowhere = ^uint32(0)
 
 // at returns the entry in that place, for as long as no entry is removed.
-func (t *table) at(place uint32) *entry { return &t.chunks[place/chunkLen][place%chunkLen] }
+func (t *table) at(place uint32) entry {
+	c := t.chunks[place/chunkLen]
+	return entry{&c.hot[place%chunkLen], &c.cold[place%chunkLen]}
+}
 
 // find returns the place of the entry of that name, or nowhere.
-func (t *table) find(name *name, hash uint32) uint32 {
+func (t *table) find(name []byte, hash uint32) uint32 {
 	if len(t.cells) == 0 {
 		return nowhere
 	}
@@ -112,14 +164,16 @@ func (t *table) find(name *name, hash uint32) uint32 {
 		if cell == 0 {
 			return nowhere
 		}
-		if place := uint32(cell) - 1; uint32(cell>>32) == hash && t.at(place).name == *name {
-			return place
+		if uint32(cell>>32) == hash {
+			if t.at(uint32(cell) - 1).hasName(name) {
+				return uint32(cell) - 1
+			}
 		}
 	}
 }
 
 // add returns the place of a new, empty entry of that name, which is in no other.
-func (t *table) add(name *name, hash uint32) uint32 {
+func (t *table) add(name []byte, hash uint32) uint32 {
 	if needed := cellsFor(t.n + 1); needed > len(t.cells) {
 		old := t.cells
 		t.cells = make([]uint64, needed)
@@ -131,10 +185,12 @@ func (t *table) add(name *name, hash uint32) uint32 {
 	}
 	place := uint32(t.n)
 	if t.n == len(t.chunks)*chunkLen {
-		t.chunks = append(t.chunks, new([chunkLen]entry))
+		t.chunks = append(t.chunks, new(chunk))
 	}
 	t.n++
-	*t.at(place) = entry{hash: hash, name: *name}
+	e := t.at(place)
+	*e.hot, *e.cold = hot{}, cold{hash: hash}
+	e.setName(name)
 	t.put(uint64(hash)<<32 | uint64(place+1))
 	return place
 }
@@ -165,7 +221,8 @@ func (t *table) remove(place uint32) {
 	if place != last {
 		i := t.cellOf(last)
 		t.cells[i] = t.cells[i]>>32<<32 | uint64(place+1)
-		*t.at(place) = *t.at(last)
+		to, from := t.at(place), t.at(last)
+		*to.hot, *to.cold = *from.hot, *from.cold
 	}
 	t.n--
 	// One chunk is kept in reserve, for a table that grows and shrinks by one.

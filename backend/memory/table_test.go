@@ -23,9 +23,6 @@ func TestLocksAndTablesShareNoCacheLines(t *testing.T) {
 	if size := unsafe.Sizeof(stripe{}); size%line != 0 {
 		t.Errorf("a stripe has %d bytes; make its padding %d bytes longer", size, line-size%line)
 	}
-	if size := unsafe.Sizeof(entry{}); size != entrySize {
-		t.Errorf("an entry has %d bytes, want %d", size, entrySize)
-	}
 	if at := unsafe.Offsetof(stripe{}.entries); at != line || unsafe.Sizeof(table{}) > line {
 		t.Errorf("a stripe's table is %d bytes from byte %d; it is to be in the line behind the lock's", unsafe.Sizeof(table{}), at)
 	}
@@ -38,12 +35,12 @@ func TestAWindowIsFoundByItsWholeName(t *testing.T) {
 	for length := range maxName - len(policy) - 1 {
 		key := strings.Repeat("k", length)
 		var table table
-		named := func(policy, key string) *name {
-			n := nameOf(&quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: key})
-			return &n
+		table.add(appendName(nil, &quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: key}), 1)
+		finds := func(policy, key string) bool {
+			var name loneName
+			name.set(policy, key)
+			return table.lone(&name, 1) != nil
 		}
-		table.add(named(policy, key), 1)
-		finds := func(policy, key string) bool { return table.find(named(policy, key), 1) != nowhere }
 		if !finds(policy, key) {
 			t.Errorf("a key of %d bytes is not found", length)
 		}
@@ -66,8 +63,8 @@ func TestTable(t *testing.T) {
 	want := make(map[string]int64)
 	for range 60_000 {
 		name := strconv.Itoa(rng.IntN(2000))
-		packed, hash := pack([]byte(name)), uint32(maphash.String(names, name))
-		place := table.find(&packed, hash)
+		hash := uint32(maphash.String(names, name))
+		place := table.find([]byte(name), hash)
 		marked, ok := want[name]
 		if ok != (place != nowhere) {
 			t.Fatalf("%s is found: %v, want %v", name, !ok, ok)
@@ -80,7 +77,7 @@ func TestTable(t *testing.T) {
 			table.remove(place)
 			delete(want, name)
 		case !ok && len(want) < 1500:
-			place = table.add(&packed, hash)
+			place = table.add([]byte(name), hash)
 			want[name] = rng.Int64()
 			table.at(place).endsAt = want[name]
 		}
@@ -109,8 +106,8 @@ func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 					t.Fatalf("a take of %d of %d: allowed %v, error %v", cost, limit, d.Allowed, err)
 				}
 			}
-			s, n := b.stripeOf([]quota.Charge{c}), nameOf(&c)
-			return s.entries.at(s.entries.find(&n, n.hash(b.seed))).used
+			s := b.stripeOf([]quota.Charge{c})
+			return s.entries.at(s.entries.find(appendName(nil, &c), nameHash(b.seed, &c, partitionHash(b.seed, &c)))).used
 		}
 		half := limit / 2
 		want := float64(half) / float64(limit) * allUsed
