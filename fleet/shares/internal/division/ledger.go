@@ -59,9 +59,9 @@ func newLedger(reports []*message, list *List) *ledger {
 // last returns the round that e is of.
 func (e *entry) last() roundID {
 	if e.Shares != nil {
-		return e.division.ID
+		return e.ID
 	}
-	return e.row.Last
+	return e.Last
 }
 
 // add adds an entry, if none is of a later round.
