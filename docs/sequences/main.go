@@ -1,9 +1,9 @@
-// Command sequences draws what a client, the middleware and a store say to each other, from a
-// run of the library:
+// Command sequences draws what parts of the library say to each other, from runs of it:
 //
 //	go run ./docs/sequences
 //
-// writes docs/sequences/charge.svg.
+// writes docs/sequences/charge.svg, of requests, and docs/sequences/handoff.svg, of a count that
+// moves.
 package main
 
 import (
@@ -13,11 +13,16 @@ import (
 	"path/filepath"
 )
 
+// pictures are what the command draws, by file name.
+var pictures = map[string]func() *sequence{"charge.svg": charge, "handoff.svg": move}
+
 func main() {
-	dir := flag.String("dir", filepath.Join("docs", "sequences"), "where to write the picture")
+	dir := flag.String("dir", filepath.Join("docs", "sequences"), "where to write the pictures")
 	flag.Parse()
-	if err := os.WriteFile(filepath.Join(*dir, "charge.svg"), charge().svg(), 0o644); err != nil { //nolint:gosec // a picture for everybody
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for name, draw := range pictures {
+		if err := os.WriteFile(filepath.Join(*dir, name), draw().svg(), 0o644); err != nil { //nolint:gosec // a picture for everybody
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 }

@@ -13,11 +13,13 @@ type sequence struct {
 	steps   []step
 }
 
-// step is a message from one party to another. Parties are named by their place.
+// step is a message from one party to another, unless it says otherwise. Parties are named by
+// their place.
 type step struct {
 	from, to int
 	text     string
 	part     bool // it begins a part of the sequence
+	has      bool // it is what a party has: from and to are the same
 	bad      bool // it is a refusal
 }
 
@@ -31,6 +33,11 @@ func (s *sequence) begin(text string) {
 	s.steps = append(s.steps, step{text: text, part: true})
 }
 
+// show adds what a party has.
+func (s *sequence) show(party int, text string) {
+	s.steps = append(s.steps, step{from: party, to: party, text: text, has: true})
+}
+
 // Sizes of the picture, in its own units, and its colors.
 const (
 	width, margin    = 760, 100
@@ -38,6 +45,7 @@ const (
 
 	ink, faint, rule = "#1f2933", "#57606a", "#d0d7de"
 	line, bad        = "#24292f", "#b3261e"
+	kept             = "#ddf4ff"
 )
 
 func (s *sequence) svg() []byte {
@@ -64,10 +72,14 @@ func (s *sequence) svg() []byte {
 	}
 	y := top
 	for _, step := range s.steps {
-		if step.part {
+		switch {
+		case step.part:
 			y += space
 			text(&b, 14, y, 13, ink, "start", step.text)
-		} else {
+		case step.has:
+			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="150" height="22" rx="3" fill="%s"/>`+"\n", s.x(step.from)-75, y-12, kept)
+			text(&b, s.x(step.from), y+3, 12, ink, "middle", step.text)
+		default:
 			s.draw(&b, step, y)
 		}
 		y += rise

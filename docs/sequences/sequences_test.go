@@ -9,21 +9,22 @@ import (
 	"testing"
 )
 
-// The committed picture is the one that the command draws, and well-formed.
-func TestPictureIsUpToDate(t *testing.T) {
-	committed, err := os.ReadFile("charge.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(committed, charge().svg()) {
-		t.Error("charge.svg is not what go run ./docs/sequences draws: run it again")
-	}
-	decoder := xml.NewDecoder(bytes.NewReader(committed))
-	for {
-		if _, err := decoder.Token(); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
+// The committed pictures are those that the command draws, and well-formed.
+func TestPicturesAreUpToDate(t *testing.T) {
+	for name, draw := range pictures {
+		committed, err := os.ReadFile(name)
+		if err != nil {
 			t.Fatal(err)
+		}
+		if !bytes.Equal(committed, draw().svg()) {
+			t.Errorf("%s is not what go run ./docs/sequences draws: run it again", name)
+		}
+		decoder := xml.NewDecoder(bytes.NewReader(committed))
+		for err == nil {
+			_, err = decoder.Token()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
