@@ -144,3 +144,42 @@ func (f *fleet) run(policy *throttler.Policy, choose func(*rand.Rand, int, time.
 		f.Errorf("a call for every %.0f decisions; want one for 20", perCall)
 	}
 }
+
+// What the store has charged is never less than what the processes have admitted. The difference
+// is what they hold.
+func TestNothingIsAdmittedBeforeItIsCharged(t *testing.T) {
+	const length, every, offered, processes = 3 * time.Second, 10 * time.Millisecond, 1600, 8
+	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Aligned: true}}}
+	charge := policy.Charge("alice")
+	f, r := newFleet(t, processes, leased.Options{}), testseed.Rand(t, 0)
+	store := throttler.New(f.store, &throttler.Options{Clock: f.clock})
+	inWindow := 0
+	next := time.Duration(r.ExpFloat64() / offered * float64(time.Second))
+	for at := time.Duration(0); at < length; at += every {
+		if at%time.Second == 0 {
+			inWindow = 0
+		}
+		for ; next < at+every; next += time.Duration(r.ExpFloat64() / offered * float64(time.Second)) {
+			f.clock.Set(t0.Add(next))
+			d, err := f.processes[r.IntN(processes)].throttler.Take(context.Background(), charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Allowed {
+				inWindow++
+			}
+		}
+		d, err := store.Peek(context.Background(), charge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := d.Limit(0).Used; int64(inWindow) > used || used > 1000 {
+			t.Errorf("after %v, %d are admitted, and %d charged; want at most so many, and at most 1000", at, inWindow, used)
+		}
+		if (at+every)%(50*time.Millisecond) == 0 {
+			for _, p := range f.processes {
+				p.backend.Sweep()
+			}
+		}
+	}
+}

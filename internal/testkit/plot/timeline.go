@@ -11,6 +11,7 @@ type Timeline struct {
 	Title, Note string
 	Seconds     float64 // its length
 	LogY        bool
+	Most        float64  // the end of the axis; if zero, a little above the values
 	Series      []Series // X in seconds; drawn without dots
 	Spans       []Span
 	Named       bool // the spans' names are written above them
@@ -37,6 +38,9 @@ func (p Timeline) draw(b *bytes.Buffer, at box) {
 		frame.y, frame.height = frame.y+namesHeight, frame.height-namesHeight
 	}
 	_, ys := Lines{LogY: p.LogY, Series: p.Series}.scales(frame)
+	if p.Most > 0 {
+		ys.high = p.Most
+	}
 	xs := scale{low: 0, high: max(p.Seconds, 1), from: frame.x, to: frame.x + frame.width}
 	for _, s := range p.Spans {
 		from, to := xs.at(s.From), xs.at(min(s.To, xs.high))
