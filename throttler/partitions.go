@@ -108,7 +108,7 @@ func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []
 	whole := driver.NewDecision(r)
 	whole.Allowed = true
 	var failed error
-	settled := 0
+	begun := false // one is settled, or may be
 	for i := range all {
 		one := &all[i]
 		if len(one.d.Charges()) == 0 {
@@ -117,13 +117,14 @@ func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []
 		d, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)})
 		if err != nil {
 			failed = errors.Join(failed, err)
+			begun = begun || MayHaveCharged(err)
 			continue
 		}
-		settled++
+		begun = true
 		one.part.CopyTo(&whole, &d)
 	}
-	if failed != nil && settled > 0 && !MayHaveCharged(failed) {
-		failed = &partlyChargedError{failed, errors.New("other partitions are settled")}
+	if begun && failed != nil && !MayHaveCharged(failed) { // it says that nothing was sent, but of one partition
+		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
 	}
 	if failed != nil {
 		return driver.Decision{}, failed

@@ -177,6 +177,34 @@ func TestPartitionFails(t *testing.T) {
 	}
 }
 
+// A refund of which one partition was not sent, and another may have been, is not made
+// again: that would give back twice.
+func TestRefundMayBeMade(t *testing.T) {
+	unsent := fmt.Errorf("down: %w: %w", driver.ErrUnavailable, driver.ErrNotSent)
+	lost := fmt.Errorf("silent: %w", driver.ErrUnavailable)
+	for _, silent := range []string{"alice", "home"} {
+		b := &scripted{Backend: apart{memorybackend.NewDefault()}, settle: map[string]error{"alice": unsent, "home": unsent}}
+		b.settle[silent] = lost
+		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
+		d, err := th.Take(t.Context(), accounts.Charge("alice"), addresses.Charge("home"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := th.Refund(t.Context(), d); !throttler.MayHaveCharged(err) {
+			t.Errorf("%s is silent: %v; want an error that leaves open what was given back", silent, err)
+		}
+		b.settle = nil
+		if _, err := th.Refund(t.Context(), d); err != nil {
+			t.Error(err)
+		}
+		for _, c := range d.Charges() {
+			if now, err := th.Peek(t.Context(), c); err != nil || now.Limit(0).Used != 1 {
+				t.Errorf("%s is silent: %s has used %d, %v; want 1, by one refund at most", silent, c.Key, now.Limit(0).Used, err)
+			}
+		}
+	}
+}
+
 // A refusal holds although other partitions neither take their units back nor answer.
 func TestRefusalHoldsWithoutTheOthers(t *testing.T) {
 	down := fmt.Errorf("down: %w", driver.ErrUnavailable)
