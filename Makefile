@@ -57,9 +57,11 @@ luacheck:
 		luacheck --quiet bin/lua/*.lua policies/redis/*.lua; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi
 
-## alerts: test the alert rules, where promtool can be had
+## alerts: test the alert rules, where promtool can be had, and lint the board, where Grafana's linter is
 alerts: prometheus
 	@if command -v promtool >/dev/null; then cd prom && promtool check config prometheus.yml && promtool test rules alerts_test.yaml; fi
+	@if command -v dashboard-linter >/dev/null; then dashboard-linter lint --strict prom/weir.json; \
+	else echo "no dashboard-linter on this system: the board was checked by its tests alone"; fi
 
 prometheus:
 	@scripts/prometheus.sh bin/prometheus

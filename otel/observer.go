@@ -53,28 +53,29 @@ type Observer struct {
 	byOp     [ops][]metric.RecordOption
 	policies stats.Cache[string, *policyOptions]
 	trips    stats.Cache[tripKey, []metric.RecordOption]
-	moved    stats.Cache[moveKey, []metric.AddOption]
+	moved    stats.Cache[moveKey, *moveOptions]
 	failed   stats.Cache[failureKey, []metric.AddOption]
 	servers  servers
 }
 
 var _ observe.Observer = (*Observer)(nil)
 
-// Attributes.
+// Attributes of metrics. They, and the names and units of the metrics, are such that an
+// exporter to Prometheus makes of them what package weirprom has: rules and boards fit both.
 const (
-	policyKey   = attribute.Key("weir.policy")
-	limitKey    = attribute.Key("weir.limit") // the index in the policy
-	opKey       = attribute.Key("weir.op")
-	outcomeKey  = attribute.Key("weir.outcome")
-	degradedKey = attribute.Key("weir.degraded")
-	backendKey  = attribute.Key("weir.backend")
-	shardKey    = attribute.Key("weir.shard")
-	serverName  = attribute.Key("weir.server")
-	roleKey     = attribute.Key("weir.role") // primary or replica
-	fromKey     = attribute.Key("weir.from")
-	toKey       = attribute.Key("weir.to")
-	resultKey   = attribute.Key("weir.result")
-	errorKey    = attribute.Key("error.type")
+	policyKey  = attribute.Key("policy")
+	limitKey   = attribute.Key("limit") // the index in the policy
+	opKey      = attribute.Key("op")
+	outcomeKey = attribute.Key("outcome")
+	backendKey = attribute.Key("backend")
+	shardKey   = attribute.Key("shard")
+	serverName = attribute.Key("server")
+	roleKey    = attribute.Key("role") // primary or replica
+	fromKey    = attribute.Key("from")
+	toKey      = attribute.Key("to")
+	causeKey   = attribute.Key("cause")
+	resultKey  = attribute.Key("result")
+	errorKey   = attribute.Key("error.type")
 )
 
 // The default boundaries are for milliseconds.
@@ -114,7 +115,7 @@ func New(options *Options) (*Observer, error) {
 	}
 	o.decisions = counter("weir.decisions", "{decision}", "Decisions, by the policy whose limit binds.")
 	o.refusals = counter("weir.refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.")
-	o.degraded = counter("weir.decisions.degraded", "{decision}", "Decisions made without the shared counts.")
+	o.degraded = counter("weir.degraded_decisions", "{decision}", "Decisions made without the shared counts.")
 	o.moves = counter("weir.moves", "{count}", "Counts that moved to another backend, and those that could not.")
 	o.failures = counter("weir.failures", "{failure}", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.")
 	o.duration = seconds("weir.decision.duration", "How long decisions took.")
@@ -130,9 +131,9 @@ func New(options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
-	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, newPolicy
+	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, o.newPolicy
 	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: others, shard: others}, newTrip
-	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others, others}, newMove
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others}, o.newMove
 	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, newFailure
 	return o, nil
 }
@@ -155,31 +156,34 @@ const (
 type policyOptions struct {
 	name     string
 	degraded []metric.AddOption
-	outcomes [ops][outcomes]atomic.Pointer[[]metric.AddOption]
+	outcomes [ops]atomic.Pointer[[outcomes][]metric.AddOption] // nil before the first
 	refusals [quota.MaxLimits]atomic.Pointer[[]metric.AddOption]
 }
 
-func newPolicy(name string) *policyOptions {
-	return &policyOptions{name: stats.Label(name), degraded: []metric.AddOption{attributes(policyKey.String(stats.Label(name)))}}
+func (o *Observer) newPolicy(name string) *policyOptions {
+	p := &policyOptions{name: stats.Label(name), degraded: []metric.AddOption{attributes(policyKey.String(stats.Label(name)))}}
+	o.degraded.Add(context.Background(), 0, p.degraded...)
+	return p
 }
 
-func (p *policyOptions) outcome(op observe.Op, outcome observe.Outcome) []metric.AddOption {
-	return once(&p.outcomes[op][outcome], func() attribute.Set {
-		return attribute.NewSet(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(outcome.String()))
-	})
+// newOutcomes begins the series of all outcomes at zero, so that their rates are right
+// from the first on.
+func (o *Observer) newOutcomes(p *policyOptions, op observe.Op) *[outcomes][]metric.AddOption {
+	var all [outcomes][]metric.AddOption
+	for i := range all {
+		all[i] = []metric.AddOption{attributes(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(observe.Outcome(i).String()))}
+		o.decisions.Add(context.Background(), 0, all[i]...)
+	}
+	p.outcomes[op].Store(&all)
+	return &all
 }
 
 func (p *policyOptions) refusal(limit int) []metric.AddOption {
-	return once(&p.refusals[limit], func() attribute.Set {
-		return attribute.NewSet(policyKey.String(p.name), limitKey.Int(limit))
-	})
-}
-
-func once(at *atomic.Pointer[[]metric.AddOption], set func() attribute.Set) []metric.AddOption {
+	at := &p.refusals[limit]
 	if options := at.Load(); options != nil {
 		return *options
 	}
-	options := []metric.AddOption{metric.WithAttributeSet(set())}
+	options := []metric.AddOption{attributes(policyKey.String(p.name), limitKey.Int(limit))}
 	at.Store(&options)
 	return options
 }
@@ -191,7 +195,11 @@ func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
 	}
 	p := o.policies.Of(e.Policy)
 	o.duration.Record(ctx, e.Duration.Seconds(), o.byOp[e.Op]...)
-	o.decisions.Add(ctx, 1, p.outcome(e.Op, e.Outcome)...)
+	byOutcome := p.outcomes[e.Op].Load()
+	if byOutcome == nil {
+		byOutcome = o.newOutcomes(p, e.Op)
+	}
+	o.decisions.Add(ctx, 1, byOutcome[e.Outcome]...)
 	if e.Degraded {
 		o.degraded.Add(ctx, 1, p.degraded...)
 	}
@@ -251,34 +259,44 @@ func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // What became of a move.
 const (
-	moveDone   = "moved"
-	moveLost   = "lost" // the count began at zero
-	moveFailed = "failed"
+	moveDone = iota
+	moveLost // the count began at zero
+	moveFailed
+	moveOutcomes
 )
 
-type moveKey struct{ from, to, outcome string }
+type moveKey struct{ from, to string }
 
-func newMove(k moveKey) []metric.AddOption {
-	return []metric.AddOption{attributes(fromKey.String(stats.Label(k.from)), toKey.String(stats.Label(k.to)), outcomeKey.String(k.outcome))}
+// moveOptions is the attributes of moves between two backends, by what became of them.
+type moveOptions [moveOutcomes][]metric.AddOption
+
+// newMove begins the series of all outcomes at zero, so that a loss is a rise.
+func (o *Observer) newMove(k moveKey) *moveOptions {
+	all := new(moveOptions)
+	for i, outcome := range [moveOutcomes]string{"moved", "lost", "failed"} {
+		all[i] = []metric.AddOption{attributes(fromKey.String(stats.Label(k.from)), toKey.String(stats.Label(k.to)), outcomeKey.String(outcome))}
+		o.moves.Add(context.Background(), 0, all[i]...)
+	}
+	return all
 }
 
 // Moved counts a move.
 func (o *Observer) Moved(e observe.Moved) {
-	k := moveKey{e.From, e.To, moveDone}
+	outcome := moveDone
 	switch {
 	case e.Err != nil:
-		k.outcome = moveFailed
+		outcome = moveFailed
 	case e.Lost:
-		k.outcome = moveLost
+		outcome = moveLost
 	}
-	o.moves.Add(context.Background(), 1, o.moved.Of(k)...)
+	o.moves.Add(context.Background(), 1, o.moved.Of(moveKey{e.From, e.To})[outcome]...)
 }
 
 // failureKey is whose attributes a failure has.
 type failureKey struct{ backend, shard, cause, result string }
 
 func newFailure(k failureKey) []metric.AddOption {
-	return []metric.AddOption{attributes(backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), errorKey.String(stats.Label(k.cause)), resultKey.String(k.result))}
+	return []metric.AddOption{attributes(backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), causeKey.String(stats.Label(k.cause)), resultKey.String(k.result))}
 }
 
 // Failed counts a failure.

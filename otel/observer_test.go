@@ -93,7 +93,7 @@ type marshaled map[string]string
 func attributes(m any) marshaled {
 	all := make(marshaled)
 	for k, v := range m.(map[string]string) {
-		all[strings.TrimPrefix(k, "weir.")] = v
+		all[k] = v
 	}
 	return all
 }
@@ -120,7 +120,8 @@ func TestObserver(t *testing.T) {
 		o := newObserved(t, maxNames)
 		return observertest.Observer{
 			Observer: o, Read: o.series,
-			Decisions: "weir.decisions", PerPolicy: 2, // allowed and refused
+			Decisions: "weir.decisions", PerPolicy: 6, // one of each outcome
+			Moves: "weir.moves", Degraded: "weir.degraded_decisions",
 			Counts: []string{"weir.decisions", "weir.refusals", "weir.round_trip.decisions"},
 		}
 	})
@@ -132,10 +133,18 @@ func TestDecisions(t *testing.T) {
 	o.Decided(t.Context(), observe.Decided{Policy: "core", Limit: -1, Degraded: true})
 	o.want(t,
 		"weir.decisions [op:settle outcome:allowed policy:core] {decision}: 1",
+		"weir.decisions [op:settle outcome:canceled policy:core] {decision}: 0",
+		"weir.decisions [op:settle outcome:invalid policy:core] {decision}: 0",
+		"weir.decisions [op:settle outcome:overloaded policy:core] {decision}: 0",
+		"weir.decisions [op:settle outcome:refused policy:core] {decision}: 0",
+		"weir.decisions [op:settle outcome:unavailable policy:core] {decision}: 0",
 		"weir.decisions [op:take outcome:allowed policy:core] {decision}: 3",
+		"weir.decisions [op:take outcome:canceled policy:core] {decision}: 0",
 		"weir.decisions [op:take outcome:invalid policy:core] {decision}: 1",
+		"weir.decisions [op:take outcome:overloaded policy:core] {decision}: 0",
+		"weir.decisions [op:take outcome:unavailable policy:core] {decision}: 0",
 		"weir.decisions [op:take outcome:refused policy:core] {decision}: 3",
-		"weir.decisions.degraded [policy:core] {decision}: 1",
+		"weir.degraded_decisions [policy:core] {decision}: 1",
 		"weir.refusals [limit:1 policy:core] {decision}: 3",
 		"weir.decision.duration [op:take] s: 7, 15 buckets",
 		"weir.decision.duration [op:settle] s: 1, 15 buckets",
@@ -155,17 +164,17 @@ func TestOtherEvents(t *testing.T) {
 		"weir.round_trip.decisions [backend:redisbackend role:primary shard:a] {decision}: 3 in 1, 9 buckets",
 		"weir.round_trip.decisions [backend:redisbackend error.type:_OTHER role:primary shard:a] {decision}: 1 in 1, 9 buckets",
 		"weir.round_trip.decisions [backend:redisbackend error.type:timeout role:replica shard:a] {decision}: 1 in 1, 9 buckets",
-		"weir.failures [backend:redisbackend error.type:breaker open result:answered_503 shard:a] {failure}: 2",
+		"weir.failures [backend:redisbackend cause:breaker open result:answered_503 shard:a] {failure}: 2",
 		"weir.moves [from:x outcome:moved to:y] {count}: 1",
 		"weir.moves [from:x outcome:lost to:y] {count}: 1",
 		"weir.moves [from:x outcome:failed to:y] {count}: 1",
 	}
 	o.want(t, append(slices.Clone(want),
-		"weir.breaker.open [backend:redisbackend server:primary shard:a] 1: 0",
-		"weir.breaker.open [backend:redisbackend server:replica 0 shard:a] 1: 1",
+		"weir.breaker.open [backend:redisbackend server:primary shard:a] : 0",
+		"weir.breaker.open [backend:redisbackend server:replica 0 shard:a] : 1",
 		"weir.breaker.openings [backend:redisbackend server:primary shard:a] {opening}: 2",
 		"weir.breaker.openings [backend:redisbackend server:replica 0 shard:a] {opening}: 1",
-		"weir.replica.cut [backend:redisbackend server:replica 0 shard:a] 1: 1",
+		"weir.replica.cut [backend:redisbackend server:replica 0 shard:a] : 1",
 		"weir.replica.lag [backend:redisbackend server:replica 0 shard:a] s: 2",
 		"weir.clock.skew [backend:redisbackend server:primary shard:a] s: -1.5",
 	)...)

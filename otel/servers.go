@@ -24,11 +24,11 @@ type servers struct {
 func (s *servers) register(meter metric.Meter, most int) error {
 	s.Max = most
 	var errs [6]error
-	s.breakerOpen, errs[0] = meter.Int64ObservableGauge("weir.breaker.open", metric.WithUnit("1"),
+	s.breakerOpen, errs[0] = meter.Int64ObservableGauge("weir.breaker.open", // without a unit: an exporter would add _ratio for "1"
 		metric.WithDescription("Whether the server's breaker is open: 1, it does not answer and is sent nothing."))
 	s.breakerOpenings, errs[1] = meter.Int64ObservableCounter("weir.breaker.openings", metric.WithUnit("{opening}"),
 		metric.WithDescription("How often the server's breaker opened."))
-	s.replicaCut, errs[2] = meter.Int64ObservableGauge("weir.replica.cut", metric.WithUnit("1"),
+	s.replicaCut, errs[2] = meter.Int64ObservableGauge("weir.replica.cut",
 		metric.WithDescription("Whether the replica is cut off from its primary, or lags too far: 1, it is not asked."))
 	s.replicaLag, errs[3] = meter.Float64ObservableGauge("weir.replica.lag", metric.WithUnit("s"),
 		metric.WithDescription("How far the replica's counts may be behind."))

@@ -10,18 +10,26 @@ import (
 	"github.com/weir-go/weir/observe"
 )
 
+// Attributes of spans, besides error.type.
+const (
+	spanPolicy   = attribute.Key("weir.policy")
+	spanLimit    = attribute.Key("weir.limit")
+	spanOutcome  = attribute.Key("weir.outcome")
+	spanDegraded = attribute.Key("weir.degraded")
+)
+
 var spanNames = [ops]string{"weir.take", "weir.peek", "weir.settle"}
 
 // span makes the span of a decision that is over. Its error has no text: there may be
 // addresses in it.
 func (o *Observer) span(ctx context.Context, policy string, e observe.Decided) {
 	var room [5]attribute.KeyValue
-	all := append(room[:0], policyKey.String(policy), outcomeKey.String(e.Outcome.String()))
+	all := append(room[:0], spanPolicy.String(policy), spanOutcome.String(e.Outcome.String()))
 	if e.Limit >= 0 {
-		all = append(all, limitKey.Int(e.Limit))
+		all = append(all, spanLimit.Int(e.Limit))
 	}
 	if e.Degraded {
-		all = append(all, degradedKey.Bool(true))
+		all = append(all, spanDegraded.Bool(true))
 	}
 	if e.Err != nil {
 		all = append(all, errorKey.String(e.Outcome.String()))

@@ -15,7 +15,7 @@ import (
 //	weirotel.RegisterStats(nil, "fallback", func() any { return b.Stats() })
 //
 // A field with the JSON name lost is weir.fallback.lost; each element of a map has its
-// key as the attribute weir.name. values is called for each reading, until the
+// key as the attribute name. values is called for each reading, until the
 // registration is undone. If provider is nil, it is otel.GetMeterProvider(). The error
 // is the provider's.
 func RegisterStats(provider metric.MeterProvider, name string, values func() any) (metric.Registration, error) {
@@ -33,9 +33,9 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 		var instrument metric.Int64Observable
 		var err error
 		if n.Gauge {
-			instrument, err = meter.Int64ObservableGauge(full, metric.WithUnit("1"), metric.WithDescription(about))
+			instrument, err = meter.Int64ObservableGauge(full, metric.WithDescription(about))
 		} else {
-			instrument, err = meter.Int64ObservableCounter(full, metric.WithUnit("1"), metric.WithDescription(about))
+			instrument, err = meter.Int64ObservableCounter(full, metric.WithDescription(about))
 		}
 		if err != nil {
 			return nil, err
@@ -45,7 +45,7 @@ func RegisterStats(provider metric.MeterProvider, name string, values func() any
 	return meter.RegisterCallback(func(_ context.Context, to metric.Observer) error {
 		for _, n := range stats.Of(values(), false) {
 			if n.Named {
-				to.ObserveInt64(instruments[n.Name], n.Value, metric.WithAttributes(attribute.String("weir.name", n.Key)))
+				to.ObserveInt64(instruments[n.Name], n.Value, metric.WithAttributes(attribute.String("name", n.Key)))
 			} else {
 				to.ObserveInt64(instruments[n.Name], n.Value)
 			}

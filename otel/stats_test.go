@@ -21,7 +21,7 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	n = numbers{2, 3, map[string]int64{"a": 4, "b": 5}}
-	o.want(t, "weir.fallback.held [] 1: 2", "weir.fallback.lost [] 1: 3", "weir.fallback.moved [name:a] 1: 4", "weir.fallback.moved [name:b] 1: 5")
+	o.want(t, "weir.fallback.held [] : 2", "weir.fallback.lost [] : 3", "weir.fallback.moved [name:a] : 4", "weir.fallback.moved [name:b] : 5")
 	if err := registration.Unregister(); err != nil {
 		t.Error(err)
 	}

@@ -51,7 +51,7 @@ type Observer struct {
 	byOp     [ops]prometheus.Observer // durations
 	policies stats.Cache[string, *policySeries]
 	trips    stats.Cache[tripKey, *tripSeries]
-	moved    stats.Cache[moveKey, prometheus.Counter]
+	moved    stats.Cache[moveKey, *moveSeries]
 	failed   stats.Cache[failureKey, prometheus.Counter]
 	servers  stats.Servers
 }
@@ -99,7 +99,7 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	}
 	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, o.newPolicy
 	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
-	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others, others}, o.newMove
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others}, o.newMove
 	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, o.newFailure
 	o.servers.Max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
@@ -229,27 +229,36 @@ func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
 // What became of a move.
 const (
-	moveDone   = "moved"
-	moveLost   = "lost" // the count began at zero
-	moveFailed = "failed"
+	moveDone = iota
+	moveLost // the count began at zero
+	moveFailed
+	moveOutcomes
 )
 
-type moveKey struct{ from, to, outcome string }
+type moveKey struct{ from, to string }
 
-func (o *Observer) newMove(k moveKey) prometheus.Counter {
-	return o.moves.WithLabelValues(stats.Label(k.from), stats.Label(k.to), k.outcome)
+// moveSeries is the series of moves between two backends, by what became of them.
+type moveSeries [moveOutcomes]prometheus.Counter
+
+// newMove creates the series of all outcomes, so that a loss is a rise.
+func (o *Observer) newMove(k moveKey) *moveSeries {
+	all := new(moveSeries)
+	for i, outcome := range [moveOutcomes]string{"moved", "lost", "failed"} {
+		all[i] = o.moves.WithLabelValues(stats.Label(k.from), stats.Label(k.to), outcome)
+	}
+	return all
 }
 
 // Moved counts a move.
 func (o *Observer) Moved(e observe.Moved) {
-	k := moveKey{e.From, e.To, moveDone}
+	outcome := moveDone
 	switch {
 	case e.Err != nil:
-		k.outcome = moveFailed
+		outcome = moveFailed
 	case e.Lost:
-		k.outcome = moveLost
+		outcome = moveLost
 	}
-	o.moved.Of(k).Inc()
+	o.moved.Of(moveKey{e.From, e.To})[outcome].Inc()
 }
 
 // failureKey is whose series a failure is in.

@@ -42,6 +42,7 @@ func observed(t testing.TB, maxNames int) observertest.Observer {
 	o, registry := newObserver(t, &weirprom.Options{MaxNames: maxNames})
 	return observertest.Observer{
 		Observer: o, Decisions: "weir_decisions_total", PerPolicy: 6, // one of each outcome
+		Moves: "weir_moves_total", Degraded: "weir_degraded_decisions_total",
 		Counts: []string{"weir_decisions_total", "weir_refusals_total", "weir_round_trip_decisions"},
 		Read: func(t testing.TB) (all []observertest.Series) {
 			families, err := registry.Gather()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,8 @@ type Observer struct {
 
 	Decisions string   // the name of the metric that counts decisions
 	PerPolicy int      // its series of a policy that is used for takes
+	Moves     string   // the name of the metric that counts moves
+	Degraded  string   // the name of the metric that counts degraded decisions
 	Counts    []string // the names of metrics that count each Decided, if it is a refusal, or each Sent
 }
 
@@ -87,10 +90,28 @@ func Serve(o observe.Observer) {
 
 // Run runs the suite. open returns an observer of at most maxNames names, 0 for the default.
 func Run(t *testing.T, open func(t testing.TB, maxNames int) Observer) {
+	t.Run("BeginAtZero", func(t *testing.T) { beginAtZero(t, open(t, 0)) })
 	t.Run("SeriesAreBounded", func(t *testing.T) { seriesAreBounded(t, open) })
 	t.Run("StrangeEvents", func(t *testing.T) { strangeEvents(t, open(t, 0)) })
 	t.Run("ManyGoroutines", func(t *testing.T) { manyGoroutines(t, open(t, 4)) })
 	t.Run("NoAllocations", func(t *testing.T) { noAllocations(t, open(t, 0)) })
+}
+
+// What has not happened yet is zero, so that the first time that it does is a rise: an alert
+// on losses has no second one to wait for.
+func beginAtZero(t *testing.T, o Observer) {
+	o.Decided(t.Context(), observe.Decided{Policy: "core"})
+	o.Moved(observe.Moved{From: "a", To: "b"})
+	series := o.Read(t)
+	for name, outcomes := range map[string][]string{o.Decisions: {"refused", "unavailable"}, o.Moves: {"lost", "failed"}, o.Degraded: {"core"}} {
+		for _, outcome := range outcomes {
+			if !slices.ContainsFunc(series, func(s Series) bool {
+				return s.Name == name && s.Value == 0 && strings.Contains(s.Text, outcome)
+			}) {
+				t.Errorf("%s has no series of %s at zero", name, outcome)
+			}
+		}
+	}
 }
 
 // Names that do not end, such as those of policies made out of requests, must not make
@@ -125,8 +146,11 @@ func seriesAreBounded(t *testing.T, open func(t testing.TB, maxNames int) Observ
 	}
 	for name, n := range counts {
 		most := names + 1
-		if name == o.Decisions {
+		switch name {
+		case o.Decisions:
 			most *= o.PerPolicy
+		case o.Moves:
+			most *= 3 // moved, lost and failed
 		}
 		if n > most {
 			t.Errorf("%s has %d series; %d is the most", name, n, most)
