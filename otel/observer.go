@@ -27,7 +27,8 @@ type Options struct {
 
 	// MaxNames is how many policies have attributes of their own, and how many shards
 	// and servers. Policies and shards that come later share the attribute "(others)";
-	// servers have none. If 0, 256.
+	// servers have none. If 0, 100: so many fit in the 2,000 combinations of attributes that
+	// the SDK keeps of a metric by default.
 	MaxNames int
 }
 
@@ -97,7 +98,7 @@ func New(options *Options) (*Observer, error) {
 		opts.TracerProvider = otel.GetTracerProvider()
 	}
 	if opts.MaxNames <= 0 {
-		opts.MaxNames = 256
+		opts.MaxNames = 100
 	}
 	o := &Observer{tracer: opts.TracerProvider.Tracer(scope)}
 	meter := opts.MeterProvider.Meter(scope)

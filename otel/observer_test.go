@@ -154,6 +154,21 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// By default, the SDK puts what is beyond 2,000 combinations of attributes into one.
+func TestAllPoliciesFitInTheSDK(t *testing.T) {
+	o := newObserved(t, 0)
+	for i := range 300 {
+		for _, op := range []observe.Op{observe.OpTake, observe.OpPeek, observe.OpSettle} {
+			o.Decided(t.Context(), observe.Decided{Policy: fmt.Sprint(i), Op: op})
+		}
+	}
+	for _, s := range o.series(t) {
+		if strings.Contains(s.Text, "overflow") {
+			t.Errorf("beyond the limit: %s", s.Text)
+		}
+	}
+}
+
 func TestOtherEvents(t *testing.T) {
 	o := newObserved(t, 0)
 	observertest.Serve(o)
