@@ -1,8 +1,6 @@
 package config
 
 import (
-	"context"
-	"errors"
 	"slices"
 
 	"github.com/weir-go/weir/fleet/leased"
@@ -25,7 +23,7 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 	if c.remote() {
 		m.Leased = &leased.Options{}
 	}
-	if len(c.agreeing()) > 0 && len(c.syncable()) > 0 {
+	if len(c.agreeing()) > 0 && c.syncable() {
 		roots, err := s.openRoots()
 		if err != nil {
 			return nil, err
@@ -35,15 +33,12 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 	return m, nil
 }
 
-// syncable returns the policies with a mode, and their dry runs, that are synced or can be
-// when the mode changes.
-func (c *Config) syncable() (all []*quota.Policy) {
-	for _, name := range sorted(c.Modes) {
-		if p, dry := c.Policies[name], c.DryRun(name); synced.Supports(p) == nil && synced.Supports(dry) == nil {
-			all = append(all, p, dry)
-		}
-	}
-	return all
+// syncable reports whether a policy with a mode, and its dry run, is synced or can be when
+// the mode changes.
+func (c *Config) syncable() bool {
+	return slices.ContainsFunc(sorted(c.Modes), func(name string) bool {
+		return synced.Supports(c.Policies[name]) == nil && synced.Supports(c.DryRun(name)) == nil
+	})
 }
 
 func (c *Config) syncedOptions() *synced.Options {
@@ -84,21 +79,6 @@ func (s *Stack) setMode(name string, m modes.Mode) error {
 		}
 	}
 	return nil
-}
-
-// SetQuotas gives the quotas of the policies to the servers at which processes agree. In
-// processes that run, they are in force for what is synced within two syncs.
-func (c *Config) SetQuotas(ctx context.Context) error {
-	if len(c.agreeing()) == 0 || len(c.syncable()) == 0 {
-		return c.wrong(errors.New("no policy that can be synced has a mode, or there are no roots"))
-	}
-	s := &Stack{Config: c}
-	defer s.Close()
-	roots, err := s.openRoots()
-	if err != nil {
-		return err
-	}
-	return synced.SetQuotas(ctx, roots, c.syncable(), c.syncedOptions())
 }
 
 // agreeing returns the servers at which processes agree: the roots, or else the shards'

@@ -1,16 +1,17 @@
 -- sync.lua: a root of fleet/synced, which agrees on counters with all processes.
 --
 -- KEYS[1]  process   the number of its last call
--- KEYS[2]  quotas    as the process that set them sent them
--- KEYS[i]  counter   from 3 on: those that the call is about
--- ARGV[1]  header    '>Bddd': mode, number, now in ms, epoch of the caller's quotas; then
---                    for each limit '>Bd': kind and span, which is the window, or the
---                    time between two units, in ms
--- ARGV[2]  entries   for each counter '>Hddd': index of its limit, units, x, said
--- ARGV[3]  newer     quotas of the caller's epoch, or ''
--- Returns  one string: 'o', or 'u' if an ADD does not follow the process's last call,
---          and nothing was done; '>I4' the length of the quotas, and the quotas if theirs
---          is a later epoch; the counters.
+-- KEYS[i]  counter   from 2 on: those that the call is about
+-- ARGV[1]  header    '>Bdd': mode, number, now in ms; then for each limit of the counters
+--                    '>Bd': kind and span, which is the window, or the time between two
+--                    units, in ms
+-- ARGV[2]  entries   for each counter '>Hddd': index of its limit in the header, units, x,
+--                    said
+-- Returns  one string: 'o' and the counters, or 'u' if an ADD does not follow the process's
+--          last call, and nothing was done.
+--
+-- A root knows no policies: what it needs of a limit comes with each call. So processes
+-- that have another quota for a while, or for a key, add to the same counter.
 --
 -- A counter is '>dd': for a bucket the instant at which it is empty, which time passes
 -- by itself, so that nothing has to leak, and the units that ever came; for a window its
@@ -22,7 +23,8 @@
 -- restored from an older copy of it. A bucket's instant is at least x, what the process
 -- knows of it: its units may have come when it was empty. A counter that the server has
 -- evicted begins with what it last said of it to the process: said, which is the instant
--- of a bucket, or the units of a window. A FIRST is the ADD that begins a process: the
+-- of a bucket, or the units of a window. A counter of a new length continues from
+-- another: said is below 0, and minus the units of a window at least. A FIRST is the ADD that begins a process: the
 -- server cannot know it. A STATE, of a process that it does not know, raises counters to
 -- what the process knows: to the instant x, or the units of the window x.
 
@@ -34,7 +36,7 @@ local PROCESS = 3600000 -- ms that a silent process is remembered: many times th
 
 local call, unpack, pack = redis.call, struct.unpack, struct.pack
 local header, entries = ARGV[1], ARGV[2]
-local mode, number, now, epoch, at = unpack('>Bddd', header)
+local mode, number, now, at = unpack('>Bdd', header)
 
 local kinds, spans = {}, {}
 while at <= #header do
@@ -42,27 +44,17 @@ while at <= #header do
     kinds[n], spans[n], at = unpack('>Bd', header, at)
 end
 
-local quotas = call('GET', KEYS[2]) or ''
-local stored = #quotas >= 8 and unpack('>d', quotas) or 0
-if ARGV[3] ~= '' and epoch > stored then
-    call('SET', KEYS[2], ARGV[3])
-    quotas, stored = '', epoch
-end
-if stored <= epoch then
-    quotas = ''
-end
-
 local last = tonumber(call('GET', KEYS[1]))
 if mode == ADD and (not last or last < number - 1) then
-    return 'u' .. pack('>I4', #quotas) .. quotas
+    return 'u'
 end
 local new = mode == STATE or not last or number > last
 if new then
     call('SET', KEYS[1], string.format('%.0f', number), 'PX', PROCESS)
 end
 
-local reply, next = {'o', pack('>I4', #quotas), quotas}, 1
-for i = 3, #KEYS do
+local reply, next = {'o'}, 1
+for i = 2, #KEYS do
     local limit, units, x, said
     limit, units, x, said, next = unpack('>Hddd', entries, next)
     local state = call('GET', KEYS[i])
@@ -71,20 +63,20 @@ for i = 3, #KEYS do
     if state and #state == 16 then
         a, b = unpack('>dd', state)
     elseif isWindow then
-        a, b = said > 0 and x or 0, said
+        a, b = said ~= 0 and x or 0, math.abs(said)
     else
-        a, b = said, 0
+        a, b = math.max(said, 0), 0
     end
     local life
     if not new and state then -- it was counted when it came first
         life = nil
     elseif isWindow then
-        if x >= a and (units ~= 0 or x > a or not state) then
-            b = x > a and 0 or b
+        if x >= a and (units ~= 0 or said < 0 or x > a or not state) then
+            b = math.max(x > a and 0 or b, -said)
             b = mode == STATE and math.max(b, units) or math.max(b + units, 0)
             a, life = x, (x + 1) * spans[limit + 1] - now
         end
-    elseif mode == STATE or units ~= 0 or a > 0 and not state then
+    elseif mode == STATE or units ~= 0 or said < 0 or a > 0 and not state then
         a, b = math.max(a + units * spans[limit + 1], x), b + units
         life = a - now
     end

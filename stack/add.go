@@ -149,18 +149,16 @@ func (s *Stack) addModes(o *Options) error {
 	return nil
 }
 
-// addSynced adds the counts of all policies that are synced, or can be when their mode
-// changes.
+// addSynced adds the counts of policies that are synced, or can be when their mode changes.
 func (s *Stack) addSynced(o *Options) error {
 	m := o.Modes
-	policies := slices.DeleteFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) != nil })
-	if len(policies) == 0 {
+	if !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
 		return invalid.Errorf("stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
 	}
 	options := valueOf(m.Synced.Options)
 	options.Clock = cmp.Or(options.Clock, o.Clock)
 	options.Observer = cmp.Or(options.Observer, o.Observer)
-	b, err := synced.New(m.Synced.Roots, policies, &options)
+	b, err := synced.New(m.Synced.Roots, &options)
 	if err != nil {
 		return err
 	}

@@ -174,7 +174,7 @@ func TestTableOfSynced(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1})
 			defer client.Close()
 			c := clock.NewManual(start)
-			b, err := synced.New([]synced.Root{{Name: "a", Client: client}}, []*throttler.Policy{hourly}, &synced.Options{MaxKeys: maxKeys, Clock: c})
+			b, err := synced.New([]synced.Root{{Name: "a", Client: client}}, &synced.Options{MaxKeys: maxKeys, Clock: c})
 			if err != nil {
 				t.Fatal(err)
 			}

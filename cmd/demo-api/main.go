@@ -22,7 +22,6 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -107,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 const help = `demo-api is a small HTTP API behind rate limits.
 
-usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
+usage: demo-api [-listen ADDR] [-config FILE] [-check]
 
   -listen ADDR  serve on ADDR instead of the configured address (127.0.0.1:8080)
   -config FILE  read policies and the backend from a YAML file; without one,
@@ -119,9 +118,6 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check | -set-quotas]
                   secondary         900 per minute: all requests, 304s too
   -check        say whether the configuration is right: build all that it says, without
                 a connection to a server, and do not serve
-  -set-quotas   give the quotas of the configuration's policies to the roots: in
-                processes that run, they are in force for what is synced within
-                two syncs
 
 routes:
   GET  /                      a page that shows the limits, for browsers; free
@@ -157,7 +153,6 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 	listen := flags.String("listen", "", "")
 	file := flags.String("config", "", "")
 	check := flags.Bool("check", false, "")
-	setQuotas := flags.Bool("set-quotas", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, help)
@@ -198,14 +193,6 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 		return nil, fmt.Errorf("the configuration is wrong, nothing was started\n%w", err)
 	case *check:
 		fmt.Fprintln(stdout, "the configuration is right")
-		return nil, flag.ErrHelp
-	case *setQuotas:
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := c.SetQuotas(ctx); err != nil {
-			return nil, err
-		}
-		fmt.Fprintln(stdout, "the roots have the quotas")
 		return nil, flag.ErrHelp
 	}
 	return c, nil

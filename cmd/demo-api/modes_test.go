@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -238,18 +239,17 @@ func TestMixedTakesInAnOutage(t *testing.T) {
 	}
 }
 
-// An operator edits quotas in the configuration and gives them to the roots: processes
-// that run have them, and count on.
-func TestSetQuotas(t *testing.T) {
-	server := testserver.Redis(t).Addr
-	d := startDemo(t, modesOn(server, "synced"))
+// An operator edits a quota in the file of live policies: it is in force for what is synced,
+// which counts on.
+func TestLiveQuotaOfSynced(t *testing.T) {
+	dir := writeFiles(t, map[string]string{"live.json": "{}"})
+	live := filepath.Join(dir, "live.json")
+	d := startDemo(t, modesOn(testserver.Redis(t).Addr, "synced")+"live_policies: "+live+"\n")
 	for range 5 {
 		d.get("/repos/acme/rockets")
 	}
-	var out strings.Builder
-	edited := writeConfig(t, strings.Replace(modesOn(server, "synced"), "quota: 20, window: 1h, aligned", "quota: 8, window: 1h, aligned", 1))
-	if err := run(t.Context(), []string{"-config", edited, "-set-quotas"}, &out, &out); err != nil || !strings.Contains(out.String(), "the roots have the quotas") {
-		t.Fatalf("%v: %s", err, out.String())
+	if err := os.WriteFile(live, []byte(`{"policies": [{"name": "core", "limits": ["8 per 1h aligned"]}]}`), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	limit := func() (n struct {
 		Resources map[string]struct{ Limit, Used int }
@@ -275,8 +275,5 @@ func TestSetQuotas(t *testing.T) {
 	}
 	if served != 3 {
 		t.Errorf("%d were served of the 3 that were left of 8", served)
-	}
-	if err := run(t.Context(), []string{"-config", writeConfig(t, "listen: 127.0.0.1:0\n"), "-set-quotas"}, &out, &out); err == nil {
-		t.Error("there are no roots: no error")
 	}
 }

@@ -21,7 +21,7 @@ func BenchmarkTake(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour, Aligned: true}}}
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}) // no root: nothing syncs
 	defer client.Close()
-	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, []*throttler.Policy{policy}, nil)
+	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func Example() {
 		return
 	}
 	defer store.Close(context.Background())
-	soft, err := synced.New([]synced.Root{{Name: "a", Client: client}}, []*throttler.Policy{core, all}, nil)
+	soft, err := synced.New([]synced.Root{{Name: "a", Client: client}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

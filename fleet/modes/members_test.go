@@ -61,7 +61,7 @@ func TestNewSeesWhatCannotBe(t *testing.T) {
 			`modes: policy "window" is leased, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table`},
 		"exact, all is leased": {modes.Exact, func(*modes.Table) func(*quota.Policy) bool { return nil },
 			`modes: policy "window" is exact, but the store goes by other Leases than this table's; make leased.Options.Leases the Leases of this table`},
-		"synced, no counts": {modes.Synced, nil, `modes: policy "window" is synced, but soft is nil; give New a synced.Backend that has the policy, or make it exact`},
+		"synced, no counts": {modes.Synced, nil, `modes: policy "window" is synced, but soft is nil; give New a synced.Backend, or make it exact`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newTable(t)

@@ -52,8 +52,8 @@ type Backend struct {
 
 var _ driver.Backend = (*Backend)(nil)
 
-// New returns a Backend that asks store about Exact and Leased policies, and soft, which
-// needs to have them, about Synced ones.
+// New returns a Backend that asks store about Exact and Leased policies, and soft about
+// Synced ones. Both decide by the limits that charges carry, in every mode.
 //
 // Store leases if it is a leased.Backend whose Options.Leases are the table's, or has one
 // behind wrappers with a method Unwrap, as wrap/fallback and wrap/refusals are. A store

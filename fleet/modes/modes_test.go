@@ -18,6 +18,7 @@ import (
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -52,6 +53,7 @@ type process struct {
 	table     *modes.Table
 	soft      *synced.Backend
 	throttler *throttler.Throttler
+	policies  *policies.Table
 }
 
 // switchable is a store that does not answer while it is down.
@@ -98,7 +100,7 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = client.Close() })
-	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, all, &synced.Options{Sync: syncEvery, Clock: f.clock})
+	soft, err := synced.New([]synced.Root{{Name: "root", Client: client}}, &synced.Options{Sync: syncEvery, Clock: f.clock})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -116,7 +118,8 @@ func (f *fleet) start() *process {
 	if err != nil {
 		f.Fatal(err)
 	}
-	return &process{table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock})}
+	inForce := new(policies.Table)
+	return &process{table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock, Policies: inForce}), inForce}
 }
 
 // awaitSyncs returns when all that processes have added is known at the root, and to

@@ -2,7 +2,6 @@ package modes
 
 import (
 	"context"
-	"slices"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
@@ -19,7 +18,7 @@ func (b *Backend) place(r *driver.Request) (p places) {
 	table, charges := *b.table.byName.Load(), r.Charges()
 	for i := range charges {
 		if e, ok := table[charges[i].Policy.Name]; ok {
-			p.of[i] = e.member(r.Now)
+			p.of[i] = e.member(charges[i].Policy, r.Now)
 		}
 		p.note(i)
 	}
@@ -105,7 +104,7 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 	withStore := len(store.Charges()) > 0
 	d := driver.NewDecision(soft.Request)
 	if withStore {
-		d = driver.NewDecision(p.withQuotas(r, soft))
+		d = driver.NewDecision(*r)
 	}
 	d.Degraded = store.Degraded
 	d.Allowed = soft.Allowed && (store.Allowed || !withStore)
@@ -137,20 +136,6 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 		}
 	}
 	return d
-}
-
-// withQuotas returns r with the quotas that roots have for what is synced alone.
-func (p *places) withQuotas(r *driver.Request, soft *driver.Decision) driver.Request {
-	charges, k := slices.Clone(r.Charges()), 0
-	for i := range charges {
-		if p.of[i] == inSoft {
-			charges[i].Policy = soft.Charges()[k].Policy
-		}
-		if p.of[i].hasSoft() {
-			k++
-		}
-	}
-	return driver.NewRequest(r.Now, charges...)
 }
 
 // stricter returns what of, the store's result, says with what the synced counts say of

@@ -92,7 +92,8 @@ type members struct{ leases, syncs bool }
 type entry struct {
 	policy    *quota.Policy
 	mode      Mode
-	bothUntil int64 // ms: until then both kinds of counts decide
+	agreed    int64 // ms: when all processes have the mode, if there was a change from Synced or to it
+	bothUntil int64 // ms: until then both kinds of counts decide, for as long as a charge counts under policy
 }
 
 // NewTable returns a Table in which all policies are Exact until [Table.Begin] or
@@ -125,13 +126,15 @@ func (t *Table) Begin(p *quota.Policy, m Mode) error {
 }
 
 // Set changes the mode of a policy. If it is from or to Synced, takes charge both kinds
-// of counts, and must fit both, for Agree and as long as a charge counts under p. A
-// policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
+// of counts, and must fit both, for Agree and as long as a charge counts under p, or under
+// the limits that it carries, if that is longer. A policy that has not begun in another mode is Exact. An error wraps quota.ErrInvalid: p
 // cannot be in m, or the Backend of the table cannot decide in m.
 func (t *Table) Set(p *quota.Policy, m Mode) error {
 	return t.edit(p, m, func(e *entry, _ bool) error {
 		if (e.mode == Synced) != (m == Synced) {
-			e.bothUntil = max(e.bothUntil, t.clock.Now().Add(t.agree).Add(longest(p)).UnixMilli())
+			agreed := t.clock.Now().Add(t.agree)
+			e.agreed = max(e.agreed, agreed.UnixMilli())
+			e.bothUntil = max(e.bothUntil, agreed.Add(longest(p)).UnixMilli())
 		}
 		return nil
 	})
@@ -193,7 +196,7 @@ func (b *members) decide(p *quota.Policy, m Mode) error {
 	case m == Leased && !b.leases:
 		return invalid.Errorf("modes: policy %q is leased, but the store leases nothing; put a leased.Backend around it, behind wrappers that have an Unwrap method alone, or make the policy exact", p.Name)
 	case m == Synced && !b.syncs:
-		return invalid.Errorf("modes: policy %q is synced, but soft is nil; give New a synced.Backend that has the policy, or make it exact", p.Name)
+		return invalid.Errorf("modes: policy %q is synced, but soft is nil; give New a synced.Backend, or make it exact", p.Name)
 	}
 	return nil
 }
@@ -225,8 +228,9 @@ func longest(p *quota.Policy) time.Duration {
 type State struct {
 	Mode Mode
 
-	// BothUntil is when the last change is complete. Until then, both kinds of counts
-	// decide. It is zero if there was none that needed it.
+	// BothUntil is when the last change is complete, under the limits that Begin or Set was
+	// given. Until then, both kinds of counts decide. It is zero if there was none that
+	// needed it.
 	BothUntil time.Time
 }
 
@@ -254,9 +258,10 @@ const (
 	inBoth  member = 2
 )
 
-func (e entry) member(now int64) member {
+// member returns where a charge of p, the policy in force, is counted at now.
+func (e *entry) member(p *quota.Policy, now int64) member {
 	switch {
-	case now < e.bothUntil:
+	case e.agreed > 0 && now < max(e.bothUntil, e.agreed+longest(p).Milliseconds()):
 		return inBoth
 	case e.mode == Synced:
 		return inSoft

@@ -18,7 +18,7 @@ import (
 func BenchmarkTake(b *testing.B) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: quota.MaxQuota, Window: time.Hour, Aligned: true}}}
 	for _, keys := range []int{1, 100_000} {
-		f := newFleet(b, 1, 1, Options{}, policy)
+		f := newFleet(b, 1, 1, Options{})
 		charges := make([]throttler.Charge, keys)
 		for i := range charges {
 			charges[i] = policy.Charge("client-" + strconv.Itoa(i))
@@ -48,7 +48,7 @@ func BenchmarkKeys(b *testing.B) {
 		keys = min(keys, 1000)
 	}
 	for range b.N {
-		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys}, policy)
+		f := newFleet(b, 1, 1, Options{MaxKeys: 2 * keys})
 		before := inUse()
 		for i := range keys {
 			_, _ = f.processes[0].throttler.Take(context.Background(), policy.Charge("client-"+strconv.Itoa(i)))

@@ -16,7 +16,7 @@ import (
 // after it.
 func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
-	f := newFleet(t, 1, 1, Options{}, policy)
+	f := newFleet(t, 1, 1, Options{})
 	b, root := f.processes[0].backend, f.roots[0]
 	take := func(cost int64) {
 		t.Helper()
@@ -50,7 +50,7 @@ func TestCloseSendsWhatCameAfterALostReply(t *testing.T) {
 func TestStateHasAllCounters(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
 	for range 8 {
-		f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 20}, policy)
+		f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 20})
 		b := f.processes[0].backend
 		for i := range 40 * keyed.AtOnce { // of one partition, so of one stripe
 			charge := policy.Charge(fmt.Sprint("key", i))

@@ -100,7 +100,7 @@ func TestLeasedAndSyncedCompared(t *testing.T) {
 		}
 	}
 
-	f := newFleet(t, processes, 1, Options{}, policy)
+	f := newFleet(t, processes, 1, Options{})
 	var throttlers []*throttler.Throttler
 	for _, p := range f.processes {
 		throttlers = append(throttlers, p.throttler)

@@ -13,8 +13,8 @@ import (
 type limit struct {
 	span
 	capacity int64
+	length   int64   // ms, of the limit's Window: with its kind, what its count is found by
 	low      float64 // units, up to which all pass
-	index    int     // of its span, in a call
 	recent   int64   // ms, for which the rate of the last syncs is trusted
 	unit     float64 // what one adds to a total
 	rate     float64 // of the quota, in units per ms
@@ -22,7 +22,7 @@ type limit struct {
 	slack    float64 // units, that rounding may add up to
 }
 
-// span is what a root knows of a limit.
+// span is what a root is told of a limit, with each call.
 type span struct {
 	kind kind
 	ms   float64 // of a window, or between two units of a bucket
@@ -35,9 +35,9 @@ const (
 	window kind = 2
 )
 
-func newLimit(l *quota.Limit, low float64, sync time.Duration, index int) limit {
-	in := limit{capacity: l.Capacity(), low: float64(l.Capacity()), index: index, recent: 4 * sync.Milliseconds()}
-	ms := float64(l.Window.Milliseconds())
+func newLimit(l *quota.Limit, low float64, sync time.Duration) limit {
+	in := limit{capacity: l.Capacity(), length: l.Window.Milliseconds(), low: float64(l.Capacity()), recent: 4 * sync.Milliseconds()}
+	ms := float64(in.length)
 	in.quota, in.rate = float64(l.Quota), float64(l.Quota)/ms
 	if l.Algorithm.Drains() {
 		in.span, in.low = span{bucket, ms / float64(l.Quota)}, low*in.low
@@ -83,8 +83,8 @@ type count struct {
 	own   float64 // of this process, likewise
 
 	// floor is what this process knows by itself: that a window began with nothing, or
-	// that a bucket was empty of use until then. A reply that was on its way at that time
-	// does not say so.
+	// that a bucket was empty of use until then, or what a count of another length had
+	// that this one continues. A reply that was on its way at that time does not say so.
 	floor tally
 
 	part  int64 // units that this process added: to the window, or to a bucket ever
@@ -130,6 +130,28 @@ func (c *count) roll(l *limit, now int64) {
 	for i := range c.views {
 		c.views[i] = view{}
 	}
+}
+
+// goOn makes c, which was counted under was, count under a limit of another quota. A
+// bucket will be empty of use at the same instant, which all processes agree on, those with
+// the old quota too.
+func (c *count) goOn(was *limit) {
+	if was.kind == bucket { // units since then have another length from now on
+		c.total, c.floor = tally{c.value(was, c.total), c.part}, tally{c.value(was, c.floor), c.part}
+	}
+}
+
+// begin makes c, a new count, continue from the count of a limit of the same kind and
+// another length: a bucket with its instant, and a window with its units, if it has not
+// ended.
+func (c *count) begin(l *limit, from *count, was *limit, now int64) {
+	c.roll(l, now)
+	if was.kind == window && from.window < was.windowAt(now) {
+		return
+	}
+	c.total, c.at = tally{max(from.value(was, from.total), 0), 0}, now
+	c.floor = c.total
+	c.rate, c.usual, c.own = from.rate, from.usual, from.own
 }
 
 // others returns the units that the others have probably added since the last reply. A
@@ -189,10 +211,14 @@ func (c *count) known(l *limit, now int64) float64 {
 }
 
 // said returns what root i said of the count, for the case that it has lost that alone.
-// It is 0 if that counts nothing any more.
+// It is 0 if that counts nothing any more. If it has said nothing, it is minus the floor,
+// which the root is to have at least: that of a count which continues another.
 func (c *count) said(l *limit, i int, now int64) float64 {
 	t, ok := c.views[i].tally(l, c.window)
-	if !ok || l.kind == bucket && t.total <= float64(now) {
+	switch {
+	case !ok:
+		return -c.floor.total
+	case l.kind == bucket && t.total <= float64(now):
 		return 0
 	}
 	return t.total

@@ -25,7 +25,7 @@ func ExampleNew() {
 		Quota: 1000, Window: time.Hour, Algorithm: throttler.TokenBucket, Burst: 3,
 	}}}
 
-	backend, err := synced.New(roots, []*throttler.Policy{core}, &synced.Options{Sync: 100 * time.Millisecond})
+	backend, err := synced.New(roots, &synced.Options{Sync: 100 * time.Millisecond})
 	if err != nil {
 		fmt.Println(err)
 		return

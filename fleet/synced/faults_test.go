@@ -42,7 +42,7 @@ func TestRootsFail(t *testing.T) {
 			}, 30, 30, 10},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			f := newFleet(t, 8, 2, Options{}, perSecond)
+			f := newFleet(t, 8, 2, Options{})
 			choose := f.loads()["even"]
 			offer := func(seconds int) float64 {
 				n := sum(f.offer(1600, f.at+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose))

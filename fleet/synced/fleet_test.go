@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -23,7 +24,6 @@ type fleet struct {
 	testing.TB
 	clock     *clock.Manual
 	options   Options
-	policies  []*throttler.Policy
 	roots     []*modelRoot
 	processes []*process
 	syncs     syncs
@@ -36,6 +36,7 @@ type fleet struct {
 type process struct {
 	backend   *Backend
 	throttler *throttler.Throttler
+	policies  *policies.Table
 	killed    bool
 }
 
@@ -64,12 +65,12 @@ func (s *syncs) Pop() any {
 	return x
 }
 
-func newFleet(t testing.TB, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
-	return newFleetOf(t, testseed.Of(t), processes, roots, o, policies...)
+func newFleet(t testing.TB, processes, roots int, o Options) *fleet {
+	return newFleetOf(t, testseed.Of(t), processes, roots, o)
 }
 
-func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options, policies ...*throttler.Policy) *fleet {
-	f := &fleet{TB: t, clock: clock.NewManual(t0), policies: policies, random: rand.New(rand.NewPCG(seed, 0))}
+func newFleetOf(t testing.TB, seed uint64, processes, roots int, o Options) *fleet {
+	f := &fleet{TB: t, clock: clock.NewManual(t0), random: rand.New(rand.NewPCG(seed, 0))}
 	chance = rand.New(rand.NewPCG(seed, 2)).Float64
 	t.Cleanup(func() { chance = rand.Float64 })
 	for i := range roots {
@@ -95,11 +96,9 @@ func (f *fleet) start(ahead time.Duration) *process {
 	for k := range servers {
 		servers[k] = &modelServer{f.roots[k], fmt.Sprint("process-", f.started)}
 	}
-	b, err := newBackend(servers, f.policies, &o)
-	if err != nil {
-		f.Fatal(err)
-	}
-	p := &process{backend: b, throttler: throttler.New(b, &throttler.Options{Clock: o.Clock})}
+	b := newBackend(servers, &o)
+	p := &process{backend: b, policies: new(policies.Table)}
+	p.throttler = throttler.New(b, &throttler.Options{Clock: o.Clock, Policies: p.policies})
 	for _, a := range b.aggregators {
 		s := &syncer{process: p, aggregator: a, due: f.at + f.upTo(o.Sync)}
 		s.next = func() time.Duration { return f.send(s) }
@@ -235,7 +234,7 @@ func TestFleetAdmitsTheQuota(t *testing.T) {
 	for _, l := range all {
 		t.Run(fmt.Sprintf("%v/low %v/%d roots/%s", l.limit, l.low, l.roots, l.name), func(t *testing.T) {
 			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{l.limit}}
-			f := newFleet(t, 8, l.roots, Options{Low: l.low}, policy)
+			f := newFleet(t, 8, l.roots, Options{Low: l.low})
 			choose := f.loads()[l.name]
 			warm := max(l.limit.Window, 4*time.Second) // a bucket is full of use, and a window ends
 			f.offer(offered, warm, time.Second, policy.Charge("alice"), choose)
@@ -255,7 +254,7 @@ func TestManyProcesses(t *testing.T) {
 	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket}
 	for _, low := range []float64{0.2, 1} {
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
-		f := newFleet(t, 300, 1, Options{Low: low}, policy)
+		f := newFleet(t, 300, 1, Options{Low: low})
 		choose := f.loads()["even"]
 		f.offer(100, 4*time.Second, time.Second, policy.Charge("alice"), choose)
 		each := f.offer(100, 14*time.Second, time.Second, policy.Charge("alice"), choose)

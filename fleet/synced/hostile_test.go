@@ -28,7 +28,7 @@ func (h hostile) call(_ context.Context, calls []call) ([][]byte, error) {
 // window is another than the clock's.
 func FuzzReplies(f *testing.F) {
 	doubles := func(all ...float64) []byte {
-		b := []byte{'o', 0, 0, 0, 0}
+		b := []byte{'o'}
 		for _, x := range all {
 			b = binary.BigEndian.AppendUint64(b, math.Float64bits(x))
 		}
@@ -37,8 +37,8 @@ func FuzzReplies(f *testing.F) {
 	for _, x := range []float64{0, -1, 1e18, -1e18, math.Inf(1), math.NaN(), math.MaxFloat64, 5e-324} {
 		f.Add(doubles(x, x, 3, x), doubles(x, 0, x, 7))
 	}
-	f.Add([]byte("u\x00\x00\x00\x00"), []byte("o\xff\xff\xff\xff"))
-	f.Add([]byte("o\x00\x00\x00\x02{}"), []byte("u\x00\x00\x00\x12{\"epoch\":1,\"a\":\"b\"}"))
+	f.Add([]byte("u"), []byte("o\xff\xff\xff\xff"))
+	f.Add([]byte("o"), []byte("u\x00"))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{
 			{Quota: 9, Window: time.Hour, Aligned: true}, {Quota: 5, Window: time.Minute, Algorithm: throttler.TokenBucket},
@@ -49,10 +49,7 @@ func FuzzReplies(f *testing.F) {
 			t.Fatal(err)
 		}
 		root := &hostile{}
-		b, err := newBackend([]server{root}, []*throttler.Policy{p}, &o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := newBackend([]server{root}, &o)
 		th := throttler.New(b, &throttler.Options{Clock: c})
 		for _, root.reply = range [][]byte{first, second, second} {
 			b.syncOnce(t.Context(), b.aggregators[0])

@@ -32,7 +32,7 @@ func TestTakesWhileAReplyIsOnItsWay(t *testing.T) {
 	} {
 		t.Run(limit.String(), func(t *testing.T) {
 			policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}
-			f := newFleet(t, 2, 1, Options{}, policy)
+			f := newFleet(t, 2, 1, Options{})
 			take := func(p *process, cost int64) throttler.Decision {
 				t.Helper()
 				charge := policy.Charge("alice")

@@ -31,7 +31,6 @@ type modelRoot struct {
 	processes map[string]float64
 	heardOf   map[string]float64 // by process: when, in ms
 	counters  map[string][2]float64
-	quotas    []byte
 	down      bool // it answers nothing, and does nothing
 	deaf      bool // it does all, and its replies are lost
 	entries   int  // that it was sent
@@ -45,7 +44,7 @@ func newModelRoot(name string) *modelRoot {
 
 func (m *modelRoot) flush() {
 	m.processes, m.heardOf = map[string]float64{}, map[string]float64{}
-	m.counters, m.quotas = map[string][2]float64{}, nil
+	m.counters = map[string][2]float64{}
 }
 
 // modelServer is m, as one process reaches it.
@@ -78,29 +77,17 @@ func double(b []byte) float64 { return math.Float64frombits(binary.BigEndian.Uin
 
 // run is sync.lua.
 func (m *modelRoot) run(process string, c *call) []byte {
-	how, number, now, epoch := mode(c.header[0]), double(c.header[1:]), double(c.header[9:]), double(c.header[17:])
+	how, number, now := mode(c.header[0]), double(c.header[1:]), double(c.header[9:])
 	var spans []span
-	for at := 25; at < len(c.header); at += 9 {
+	for at := 17; at < len(c.header); at += 9 {
 		spans = append(spans, span{kind(c.header[at]), double(c.header[at+1:])})
-	}
-	stored := 0.0
-	if len(m.quotas) >= 8 {
-		stored = double(m.quotas)
-	}
-	if len(c.quotas) > 0 && epoch > stored {
-		m.quotas, stored = c.quotas, epoch
-	}
-	var quotas []byte
-	if stored > epoch {
-		quotas = m.quotas
 	}
 	last, known := m.processes[process]
 	known = known && now < m.heardOf[process]+remembered
-	reply := append(binary.BigEndian.AppendUint32([]byte{'o'}, uint32(len(quotas))), quotas...)
 	if how == add && (!known || last < number-1) {
-		reply[0] = 'u'
-		return reply
+		return []byte{'u'}
 	}
+	reply := []byte{'o'}
 	isNew := how == state || !known || number > last
 	if isNew {
 		m.processes[process], m.heardOf[process] = number, now
@@ -114,18 +101,19 @@ func (m *modelRoot) run(process string, c *call) []byte {
 		switch {
 		case exists:
 		case l.kind == bucket:
-			a = said
-		case said > 0:
-			a, b = x, said
+			a = max(said, 0)
+		case said != 0:
+			a, b = x, math.Abs(said)
 		}
 		changed := false
 		switch {
 		case !isNew && exists:
 		case l.kind == window:
-			if x >= a && (units != 0 || x > a || !exists) {
+			if x >= a && (units != 0 || said < 0 || x > a || !exists) {
 				if x > a {
 					b = 0
 				}
+				b = max(b, -said)
 				if how == state {
 					b = max(b, units)
 				} else {
@@ -133,7 +121,7 @@ func (m *modelRoot) run(process string, c *call) []byte {
 				}
 				a, changed = x, true
 			}
-		case how == state || units != 0 || a > 0 && !exists:
+		case how == state || units != 0 || said < 0 || a > 0 && !exists:
 			a, b, changed = max(a+units*l.ms, x), b+units, true
 		}
 		if changed || exists {

@@ -37,7 +37,7 @@ func TestSimulations(t *testing.T) {
 		Columns:  1, PanelHeight: 190,
 	}
 	for _, low := range []float64{1, 0.2} {
-		f := newFleet(t, 300, 1, Options{Low: low, Sync: time.Second}, policy)
+		f := newFleet(t, 300, 1, Options{Low: low, Sync: time.Second})
 		choose := f.loads()["even"]
 		level := f.offer(100, 40*time.Second, step, charge, choose)
 		if n := sum(level[20:]); n < 1300 || n > 1700 {
@@ -60,7 +60,7 @@ func TestSimulations(t *testing.T) {
 	write(t, "level.svg", figure)
 
 	// A spike shorter than a sync passes: no process has heard of the others.
-	f := newFleet(t, 300, 1, Options{Sync: time.Second}, policy)
+	f := newFleet(t, 300, 1, Options{Sync: time.Second})
 	f.advance(5 * time.Second)
 	passed := sum(f.offer(3000, f.at+100*time.Millisecond, step, charge, f.loads()["even"]))
 	if passed < 200 {
@@ -72,7 +72,7 @@ func TestSimulations(t *testing.T) {
 		Subtitle: "Requests admitted a second, simulated: 1,600 a second are offered; sync 100 ms",
 		Columns:  1, PanelHeight: 190,
 	}
-	f = newFleet(t, 8, 2, Options{}, perSecond)
+	f = newFleet(t, 8, 2, Options{})
 	choose := f.loads()["even"]
 	var admitted []int
 	until := func(seconds int) {

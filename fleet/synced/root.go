@@ -29,7 +29,6 @@ type server interface {
 // redisServer is a server by a Redis client.
 type redisServer struct {
 	Root
-	prefix  string
 	process string // key of this process
 	timeout time.Duration
 }
@@ -64,7 +63,7 @@ func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) 
 				return nil, invalid.Errorf("synced: roots[%d].Name is %q, as roots[%d].Name is; names must differ", i, r.Name, k)
 			}
 		}
-		all[i] = &redisServer{r, prefix, process, timeout}
+		all[i] = &redisServer{r, process, timeout}
 	}
 	return all, nil
 }
@@ -86,12 +85,12 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 	cmds := make([]*redis.StringCmd, len(calls))
 	for i := range calls {
 		c := &calls[i]
-		args := make([]any, 0, 8+len(c.keys))
-		args = append(args, command, source, 2+len(c.keys), s.process, s.prefix+"quotas")
+		args := make([]any, 0, 6+len(c.keys))
+		args = append(args, command, source, 1+len(c.keys), s.process)
 		for _, key := range c.keys {
 			args = append(args, key)
 		}
-		args = append(args, c.header, c.entries, c.quotas)
+		args = append(args, c.header, c.entries)
 		cmds[i] = redis.NewStringCmd(ctx, args...)
 		_ = pipe.Process(ctx, cmds[i]) // queues it
 	}
@@ -106,13 +105,16 @@ func (s *redisServer) send(ctx context.Context, calls []call, command, source st
 	return replies, nil
 }
 
-// key returns the Redis key of limit k of c. Limits of one length of window share no key.
-func (b *Backend) key(c *counter, k int) []byte {
+// key returns the Redis key of c's count under l, such as weir-sync:E81lip3JjD-GjnIh/core/w60000.
+// It is the same under all quotas. A policy has one limit of an algorithm and a length.
+func (b *Backend) key(c *counter, l *limit) []byte {
 	key := append([]byte(nil), b.opts.Prefix...)
 	key = append(append(key, c.root...), '/')
-	key = append(key, c.policy.Name...)
-	return append(append(key, '/'), byte('a'+k))
+	key = append(append(key, c.policy.Name...), '/', letters[l.kind])
+	return strconv.AppendInt(key, l.length, 10)
 }
+
+var letters = [...]byte{bucket: 'b', window: 'w'}
 
 // rootName returns what names c's key and partition in roots' keys, the same in all
 // processes: 96 bits of SHA-256. No client can find a second key for another's hash.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +15,7 @@ import (
 
 // Bounds of a sync.
 const (
-	perCall     = 1000 // counters in one call: a root does nothing else for a millisecond or two
-	maxLimits   = 1 << 16
+	perCall     = 1000                  // counters in one call: a root does nothing else for a millisecond or two
 	perCallTime = 20 * time.Millisecond // that a call may add to a sync, on a root that is busy
 	minTimeout  = 100 * time.Millisecond
 	staleAfter  = 10 // syncs after which a lost batch is replaced by the state
@@ -47,7 +47,6 @@ type call struct {
 	keys    [][]byte
 	header  []byte
 	entries []byte
-	quotas  []byte
 	about   []entry
 }
 
@@ -55,7 +54,7 @@ type call struct {
 type entry struct {
 	s      *stripe
 	c      *counter
-	limit  int
+	view   *view   // of the root, by which the count is found again
 	part   int64   // of this process, with this call
 	window float64 // at the time of the call
 }
@@ -211,24 +210,21 @@ const (
 
 // batchWriter makes a batch.
 type batchWriter struct {
-	b        *Backend
-	a        *aggregator
-	mode     mode
-	now      int64
-	policies *policies
-	batch    *batch
-	call     *call
+	b     *Backend
+	a     *aggregator
+	mode  mode
+	now   int64
+	batch *batch
+	call  *call
+	spans map[span]uint16 // of the call, by their order in its header
 }
 
 func newBatchWriter(b *Backend, a *aggregator, m mode, now int64) *batchWriter {
-	return &batchWriter{b: b, a: a, mode: m, now: now, policies: b.policies.Load(), batch: &batch{mode: m}}
+	return &batchWriter{b: b, a: a, mode: m, now: now, batch: &batch{mode: m}, spans: make(map[span]uint16)}
 }
 
 // write adds the counts of c, whose stripe is locked.
 func (w *batchWriter) write(s *stripe, c *counter) {
-	if in := w.policies.byName[c.policy.Name]; in.Policy != c.policy {
-		c.use(in, s.roots)
-	}
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
@@ -244,11 +240,22 @@ func (w *batchWriter) write(s *stripe, c *counter) {
 		case w.mode == state:
 			units, x = 0, count.known(l, w.now)
 		}
-		w.call.keys = append(w.call.keys, w.b.key(c, k))
-		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, uint16(l.index))
+		w.call.keys = append(w.call.keys, w.b.key(c, l))
+		w.call.entries = binary.BigEndian.AppendUint16(w.call.entries, w.span(l.span))
 		w.call.entries = appendDouble(appendDouble(appendDouble(w.call.entries, units), x), said)
-		w.call.about = append(w.call.about, entry{s, c, k, count.part, count.window})
+		w.call.about = append(w.call.about, entry{s, c, &count.views[w.a.index], count.part, count.window})
 	}
+}
+
+// span returns the index of s in the header of the call, which has it from now on.
+func (w *batchWriter) span(s span) uint16 {
+	i, ok := w.spans[s]
+	if !ok {
+		i = uint16(len(w.spans))
+		w.spans[s] = i
+		w.call.header = appendDouble(append(w.call.header, byte(s.kind)), s.ms)
+	}
+	return i
 }
 
 // begin begins a call.
@@ -258,23 +265,14 @@ func (w *batchWriter) begin() {
 	if how == first && w.a.number > 1 {
 		how = add // the first call of the batch begins the process, and the others follow it
 	}
-	header := append([]byte(nil), byte(how))
-	header = appendDouble(header, w.a.number)
-	header = appendDouble(header, float64(w.now))
-	header = appendDouble(header, float64(w.policies.epoch))
-	for _, s := range w.policies.spans {
-		header = appendDouble(append(header, byte(s.kind)), s.ms)
-	}
-	c := call{header: header}
-	if len(w.batch.calls) == 0 {
-		c.quotas = w.policies.quotas
-	}
-	w.batch.calls = append(w.batch.calls, c)
+	clear(w.spans)
+	header := appendDouble(append([]byte(nil), byte(how)), w.a.number)
+	w.batch.calls = append(w.batch.calls, call{header: appendDouble(header, float64(w.now))})
 	w.call = &w.batch.calls[len(w.batch.calls)-1]
 }
 
 // finish returns the batch. It has one call at least, which says that the process is
-// there and brings the quotas.
+// there.
 func (w *batchWriter) finish() *batch {
 	if w.call == nil {
 		w.begin()
@@ -289,28 +287,18 @@ func appendDouble(b []byte, f float64) []byte {
 // learn takes in the reply to c. It reports whether the root knew this process, and
 // whether the reply is one.
 func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known, ok bool) {
-	if len(reply) < 5 || reply[0] != 'o' && reply[0] != 'u' {
-		return false, false
-	}
-	quotas := int(binary.BigEndian.Uint32(reply[1:]))
-	rest := reply[5:]
-	if quotas > len(rest) {
-		return false, false
-	}
-	if quotas > 0 {
-		b.learnQuotas(rest[:quotas])
-	}
-	if rest = rest[quotas:]; reply[0] == 'u' {
+	if string(reply) == "u" {
 		return false, true
 	}
-	if len(rest) != 16*len(c.about) {
+	if len(reply) != 1+16*len(c.about) || reply[0] != 'o' {
 		return false, false
 	}
+	totals := reply[1:]
 	for i := 0; i < len(c.about); {
 		s, begin := c.about[i].s, i
 		s.mu.Lock()
 		for ; i < len(c.about) && c.about[i].s == s && i-begin < keyed.AtOnce; i++ {
-			b.learnTotal(a, &c.about[i], rest[16*i:], now)
+			b.learnTotal(a, &c.about[i], totals[16*i:], now)
 		}
 		s.mu.Unlock()
 	}
@@ -321,10 +309,11 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x := math.Float64frombits(binary.BigEndian.Uint64(total))
 	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))
-	if e.limit >= len(e.c.counts) || !sane(x) || !sane(y) { // or its policy has changed
+	k := slices.IndexFunc(e.c.counts, func(c count) bool { return &c.views[a.index] == e.view })
+	if k < 0 || !sane(x) || !sane(y) { // or its policy has the limit no more
 		return
 	}
-	count, l := &e.c.counts[e.limit], &e.c.limits[e.limit]
+	count, l := &e.c.counts[k], &e.c.limits[k]
 	count.roll(l, now)
 	if count.learn(l, a.index, e.part, e.window, x, y, now, b.opts.Sync.Milliseconds()/2) {
 		e.c.watched = max(e.c.watched, min(now+3*b.opts.Sync.Milliseconds(), e.c.lastAsk+watchMost))

@@ -24,8 +24,15 @@
 //
 // An aligned [quota.FixedWindow] is a count, which begins at zero with each window.
 //
-// Other algorithms are refused by [New]: a window that a key opens needs one process to
-// open it, a log needs each charge, and a queue needs one order of all.
+// Charges under other algorithms are errors: a window that a key opens needs one process to
+// open it, a log needs each charge, and a queue needs one order of all. [Supports] says so
+// of a policy at the start.
+//
+// A decision goes by the limits of its charges, so each key may have limits of its own, and
+// other ones at any time. Its count goes on: roots know nothing of quotas, and find a count
+// by the names of policy and key, the algorithm and the length of the window. A bucket
+// whose quota changes will be empty of use at the same instant as before, and so is as full
+// in proportion; a window keeps its units.
 //
 // # What the answer says
 //
@@ -37,10 +44,7 @@ package synced
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -104,8 +108,6 @@ type Backend struct {
 	opts    Options
 	perCall int // counters
 
-	policies    atomic.Pointer[policies]
-	editing     sync.Mutex // held while policies are replaced
 	names       keyed.Hasher
 	stripes     [keyed.Stripes]stripe
 	aggregators []*aggregator
@@ -118,10 +120,9 @@ type Backend struct {
 
 var _ driver.Backend = (*Backend)(nil)
 
-// New returns a Backend that decides under policies and agrees at roots. It dials
-// nothing: while no root answers, each process decides by itself. Charges of other
-// policies are errors. Errors of New are about arguments, and wrap quota.ErrInvalid.
-func New(roots []Root, limits []*quota.Policy, options *Options) (*Backend, error) {
+// New returns a Backend that agrees at roots. It dials nothing: while no root answers,
+// each process decides by itself. Errors are about arguments, and wrap quota.ErrInvalid.
+func New(roots []Root, options *Options) (*Backend, error) {
 	o := Options{}
 	if options != nil {
 		o = *options
@@ -133,29 +134,21 @@ func New(roots []Root, limits []*quota.Policy, options *Options) (*Backend, erro
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBackend(servers, limits, &o)
-	if err != nil {
-		return nil, err
-	}
+	b := newBackend(servers, &o)
 	b.start()
 	return b, nil
 }
 
-func newBackend(servers []server, limits []*quota.Policy, o *Options) (*Backend, error) {
-	live, err := newPolicies(limits, o)
-	if err != nil {
-		return nil, err
-	}
+func newBackend(servers []server, o *Options) *Backend {
 	b := &Backend{opts: *o, perCall: perCall, names: keyed.NewHasher()}
-	b.policies.Store(live)
 	for i, s := range servers {
 		b.aggregators = append(b.aggregators, &aggregator{server: s, index: i})
 	}
 	for i := range b.stripes {
-		b.stripes[i].init(&b.names, i, o.MaxKeys/keyed.Stripes, len(servers), o.Sync)
+		b.stripes[i].init(&b.names, i, len(servers), &b.opts)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
-	return b, nil
+	return b
 }
 
 // complete fills in the defaults, and returns what is wrong with o.
@@ -215,8 +208,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
-	in := b.policies.Load()
-	if err := in.apply(&r); err != nil {
+	if err := supported(r.Charges()); err != nil {
 		return d, err
 	}
 	d = driver.NewDecision(r)
@@ -228,7 +220,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	s := b.stripeOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := s.find(charges, r.Now, in, nil)
+	found := s.find(charges, r.Now, nil)
 	results, i := d.Results(), 0
 	d.Allowed = true
 	for n, c := range found {
@@ -261,8 +253,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	r := st.Charged.Request
 	takenAt := r.Now
 	r.Now = st.Now
-	in := b.policies.Load()
-	if err := in.apply(&r); err != nil {
+	if err := supported(r.Charges()); err != nil {
 		return d, err
 	}
 	d = driver.NewDecision(r)
@@ -274,13 +265,10 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	s := b.stripeOf(charges[0].Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for n, c := range s.find(charges, r.Now, in, &st.Charged) {
+	for n, c := range s.find(charges, r.Now, &st.Charged) {
 		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
 		for k := range c.counts {
-			l, units, mark := &c.limits[k], more, driver.Mark{}
-			if k < len(charged) { // else charged under a policy of that name with fewer limits
-				mark = charged[k].Mark
-			}
+			l, units, mark := &c.limits[k], more, charged[k].Mark
 			switch {
 			case more >= 0:
 			case mark.Note&noteShared != c.note(): // the count that was charged is gone
@@ -301,14 +289,13 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 // with the next units that this one sends. Windows stay as they are.
 func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	r := driver.NewRequest(now, c)
-	in := b.policies.Load()
-	if in.apply(&r) != nil {
+	if supported(r.Charges()) != nil {
 		return
 	}
 	s := b.stripeOf(c.Partition)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, found := range s.find(r.Charges(), now, in, nil) {
+	for _, found := range s.find(r.Charges(), now, nil) {
 		for k := range found.counts {
 			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
 				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
@@ -321,59 +308,22 @@ func (b *Backend) stripeOf(partition string) *stripe {
 	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
 }
 
-// policies are the limits in force, by the names of policies.
-type policies struct {
-	epoch  int64  // 0 for those that New was given
-	quotas []byte // as roots keep them, if the epoch is later
-	byName map[string]*policy
-	order  []*policy
-	spans  []span // of all limits, in that order
-}
-
-// policy is a policy in force.
-type policy struct {
-	*quota.Policy
-	limits []limit
-}
-
-func newPolicies(all []*quota.Policy, o *Options) (*policies, error) {
-	if len(all) == 0 {
-		return nil, invalid.Errorf("synced: policies is empty; it must have those that takes charge")
-	}
-	p := &policies{byName: make(map[string]*policy)}
-	for i, given := range all {
-		if given == nil {
-			return nil, invalid.Errorf("synced: policies[%d] is nil", i)
-		}
-		if err := given.Validate(); err != nil {
-			return nil, fmt.Errorf("synced: policies[%d]: %w", i, err)
-		}
-		if p.byName[given.Name] != nil {
-			return nil, invalid.Errorf("synced: policies[%d].Name is %q, as another's; names must differ", i, given.Name)
-		}
-		in := &policy{Policy: given}
-		if err := Supports(given); err != nil {
-			return nil, err
-		}
-		for k, l := range given.Limits {
-			in.limits = append(in.limits, newLimit(&l, o.low(given.Name), o.Sync, len(p.spans)))
-			p.spans = append(p.spans, in.limits[k].span)
-		}
-		p.byName[given.Name] = in
-		p.order = append(p.order, in)
-	}
-	if len(p.spans) > maxLimits {
-		return nil, invalid.Errorf("synced: policies have %d limits in all; they may have %d", len(p.spans), maxLimits)
-	}
-	return p, nil
-}
-
-// Supports returns nil if New accepts p, a valid policy, or an error that wraps
-// quota.ErrInvalid and says why p cannot be synced.
+// Supports returns nil if charges of p, a valid policy, can be synced, or an error that
+// wraps quota.ErrInvalid and says why not. Take returns that error, too.
 func Supports(p *quota.Policy) error {
 	for k := range p.Limits {
 		if why := unsupported(&p.Limits[k]); why != "" {
 			return invalid.Errorf("synced: policy %q: limit %d, %v, cannot be synced: %s", p.Name, k, p.Limits[k], why)
+		}
+	}
+	return nil
+}
+
+// supported returns nil if all of charges can be synced.
+func supported(charges []quota.Charge) error {
+	for i := range charges {
+		if err := Supports(charges[i].Policy); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -392,29 +342,4 @@ func unsupported(l *quota.Limit) string {
 		return "it must be aligned, because one process would have to open a window for all"
 	}
 	return ""
-}
-
-// apply puts the policies in force into r's charges.
-func (p *policies) apply(r *driver.Request) error {
-	charges, same := r.Charges(), true
-	for i := range charges {
-		in := p.byName[charges[i].Policy.Name]
-		if in == nil {
-			return invalid.Errorf("synced: charge %d is of policy %q, which New was not given", i, charges[i].Policy.Name)
-		}
-		same = same && in.Policy == charges[i].Policy
-	}
-	if !same {
-		*r = p.replace(*r)
-	}
-	return nil
-}
-
-// replace is not a part of apply, which would allocate r then.
-func (p *policies) replace(r driver.Request) driver.Request {
-	charges := slices.Clone(r.Charges())
-	for i := range charges {
-		charges[i].Policy = p.byName[charges[i].Policy.Name].Policy
-	}
-	return driver.NewRequest(r.Now, charges...)
 }

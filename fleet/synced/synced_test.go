@@ -25,7 +25,7 @@ func TestOneProcessIsExact(t *testing.T) {
 		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
 		{Quota: 30, Window: 5 * time.Second, Aligned: true},
 	}}
-	f := newFleet(t, 1, 1, Options{}, policy)
+	f := newFleet(t, 1, 1, Options{})
 	th, at, state := f.processes[0].throttler, time.Duration(0), new(algorithm.State)
 	for step := range 5000 {
 		at += time.Duration(f.random.IntN(400)) * time.Millisecond
@@ -57,7 +57,7 @@ func TestAThousandthOfAUnit(t *testing.T) {
 	policy := &throttler.Policy{Name: "bucket", Limits: []throttler.Limit{
 		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
 	}}
-	f := newFleet(t, 1, 1, Options{}, policy)
+	f := newFleet(t, 1, 1, Options{})
 	charge := policy.Charge("alice")
 	charge.Cost = 20
 	if d, err := f.processes[0].throttler.Take(t.Context(), charge); err != nil || !d.Allowed {
@@ -79,7 +79,7 @@ func TestRefunds(t *testing.T) {
 		{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 100},
 		{Quota: 1000, Window: 10 * time.Second, Aligned: true},
 	}}
-	f := newFleet(t, 2, 1, Options{}, policy)
+	f := newFleet(t, 2, 1, Options{})
 	first, second := f.processes[0].throttler, f.processes[1].throttler
 	used := func(th *throttler.Throttler) string {
 		d, err := th.Peek(t.Context(), policy.Charge("alice"))
@@ -124,7 +124,7 @@ func TestRefunds(t *testing.T) {
 // process, a bucket admits no more than exact counts do.
 func TestRefundsOfWhatDrained(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket}}}
-	f := newFleet(t, 2, 1, Options{}, policy)
+	f := newFleet(t, 2, 1, Options{})
 	take := func(i int, cost int64) *throttler.Decision {
 		t.Helper()
 		charge := policy.Charge("alice")
@@ -184,7 +184,7 @@ func TestRefundsOfWhatDrained(t *testing.T) {
 func TestChains(t *testing.T) {
 	org := &throttler.Policy{Name: "org", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
 	user := &throttler.Policy{Name: "user", Limits: []throttler.Limit{{Quota: 8, Window: time.Hour, Aligned: true}}}
-	f := newFleet(t, 2, 1, Options{}, org, user)
+	f := newFleet(t, 2, 1, Options{})
 	allowed := map[string]int{}
 	for i := range 20 {
 		name := []string{"alice", "bob"}[i%2]
@@ -209,7 +209,7 @@ func TestChains(t *testing.T) {
 
 // A peek charges nothing and, from the second sync on, knows what other processes did.
 func TestPeekKnowsTheTotals(t *testing.T) {
-	f := newFleet(t, 2, 1, Options{}, perSecond)
+	f := newFleet(t, 2, 1, Options{})
 	f.offer(1600, 2*time.Second, time.Second, perSecond.Charge("alice"), func(time.Duration) int { return 0 })
 	for range 5 {
 		_, _ = f.processes[1].throttler.Peek(t.Context(), perSecond.Charge("alice"))
@@ -225,40 +225,11 @@ func TestPeekKnowsTheTotals(t *testing.T) {
 	}
 }
 
-// New quotas, given to one root, are in force everywhere within two syncs.
-func TestSetQuotas(t *testing.T) {
-	f := newFleet(t, 3, 2, Options{}, perSecond)
-	choose := f.loads()["even"]
-	rate := func(seconds int) int {
-		return sum(f.offer(5000, f.at+time.Duration(seconds)*time.Second, time.Second, perSecond.Charge("alice"), choose)) / seconds
-	}
-	rate(3)
-	slower := &throttler.Policy{Name: perSecond.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}}}
-	next, err := newPolicies([]*throttler.Policy{slower}, &Options{Low: 1, Sync: DefaultSync})
-	if err != nil {
-		t.Fatal(err)
-	}
-	next.epoch = f.clock.Now().UnixMilli()
-	f.roots[1].quotas = next.encode()
-	f.advance(f.at + 2*DefaultSync)
-	d, err := f.processes[0].throttler.Peek(t.Context(), perSecond.Charge("alice"))
-	if err != nil || d.Limit(0).Limit.Quota != 100 {
-		t.Errorf("Peek: %v, %v; want a quota of 100", &d, err)
-	}
-	rate(5)
-	if n := rate(10); n < 95 || n > 105 {
-		t.Errorf("%d a second were admitted; want 100", n)
-	}
-	if string(f.roots[0].quotas) != string(f.roots[1].quotas) {
-		t.Error("the quotas did not spread to the other root")
-	}
-}
-
 // A million keys of an attacker neither grow the table without bound nor push out keys
 // that have used up their quotas.
 func TestKeysAreBounded(t *testing.T) {
 	policy := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
-	f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 12}, policy)
+	f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 12})
 	p := f.processes[0]
 	take := func(key string) bool {
 		d, err := p.throttler.Take(t.Context(), policy.Charge(key))
@@ -299,7 +270,7 @@ func TestNewKeysShareCounts(t *testing.T) {
 	for _, name := range []string{"org", "user"} {
 		policies = append(policies, &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}})
 	}
-	f := newFleet(t, 2, 1, Options{MaxKeys: 64}, policies...)
+	f := newFleet(t, 2, 1, Options{MaxKeys: 64})
 	take := func(p *process, key string) throttler.Decision {
 		t.Helper()
 		d, err := p.throttler.Take(t.Context(), policies[0].Charge(key), policies[1].Charge(key))
@@ -370,7 +341,7 @@ func TestRedis(t *testing.T) {
 		for i, s := range servers {
 			roots = append(roots, Root{fmt.Sprint("root-", i), redisClient(t, s.Addr)})
 		}
-		b, err := New(roots, []*throttler.Policy{policy}, &Options{Sync: 20 * time.Millisecond})
+		b, err := New(roots, &Options{Sync: 20 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,34 +387,22 @@ func TestRedis(t *testing.T) {
 func TestBadArguments(t *testing.T) {
 	client := redisClient(t, "127.0.0.1:1")
 	root := []Root{{"a", client}}
-	ok := []*throttler.Policy{perSecond}
-	with := func(l throttler.Limit) []*throttler.Policy {
-		return []*throttler.Policy{{Name: "p", Limits: []throttler.Limit{l}}}
-	}
 	for _, c := range []struct {
-		roots    []Root
-		policies []*throttler.Policy
-		options  *Options
-		text     string
+		roots   []Root
+		options *Options
+		text    string
 	}{
-		{nil, ok, nil, "roots has 0"},
-		{[]Root{{"a", nil}}, ok, nil, "roots[0].Client is nil"},
-		{[]Root{{"", client}}, ok, nil, "roots[0].Name is empty"},
-		{[]Root{{"a", client}, {"a", client}}, ok, nil, "names must differ"},
-		{root, nil, nil, "policies is empty"},
-		{root, []*throttler.Policy{nil}, nil, "policies[0] is nil"},
-		{root, []*throttler.Policy{perSecond, perSecond}, nil, "names must differ"},
-		{root, with(throttler.Limit{Quota: 1, Window: time.Second}), nil, "must be aligned"},
-		{root, with(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.SlidingLog}), nil, "not a sum"},
-		{root, with(throttler.Limit{Quota: 1, Window: time.Second, Algorithm: throttler.LeakyBucket}), nil, "one order"},
-		{root, with(throttler.Limit{}), nil, "policies[0]"},
-		{root, ok, &Options{Sync: time.Millisecond}, "Sync is 1ms"},
-		{root, ok, &Options{Low: 2}, "Low is 2"},
-		{root, ok, &Options{Low: -1}, "Low is -1"},
-		{root, ok, &Options{MaxKeys: 1}, "MaxKeys is 1"},
-		{root, ok, &Options{Prefix: "{"}, "Prefix is"},
+		{nil, nil, "roots has 0"},
+		{[]Root{{"a", nil}}, nil, "roots[0].Client is nil"},
+		{[]Root{{"", client}}, nil, "roots[0].Name is empty"},
+		{[]Root{{"a", client}, {"a", client}}, nil, "names must differ"},
+		{root, &Options{Sync: time.Millisecond}, "Sync is 1ms"},
+		{root, &Options{Low: 2}, "Low is 2"},
+		{root, &Options{Low: -1}, "Low is -1"},
+		{root, &Options{MaxKeys: 1}, "MaxKeys is 1"},
+		{root, &Options{Prefix: "{"}, "Prefix is"},
 	} {
-		b, err := New(c.roots, c.policies, c.options)
+		b, err := New(c.roots, c.options)
 		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("New: %v; want an error that wraps ErrInvalid and says %q", err, c.text)
 		}
@@ -451,21 +410,12 @@ func TestBadArguments(t *testing.T) {
 			b.Close()
 		}
 	}
-	b, err := New(root, ok, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	_, err = throttler.New(b, nil).Take(t.Context(), with(throttler.Limit{Quota: 1, Window: time.Second})[0].Charge("a"))
-	if !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("Take of an unknown policy: %v; want an error that wraps ErrInvalid", err)
-	}
 }
 
 // What two processes admitted before their first syncs adds up.
 func TestFirstSyncsAddUp(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
-	f := newFleet(t, 2, 2, Options{}, policy)
+	f := newFleet(t, 2, 2, Options{})
 	charge := policy.Charge("alice")
 	charge.Cost = 30
 	for _, p := range f.processes {
@@ -490,7 +440,7 @@ func TestFirstSyncsAddUp(t *testing.T) {
 // next: totals are sums, and a first sync that is sent again counts once.
 func TestLongestSync(t *testing.T) {
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 100_000, Window: 24 * time.Hour, Aligned: true}}}
-	f := newFleet(t, 4, 1, Options{Sync: time.Minute}, policy)
+	f := newFleet(t, 4, 1, Options{Sync: time.Minute})
 	f.roots[0].deaf = true
 	for minute := range 30 {
 		for _, p := range f.processes {
@@ -514,7 +464,7 @@ func TestLongestSync(t *testing.T) {
 
 // A decision about a key that is known makes no allocation.
 func TestAllocations(t *testing.T) {
-	f := newFleet(t, 1, 1, Options{}, perSecond)
+	f := newFleet(t, 1, 1, Options{})
 	charge := perSecond.Charge("alice")
 	charge.Cost, charge.Partition = 1, charge.Key
 	b, r := f.processes[0].backend, driver.NewRequest(t0.UnixMilli(), charge)

@@ -18,11 +18,13 @@ type stripe struct {
 	keyed.Stripe[*counter]
 	hasher *keyed.Hasher
 	roots  int
-	sync   int64        // ms
-	dirty  [][]*counter // by root: those that its next sync is about
-	every  uint64       // all roots
-	found  []*counter   // by the last find
-	index  int          // of the stripe
+	opts   *Options
+	sync   int64                     // ms
+	limits map[*quota.Policy][]limit // of policies that were charged lately
+	dirty  [][]*counter              // by root: those that its next sync is about
+	every  uint64                    // all roots
+	found  []*counter                // by the last find
+	index  int                       // of the stripe
 }
 
 // counter is the counts of a key under a policy, or of keys that share them.
@@ -30,7 +32,7 @@ type counter struct {
 	keyed.Entry
 	root    string        // names the key in roots' keys: see rootName
 	shared  bool          // several keys have it
-	policy  *quota.Policy // as charged
+	policy  *quota.Policy // as charged last
 	limits  []limit
 	counts  []count
 	dirty   uint64 // the roots in whose lists it is
@@ -56,16 +58,17 @@ func (c *counter) note() uint8 {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *stripe) init(hasher *keyed.Hasher, index, most, roots int, sync time.Duration) {
-	s.hasher, s.index, s.Most = hasher, index, most
-	s.roots, s.sync = roots, sync.Milliseconds()
+func (s *stripe) init(hasher *keyed.Hasher, index, roots int, opts *Options) {
+	s.hasher, s.index, s.Most = hasher, index, opts.MaxKeys/keyed.Stripes
+	s.roots, s.opts, s.sync = roots, opts, opts.Sync.Milliseconds()
+	s.limits = make(map[*quota.Policy][]limit)
 	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
 }
 
 // find returns the counters of charges, new ones if there were none, with their windows
 // as of now, and notes that they were asked for. If charged is not nil, it says which
 // charges went to a shared counter. The next call reuses the slice.
-func (s *stripe) find(charges []quota.Charge, now int64, in *policies, charged *driver.Decision) []*counter {
+func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
 	s.found = s.found[:0]
 	for i := range charges {
 		charge := &charges[i]
@@ -81,7 +84,7 @@ func (s *stripe) find(charges []quota.Charge, now int64, in *policies, charged *
 			c = s.getShared(charge.Policy.Name, i)
 		}
 		if c.policy != charge.Policy {
-			c.use(in.byName[charge.Policy.Name], s.roots)
+			s.use(c, charge.Policy, now)
 		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
@@ -137,22 +140,62 @@ func (s *stripe) getShared(policy string, charge int) *counter {
 	return c
 }
 
-// use makes c count under p. The counts of a changed policy go on.
-func (c *counter) use(p *policy, roots int) {
-	c.policy, c.limits = p.Policy, p.limits
-	if len(c.counts) == len(p.limits) {
-		for k := range c.counts {
-			if c.limits[k].kind == bucket { // units of another length would move the floor
-				c.counts[k].floor = tally{part: c.counts[k].part}
-			}
-		}
+// use makes c count under the limits of p. The count of a limit is found by the algorithm
+// and the window, as those of stores are, and goes on under another quota. A limit without
+// one continues from that of its algorithm whose window is nearest.
+func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
+	was := c.policy
+	c.policy = p
+	if was != nil && slices.Equal(was.Limits, p.Limits) {
 		return
 	}
-	c.counts = make([]count, len(p.limits))
-	views := make([]view, roots*len(p.limits))
-	for k := range c.counts {
-		c.counts[k].views = views[k*roots : (k+1)*roots : (k+1)*roots]
+	limits, counts := s.limitsOf(p), make([]count, len(p.Limits))
+	views := make([]view, s.roots*len(counts))
+	for k := range counts {
+		l, count := &limits[k], &counts[k]
+		i := nearest(c.limits, l)
+		switch {
+		case i >= 0 && c.limits[i].length == l.length:
+			*count = c.counts[i]
+			count.goOn(&c.limits[i])
+			continue
+		case i >= 0:
+			count.begin(l, &c.counts[i], &c.limits[i], now)
+		}
+		count.views = views[k*s.roots : (k+1)*s.roots : (k+1)*s.roots]
 	}
+	c.limits, c.counts = limits, counts
+}
+
+// nearest returns the index of the limit of l's kind whose length is nearest to l's, by
+// their ratio, or -1.
+func nearest(limits []limit, l *limit) int {
+	best, least := -1, math.Inf(1)
+	for i := range limits {
+		if apart := math.Abs(math.Log(float64(limits[i].length) / float64(l.length))); limits[i].kind == l.kind && apart < least {
+			best, least = i, apart
+		}
+	}
+	return best
+}
+
+// limitsMost is how many policies a stripe has limits of that counters share.
+const limitsMost = 64
+
+// limitsOf returns the limits of p.
+func (s *stripe) limitsOf(p *quota.Policy) []limit {
+	limits := s.limits[p]
+	if limits == nil {
+		low := s.opts.low(p.Name)
+		for i := range p.Limits {
+			limits = append(limits, newLimit(&p.Limits[i], low, s.opts.Sync))
+		}
+		if len(s.limits) >= limitsMost {
+			clear(s.limits)
+		}
+		s.limits[p] = limits
+	}
+	return limits
 }
 
 // hasPending reports whether root i lacks units of this process.

@@ -41,10 +41,7 @@ func BenchmarkRoot(b *testing.B) {
 			if err := o.complete(); err != nil {
 				b.Fatal(err)
 			}
-			backend, err := newBackend(servers, []*throttler.Policy{policy}, &o)
-			if err != nil {
-				b.Fatal(err)
-			}
+			backend := newBackend(servers, &o)
 			backend.perCall = c.perCall
 			th := throttler.New(backend, nil)
 			charges := make([]throttler.Charge, c.counters)

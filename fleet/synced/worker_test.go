@@ -99,7 +99,7 @@ func work(text string, stdout io.Writer) {
 	}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
 	observed := new(syncTimes)
-	b, err := New(roots, []*throttler.Policy{policy}, &Options{Observer: observed})
+	b, err := New(roots, &Options{Observer: observed})
 	if err != nil {
 		panic(err)
 	}

@@ -1,0 +1,116 @@
+package modes_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler"
+)
+
+// edit changes the tables of policies of processes, as a source that all have does.
+func (f *fleet) edit(change func(*policies.Edit), processes ...*process) {
+	f.Helper()
+	for _, p := range processes {
+		if err := p.policies.Source("test").Edit(change); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
+// A limit of the table is in force in every mode, and in the one that the policy changes
+// to. What was used counts on.
+func TestTheTableIsInForceInAllModes(t *testing.T) {
+	for _, policy := range []*throttler.Policy{window, bucket} {
+		changed := policy.Limits[0]
+		changed.Quota = 30
+		if changed.Burst > 0 {
+			changed.Burst = 30
+		}
+		for _, from := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+			for _, to := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+				t.Run(policy.Name+" "+from.String()+" to "+to.String(), func(t *testing.T) {
+					f := newFleet(t)
+					p := f.start()
+					f.begin(p, policy, from)
+					f.take(p, costing(policy, 15))
+					f.edit(func(e *policies.Edit) {
+						e.Set(&throttler.Policy{Name: policy.Name, Limits: []throttler.Limit{changed}})
+					}, p)
+					check := func(when string) {
+						t.Helper()
+						d := f.take(p, costing(policy, 30))
+						if s := d.Limit(0); d.Allowed || s.Limit != changed || s.Used == 0 {
+							t.Errorf("%s, a take of 30: %v; want a refusal by %v", when, &d, changed)
+						}
+						if d = f.take(p, costing(policy, 1)); !d.Allowed || d.Limit(0).Limit != changed {
+							t.Errorf("%s, a take of 1: %v; want it allowed by %v", when, &d, changed)
+						}
+					}
+					check("after the change")
+					if from != to {
+						f.set(p, policy, to)
+						check("in the new mode")
+					}
+				})
+			}
+		}
+	}
+}
+
+// An override cuts one client, in every mode, at the next decision of each process that
+// has it; another client and the time after it are as before.
+func TestOverridesInAllModes(t *testing.T) {
+	few := window.Limits[0]
+	few.Quota = 10
+	for _, mode := range []modes.Mode{modes.Exact, modes.Leased, modes.Synced} {
+		for name, o := range map[string]policies.Override{
+			"limits":  {Limits: []throttler.Limit{few}},
+			"blocked": {Blocked: true},
+		} {
+			t.Run(mode.String()+" "+name, func(t *testing.T) {
+				f := newFleet(t)
+				first, second := f.start(), f.start()
+				for _, p := range []*process{first, second} {
+					f.begin(p, window, mode)
+					for range 10 { // also units that are leased, and are still to be used
+						f.take(p, costing(window, 1))
+					}
+				}
+				o.Policy, o.Key = window.Name, "alice"
+				f.edit(func(e *policies.Edit) { e.Override(o) }, first, second)
+				for i, p := range []*process{first, second} {
+					d := f.take(p, costing(window, 1))
+					if d.Allowed || d.Blocked != o.Blocked || !o.Blocked && d.Limit(0).Limit.Quota != 10 {
+						t.Errorf("process %d: %v; want a refusal by the override", i, &d)
+					}
+					if d := f.take(p, throttler.Charge{Policy: window, Key: "bob", Cost: 1}); !d.Allowed || d.Limit(0).Limit.Quota != 100 {
+						t.Errorf("process %d, another client: %v; want it allowed by the policy", i, &d)
+					}
+				}
+				f.edit(func(e *policies.Edit) { e.RemoveOverride(window.Name, "alice") }, first, second)
+				d := f.take(first, costing(window, 1))
+				if s := d.Limit(0); !d.Allowed || s.Limit.Quota != 100 || s.Used < 11 {
+					t.Errorf("after the override: %v; want it allowed by the policy, and what was used counted", &d)
+				}
+			})
+		}
+	}
+}
+
+// A change of mode lasts for as long as a charge counts under the limits in force, also if
+// those that Set was given are shorter.
+func TestChangeOfModeUnderLongerLimits(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	long := &throttler.Policy{Name: window.Name, Limits: []throttler.Limit{{Quota: 100, Window: time.Hour, Aligned: true}}}
+	f.edit(func(e *policies.Edit) { e.Set(long) }, p)
+	f.begin(p, window, modes.Synced)
+	f.take(p, costing(window, 60))
+	f.set(p, window, modes.Exact)
+	f.clock.Advance(modes.DefaultAgree + 2*time.Minute)
+	if d := f.take(p, costing(window, 60)); d.Allowed {
+		t.Errorf("60 more of 100 in the hour: %v", &d)
+	}
+}
