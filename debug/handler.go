@@ -34,8 +34,15 @@ var contentPolicy = func() string {
 // Handler returns the handler of the page, at any path. It answers everybody: mount it where
 // only operators come. The page loads itself again every two seconds, unless the query has
 // refresh=off.
+//
+// If the query has format=json, it answers what the functions given to [Observer.Stats] return,
+// as one JSON object that has them by their names.
 func (o *Observer) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("format") == "json" {
+			o.writeStats(w)
+			return
+		}
 		v := o.view()
 		v.Refresh = r.URL.Query().Get("refresh") != "off"
 		var text bytes.Buffer
@@ -50,6 +57,24 @@ func (o *Observer) Handler() http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		_, _ = text.WriteTo(w) // fails only if the client has left
 	})
+}
+
+// writeStats answers the parts as JSON.
+func (o *Observer) writeStats(w http.ResponseWriter) {
+	all := make(map[string]any)
+	for _, p := range o.partsNow() {
+		all[p.name] = p.stats()
+	}
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	_, _ = w.Write(text) // fails only if the client has left
 }
 
 // view is what the page shows. Its texts are for people.

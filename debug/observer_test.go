@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -185,6 +186,28 @@ func TestPageRefreshesItselfAndRunsNothing(t *testing.T) {
 		if h := w.Header(); !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none'; style-src 'sha256-") || h.Get("Cache-Control") != "no-store" {
 			t.Errorf("headers: %v", h)
 		}
+	}
+}
+
+func TestStatsAsJSON(t *testing.T) {
+	o := New(nil)
+	o.Stats("memory", func() any { return map[string]int{"keys": 7} })
+	o.Stats("mode", func() any { return "exact" })
+	get := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		o.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/weir?format=json", nil))
+		return w
+	}
+	w := get()
+	if got, want := w.Body.String(), "{\n  \"memory\": {\n    \"keys\": 7\n  },\n  \"mode\": \"exact\"\n}"; w.Code != http.StatusOK || got != want {
+		t.Errorf("got %d %s, want %s", w.Code, got, want)
+	}
+	if h := w.Header(); h.Get("Content-Type") != "application/json" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("headers %v", h)
+	}
+	o.Stats("wrong", func() any { return func() {} })
+	if w := get(); w.Code != http.StatusInternalServerError {
+		t.Errorf("what is no JSON: got %d %s, want 500", w.Code, w.Body)
 	}
 }
 

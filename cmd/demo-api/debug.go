@@ -8,25 +8,27 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	memorybackend "github.com/weir-go/weir/backend/memory"
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/config"
-	"github.com/weir-go/weir/fleet/leased"
-	"github.com/weir-go/weir/fleet/shares"
-	"github.com/weir-go/weir/fleet/synced"
-	"github.com/weir-go/weir/wrap/fallback"
-	"github.com/weir-go/weir/wrap/refusals"
-	"github.com/weir-go/weir/wrap/rollout"
-	"github.com/weir-go/weir/wrap/shadow"
 )
 
 // debugRoutes returns what is served to the operator, on a listener of its own.
 func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Handler {
+	observed.page.Stats("backend", func() any { return s.Config.Backend })
+	if len(s.Redis) > 0 {
+		observed.page.Stats("redis", func() any {
+			var all []debugServer
+			for _, name := range slices.Sorted(maps.Keys(s.Redis)) {
+				all = append(all, debugServers(s.Redis[name].Servers())...)
+			}
+			return all
+		})
+	}
 	if s.Shares != nil {
 		observed.page.Stats("shares", func() any { return s.Shares.Status() })
 	}
 	if s.Modes != nil {
-		observed.page.Stats("modes", func() any { return newDebugModes(s).Policies })
+		observed.page.Stats("modes", func() any { return debugModes(s) })
 	}
 	observed.page.Stats("dry_runs", func() any { return dry.debug() })
 	r := chi.NewRouter()
@@ -35,35 +37,20 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 		writeError(w, http.StatusNotFound, "no such page; /debug lists them")
 	})
 	pages := map[string]string{
-		"/debug/weir":    "a page: decisions, servers and refused keys, now and in the last minute",
-		"/debug/backend": "what the backends have done since the start, and dry runs",
-		"/metrics":       "decisions, servers and moves, for Prometheus",
+		"/debug/weir":             "a page: decisions, servers and refused keys, now and in the last minute",
+		"/debug/weir?format=json": "what the backends have done since the start, and dry runs",
+		"/metrics":                "decisions, servers and moves, for Prometheus",
 	}
 	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
 	r.Get("/", list)
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Method(http.MethodGet, "/debug/weir", observed.page.Handler())
-	r.Get("/debug/backend", getBackend(s, dry))
 	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
 }
 
-// debugBackend is what /debug/backend answers: numbers, no keys.
-type debugBackend struct {
-	Backend      string                 `json:"backend"`
-	Memory       *memorybackend.Stats   `json:"memory,omitempty"`
-	Shares       *shares.Status         `json:"shares,omitempty"`
-	Rollout      *rollout.Stats         `json:"rollout,omitempty"`
-	Shadow       *shadow.Stats          `json:"shadow,omitempty"`
-	Fallback     *fallback.Stats        `json:"fallback,omitempty"`
-	RefusalCache *refusals.Stats        `json:"refusal_cache,omitempty"`
-	Modes        *debugModes            `json:"modes,omitempty"`
-	Servers      []debugServer          `json:"servers,omitempty"` // of Redis, as of their last checks
-	DryRuns      map[string]debugDryRun `json:"dry_runs,omitempty"`
-}
-
-// debugServer is what is known of a Redis server.
+// debugServer is what is known of a Redis server, as of its last check.
 type debugServer struct {
 	Shard   string  `json:"shard"`
 	Server  string  `json:"server"`
@@ -114,67 +101,21 @@ func (d *dryRuns) debug() map[string]debugDryRun {
 	return all
 }
 
-func getBackend(s *config.Stack, dry *dryRuns) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		answer := debugBackend{Backend: s.Config.Backend, Modes: newDebugModes(s), DryRuns: dry.debug()}
-		if s.Memory != nil {
-			answer.Memory = of(s.Memory.Stats())
-		}
-		if s.Shares != nil {
-			answer.Shares = of(s.Shares.Status())
-		}
-		if s.Rollout != nil {
-			answer.Rollout = of(s.Rollout.Stats())
-		}
-		if s.Shadow != nil {
-			answer.Shadow = of(s.Shadow.Stats())
-		}
-		if s.Fallback != nil {
-			answer.Fallback = of(s.Fallback.Stats())
-		}
-		if s.Refusals != nil {
-			answer.RefusalCache = of(s.Refusals.Stats())
-		}
-		for _, name := range slices.Sorted(maps.Keys(s.Redis)) {
-			answer.Servers = append(answer.Servers, debugServers(s.Redis[name].Servers())...)
-		}
-		writeJSON(w, http.StatusOK, answer)
-	}
-}
-
-func of[T any](v T) *T { return &v }
-
-// debugModes is what /debug/backend says of modes.
-type debugModes struct {
-	Policies map[string]debugMode `json:"policies"`
-	Leased   *leased.Stats        `json:"leased,omitempty"`
-	Synced   *synced.Stats        `json:"synced,omitempty"`
-}
-
 type debugMode struct {
 	Mode      string     `json:"mode"`
 	BothUntil *time.Time `json:"both_until,omitempty"` // of a change
 }
 
-func newDebugModes(s *config.Stack) *debugModes {
-	if s.Modes == nil {
-		return nil
-	}
-	d := &debugModes{Policies: make(map[string]debugMode)}
-	now := s.Clock().Now()
+// debugModes returns the mode of each policy that has one.
+func debugModes(s *config.Stack) map[string]debugMode {
+	all, now := make(map[string]debugMode), s.Clock().Now()
 	for name := range s.Config.Modes {
 		state := s.Modes.Of(name)
 		m := debugMode{Mode: state.Mode.String()}
 		if state.BothUntil.After(now) {
 			m.BothUntil = &state.BothUntil
 		}
-		d.Policies[name] = m
+		all[name] = m
 	}
-	if s.Leased != nil {
-		d.Leased = of(s.Leased.Stats())
-	}
-	if s.Synced != nil {
-		d.Synced = of(s.Synced.Stats())
-	}
-	return d
+	return all
 }

@@ -63,8 +63,8 @@ func TestModes(t *testing.T) {
 			if r := d.get("/rate_limit"); !strings.Contains(r.body, `"core":{"limit":20,"used":20,`) {
 				t.Errorf("/rate_limit: %s", r.body)
 			}
-			if got := d.backend().Modes.Policies["core"].Mode; got != mode {
-				t.Errorf("/debug/backend says the mode is %q", got)
+			if got := d.stats().Modes["core"].Mode; got != mode {
+				t.Errorf("the page says the mode is %q", got)
 			}
 		})
 	}
@@ -104,7 +104,7 @@ policies:
 			t.Errorf("got %v, want 200 %d/20", r, used)
 		}
 	}
-	if got := fmt.Sprint(dry.backend().DryRuns); got != "map[core:{2 3}]" {
+	if got := fmt.Sprint(dry.stats().DryRuns); got != "map[core:{2 3}]" {
 		t.Errorf("dry runs %s, want core 2 allowed and 3 refused", got)
 	}
 }
@@ -134,7 +134,7 @@ func TestModesChangeLive(t *testing.T) {
 				for i, d := range demos {
 					d.rewrite(modesOn(server, mode) + patient)
 					hangUp(t) // of all, but the other's file may be the same as before
-					for deadline := time.Now().Add(time.Minute); d.backend().Modes.Policies["core"].Mode != mode; time.Sleep(time.Millisecond) {
+					for deadline := time.Now().Add(time.Minute); d.stats().Modes["core"].Mode != mode; time.Sleep(time.Millisecond) {
 						if time.Now().After(deadline) {
 							t.Fatalf("the mode of demo %d is not %s; it logs %s", i, mode, d.stderr)
 						}
@@ -158,8 +158,8 @@ func awaitTotals(t *testing.T, demos []*demo) {
 			d.get("/rate_limit")
 		}
 		for _, d := range demos {
-			before := d.backend().Modes.Synced.Syncs
-			for deadline := time.Now().Add(time.Minute); d.backend().Modes.Synced.Syncs < before+2; time.Sleep(time.Millisecond) {
+			before := d.stats().Synced.Syncs
+			for deadline := time.Now().Add(time.Minute); d.stats().Synced.Syncs < before+2; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("no sync in a minute")
 				}
@@ -181,8 +181,8 @@ func TestHangups(t *testing.T) {
 	d.rewrite(modesOn(server, "synced"))
 	hangUp(t)
 	d.stderr.find(t, `(the mode has changed" policy=core from=exact to=synced both_until=)`, d.ended)
-	if m := d.backend().Modes.Policies["core"]; m.Mode != "synced" || m.BothUntil == nil {
-		t.Errorf("/debug/backend says %+v", m)
+	if m := d.stats().Modes["core"]; m.Mode != "synced" || m.BothUntil == nil {
+		t.Errorf("the page says %+v", m)
 	}
 	d.rewrite(modesOn(server, "exact") + "  org: {limits: [{quota: 1, window: 1h}], mode: leased}\n")
 	hangUp(t)

@@ -166,7 +166,7 @@ deadline: %v
 	}
 	up := time.Now()
 	for _, d := range demos {
-		for d.backend().Fallback.Outages > 0 {
+		for d.stats().Fallback.Outages > 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
@@ -284,7 +284,7 @@ deadline: %v
 	}
 	lines, handedOver := 0, int64(0)
 	for i, d := range demos {
-		s := d.backend().Fallback
+		s := d.stats().Fallback
 		t.Logf("process %d: %+v\n%s", i, s, d.stderr)
 		if s.Held != 0 {
 			t.Errorf("process %d: got %+v, want all handed over", i, s)

@@ -149,15 +149,15 @@ func TestDebugShowsTheRedisServers(t *testing.T) {
 	replica := testserver.RedisReplica(t, primary)
 	d := startDemo(t, fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s, replicas: [%s]}]}\n", primary.Addr, replica.Addr))
 	var answer struct {
-		Servers []struct {
+		Redis []struct {
 			Shard, Server, Role, Cut string
 			Skew                     *float64 `json:"skew_seconds"`
 		}
 	}
-	if err := json.Unmarshal([]byte(d.operator("/debug/backend").body), &answer); err != nil {
+	if err := json.Unmarshal([]byte(d.operator("/debug/weir?format=json").body), &answer); err != nil {
 		t.Fatal(err)
 	}
-	all := answer.Servers
+	all := answer.Redis
 	if len(all) != 2 || all[0].Server != "primary" || all[0].Role != "master" || all[1].Server != "replica 0" || all[1].Role != "slave" || all[1].Cut != "" {
 		t.Fatalf("servers: %+v; want the primary and its replica", all)
 	}

@@ -73,16 +73,16 @@ func TestRefusalsAreRememberedByDefault(t *testing.T) {
 				t.Errorf("Redis decided %d times about %d requests", asked, requests)
 			}
 			if got := now.Answered - stats.Answered; test.remembered && got != requests-asked || !test.remembered && got != 0 {
-				t.Errorf("/debug/backend has %d requests answered, want %d", got, requests-asked)
+				t.Errorf("the page has %d requests answered, want %d", got, requests-asked)
 			}
 		})
 	}
 }
 
-// refusals returns what /debug/backend says of the refusal cache.
+// refusals returns what the page says of the refusal cache.
 func (d *demo) refusals() refusals.Stats {
 	d.t.Helper()
-	if s := d.backend().RefusalCache; s != nil {
+	if s := d.stats().Refusals; s != nil {
 		return *s
 	}
 	return refusals.Stats{}

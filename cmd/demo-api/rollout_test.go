@@ -12,9 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/fleet/synced"
 	"github.com/weir-go/weir/internal/testkit/load"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/wrap/fallback"
+	"github.com/weir-go/weir/wrap/refusals"
+	"github.com/weir-go/weir/wrap/rollout"
+	"github.com/weir-go/weir/wrap/shadow"
 )
 
 var (
@@ -49,10 +54,21 @@ func between(t *testing.T, flags string) string {
 		testserver.Memcached(t).Addr, testserver.Redis(t).Addr, flags)
 }
 
-func (d *demo) backend() debugBackend {
+// stats is what the operator's page has as JSON.
+type stats struct {
+	Rollout  *rollout.Stats
+	Shadow   *shadow.Stats
+	Fallback *fallback.Stats
+	Refusals *refusals.Stats
+	Synced   *synced.Stats
+	Modes    map[string]debugMode
+	DryRuns  map[string]debugDryRun `json:"dry_runs"`
+}
+
+func (d *demo) stats() stats {
 	d.t.Helper()
-	var b debugBackend
-	if err := json.Unmarshal([]byte(d.operator("/debug/backend").body), &b); err != nil {
+	var b stats
+	if err := json.Unmarshal([]byte(d.operator("/debug/weir?format=json").body), &b); err != nil {
 		d.t.Fatal(err)
 	}
 	return b
@@ -85,7 +101,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 		for percent == 100 && moved(demos) < int64(*rolloutClients) { // a busy machine may take longer
 			time.Sleep(10 * time.Millisecond)
 		}
-		t.Logf("at %3d percent: %+v", percent, *demos[0].backend().Rollout)
+		t.Logf("at %3d percent: %+v", percent, *demos[0].stats().Rollout)
 	}
 	stop()
 	r := <-reports
@@ -98,7 +114,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 	}
 	var lost int64
 	for _, d := range demos {
-		s := d.backend().Rollout
+		s := d.stats().Rollout
 		lost += s.Lost
 		delete(s.Defaulted, "hangs") // other tests may have the processor for themselves
 		if len(s.Defaulted) > 0 {
@@ -113,7 +129,7 @@ func TestClientsMoveUnderLoad(t *testing.T) {
 // moved returns how many counts the demos have moved.
 func moved(demos []*demo) (n int64) {
 	for _, d := range demos {
-		n += d.backend().Rollout.Moved
+		n += d.stats().Rollout.Moved
 	}
 	return n
 }
@@ -129,7 +145,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 			t.Errorf("got %v, want 200 %d/60", r, used)
 		}
 	}
-	if s := d.backend().Rollout; s.Served["redis"] != 2 {
+	if s := d.stats().Rollout; s.Served["redis"] != 2 {
 		t.Errorf("served %v, want 2 by redis", s.Served)
 	}
 	if err := os.WriteFile(flags, []byte("{\n  \"flags\": {\n"), 0o600); err != nil {
@@ -139,7 +155,7 @@ func TestFlagsFileGoesWrong(t *testing.T) {
 	if r := d.get("/repos/acme/rockets"); r.status != http.StatusOK || r.rates() != "3/60 core" {
 		t.Errorf("got %v, want 200 3/60", r)
 	}
-	if s := d.backend().Rollout; s.Served["redis"] != 3 || len(s.Defaulted) > 0 {
+	if s := d.stats().Rollout; s.Served["redis"] != 3 || len(s.Defaulted) > 0 {
 		t.Errorf("served %v, defaulted %v; want 3 by redis", s.Served, s.Defaulted)
 	}
 
@@ -179,14 +195,14 @@ dry_runs:
 		}
 	}
 	const takes = 5*2 + 3*2*2 // each with its dry run; the feed is charged in two partitions
-	var b debugBackend
+	var b stats
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		b = d.backend() // what was refused again from memory is not shown to the shadow
-		if b.Shadow.Compared+b.RefusalCache.Answered == takes {
+		b = d.stats() // what was refused again from memory is not shown to the shadow
+		if b.Shadow.Compared+b.Refusals.Answered == takes {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the shadow has seen %+v, the refusal cache %+v, want %d takes", *b.Shadow, *b.RefusalCache, takes)
+			t.Fatalf("the shadow has seen %+v, the refusal cache %+v, want %d takes", *b.Shadow, *b.Refusals, takes)
 		}
 	}
 	if s := b.Shadow; s.Agreed != s.Compared || s.Failed+s.Dropped != 0 {
@@ -251,7 +267,7 @@ func TestResharding(t *testing.T) {
 	d.stderr.find(t, `(read the flags)`, d.ended)
 	all(2)
 	all(3)
-	if s := d.backend().Rollout; s.Moved == 0 || s.Moved == clients || s.Served["redis-resharded"] == 0 {
+	if s := d.stats().Rollout; s.Moved == 0 || s.Moved == clients || s.Served["redis-resharded"] == 0 {
 		t.Errorf("%+v; want some counts moved, and none of the shard that both lists have", s)
 	}
 }

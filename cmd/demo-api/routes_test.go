@@ -260,7 +260,7 @@ func TestNoCacheReplaysRates(t *testing.T) {
 func TestDebugIsForTheOperator(t *testing.T) {
 	d := startDemo(t, "")
 	for path, want := range map[string]string{
-		"/": `"/debug/backend": "what`, "/debug": `"/debug/backend": "what`, "/debug/": `"/debug/backend": "what`, "/debug/backend": `"backend": "memory"`,
+		"/": `"/debug/weir?format=json": "what`, "/debug": `"/debug/weir?format=json": "what`, "/debug/": `"/debug/weir?format=json": "what`, "/debug/weir?format=json": `"backend": "memory"`,
 	} {
 		if r := d.operator(path); r.status != http.StatusOK || !strings.Contains(r.body, want) || r.header.Get("Cache-Control") != "no-store" {
 			t.Errorf("operator, %s: got %v, want 200 and %s", path, r, want)
@@ -273,7 +273,7 @@ func TestDebugIsForTheOperator(t *testing.T) {
 		t.Errorf("the API on the operator's listener: got %v, want 404", r)
 	}
 	d.get("/repos/acme/rockets")
-	if r := d.operator("/debug/backend"); !strings.Contains(r.body, `"keys": 2`) { // core's and secondary's
+	if r := d.operator("/debug/weir?format=json"); !strings.Contains(r.body, `"keys": 2`) { // core's and secondary's
 		t.Errorf("after one request: got %v, want the memory backend's two keys", r)
 	}
 	if !strings.HasPrefix(d.debug, "http://127.0.0.1:") {

@@ -375,7 +375,7 @@ func (f *dividing) status(i int, what string, right func(*shares.Status) bool) *
 	f.t.Helper()
 	var answer struct{ Shares *shares.Status }
 	for begin := time.Now(); ; {
-		w, err := f.members[i].client.Get(f.members[i].debug + "/debug/backend")
+		w, err := f.members[i].client.Get(f.members[i].debug + "/debug/weir?format=json")
 		if err == nil {
 			err = json.NewDecoder(w.Body).Decode(&answer)
 			_ = w.Body.Close()
