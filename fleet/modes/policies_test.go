@@ -4,8 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -59,8 +63,9 @@ func TestTheTableIsInForceInAllModes(t *testing.T) {
 	}
 }
 
-// An override cuts one client, in every mode, at the next decision of each process that
-// has it; another client and the time after it are as before.
+// An override that is written to Redis cuts one client, in every mode, from the first
+// decision on after a process has read it, which it does once a second. Another client, and
+// the time after the override, are as before.
 func TestOverridesInAllModes(t *testing.T) {
 	few := window.Limits[0]
 	few.Quota = 10
@@ -71,15 +76,40 @@ func TestOverridesInAllModes(t *testing.T) {
 		} {
 			t.Run(mode.String()+" "+name, func(t *testing.T) {
 				f := newFleet(t)
+				client, err := redisbackend.NewClient(&redis.UniversalOptions{Addrs: []string{f.root.Addr}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				store := redispolicies.NewStore(client, "")
 				first, second := f.start(), f.start()
+				watches := map[*process]*redispolicies.Watch{}
 				for _, p := range []*process{first, second} {
+					watches[p] = redispolicies.NewWatch(t.Context(), p.policies, "redis", store, nil)
+					defer watches[p].Close()
 					f.begin(p, window, mode)
-					for range 10 { // also units that are leased, and are still to be used
+				}
+				write := func(c redispolicies.Change) {
+					t.Helper()
+					if _, err := store.Write(t.Context(), c); err != nil {
+						t.Fatal(err)
+					}
+					for _, w := range watches {
+						if err := w.Refresh(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for _, p := range []*process{first, second} {
+					for range 20 {
 						f.take(p, costing(window, 1))
 					}
 				}
+				if exact := f.store.takes == 40; exact != (mode == modes.Exact) {
+					t.Fatalf("the store decided %d of 40 takes that are %v", f.store.takes, mode)
+				}
 				o.Policy, o.Key = window.Name, "alice"
-				f.edit(func(e *policies.Edit) { e.Override(o) }, first, second)
+				write(redispolicies.Change{Override: []policies.Override{o}})
 				for i, p := range []*process{first, second} {
 					d := f.take(p, costing(window, 1))
 					if d.Allowed || d.Blocked != o.Blocked || !o.Blocked && d.Limit(0).Limit.Quota != 10 {
@@ -89,9 +119,9 @@ func TestOverridesInAllModes(t *testing.T) {
 						t.Errorf("process %d, another client: %v; want it allowed by the policy", i, &d)
 					}
 				}
-				f.edit(func(e *policies.Edit) { e.RemoveOverride(window.Name, "alice") }, first, second)
+				write(redispolicies.Change{RemoveOverrides: []policies.Override{o}})
 				d := f.take(first, costing(window, 1))
-				if s := d.Limit(0); !d.Allowed || s.Limit.Quota != 100 || s.Used < 11 {
+				if s := d.Limit(0); !d.Allowed || s.Limit.Quota != 100 || s.Used < 21 {
 					t.Errorf("after the override: %v; want it allowed by the policy, and what was used counted", &d)
 				}
 			})
