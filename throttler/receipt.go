@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// A Decision is a [decision.Decision], not to be given another one, that the process which
-// took it can refund or settle, with the backend that charged.
+// A Decision is a [decision.Decision] with a receipt: the process that took it can refund
+// or settle it, with the backend that charged.
 type Decision struct {
 	decision.Decision
 
