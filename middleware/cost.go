@@ -133,13 +133,14 @@ const (
 	asReported                      // what the handler reported
 )
 
-// costs returns what each of e.d.Charges really costs, or nil if all are free.
+// costs returns what each of e.d.Charges really costs, but for those that were added for
+// parents and follow, or nil if all are free.
 // The caller holds the ledger's lock.
 func (e *entry) costs(why settlement) []int64 {
 	if why == beforeHandler || why == afterHandler && !e.has(noRefund) {
 		return nil
 	}
-	costs := make([]int64, len(e.d.Charges()))
+	costs := make([]int64, len(e.d.Charges())-int(e.d.Added))
 	for i := range costs {
 		costs[i] = e.costOf(&e.d.Charges()[i], why)
 	}

@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -271,5 +273,52 @@ func TestTheCostHeaderNeverReachesTheClient(t *testing.T) {
 				expectUsed(t, th, p, test.cost)
 			})
 		})
+	}
+}
+
+// A policy that an operator has linked to a parent is settled as before, and its parent
+// with it: to a reported cost, in a 304, and if some charges are not refunded.
+func TestParentsCostWhatTheirChildrenDo(t *testing.T) {
+	table := new(policies.Table)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: table})
+	bucket, secondary, org := policy("bucket", per(1000, time.Hour)), policy("secondary", per(1000, time.Hour)), policy("org", per(1000, time.Hour))
+	linked := policy("bucket", per(1000, time.Hour))
+	linked.Parent, linked.ParentKey = "org", "everyone"
+	if err := table.Source("code").Edit(func(e *policies.Edit) { e.Set(org); e.Set(linked) }); err != nil {
+		t.Fatal(err)
+	}
+	one := must(newMiddleware(th, everyone(bucket).CostReported(), nil))
+	two := must(newMiddleware(th, middleware.All(everyone(bucket).CostReported(), everyone(secondary).NoRefund()), nil))
+	for _, test := range []struct {
+		name                   string
+		wrap                   func(http.Handler) http.Handler
+		status                 int
+		cost                   int64 // that is reported, if any
+		bucket, secondary, org int64 // more than before
+	}{
+		{"a charge", one, 200, 0, 1, 0, 1},
+		{"a cost", one, 200, 50, 50, 0, 50},
+		{"a 304", one, 304, 0, 0, 0, 0},
+		{"a cost of one", two, 200, 70, 70, 1, 70},
+		{"a 304 of one", two, 304, 0, 0, 1, 0},
+	} {
+		all := []*throttler.Policy{bucket, secondary, org}
+		var before [3]int64
+		for i, p := range all {
+			before[i] = used(t, th, p, "everyone")
+		}
+		get(test.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if test.cost > 0 {
+				if err := middleware.SetCost(r, test.cost); err != nil {
+					t.Error(err)
+				}
+			}
+			w.WriteHeader(test.status)
+		})))
+		for i, want := range []int64{test.bucket, test.secondary, test.org} {
+			if got := used(t, th, all[i], "everyone") - before[i]; got != want {
+				t.Errorf("%s: %s has used %d more; want %d", test.name, all[i].Name, got, want)
+			}
+		}
 	}
 }

@@ -76,6 +76,32 @@ func BenchmarkSet(b *testing.B) {
 	}
 }
 
+// BenchmarkRelink gives one of so many policies another parent, which half of them have.
+func BenchmarkRelink(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			table, all := filled(b, n, false)
+			s := table.Source("code")
+			linked := func(i, to int) *quota.Policy {
+				p := *all[i%n]
+				p.Parent, p.ParentKey = [2]string{"acme", "blue"}[to%2], "k"
+				return &p
+			}
+			edit(b, s, func(e *policies.Edit) {
+				e.Set(policy("acme", hourly(1)))
+				e.Set(policy("blue", hourly(1)))
+				for i := range n {
+					e.Set(linked(i, i))
+				}
+			})
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				edit(b, s, func(e *policies.Edit) { e.Set(linked(i*7919, i/n+i*7919%n+1)) })
+			}
+		})
+	}
+}
+
 // BenchmarkReplace replaces all, and reports the memory that a table keeps for each
 // policy, besides the policy.
 func BenchmarkReplace(b *testing.B) {

@@ -26,6 +26,27 @@
 // A count is found by the names of policy and key, so it goes on when limits change: a
 // changed quota or window is no fresh window. docs/algorithms.md has the rules.
 //
+// # Parents
+//
+// A policy may name a parent: another policy of its source, and the key that it counts for
+// there. What is charged under the policy is charged under the parent, too, in the same
+// decision, with the same cost. So a bucket has a quota, and its organization one for all of
+// its buckets:
+//
+//	e.Set(&throttler.Policy{Name: "orgs", Limits: …})
+//	e.Set(&throttler.Policy{Name: "bucket-7", Limits: …, Parent: "orgs", ParentKey: "acme"})
+//
+// Where one policy is for all buckets, and each is a key, an override has the ParentKey of
+// its key. In either way a bucket that moves to another organization keeps its count,
+// because that is found by its own name alone.
+//
+// A parent's charge is as one that the program makes: it has the parent's key for its
+// partition, it goes by overrides for that key, and it charges the parent's parent. If the
+// program charges the same count itself, both charges add up.
+//
+// Parents make no cycle, and no more than MaxDepth policies a line. A change that would
+// make one, or that removes a policy which is a parent, is a mistake.
+//
 // # Memory
 //
 // To replace one policy of a million, four small pieces of the table are copied. Decisions

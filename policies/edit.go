@@ -11,6 +11,7 @@ import (
 type Edit struct {
 	content
 	owner    *owner
+	linked   map[string]string // of policies that have changed, the parent as heights have it
 	errs     []error
 	mistakes int
 }
@@ -57,7 +58,7 @@ func (e *Edit) Replace(c Content) {
 }
 
 // Clear removes all policies and overrides.
-func (e *Edit) Clear() { e.names, e.policies, e.overrides = trie[entry]{}, 0, 0 }
+func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = trie[entry]{}, 0, 0, nil }
 
 // SetVersion makes n the version of the source.
 func (e *Edit) SetVersion(n int64) { e.version = n }
@@ -71,6 +72,7 @@ func (e *Edit) set(p *quota.Policy) error {
 		return err
 	}
 	at := e.at(p.Name)
+	e.relink(p.Name, &at, p.Parent)
 	if at.policy == nil {
 		e.policies++
 	}
@@ -80,13 +82,15 @@ func (e *Edit) set(p *quota.Policy) error {
 }
 
 // Remove removes the policy of that name, if there is one. Charges under it go by the
-// limits that the program gives it, and by its overrides, which stay.
+// limits that the program gives it, and by its overrides, which stay. A policy that is the
+// parent of others cannot be removed.
 func (e *Edit) Remove(name string) {
 	at := e.at(name)
 	if at.policy == nil {
 		return
 	}
 	e.policies--
+	e.relink(name, &at, "")
 	at.policy = nil
 	e.put(name, at)
 }
@@ -138,7 +142,7 @@ func (e *Edit) at(name string) entry {
 
 // put makes at what the source has under a policy's name.
 func (e *Edit) put(name string, at entry) {
-	if at.policy == nil && at.overrides.size == 0 && !at.find {
+	if at.policy == nil && at.overrides.size == 0 && at.below == nil && !at.find {
 		e.names.remove(e.owner, name)
 		return
 	}

@@ -83,3 +83,49 @@ func ExampleWatchFile() {
 	// acme allowed true limit 50000
 	// mallory allowed false limit 5000
 }
+
+// A bucket that moves to another organization keeps its count.
+func Example_parents() {
+	var table policies.Table
+	code := table.Source("code")
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table})
+	bucket := &throttler.Policy{Name: "bucket-7", Limits: []throttler.Limit{{Quota: 100, Window: time.Hour}}}
+	link := func(org string) {
+		linked := &throttler.Policy{Name: bucket.Name, Limits: bucket.Limits, Parent: "orgs", ParentKey: org}
+		if err := code.Edit(func(e *policies.Edit) {
+			e.Set(&throttler.Policy{Name: "orgs", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}})
+			e.Set(linked)
+		}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	take := func() {
+		d, err := t.Take(context.Background(), bucket.Charge("b7"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("allowed", d.Allowed)
+		for _, s := range d.Limits() {
+			fmt.Println("  ", s.Policy.Name, s.Key, "used", s.Used, "of", s.Limit.Quota)
+		}
+	}
+	link("acme")
+	take()
+	take()
+	take()
+	link("blue")
+	take()
+	// Output:
+	// allowed true
+	//    bucket-7 b7 used 1 of 100
+	//    orgs acme used 1 of 2
+	// allowed true
+	//    bucket-7 b7 used 2 of 100
+	//    orgs acme used 2 of 2
+	// allowed false
+	//    bucket-7 b7 used 2 of 100
+	//    orgs acme used 2 of 2
+	// allowed true
+	//    bucket-7 b7 used 3 of 100
+	//    orgs blue used 1 of 2
+}

@@ -122,7 +122,7 @@ func TestOneCallAtATime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			all.Go(func() {
 				defer cancel()
-				if p, _ := table.View().Resolve(ctx, policy("core", hourly(1)), "alice", 0); p.Limits[0].Quota != want {
+				if p, _, _ := table.View().Resolve(ctx, policy("core", hourly(1)), "alice", 0); p.Limits[0].Quota != want {
 					t.Errorf("after %v: quota %d; want %d", wait, p.Limits[0].Quota, want)
 				}
 			})

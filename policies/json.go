@@ -15,7 +15,8 @@ import (
 //
 //	{
 //	  "policies": [
-//	    {"name": "core", "limits": ["5000 per 1h", "100 per 1m"]}
+//	    {"name": "core", "limits": ["5000 per 1h", "100 per 1m"]},
+//	    {"name": "logs", "limits": ["100 per 1s"], "parent": "core", "parent_key": "acme"}
 //	  ],
 //	  "overrides": [
 //	    {"policy": "core", "key": "acme", "limits": ["50000 per 1h"], "owner": "sales"},
@@ -29,8 +30,10 @@ import (
 func ParseJSON(text []byte) (Content, error) {
 	var all struct {
 		Policies []struct {
-			Name   string        `json:"name"`
-			Limits []quota.Limit `json:"limits"`
+			Name      string        `json:"name"`
+			Limits    []quota.Limit `json:"limits"`
+			Parent    string        `json:"parent"`
+			ParentKey string        `json:"parent_key"`
 		} `json:"policies"`
 		Overrides []Override `json:"overrides"`
 	}
@@ -47,7 +50,7 @@ func ParseJSON(text []byte) (Content, error) {
 	}
 	c := Content{Overrides: all.Overrides}
 	for _, p := range all.Policies {
-		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits})
+		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey})
 	}
 	return c, nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Override is what holds for one key in place of a policy's limits. It has Limits, or is
-// Blocked, or Unlimited.
+// Blocked, or Unlimited, or has nothing but a ParentKey.
 //
 // The key's count is the policy's, and goes on when an override comes, changes and goes:
 // under Limits by the rules for limits that change, which docs/algorithms.md has.
@@ -29,6 +29,11 @@ type Override struct {
 	// than the policy's quota waits for the window's end. A SlidingLog and the two buckets
 	// are not charged: they would owe for long after the override what was used under it.
 	Unlimited bool `json:"unlimited,omitempty"`
+
+	// ParentKey is the key that the policy's parent is charged for, in place of the
+	// policy's ParentKey. If empty, that holds, or an earlier source's. Under a policy
+	// without a parent it does nothing.
+	ParentKey string `json:"parent_key,omitempty"`
 
 	// Until is when the override ends, by the throttler's clock. If zero, it does not.
 	Until time.Time `json:"until,omitzero"`
@@ -55,8 +60,8 @@ func (o Override) prepare() (*Override, error) {
 			kinds++
 		}
 	}
-	if kinds != 1 {
-		return nil, invalid.Errorf("policies: override of policy %q has %d limits, blocked %t and unlimited %t; it must have one of the three", o.Policy, len(o.Limits), o.Blocked, o.Unlimited)
+	if kinds > 1 || kinds == 0 && o.ParentKey == "" {
+		return nil, invalid.Errorf("policies: override of policy %q has %d limits, blocked %t and unlimited %t; it must have one of the three, or a parent key", o.Policy, len(o.Limits), o.Blocked, o.Unlimited)
 	}
 	o.Limits = slices.Clone(o.Limits)
 	o.limited = &quota.Policy{Name: o.Policy, Limits: o.Limits}
@@ -75,6 +80,9 @@ func (o Override) prepare() (*Override, error) {
 
 // holds reports whether o is in force at now, in ms since the epoch.
 func (o *Override) holds(now int64) bool { return o.until == 0 || now < o.until }
+
+// limits reports whether something holds under o in place of a policy's limits.
+func (o *Override) limits() bool { return len(o.Limits) > 0 || o.Blocked || o.Unlimited }
 
 // RetryAt returns when o, which is Blocked, ends, in ms since the epoch; 0 if it does not.
 func (o *Override) RetryAt() int64 { return o.until }

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -40,7 +41,8 @@ type content struct {
 type entry struct {
 	policy    *quota.Policy // or nil
 	overrides trie[*Override]
-	find      bool // there may be overrides that the source does not hold
+	below     *heights // of the policies whose parent it is, or nil
+	find      bool     // there may be overrides that the source does not hold
 }
 
 // View returns the state of t.
@@ -90,17 +92,22 @@ func (t *Table) put(c *content) {
 // be made. The policy has no limits if it is by one that is Unlimited and none of them can
 // count without a bound. p must not be nil. The context is for overrides that a source has
 // to find.
-func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (*quota.Policy, *Override) {
-	var inForce *quota.Policy
-	var by *Override
+//
+// If the parent returned is not empty, its policy is to be charged as well.
+func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
 	hash := hashOf(p.Name)
 	for _, c := range v.contents {
 		e := c.names.get(hash, p.Name)
 		if e == nil {
 			continue
 		}
-		if by == nil && (e.find || e.overrides.size > 0) {
-			by = e.override(ctx, c.source, p.Name, key, now)
+		if (by == nil || parent.Key == "") && (e.find || e.overrides.size > 0) {
+			if o := e.override(ctx, c.source, p.Name, key, now); o != nil {
+				if by == nil && o.limits() {
+					by = o
+				}
+				parent.Key = cmp.Or(parent.Key, o.ParentKey)
+			}
 		}
 		if inForce == nil {
 			inForce = e.policy
@@ -109,10 +116,15 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 	if inForce == nil {
 		inForce = p
 	}
-	if by == nil {
-		return inForce, nil
+	if parent.Key = cmp.Or(parent.Key, inForce.ParentKey); parent.Key == "" || inForce.Parent == "" {
+		parent = Parent{}
+	} else {
+		parent.Policy = inForce.Parent
 	}
-	return by.under(inForce), by
+	if by == nil {
+		return inForce, nil, parent
+	}
+	return by.under(inForce), by, parent
 }
 
 // override returns the override for key that e, of s, has in force at now, or nil.
@@ -187,6 +199,9 @@ func (s *Source) Edit(change func(e *Edit)) error {
 	e := &Edit{owner: new(owner), content: *s.content()}
 	e.version++
 	change(e)
+	if e.mistakes == 0 {
+		e.link()
+	}
 	if e.mistakes > len(e.errs) {
 		e.errs = append(e.errs, invalid.Errorf("policies: %d more", e.mistakes-len(e.errs)))
 	}

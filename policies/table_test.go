@@ -31,7 +31,7 @@ func edit(t testing.TB, s *policies.Source, change func(*policies.Edit)) {
 // quotaOf returns the first quota that holds for key under the policy named core, of which
 // the program has 1.
 func quotaOf(table *policies.Table, key string, now time.Time) (n int64, by *policies.Override) {
-	p, by := table.View().Resolve(context.Background(), policy("core", hourly(1)), key, now.UnixMilli())
+	p, by, _ := table.View().Resolve(context.Background(), policy("core", hourly(1)), key, now.UnixMilli())
 	if len(p.Limits) == 0 {
 		return 0, by
 	}
@@ -94,7 +94,8 @@ func TestOverrides(t *testing.T) {
 		e.Override(policies.Override{Policy: "core", Key: "out", Blocked: true, Until: t0.Add(time.Second)})
 	})
 	resolve := func(key string) (*quota.Policy, *policies.Override) {
-		return table.View().Resolve(t.Context(), policy("core"), key, t0.UnixMilli())
+		p, by, _ := table.View().Resolve(t.Context(), policy("core"), key, t0.UnixMilli())
+		return p, by
 	}
 	if p, by := resolve("free"); by == nil || p.Validate() != nil || len(p.Limits) != 2 ||
 		p.Limits[0] != hourly(quota.MaxQuota) || p.Limits[1].Quota != quota.MaxQuota || p.Limits[1].Window != time.Minute {
@@ -184,7 +185,7 @@ func TestViewsAreAtomic(t *testing.T) {
 				}
 				v, quotas := table.View(), map[int64]bool{}
 				for i := range 50 {
-					p, _ := v.Resolve(t.Context(), policy(fmt.Sprint("p", i)), "k", 0)
+					p, _, _ := v.Resolve(t.Context(), policy(fmt.Sprint("p", i)), "k", 0)
 					quotas[p.Limits[0].Quota] = true
 				}
 				if len(quotas) != 1 {

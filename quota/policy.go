@@ -27,6 +27,14 @@ type Policy struct {
 	// Limits are the limits, at least one, at most MaxLimits. No two may have
 	// both algorithm and window in common.
 	Limits []Limit
+
+	// Parent names a policy of the throttler's table that is charged, too, with the same
+	// cost: see package policies. If empty, none is.
+	Parent string
+
+	// ParentKey is the key that the parent is charged for. If empty, the parent is charged
+	// for the keys alone whose override in the table has a ParentKey.
+	ParentKey string
 }
 
 // Charge returns a charge of cost 1 for key.
@@ -47,6 +55,9 @@ func (p *Policy) Validate() error {
 	}
 	if n := len(p.Limits); n == 0 || n > MaxLimits {
 		return invalid.Errorf("quota: policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
+	}
+	if problem := p.parentProblem(); problem != "" {
+		return invalid.Errorf("quota: policy %q: %s", p.Name, problem)
 	}
 	work := 0
 	for i := range p.Limits {
@@ -72,12 +83,26 @@ func (p *Policy) Validate() error {
 // isPlain reports whether p is one fixed window without mistakes, in a third of the
 // time that it takes to look for all that could be wrong: most policies are.
 func (p *Policy) isPlain() bool {
-	if len(p.Limits) != 1 {
+	if len(p.Limits) != 1 || p.Parent != "" || p.ParentKey != "" {
 		return false
 	}
 	l := &p.Limits[0]
 	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Quota >= 1 && l.Quota <= MaxQuota &&
 		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
+}
+
+// parentProblem returns what is wrong with p's parent, without the key: the text may go to
+// a log.
+func (p *Policy) parentProblem() string {
+	switch {
+	case p.Parent == "" && p.ParentKey != "":
+		return "it has a parent key and no parent; name the policy that is charged for the key"
+	case p.Parent != "" && !validName(p.Parent):
+		return fmt.Sprintf("parent is %q; it must be the name of a policy: 1 to %d letters, digits, and . _ - / :", p.Parent, MaxNameBytes)
+	case p.Parent == p.Name:
+		return "it is its own parent; name another policy"
+	}
+	return ""
 }
 
 func validName(name string) bool {

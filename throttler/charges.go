@@ -15,7 +15,7 @@ import (
 // that are in force. The caller's slice is neither changed nor kept. If the table of
 // policies leaves nothing to ask, made is the decision. The error says which argument is
 // wrong.
-func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, err error) {
+func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Charge) (made *decision.Decision, l *links, err error) {
 	if len(charges) == 1 {
 		c := r.Begin(&charges[0])
 		if c.Partition == "" {
@@ -23,29 +23,57 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		}
 		r.Now = t.now() // here, while the charge is written: see Begin
 		if t.policies == nil {
-			return nil, check(0, c)
+			return nil, nil, checkAlone(0, c)
 		}
 		return t.resolveOne(ctx, r, c)
 	}
 	if len(charges) == 0 {
-		return nil, invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
+		return nil, nil, invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
 	}
 	if len(charges) > quota.MaxCharges {
-		return nil, invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
+		return nil, nil, invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
 	}
 	now := t.now()
 	if t.policies != nil {
-		if charges, made, err = t.inForce(ctx, now, charges); made != nil || err != nil {
-			return made, err
+		return t.resolveAll(ctx, r, now, charges)
+	}
+	for i, c := range charges {
+		if err := checkAlone(i, &c); err != nil {
+			return nil, nil, err
 		}
 	}
-	all, err := together(charges)
+	all, err := together(charges, nil)
 	*r = driver.NewRequest(now, all...)
-	return nil, err
+	return nil, nil, err
 }
 
-// together adds up charges to one count.
-func together(charges []Charge) ([]Charge, error) {
+// resolveAll is resolve for what the table says of charges at now.
+func (t *Throttler) resolveAll(ctx context.Context, r *driver.Request, now int64, charges []Charge) (made *decision.Decision, l *links, err error) {
+	asked, parents, made, err := t.inForce(ctx, now, charges)
+	if made != nil || err != nil {
+		return made, nil, err
+	}
+	var places []int
+	if len(parents) > 0 {
+		places = make([]int, len(asked))
+	}
+	all, err := together(asked, places)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(all) > quota.MaxCharges {
+		return nil, nil, invalid.Errorf("throttler: %d charges, with what is added for parents of the policies; a decision can have at most %d", len(all), quota.MaxCharges)
+	}
+	if len(parents) > 0 {
+		l = newLinks(asked, parents, places, len(all))
+	}
+	*r = driver.NewRequest(now, all...)
+	return nil, l, nil
+}
+
+// together adds up charges to one count. It writes to places, unless that is nil, which of
+// those that it returns each was added to.
+func together(charges []Charge, places []int) ([]Charge, error) {
 	all := make([]Charge, 0, len(charges))
 	work := 0
 	for i, c := range charges {
@@ -58,6 +86,11 @@ func together(charges []Charge) ([]Charge, error) {
 		same := slices.IndexFunc(all, func(o Charge) bool {
 			return o.Key == c.Key && o.Policy.Name == c.Policy.Name && o.Partition == c.Partition
 		})
+		if places != nil {
+			if places[i] = same; same < 0 {
+				places[i] = len(all)
+			}
+		}
 		if same < 0 {
 			for j := range c.Policy.Limits {
 				work += c.Policy.Limits[j].Work()
@@ -69,14 +102,27 @@ func together(charges []Charge) ([]Charge, error) {
 			continue
 		}
 		first := &all[same]
-		if first.Policy != c.Policy && !slices.Equal(first.Policy.Limits, c.Policy.Limits) {
-			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy name, %q, as an earlier one, under other limits; policies of one name must have the same limits", i, c.Policy.Name)
+		if !alike(first.Policy, c.Policy) {
+			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy name, %q, as an earlier one, under other limits or another parent; policies of one name must have the same", i, c.Policy.Name)
 		}
 		if first.Cost += c.Cost; first.Cost > quota.MaxQuota {
 			return nil, invalid.Errorf("throttler: charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(quota.MaxQuota))
 		}
 	}
 	return all, nil
+}
+
+// alike reports whether two policies of one name say the same.
+func alike(a, b *Policy) bool {
+	return a == b || slices.Equal(a.Limits, b.Limits) && a.Parent == b.Parent && a.ParentKey == b.ParentKey
+}
+
+// checkAlone is check for a throttler without a table.
+func checkAlone(i int, c *Charge) error {
+	if c.Policy != nil && c.Policy.Parent != "" {
+		return invalid.Errorf("throttler: charge %d: policy %q has the parent %q, and there is no table of policies to have it; set Options.Policies", i, c.Policy.Name, c.Policy.Parent)
+	}
+	return check(i, c)
 }
 
 // check returns what is wrong with c, charge i of a decision, and sets a Cost that

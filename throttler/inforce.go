@@ -2,7 +2,9 @@ package throttler
 
 import (
 	"context"
+	"slices"
 
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
@@ -11,57 +13,79 @@ import (
 
 // resolveOne puts c, the only charge of r, under the policy that is in force. If that leaves
 // nothing to ask, made is the decision.
-func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, err error) {
+func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge) (made *decision.Decision, l *links, err error) {
 	if c.Policy == nil {
-		return nil, check(0, c)
+		return nil, nil, check(0, c)
 	}
-	policy, by := t.policies.View().Resolve(ctx, c.Policy, c.Key, r.Now)
+	policy, by, parent := t.policies.View().Resolve(ctx, c.Policy, c.Key, r.Now)
+	if parent.Policy != "" {
+		return t.resolveAll(ctx, r, r.Now, []Charge{*c})
+	}
 	c.Policy = policy
 	if by == nil || len(policy.Limits) > 0 && !by.Blocked {
-		return nil, check(0, c)
+		return nil, nil, check(0, c)
 	}
 	if err := checkCost(0, c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if by.Blocked {
-		return refuse(r.Now, []block{{*c, by}}), nil
+		return refuse(r.Now, []block{{*c, by}}), nil, nil
 	}
-	return allow(r.Now), nil
+	return allow(r.Now), nil, nil
 }
 
 // inForce returns charges under the policies that are in force at now, all by one state of
-// the table, without those that are not to be made. If that leaves nothing to ask, made is
-// the decision.
-func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, made *decision.Decision, err error) {
-	view := t.policies.View()
-	asked = make([]Charge, 0, len(charges))
+// the table, without those that are not to be made, and behind them what is added for
+// parents. If that leaves nothing to ask, made is the decision.
+func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (asked []Charge, parents []added, made *decision.Decision, err error) {
+	view, given := t.policies.View(), len(charges)
+	charges = slices.Clip(charges) // which is the caller's
+	asked = make([]Charge, 0, given)
+	var children []int // of charges that are added, the place in asked of what they are added for, or -1
 	var blocked []block
-	for i, c := range charges {
+	for i := 0; i < len(charges); i++ { // at whose end parents are added
+		c := charges[i]
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}
 		var by *policies.Override
+		var parent policies.Parent
 		if c.Policy != nil {
-			c.Policy, by = view.Resolve(ctx, c.Policy, c.Key, now)
+			c.Policy, by, parent = view.Resolve(ctx, c.Policy, c.Key, now)
 		}
-		if by == nil || len(c.Policy.Limits) > 0 && !by.Blocked {
+		if by != nil {
+			if err := checkCost(i, &c); err != nil {
+				return nil, nil, nil, err
+			}
+			if by.Blocked {
+				blocked = append(blocked, block{c, by})
+				continue
+			}
+		}
+		place := -1
+		if by == nil || len(c.Policy.Limits) > 0 {
+			place = len(asked)
 			asked = append(asked, c)
+			if i >= given {
+				parents = append(parents, added{place, children[i-given]})
+			}
+		}
+		if parent.Policy == "" {
 			continue
 		}
-		if err := checkCost(i, &c); err != nil {
-			return nil, nil, err
+		above := view.Policy(parent.Policy)
+		if above == nil {
+			return nil, nil, nil, invalid.Errorf("throttler: charge %d: policy %q has the parent %q, which the table of policies lacks", i, c.Policy.Name, parent.Policy)
 		}
-		if by.Blocked {
-			blocked = append(blocked, block{c, by})
-		}
+		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost}), append(children, place)
 	}
 	switch {
 	case len(blocked) > 0:
-		return nil, refuse(now, blocked), nil
+		return nil, nil, refuse(now, blocked), nil
 	case len(asked) == 0:
-		return nil, allow(now), nil
+		return nil, nil, allow(now), nil
 	}
-	return asked, nil, nil
+	return asked, parents, nil, nil
 }
 
 // block is a charge that an override blocks.

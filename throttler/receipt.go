@@ -20,6 +20,7 @@ type Decision struct {
 type receipt struct {
 	done  atomic.Bool
 	parts []taken // if several partitions were charged one by one
+	links *links  // if parents were charged
 }
 
 // tookNothing is the receipt of every peek: there is nothing to give back.

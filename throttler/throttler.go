@@ -68,7 +68,7 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return err
 	}
 	var r driver.Request
-	made, err := t.resolve(ctx, &r, charges)
+	made, links, err := t.resolve(ctx, &r, charges)
 	if err != nil {
 		*d = Decision{}
 		return err
@@ -90,7 +90,10 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		*d = Decision{}
 		return err
 	}
-	d.Allowed, d.Degraded, d.Blocked = decided.Allowed, decided.Degraded, false
+	d.Allowed, d.Degraded, d.Blocked, d.Added = decided.Allowed, decided.Degraded, false, 0
+	if links != nil {
+		d.link(links)
+	}
 	return nil
 }
 
@@ -101,7 +104,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 		return t.observed(ctx, observe.OpPeek, charges)
 	}
 	var r driver.Request
-	made, err := t.resolve(ctx, &r, charges)
+	made, links, err := t.resolve(ctx, &r, charges)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -116,7 +119,9 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 	if err != nil {
 		return Decision{}, err
 	}
-	return Decision{decision.FromDriver(d), tookNothing}, nil
+	peeked := Decision{decision.FromDriver(d), tookNothing}
+	peeked.Added = links.added(len(d.Charges()))
+	return peeked, nil
 }
 
 // Refund gives back what d took to its windows, while they last, also if ctx is over, and
@@ -126,17 +131,20 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges, by one for each. Too much is given back, too
-// little charged, even beyond the quota: the next requests wait that debt out. If d took
-// nothing, or was settled or refunded, it is returned.
+// Settle corrects the costs of d.Charges but the d.Added. Too much is given back, too little
+// charged, even beyond the quota: the next requests wait that debt out. If d took nothing,
+// or was settled or refunded, it is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
-	if len(costs) != len(d.Charges()) {
-		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), len(d.Charges()))
+	if given := len(d.Charges()) - int(d.Added); len(costs) != given {
+		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), given)
 	}
 	for i, cost := range costs {
 		if cost < 0 || cost > quota.MaxQuota {
 			return Decision{}, invalid.Errorf("throttler: charge %d, policy %q: real cost is %d; it must be from 0 to %d (2^53)", i, d.Charges()[i].Policy.Name, cost, int64(quota.MaxQuota))
 		}
+	}
+	if d.receipt != nil && d.receipt.links != nil && len(d.Charges()) > 0 {
+		costs = d.receipt.links.costs(costs)
 	}
 	return t.settle(ctx, d, costs)
 }
@@ -167,6 +175,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		settled, err = t.backend.Settle(ctx, s)
 	}
 	after := Decision{decision.FromDriver(settled), d.receipt}
+	after.Added = d.Added
 	if t.observer != nil {
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}

@@ -5,7 +5,8 @@
 -- ARGV[2]  page   how many changes to read, and all others of the last one's version
 -- Returns  the version; the number of the version up to which all changes follow, or -1 if
 --          the log does not go back as far; for each change its member of the log, the
---          value or '', and '1' if it is an override whose policy has overrides, else ''.
+--          value or '', and '1' if it is an override whose policy has overrides, or a
+--          policy's parent, a newline and its key, else ''.
 --
 -- A field that has changed twice is there once, under its last version.
 
@@ -23,7 +24,9 @@ local reply = {version, to}
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '(' .. ARGV[1], string.format('%d', to))) do
   local kind, field = string.sub(member, 1, 1), string.sub(member, 2)
   local hash, mark = KEYS[3], ''
-  if kind == 'o' then
+  if kind == 'p' then
+    mark = redis.call('HGET', KEYS[7], field) or ''
+  else
     hash = KEYS[4]
     if redis.call('HEXISTS', KEYS[5], string.match(field, '^[^\n]*')) == 1 then
       mark = '1'

@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -81,7 +82,7 @@ func NewStore(client redis.UniversalClient, prefix string) *Store {
 }
 
 func (s *Store) keys() []string {
-	return []string{s.key("version"), s.key("trimmed"), s.key("policies"), s.key("overrides"), s.key("marks"), s.key("log")}
+	return []string{s.key("version"), s.key("trimmed"), s.key("policies"), s.key("overrides"), s.key("marks"), s.key("log"), s.key("parents"), s.key("children")}
 }
 
 func (s *Store) key(name string) string { return s.prefix + name }
@@ -96,15 +97,20 @@ type Change struct {
 
 // Write makes a change, as one version, whose number it returns. It is in force in all
 // processes within their Options.Every. The error wraps quota.ErrInvalid if a policy or an
-// override is, or if there are more than MaxChange entries, and lists what is wrong; then
-// nothing has changed. After another error it may have: Write may be called again.
+// override is, or if there are more than MaxChange entries, and lists what is wrong; or if
+// the parents of policies are not in the store, are a cycle, or are more than
+// policies.MaxDepth in a line. Then nothing has changed. After another error it may have:
+// Write may be called again.
 func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) {
 	entries, err := c.entries()
 	if err != nil {
 		return 0, err
 	}
-	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8]}, entries...)...).Int64()
+	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8], policies.MaxDepth}, entries...)...).Int64()
 	if err != nil {
+		if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
+			return 0, invalid.Errorf("redispolicies: %s", problem)
+		}
 		return 0, fmt.Errorf("redispolicies: %w", err)
 	}
 	return version, nil
@@ -116,10 +122,7 @@ func (c *Change) entries() (all []any, err error) {
 	if n == 0 || n > MaxChange {
 		return nil, invalid.Errorf("redispolicies: the change has %d entries; it must have from 1 to %d", n, MaxChange)
 	}
-	var scratch policies.Table // which knows what is wrong
-	if err := scratch.Source("change").Edit(func(e *policies.Edit) {
-		e.Replace(policies.Content{Policies: c.Set, Overrides: c.Override})
-	}); err != nil {
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	for _, p := range c.Set {
@@ -127,10 +130,14 @@ func (c *Change) entries() (all []any, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, "p", p.Name, text)
+		parent := ""
+		if p.Parent != "" {
+			parent = fieldOf(p.Parent, p.ParentKey)
+		}
+		all = append(all, "p", p.Name, text, parent)
 	}
 	for _, name := range c.Remove {
-		all = append(all, "p", name, "")
+		all = append(all, "p", name, "", "")
 	}
 	for _, o := range c.Override {
 		field := fieldOf(o.Policy, o.Key)
@@ -139,15 +146,41 @@ func (c *Change) entries() (all []any, err error) {
 		if err != nil {
 			return nil, invalid.Errorf("redispolicies: override: %v", err)
 		}
-		all = append(all, "o", field, text)
+		all = append(all, "o", field, text, "")
 	}
 	for _, o := range c.RemoveOverrides {
 		if strings.Contains(o.Policy, "\n") {
 			return nil, invalid.Errorf("redispolicies: policy name is %q; it must have no newline", o.Policy)
 		}
-		all = append(all, "o", fieldOf(o.Policy, o.Key), "")
+		all = append(all, "o", fieldOf(o.Policy, o.Key), "", "")
 	}
 	return all, nil
+}
+
+// validate returns what is wrong with c, but for parents: those that are not in c may be in
+// the store.
+func (c *Change) validate() error {
+	var scratch policies.Table // which knows what is wrong
+	var errs []error
+	if err := scratch.Source("change").Edit(func(e *policies.Edit) {
+		all := policies.Content{Overrides: c.Override}
+		for _, p := range c.Set {
+			if p != nil && p.Parent != "" {
+				errs = append(errs, p.Validate())
+				p = &quota.Policy{Name: p.Name, Limits: p.Limits}
+			}
+			all.Policies = append(all.Policies, p)
+		}
+		e.Replace(all)
+	}); err != nil {
+		return err
+	}
+	for _, o := range c.Override {
+		if !utf8.ValidString(o.ParentKey) {
+			errs = append(errs, invalid.Errorf("redispolicies: an override of policy %q has a parent key that is not UTF-8; give its policy the parent key, or the key another form", o.Policy))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func fieldOf(policy, key string) string { return policy + "\n" + key }
@@ -171,12 +204,25 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, version int64, e
 	if err != nil {
 		return nil, 0, err
 	}
+	parents, err := s.parents(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
 	err = s.scan(ctx, "policies", func(name, text string) error {
-		p, err := parsePolicy(name, text)
+		p, err := parsePolicy(name, text, parents[name])
 		all = append(all, p)
 		return err
 	})
 	return all, is.number(), err
+}
+
+// parents returns the parents of all policies that have one, each with its key.
+func (s *Store) parents(ctx context.Context) (map[string]string, error) {
+	all := make(map[string]string)
+	return all, s.scan(ctx, "parents", func(name, parent string) error {
+		all[name] = parent
+		return nil
+	})
 }
 
 // Overrides calls yield with each override, until it returns false. One that changes
@@ -214,8 +260,9 @@ func (s *Store) scan(ctx context.Context, hash string, yield func(field, value s
 	}
 }
 
-func parsePolicy(name, text string) (*quota.Policy, error) {
+func parsePolicy(name, text, parent string) (*quota.Policy, error) {
 	p := &quota.Policy{Name: name}
+	p.Parent, p.ParentKey, _ = strings.Cut(parent, "\n")
 	if err := json.Unmarshal([]byte(text), &p.Limits); err != nil {
 		return nil, invalid.Errorf("redispolicies: policy %q: %v", name, err)
 	}

@@ -89,7 +89,7 @@ func (f *follower) status() policies.SourceStatus { return f.table.Status()[0] }
 // quota returns what key has under the policy of that name; 0 if it is blocked, and -1 if
 // nothing says so.
 func (f *follower) quota(policy, key string) int64 {
-	p, by := f.table.View().Resolve(context.Background(), &quota.Policy{Name: policy}, key, 0)
+	p, by, _ := f.table.View().Resolve(context.Background(), &quota.Policy{Name: policy}, key, 0)
 	switch {
 	case by != nil && by.Blocked:
 		return 0
@@ -133,6 +133,8 @@ func TestMistakesAreNotWritten(t *testing.T) {
 		{redispolicies.Change{Set: []*quota.Policy{hourly("core", 1), hourly("core", 2)}}, `two policies "core"`},
 		{redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "k"}}}, "it must have one of the three"},
 		{redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: "a\nb"}}}, "must have no newline"},
+		{redispolicies.Change{Set: []*quota.Policy{under("a", "a", "k")}}, "it is its own parent"},
+		{redispolicies.Change{Override: []policies.Override{{Policy: "a", Key: "k", ParentKey: "\xff"}}}, "parent key that is not UTF-8"},
 	} {
 		if _, err := store.Write(t.Context(), test.change); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v; want an ErrInvalid with %q", err, test.want)
@@ -168,6 +170,76 @@ func TestReadAndFind(t *testing.T) {
 	write(t, store, redispolicies.Change{RemoveOverrides: []policies.Override{o}})
 	if got, err := store.Find(t.Context(), "core", o.Key); got != nil || err != nil {
 		t.Errorf("%+v, %v; want none", got, err)
+	}
+}
+
+// under returns a policy that has a parent.
+func under(name, parent, key string) *quota.Policy {
+	p := hourly(name, 10)
+	p.Parent, p.ParentKey = parent, key
+	return p
+}
+
+// Parents that a process would refuse are not written. Those that are come to processes
+// that read all, and to those that read what has changed, with keys of any bytes.
+func TestParents(t *testing.T) {
+	store, _, _ := open(t, testserver.Redis(t))
+	early := follow(t, store)
+	var line []*quota.Policy
+	for i := range 16 {
+		p := hourly(fmt.Sprint("p", i), 10)
+		if i > 0 {
+			p.Parent, p.ParentKey = fmt.Sprint("p", i-1), "k"
+		}
+		line = append(line, p)
+	}
+	slices.Reverse(line)
+	for i, step := range []struct {
+		change redispolicies.Change
+		want   string // or "" if it is no mistake
+	}{
+		{redispolicies.Change{Set: line}, ""},
+		{redispolicies.Change{Set: []*quota.Policy{under("x", "p15", "k")}}, "more than 16 policies in a line of parents: x, p15, p14"},
+		{redispolicies.Change{Set: []*quota.Policy{under("p0", "p2", "k")}}, `the parents of policy "p0" are a cycle: p0, p2, p1, p0`},
+		{redispolicies.Change{Set: []*quota.Policy{hourly("ok", 1), under("x", "y", "k")}}, `policy "x" has the parent "y", which the store lacks`},
+		{redispolicies.Change{Remove: []string{"p3"}}, `policy "p3" is removed, and is the parent of 1 others`},
+		{redispolicies.Change{Set: []*quota.Policy{under("x", "p3", "k")}, Remove: []string{"p3", "p4"}}, `has the parent "p3"`},
+		{redispolicies.Change{Set: []*quota.Policy{hourly("acme", 1), under("p4", "acme", "a\nb\xff")}, Remove: []string{"p3"}}, ""},
+		{redispolicies.Change{Set: []*quota.Policy{under("x", "acme", "k"), under("y", "acme", "k")}}, ""},
+		{redispolicies.Change{Remove: []string{"x"}, Set: []*quota.Policy{hourly("p4", 5)}}, ""},
+		{redispolicies.Change{Remove: []string{"acme"}}, "is the parent of 1 others"},
+		{redispolicies.Change{Set: []*quota.Policy{hourly("y", 5)}}, ""},
+		{redispolicies.Change{Remove: []string{"acme"}}, ""},
+		{redispolicies.Change{Set: []*quota.Policy{under("y", "p2", "\x00\xff\n")}, Override: []policies.Override{{Policy: "y", Key: "moved", ParentKey: "blue"}}}, ""},
+	} {
+		_, before, err := store.Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = store.Write(t.Context(), step.change)
+		if step.want == "" && err != nil || step.want != "" && (!errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), step.want)) {
+			t.Errorf("step %d: %v; want %q", i, err, step.want)
+		}
+		all, after, err := store.Read(t.Context())
+		if err != nil || (after == before) != (step.want != "") {
+			t.Errorf("step %d: versions %d and %d, %v", i, before, after, err)
+		}
+		refresh(t, early)
+		for _, f := range []*follower{early, follow(t, store)} {
+			if s := f.status(); s.Version != after || s.Policies != len(all) || s.Wrong != "" {
+				t.Errorf("step %d: %+v; want %d policies of version %d", i, s, len(all), after)
+			}
+			for _, p := range all {
+				if got := f.table.View().Policy(p.Name); got == nil || got.Parent != p.Parent || got.ParentKey != p.ParentKey {
+					t.Errorf("step %d: %+v; want %+v", i, got, p)
+				}
+			}
+		}
+	}
+	for key, want := range map[string]string{"any": "\x00\xff\n", "moved": "blue"} {
+		if _, _, parent := early.table.View().Resolve(t.Context(), hourly("y", 1), key, 0); parent != (policies.Parent{Policy: "p2", Key: want}) {
+			t.Errorf("%s: %+v; want p2 %q", key, parent, want)
+		}
 	}
 }
 

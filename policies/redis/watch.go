@@ -271,8 +271,12 @@ func (s *Store) readAll(ctx context.Context, r *reading) error {
 	}
 	*r = reading{all: true}
 	r.begin()
+	parents, err := s.parents(ctx)
+	if err != nil {
+		return err
+	}
 	if err := s.scan(ctx, "policies", func(name, text string) error {
-		r.policy(name, text)
+		r.policy(name, text, parents[name])
 		return nil
 	}); err != nil {
 		return err
@@ -302,7 +306,7 @@ func (s *Store) readSince(ctx context.Context, known int64, r *reading) error {
 			return errTrimmed
 		}
 		for i := 2; i+2 < len(reply); i += 3 {
-			r.change(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), reply[i+2] == "1")
+			r.change(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
 		}
 		if known, r.version = to, is; to >= is.number() {
 			return nil
@@ -327,7 +331,7 @@ func (r *reading) begin() {
 }
 
 // change notes a change, as changes.lua returns it.
-func (r *reading) change(member, value string, marked bool) {
+func (r *reading) change(member, value, mark string) {
 	kind, field := member[:min(len(member), 1)], member[min(len(member), 1):]
 	switch {
 	case kind == "p" && value == "":
@@ -335,10 +339,10 @@ func (r *reading) change(member, value string, marked bool) {
 		r.removed[field] = true
 	case kind == "p":
 		delete(r.removed, field)
-		r.policy(field, value)
+		r.policy(field, value, mark)
 	case kind == "o":
 		policy, key, _ := strings.Cut(field, "\n")
-		r.marks[policy] = marked
+		r.marks[policy] = mark == "1"
 		o := learned{policy: policy, key: key}
 		if value != "" {
 			var err error
@@ -350,8 +354,8 @@ func (r *reading) change(member, value string, marked bool) {
 	}
 }
 
-func (r *reading) policy(name, text string) {
-	p, err := parsePolicy(name, text)
+func (r *reading) policy(name, text, parent string) {
+	p, err := parsePolicy(name, text, parent)
 	if err != nil {
 		r.mistakes = append(r.mistakes, err)
 		return

@@ -26,6 +26,10 @@ type Decision struct {
 	// of their limits is all, until the block ends.
 	Blocked bool
 
+	// Added is how many charges, the last ones of Charges, Take or Peek added for parents
+	// of the policies charged. They are settled with the charges that they are added for.
+	Added uint8
+
 	driver driver.Decision
 }
 

@@ -1,0 +1,75 @@
+package throttler
+
+import "github.com/weir-go/weir/quota"
+
+// The charges of parents, which a decision adds to those that Take was given. What they
+// cost in the end follows from what those do.
+
+// added is a charge that is added for a parent.
+type added struct {
+	place int // among the charges asked
+	child int // the place of what it is added for; -1 of what is not charged itself
+}
+
+// links says which charges of a decision follow which.
+type links struct {
+	given int     // charges that Take was given: the first ones
+	up    []int   // of each charge, the place of its parent's, or -1
+	rest  []int64 // of each charge, its cost for what is not among the charges
+}
+
+// newLinks returns the links of a decision about n charges. Of those asked, places has the
+// place in the decision.
+func newLinks(asked []Charge, parents []added, places []int, n int) *links {
+	l := &links{up: make([]int, n), rest: make([]int64, n)}
+	for i := range l.up {
+		l.up[i] = -1
+	}
+	for _, place := range places[:len(asked)-len(parents)] {
+		l.given = max(l.given, place+1)
+	}
+	for _, p := range parents {
+		if p.child < 0 {
+			l.rest[places[p.place]] += max(asked[p.place].Cost, 1)
+		} else {
+			l.up[places[p.child]] = places[p.place]
+		}
+	}
+	return l
+}
+
+// costs returns what all charges cost if those that were given cost as much as own says.
+func (l *links) costs(own []int64) []int64 {
+	all := make([]int64, len(l.up))
+	for i := range all {
+		cost := l.rest[i]
+		if i < l.given {
+			cost += own[i]
+		}
+		for at := i; at >= 0; at = l.up[at] {
+			all[at] = min(all[at]+cost, quota.MaxQuota)
+		}
+	}
+	return all
+}
+
+// added returns how many of a decision's charges Take was not given. A decision without
+// counts has none.
+func (l *links) added(charges int) uint8 {
+	if l == nil || charges == 0 {
+		return 0
+	}
+	return uint8(charges - l.given)
+}
+
+// link notes which charges of d, a take, are added for parents.
+func (d *Decision) link(l *links) {
+	d.Added = l.added(len(d.Charges()))
+	if !d.Allowed {
+		return
+	}
+	if d.receipt == nil {
+		d.receipt = new(receipt)
+	}
+	d.receipt.links = l
+}
