@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 // Decisions about several partitions whose counts are not in one place. Each partition is
-// asked in the order of the charges. What was taken is given back if a later one refuses
-// or fails.
+// asked in the order of the charges, those with queues after the others. What was taken is
+// given back if a later one refuses or fails.
 
 // taken is what a decision took of one partition.
 type taken struct {
@@ -24,6 +26,7 @@ type taken struct {
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
 	whole = driver.NewDecision(r)
 	parts, open := r.Parts(), false
+	slices.SortStableFunc(parts, queuesLast)
 	for i, p := range parts {
 		d, err := t.backend.Take(ctx, p.Request)
 		if err != nil {
@@ -47,6 +50,24 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 	}
 	whole.Allowed = true
 	return whole, all, nil
+}
+
+// queuesLast orders parts so that those with queues come after the others. A queue keeps the
+// first place of a charge whose start has come, so all of it cannot be given back.
+func queuesLast(a, b driver.Part) int {
+	switch queues := hasQueue(&a); {
+	case queues == hasQueue(&b):
+		return 0
+	case queues:
+		return 1
+	}
+	return -1
+}
+
+func hasQueue(p *driver.Part) bool {
+	return slices.ContainsFunc(p.Request.Charges(), func(c Charge) bool {
+		return slices.ContainsFunc(c.Policy.Limits, func(l quota.Limit) bool { return l.Algorithm.Queues() })
+	})
 }
 
 // giveBack refunds what was taken, and writes what is used then to whole, if it is not nil.

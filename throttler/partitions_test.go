@@ -58,6 +58,24 @@ func TestManyAccountsFromOneAddress(t *testing.T) {
 	})
 }
 
+// A queue keeps the first place of a charge, so a client that is refused elsewhere does not
+// come to it: else it would keep another client's queue full.
+func TestARefusedClientTakesNoPlaceInAQueue(t *testing.T) {
+	queue := &throttler.Policy{Name: "queue", Limits: []throttler.Limit{{Quota: 6, Window: time.Minute, Algorithm: throttler.LeakyBucket, Burst: 1}}}
+	both(t, func(t *testing.T, b driver.Backend) {
+		th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
+		if _, err := th.Take(t.Context(), throttler.Charge{Policy: addresses, Key: "home", Cost: 20}); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := th.Take(t.Context(), queue.Charge("alice"), addresses.Charge("home")); err != nil || d.Allowed {
+			t.Errorf("home, which is used up: allowed %v, %v", d.Allowed, err)
+		}
+		if d, err := th.Take(t.Context(), queue.Charge("alice"), addresses.Charge("elsewhere")); err != nil || !d.Allowed {
+			t.Errorf("alice, whose queue is empty: allowed %v, %v; want true", d.Allowed, err)
+		}
+	})
+}
+
 func TestUserBeforeOrganization(t *testing.T) {
 	orgs := &throttler.Policy{Name: "orgs", Limits: []throttler.Limit{{Quota: 3, Window: time.Minute}}}
 	both(t, func(t *testing.T, b driver.Backend) {
