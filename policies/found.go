@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ type SourceOptions struct {
 	Find func(ctx context.Context, policy, key string) (*Override, error)
 
 	// MaxFound is the most pairs of policy and key that are remembered, some 250 bytes
-	// each, and their keys. Those that were not asked for lately are forgotten first. If
+	// each, and their keys, of which long ones are hashed. Those that were not asked for lately are forgotten first. If
 	// zero, DefaultMaxFound.
 	MaxFound int
 }
@@ -33,7 +34,22 @@ type found struct {
 	stripes [64]foundStripe
 }
 
-type pair struct{ policy, key string }
+// pair is a policy and a key, or the key's hash if it is long: clients may invent keys.
+type pair struct {
+	policy, key string
+	hashed      bool // so that no key is taken for the hash of another
+}
+
+// maxKey is the length of the longest key that is remembered as it is.
+const maxKey = 256
+
+func pairOf(policy, key string) pair {
+	if len(key) <= maxKey {
+		return pair{policy, key, false}
+	}
+	hash := sha256.Sum256([]byte(key))
+	return pair{policy, string(hash[:]), true}
+}
 
 // foundStripe has the pairs in two halves. When the young one is full, it becomes the old
 // one, and what was in that and not asked for since is forgotten.
@@ -68,7 +84,7 @@ func (f *found) stripe(p pair) *foundStripe {
 
 // get returns the override for a pair, or nil. It calls Find unless the answer is known.
 func (f *found) get(ctx context.Context, policy, key string) *Override {
-	p := pair{policy, key}
+	p := pairOf(policy, key)
 	s := f.stripe(p)
 	for {
 		s.mu.Lock()
@@ -78,10 +94,10 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 		}
 		a := s.asking[p]
 		if a == nil {
-			p.key = strings.Clone(key) // which may be a part of a long string
+			p.key = strings.Clone(p.key) // which may be a part of a long string
 			a = s.begin(p)
 			s.mu.Unlock()
-			f.ask(ctx, p, a)
+			f.ask(ctx, p, key, a)
 			return a.override
 		}
 		s.mu.Unlock()
@@ -100,8 +116,8 @@ func (f *found) get(ctx context.Context, policy, key string) *Override {
 	}
 }
 
-// ask calls Find for a, and remembers what it returns.
-func (f *found) ask(ctx context.Context, p pair, a *ask) {
+// ask calls Find for a, of p, and remembers what it returns.
+func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
 	s := f.stripe(p)
 	a.err = errNotFound // if Find panics
 	defer func() {
@@ -113,7 +129,7 @@ func (f *found) ask(ctx context.Context, p pair, a *ask) {
 		}
 		close(a.done)
 	}()
-	o, err := f.find(ctx, p.policy, p.key)
+	o, err := f.find(ctx, p.policy, key)
 	if err == nil && o != nil {
 		o, err = o.prepare()
 	}

@@ -2,8 +2,11 @@ package policies_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,4 +164,44 @@ func TestAChangeDuringACall(t *testing.T) {
 	if n, _ := quotaOf(&table, "alice", t0); n != 1 || calls != 2 {
 		t.Errorf("quota %d after %d calls; want 1 after a second one", n, calls)
 	}
+}
+
+// Clients may invent keys of any length. What is remembered of a long one is short, and is
+// not taken for another key's.
+func TestLongKeysAreRememberedByHash(t *testing.T) {
+	var table policies.Table
+	long := strings.Repeat("k", 64<<10)
+	hash := sha256.Sum256([]byte(long))
+	at := &elsewhere{all: map[string]policies.Override{long: limited(long, 10)}}
+	s := table.SourceWith("remote", &policies.SourceOptions{Find: at.find})
+	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+	check := func(key string, want, wantAsked int64) {
+		t.Helper()
+		if n, _ := quotaOf(&table, key, t0); n != want || at.asked.Load() != wantAsked {
+			t.Errorf("the quota of a key of %d bytes is %d after %d calls; want %d, %d", len(key), n, at.asked.Load(), want, wantAsked)
+		}
+	}
+	check(long, 10, 1)
+	check(long, 10, 1)
+	check(string(hash[:]), 1, 2)
+	if err := s.Learn("core", long, nil); err != nil {
+		t.Error(err)
+	}
+	check(long, 1, 2)
+
+	before := heap()
+	for i := range 1000 {
+		quotaOf(&table, fmt.Sprint(i, long), t0)
+	}
+	if grown := heap() - before; grown > 10<<20 {
+		t.Errorf("1000 keys of 64 KiB are remembered in %d MB; want at most 10", grown>>20)
+	}
+	runtime.KeepAlive(&table)
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -230,7 +230,7 @@ func (s *Source) Learn(policy, key string, o *Override) error {
 			return err
 		}
 	}
-	s.found.learn(pair{policy, key}, o)
+	s.found.learn(pairOf(policy, key), o)
 	return nil
 }
 
