@@ -111,6 +111,10 @@ func (c Classifier) NoRefund() Classifier { return c.flagged(noRefund) }
 // reports the real cost by [SetCost] or [Options.CostHeader].
 func (c Classifier) CostReported() Classifier { return c.flagged(costReported) }
 
+// Marked reports whether charges of c are marked [Classifier.NoRefund] or
+// [Classifier.CostReported]. What reads Charges without [New] does not know which.
+func (c Classifier) Marked() bool { return c.has(noRefund | costReported) }
+
 func (c Classifier) flagged(f flags) Classifier {
 	c.rules = slices.Clone(c.rules)
 	for i := range c.rules {

@@ -1,0 +1,94 @@
+package weirgrpc
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// A refusal is what a call that is not served ends with. Its metadata is a trailer, because
+// gRPC retries no call after a header.
+type refusal struct {
+	err     error
+	trailer metadata.MD // may be nil
+}
+
+// pushback is the one thing that gRPC's own retries read: how many milliseconds to wait, or
+// a negative number for not to retry.
+const pushback = "grpc-retry-pushback-ms"
+
+// refuse returns the refusal of a decision that is not allowed.
+func refuse(d *throttler.Decision) *refusal {
+	s, text := d.Binding(), ""
+	switch {
+	case d.Blocked:
+		text = s.Policy.Name + " is blocked for this client."
+	case s.Cost > s.Limit.Capacity():
+		text = fmt.Sprintf("This call costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
+	default:
+		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, quota.FormatWindow(s.Limit.Window))
+	}
+	var r *refusal
+	if retryAt := d.RetryAt(); retryAt.Equal(decision.Never) {
+		r = &refusal{err: status.Error(codes.ResourceExhausted, text), trailer: metadata.Pairs(pushback, "-1")}
+	} else {
+		r = later(codes.ResourceExhausted, text, retryAt.Sub(d.At()))
+	}
+	r.trailer = metadata.Join(r.trailer, rates(*d))
+	return r
+}
+
+// later returns the refusal of a call that may be sent again after delay, which is rounded
+// up: to milliseconds, and retry-after to seconds.
+func later(code codes.Code, text string, delay time.Duration) *refusal {
+	ms := max(ceilDiv(int64(delay), int64(time.Millisecond)), 1)
+	s := ceilDiv(ms, 1000)
+	with, err := status.New(code, fmt.Sprintf("%s Try again in %d s.", text, s)).
+		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(ms) * time.Millisecond)})
+	if err != nil {
+		panic("weirgrpc: " + err.Error()) // only of codes.OK
+	}
+	return &refusal{
+		err:     with.Err(),
+		trailer: metadata.Pairs(pushback, strconv.FormatInt(ms, 10), "retry-after", strconv.FormatInt(s, 10)),
+	}
+}
+
+// ended returns the refusal of a call whose context is over.
+func ended(ctx context.Context) *refusal {
+	return &refusal{err: status.FromContextError(ctx.Err()).Err()}
+}
+
+// rates returns the metadata about the limit of d that binds, or nil where the shared counts
+// are not known: any would be a lie.
+func rates(d throttler.Decision) metadata.MD {
+	if d.NumLimits() == 0 || d.Degraded || d.Blocked {
+		return nil
+	}
+	s := d.Binding()
+	return metadata.Pairs(
+		"x-ratelimit-limit", strconv.FormatInt(s.Limit.Capacity(), 10),
+		"x-ratelimit-remaining", strconv.FormatInt(s.Remaining, 10),
+		"x-ratelimit-used", strconv.FormatInt(s.Used, 10),
+		"x-ratelimit-reset", strconv.FormatInt(ceilDiv(s.Reset().UnixMilli(), 1000), 10),
+		"x-ratelimit-resource", s.Policy.Name,
+	)
+}
+
+func ceilDiv(a, b int64) int64 {
+	if a <= 0 {
+		return 0
+	}
+	return (a-1)/b + 1
+}

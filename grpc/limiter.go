@@ -1,0 +1,212 @@
+package weirgrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/cause"
+	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Options configures a Limiter. Nil and the zero value select the defaults.
+type Options struct {
+	// Deadline bounds each decision and refund, as in middleware.Options. The end of the
+	// call does not, so that its charge is known. At least a millisecond. If zero,
+	// middleware.DefaultDeadline.
+	Deadline time.Duration
+
+	// OnFailure selects what a call gets when the backend does not answer: middleware.Open,
+	// the zero value, serves it without rate metadata, and middleware.Closed ends it with
+	// UNAVAILABLE. An error that wraps driver.ErrFailClosed or driver.ErrOverloaded is
+	// UNAVAILABLE whatever OnFailure is.
+	OnFailure middleware.FailurePolicy
+
+	// RefundIf reports whether a call is free, from the error that its handler returned. It
+	// is not asked about a call without an error, nor if the call's context is over, as when
+	// the client has left. A panic counts as an error with codes.Internal. If nil, no call
+	// is free: gRPC has nothing like the 304 that is free over HTTP. Of a stream, the
+	// charge of its start is refunded.
+	RefundIf func(ctx context.Context, fullMethod string, err error) bool
+
+	// PerMessage charges a stream again for each message received after the first. A
+	// message without room is dropped, and the stream ends with RESOURCE_EXHAUSTED, whatever
+	// its handler returns. If false, a stream is charged once, before its handler runs.
+	PerMessage bool
+
+	// Observer receives each failure. If nil, weirlog.Default(), which logs to
+	// slog.Default().
+	Observer observe.Observer
+}
+
+// A Limiter has the interceptors of a server. It is safe for concurrent use.
+type Limiter struct {
+	throttler *throttler.Throttler
+	classify  middleware.Classifier
+	options   Options
+}
+
+// New returns a Limiter that charges calls to t as classify determines. A policy or an
+// option that is not valid is an error that wraps [throttler.ErrInvalid]; so are charges
+// marked NoRefund or CostReported, which is for HTTP alone. New panics if t is nil.
+func New(t *throttler.Throttler, classify middleware.Classifier, options *Options) (*Limiter, error) {
+	if t == nil {
+		panic("weirgrpc: New: the throttler is nil")
+	}
+	l := &Limiter{throttler: t, classify: classify}
+	if options != nil {
+		l.options = *options
+	}
+	// The rules about what both have are the middleware's.
+	if _, err := middleware.New(t, classify, &middleware.Options{Deadline: l.options.Deadline, OnFailure: l.options.OnFailure}); err != nil {
+		return nil, fmt.Errorf("weirgrpc: %w", err)
+	}
+	if classify.Marked() {
+		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, which nothing here carries out; use one without marks")
+	}
+	if l.options.Deadline == 0 {
+		l.options.Deadline = middleware.DefaultDeadline
+	}
+	if l.options.Observer == nil {
+		l.options.Observer = weirlog.Default()
+	}
+	return l, nil
+}
+
+// errPanicked is what a panic counts as.
+var errPanicked = status.Error(codes.Internal, "the handler panicked")
+
+// Unary is a grpc.UnaryServerInterceptor.
+func (l *Limiter) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	d, refused := l.admit(ctx, info.FullMethod)
+	if refused != nil {
+		_ = grpc.SetTrailer(ctx, refused.trailer)
+		return nil, refused.err
+	}
+	err = errPanicked
+	defer func() {
+		md := rates(l.refundIf(ctx, info.FullMethod, d, err))
+		if err != nil || grpc.SetHeader(ctx, md) != nil { // the handler may have sent the header
+			_ = grpc.SetTrailer(ctx, md)
+		}
+	}()
+	return handler(ctx, req)
+}
+
+// admit charges one call, or one message, and waits for its start. It returns why the call
+// is not served, or nil. The decision is the zero value if nothing was charged.
+func (l *Limiter) admit(ctx context.Context, method string) (throttler.Decision, *refusal) {
+	charges := l.classify.Charges(Request(ctx, method))
+	if len(charges) == 0 {
+		return throttler.Decision{}, nil
+	}
+	if ctx.Err() != nil {
+		return throttler.Decision{}, ended(ctx)
+	}
+	within, cancel := l.within(ctx)
+	defer cancel()
+	d, err := l.throttler.Take(within, charges...)
+	switch {
+	case err != nil:
+		return throttler.Decision{}, l.undecided(charges, err)
+	case !d.Allowed:
+		return d, refuse(&d)
+	}
+	if refused := l.wait(ctx, &d); refused != nil {
+		l.refund(ctx, d)
+		return d, refused
+	}
+	return d, nil
+}
+
+// within returns the context of one call to the throttler. It ends after the deadline, and
+// not when the client leaves, so that the outcome of a charge is known.
+func (l *Limiter) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return driver.WithServerTime(context.WithoutCancel(ctx), l.options.Deadline)
+}
+
+// undecided returns what a call without a decision ends with, or nil if it is served.
+func (l *Limiter) undecided(charges []throttler.Charge, err error) *refusal {
+	switch {
+	case errors.Is(err, throttler.ErrInvalid):
+		l.failed(charges, err, observe.ResultAnswered500)
+		return &refusal{err: status.Error(codes.Internal, "The rate limit of this call is not configured correctly.")}
+	case l.options.OnFailure == middleware.Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
+		l.failed(charges, err, observe.ResultAnswered503)
+		return later(codes.Unavailable, "The rate limit of this call cannot be decided at the moment.", time.Second)
+	}
+	l.failed(charges, err, observe.ResultServed)
+	return nil
+}
+
+// wait waits until d says that the call may start. It returns why it is not served then, or
+// nil. A call whose deadline comes first is refused at once.
+func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
+	if !d.StartAt().After(d.At()) {
+		return nil
+	}
+	left := d.StartAt().Sub(l.throttler.Clock().Now()) // the decision took a part of the wait
+	if deadline, ok := ctx.Deadline(); ok {
+		if short := left - time.Until(deadline); short > 0 {
+			return later(codes.ResourceExhausted, d.Binding().Policy.Name+" has room after the call's deadline.", short)
+		}
+	}
+	start := make(chan struct{})
+	stop := clock.AfterFunc(l.throttler.Clock(), left, func() { close(start) })
+	defer stop()
+	select {
+	case <-start:
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return nil
+}
+
+// refundIf returns d, or the limits after its refund if err makes the call free.
+func (l *Limiter) refundIf(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
+	if !d.Allowed || err == nil || l.options.RefundIf == nil || ctx.Err() != nil || !l.options.RefundIf(ctx, method, err) {
+		return d
+	}
+	return l.refund(ctx, d)
+}
+
+// refund gives d back, and returns the limits after it, or d if that failed.
+func (l *Limiter) refund(ctx context.Context, d throttler.Decision) throttler.Decision {
+	within, cancel := l.within(ctx)
+	defer cancel()
+	after, err := l.throttler.Refund(within, d)
+	if err != nil {
+		l.failed(d.Charges(), err, observe.ResultNotRefunded)
+		return d
+	}
+	return after
+}
+
+// failed reports a failure to the observer.
+func (l *Limiter) failed(charges []throttler.Charge, err error, result observe.Result) {
+	e := observe.Failed{Cause: cause.Of(err), Result: result}
+	var u *driver.UnavailableError
+	if errors.As(err, &u) {
+		e.Backend, e.Shard = u.Backend, u.Shard
+	}
+	if charges[0].Policy != nil {
+		e.Policy = charges[0].Policy.Name
+	}
+	if errors.Is(err, throttler.ErrInvalid) { // no address is in it
+		e.Detail = err.Error()
+	}
+	l.options.Observer.Failed(e)
+}
