@@ -52,7 +52,8 @@ var (
 	changes = redis.NewScript(changesText)
 )
 
-// MaxChange is the most entries of one Change: some 5 ms of a server.
+// MaxChange is the most entries of one Change: some 5 ms of a server, or 10 ms if all are
+// policies that have parents.
 const MaxChange = 1000
 
 // DefaultPrefix begins the names of the keys of a Store that has no other.
@@ -82,7 +83,7 @@ func NewStore(client redis.UniversalClient, prefix string) *Store {
 }
 
 func (s *Store) keys() []string {
-	return []string{s.key("version"), s.key("trimmed"), s.key("policies"), s.key("overrides"), s.key("marks"), s.key("log"), s.key("parents"), s.key("children")}
+	return []string{s.key("version"), s.key("trimmed"), s.key("policies"), s.key("overrides"), s.key("marks"), s.key("log"), s.key("parents"), s.key("heights")}
 }
 
 func (s *Store) key(name string) string { return s.prefix + name }

@@ -199,15 +199,16 @@ func TestParents(t *testing.T) {
 		want   string // or "" if it is no mistake
 	}{
 		{redispolicies.Change{Set: line}, ""},
-		{redispolicies.Change{Set: []*quota.Policy{under("x", "p15", "k")}}, "more than 16 policies in a line of parents: x, p15, p14"},
+		{redispolicies.Change{Set: []*quota.Policy{under("x", "p15", "k")}}, "17 policies in a line of parents, 0 below x, p15, p14"},
 		{redispolicies.Change{Set: []*quota.Policy{under("p0", "p2", "k")}}, `the parents of policy "p0" are a cycle: p0, p2, p1, p0`},
+		{redispolicies.Change{Set: []*quota.Policy{hourly("x", 1), under("p0", "x", "k")}}, "17 policies in a line of parents, 15 below p0, x; they may be 16"},
 		{redispolicies.Change{Set: []*quota.Policy{hourly("ok", 1), under("x", "y", "k")}}, `policy "x" has the parent "y", which the store lacks`},
-		{redispolicies.Change{Remove: []string{"p3"}}, `policy "p3" is removed, and is the parent of 1 others`},
+		{redispolicies.Change{Remove: []string{"p3"}}, `policy "p3" is removed, and is the parent of others`},
 		{redispolicies.Change{Set: []*quota.Policy{under("x", "p3", "k")}, Remove: []string{"p3", "p4"}}, `has the parent "p3"`},
 		{redispolicies.Change{Set: []*quota.Policy{hourly("acme", 1), under("p4", "acme", "a\nb\xff")}, Remove: []string{"p3"}}, ""},
 		{redispolicies.Change{Set: []*quota.Policy{under("x", "acme", "k"), under("y", "acme", "k")}}, ""},
 		{redispolicies.Change{Remove: []string{"x"}, Set: []*quota.Policy{hourly("p4", 5)}}, ""},
-		{redispolicies.Change{Remove: []string{"acme"}}, "is the parent of 1 others"},
+		{redispolicies.Change{Remove: []string{"acme"}}, "is the parent of others"},
 		{redispolicies.Change{Set: []*quota.Policy{hourly("y", 5)}}, ""},
 		{redispolicies.Change{Remove: []string{"acme"}}, ""},
 		{redispolicies.Change{Set: []*quota.Policy{under("y", "p2", "\x00\xff\n")}, Override: []policies.Override{{Policy: "y", Key: "moved", ParentKey: "blue"}}}, ""},
@@ -240,6 +241,56 @@ func TestParents(t *testing.T) {
 		if _, _, parent := early.table.View().Resolve(t.Context(), hourly("y", 1), key, 0); parent != (policies.Parent{Policy: "p2", Key: want}) {
 			t.Errorf("%s: %+v; want p2 %q", key, parent, want)
 		}
+	}
+}
+
+// A server refuses what a process that has the same policies would.
+func TestRandomTreesAreThoseOfATable(t *testing.T) {
+	random := testseed.Rand(t, 0)
+	store, _, _ := open(t, testserver.Redis(t))
+	var table policies.Table
+	written, refused := 0, 0
+	for range 1500 {
+		change := redispolicies.Change{}
+		names := random.Perm(30)[:1+random.IntN(4)]
+		for _, i := range names {
+			p := hourly(fmt.Sprint("p", i), 1)
+			switch random.IntN(12) {
+			case 0:
+				change.Remove = append(change.Remove, p.Name)
+				continue
+			case 1:
+			default: // mostly the one before it, so that lines become long
+				if p.Parent = fmt.Sprint("p", (i+29)%30); random.IntN(3) == 0 {
+					p.Parent = fmt.Sprint("p", (i+1+random.IntN(29))%30)
+				}
+			}
+			change.Set = append(change.Set, p)
+		}
+		want := table.Source("code").Edit(func(e *policies.Edit) {
+			for _, p := range change.Set {
+				e.Set(p)
+			}
+			for _, name := range change.Remove {
+				e.Remove(name)
+			}
+		})
+		_, err := store.Write(t.Context(), change)
+		if (err == nil) != (want == nil) || err != nil && !errors.Is(err, quota.ErrInvalid) {
+			t.Fatalf("after %d changes: the store says %v, the table %v", written, err, want)
+		}
+		if err == nil {
+			written++
+		} else {
+			refused++
+		}
+	}
+	if written < 200 || refused < 200 {
+		t.Errorf("%d changes written, %d refused; want some hundreds of each", written, refused)
+	}
+	f := follow(t, store)
+	if s := f.status(); s.Wrong != "" || s.Policies != table.Status()[0].Policies {
+		t.Errorf("%+v; want the policies of %+v", s, table.Status())
 	}
 }
 

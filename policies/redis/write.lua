@@ -8,7 +8,8 @@
 -- KEYS[6]  log        a sorted set: 'p' and a field of policies, or 'o' and one of
 --                     overrides; the last version that changed it
 -- KEYS[7]  parents    a hash: name of a policy that has a parent; that, newline, its key
--- KEYS[8]  children   a hash: name of a policy that is a parent, of how many
+-- KEYS[8]  heights    a hash: name of a policy that is a parent; of how many that have no
+--                     policy below them, one level of them, and so on
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
 -- ARGV[3]  depth      of the tree, at most
@@ -18,6 +19,8 @@
 --          parent     of a policy, as in parents, or ''
 -- Returns  the number of the version, or an error that begins with TREE, of parents that
 --          are not valid; then nothing has changed
+
+local depth = tonumber(ARGV[3])
 
 local function name_of(parent)
   return string.match(parent, '^[^\n]*')
@@ -36,54 +39,108 @@ local function exists(name)
   end
   return redis.call('HEXISTS', KEYS[3], name) == 1
 end
+
+-- The tree is changed as policies/tree.go does it: what has changed is taken out, and put
+-- back where it fits. Nothing is written before all does.
+local linked = {} -- of what has changed, the parent that it is under now
+local was = {} -- the parent that it had
+local below = {} -- of what was looked at, heights as a list
+local counted = {} -- of which these have changed
 local function parent_of(name)
-  if after[name] ~= nil then
-    return name_of(after[name] or '')
+  return linked[name] or name_of(redis.call('HGET', KEYS[7], name) or '')
+end
+local function heights(name)
+  local all = below[name]
+  if not all then
+    all = {}
+    for n in string.gmatch(redis.call('HGET', KEYS[8], name) or '', '%d+') do
+      all[#all + 1] = tonumber(n)
+    end
+    for i = #all + 1, depth do
+      all[i] = 0
+    end
+    below[name] = all
   end
-  return name_of(redis.call('HGET', KEYS[7], name) or '')
+  return all
+end
+local function height(name)
+  if not below[name] and redis.call('HEXISTS', KEYS[8], name) == 0 then
+    return 1
+  end
+  local all = heights(name)
+  for i = depth, 1, -1 do
+    if all[i] > 0 then
+      return i + 1
+    end
+  end
+  return 1
+end
+local function count(name, from, to)
+  while name ~= '' and from ~= to do
+    local all, before = heights(name), height(name)
+    counted[name] = all
+    if from > 0 then
+      all[from] = all[from] - 1
+    end
+    if to > 0 then
+      all[to] = all[to] + 1
+    end
+    name, from, to = parent_of(name), before, height(name)
+  end
 end
 
-local more = {} -- children of parents
-for name, parent in pairs(after) do
-  local was, is = name_of(redis.call('HGET', KEYS[7], name) or ''), name_of(parent or '')
-  more[was] = (more[was] or 0) - 1
-  more[is] = (more[is] or 0) + 1
-  local line = {name}
-  while is ~= '' do
-    if not exists(is) then
-      return redis.error_reply('TREE policy "' .. line[#line] .. '" has the parent "' .. is .. '", which the store lacks')
-    end
-    line[#line + 1] = is
-    if is == name then
-      return redis.error_reply('TREE the parents of policy "' .. name .. '" are a cycle: ' .. table.concat(line, ', '))
-    end
-    if #line > tonumber(ARGV[3]) then
-      return redis.error_reply('TREE more than ' .. ARGV[3] .. ' policies in a line of parents: ' .. table.concat(line, ', '))
-    end
-    is = parent_of(is)
+for name in pairs(after) do
+  local parent = parent_of(name)
+  was[name], linked[name] = parent, ''
+  if parent ~= '' then
+    count(parent, height(name), 0)
   end
 end
 for name, parent in pairs(after) do
-  local children = parent == false and (more[name] or 0) + tonumber(redis.call('HGET', KEYS[8], name) or '0') or 0
-  if children > 0 then
-    return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of ' .. children .. ' others; give them another one, or none, in the same change')
+  local is = name_of(parent or '')
+  if is ~= '' then
+    if not exists(is) then
+      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which the store lacks')
+    end
+    local line, at = {name}, is
+    while at ~= '' do
+      line[#line + 1] = at
+      if at == name then
+        return redis.error_reply('TREE the parents of policy "' .. name .. '" are a cycle: ' .. table.concat(line, ', '))
+      end
+      at = parent_of(at)
+    end
+    local n = height(name)
+    if #line - 1 + n > depth then
+      return redis.error_reply('TREE ' .. #line - 1 + n .. ' policies in a line of parents, ' .. n - 1 .. ' below ' .. table.concat(line, ', ') .. '; they may be ' .. depth)
+    end
+    linked[name] = is
+    count(is, 0, n)
+  end
+end
+for name, parent in pairs(after) do
+  if parent == false and height(name) > 1 then
+    return redis.error_reply('TREE policy "' .. name .. '" is removed, and is the parent of others; give them another one, or none, in the same change')
+  end
+end
+
+for name, parent in pairs(after) do
+  if parent and parent ~= '' then
+    redis.call('HSET', KEYS[7], name, parent)
+  elseif was[name] ~= '' then
+    redis.call('HDEL', KEYS[7], name)
+  end
+end
+for name, all in pairs(counted) do
+  if height(name) > 1 then
+    redis.call('HSET', KEYS[8], name, table.concat(all, ','))
+  else
+    redis.call('HDEL', KEYS[8], name)
   end
 end
 
 local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '0', '^%d+')) + 1
 redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
-for name, parent in pairs(after) do
-  if parent and parent ~= '' then
-    redis.call('HSET', KEYS[7], name, parent)
-  else
-    redis.call('HDEL', KEYS[7], name)
-  end
-end
-for name, n in pairs(more) do
-  if name ~= '' and n ~= 0 and redis.call('HINCRBY', KEYS[8], name, n) <= 0 then
-    redis.call('HDEL', KEYS[8], name)
-  end
-end
 for i = 4, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local hash, change = kind == 'p' and KEYS[3] or KEYS[4]
