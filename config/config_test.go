@@ -48,7 +48,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, on_failure, mode, was, sync, low`,
+			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, on_failure, mode, was, sync, low`,
 		}, {
 			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
 			`weir.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
@@ -348,7 +348,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"listen: \x00\n":                                            "weir.yaml: control characters are not allowed",
 		strings.Repeat("[", 20_000):                                 "weir.yaml:1: exceeded max depth of 10000",
 		"policies: &p {core: *p}\n":                                 "weir.yaml:1: policies.core is the alias *p; write the value itself",
-		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, on_failure",
+		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, unit, on_failure",
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "weir.yaml:1: ",
 		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced",
 	} {
@@ -511,7 +511,7 @@ policies:
   core: {limits: [{quota: 5, window: 90s, aligned: true}], on_failure: local, mode: leased, was: synced, sync: 1s, low: 0.5}
   burst: [10 per 1s token-bucket burst 30, {quota: 100, window: 1d}]
   queue: {limits: [{quota: 10, window: 1s, algorithm: leaky-bucket, max_wait: 2s}], on_failure: open}
-  short: 7 per 1h
+  short: {limits: 7 per 1h, unit: input-tokens}
 deadline: 20ms
 on_failure: closed
 open_for: 1m
@@ -548,7 +548,7 @@ processes: 3
 			},
 			"burst": {dryRun: dryRun{limits{{Quota: 10, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 30}, {Quota: 100, Window: 24 * time.Hour}}}},
 			"queue": {dryRun: dryRun{limits{{Quota: 10, Window: time.Second, Algorithm: quota.LeakyBucket, MaxWait: 2 * time.Second}}}, OnFailure: &open},
-			"short": {dryRun: dryRun{limits{{Quota: 7, Window: time.Hour}}}},
+			"short": {dryRun: dryRun{limits{{Quota: 7, Window: time.Hour}}}, Unit: quota.InputTokens},
 		},
 		DryRuns:   map[string]dryRun{"core": {limits{{Quota: 4, Window: 90 * time.Second, Aligned: true}}}, "search": {limits{{Quota: 5, Window: time.Minute}}}},
 		Deadline:  20 * time.Millisecond,
@@ -568,6 +568,7 @@ processes: 3
 	} {
 		policies[name] = &quota.Policy{Name: name, Limits: limits}
 	}
+	policies["short"].Unit = quota.InputTokens
 	if !reflect.DeepEqual(got.Policies, policies) {
 		t.Errorf("got policies %+v, want %+v", got.Policies, policies)
 	}

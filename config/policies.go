@@ -22,6 +22,7 @@ import (
 // policy is a policy of the file. Its short form is a limit, or a list of limits.
 type policy struct {
 	dryRun
+	Unit      quota.Unit       `is:"requests, tokens, input-tokens or output-tokens"`
 	OnFailure *fallback.Choice `is:"open, local or closed"`
 	Mode      *modes.Mode      `is:"exact, leased or synced"`
 	Was       *modes.Mode      `is:"exact, leased or synced"` // in which it begins; Mode if nil
@@ -107,6 +108,7 @@ func (c *Config) policies(r *reader) {
 	for _, name := range sorted(c.keys.Policies) {
 		at := child("policies", name)
 		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
+		c.Policies[name].Unit = c.keys.Policies[name].Unit
 		// A policy that the program does not use is worth a warning. A misspelled one
 		// leaves another in force, which is another limit than the one that was meant.
 		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
@@ -135,7 +137,7 @@ func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 		r.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
 		return p
 	}
-	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits)}
+	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit}
 	if c.Backend == sharesName {
 		for i := range p.Limits {
 			p.Limits[i].Algorithm = quota.TokenBucket

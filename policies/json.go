@@ -16,7 +16,8 @@ import (
 //	{
 //	  "policies": [
 //	    {"name": "core", "limits": ["5000 per 1h", "100 per 1m"]},
-//	    {"name": "logs", "limits": ["100 per 1s"], "parent": "core", "parent_key": "acme"}
+//	    {"name": "logs", "limits": ["100 per 1s"], "parent": "core", "parent_key": "acme"},
+//	    {"name": "tokens", "limits": ["90000 per 1m"], "unit": "tokens"}
 //	  ],
 //	  "overrides": [
 //	    {"policy": "core", "key": "acme", "limits": ["50000 per 1h"], "owner": "sales"},
@@ -34,6 +35,7 @@ func ParseJSON(text []byte) (Content, error) {
 			Limits    []quota.Limit `json:"limits"`
 			Parent    string        `json:"parent"`
 			ParentKey string        `json:"parent_key"`
+			Unit      quota.Unit    `json:"unit"`
 		} `json:"policies"`
 		Overrides []Override `json:"overrides"`
 	}
@@ -50,7 +52,7 @@ func ParseJSON(text []byte) (Content, error) {
 	}
 	c := Content{Overrides: all.Overrides}
 	for _, p := range all.Policies {
-		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey})
+		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey, Unit: p.Unit})
 	}
 	return c, nil
 }

@@ -93,10 +93,12 @@ func (o *Override) under(p *quota.Policy) *quota.Policy {
 	switch {
 	case o.Blocked && len(p.Limits) > 0:
 		return p
-	case !o.Unlimited:
+	case !o.Unlimited && o.limited.Unit == p.Unit:
 		return o.limited
+	case !o.Unlimited: // the unit is the policy's
+		return &quota.Policy{Name: o.limited.Name, Limits: o.limited.Limits, Unit: p.Unit}
 	}
-	unlimited := &quota.Policy{Name: p.Name}
+	unlimited := &quota.Policy{Name: p.Name, Unit: p.Unit}
 	for _, l := range p.Limits {
 		// A bucket of that quota would drain at once, and a log has no such quota.
 		l.Quota = quota.MaxQuota

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"time"
@@ -35,6 +36,9 @@ type Policy struct {
 	// ParentKey is the key that the parent is charged for. If empty, the parent is charged
 	// for the keys alone whose override in the table has a ParentKey.
 	ParentKey string
+
+	// Unit is what the quotas and costs count. The zero value is Requests.
+	Unit Unit
 }
 
 // Charge returns a charge of cost 1 for key.
@@ -56,7 +60,7 @@ func (p *Policy) Validate() error {
 	if n := len(p.Limits); n == 0 || n > MaxLimits {
 		return invalid.Errorf("quota: policy %q has %d limits; it must have from 1 to %d", p.Name, n, MaxLimits)
 	}
-	if problem := p.parentProblem(); problem != "" {
+	if problem := cmp.Or(p.parentProblem(), p.Unit.validate()); problem != "" {
 		return invalid.Errorf("quota: policy %q: %s", p.Name, problem)
 	}
 	work := 0
@@ -83,7 +87,7 @@ func (p *Policy) Validate() error {
 // isPlain reports whether p is one fixed window without mistakes, in a third of the
 // time that it takes to look for all that could be wrong: most policies are.
 func (p *Policy) isPlain() bool {
-	if len(p.Limits) != 1 || p.Parent != "" || p.ParentKey != "" {
+	if len(p.Limits) != 1 || p.Unit != Requests || p.Parent != "" || p.ParentKey != "" {
 		return false
 	}
 	l := &p.Limits[0]

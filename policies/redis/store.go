@@ -127,7 +127,7 @@ func (c *Change) entries() (all []any, err error) {
 		return nil, err
 	}
 	for _, p := range c.Set {
-		text, err := json.Marshal(p.Limits)
+		text, err := json.Marshal(storedPolicy{p.Limits, p.Unit})
 		if err != nil {
 			return nil, err
 		}
@@ -261,12 +261,19 @@ func (s *Store) scan(ctx context.Context, hash string, yield func(field, value s
 	}
 }
 
+// storedPolicy is a policy as Redis has it, under its name.
+type storedPolicy struct {
+	Limits []quota.Limit `json:"limits"`
+	Unit   quota.Unit    `json:"unit,omitempty"`
+}
+
 func parsePolicy(name, text, parent string) (*quota.Policy, error) {
-	p := &quota.Policy{Name: name}
-	p.Parent, p.ParentKey, _ = strings.Cut(parent, "\n")
-	if err := json.Unmarshal([]byte(text), &p.Limits); err != nil {
+	var stored storedPolicy
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, invalid.Errorf("redispolicies: policy %q: %v", name, err)
 	}
+	p := &quota.Policy{Name: name, Limits: stored.Limits, Unit: stored.Unit}
+	p.Parent, p.ParentKey, _ = strings.Cut(parent, "\n")
 	return p, p.Validate()
 }
 

@@ -146,6 +146,19 @@ func TestMistakesAreNotWritten(t *testing.T) {
 }
 
 // What was written is read back whole, with keys of any bytes.
+func TestUnitsAreKept(t *testing.T) {
+	store, _, _ := open(t, testserver.Redis(t))
+	tokens := hourly("tokens", 5)
+	tokens.Unit = quota.Tokens
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{tokens, hourly("core", 6)}})
+	f := follow(t, store)
+	for name, want := range map[string]quota.Unit{"tokens": quota.Tokens, "core": quota.Requests} {
+		if p := f.table.View().Policy(name); p == nil || p.Unit != want {
+			t.Errorf("%s is %+v, want the unit %v", name, p, want)
+		}
+	}
+}
+
 func TestReadAndFind(t *testing.T) {
 	store, _, _ := open(t, testserver.Redis(t))
 	p := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket, Burst: 20}, {Quota: 100, Window: time.Hour, Aligned: true}}}

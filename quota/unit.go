@@ -1,0 +1,55 @@
+package quota
+
+import (
+	"fmt"
+
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// Unit is what a policy's quotas and costs count. It changes no count and no decision: the
+// headers of some dialects show it.
+type Unit uint8
+
+const (
+	Requests     Unit = iota // the zero value
+	Tokens                   // of a language model, input and output alike
+	InputTokens              // that it reads
+	OutputTokens             // that it writes
+)
+
+var unitNames = [...]string{Requests: "requests", Tokens: "tokens", InputTokens: "input-tokens", OutputTokens: "output-tokens"}
+
+// String returns the unit's name, such as "input-tokens", as configuration files spell it.
+func (u Unit) String() string {
+	if int(u) < len(unitNames) {
+		return unitNames[u]
+	}
+	return fmt.Sprintf("Unit(%d)", uint8(u))
+}
+
+// MarshalText returns the unit's name, or an error that wraps [ErrInvalid].
+func (u Unit) MarshalText() ([]byte, error) {
+	if problem := u.validate(); problem != "" {
+		return nil, invalid.Errorf("quota: %s", problem)
+	}
+	return []byte(u.String()), nil
+}
+
+// UnmarshalText sets u to the unit of that name. The error wraps [ErrInvalid].
+func (u *Unit) UnmarshalText(text []byte) error {
+	for i, name := range unitNames {
+		if name == string(text) {
+			*u = Unit(i)
+			return nil
+		}
+	}
+	return invalid.Errorf("quota: unit is %q; it must be one of %q", text, unitNames)
+}
+
+// validate says what is wrong with u.
+func (u Unit) validate() string {
+	if int(u) >= len(unitNames) {
+		return fmt.Sprintf("unit is %v; it must be one of %q", u, unitNames)
+	}
+	return ""
+}
