@@ -42,7 +42,7 @@ func costsInMemory() []cost {
 		return next
 	}
 	secondary := policy("secondary", per(1<<50, time.Minute), per(1<<50, time.Hour))
-	options := &middleware.Options{RateLimitFields: true}
+	options := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}
 	byIP := must(newMiddleware(th, middleware.Limit(core, middleware.ClientIP(nil)), nil))
 	costly := must(newMiddleware(th, everyone(core).CostReported(), nil))
 	two := must(newMiddleware(th, middleware.All(everyone(core), everyone(secondary).NoRefund()), nil))

@@ -57,7 +57,7 @@ func TestNoHeaderLiesInAnOutage(t *testing.T) {
 	}
 	defer b.Close()
 	th := throttler.New(b, nil)
-	options := &middleware.Options{RateLimitFields: true, ExposeHeaders: true, Observer: log}
+	options := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, Observer: log}
 	open, local, closed := policy("open", per(3, time.Hour)), policy("local", per(3, time.Hour)), policy("closed", per(3, time.Hour))
 	// A handler that sets a rate header of its own must not pass for weir.
 	lies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Remaining", "99") })

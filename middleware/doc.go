@@ -44,7 +44,7 @@
 // Nested middlewares share an account of the request. A request that one refuses is
 // refunded in the outer ones, unless another call of theirs ran a handler, or another
 // response than the refusal is sent. The headers report the limit that binds among
-// all, and the RateLimit fields list all.
+// all, in each [Dialect] that any of them has.
 //
 // # Handlers
 //

@@ -17,8 +17,8 @@ func TestDryRun(t *testing.T) {
 	strict, lax := policy("core.next", per(2, time.Hour)), policy("core", per(5, time.Hour))
 	var told []throttler.Decision
 	try := must(newMiddleware(th, everyone(strict).CostReported(), &middleware.Options{
-		DryRun:          func(_ *http.Request, d throttler.Decision) { told = append(told, d) },
-		RateLimitFields: true, ExposeHeaders: true, OnFailure: middleware.Closed,
+		DryRun:  func(_ *http.Request, d throttler.Decision) { told = append(told, d) },
+		Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}, ExposeHeaders: true, OnFailure: middleware.Closed,
 	}))
 	h := try(must(newMiddleware(th, everyone(lax).CostReported(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Free") != "" {

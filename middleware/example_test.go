@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -91,7 +92,7 @@ func ExampleAll() {
 	caller := middleware.ClientIP(nil)
 	both := middleware.All(middleware.Limit(core, caller), middleware.Limit(secondary, caller).NoRefund())
 
-	limit, err := middleware.New(t, both, &middleware.Options{RateLimitFields: true})
+	limit, err := middleware.New(t, both, &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -304,4 +305,29 @@ func ExampleOptions_dryRun() {
 	// 200 core used 1 of 60
 	// 200 core used 2 of 60
 	// the stricter policy would have refused 1
+}
+
+// xLeft is a dialect of one header, X-Left.
+type xLeft struct{}
+
+func (xLeft) Names() []string { return []string{"X-Left"} }
+
+func (xLeft) Write(h http.Header, r *middleware.Report) {
+	h.Set("X-Left", strconv.FormatInt(r.Binding().Remaining, 10))
+}
+
+// A dialect of a program, next to OpenAI's.
+func ExampleDialect() {
+	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
+	t := throttler.New(memorybackend.NewDefault(), nil)
+	limit, err := middleware.New(t, middleware.Limit(core, middleware.Everyone()), &middleware.Options{
+		Dialect: middleware.Dialects{xLeft{}, middleware.OpenAI{}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	w := httptest.NewRecorder()
+	limit(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	fmt.Println(w.Header().Get("X-Left"), w.Header().Get("x-ratelimit-remaining-requests"))
+	// Output: 59 59
 }

@@ -25,7 +25,7 @@ func TestHeadersSurviveRelayedEarlyHints(t *testing.T) {
 			_, _ = io.WriteString(w, "body")
 		}), nil)
 		th, _ := newThrottler()
-		s := start(t, http2, limit(th, policy("core", per(5, time.Minute)), &middleware.Options{ExposeHeaders: true, RateLimitFields: true})(proxyTo(t, upstream)), nil)
+		s := start(t, http2, limit(th, policy("core", per(5, time.Minute)), &middleware.Options{ExposeHeaders: true, Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})(proxyTo(t, upstream)), nil)
 		var relayed []int
 		r := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {

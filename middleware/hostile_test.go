@@ -147,7 +147,7 @@ func TestInventedMethodsShareAKey(t *testing.T) {
 func TestAnIPv6AddressThatStandsForAnIPv4Address(t *testing.T) {
 	key := middleware.ClientIP(nil)
 	th, _ := newThrottler()
-	chain := must(newMiddleware(th, middleware.IPv6Chain(policy("p48", per(100, time.Minute)), policy("p56", per(90, time.Minute)), policy("p64", per(80, time.Minute)), nil), &middleware.Options{RateLimitFields: true}))(status(200))
+	chain := must(newMiddleware(th, middleware.IPv6Chain(policy("p48", per(100, time.Minute)), policy("p56", per(90, time.Minute)), policy("p64", per(80, time.Minute)), nil), &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}))(status(200))
 	for _, test := range []struct {
 		from, want string
 		limits     int // of IPv6Chain

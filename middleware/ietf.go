@@ -9,31 +9,44 @@ import (
 	"github.com/weir-go/weir/throttler/decision"
 )
 
-// writeFields writes the structured fields of
-// draft-ietf-httpapi-ratelimit-headers-11, one item for each limit:
+// IETF is the two structured fields of draft-ietf-httpapi-ratelimit-headers-11, with one item
+// for each limit:
 //
 //	RateLimit-Policy: "core";q=60;w=3600
 //	RateLimit: "core";r=59;t=3600
 //
 // The draft may still change them; nothing else depends on their form.
-func writeFields(h http.Header, enforced []*entry) {
+type IETF struct{}
+
+// The fields' names in Go's canonical case.
+const (
+	headerPolicies = "Ratelimit-Policy"
+	headerLimits   = "Ratelimit"
+)
+
+// Names returns the two names.
+func (IETF) Names() []string { return []string{"RateLimit-Policy", "RateLimit"} }
+
+// Write writes both. A policy's unit is the parameter qu, unless it is requests.
+func (IETF) Write(h http.Header, r *Report) {
 	policies, limits := make([]byte, 0, 96), make([]byte, 0, 96)
-	for _, e := range enforced {
-		now := e.d.StartAt() // a request that waited has its answer now
-		for _, s := range e.d.Limits() {
-			if len(policies) > 0 {
-				policies, limits = append(policies, ", "...), append(limits, ", "...)
-			}
-			name := fieldName(&s)
-			policies = append(strconv.AppendQuote(policies, name), ";q="...)
-			policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
-			if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
-				policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
-			}
-			limits = append(strconv.AppendQuote(limits, name), ";r="...)
-			limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
-			limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.Reset().Sub(now)), 10)
+	now := r.Now()
+	for s := range r.Limits() {
+		if len(policies) > 0 {
+			policies, limits = append(policies, ", "...), append(limits, ", "...)
 		}
+		name := fieldName(&s)
+		policies = append(strconv.AppendQuote(policies, name), ";q="...)
+		policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
+		if s.Policy.Unit != quota.Requests {
+			policies = strconv.AppendQuote(append(policies, ";qu="...), s.Policy.Unit.String())
+		}
+		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
+			policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
+		}
+		limits = append(strconv.AppendQuote(limits, name), ";r="...)
+		limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
+		limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.Reset().Sub(now)), 10)
 	}
 	h[headerPolicies] = []string{string(policies)}
 	h[headerLimits] = []string{string(limits)}

@@ -13,7 +13,7 @@ import (
 
 func TestRateLimitFields(t *testing.T) {
 	th, _ := newThrottler()
-	options := &middleware.Options{RateLimitFields: true}
+	options := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}
 	h := must(newMiddleware(th, everyone(policy("core", per(60, time.Hour))), options))(status(200))
 	expect(t, get(h), 200, "RateLimit-Policy", `"core";q=60;w=3600`, "RateLimit", `"core";r=59;t=3600`)
 	several := policy("auth.createToken", per(20, time.Minute), per(5, 3*time.Second), per(9, 250*time.Millisecond),
@@ -35,7 +35,7 @@ func FuzzRateLimitFields(f *testing.F) {
 			return
 		}
 		th, _ := newThrottler()
-		h := must(newMiddleware(th, everyone(p), &middleware.Options{RateLimitFields: true}))(status(200))
+		h := must(newMiddleware(th, everyone(p), &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}))(status(200))
 		header := get(h).Header()
 		policies, err := httpsfv.UnmarshalList(header.Values("RateLimit-Policy"))
 		if err != nil {

@@ -29,10 +29,10 @@ type ledger struct {
 	fullDuplex atomic.Bool           // the handler may read the body after the response has begun
 	last       atomic.Pointer[entry] // added last; earlier leads to the others
 
-	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others
+	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others but a Dialect's
 	enforced bool       // the rate headers are not the handler's affair
 	fields   int32      // in the header when the response began
-	values   [5]string  // of the rate headers, as first written
+	values   [5]string  // of GitHub's headers, as first written
 
 	first entry // the outermost, in the same allocation
 }
@@ -79,6 +79,7 @@ type account struct {
 	flags   [quota.MaxCharges]flags // of charges
 	room    [1]throttler.Charge     // of charges, if there is one
 	d       throttler.Decision      // as last known; about no limits if there is none
+	report  Report                  // what the headers are written from, if this is the outermost that is enforced
 }
 
 var accounts = sync.Pool{New: func() any { return new(account) }}
@@ -227,7 +228,7 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		if unsent {
 			l.writeHeaders(l.w.Header())
 		} else if enforced {
-			removeLateTrailers(l.w.Header(), int(l.fields))
+			l.removeLateTrailers(l.w.Header())
 		}
 		if l.breakOffReading() && unsent {
 			l.w.Header().Set("Connection", "close")

@@ -65,12 +65,19 @@ type Options struct {
 	// nil, the body has GitHub's shape or is application/problem+json, by Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
-	// RateLimitFields adds the fields RateLimit-Policy and RateLimit of the
-	// IETF draft, for all limits.
-	RateLimitFields bool
+	// RetryAfterJitter is the most by which Retry-After is lengthened at random, as a part
+	// of it, from 0 to 0.03, so that clients that are refused together do not come back
+	// together. It is never shortened.
+	RetryAfterJitter float64
 
-	// ExposeHeaders lets scripts of other origins read the headers, by
-	// Access-Control-Expose-Headers.
+	// Dialect is the headers that say what is left. If nil, [GitHub]'s. [Dialects] has
+	// several, and [NoHeaders] none. Where a request passes several middlewares,
+	// each dialect of any of them reports the limits of all but those with NoHeaders.
+	// A refusal has the dialects of the one that refused and of those in front.
+	Dialect Dialect
+
+	// ExposeHeaders lets scripts of other origins read Retry-After and the headers of
+	// Dialect, by Access-Control-Expose-Headers.
 	ExposeHeaders bool
 
 	// CostHeader names a response header or trailer in which the handler
@@ -115,6 +122,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.RefusalStatus == 0 {
 		m.RefusalStatus = http.StatusTooManyRequests
 	}
+	if err := m.setDialects(); err != nil {
+		return nil, err
+	}
 	if err := m.validate(); err != nil {
 		return nil, err
 	}
@@ -139,7 +149,10 @@ type throttle struct {
 	classify  Classifier
 	mayWait   bool // some policy may have a leaky bucket
 	Options
-	documentation string // DocumentationURL as a field of a refusal's body
+	documentation string    // DocumentationURL as a field of a refusal's body
+	dialects      []Dialect // that Dialect consists of; none for NoHeaders
+	otherNames    []string  // of the dialects' headers that are not rate headers anyway
+	exposed       string    // the names that ExposeHeaders exposes
 	waiters       waiters
 	unknownWarned atomic.Bool
 	proxyWarned   atomic.Bool
@@ -159,9 +172,11 @@ func (t *throttle) validate() error {
 		return invalid.Errorf("middleware: Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
 		return invalid.Errorf("middleware: Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+	case !(t.RetryAfterJitter >= 0 && t.RetryAfterJitter <= maxJitter): // not NaN either
+		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
 	case !isToken(t.CostHeader):
 		return invalid.Errorf("middleware: Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
-	case isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
+	case t.isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
 		return invalid.Errorf("middleware: Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
 	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
 		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")

@@ -85,7 +85,7 @@ func TestResetAtRemaining0IsTheNextUnits(t *testing.T) {
 			th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now})
 			p := policy("core", test.limits...)
 			status := must(newStatus(th, everyone(p), nil))
-			h := limit(th, p, &middleware.Options{RateLimitFields: true})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			h := limit(th, p, &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			get := func(h http.Handler) *httptest.ResponseRecorder {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))

@@ -132,7 +132,7 @@ func (m *model) wrap(l *layer, next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(unwrapping{w}, r) })
 	}
 	log, _ := newLog()
-	options := &middleware.Options{Observer: log, RateLimitFields: true}
+	options := &middleware.Options{Observer: log, Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}
 	if l.dry {
 		options.DryRun = func(*http.Request, throttler.Decision) {}
 	}

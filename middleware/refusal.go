@@ -1,10 +1,12 @@
 package middleware
 
 import (
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
@@ -17,7 +19,8 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	wait, retryAfter := int64(0), ""
 	// A charge that can never fit has no time to come back at.
 	if retryAt := d.RetryAt(); !retryAt.Equal(decision.Never) {
-		wait = max(seconds(retryAt.Sub(d.At())), 1)
+		// The random numbers are seeded by the system, so that no client can guess them.
+		wait = retryAfterSeconds(retryAt.Sub(d.At()), t.RetryAfterJitter*rand.Float64())
 		retryAfter = strconv.FormatInt(wait, 10)
 	}
 	e.answerInPlace(w, retryAfter)
@@ -26,12 +29,27 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 		return
 	}
 	var detail [256]byte
-	t.writeProblem(w, e.received, t.RefusalStatus, problem{
+	p := problem{
 		kind:    "https://iana.org/assignments/http-problem-types#quota-exceeded",
 		title:   "Quota exceeded",
-		detail:  appendRefusal(detail[:0], d, wait),
 		refused: d,
-	})
+	}
+	if t.silent() {
+		p.refused, p.detail = nil, appendWait(append(detail[:0], refusalText...), wait)
+	} else {
+		p.detail = appendRefusal(detail[:0], d, wait)
+	}
+	t.writeProblem(w, e.received, t.RefusalStatus, p)
+}
+
+// maxJitter bounds Options.RetryAfterJitter.
+const maxJitter = 0.03
+
+// retryAfterSeconds returns d, lengthened by a part of it, in whole seconds, rounded up, at
+// least 1.
+func retryAfterSeconds(d time.Duration, part float64) int64 {
+	more := time.Duration(float64(d) * part)
+	return max(seconds(d+more), 1)
 }
 
 // answerUnavailable answers 503 in place of the handler. If e has a decision, its
@@ -70,18 +88,18 @@ func (e *entry) answerInPlace(w http.ResponseWriter, retryAfter string) {
 	}
 }
 
+// refusalText begins the text of a refusal.
+const refusalText = "API rate limit exceeded"
+
 // appendRefusal appends which limit refused and when it frees: in wait seconds, or
 // never if wait is 0. It begins as GitHub's text does and must not speak of a
 // secondary rate limit: clients look for those words.
 func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 	s := d.Binding()
-	b = append(b, "API rate limit exceeded: "...)
+	b = append(append(b, refusalText...), ": "...)
 	if d.Blocked {
-		b = append(append(b, s.Policy.Name...), " is blocked for this client."...)
-		if wait == 0 {
-			return b
-		}
-		return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
+		b = append(append(b, s.Policy.Name...), " is blocked for this client"...)
+		return appendWait(b, wait)
 	}
 	if wait == 0 && s.Cost > s.Limit.Capacity() {
 		b = strconv.AppendInt(append(b, "this request costs "...), s.Cost, 10)
@@ -93,12 +111,20 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		allows = " allows, at the moment, a part of "
 	}
 	b = strconv.AppendInt(append(append(b, s.Policy.Name...), allows...), s.Limit.Quota, 10)
-	b = append(append(append(b, " per "...), quota.FormatWindow(s.Limit.Window)...), '.')
+	b = append(append(b, " per "...), quota.FormatWindow(s.Limit.Window)...)
 	if wait == 0 {
-		return append(b, " It is in debt beyond the year 9999."...)
+		return append(b, ". It is in debt beyond the year 9999."...)
 	}
-	b = append(b, " Try again in "...)
-	return append(strconv.AppendInt(b, wait, 10), " s."...)
+	return appendWait(b, wait)
+}
+
+// appendWait ends a sentence, and appends when to try again, unless wait is 0.
+func appendWait(b []byte, wait int64) []byte {
+	b = append(b, '.')
+	if wait == 0 {
+		return b
+	}
+	return append(strconv.AppendInt(append(b, " Try again in "...), wait, 10), " s."...)
 }
 
 // problem is the body of a response that the middleware makes. Its texts need no

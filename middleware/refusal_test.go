@@ -134,7 +134,7 @@ func TestBlockedKeys(t *testing.T) {
 		var table policies.Table
 		c := clock.NewManual(t0)
 		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: &table})
-		h := must(newMiddleware(th, charging(p.Charge("k")), &middleware.Options{RateLimitFields: true}))(status(200))
+		h := must(newMiddleware(th, charging(p.Charge("k")), &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}))(status(200))
 		expect(t, get(h), 200, "X-Ratelimit-Remaining", "4")
 		o := policies.Override{Policy: "core", Key: "k", Blocked: true}
 		if test.until > 0 {

@@ -35,7 +35,7 @@ func TestWhatOneRefusesIsRefundedToAll(t *testing.T) {
 			key := func(p *throttler.Policy) middleware.Classifier {
 				return middleware.Limit(p, middleware.KeyFunc(func(*http.Request) (string, bool) { return name, true }))
 			}
-			fields := &middleware.Options{RateLimitFields: true}
+			fields := &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}
 			h := must(newMiddleware(th, key(global), fields))(must(newMiddleware(th, key(middle).NoRefund(), nil))(between(
 				must(newMiddleware(th, key(own), nil))(status(200)))))
 			s := start(t, false, h, nil)
@@ -158,7 +158,7 @@ func (down) Take(context.Context, driver.Request) (driver.Decision, error) {
 func TestNoRateHeadersIfOneOfAllIsUnknown(t *testing.T) {
 	log, _ := newLog()
 	th, _ := newThrottler()
-	known := limit(th, policy("known", per(10, time.Minute)), &middleware.Options{RateLimitFields: true})
+	known := limit(th, policy("known", per(10, time.Minute)), &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})
 	unknown := limit(throttler.New(down{}, nil), policy("unknown", per(10, time.Minute)), &middleware.Options{Observer: log})
 	liar := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-RateLimit-Limit", "7") })
 	for _, h := range []http.Handler{known(unknown(liar)), unknown(known(liar)), unknown(liar)} {

@@ -64,7 +64,7 @@ func (s *server) request(t *testing.T, method string, body io.Reader) *http.Requ
 
 func TestAWaitGoesByTheThrottlersClock(t *testing.T) {
 	s, th, c := queued(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") },
-		&middleware.Options{RateLimitFields: true})
+		&middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}})
 	answer := s.send(s.request(t, "GET", nil))
 	c.BlockUntil(1)
 	c.Advance(9999 * time.Millisecond)

@@ -83,7 +83,7 @@ func TestEachCombinationOfMethodsHasItsType(t *testing.T) {
 func TestHeadersShareNoValues(t *testing.T) {
 	l := new(ledger)
 	e := &l.first
-	e.m, e.l, e.account = new(throttle), l, new(account)
+	e.m, e.l, e.account = &throttle{dialects: []Dialect{GitHub{}}}, l, new(account)
 	e.add()
 	write := func(used int64) http.Header {
 		p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}

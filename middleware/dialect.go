@@ -1,0 +1,189 @@
+package middleware
+
+import (
+	"iter"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// A Dialect is the headers that say what is left of the limits on a request. [GitHub],
+// [IETF], [Draft3], [OpenAI] and [Anthropic] are dialects, and so is a type of a program,
+// whose values must be comparable: a pointer, or a struct without slices, maps and funcs.
+type Dialect interface {
+	// Names returns the names of all headers that Write may set, in any spelling. A
+	// handler's own headers and trailers of these names are removed.
+	Names() []string
+
+	// Write sets the headers in h, by what r says. It runs just before the final status of
+	// a response goes out, and again if the headers have to say something else. r is not
+	// to be kept. Write must not call other functions of this package.
+	Write(h http.Header, r *Report)
+}
+
+// Dialects writes the headers of several dialects.
+type Dialects []Dialect
+
+// Names returns the names of all.
+func (all Dialects) Names() (names []string) {
+	for _, d := range all {
+		names = append(names, d.Names()...)
+	}
+	return names
+}
+
+// Write writes the headers of all.
+func (all Dialects) Write(h http.Header, r *Report) {
+	for _, d := range all {
+		d.Write(h, r)
+	}
+}
+
+// NoHeaders is no dialect: a refusal says when to try again, by Retry-After, and nothing
+// else about its limits, nor do other middlewares that the request passes. It is for limits
+// whose state helps to get around them, such as a login's.
+type NoHeaders struct{}
+
+// Names returns nil.
+func (NoHeaders) Names() []string { return nil }
+
+// Write does nothing.
+func (NoHeaders) Write(http.Header, *Report) {}
+
+// flatten returns the dialects that d consists of.
+func flatten(d Dialect) (all []Dialect, err error) {
+	switch d := d.(type) {
+	case nil:
+		return nil, invalid.Errorf("middleware: Options.Dialect has a nil among its Dialects; it must be a dialect, such as GitHub{}")
+	case NoHeaders:
+		return nil, nil
+	case Dialects:
+		for _, part := range d {
+			parts, err := flatten(part)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, parts...)
+		}
+		return all, nil
+	}
+	if !reflect.ValueOf(d).Comparable() {
+		return nil, invalid.Errorf("middleware: Options.Dialect is a %T, which cannot be compared; it must be a pointer, or a struct without slices, maps and funcs", d)
+	}
+	return []Dialect{d}, nil
+}
+
+// Report is what a [Dialect] writes about: what is left of all limits on a request, of all
+// middlewares that enforce one, but those with [NoHeaders].
+type Report struct {
+	entries []*entry // the outermost first
+	room    [4]*entry
+	values  *[5]string // the room for GitHub's headers
+}
+
+// reset makes r a report about those of enforced that have a dialect.
+func (r *Report) reset(enforced []*entry, values *[5]string) {
+	r.entries, r.values = r.room[:0], values
+	for _, e := range enforced {
+		if !e.m.silent() {
+			r.entries = append(r.entries, e)
+		}
+	}
+}
+
+// write writes the headers of each dialect that some middleware has.
+func (r *Report) write(h http.Header) {
+	for i, e := range r.entries {
+		for _, d := range e.m.dialects {
+			if !slices.ContainsFunc(r.entries[:i], func(o *entry) bool { return slices.Contains(o.m.dialects, d) }) {
+				d.Write(h, r)
+			}
+		}
+	}
+}
+
+// Binding returns the limit to report where there is room for one: of those that refused,
+// the one that frees last; else the one that this charge, repeated, would exhaust first,
+// with the latest Reset.
+func (r *Report) Binding() (binding decision.Status) {
+	binding = r.entries[0].d.Binding()
+	for _, e := range r.entries[1:] {
+		if s := e.d.Binding(); s.BindsBefore(&binding) {
+			binding = s
+		}
+	}
+	return binding
+}
+
+// BindingOf is Binding among the limits of policies with one of units. It returns false if
+// there is none.
+func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok bool) {
+	for s := range r.Limits() {
+		if slices.Contains(units, s.Policy.Unit) && (!ok || s.BindsBefore(&binding)) {
+			binding, ok = s, true
+		}
+	}
+	return binding, ok
+}
+
+// Limits ranges over all limits, the outermost middleware's first, in the order of its
+// charges and of their policies' limits.
+func (r *Report) Limits() iter.Seq[decision.Status] {
+	return func(yield func(decision.Status) bool) {
+		for _, e := range r.entries {
+			for i := range e.d.NumLimits() {
+				if !yield(e.d.Limit(i)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Now returns when the limits were decided about, in whole milliseconds, UTC: the latest
+// of the decisions' instants. A request that waited for its start has its answer then.
+func (r *Report) Now() (now time.Time) {
+	for _, e := range r.entries {
+		if at := e.d.StartAt(); at.After(now) {
+			now = at
+		}
+	}
+	return now
+}
+
+// silent reports whether nothing is said about t's limits.
+func (t *throttle) silent() bool { return len(t.dialects) == 0 }
+
+// setDialects sets what follows from Options.Dialect.
+func (t *throttle) setDialects() error {
+	if t.Dialect == nil {
+		t.Dialect = GitHub{}
+	}
+	all, err := flatten(t.Dialect)
+	if err != nil {
+		return err
+	}
+	t.dialects = all
+	names := Dialects(all).Names()
+	for _, name := range names {
+		if name == "" || !isToken(name) {
+			return invalid.Errorf("middleware: Options.Dialect has a header of the name %q; it must be a header's name, such as X-RateLimit-Limit", name)
+		}
+		if !isRateHeader(name) {
+			t.otherNames = append(t.otherNames, name)
+		}
+	}
+	t.exposed = strings.Join(append(names, "Retry-After"), ", ")
+	return nil
+}
+
+// isRateHeader reports whether name is that of a rate header of t's or of any middleware's.
+func (t *throttle) isRateHeader(name string) bool {
+	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(ours string) bool { return strings.EqualFold(name, ours) })
+}

@@ -1,0 +1,44 @@
+package middleware
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// GitHub's headers, the default: X-RateLimit-Limit, -Remaining, -Used, -Reset (Unix
+// seconds) and -Resource, about the limit that binds.
+type GitHub struct{}
+
+// GitHub's names in Go's canonical case; on the wire case does not matter.
+const (
+	headerLimit     = "X-Ratelimit-Limit"
+	headerRemaining = "X-Ratelimit-Remaining"
+	headerUsed      = "X-Ratelimit-Used"
+	headerReset     = "X-Ratelimit-Reset"
+	headerResource  = "X-Ratelimit-Resource"
+)
+
+// Names returns the five names.
+func (GitHub) Names() []string {
+	return []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Used", "X-RateLimit-Reset", "X-RateLimit-Resource"}
+}
+
+// Write writes all five. Their values are in the ledger's room, and all numbers in one
+// string: this runs on every response.
+func (GitHub) Write(h http.Header, r *Report) {
+	s := r.Binding()
+	var digits [96]byte
+	b := strconv.AppendInt(digits[:0], s.Limit.Capacity(), 10)
+	limit := len(b)
+	b = strconv.AppendInt(b, s.Remaining, 10)
+	remaining := len(b)
+	b = strconv.AppendInt(b, s.Used, 10)
+	used := len(b)
+	b = strconv.AppendInt(b, epochSeconds(s.Reset().UnixMilli()), 10)
+	all := string(b)
+	room := r.values
+	*room = [...]string{all[:limit], all[limit:remaining], all[remaining:used], all[used:], s.Policy.Name}
+	for i, name := range [...]string{headerLimit, headerRemaining, headerUsed, headerReset, headerResource} {
+		h[name] = room[i : i+1 : i+1]
+	}
+}
