@@ -225,6 +225,7 @@ func newBatchWriter(b *Backend, a *aggregator, m mode, now int64) *batchWriter {
 
 // write adds the counts of c, whose stripe is locked.
 func (w *batchWriter) write(s *stripe, c *counter) {
+	c.forgetFormer(w.now)
 	for k := range c.counts {
 		count, l := &c.counts[k], &c.limits[k]
 		count.roll(l, w.now)
@@ -309,6 +310,7 @@ func (b *Backend) learn(a *aggregator, c *call, reply []byte, now int64) (known,
 func (b *Backend) learnTotal(a *aggregator, e *entry, total []byte, now int64) {
 	x := math.Float64frombits(binary.BigEndian.Uint64(total))
 	y := math.Float64frombits(binary.BigEndian.Uint64(total[8:]))
+	e.c.forgetFormer(now)
 	k := slices.IndexFunc(e.c.counts, func(c count) bool { return &c.views[a.index] == e.view })
 	if k < 0 || !sane(x) || !sane(y) { // or its policy has the limit no more
 		return

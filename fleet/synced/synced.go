@@ -224,7 +224,7 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	results, i := d.Results(), 0
 	d.Allowed = true
 	for n, c := range found {
-		for k := range c.counts {
+		for k := range c.policy.Limits {
 			fits := c.counts[k].evaluate(&c.limits[k], charges[n].Cost, r.Now, &results[i])
 			d.Allowed = d.Allowed && fits
 			i++
@@ -232,7 +232,10 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	}
 	i = 0
 	for n, c := range found {
-		for k := range c.counts {
+		if d.Allowed && charge {
+			c.addToFormer(charges[n].Cost, r.Now, r.Now)
+		}
+		for k := range c.policy.Limits {
 			if d.Allowed && charge {
 				c.counts[k].add(&c.limits[k], charges[n].Cost, r.Now)
 				results[i].Mark = c.counts[k].mark(&c.limits[k], r.Now)
@@ -267,7 +270,10 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	defer s.mu.Unlock()
 	for n, c := range s.find(charges, r.Now, &st.Charged) {
 		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
-		for k := range c.counts {
+		if more > 0 || charged[0].Mark.Note&noteShared == c.note() {
+			c.addToFormer(more, takenAt, r.Now)
+		}
+		for k := range c.policy.Limits {
 			l, units, mark := &c.limits[k], more, charged[k].Mark
 			switch {
 			case more >= 0:
@@ -296,7 +302,7 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, found := range s.find(r.Charges(), now, nil) {
-		for k := range found.counts {
+		for k := range found.policy.Limits {
 			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
 				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
 			}

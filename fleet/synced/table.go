@@ -33,10 +33,10 @@ type counter struct {
 	root    string        // names the key in roots' keys: see rootName
 	shared  bool          // several keys have it
 	policy  *quota.Policy // as charged last
-	limits  []limit
-	counts  []count
-	dirty   uint64 // the roots in whose lists it is
-	lastAsk int64  // ms
+	limits  []limit       // its limits, and former ones of other lengths that count yet
+	counts  []count       // of each
+	dirty   uint64        // the roots in whose lists it is
+	lastAsk int64         // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
 	// that it is asked for, and as long as others add to it. So a key that is busy, here
@@ -91,7 +91,7 @@ func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decisio
 		if c.dirty != s.every {
 			s.markDirty(c)
 		}
-		for k := range c.counts {
+		for k := range c.policy.Limits {
 			c.counts[k].roll(&c.limits[k], now)
 		}
 		s.found = append(s.found, c)
@@ -142,7 +142,8 @@ func (s *stripe) getShared(policy string, charge int) *counter {
 
 // use makes c count under the limits of p. The count of a limit is found by the algorithm
 // and the window, as those of stores are, and goes on under another quota. A limit without
-// one continues from that of its algorithm whose window is nearest.
+// one continues from that of its algorithm whose window is nearest. Counts of limits that p
+// does not have live until they end.
 func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 	was := c.policy
 	c.policy = p
@@ -164,7 +165,38 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 		}
 		count.views = views[k*s.roots : (k+1)*s.roots : (k+1)*s.roots]
 	}
+	for i := range c.counts {
+		l, former := &c.limits[i], &c.counts[i]
+		if l.kind == bucket {
+			former.endsAt = int64(math.Ceil(former.value(l, former.total)))
+		}
+		if own := nearest(limits, l); (own < 0 || limits[own].length != l.length) && former.endsAt > now && len(counts) < 2*quota.MaxLimits {
+			limits, counts = append(slices.Clip(limits), *l), append(counts, *former)
+		}
+	}
 	c.limits, c.counts = limits, counts
+}
+
+// addToFormer adds units to the counts of former limits, under which other processes, or
+// other requests of this one, may decide yet. What comes back of a charge, made at taken,
+// comes back to a window that has it.
+func (c *counter) addToFormer(units, taken, now int64) {
+	c.forgetFormer(now)
+	for k := len(c.policy.Limits); k < len(c.counts); k++ {
+		if l := &c.limits[k]; units > 0 || l.kind == window && l.windowAt(taken) == l.windowAt(now) {
+			c.counts[k].add(l, units, now)
+		}
+	}
+}
+
+// forgetFormer removes counts of former limits that would have ended by now without what
+// was added under others.
+func (c *counter) forgetFormer(now int64) {
+	for k := len(c.counts) - 1; k >= len(c.policy.Limits); k-- {
+		if c.counts[k].endsAt <= now {
+			c.limits, c.counts = slices.Delete(c.limits, k, k+1), slices.Delete(c.counts, k, k+1)
+		}
+	}
 }
 
 // nearest returns the index of the limit of l's kind whose length is nearest to l's, by
