@@ -309,3 +309,40 @@ func TestRandomTreesOfCharges(t *testing.T) {
 		}
 	})
 }
+
+// Sources that hide each other's policies make no cycle, since each has the parents of its
+// own. A line through several may be too long to be charged.
+func TestParentsThroughSeveralSources(t *testing.T) {
+	table := new(policies.Table)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0), Policies: table})
+	line := func(e *policies.Edit, from, to, step int) {
+		e.Set(policy(fmt.Sprint("p", from), per(9, time.Hour)))
+		for i := from; i != to; i += step {
+			e.Set(under(policy(fmt.Sprint("p", i+step), per(9, time.Hour)), fmt.Sprint("p", i), "k"))
+		}
+	}
+	for i, change := range []func(*policies.Edit){
+		func(e *policies.Edit) { line(e, 1, 16, 1) },
+		func(e *policies.Edit) { line(e, 3, 1, -1) }, // the other way round
+		func(e *policies.Edit) { line(e, 40, 54, 1); e.Set(under(policy("p16", per(9, time.Hour)), "p54", "k")) },
+	} {
+		if err := table.Source(fmt.Sprint("source", i)).Edit(change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := take(t, th, policy("p15").Charge("k")); !d.Allowed || d.Added != 12 {
+		t.Errorf("%v; want p14 to p4, and the second source's p3", d)
+	}
+	if d := take(t, th, policy("p16").Charge("k")); !d.Allowed || len(d.Charges()) != 16 {
+		t.Errorf("%v; want p16 and the third source's 15", d)
+	}
+	if err := table.Source("last").Edit(func(e *policies.Edit) {
+		e.Set(policy("q", per(9, time.Hour)))
+		e.Set(under(policy("p40", per(9, time.Hour)), "q", "k"))
+	}); err != nil { // a line of 2 in this source
+		t.Fatal(err)
+	}
+	if d, err := th.Take(t.Context(), policy("p16").Charge("k")); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "17 charges") {
+		t.Errorf("%v, %v; want an ErrInvalid", d, err)
+	}
+}
