@@ -82,8 +82,8 @@ func TestChangedQuota(t *testing.T) {
 	}
 }
 
-// Two syncs after a table changed at all, all admit and report the new quota, of which
-// nothing is given a second time.
+// Two syncs after the tables of all processes changed, all admit and report the new quota,
+// and nothing of it is given a second time.
 func TestChangedQuotaInTwoSyncs(t *testing.T) {
 	f := newFleet(t, 2, 1, Options{})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{perWindow(1000, time.Hour)}}

@@ -22,7 +22,7 @@ type limit struct {
 	slack    float64 // units, that rounding may add up to
 }
 
-// span is what a root is told of a limit, with each call.
+// span is what a root gets to know of a limit, with each call.
 type span struct {
 	kind kind
 	ms   float64 // of a window, or between two units of a bucket
@@ -212,7 +212,7 @@ func (c *count) known(l *limit, now int64) float64 {
 
 // said returns what root i said of the count, for the case that it has lost that alone.
 // It is 0 if that counts nothing any more. If it has said nothing, it is minus the floor,
-// which the root is to have at least: that of a count which continues another.
+// which the root is to have at least: a count that continues another has one.
 func (c *count) said(l *limit, i int, now int64) float64 {
 	t, ok := c.views[i].tally(l, c.window)
 	switch {

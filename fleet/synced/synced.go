@@ -28,7 +28,7 @@
 // open it, a log needs each charge, and a queue needs one order of all. [Supports] says so
 // of a policy at the start.
 //
-// A decision goes by the limits of its charges, so each key may have limits of its own, and
+// A decision goes by the limits of its charges, so each key may have its own limits, and
 // other ones at any time. Its count goes on: roots know nothing of quotas, and find a count
 // by the names of policy and key, the algorithm and the length of the window. A bucket
 // whose quota changes will be empty of use at the same instant as before, and so is as full

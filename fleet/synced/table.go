@@ -141,8 +141,8 @@ func (s *stripe) getShared(policy string, charge int) *counter {
 }
 
 // use makes c count under the limits of p. The count of a limit is found by the algorithm
-// and the window, as those of stores are, and goes on under another quota. A limit without
-// one continues from that of its algorithm whose window is nearest. Counts of limits that p
+// and the window, as in stores, and goes on under another quota. A limit without
+// one continues from the count of its algorithm whose window is nearest. Counts of limits that p
 // does not have live until they end.
 func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 	was := c.policy
