@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// GitHub's headers, the default: X-RateLimit-Limit, -Remaining, -Used, -Reset (Unix
-// seconds) and -Resource, about the limit that binds.
+// GitHub is the headers of GitHub's API, the default: X-RateLimit-Limit, -Remaining, -Used,
+// -Reset (Unix seconds) and -Resource, about the limit that binds.
 type GitHub struct{}
 
 // GitHub's names in Go's canonical case; on the wire case does not matter.

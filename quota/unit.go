@@ -10,6 +10,7 @@ import (
 // headers of some dialects show it.
 type Unit uint8
 
+// The units.
 const (
 	Requests     Unit = iota // the zero value
 	Tokens                   // of a language model, input and output alike
