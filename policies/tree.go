@@ -84,8 +84,12 @@ func (e *Edit) link() {
 
 // fits returns why a policy cannot be put under a parent, or nil.
 func (e *Edit) fits(name, parent string) error {
-	if e.at(parent).policy == nil {
+	above := e.at(parent).policy
+	if above == nil {
 		return invalid.Errorf("policies: policy %q has the parent %q, which the source lacks; a parent is a policy of the same source", name, parent)
+	}
+	if unit := e.at(name).policy.Unit; unit != above.Unit {
+		return invalid.Errorf("policies: policy %q counts %v, and its parent %q counts %v; both are charged the same cost, so they must count the same", name, unit, parent, above.Unit)
 	}
 	var all [MaxDepth + 1]string
 	chain := append(all[:0], name)

@@ -45,6 +45,7 @@ func TestATreeIsValidatedAsAWhole(t *testing.T) {
 		"children before parents":      {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "")) }, ""},
 		"a parent that is missing":     {nil, func(e *policies.Edit) { e.Set(child("b", "a")) }, `policy "b" has the parent "a", which the source lacks`},
 		"its own parent":               {nil, func(e *policies.Edit) { e.Set(child("a", "a")) }, `"a": it is its own parent`},
+		"another unit":                 {nil, func(e *policies.Edit) { a := child("a", ""); a.Unit = quota.Tokens; e.Set(a); e.Set(child("b", "a")) }, `policy "b" counts requests, and its parent "a" counts tokens`},
 		"a cycle of two":               {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "b")) }, `the parents of policy "a" are a cycle: a, b, a`},
 		"a cycle through what was set": {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) { e.Set(child("p1", "p3")) }, `policy "p1" are a cycle: p1, p3, p2, p1`},
 		"the other way round":          {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) { line(e, 0); e.Set(child("p2", "p3")); e.Set(child("p3", "p1")) }, ""},

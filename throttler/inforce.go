@@ -73,9 +73,9 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if parent.Policy == "" {
 			continue
 		}
-		above := view.Policy(parent.Policy)
-		if above == nil {
-			return nil, nil, nil, invalid.Errorf("throttler: charge %d: policy %q has the parent %q, which the table of policies lacks", i, c.Policy.Name, parent.Policy)
+		above, err := parentOf(view, c.Policy, parent.Policy)
+		if err != nil {
+			return nil, nil, nil, err
 		}
 		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost}), append(children, place)
 	}
@@ -86,6 +86,18 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		return nil, nil, allow(now), nil
 	}
 	return asked, parents, nil, nil
+}
+
+// parentOf returns the policy that is charged with p, the parent of that name.
+func parentOf(view policies.View, p *Policy, name string) (*Policy, error) {
+	parent := view.Policy(name)
+	switch {
+	case parent == nil:
+		return nil, invalid.Errorf("throttler: policy %q has the parent %q, which the table of policies lacks", p.Name, name)
+	case parent.Unit != p.Unit: // of another source, or changed since
+		return nil, invalid.Errorf("throttler: policy %q counts %v, and its parent %q counts %v; they must count the same", p.Name, p.Unit, name, parent.Unit)
+	}
+	return parent, nil
 }
 
 // block is a charge that an override blocks.

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -174,6 +175,14 @@ func TestParentsThatCannotBeCharged(t *testing.T) {
 				t.Errorf("%v; want an ErrInvalid with %q", err, what)
 			}
 		}
+	}
+	edit(func(e *policies.Edit) { // of whose unit the program's policy is not
+		tokens := policy("orgs", per(9, time.Hour))
+		tokens.Unit = quota.Tokens
+		e.Set(tokens)
+	})
+	if _, err := th.Take(t.Context(), child.Charge("k")); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "they must count the same") {
+		t.Errorf("a parent of another unit: %v", err)
 	}
 	edit(func(e *policies.Edit) {
 		e.Set(orgs)
