@@ -114,7 +114,7 @@ func ExampleAll_independentKeys() {
 	addresses := &throttler.Policy{Name: "addresses", Limits: []throttler.Limit{{Quota: 2, Window: time.Minute}}}
 	account := middleware.KeyFunc(func(r *http.Request) (string, bool) { return "account:" + r.FormValue("account"), true })
 	address := middleware.ClientIP(nil)
-	login := middleware.All(middleware.Limit(accounts, account), middleware.Limit(addresses, address))
+	login := middleware.All(middleware.Limit(addresses, address), middleware.Limit(accounts, account))
 
 	limit, err := middleware.New(t, login, nil)
 	if err != nil {

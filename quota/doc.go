@@ -16,8 +16,9 @@
 // of alice alone.
 //
 // Keys that are independent, such as an account and an address, are in several partitions.
-// They are charged one after the other, in the order of the charges. If one refuses, or
-// fails, what was charged before it is given back. Until then other requests find it used,
-// and may be refused. Where one server has all counts, as in memory or on a single Redis, it
-// is one atomic step, too.
+// They are charged one after the other, in the order of the charges, and those with leaky
+// buckets last. If one refuses, or fails, what was charged before it is given back. Until then
+// other requests find it used, and may be refused. So the charge that stops an attacker is the
+// first, such as the address. Where one server has all counts, as in memory or on a single
+// Redis, with nothing around it that decides, too, it is one atomic step.
 package quota
