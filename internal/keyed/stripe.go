@@ -18,6 +18,7 @@ const AtOnce = 64
 // How a victim is found.
 const (
 	looks = 16 // values among which one is chosen
+	few   = 64 // values that are all looked at
 	tries = 4  // victims for one value that is heavier than others
 )
 
@@ -50,7 +51,7 @@ type Stripe[V Value] struct {
 	byName map[Name]V
 	all    []V // in no order
 	weight int
-	next   int // where to look for a victim, in all
+	next   uint32 // where to look for a victim, in all
 }
 
 // Get returns the value of that name, or nil.
@@ -96,9 +97,13 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 		}
 		var victim V
 		least := Keep
-		for range min(looks, len(s.all)) {
-			s.next = (s.next + 1) % len(s.all)
-			v := s.all[s.next]
+		n := len(s.all)
+		looked := min(looks, n)
+		if n <= few {
+			looked = n
+		}
+		for range looked {
+			v := s.all[s.place(n)]
 			if v.entry().weight == 0 {
 				continue
 			}
@@ -112,6 +117,17 @@ func (s *Stripe[V]) MakeRoom(weight int, rank func(V) float64, remove func(V)) b
 		remove(victim)
 	}
 	return s.weight+weight <= s.Most
+}
+
+// place returns the place of the next value to look at, of n. Successive ones are far apart,
+// because values that came together may all have much to lose. Of few, they are all.
+func (s *Stripe[V]) place(n int) int {
+	s.next++
+	if n <= few {
+		return int(s.next % uint32(n))
+	}
+	const golden = 0x9e3779b9 // 2^32 by the golden ratio
+	return int(uint64(s.next*golden) * uint64(n) >> 32)
 }
 
 // Sweep removes those of the AtOnce values before place end that have ended, and returns
