@@ -24,13 +24,18 @@ type taken struct {
 
 // takeParts takes the parts of r. It returns what to settle if the decision is allowed.
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
-	whole = driver.NewDecision(r)
+	whole = unread(r)
 	parts, open := r.Parts(), false
 	slices.SortStableFunc(parts, queuesLast)
 	for i, p := range parts {
 		d, err := t.backend.Take(ctx, p.Request)
 		if err != nil {
-			if lost := t.giveBack(ctx, all, nil); lost != nil && !MayHaveCharged(err) {
+			lost := t.giveBack(ctx, all, &whole)
+			if errors.Is(err, ErrUnavailable) && t.look(ctx, parts[i+1:], &whole) {
+				whole.Degraded = true
+				return whole, nil, nil // or one that is used up would be served while another one is away
+			}
+			if lost != nil && !MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
 			}
 			return driver.Decision{}, nil, err
@@ -70,45 +75,82 @@ func hasQueue(p *driver.Part) bool {
 	})
 }
 
-// giveBack refunds what was taken, and writes what is used then to whole, if it is not nil.
-func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Decision) (err error) {
-	ctx, cancel := outlive(ctx)
-	defer cancel()
-	for i := len(all) - 1; i >= 0; i-- {
-		one := &all[i]
-		if len(one.d.Charges()) == 0 {
-			continue // it was allowed without counts
+// giveBack refunds what was taken, and writes what is used then to whole. It returns when ctx
+// is done; what is on its way then has settleTime.
+func (t *Throttler) giveBack(ctx context.Context, all []taken, whole *driver.Decision) error {
+	if len(all) == 0 {
+		return nil
+	}
+	type refund struct {
+		part  *driver.Part
+		after driver.Decision
+		err   error
+	}
+	refunds := make(chan refund, len(all))
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	go func() {
+		defer cancel()
+		for i := len(all) - 1; i >= 0; i-- {
+			after, err := t.refundPart(detached, &all[i])
+			refunds <- refund{&all[i].part, after, err}
 		}
-		start := time.Now()
-		charges := one.d.Charges()
-		after, failed := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: one.d, Costs: make([]int64, len(charges))})
-		if failed != nil {
-			err = errors.Join(err, failed)
-			if t.observer != nil {
-				t.observe(ctx, observe.OpSettle, charges, start, new(Decision), failed)
+	}()
+	var err error
+	for range all {
+		select {
+		case r := <-refunds:
+			if err = errors.Join(err, r.err); r.err == nil {
+				r.part.CopyTo(whole, &r.after)
 			}
-		} else if whole != nil {
-			one.part.CopyTo(whole, &after)
+		case <-ctx.Done():
+			whole.Degraded = true
+			return errors.Join(err, ctx.Err())
 		}
 	}
 	return err
 }
 
-// look writes to whole, a refusal, what the parts that were not asked have used. A part
-// that does not answer makes whole Degraded: the refusal holds without it.
-func (t *Throttler) look(ctx context.Context, parts []driver.Part, whole *driver.Decision) {
-	for i := range parts {
-		if d, err := t.backend.Peek(ctx, parts[i].Request); err == nil {
-			parts[i].CopyTo(whole, &d)
-		} else {
-			whole.Degraded = true
-		}
+// refundPart refunds what was taken of one partition. The observer receives a failure.
+func (t *Throttler) refundPart(ctx context.Context, one *taken) (driver.Decision, error) {
+	charges := one.d.Charges()
+	if len(charges) == 0 { // it was allowed without counts
+		return one.d, nil
 	}
+	start := time.Now()
+	after, err := t.backend.Settle(ctx, driver.Settlement{Now: t.now(), Charged: one.d, Costs: make([]int64, len(charges))})
+	if err != nil && t.observer != nil {
+		t.observe(ctx, observe.OpSettle, charges, start, new(Decision), err)
+	}
+	return after, err
+}
+
+// look writes to whole, which is not allowed, what the parts that were not asked have used,
+// and reports whether one of them refuses. A part that does not answer makes whole Degraded.
+func (t *Throttler) look(ctx context.Context, parts []driver.Part, whole *driver.Decision) (refuses bool) {
+	for i := range parts {
+		d, err := t.backend.Peek(ctx, parts[i].Request)
+		if err != nil {
+			whole.Degraded = true
+			continue
+		}
+		parts[i].CopyTo(whole, &d)
+		refuses = refuses || !d.Allowed
+	}
+	return refuses
+}
+
+// unread returns the decision about r before anything is known: no limit has a window.
+func unread(r driver.Request) driver.Decision {
+	d := driver.NewDecision(r)
+	for i := range d.Results() {
+		d.Results()[i].ResetAt = r.Now
+	}
+	return d
 }
 
 // peekParts does what takeParts does, charging nothing.
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	whole := driver.NewDecision(r)
+	whole := unread(r)
 	whole.Allowed = true
 	for _, p := range r.Parts() {
 		d, err := t.backend.Peek(ctx, p.Request)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weir-go/weir/backend/backendtest"
@@ -236,6 +237,27 @@ func TestRefusalHoldsWithoutTheOthers(t *testing.T) {
 	if err != nil || d.Allowed || !d.Degraded || !d.RetryAt().Equal(decision.Never) {
 		t.Errorf("got %v, allowed %v, degraded %v, retry at %v; want a degraded refusal for ever", err, d.Allowed, d.Degraded, d.RetryAt())
 	}
+	if last := d.Limit(2); last.Used != 0 || !last.ResetAt.Equal(d.At()) {
+		t.Errorf("of what was not read: %+v; want no window", last)
+	}
+}
+
+// One partition is away, and a later one has no room: that is a refusal, and not an error
+// which an application may serve on.
+func TestRefusalBehindAnOutage(t *testing.T) {
+	down := fmt.Errorf("down: %w", driver.ErrUnavailable)
+	b := &scripted{Backend: apart{memorybackend.NewDefault()}, take: map[string]error{"alice": down}}
+	th := throttler.New(b, &throttler.Options{Clock: clock.NewManual(time.Unix(1e9, 0))})
+	if _, err := th.Take(t.Context(), throttler.Charge{Policy: addresses, Key: "home", Cost: 20}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := th.Take(t.Context(), accounts.Charge("alice"), addresses.Charge("home"))
+	if err != nil || d.Allowed || !d.Degraded {
+		t.Errorf("got %v, allowed %v, degraded %v; want a degraded refusal", err, d.Allowed, d.Degraded)
+	}
+	if d, err = th.Take(t.Context(), accounts.Charge("alice"), addresses.Charge("office")); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("got %v, allowed %v; want an error: nothing refuses", err, d.Allowed)
+	}
 }
 
 // Where one partition is allowed without its counts, as in an outage, the decision says
@@ -268,4 +290,38 @@ func (b *openFor) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 	d := driver.NewDecision(driver.NewRequest(r.Now))
 	d.Allowed, d.Degraded = true, true
 	return d, nil
+}
+
+// slow settles after a while, unless its context ends first.
+type slow struct {
+	driver.Backend
+	after time.Duration
+}
+
+func (s *slow) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	select {
+	case <-time.After(s.after):
+		return s.Backend.Settle(ctx, st)
+	case <-ctx.Done():
+		return driver.Decision{}, ctx.Err()
+	}
+}
+
+// What was charged is given back also if the caller's time is over on the way, and the
+// caller does not wait for it.
+func TestLateGiveBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(&slow{apart{memorybackend.NewDefault()}, 500 * time.Millisecond}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		d, err := th.Take(ctx, accounts.Charge("alice"), throttler.Charge{Policy: addresses, Key: "home", Cost: 21})
+		if took := time.Since(began); err != nil || d.Allowed || took != 50*time.Millisecond {
+			t.Errorf("%v, allowed %v, after %v; want a refusal when the deadline comes", err, d.Allowed, took)
+		}
+		time.Sleep(time.Second)
+		if d, err := th.Peek(t.Context(), accounts.Charge("alice")); err != nil || d.Limit(0).Used != 0 {
+			t.Errorf("alice has used %d, %v; want 0", d.Limit(0).Used, err)
+		}
+	})
 }
