@@ -89,8 +89,7 @@ func (f failures) Failed(e observe.Failed) { f.results <- e.Result }
 // setup is what a test may set of a fixture.
 type setup struct {
 	limit    throttler.Limit                        // 2 per minute if zero
-	key      middleware.Key                         // Everyone if nothing
-	classify func(*fixture) middleware.Classifier   // in place of limit and key
+	classify func(*fixture) middleware.Classifier   // in place of limit
 	backend  func(of driver.Backend) driver.Backend // around memory
 	outer    func(ctx context.Context, attempt int) // runs in front of the limit
 	dial     string                                 // a service configuration

@@ -35,7 +35,6 @@ var (
 	several = &throttler.Policy{Name: "several", Limits: []throttler.Limit{
 		{Quota: 60, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 60}, {Quota: 5000, Window: time.Hour, Aligned: true},
 	}}
-	all = []*throttler.Policy{window, bucket, hour, several}
 )
 
 const syncEvery = 10 * time.Millisecond
