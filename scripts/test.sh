@@ -15,7 +15,7 @@ export GOWORK=off GORACE=atexit_sleep_ms=20
 go test -race ./...
 benchmarks=$(
 	go list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
-		{ xargs grep -l '^func Benchmark' || true; } | xargs -n 1 dirname | sort -u
+		{ xargs grep -l '^func Benchmark' || true; } | sed 's|/[^/]*$||' | sort -u
 )
 # shellcheck disable=SC2086 # several packages are several words
 [ -z "$benchmarks" ] || go test -race -short -run='^$' -bench=. -benchtime=1x $benchmarks
