@@ -89,7 +89,7 @@ func (p *tab) checkBars(step string, r response) {
 		}
 	}
 	if !found {
-		p.t.Errorf("%s: no bar is that of %s in %v", step, resource, bars)
+		p.t.Errorf("%s: there is no bar of %s in %v", step, resource, bars)
 	}
 }
 

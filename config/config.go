@@ -31,7 +31,7 @@ import (
 )
 
 // Options says what the program around a configuration is. Nil and the zero value are
-// that of a program that takes its policies as the file has them.
+// for a program that takes its policies as the file has them.
 type Options struct {
 	// Policies are the policies that the program uses. The file may replace each by its
 	// name, and has to if it has no Limits here. A policy of the file whose name is nearly
@@ -66,11 +66,11 @@ type Config struct {
 	// File is the name of the file.
 	File string
 
-	// Policies are the policies of the file, and those of the program that the file
+	// Policies are the policies of the file, and the program's that the file
 	// leaves out, by their names. They are valid.
 	Policies map[string]*quota.Policy
 
-	// DryRuns are the policies to try next to those of their name, which are not to be
+	// DryRuns are the policies to try next to the policies of their names, which are not to be
 	// enforced: see middleware.Options.DryRun. Their own names end in ".dry-run".
 	DryRuns map[string]*quota.Policy
 

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/weir/wrap/fallback"
 )
 
-// program has keys next to those of the configuration, and policies.
+// program has keys next to the configuration's, and policies.
 type program struct{ Listen ListenAddress }
 
 var programPolicies = []*quota.Policy{
@@ -75,7 +75,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:2: policies.core.sync is set, but there is no mode; it is exact, leased or synced`,
 		}, {
 			"the name of a dry run", "policies:\n  core.dry-run: {limits: [{quota: 4, window: 1h}]}\n",
-			`weir.yaml:2: policies."core.dry-run" is a name that ends in .dry-run, as those of dry runs do; choose another`,
+			`weir.yaml:2: policies."core.dry-run" is a name that ends in .dry-run, as dry runs do; choose another`,
 		}, {
 			"low above 1", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact, low: 2}\n",
 			`weir.yaml:2: policies.core.low is "2"; it must be a part of a bucket's capacity, above 0 and at most 1, such as 0.5`,
@@ -626,7 +626,7 @@ func TestShortFormsOfPolicies(t *testing.T) {
 	}
 }
 
-// A program without policies of its own uses those of the file; one that has a policy
+// A program without policies uses the file's; one that has a policy
 // without limits needs it there.
 func TestPoliciesOfTheProgram(t *testing.T) {
 	c, err := Parse("weir.yaml", []byte("policies: {cor: 1 per 1s}\n"), nil)

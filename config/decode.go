@@ -28,7 +28,7 @@ type checked interface {
 }
 
 // decode sets v to what the file has at path. A text is for a type that has UnmarshalText,
-// a mapping for a struct, whose keys are those of its fields, or for a map, and a list for
+// a mapping for a struct, whose keys are its fields', or for a map, and a list for
 // a slice. A pointer is set to a new value. If the file has something else, decode adds a
 // problem; right says what it must be, and may be empty. Null is the same as leaving a
 // value out. What a configuration has no use for, and YAML has, is refused: an alias can

@@ -116,7 +116,7 @@ func (s *Stack) onClose(c func()) {
 	s.closers = append(s.closers, func() error { c(); return nil })
 }
 
-// Stats returns what a Stack of package stack does, and that of the store in memory, by
+// Stats returns what a Stack of package stack does, and the store's in memory, by
 // the name "memory".
 func (s *Stack) Stats() map[string]func() any {
 	all := s.Stack.Stats()

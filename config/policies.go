@@ -96,7 +96,7 @@ func (p *part) UnmarshalText(text []byte) error {
 // dryRunSuffix ends the names of policies that are run dry: their counts are their own.
 const dryRunSuffix = ".dry-run"
 
-// policies checks the policies and dry runs of the file, and sets those of c.
+// policies checks the policies and dry runs of the file, and sets c's.
 func (c *Config) policies(r *reader) {
 	var used []string
 	for _, p := range c.options.Policies {
@@ -115,7 +115,7 @@ func (c *Config) policies(r *reader) {
 			r.problem(at, "%s is no policy of the program; did you mean %s? It uses %s", at, meant, strings.Join(used, ", "))
 		}
 		if strings.HasSuffix(name, dryRunSuffix) {
-			r.problem(at, "%s is a name that ends in %s, as those of dry runs do; choose another", at, dryRunSuffix)
+			r.problem(at, "%s is a name that ends in %s, as dry runs do; choose another", at, dryRunSuffix)
 		}
 	}
 	for _, name := range sorted(c.keys.DryRuns) {

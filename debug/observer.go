@@ -97,7 +97,7 @@ func New(options *Options) *Observer {
 }
 
 // Stats adds a section to the page: what stats returns, as JSON. It is called for each view of
-// the page. Any program's numbers may be there; those of weir are what Stats of backends
+// the page. Any program's numbers may be there; weir's are what Stats of backends
 // returns, and of a [stack.Stack]:
 //
 //	for name, stats := range s.Stats() {

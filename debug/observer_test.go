@@ -66,7 +66,7 @@ func TestAMinuteOfDecisions(t *testing.T) {
 	if op := o.view().Ops[0]; op.Name != "take" || op.P50 != 5*time.Millisecond || op.P99 != 5*time.Millisecond {
 		t.Errorf("got %+v; want takes of at most 5ms", op)
 	}
-	pass(55 * time.Second) // those of the first five seconds are a minute ago
+	pass(55 * time.Second) // the first five seconds are a minute ago
 	if r := o.view().Policies[0]; r.Now != 0 || r.Minute != 5+6+7+8+9 {
 		t.Errorf("a minute after the fifth second: %+v; want 35 in the last minute", r)
 	}

@@ -10,8 +10,8 @@ import (
 
 // Anthropic is the headers of Anthropic's API: anthropic-ratelimit-requests-limit,
 // -remaining and -reset, an RFC 3339 time in whole seconds, rounded up. They are about the
-// limit that binds among policies whose unit is requests. Those of input-tokens and
-// output-tokens are about policies with that unit, and those of tokens about all policies
+// limit that binds among policies whose unit is requests. Headers of input-tokens and
+// output-tokens are about policies with that unit, and of tokens about all policies
 // whose unit is tokens of some kind. If there is no such policy, there are no such headers.
 type Anthropic struct{}
 

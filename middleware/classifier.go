@@ -86,7 +86,7 @@ func All(classifiers ...Classifier) Classifier {
 //
 // The count of a user within one organization is not the user's count in another. Charges
 // within one key are on one server, decided in one atomic step. Requests for which outer
-// has no key share one, as those of [Limit] do.
+// has no key share one, as under [Limit].
 func (c Classifier) Within(outer Key) Classifier {
 	if c.err == nil {
 		c.err = outer.validate()

@@ -87,7 +87,7 @@ type Report struct {
 	values  *[5]string // the room for GitHub's headers
 }
 
-// reset makes r a report about those of enforced that have a dialect.
+// reset makes r a report about what has a dialect in enforced.
 func (r *Report) reset(enforced []*entry, values *[5]string) {
 	r.entries, r.values = r.room[:0], values
 	for _, e := range enforced {
@@ -183,7 +183,7 @@ func (t *throttle) setDialects() error {
 	return nil
 }
 
-// isRateHeader reports whether name is that of a rate header of t's or of any middleware's.
+// isRateHeader reports whether name names a rate header of t's or of any middleware's.
 func (t *throttle) isRateHeader(name string) bool {
 	return isRateHeader(name) || slices.ContainsFunc(t.otherNames, func(ours string) bool { return strings.EqualFold(name, ours) })
 }

@@ -84,7 +84,7 @@ type account struct {
 
 var accounts = sync.Pool{New: func() any { return new(account) }}
 
-// noAccount is that of entries that have released theirs. It is not to be changed.
+// noAccount is the account of entries that have released theirs. It is not to be changed.
 var noAccount account
 
 // release lets a later request have the memory of e's account. It is for entries

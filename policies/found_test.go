@@ -131,7 +131,7 @@ func TestOneCallAtATime(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		take(time.Second, 1) // its end is not that of the others
+		take(time.Second, 1) // its end is another than the others'
 		take(time.Hour, 10)
 		take(time.Hour, 10)
 		time.Sleep(2 * time.Second)

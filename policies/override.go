@@ -38,7 +38,7 @@ type Override struct {
 	// Until is when the override ends, by the throttler's clock. If zero, it does not.
 	Until time.Time `json:"until,omitzero"`
 
-	Owner  string `json:"owner,omitempty"`  // says by whom it was made, to an operator; may be empty
+	Owner  string `json:"owner,omitempty"`  // says to an operator which team or person made it; may be empty
 	Reason string `json:"reason,omitempty"` // says why, to an operator; may be empty
 
 	limited *quota.Policy // of Limits

@@ -56,7 +56,7 @@ func (t *Table) View() View {
 // Source returns the source of that name, a new one if t has none.
 func (t *Table) Source(name string) *Source { return t.SourceWith(name, nil) }
 
-// SourceWith is Source for one that has options. They are those of the first call for a
+// SourceWith is Source for one that has options. They are of the first call for a
 // name.
 func (t *Table) SourceWith(name string, options *SourceOptions) *Source {
 	t.editing.Lock()

@@ -13,7 +13,7 @@ type Unit uint8
 // The units.
 const (
 	Requests     Unit = iota // the zero value
-	Tokens                   // of a language model, input and output alike
+	Tokens                   // that a model reads or writes, input and output alike
 	InputTokens              // that it reads
 	OutputTokens             // that it writes
 )

@@ -163,7 +163,7 @@ func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Dec
 	return whole, nil
 }
 
-// settleParts settles what was taken of each partition at costs, those of all charges. If
+// settleParts settles what was taken of each partition at costs, which are of all charges. If
 // one fails, the others are settled all the same, and the error leaves open what was charged.
 func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
 	r := s.Charged.Request

@@ -101,7 +101,7 @@ func newScript(text string) *script {
 	return &script{text, redis.NewScript(text).Hash(), int(scripts.Add(1))}
 }
 
-// order returns a number that no other script has. That of none, for reads, is 0.
+// order returns a number that no other script has, and 0 for none, of reads.
 func (s *script) order() int {
 	if s == nil {
 		return 0

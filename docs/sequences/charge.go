@@ -26,7 +26,7 @@ const (
 // finds no room: the middleware's decisions in memory, as they were.
 func charge() *sequence {
 	s := &sequence{title: "How requests are charged, 60 an hour", parties: []string{"client", "middleware", "handler", "store"}}
-	t := throttler.New(&told{memorybackend.NewDefault(), s}, &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_800_000))})
+	t := throttler.New(&recorded{memorybackend.NewDefault(), s}, &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_800_000))})
 	core := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 60, Window: time.Hour}}}
 	limit, err := middleware.New(t, middleware.Limit(core, middleware.Everyone()).CostReported(), nil)
 	if err != nil {
@@ -60,13 +60,13 @@ func charge() *sequence {
 	return s
 }
 
-// told is a backend that tells a sequence what it is asked, and answers.
-type told struct {
+// recorded is a backend that tells a sequence what it is asked, and answers.
+type recorded struct {
 	driver.Backend
 	s *sequence
 }
 
-func (b *told) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+func (b *recorded) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b.s.say(limits, store, "take %d", r.Charges()[0].Cost)
 	d, err := b.Backend.Take(ctx, r)
 	result := d.Results()[0]
@@ -78,7 +78,7 @@ func (b *told) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	return d, err
 }
 
-func (b *told) Settle(ctx context.Context, r driver.Settlement) (driver.Decision, error) {
+func (b *recorded) Settle(ctx context.Context, r driver.Settlement) (driver.Decision, error) {
 	b.s.say(limits, store, "it cost %d, not %d", r.Costs[0], r.Charged.Charges()[0].Cost)
 	d, err := b.Backend.Settle(ctx, r)
 	b.s.say(store, limits, "%d used", d.Results()[0].Used)

@@ -6,7 +6,7 @@ import (
 	"html"
 )
 
-// sequence is who says what to whom, in order.
+// sequence is what parties say to each other, in order.
 type sequence struct {
 	title   string
 	parties []string

@@ -130,7 +130,7 @@ func (s *Stripe[V]) place(n int) int {
 	return int(uint64(s.next*golden) * uint64(n) >> 32)
 }
 
-// Sweep removes those of the AtOnce values before place end that have ended, and returns
+// Sweep removes what has ended of the AtOnce values before place end, and returns
 // the place before which to go on, or 0. It goes down from math.MaxInt: by then, what takes
 // the place of a value that is removed, also between two calls, has been looked at.
 func (s *Stripe[V]) Sweep(end int, ended func(V) bool) (next int) {

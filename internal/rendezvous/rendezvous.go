@@ -31,7 +31,7 @@ func New(seed uint64, names []string) *Ring {
 	return r
 }
 
-// Check returns an error if names are not those of a Ring's members: none, an empty one, or
+// Check returns an error if names cannot be a Ring's members: none, an empty one, or
 // two that are the same. In its text they are list[i].Name, an argument of the package pkg.
 func Check(pkg, list string, names []string) error {
 	if len(names) == 0 {

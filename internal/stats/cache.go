@@ -11,7 +11,7 @@ import (
 // allocation.
 type Cache[K comparable, V any] struct {
 	Create func(K) V
-	Max    int // how many there may be besides that of Others
+	Max    int // how many there may be besides Others
 	Others K   // for all that come later
 
 	all atomic.Pointer[map[K]V]

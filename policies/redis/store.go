@@ -59,7 +59,7 @@ const MaxChange = 1000
 // DefaultPrefix begins the names of the keys of a Store that has no other.
 const DefaultPrefix = "weir:policies"
 
-// maxLog is how many changed entries the log has. Who knows a version before them reads all.
+// maxLog is how many changed entries the log has. A process that knows a version before them reads all.
 const maxLog = 100_000
 
 // Store is the policies and overrides at one Redis server, or one slot of a Cluster. It is
@@ -90,9 +90,9 @@ func (s *Store) key(name string) string { return s.prefix + name }
 
 // Change is what one Write changes.
 type Change struct {
-	Set             []*quota.Policy     // are added, or replace those of their names
+	Set             []*quota.Policy     // are added, or replace policies of their names
 	Remove          []string            // are the names of policies
-	Override        []policies.Override // are added, or replace those of their policies and keys
+	Override        []policies.Override // are added, or replace overrides of their policies and keys
 	RemoveOverrides []policies.Override // of which only Policy and Key are read
 }
 

@@ -25,7 +25,7 @@ func Joins(b Backend) bool {
 // Part is what a Request asks of one partition.
 type Part struct {
 	Request Request
-	places  []int // of its charges among those of the whole Request
+	places  []int // of its charges in the whole Request
 }
 
 // IsSplit reports whether r has charges of several partitions.
@@ -75,7 +75,7 @@ func (p *Part) CopyFrom(whole *Decision, d *Decision) {
 	}
 }
 
-// Costs returns the costs of p's charges among those of the whole Request.
+// Costs returns the costs of p's charges, of all costs of the whole Request.
 func (p *Part) Costs(whole []int64) []int64 {
 	own := make([]int64, len(p.places))
 	for i, place := range p.places {

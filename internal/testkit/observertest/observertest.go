@@ -1,4 +1,4 @@
-// Package observertest tests observers that count, such as those of prom and otel: what any
+// Package observertest tests observers that count, such as prom's and otel's: what any
 // of them makes of events, by one suite, and the events that each compares with its metrics.
 package observertest
 
@@ -22,7 +22,7 @@ import (
 type Observer struct {
 	observe.Observer
 
-	// Read returns the series of its metrics, those of value 0 too.
+	// Read returns the series of its metrics, also of value 0.
 	Read func(t testing.TB) []Series
 
 	Decisions string   // the name of the metric that counts decisions
@@ -114,7 +114,7 @@ func beginAtZero(t *testing.T, o Observer) {
 	}
 }
 
-// Names that do not end, such as those of policies made out of requests, must not make
+// Names that do not end, such as the names of policies made out of requests, must not make
 // series without end; and no part of a key is in any.
 func seriesAreBounded(t *testing.T, open func(t testing.TB, maxNames int) Observer) {
 	const names = 20

@@ -10,7 +10,7 @@ import (
 
 // Waited returns for how long, since the machine started, anything on it that was ready to
 // run waited for a processor. The difference of two calls is what the machine may have added
-// to all that a test waited for in between: its own work, and that of servers. It is 0 where
+// to all that a test waited for in between: its own work, and the servers'. It is 0 where
 // the kernel does not count: only Linux does.
 func Waited() time.Duration {
 	text, err := os.ReadFile("/proc/pressure/cpu")
