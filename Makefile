@@ -23,7 +23,7 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
 
-## test-go: install what the tests need, and run them with the race detector, and each benchmark once
+## test-go: install what the tests need, run them with the race detector, and each benchmark once without
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
 # time, so several modules are tested at once. What they share is built first, and once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)

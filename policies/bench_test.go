@@ -28,11 +28,17 @@ func filled(b *testing.B, n int, overrides bool) (*policies.Table, []*quota.Poli
 	return table, all
 }
 
-var sizes = []int{100, 10_000, 1_000_000}
+// sizes returns how many policies tables have; -short leaves the largest out.
+func sizes() []int {
+	if testing.Short() {
+		return []int{100, 10_000}
+	}
+	return []int{100, 10_000, 1_000_000}
+}
 
 // BenchmarkResolve looks policies up in a table of so many, in an order that no cache knows.
 func BenchmarkResolve(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			table, all := filled(b, n, false)
 			charged := make([]*quota.Policy, 1<<16)
@@ -50,7 +56,7 @@ func BenchmarkResolve(b *testing.B) {
 
 // BenchmarkResolveOverride looks up overrides of one policy that has so many.
 func BenchmarkResolveOverride(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			table, all := filled(b, n, true)
 			ctx, core := context.Background(), policy("core", hourly(1))
@@ -64,7 +70,7 @@ func BenchmarkResolveOverride(b *testing.B) {
 
 // BenchmarkSet replaces one policy in a table of so many.
 func BenchmarkSet(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			table, all := filled(b, n, false)
 			s := table.Source("code")
@@ -78,7 +84,7 @@ func BenchmarkSet(b *testing.B) {
 
 // BenchmarkRelink gives one of so many policies another parent, which half of them have.
 func BenchmarkRelink(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			table, all := filled(b, n, false)
 			s := table.Source("code")
@@ -105,7 +111,7 @@ func BenchmarkRelink(b *testing.B) {
 // BenchmarkReplace replaces all, and reports the memory that a table keeps for each
 // policy, besides the policy.
 func BenchmarkReplace(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			table, all := filled(b, n, false)
 			content := policies.Content{Policies: all}

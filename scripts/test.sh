@@ -4,8 +4,8 @@
 #   scripts/test.sh MODULE
 #
 # Benchmarks run by themselves, because with -bench go test tests one package at a time, and
-# only in packages that have any, because each is linked again. -short: those that take means
-# do little.
+# only in packages that have any, because each is linked again; without the race detector,
+# with which they take six times as long. -short: those that take means do little.
 set -euo pipefail
 
 cd "$1"
@@ -18,4 +18,4 @@ benchmarks=$(
 		{ xargs grep -l '^func Benchmark' || true; } | sed 's|/[^/]*$||' | sort -u
 )
 # shellcheck disable=SC2086 # several packages are several words
-[ -z "$benchmarks" ] || go test -race -short -run='^$' -bench=. -benchtime=1x $benchmarks
+[ -z "$benchmarks" ] || go test -short -run='^$' -bench=. -benchtime=1x $benchmarks
