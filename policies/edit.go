@@ -11,7 +11,7 @@ import (
 type Edit struct {
 	content
 	owner    *owner
-	linked   map[string]string // of policies that have changed, the parent as heights have it
+	linked   map[string]string // of policies that have changed, the parent that counts them
 	errs     []error
 	mistakes int
 }
@@ -72,7 +72,7 @@ func (e *Edit) set(p *quota.Policy) error {
 		return err
 	}
 	at := e.at(p.Name)
-	e.relink(p.Name, &at, p.Parent)
+	e.relink(p.Name, &at, p)
 	if at.policy == nil {
 		e.policies++
 	}
@@ -90,7 +90,7 @@ func (e *Edit) Remove(name string) {
 		return
 	}
 	e.policies--
-	e.relink(name, &at, "")
+	e.relink(name, &at, nil)
 	at.policy = nil
 	e.put(name, at)
 }

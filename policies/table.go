@@ -41,8 +41,8 @@ type content struct {
 type entry struct {
 	policy    *quota.Policy // or nil
 	overrides trie[*Override]
-	below     *heights // of the policies whose parent it is, or nil
-	find      bool     // there may be overrides that the source does not hold
+	below     *children // the policies whose parent it is, or nil
+	find      bool      // there may be overrides that the source does not hold
 }
 
 // View returns the state of t.

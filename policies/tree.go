@@ -16,17 +16,21 @@ const MaxDepth = quota.MaxCharges
 // Parent is what is charged as well when a policy that has a parent is: see [View.Resolve].
 type Parent struct{ Policy, Key string }
 
-// heights counts the policies under a parent by their heights: how many have no policy
-// below them, how many have one level of them, and so on. So a parent that has others
-// below it is given a parent without a look at them.
-type heights [MaxDepth - 1]int32
+// children is what is known of the policies under a parent without a look at them.
+type children struct {
+	// byHeight counts them by their heights: how many have no policy below them, how many
+	// have one level of them, and so on.
+	byHeight [MaxDepth - 1]int32
+
+	unit quota.Unit // of all of them
+}
 
 // height returns how many policies there are from the lowest one below the parent to it.
-func (h *heights) height() int {
-	if h == nil {
+func (c *children) height() int {
+	if c == nil {
 		return 1
 	}
-	for i, n := range slices.Backward(h[:]) {
+	for i, n := range slices.Backward(c.byHeight[:]) {
 		if n > 0 {
 			return i + 2
 		}
@@ -34,13 +38,24 @@ func (h *heights) height() int {
 	return 1
 }
 
-// relink notes that the policy of that name, which at has, gets another parent, if any.
-func (e *Edit) relink(name string, at *entry, parent string) {
-	before := ""
+func (c *children) number() (sum int32) {
+	for _, n := range c.byHeight {
+		sum += n
+	}
+	return sum
+}
+
+// relink notes that p, or none if it is nil, comes in place of the policy of that name, which
+// at has: its parent, if any, may be another one.
+func (e *Edit) relink(name string, at *entry, p *quota.Policy) {
+	before, same := "", false
 	if at.policy != nil {
 		before = at.policy.Parent
+		same = p != nil && before == p.Parent && at.policy.Unit == p.Unit
+	} else {
+		same = p == nil || p.Parent == ""
 	}
-	if _, noted := e.linked[name]; noted || before == parent && at.below == nil {
+	if _, noted := e.linked[name]; noted || same && at.below == nil {
 		return
 	}
 	if e.linked == nil {
@@ -58,6 +73,9 @@ func (e *Edit) link() {
 		e.count(parent, e.height(name), 0)
 	}
 	for name := range e.linked {
+		e.mistake(e.keeps(name))
+	}
+	for name := range e.linked {
 		at := e.at(name)
 		if at.policy == nil || at.policy.Parent == "" {
 			continue
@@ -69,17 +87,19 @@ func (e *Edit) link() {
 		delete(e.linked, name)
 		e.count(at.policy.Parent, 0, at.below.height())
 	}
-	for name := range e.linked {
-		at := e.at(name)
-		if at.policy != nil || at.below == nil {
-			continue
-		}
-		children := 0
-		for _, n := range at.below {
-			children += int(n)
-		}
-		e.mistake(invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another one, or none, in the same change", name, children))
+}
+
+// keeps returns why a policy cannot be the parent of its children that do not change, or nil.
+func (e *Edit) keeps(name string) error {
+	switch at := e.at(name); {
+	case at.below == nil:
+		return nil
+	case at.policy == nil:
+		return invalid.Errorf("policies: policy %q is removed, and is the parent of %d others; give them another one, or none, in the same change", name, at.below.number())
+	case at.policy.Unit != at.below.unit:
+		return invalid.Errorf("policies: policy %q counts %v, and is the parent of %d others that count %v; change them in the same change", name, at.policy.Unit, at.below.number(), at.below.unit)
 	}
+	return nil
 }
 
 // fits returns why a policy cannot be put under a parent, or nil.
@@ -138,22 +158,24 @@ func (e *Edit) parent(name string) string {
 func (e *Edit) count(name string, from, to int) {
 	for name != "" && from != to {
 		at := e.at(name)
-		var h heights
+		var c children
 		if at.below != nil {
-			h = *at.below
+			c = *at.below
+		} else if at.policy != nil {
+			c.unit = at.policy.Unit // and the child's: see fits
 		}
-		before := h.height()
+		before := c.height()
 		if from > 0 {
-			h[from-1]--
+			c.byHeight[from-1]--
 		}
 		if to > 0 {
-			h[to-1]++
+			c.byHeight[to-1]++
 		}
-		at.below = &h
-		if h == (heights{}) {
+		at.below = &c
+		if c.number() == 0 {
 			at.below = nil
 		}
 		e.put(name, at)
-		name, from, to = e.parent(name), before, h.height()
+		name, from, to = e.parent(name), before, c.height()
 	}
 }

@@ -36,16 +36,30 @@ func TestATreeIsValidatedAsAWhole(t *testing.T) {
 		before, change func(*policies.Edit)
 		want           string // or "" if it is no mistake
 	}{
-		"a line of 16":                 {nil, func(e *policies.Edit) { line(e, 16) }, ""},
-		"a line of 17":                 {nil, func(e *policies.Edit) { line(e, 17) }, "17 policies in a line of parents, "},
-		"a leaf below 16":              {func(e *policies.Edit) { line(e, 16) }, func(e *policies.Edit) { e.Set(child("x", "p16")) }, "17 policies in a line of parents, x, p16, p15"},
-		"a root above 16":              {func(e *policies.Edit) { line(e, 16) }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, "17 policies in a line of parents, 15 below p1, x; they may be 16"},
-		"the leaf was removed":         {func(e *policies.Edit) { line(e, 16); e.Remove("p16") }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, ""},
-		"one of two leaves":            {func(e *policies.Edit) { line(e, 16); e.Set(child("y", "p15")) }, func(e *policies.Edit) { e.Remove("p16"); e.Set(child("x", "")); e.Set(child("p1", "x")) }, "15 below p1, x"},
-		"children before parents":      {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "")) }, ""},
-		"a parent that is missing":     {nil, func(e *policies.Edit) { e.Set(child("b", "a")) }, `policy "b" has the parent "a", which the source lacks`},
-		"its own parent":               {nil, func(e *policies.Edit) { e.Set(child("a", "a")) }, `"a": it is its own parent`},
-		"another unit":                 {nil, func(e *policies.Edit) { a := child("a", ""); a.Unit = quota.Tokens; e.Set(a); e.Set(child("b", "a")) }, `policy "b" counts requests, and its parent "a" counts tokens`},
+		"a line of 16":             {nil, func(e *policies.Edit) { line(e, 16) }, ""},
+		"a line of 17":             {nil, func(e *policies.Edit) { line(e, 17) }, "17 policies in a line of parents, "},
+		"a leaf below 16":          {func(e *policies.Edit) { line(e, 16) }, func(e *policies.Edit) { e.Set(child("x", "p16")) }, "17 policies in a line of parents, x, p16, p15"},
+		"a root above 16":          {func(e *policies.Edit) { line(e, 16) }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, "17 policies in a line of parents, 15 below p1, x; they may be 16"},
+		"the leaf was removed":     {func(e *policies.Edit) { line(e, 16); e.Remove("p16") }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, ""},
+		"one of two leaves":        {func(e *policies.Edit) { line(e, 16); e.Set(child("y", "p15")) }, func(e *policies.Edit) { e.Remove("p16"); e.Set(child("x", "")); e.Set(child("p1", "x")) }, "15 below p1, x"},
+		"children before parents":  {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "")) }, ""},
+		"a parent that is missing": {nil, func(e *policies.Edit) { e.Set(child("b", "a")) }, `policy "b" has the parent "a", which the source lacks`},
+		"its own parent":           {nil, func(e *policies.Edit) { e.Set(child("a", "a")) }, `"a": it is its own parent`},
+		"another unit":             {nil, func(e *policies.Edit) { a := child("a", ""); a.Unit = quota.Tokens; e.Set(a); e.Set(child("b", "a")) }, `policy "b" counts requests, and its parent "a" counts tokens`},
+		"a parent's unit changes":  {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) { a := child("p1", ""); a.Unit = quota.Tokens; e.Set(a) }, `policy "p1" counts tokens, and is the parent of 1 others that count requests`},
+		"one child's does not": {func(e *policies.Edit) { line(e, 2); e.Set(child("x", "p1")) }, func(e *policies.Edit) {
+			for _, p := range []*quota.Policy{child("p1", ""), child("p2", "p1")} {
+				p.Unit = quota.Tokens
+				e.Set(p)
+			}
+		}, `policy "p1" counts tokens, and is the parent of 1 others that count requests`},
+		"a leaf's unit changes": {func(e *policies.Edit) { line(e, 2) }, func(e *policies.Edit) { b := child("p2", "p1"); b.Unit = quota.Tokens; e.Set(b) }, `policy "p2" counts tokens, and its parent "p1" counts requests`},
+		"all units change": {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) {
+			for _, p := range []*quota.Policy{child("p2", "p1"), child("p1", ""), child("p3", "p2")} {
+				p.Unit = quota.Tokens
+				e.Set(p)
+			}
+		}, ""},
 		"a cycle of two":               {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "b")) }, `the parents of policy "a" are a cycle: a, b, a`},
 		"a cycle through what was set": {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) { e.Set(child("p1", "p3")) }, `policy "p1" are a cycle: p1, p3, p2, p1`},
 		"the other way round":          {func(e *policies.Edit) { line(e, 3) }, func(e *policies.Edit) { line(e, 0); e.Set(child("p2", "p3")); e.Set(child("p3", "p1")) }, ""},

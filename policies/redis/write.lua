@@ -27,11 +27,15 @@ local function name_of(parent)
 end
 
 -- What policies are and have for parents after the change: false if they are removed.
-local after = {}
+local after, texts = {}, {}
 for i = 4, #ARGV, 4 do
   if ARGV[i] == 'p' then
     after[ARGV[i + 1]] = ARGV[i + 2] ~= '' and ARGV[i + 3]
+    texts[ARGV[i + 1]] = ARGV[i + 2]
   end
+end
+local function unit_of(text)
+  return cjson.decode(text).unit or 'requests'
 end
 local function exists(name)
   if after[name] ~= nil then
@@ -97,10 +101,22 @@ for name in pairs(after) do
   end
 end
 for name, parent in pairs(after) do
+  if parent and height(name) > 1 then -- its children that do not change count what it did
+    local unit, theirs = unit_of(texts[name]), unit_of(redis.call('HGET', KEYS[3], name))
+    if unit ~= theirs then
+      return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and is the parent of others that count ' .. theirs .. '; change them in the same change')
+    end
+  end
+end
+for name, parent in pairs(after) do
   local is = name_of(parent or '')
   if is ~= '' then
     if not exists(is) then
       return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which the store lacks')
+    end
+    local unit, its = unit_of(texts[name]), unit_of(texts[is] or redis.call('HGET', KEYS[3], is))
+    if unit ~= its then
+      return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and its parent "' .. is .. '" counts ' .. its .. '; both are charged the same cost, so they must count the same')
     end
     local line, at = {name}, is
     while at ~= '' do
