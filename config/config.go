@@ -169,6 +169,7 @@ func (c *Config) complete(r *reader) {
 	c.backends(r)
 	c.failures(r)
 	c.policies(r)
+	c.parents(r)
 	c.refusals(r)
 	c.divisible(r)
 	c.modes(r)

@@ -48,7 +48,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
 		}, {
 			"unknown key of a policy", "policies:\n  a.b: {limit: 3}\n",
-			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, on_failure, mode, was, sync, low`,
+			`weir.yaml:2: unknown key limit; did you mean limits? The keys here are limits, unit, parent, parent_key, on_failure, mode, was, sync, low`,
 		}, {
 			"unknown mode", "policies:\n  core: {limits: [{quota: 4, window: 1h}], mode: soft}\n",
 			`weir.yaml:2: policies.core.mode is "soft"; it must be exact, leased or synced`,
@@ -348,7 +348,7 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"listen: \x00\n":                                            "weir.yaml: control characters are not allowed",
 		strings.Repeat("[", 20_000):                                 "weir.yaml:1: exceeded max depth of 10000",
 		"policies: &p {core: *p}\n":                                 "weir.yaml:1: policies.core is the alias *p; write the value itself",
-		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, unit, on_failure",
+		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, unit, parent, parent_key, on_failure",
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "weir.yaml:1: ",
 		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced",
 	} {

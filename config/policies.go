@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/fleet/shares"
 	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/wrap/fallback"
 )
@@ -23,6 +24,8 @@ import (
 type policy struct {
 	dryRun
 	Unit      quota.Unit       `is:"requests, tokens, input-tokens or output-tokens"`
+	Parent    string           `is:"the name of a policy that is charged, too"`
+	ParentKey string           `is:"the key that the parent is charged for"`
 	OnFailure *fallback.Choice `is:"open, local or closed"`
 	Mode      *modes.Mode      `is:"exact, leased or synced"`
 	Was       *modes.Mode      `is:"exact, leased or synced"` // in which it begins; Mode if nil
@@ -108,7 +111,8 @@ func (c *Config) policies(r *reader) {
 	for _, name := range sorted(c.keys.Policies) {
 		at := child("policies", name)
 		c.Policies[name] = r.policy(name, at, c.keys.Policies[name].Limits)
-		c.Policies[name].Unit = c.keys.Policies[name].Unit
+		p := c.keys.Policies[name]
+		c.Policies[name].Unit, c.Policies[name].Parent, c.Policies[name].ParentKey = p.Unit, p.Parent, p.ParentKey
 		// A policy that the program does not use is worth a warning. A misspelled one
 		// leaves another in force, which is another limit than the one that was meant.
 		if meant := nearest(name, used); meant != "" && !slices.Contains(used, name) {
@@ -130,6 +134,31 @@ func (c *Config) policies(r *reader) {
 	}
 }
 
+// parents checks the parents of the file's policies.
+func (c *Config) parents(r *reader) {
+	all, found := policies.Content{Policies: slices.Collect(maps.Values(c.Policies))}, false
+	for _, name := range sorted(c.keys.Policies) {
+		p, at := c.keys.Policies[name], child("policies", name)
+		for _, key := range []string{".parent", ".parent_key"} {
+			if r.has(at+key) && c.options.Table == nil {
+				r.problem(at+key, "%s is set, but the program has no table of policies, which parents need; remove it", at+key)
+			}
+		}
+		if p.Parent != "" && c.Policies[p.Parent] == nil {
+			known := sorted(c.Policies)
+			r.problem(at+".parent", "%s is %q, which is no policy; %s", at+".parent", p.Parent, didYouMean(p.Parent, known, "the policies are "+strings.Join(known[:min(len(known), 20)], ", ")))
+		}
+		found = found || p.Parent+p.ParentKey != ""
+	}
+	if !found || len(r.problems) > 0 {
+		return // what is wrong with one policy is said already
+	}
+	var scratch policies.Table // which knows what a tree must be
+	if err := scratch.Source("file").Edit(func(e *policies.Edit) { e.Replace(all) }); err != nil {
+		r.problem("policies", "%s", withoutPackage(err))
+	}
+}
+
 // preset returns a policy of the program that the file leaves out.
 func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 	if len(p.Limits) == 0 {
@@ -137,7 +166,7 @@ func (c *Config) preset(r *reader, p *quota.Policy) *quota.Policy {
 		r.problem(at, "%s is missing, and the program uses it; write its limits, such as %s: 60 per 1h", at, p.Name)
 		return p
 	}
-	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit}
+	p = &quota.Policy{Name: p.Name, Limits: slices.Clone(p.Limits), Unit: p.Unit, Parent: p.Parent, ParentKey: p.ParentKey}
 	if c.Backend == sharesName {
 		for i := range p.Limits {
 			p.Limits[i].Algorithm = quota.TokenBucket

@@ -83,3 +83,34 @@ func TestParsePolicies(t *testing.T) {
 		t.Errorf("the program's key is %q now", own.Listen)
 	}
 }
+
+// A policy of the file may have a parent, if there is a table that charges it.
+func TestParentsInAFile(t *testing.T) {
+	const teams = "policies:\n  core: 5 per 1s\n  teams: 9 per 1s\n"
+	for text, want := range map[string]string{
+		teams + "  buckets: {limits: 7 per 1s, parent: teams, parent_key: acme}\n":         "",
+		teams + "  buckets: {limits: 7 per 1s, parent: team}\n":                            `weir.yaml:4: policies.buckets.parent is "team", which is no policy; did you mean teams?`,
+		teams + "  buckets: {limits: 7 per 1s, parent_key: acme}\n":                        `policy "buckets": it has a parent key and no parent`,
+		teams + "  buckets: {limits: 7 per 1s, parent: buckets}\n":                         `policy "buckets": it is its own parent`,
+		teams + "  a: {limits: 7 per 1s, parent: b}\n  b: {limits: 7 per 1s, parent: a}\n": `the parents of policy "a" are a cycle: a, b, a`,
+		teams + "  buckets: {limits: 7 per 1s, parent: teams, unit: tokens}\n":             `policy "buckets" counts tokens, and its parent "teams" counts requests`,
+	} {
+		c, err := Parse("weir.yaml", []byte(text), &Options{Policies: programPolicies, Table: new(policies.Table)})
+		if want != "" {
+			if !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", text, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := c.Policies["buckets"]; p.Parent != "teams" || p.ParentKey != "acme" {
+			t.Errorf("%s: %+v", text, p)
+		}
+	}
+	const text = teams + "  buckets: {limits: 7 per 1s, parent: teams}\n"
+	if _, err := Parse("weir.yaml", []byte(text), &Options{Policies: programPolicies}); err == nil || !strings.Contains(err.Error(), "the program has no table of policies") {
+		t.Errorf("without a table: %v", err)
+	}
+}
