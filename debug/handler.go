@@ -36,11 +36,16 @@ var contentPolicy = func() string {
 // refresh=off.
 //
 // If the query has format=json, it answers what the functions given to [Observer.Stats] return,
-// as one JSON object that has them by their names.
+// as one JSON object that has them by their names; and [Refusals] as JSON, if it has
+// format=refused. weirctl top adds those of several processes up.
 func (o *Observer) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("format") == "json" {
+		switch r.URL.Query().Get("format") {
+		case "json":
 			o.writeStats(w)
+			return
+		case "refused":
+			writeJSON(w, o.refused.most(o.now()))
 			return
 		}
 		v := o.view()
@@ -65,7 +70,11 @@ func (o *Observer) writeStats(w http.ResponseWriter) {
 	for _, p := range o.partsNow() {
 		all[p.name] = p.stats()
 	}
-	text, err := json.MarshalIndent(all, "", "  ")
+	writeJSON(w, all)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -230,14 +239,14 @@ func spark(values []int64, peak int64) string {
 }
 
 func (o *Observer) viewRefused(v *view, now time.Time) {
-	since, keys, counts := o.refused.most(now)
-	v.Since = ago(now, since)
-	for i, c := range counts {
+	all := o.refused.most(now)
+	v.Since = ago(now, all.Since)
+	for _, k := range all.Keys {
 		until := "free now"
-		if c.retryAt.After(now) {
-			until = fmt.Sprintf("%s (in %v)", c.retryAt.UTC().Format(time.TimeOnly), c.retryAt.Sub(now).Round(time.Second))
+		if k.RetryAt.After(now) {
+			until = fmt.Sprintf("%s (in %v)", k.RetryAt.UTC().Format(time.TimeOnly), k.RetryAt.Sub(now).Round(time.Second))
 		}
-		v.Refused = append(v.Refused, refusedView{c.label, keys[i].policy, until, keys[i].limit, c.count, c.excess})
+		v.Refused = append(v.Refused, refusedView{k.Label, k.Policy, until, k.Limit, k.Count, k.Excess})
 	}
 }
 

@@ -26,8 +26,8 @@ import (
 type Options struct {
 	// Label returns what the page shows for a key that is refused, such as the name of a
 	// customer. The goroutine of a request calls it when the key enters the table, so it must
-	// not block. If nil, the page shows a hash of the key, which differs between processes,
-	// and the key is not kept.
+	// not block. If nil, the page shows a hash of the key, the same in all processes, and the
+	// key is not kept.
 	Label func(policy, key string) string
 }
 

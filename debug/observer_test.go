@@ -2,6 +2,7 @@ package weirdebug
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,6 +119,14 @@ func TestMostRefusedKeys(t *testing.T) {
 	}
 	if text := o.page(t); strings.Contains(text, "greedy") {
 		t.Error("the page has a key")
+	}
+	w := httptest.NewRecorder()
+	o.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/weir?format=refused", nil))
+	var all Refusals
+	err := json.Unmarshal(w.Body.Bytes(), &all)
+	want := Refused{Policy: "core", Label: "NwrtaX3FA67O59j6", Count: first.Count, Excess: first.Excess, RetryAt: began.Add(42 * time.Second)}
+	if err != nil || len(all.Keys) != maxRefused || all.Keys[0] != want || all.Missed < 1 || all.Missed > 2*rounds/maxRefused || !all.Since.Equal(began) {
+		t.Errorf("as JSON: error %v, %d keys, %+v, %d missed since %v; want %+v first, and the refusals that a key may be missing with", err, len(all.Keys), all.Keys[:1], all.Missed, all.Since, want)
 	}
 	pass(minute)
 	if got := o.view().Refused; len(got) != maxRefused || got[0].Count != first.Count {

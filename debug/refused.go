@@ -2,7 +2,8 @@ package weirdebug
 
 import (
 	"cmp"
-	"fmt"
+	"crypto/sha256"
+	"encoding/base64"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -24,6 +25,29 @@ type refusals struct {
 }
 
 const minute = time.Minute
+
+// Refusals are the keys that were refused most in the last two minutes at most, in this process.
+type Refusals struct {
+	At    time.Time `json:"at"`
+	Since time.Time `json:"since"` // when the counts begin
+
+	// Missed is the most refusals of a key that is not among Keys. 0 if none is missing.
+	Missed int64 `json:"missed"`
+
+	Keys []Refused `json:"keys"` // the one that was refused most first
+}
+
+// Refused is a key that was refused by a limit.
+type Refused struct {
+	Policy string `json:"policy"`
+	Limit  int    `json:"limit"` // index in the policy's Limits
+	Label  string `json:"label"` // Options.Label's, or the hash of the key
+	Count  int64  `json:"count"`
+	Excess int64  `json:"excess"` // by which Count may be too high
+
+	// RetryAt is when the refused charge would fit, as the last refusal said.
+	RetryAt time.Time `json:"retry_at"`
+}
 
 // refusedKey is a key under a limit. Keys are not kept: 64 bits of a hash tell them apart.
 type refusedKey struct {
@@ -47,11 +71,10 @@ func (r *refusals) add(e *observe.Decided, now time.Time, label func(policy, key
 	if r.again(key, e.RetryAt, now) {
 		return
 	}
-	text := fmt.Sprintf("%016x", key.hash)
-	if label != nil {
-		text = label(e.Policy, e.Key)
+	if label == nil {
+		label = hashOf
 	}
-	r.enter(key, text, e.RetryAt)
+	r.enter(key, label(e.Policy, e.Key), e.RetryAt)
 }
 
 // again counts a refusal of a key that has a counter.
@@ -89,7 +112,7 @@ func (r *refusals) enter(key refusedKey, label string, retryAt time.Time) {
 	if c == nil { // else another goroutine was first
 		c = &refused{label: label}
 		if len(r.current) >= maxRefused {
-			least := r.least()
+			least := least(r.current)
 			c.count, c.excess = r.current[least].count, r.current[least].count
 			delete(r.current, least)
 		}
@@ -99,9 +122,9 @@ func (r *refusals) enter(key refusedKey, label string, retryAt time.Time) {
 	c.retryAt = retryAt
 }
 
-func (r *refusals) least() (least refusedKey) {
+func least(counts map[refusedKey]*refused) (least refusedKey) {
 	count := int64(-1)
-	for key, c := range r.current {
+	for key, c := range counts {
 		if count < 0 || c.count < count {
 			least, count = key, c.count
 		}
@@ -109,33 +132,39 @@ func (r *refusals) least() (least refusedKey) {
 	return least
 }
 
-// most returns copies of those that were refused since the minute before the current one
-// began, the most often refused first.
-func (r *refusals) most(now time.Time) (since time.Time, keys []refusedKey, counts []refused) {
+// hashOf returns the first 96 bits of a SHA-256 of a key. It is the same in all processes, so
+// that their counts can be added up, and it is what the names of Redis keys have of it.
+func hashOf(_, key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// most returns what was refused since the minute before the current one began.
+func (r *refusals) most(now time.Time) Refusals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.turn(now)
-	sums := make(map[refusedKey]refused)
-	for key, c := range r.previous {
-		sums[key] = *c
-	}
-	for key, c := range r.current {
-		sum := *c
-		sum.count += sums[key].count
-		sum.excess += sums[key].excess
-		sums[key] = sum
-	}
-	for key := range sums {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b refusedKey) int {
-		return cmp.Or(cmp.Compare(sums[b].count, sums[a].count), cmp.Compare(a.policy, b.policy), cmp.Compare(sums[a].label, sums[b].label), cmp.Compare(a.limit, b.limit))
-	})
-	for _, key := range keys {
-		counts = append(counts, sums[key])
-	}
+	all := Refusals{At: now, Since: r.began}
 	if r.previous != nil {
-		return r.began.Add(-minute), keys, counts
+		all.Since = r.began.Add(-minute)
 	}
-	return r.began, keys, counts
+	sums := make(map[refusedKey]refused)
+	for _, counts := range []map[refusedKey]*refused{r.previous, r.current} {
+		if len(counts) >= maxRefused {
+			all.Missed += counts[least(counts)].count
+		}
+		for key, c := range counts {
+			sum := *c
+			sum.count += sums[key].count
+			sum.excess += sums[key].excess
+			sums[key] = sum
+		}
+	}
+	for key, c := range sums {
+		all.Keys = append(all.Keys, Refused{key.policy, key.limit, c.label, c.count, c.excess, c.retryAt})
+	}
+	slices.SortFunc(all.Keys, func(a, b Refused) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Label, b.Label), cmp.Compare(a.Limit, b.Limit))
+	})
+	return all
 }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/quota"
+)
+
+// checked is what check says of a file.
+type checked struct {
+	File     string   `json:"file"`
+	Kind     string   `json:"kind"`
+	Right    bool     `json:"right"`
+	Problems []string `json:"problems,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// kinds are the kinds of files, each with what reads one.
+var kinds = map[string]func(file string, text []byte, o *checkOptions) (warnings []string, err error){
+	"config": checkConfig, "policies": checkPolicies,
+}
+
+type checkOptions struct {
+	uses words // policies that the program uses
+	own  words // keys of the program at the top of its configuration
+}
+
+func check(c *command) (string, func(context.Context) error) {
+	o := new(checkOptions)
+	kind := c.flags.String("kind", "", "what the files are: config, or policies in JSON; if not set, what they look like")
+	c.flags.Var(&o.uses, "uses", "`names` of the policies that the program uses; one that is misspelled in the file is then wrong")
+	c.flags.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's, and not checked")
+	return "check [-kind KIND] [-uses NAMES] [-own KEYS] FILE...", func(context.Context) error {
+		if err := c.need(1, -1, "a file at least"); err != nil {
+			return err
+		}
+		if *kind != "" && kinds[*kind] == nil {
+			return usage("-kind is %q; it must be config or policies", *kind)
+		}
+		var all []checked
+		wrong := 0
+		for _, file := range c.args {
+			one := checkFile(file, *kind, o)
+			if !one.Right {
+				wrong++
+			}
+			all = append(all, one)
+		}
+		if err := printChecked(c, all); err != nil {
+			return err
+		}
+		if wrong > 0 {
+			return fmt.Errorf("%d of %d files are wrong", wrong, len(all))
+		}
+		return nil
+	}
+}
+
+func printChecked(c *command, all []checked) error {
+	if c.json {
+		return printJSON(c.out, all)
+	}
+	for _, one := range all {
+		for _, p := range one.Problems {
+			fmt.Fprintln(c.out, p)
+		}
+		for _, w := range one.Warnings {
+			fmt.Fprintf(c.out, "%s: warning: %s\n", one.File, w)
+		}
+		if one.Right {
+			fmt.Fprintf(c.out, "%s: right (%s)\n", one.File, one.Kind)
+		}
+	}
+	return nil
+}
+
+func checkFile(file, kind string, o *checkOptions) checked {
+	one := checked{File: file, Kind: kind}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		if one.Kind == "" {
+			one.Kind = kindOf(text)
+		}
+		one.Warnings, err = kinds[one.Kind](file, text, o)
+	}
+	one.Right = err == nil
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			if !strings.HasPrefix(line, file) {
+				line = file + ": " + line
+			}
+			one.Problems = append(one.Problems, line)
+		}
+	}
+	return one
+}
+
+// kindOf returns the kind that a file looks like.
+func kindOf(text []byte) string {
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && (bytes.Contains(text, []byte(`"policies"`)) || bytes.Contains(text, []byte(`"overrides"`))) {
+		return "policies"
+	}
+	return "config"
+}
+
+func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
+	options := &config.Options{Program: anything(o.own)}
+	for _, name := range o.uses {
+		// The limits are for a policy that the file leaves out, which is right.
+		options.Policies = append(options.Policies, &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: 1, Window: time.Second}}})
+	}
+	c, err := config.Parse(file, text, options)
+	if err == nil {
+		err = c.Check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.Warnings(), nil
+}
+
+// ignored is the value of a program's own key, whatever it is.
+type ignored string
+
+func (*ignored) UnmarshalText([]byte) error { return nil }
+
+// anything returns a struct for config.Options.Program that has the keys, and ignores their
+// values.
+func anything(keys []string) any {
+	var fields []reflect.StructField
+	for i, key := range keys {
+		fields = append(fields, reflect.StructField{Name: fmt.Sprint("Key", i), Type: reflect.TypeFor[ignored](), Tag: reflect.StructTag(fmt.Sprintf("yaml:%q", key))})
+	}
+	return reflect.New(reflect.StructOf(fields)).Interface()
+}
+
+func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, err error) {
+	content, err := policies.ParseJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := new(policies.Table).Source("file").Edit(func(e *policies.Edit) { e.Replace(content) }); err != nil {
+		return nil, err
+	}
+	for _, p := range content.Policies {
+		warnings = append(warnings, p.Warnings()...)
+	}
+	now := time.Now()
+	for _, o := range content.Overrides {
+		if !o.Until.IsZero() && o.Until.Before(now) {
+			warnings = append(warnings, fmt.Sprintf("the override of policy %q for key %q ended at %s", o.Policy, o.Key, o.Until.UTC().Format(time.RFC3339)))
+		}
+	}
+	return warnings, nil
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
+	"github.com/weir-go/weir/quota"
+)
+
+// server is where policies and overrides are kept.
+type server struct{ at, prefix, ca string }
+
+func (o *server) define(f *flag.FlagSet) {
+	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
+	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "what the names of their Redis keys begin with")
+	f.StringVar(&o.ca, "cacert", "", "a `file` in PEM with what signed the server's certificate, unless the system trusts it")
+}
+
+const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@redis.internal:6379/0"
+
+// with calls do with the store.
+func (o *server) with(ctx context.Context, do func(ctx context.Context, s *redispolicies.Store) error) error {
+	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // no default of the flag, which -h would print with a password
+	if o.at == "" {
+		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
+	}
+	options := &redis.UniversalOptions{Addrs: []string{o.at}}
+	if strings.Contains(o.at, "/") {
+		var err error
+		if options, err = redisbackend.ParseURL(o.at); err != nil {
+			return errUsage{fmt.Errorf("-redis: %w", err)}
+		}
+	} else if host, port, ok := strings.Cut(o.at, ":"); !ok || host == "" || port == "" {
+		return usage("-redis is %q; it must be %s", o.at, redisMustBe)
+	}
+	options.Password = cmp.Or(options.Password, os.Getenv("REDISCLI_AUTH"))
+	if o.ca != "" {
+		pem, err := os.ReadFile(o.ca)
+		if err != nil {
+			return fmt.Errorf("-cacert: %w", err)
+		}
+		options.TLSConfig = cmp.Or(options.TLSConfig, &tls.Config{MinVersion: tls.VersionTLS12})
+		options.TLSConfig.RootCAs = x509.NewCertPool()
+		if !options.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("-cacert is %s, which has no certificate; it must be a file in PEM", o.ca)
+		}
+	}
+	client, err := redisbackend.NewClient(options)
+	if err != nil {
+		return err
+	}
+	defer closing(client)
+	return do(ctx, redispolicies.NewStore(client, o.prefix))
+}
+
+// write makes a change, and prints its version.
+func (o *server) write(ctx context.Context, c *command, change redispolicies.Change) error {
+	return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+		version, err := s.Write(ctx, change)
+		if err != nil {
+			return err
+		}
+		if c.json {
+			return printJSON(c.out, map[string]int64{"version": version})
+		}
+		_, err = fmt.Fprintf(c.out, "version %d, which processes have within a second unless they are set to look more rarely\n", version)
+		return err
+	})
+}
+
+// policyJSON is a policy as a file of policies has it.
+type policyJSON struct {
+	Name      string        `json:"name"`
+	Limits    []quota.Limit `json:"limits"`
+	Unit      quota.Unit    `json:"unit,omitempty"`
+	Parent    string        `json:"parent,omitempty"`
+	ParentKey string        `json:"parent_key,omitempty"`
+}
+
+func listPolicies(c *command) (string, func(context.Context) error) {
+	o := new(server)
+	o.define(c.flags)
+	return "policies [-redis ADDR] [-prefix P]", func(ctx context.Context) error {
+		if err := c.need(0, 0, "none; policies set and policies remove have some"); err != nil {
+			return err
+		}
+		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+			all, version, err := s.Read(ctx)
+			if err != nil {
+				return err
+			}
+			slices.SortFunc(all, func(a, b *quota.Policy) int { return cmp.Compare(a.Name, b.Name) })
+			if c.json {
+				list := []policyJSON{}
+				for _, p := range all {
+					list = append(list, policyJSON{p.Name, p.Limits, p.Unit, p.Parent, p.ParentKey})
+				}
+				return printJSON(c.out, map[string]any{"version": version, "policies": list})
+			}
+			fmt.Fprintf(c.out, "version %d\n", version)
+			t := newTable(c.out, "POLICY", "LIMITS", "UNIT", "PARENT")
+			for _, p := range all {
+				parent := "-"
+				if p.Parent != "" {
+					parent = p.Parent + " of " + printable(p.ParentKey)
+				}
+				t.row(p.Name, limitTexts(p.Limits), p.Unit, parent)
+			}
+			return t.flush()
+		})
+	}
+}
+
+func setPolicy(c *command) (string, func(context.Context) error) {
+	o, p := new(server), new(quota.Policy)
+	o.define(c.flags)
+	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "what the quotas count: requests, tokens, input-tokens or output-tokens")
+	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well")
+	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
+	return `policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] NAME LIMIT...`, func(ctx context.Context) (err error) {
+		if err := c.need(2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`); err != nil {
+			return err
+		}
+		p.Name = c.args[0]
+		if p.Limits, err = parseLimits(c.args[1:]); err != nil {
+			return err
+		}
+		return o.write(ctx, c, redispolicies.Change{Set: []*quota.Policy{p}})
+	}
+}
+
+func parseLimits(texts []string) (all []quota.Limit, err error) {
+	for _, text := range texts {
+		l, err := quota.ParseLimit(text)
+		if err != nil {
+			return nil, errUsage{err}
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func removePolicies(c *command) (string, func(context.Context) error) {
+	o := new(server)
+	o.define(c.flags)
+	return "policies remove [-redis ADDR] NAME...", func(ctx context.Context) error {
+		if err := c.need(1, -1, "the name of a policy at least"); err != nil {
+			return err
+		}
+		return o.write(ctx, c, redispolicies.Change{Remove: c.args})
+	}
+}
+
+func listOverrides(c *command) (string, func(context.Context) error) {
+	o := new(server)
+	o.define(c.flags)
+	policy := c.flags.String("policy", "", "`name` of a policy; overrides of all if not set")
+	key := c.flags.String("key", "", "the `key`; overrides of all if not set")
+	return "overrides [-redis ADDR] [-policy NAME] [-key KEY]", func(ctx context.Context) error {
+		if err := c.need(0, 0, "none; overrides set and overrides remove have some"); err != nil {
+			return err
+		}
+		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+			found := make(map[[2]string]policies.Override) // one that changes meanwhile may come twice
+			err := s.Overrides(ctx, func(v policies.Override) bool {
+				if (*policy == "" || v.Policy == *policy) && (*key == "" || v.Key == *key) {
+					found[[2]string{v.Policy, v.Key}] = v
+				}
+				return true
+			})
+			if err != nil {
+				return err
+			}
+			all := []policies.Override{}
+			for _, v := range found {
+				all = append(all, v)
+			}
+			slices.SortFunc(all, func(a, b policies.Override) int {
+				return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
+			})
+			return printOverrides(c, all)
+		})
+	}
+}
+
+func printOverrides(c *command, all []policies.Override) error {
+	if c.json {
+		return printJSON(c.out, all)
+	}
+	now := time.Now()
+	t := newTable(c.out, "POLICY", "KEY", "HOLDS", "UNTIL", "OWNER", "REASON")
+	for _, v := range all {
+		t.row(v.Policy, printable(v.Key), holds(&v), when(v.Until, now), cmp.Or(v.Owner, "-"), cmp.Or(v.Reason, "-"))
+	}
+	return t.flush()
+}
+
+// holds says what an override is.
+func holds(v *policies.Override) string {
+	var all []string
+	switch {
+	case v.Blocked:
+		all = append(all, "blocked")
+	case v.Unlimited:
+		all = append(all, "unlimited")
+	case len(v.Limits) > 0:
+		all = append(all, limitTexts(v.Limits))
+	}
+	if v.ParentKey != "" {
+		all = append(all, "parent "+printable(v.ParentKey))
+	}
+	return strings.Join(all, "; ")
+}
+
+func setOverride(c *command) (string, func(context.Context) error) {
+	o, v := new(server), new(policies.Override)
+	o.define(c.flags)
+	c.flags.BoolVar(&v.Blocked, "blocked", false, "refuse the key")
+	c.flags.BoolVar(&v.Unlimited, "unlimited", false, "allow the key everything")
+	c.flags.StringVar(&v.ParentKey, "parent-key", "", "the `key` that the policy's parent is charged for")
+	c.flags.StringVar(&v.Owner, "owner", "", "the `team` or person that sets it; $USER if not set")
+	c.flags.StringVar(&v.Reason, "reason", "", "`why`")
+	c.flags.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
+		return v.Until.UnmarshalText([]byte(text))
+	})
+	length := c.flags.Duration("for", 0, "after which `duration` it ends, such as 1h")
+	return "overrides set [-redis ADDR] [-for 1h | -until TIME] [-owner TEAM] [-reason WHY] [-parent-key KEY] POLICY KEY [-blocked | -unlimited | LIMIT...]", func(ctx context.Context) (err error) {
+		if err := c.need(2, -1, `a policy and a key, such as core ip:203.0.113.7, and then limits, unless -blocked, -unlimited or -parent-key is set`); err != nil {
+			return err
+		}
+		switch {
+		case *length < 0:
+			return usage("-for is %v; it must be above zero, such as 1h", *length)
+		case *length > 0 && !v.Until.IsZero():
+			return usage("-for and -until are set; it must be one of them")
+		case *length > 0:
+			v.Until = time.Now().Add(*length).UTC().Truncate(time.Second)
+		case !v.Until.IsZero() && v.Until.Before(time.Now()):
+			return usage("-until is %s, which is over; it must be in the future", v.Until.Format(time.RFC3339))
+		}
+		v.Policy, v.Key, v.Owner = c.args[0], c.args[1], cmp.Or(v.Owner, os.Getenv("USER"))
+		if v.Limits, err = parseLimits(c.args[2:]); err != nil {
+			return err
+		}
+		if err := v.Validate(); err != nil {
+			return errUsage{err}
+		}
+		return o.write(ctx, c, redispolicies.Change{Override: []policies.Override{*v}})
+	}
+}
+
+func removeOverride(c *command) (string, func(context.Context) error) {
+	o := new(server)
+	o.define(c.flags)
+	return "overrides remove [-redis ADDR] POLICY KEY", func(ctx context.Context) error {
+		if err := c.need(2, 2, "a policy and a key, such as core ip:203.0.113.7"); err != nil {
+			return err
+		}
+		return o.write(ctx, c, redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: c.args[0], Key: c.args[1]}}})
+	}
+}

@@ -1,0 +1,169 @@
+// Command weirctl is for the operators of programs that limit by weir. It checks files, shows
+// the counts of a key, lists the keys that are refused most, and changes the
+// policies and overrides that are kept in Redis. docs/weirctl.md describes it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const help = `weirctl is for operators of programs that limit by weir.
+
+usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
+
+  check FILE...                     say what is wrong with files of configuration or policies
+  show KEY                          what a key has used of each policy, in Redis or Memcached
+  top URL...                        the keys that are refused most, in all processes together
+  policies                          list the policies that are kept in Redis
+  policies set NAME LIMIT...        add one, or replace it
+  policies remove NAME...
+  overrides                         list what holds for single keys
+  overrides set POLICY KEY [LIMIT...]
+  overrides remove POLICY KEY
+
+  weirctl COMMAND -h lists the options of a command. With -json it prints JSON.
+
+exit status:
+  0  done; of check, all files are right
+  1  something is wrong with a file or a value, or a server did not do what was asked
+  2  the arguments are wrong
+`
+
+func main() {
+	redis.SetLogger(noLog{}) // what fails is an error that main prints
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
+// command is one run of a command.
+type command struct {
+	flags *flag.FlagSet
+	args  []string
+	out   io.Writer
+	json  bool
+}
+
+// errUsage is about the arguments.
+type errUsage struct{ error }
+
+func usage(format string, args ...any) error { return errUsage{fmt.Errorf(format, args...)} }
+
+// A subcommand defines its flags and returns what runs after they are read.
+type subcommand func(c *command) (usage string, run func(ctx context.Context) error)
+
+var commands = map[string]subcommand{
+	"check": check, "show": show, "top": top,
+	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
+	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride,
+}
+
+// timeout bounds a command that waits for servers.
+const timeout = 10 * time.Second
+
+// run is the program. It returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+		if len(args) == 0 {
+			fmt.Fprint(stderr, help)
+			return 2
+		}
+		fmt.Fprint(stdout, help)
+		return 0
+	}
+	name, args := args[0], args[1:]
+	if len(args) > 0 && commands[name+" "+args[0]] != nil {
+		name, args = name+" "+args[0], args[1:]
+	}
+	sub := commands[name]
+	if sub == nil {
+		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, top, policies or overrides\n", name)
+		return 2
+	}
+	c := &command{flags: flag.NewFlagSet(name, flag.ContinueOnError), out: stdout}
+	c.flags.SetOutput(io.Discard) // errors are printed below, and once
+	c.flags.BoolVar(&c.json, "json", false, "print JSON")
+	line, do := sub(c)
+	err := c.parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(stdout, "usage: weirctl %s\n\noptions:\n", line)
+		c.flags.SetOutput(stdout)
+		c.flags.PrintDefaults()
+		return 0
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err = do(ctx)
+	}
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "weirctl %s: %v\n", name, err)
+	var wrong errUsage
+	if errors.As(err, &wrong) {
+		fmt.Fprintf(stderr, "usage: weirctl %s\n", line)
+		return 2
+	}
+	return 1
+}
+
+// parse reads flags before, between and behind the arguments; what is behind "--" are arguments.
+func (c *command) parse(args []string) error {
+	for {
+		if err := c.flags.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return err
+			}
+			return errUsage{err}
+		}
+		rest := c.flags.Args()
+		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" || len(rest) == 0 {
+			c.args = append(c.args, rest...)
+			return nil
+		}
+		c.args, args = append(c.args, rest[0]), rest[1:]
+	}
+}
+
+// need returns an error unless there are at least n arguments, and no more than most, if that
+// is not negative.
+func (c *command) need(n, most int, what string) error {
+	switch {
+	case len(c.args) < n:
+		return usage("there are %d arguments; there must be %s", len(c.args), what)
+	case most >= 0 && len(c.args) > most:
+		return usage("the argument %q is one too many; there must be %s", c.args[most], what)
+	}
+	return nil
+}
+
+// words is a flag that may be given several times, or once with commas.
+type words []string
+
+func (w *words) String() string { return strings.Join(*w, ",") }
+
+func (w *words) Set(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		if word == "" {
+			return errors.New("it must be names, with commas between them")
+		}
+		*w = append(*w, word)
+	}
+	return nil
+}

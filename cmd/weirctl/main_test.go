@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/config"
+	weirdebug "github.com/weir-go/weir/debug"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
+)
+
+// weirctl runs the program, and returns its output and exit status.
+func weirctl(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	var out, wrong bytes.Buffer
+	status = run(t.Context(), args, &out, &wrong)
+	return out.String(), wrong.String(), status
+}
+
+// must runs the program, and returns the fields of each line of its output.
+func must(t *testing.T, args ...string) (lines [][]string) {
+	t.Helper()
+	out, wrong, status := weirctl(t, args...)
+	if status != 0 {
+		t.Fatalf("weirctl %q: exit status %d: %s%s", args, status, out, wrong)
+	}
+	for line := range strings.Lines(out) {
+		lines = append(lines, strings.Fields(line))
+	}
+	return lines
+}
+
+func write(t *testing.T, name, text string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestArguments(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"", 2, "usage: weirctl COMMAND"},
+		{"help", 0, "usage: weirctl COMMAND"},
+		{"shwo", 2, `the command is "shwo"; it must be check`},
+		{"show -h", 0, "-within key"},
+		{"show -nothing", 2, "-nothing"},
+		{"show key", 2, "-config is not set; it must be"},
+		{"show", 2, "there are 0 arguments; there must be one key"},
+		{"show a b", 2, `the argument "b" is one too many`},
+		{"show -- -json", 2, "-config is not set"},
+		{"check", 2, "there must be a file at least"},
+		{"check -kind toml x", 2, `-kind is "toml"; it must be config or policies`},
+		{"check /does/not/exist", 1, "no such file"},
+		{"top localhost:80", 2, `the URL is "localhost:80"; it must be as`},
+		{"top -n 0 http://x", 2, "-n is 0; it must be 1 or more"},
+		{"top http://127.0.0.1:1/debug/weir", 1, "http://127.0.0.1:1/debug/weir: dial tcp"},
+		{"policies", 2, "-redis is not set; it must be"},
+		{"policies -redis nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
+		{"policies -redis ftp://x/", 2, "scheme is none that is known"},
+		{"policies set core", 2, "there must be a name and limits"},
+		{"policies set core 60", 2, `limit is "60"; it must be a quota, per, and a window`},
+		{"overrides set core alice", 2, "policies: "},
+		{"overrides set core alice -blocked -for -1h", 2, "-for is -1h0m0s; it must be above zero"},
+		{"overrides set core alice -blocked -for 1h -until 2030-01-02T03:04:05Z", 2, "-for and -until are set"},
+		{"overrides set core alice -blocked -until 2001-01-02T03:04:05Z", 2, "which is over"},
+	} {
+		t.Setenv("WEIR_CONFIG", "")
+		t.Setenv("WEIR_REDIS", "")
+		out, wrong, status := weirctl(t, strings.Fields(c.args)...)
+		if status != c.status || !strings.Contains(out+wrong, c.want) {
+			t.Errorf("weirctl %s: exit status %d, %s%s; want %d, and %q", c.args, status, out, wrong, c.status, c.want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	right := write(t, "weir.yaml", "listen: {any: thing}\npolicies: {core: 60 per 1h}\n")
+	live := write(t, "live.json", `{"policies": [{"name": "core", "limits": ["5 per 1m"]}], "overrides": [{"policy": "core", "key": "bob", "blocked": true, "until": "2001-01-02T03:04:05Z"}]}`)
+	out, wrong, status := weirctl(t, "check", "-own", "listen", "-uses=core,search", right, live)
+	if status != 0 || !strings.Contains(out, right+": right (config)") || !strings.Contains(out, live+": right (policies)") || !strings.Contains(out, live+`: warning: the override of policy "core" for key "bob" ended at 2001-01-02T03:04:05Z`) {
+		t.Errorf("right files: exit status %d, %s%s", status, out, wrong)
+	}
+	misspelled := write(t, "wrong.yaml", "policies: {serch: 60 per 1h, core: 60 per 0h}\n")
+	cycle := write(t, "wrong.json", `{"policies": [{"name": "a", "limits": ["5 per 1m"], "parent": "a"}]}`)
+	out, wrong, status = weirctl(t, "check", "-json", "-uses=core,search", misspelled, cycle, right)
+	var all []checked
+	if err := json.Unmarshal([]byte(out), &all); err != nil || status != 1 || len(all) != 3 {
+		t.Fatalf("wrong files: exit status %d, %v, %s%s", status, err, out, wrong)
+	}
+	for i, want := range []string{"did you mean search?", "parent", "unknown key listen"} {
+		if all[i].Right || !strings.Contains(strings.Join(all[i].Problems, "\n"), want) {
+			t.Errorf("%+v; want a problem with %q", all[i], want)
+		}
+	}
+	if problems := all[0].Problems; len(problems) != 2 || !strings.HasPrefix(problems[0], misspelled+":1: ") {
+		t.Errorf("%q; want two, with their lines", problems)
+	}
+	if want := "2 of 3 files are wrong"; !strings.Contains(wrong, "3 of 3 files are wrong") {
+		t.Errorf("stderr is %q, want %q", wrong, want)
+	}
+}
+
+// What a program has charged is shown and forgotten, wherever it is.
+func TestShow(t *testing.T) {
+	a, b, m := testserver.Redis(t), testserver.Redis(t), testserver.Memcached(t)
+	for name, file := range map[string]string{
+		"redis":     fmt.Sprintf("backend: redis\nredis: {shards: [{name: a, primary: %s}, {name: b, primary: %s}]}\n", a.Addr, b.Addr),
+		"memcached": fmt.Sprintf("backend: memcached\nmemcached: {servers: [%s]}\n", m.Addr),
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := write(t, "weir.yaml", file+"policies:\n  core: {limits: [60 per 1h, 5 per 1m token-bucket], mode: leased}\n  search: 30 per 1m\ndry_runs: {search: 3 per 1m}\n")
+			s, err := config.Open(file, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			for _, key := range []string{"alice", "bob", "acme\x00"} {
+				d, err := s.Throttler.Take(t.Context(), s.Config.Policies["search"].Charge(key), s.Config.DryRun("search").Charge(key))
+				if err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			for range 2 {
+				if _, err := s.Throttler.Take(t.Context(), s.Config.DryRun("search").Charge("alice")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, wrong, status := weirctl(t, "show", "-json", "-config", file, "alice")
+			var rows []shown
+			if err := json.Unmarshal([]byte(out), &rows); err != nil || status != 0 || len(rows) != 4 {
+				t.Fatalf("exit status %d, %v, %s%s; want four limits", status, err, out, wrong)
+			}
+			for i, want := range []shown{
+				{Policy: "core", Remaining: 60, Mode: "leased"}, {Policy: "core", Remaining: 5, Mode: "leased"},
+				{Policy: "search", Used: 1, Remaining: 29}, {Policy: "search.dry-run", Used: 3, Refused: true},
+			} {
+				r := rows[i]
+				counted := r.ResetAt != nil && time.Until(*r.ResetAt) > 0 && time.Until(*r.ResetAt) <= time.Minute
+				r.Limit, r.Unit, r.ResetAt, r.RetryAt = want.Limit, want.Unit, nil, nil
+				if r != want || counted != (want.Used > 0) {
+					t.Errorf("%+v, a reset in the next minute %t; want %+v", r, counted, want)
+				}
+			}
+			lines := must(t, "show", "-config", file, "-policy", "search,core", "acme\x00")
+			if len(lines) != 4 || strings.Join(lines[1][:6], " ") != "search 30 per 1m 1 29" || strings.Join(lines[3][:7], " ") != "core 5 per 1m token-bucket 0 5" {
+				t.Errorf("got %q", lines)
+			}
+		})
+	}
+	memory := write(t, "memory.yaml", "policies: {core: 60 per 1h}\n")
+	if _, wrong, status := weirctl(t, "show", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory, whose counts are in the memory of the processes") {
+		t.Errorf("memory: exit status %d, %s", status, wrong)
+	}
+	gone := write(t, "gone.yaml", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\npolicies: {core: 60 per 1h}\n")
+	if out, wrong, status := weirctl(t, "show", "-config", gone, "alice"); status != 1 || !strings.Contains(out+wrong, "127.0.0.1:1") {
+		t.Errorf("a server that is away: exit status %d, %s%s", status, out, wrong)
+	}
+}
+
+// What an operator writes is what processes have, and is listed until it is removed.
+func TestPoliciesAndOverrides(t *testing.T) {
+	t.Setenv("WEIR_REDIS", testserver.Redis(t).Addr)
+	t.Setenv("USER", "ops")
+	must(t, "policies", "set", "org", "1000 per 1h")
+	must(t, "policies", "set", "core", "60 per 1h", "5 per 1m token-bucket", "-parent", "org", "-parent-key", "acme")
+	must(t, "overrides", "set", "core", "mallory", "-blocked", "-for", "1h", "-reason", "scrapes")
+	must(t, "overrides", "set", "core", "bob", "600 per 1h", "-owner", "sales")
+
+	client := redis.NewClient(&redis.Options{Addr: os.Getenv("WEIR_REDIS")})
+	defer client.Close()
+	var table policies.Table
+	w := redispolicies.NewWatch(t.Context(), &table, "redis", redispolicies.NewStore(client, ""), nil)
+	defer w.Close()
+	if p := table.View().Policy("core"); p == nil || len(p.Limits) != 2 || p.Parent != "org" {
+		t.Errorf("core is %+v", p)
+	}
+
+	if lines := must(t, "policies"); len(lines) != 4 || strings.Join(lines[0], " ") != "version 4" || strings.Join(lines[2], " ") != "core 60 per 1h, 5 per 1m token-bucket requests org of acme" {
+		t.Errorf("policies: %q", lines)
+	}
+	lines := must(t, "overrides")
+	if len(lines) != 3 || strings.Join(lines[1], " ") != "core bob 600 per 1h - sales -" || strings.Join(lines[2][:3], " ") != "core mallory blocked" || strings.Join(lines[2][len(lines[2])-2:], " ") != "ops scrapes" {
+		t.Errorf("overrides: %q", lines)
+	}
+	out, _, status := weirctl(t, "overrides", "-json", "-key", "mallory")
+	var all []policies.Override
+	if err := json.Unmarshal([]byte(out), &all); err != nil || status != 0 || len(all) != 1 || time.Until(all[0].Until) > time.Hour || time.Until(all[0].Until) < 59*time.Minute {
+		t.Errorf("overrides of mallory: exit status %d, %v, %s", status, err, out)
+	}
+	if _, wrong, status := weirctl(t, "policies", "remove", "org"); status != 1 || !strings.Contains(wrong, "parent") {
+		t.Errorf("a parent removed: exit status %d, %s", status, wrong)
+	}
+	must(t, "overrides", "remove", "core", "mallory")
+	must(t, "policies", "remove", "core", "org")
+	if lines := append(must(t, "overrides"), must(t, "policies")...); len(lines) != 4 {
+		t.Errorf("after all but bob's override is removed: %q", lines)
+	}
+}
+
+// The refusals of several processes add up.
+func TestTop(t *testing.T) {
+	var urls []string
+	for process := range 2 {
+		o := weirdebug.New(nil)
+		server := httptest.NewServer(o.Handler())
+		t.Cleanup(server.Close)
+		urls = append(urls, server.URL+"/debug/weir")
+		refuse := func(key string, n int) {
+			for range n {
+				o.Decided(context.Background(), observe.Decided{Op: observe.OpTake, Outcome: observe.OutcomeRefused, Policy: "core", Key: key, Start: time.Now(), RetryAt: time.Now().Add(time.Hour)})
+			}
+		}
+		refuse("both", 30)
+		refuse(fmt.Sprint("only ", process), 40+process)
+	}
+	lines := must(t, append([]string{"top"}, urls...)...)
+	if len(lines) != 5 || strings.Join(lines[2][:4], " ") != "60 60-60 core 0" || lines[2][5] != "2" || lines[3][0] != "41" || lines[4][0] != "40" {
+		t.Errorf("got %q; want the key of both processes first", lines)
+	}
+	out, wrong, status := weirctl(t, "top", "-json", "-n", "1", urls[0], urls[1], "http://secret:word@127.0.0.1:1/debug/weir")
+	var a answer
+	if err := json.Unmarshal([]byte(out), &a); err != nil || status != 1 || len(a.Keys) != 1 || a.Keys[0].Processes != 2 || len(a.Failed) != 1 || !strings.Contains(wrong, "1 of 3 processes did not answer") || strings.Contains(out, "word") {
+		t.Errorf("one process away: exit status %d, %v, %s%s", status, err, out, wrong)
+	}
+}
+
+// A process that may have missed a key makes the bounds wider, and not the count.
+func TestMergeBounds(t *testing.T) {
+	full := weirdebug.Refusals{Missed: 7, Keys: []weirdebug.Refused{{Policy: "p", Label: "x", Count: 10, Excess: 3}}}
+	other := weirdebug.Refusals{Missed: 5, Keys: []weirdebug.Refused{{Policy: "p", Label: "y", Count: 9, Excess: 0}}}
+	got := merge([]weirdebug.Refusals{full, other}).Keys
+	if len(got) != 2 || got[0].Refusals != 10 || got[0].AtLeast != 7 || got[0].AtMost != 15 || got[1].AtLeast != 9 || got[1].AtMost != 16 {
+		t.Errorf("got %+v; want x from 7 to 10+5, y from 9 to 9+7", got)
+	}
+}

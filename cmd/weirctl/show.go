@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// counts is where counts are, and which of them a command is about.
+type counts struct {
+	file, backend, within string
+	own, names            words
+}
+
+func (o *counts) define(f *flag.FlagSet) {
+	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
+	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask: redis, redis-resharded or memcached; the one that serves if not set")
+	f.StringVar(&o.within, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
+	f.Var(&o.names, "policy", "`names` of policies; all of the file if not set")
+	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
+}
+
+// open opens the store, and returns the policies that are asked for.
+func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
+	o.file = cmp.Or(o.file, os.Getenv("WEIR_CONFIG"))
+	if o.file == "" {
+		return nil, nil, usage("-config is not set; it must be the configuration file of the program, or WEIR_CONFIG must be")
+	}
+	c, err := config.Read(o.file, &config.Options{Program: anything(o.own), Observer: observe.Nothing{}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, nil, err
+	}
+	known := maps.Clone(c.Policies)
+	for _, p := range c.DryRuns {
+		known[p.Name] = p
+	}
+	names := o.names
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(known))
+	}
+	var all []*quota.Policy
+	for _, name := range names {
+		if known[name] == nil {
+			return nil, nil, usage("-policy is %q, which is no policy of %s; it must be one of %s", name, o.file, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+		all = append(all, known[name])
+	}
+	if len(all) == 0 {
+		return nil, nil, fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}", o.file)
+	}
+	s, err := c.OpenStore(o.backend)
+	return s, all, err
+}
+
+// charge returns a charge of one unit of p for the key.
+func (o *counts) charge(p *quota.Policy, key string) throttler.Charge {
+	return throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: o.within}
+}
+
+// shown is what one limit counts of a key.
+type shown struct {
+	Policy    string      `json:"policy"`
+	Limit     quota.Limit `json:"limit"`
+	Unit      quota.Unit  `json:"unit"`
+	Used      int64       `json:"used"`
+	Remaining int64       `json:"remaining"`
+	ResetAt   *time.Time  `json:"reset_at,omitempty"` // nil if nothing is counted
+	Refused   bool        `json:"refused"`            // one unit more
+	RetryAt   *time.Time  `json:"retry_at,omitempty"` // of one unit, if refused
+	Mode      string      `json:"mode,omitempty"`
+	Error     string      `json:"error,omitempty"`
+}
+
+func show(c *command) (string, func(context.Context) error) {
+	o := new(counts)
+	o.define(c.flags)
+	return "show [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", func(ctx context.Context) error {
+		if err := c.need(1, 1, "one key, as the program charges it, such as ip:203.0.113.7"); err != nil {
+			return err
+		}
+		s, all, err := o.open()
+		if err != nil {
+			return err
+		}
+		defer closing(s)
+		rows, failed := []shown{}, 0
+		for _, p := range all {
+			d, err := s.Throttler.Peek(ctx, o.charge(p, c.args[0]))
+			if err != nil {
+				failed++
+				rows = append(rows, shown{Policy: p.Name, Error: err.Error()})
+				continue
+			}
+			for _, status := range d.Limits() {
+				rows = append(rows, shownOf(s.Config, status.Policy.Name, &status, d.At()))
+			}
+		}
+		if err := printCounts(c, rows); err != nil {
+			return err
+		}
+		if failed > 0 {
+			return fmt.Errorf("the counts of %d of %d policies could not be read", failed, len(all))
+		}
+		return nil
+	}
+}
+
+func printCounts(c *command, rows []shown) error {
+	if c.json {
+		return printJSON(c.out, rows)
+	}
+	now := time.Now()
+	t := newTable(c.out, "POLICY", "LIMIT", "USED", "REMAINING", "RESET", "NOTE")
+	for _, r := range rows {
+		if r.Error != "" {
+			t.row(r.Policy, "-", "-", "-", "-", r.Error)
+			continue
+		}
+		reset := "-"
+		if r.ResetAt != nil {
+			reset = when(*r.ResetAt, now)
+		}
+		t.row(r.Policy, textOf(r.Limit), r.Used, r.Remaining, reset, noteOf(&r, now))
+	}
+	return t.flush()
+}
+
+func closing(c io.Closer) { _ = c.Close() } // nothing was written that could be lost
+
+func shownOf(c *config.Config, name string, s *decision.Status, now time.Time) shown {
+	r := shown{
+		Policy: name, Limit: s.Limit, Unit: s.Policy.Unit, Used: s.Used, Remaining: s.Remaining, Refused: s.Refused,
+	}
+	if s.ResetAt.After(now) {
+		r.ResetAt = &s.ResetAt
+	}
+	if s.Refused {
+		r.RetryAt = &s.RetryAt
+	}
+	if mode := c.Modes[strings.TrimSuffix(name, ".dry-run")]; mode != modes.Exact {
+		r.Mode = mode.String()
+	}
+	return r
+}
+
+// noteOf says what the numbers alone do not.
+func noteOf(r *shown, now time.Time) string {
+	var all []string
+	switch {
+	case r.ResetAt == nil:
+		all = append(all, "nothing is counted")
+	case r.Refused:
+		all = append(all, "refused until "+when(*r.RetryAt, now))
+	}
+	switch r.Mode {
+	case modes.Leased.String():
+		all = append(all, "leased: units that processes hold count as used")
+	case modes.Synced.String():
+		all = append(all, "synced: processes count, and this store does not")
+	}
+	return cmp.Or(strings.Join(all, "; "), "-")
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	weirdebug "github.com/weir-go/weir/debug"
+)
+
+// refusedKey is a key under a limit, in all processes together.
+type refusedKey struct {
+	Policy    string    `json:"policy"`
+	Limit     int       `json:"limit"`
+	Label     string    `json:"key"` // as the processes show it: a label, or a hash
+	Refusals  int64     `json:"refusals"`
+	AtLeast   int64     `json:"at_least"`
+	AtMost    int64     `json:"at_most"`
+	Processes int       `json:"processes"` // that refused it
+	RetryAt   time.Time `json:"retry_at"`
+}
+
+// answer is what top prints.
+type answer struct {
+	Since  time.Time         `json:"since"` // the earliest of the processes'
+	Keys   []refusedKey      `json:"keys"`
+	Failed map[string]string `json:"failed,omitempty"` // why a process did not answer, by its URL
+}
+
+func top(c *command) (string, func(context.Context) error) {
+	n := c.flags.Int("n", 20, "how many `keys` to print")
+	return "top [-n KEYS] URL...", func(ctx context.Context) error {
+		if err := c.need(1, -1, "the URL of a process' debug page at least, such as http://127.0.0.1:6070/debug/weir"); err != nil {
+			return err
+		}
+		if *n < 1 {
+			return usage("-n is %d; it must be 1 or more", *n)
+		}
+		var urls []*url.URL
+		for _, arg := range c.args {
+			u, err := url.Parse(arg)
+			if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+				return usage("the URL is %q; it must be as http://127.0.0.1:6070/debug/weir", arg)
+			}
+			u.RawQuery = "format=refused"
+			urls = append(urls, u)
+		}
+		a := ask(ctx, urls)
+		a.Keys = a.Keys[:min(len(a.Keys), *n)]
+		if err := printTop(c, &a); err != nil {
+			return err
+		}
+		if len(a.Failed) > 0 {
+			return fmt.Errorf("%d of %d processes did not answer; what they refused is missing", len(a.Failed), len(urls))
+		}
+		return nil
+	}
+}
+
+// ask asks all processes at once, and adds their answers up.
+func ask(ctx context.Context, urls []*url.URL) answer {
+	answers, errs := make([]weirdebug.Refusals, len(urls)), make([]error, len(urls))
+	var wg sync.WaitGroup
+	for i, u := range urls {
+		wg.Go(func() { answers[i], errs[i] = askOne(ctx, u) })
+	}
+	wg.Wait()
+	failed := make(map[string]string)
+	var some []weirdebug.Refusals
+	for i, err := range errs {
+		if err != nil {
+			urls[i].RawQuery = ""
+			failed[urls[i].Redacted()] = err.Error()
+			continue
+		}
+		some = append(some, answers[i])
+	}
+	a := merge(some)
+	a.Failed = failed
+	return a
+}
+
+// maxAnswer is far above what a process answers: 128 keys.
+const maxAnswer = 1 << 20
+
+func askOne(ctx context.Context, u *url.URL) (all weirdebug.Refusals, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return all, err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		var outer *url.Error
+		if errors.As(err, &outer) {
+			err = outer.Err // without the URL, which is printed in front
+		}
+		return all, err
+	}
+	defer closing(response.Body)
+	if response.StatusCode != http.StatusOK {
+		return all, fmt.Errorf("the answer is %s; the URL must be that of package debug's handler", response.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&all); err != nil {
+		return all, fmt.Errorf("the answer is no JSON of package debug's handler: %w", err)
+	}
+	return all, nil
+}
+
+// merge adds up what processes refused. A process that does not have a key may have refused it
+// as often as it says that it missed.
+func merge(all []weirdebug.Refusals) (a answer) {
+	type name struct {
+		policy string
+		limit  int
+		label  string
+	}
+	missed := int64(0)
+	for _, one := range all {
+		missed += one.Missed
+		if a.Since.IsZero() || one.Since.Before(a.Since) {
+			a.Since = one.Since
+		}
+	}
+	sums := make(map[name]*refusedKey)
+	for _, one := range all {
+		for _, k := range one.Keys {
+			n := name{k.Policy, k.Limit, k.Label}
+			sum := sums[n]
+			if sum == nil {
+				sum = &refusedKey{Policy: k.Policy, Limit: k.Limit, Label: k.Label, AtMost: missed}
+				sums[n] = sum
+			}
+			sum.Refusals += k.Count
+			sum.AtLeast += k.Count - k.Excess
+			sum.AtMost += k.Count - one.Missed
+			sum.Processes++
+			if k.RetryAt.After(sum.RetryAt) {
+				sum.RetryAt = k.RetryAt
+			}
+		}
+	}
+	a.Keys = []refusedKey{}
+	for _, sum := range sums {
+		sum.AtMost = max(sum.AtMost, sum.Refusals)
+		a.Keys = append(a.Keys, *sum)
+	}
+	slices.SortFunc(a.Keys, func(x, y refusedKey) int {
+		return cmp.Or(cmp.Compare(y.Refusals, x.Refusals), cmp.Compare(x.Policy, y.Policy), cmp.Compare(x.Label, y.Label), cmp.Compare(x.Limit, y.Limit))
+	})
+	return a
+}
+
+func printTop(c *command, a *answer) error {
+	if c.json {
+		return printJSON(c.out, a)
+	}
+	now := time.Now()
+	for at, why := range a.Failed {
+		fmt.Fprintf(c.out, "%s: %s\n", at, why)
+	}
+	if !a.Since.IsZero() {
+		fmt.Fprintf(c.out, "refused since %s\n", when(a.Since, now))
+	}
+	t := newTable(c.out, "REFUSALS", "BETWEEN", "POLICY", "LIMIT", "KEY", "PROCESSES", "FITS AGAIN")
+	for _, k := range a.Keys {
+		t.row(k.Refusals, fmt.Sprintf("%d-%d", k.AtLeast, k.AtMost), k.Policy, k.Limit, printable(k.Label), k.Processes, when(k.RetryAt, now))
+	}
+	return t.flush()
+}

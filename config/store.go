@@ -1,0 +1,48 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	redisbackend "github.com/weir-go/weir/backend/redis"
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/stack"
+	"github.com/weir-go/weir/throttler"
+)
+
+// OpenStore opens one store that c describes without what is around it, for a program that
+// reads counts or mends them. The name is that of a backend; empty means the one that serves.
+// Counts in the memory of other processes cannot be opened: that is an error, which wraps
+// quota.ErrInvalid. Close the Stack.
+func (c *Config) OpenStore(name string) (*Stack, error) {
+	if name == "" {
+		name = c.Backend
+	}
+	var stores []string
+	for _, n := range c.names() {
+		if n != memoryName && n != sharesName {
+			stores = append(stores, n)
+		}
+	}
+	if len(stores) == 0 {
+		return nil, c.wrong(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with redis or memcached", c.Backend))
+	}
+	found := false
+	for _, n := range stores {
+		found = found || n == name
+	}
+	if !found {
+		return nil, c.wrong(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))
+	}
+	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}
+	store, err := s.openOne(name, "")
+	if err == nil {
+		s.Stack, err = stack.New(store, &stack.Options{Observer: c.options.Observer, Clock: s.Clock()})
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, c.wrong(fmt.Errorf("%s: %w", name, err))
+	}
+	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table})
+	return s, nil
+}
