@@ -503,7 +503,7 @@ seed: 7
 flags: flags.json
 shadow: memory
 refusal_cache: {except: [search, queue]}
-roots: [127.0.0.1:7008, {name: r, primary: 127.0.0.1:7009}]
+roots: [127.0.0.1:7008, {name: r, primary: 127.0.0.1:7009, group: far}]
 dry_runs:
   core: {limits: [{quota: 4, window: 90s, aligned: true}]}
   search: 5 per 1m
@@ -540,7 +540,7 @@ processes: 3
 		Flags:        file{filepath.Join(dir, "flags.json"), []byte("{}")},
 		Shadow:       "memory",
 		RefusalCache: &refusalCache{Except: []string{"search", "queue"}},
-		Roots:        roots{{"127.0.0.1:7008", at("127.0.0.1:7008")}, {"r", at("127.0.0.1:7009")}},
+		Roots:        roots{{Name: "127.0.0.1:7008", server: at("127.0.0.1:7008")}, {Name: "r", Group: "far", server: at("127.0.0.1:7009")}},
 		Policies: map[string]policy{
 			"core": {
 				dryRun:    dryRun{limits{{Quota: 5, Window: 90 * time.Second, Aligned: true}}},

@@ -60,7 +60,7 @@ func (s *Stack) openRoots() ([]synced.Root, error) {
 		if err != nil {
 			return nil, err
 		}
-		roots = append(roots, synced.Root{Name: r.Name, Client: client})
+		roots = append(roots, synced.Root{Name: r.Name, Client: client, Group: r.Group})
 	}
 	return roots, nil
 }
@@ -93,7 +93,7 @@ func (c *Config) agreeing() []root {
 	}
 	var all []root
 	for _, s := range shards {
-		all = append(all, root{s.Name, s.server})
+		all = append(all, root{Name: s.Name, server: s.server})
 	}
 	return all
 }

@@ -38,7 +38,8 @@ func (all shards) check(r *reader, path string) {
 
 // root is a server at which processes agree. The short form is its address or URL.
 type root struct {
-	Name string `is:"a name, such as a"` // the address if left out
+	Name  string `is:"a name, such as a"`                                                // the address if left out
+	Group string `is:"the name of the group of roots that keeps a part of the counters"` // that of all without one, if left out
 	server
 }
 
@@ -58,8 +59,11 @@ type roots []root
 
 func (all roots) check(r *reader, path string) {
 	r.distinct(path, "", len(all), func(i int) string { return all[i].Name }, "each root is there once")
-	if len(all) > synced.MaxRoots {
-		r.mustBe(path, fmt.Sprintf("at most %d servers", synced.MaxRoots))
+	groups := make(map[string]int)
+	for _, one := range all {
+		if groups[one.Group]++; groups[one.Group] == synced.MaxRoots+1 {
+			r.mustBe(path, fmt.Sprintf("at most %d servers of each group", synced.MaxRoots))
+		}
 	}
 }
 

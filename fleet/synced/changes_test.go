@@ -329,7 +329,7 @@ func TestUnsupportedLimits(t *testing.T) {
 func TestSyncAtRest(t *testing.T) {
 	const known = 10_000
 	addr := testserver.Redis(t).Addr
-	servers, err := dial([]Root{{"root", redisClient(t, addr)}}, "weir-sync:", time.Minute)
+	servers, err := dial([]Root{{Name: "root", Client: redisClient(t, addr)}}, "weir-sync:", time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,8 @@ import (
 // hostile is a root that replies the same to every call.
 type hostile struct{ reply []byte }
 
-func (hostile) name() string { return "hostile" }
+func (hostile) name() string      { return "hostile" }
+func (hostile) groupName() string { return "" }
 
 func (h hostile) call(_ context.Context, calls []call) ([][]byte, error) {
 	replies := make([][]byte, len(calls))

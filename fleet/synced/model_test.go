@@ -28,6 +28,7 @@ var remembered = func() float64 {
 type modelRoot struct {
 	mu        sync.Mutex
 	root      string
+	group     string
 	processes map[string]float64
 	heardOf   map[string]float64 // by process: when, in ms
 	counters  map[string][2]float64
@@ -53,7 +54,8 @@ type modelServer struct {
 	process string
 }
 
-func (m *modelServer) name() string { return m.root }
+func (m *modelServer) name() string      { return m.root }
+func (m *modelServer) groupName() string { return m.group }
 
 var errDown = errors.New("the root does not answer")
 

@@ -21,6 +21,7 @@ import (
 // server runs sync.lua, or in a test what does the same.
 type server interface {
 	name() string
+	groupName() string
 
 	// call makes the calls, in order, in one round trip, and returns their replies.
 	call(ctx context.Context, calls []call) ([][]byte, error)
@@ -40,8 +41,8 @@ var (
 
 // dial returns the servers of roots. It sends nothing.
 func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) {
-	if len(roots) == 0 || len(roots) > MaxRoots {
-		return nil, invalid.Errorf("synced: roots has %d; it must have from 1 to %d", len(roots), MaxRoots)
+	if len(roots) == 0 {
+		return nil, invalid.Errorf("synced: roots is empty; it must have at least one")
 	}
 	if strings.ContainsAny(prefix, "{}") {
 		return nil, invalid.Errorf("synced: Prefix is %q; it must not have braces", prefix)
@@ -65,10 +66,16 @@ func dial(roots []Root, prefix string, timeout time.Duration) ([]server, error) 
 		}
 		all[i] = &redisServer{r, process, timeout}
 	}
+	for _, g := range groupsOf(all).groups {
+		if n := len(g.servers); n > MaxRoots {
+			return nil, invalid.Errorf("synced: roots has %d of the group %q; a group has at most %d", n, g.servers[0].groupName(), MaxRoots)
+		}
+	}
 	return all, nil
 }
 
-func (s *redisServer) name() string { return s.Name }
+func (s *redisServer) name() string      { return s.Name }
+func (s *redisServer) groupName() string { return s.Group }
 
 func (s *redisServer) call(ctx context.Context, calls []call) ([][]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout+time.Duration(len(calls))*perCallTime)

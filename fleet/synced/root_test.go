@@ -101,7 +101,7 @@ func TestScriptIsTheModel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		real := &redisServer{Root{"root", client}, "weir-sync:p:" + process, minTimeout * 50}
+		real := &redisServer{Root{Name: "root", Client: client}, "weir-sync:p:" + process, minTimeout * 50}
 		got, err := real.call(ctx, []call{c})
 		if err != nil {
 			t.Fatal(err)

@@ -24,7 +24,9 @@ const (
 // aggregator is a Root, as its goroutine knows it.
 type aggregator struct {
 	server server
-	index  int
+	group  *group
+	index  int // in the group
+	list   int // of stripes' dirty
 
 	number float64 // of the last call
 	known  bool    // the root has this process's number
@@ -158,12 +160,12 @@ func (b *Backend) additions(a *aggregator, m mode, now int64) *batch {
 	w := newBatchWriter(b, a, m, now)
 	for i := range b.stripes {
 		s := &b.stripes[i]
-		all := s.takeDirty(a.index, a.spare)
+		all := s.takeDirty(a.list, a.spare)
 		for at := 0; at < len(all); at += keyed.AtOnce {
 			s.mu.Lock()
 			for _, c := range all[at:min(at+keyed.AtOnce, len(all))] {
 				if w.write(s, c); c.watched > now {
-					s.dirty[a.index] = append(s.dirty[a.index], c)
+					s.dirty[a.list] = append(s.dirty[a.list], c)
 				} else if c.dirty &^= 1 << a.index; c.dirty == 0 {
 					c.unwatch()
 				}
@@ -183,12 +185,12 @@ func (b *Backend) state(a *aggregator, now int64) *batch {
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
-		s.forgetRemoved(a.index)
+		s.forgetRemoved(a.list)
 		s.mu.Unlock()
 		for end := math.MaxInt; end > 0; {
 			s.mu.Lock()
 			end = s.Sweep(end, func(c *counter) bool {
-				if c.fill(now) > 0 || c.hasPending(a.index) {
+				if c.group == a.group && (c.fill(now) > 0 || c.hasPending(a.index)) {
 					w.write(s, c)
 				}
 				return false

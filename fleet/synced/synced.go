@@ -9,7 +9,8 @@
 // Roots are plain Redis servers that know nothing of each other.
 // Every process talks to all of them, and the largest total counts. A root that hangs,
 // is gone, or has lost its memory is noticed by no request, as long as another has the
-// counts; it has them again within two syncs of its return.
+// counts; it has them again within two syncs of its return. Where one root cannot keep up,
+// roots are several groups, and each counter is kept by one of them: see [Root].
 //
 // Between two syncs, a total is extrapolated with the rate at which other processes
 // added to it. What was admitted beyond a quota is not forgotten: it is a debt that the
@@ -63,13 +64,20 @@ const (
 	DefaultMaxKeys = 1 << 20
 )
 
-// MaxRoots is the most roots.
+// MaxRoots is the most roots of a group.
 const MaxRoots = 64
 
 // Root is a Redis server that counters are agreed on at.
 type Root struct {
 	Name   string                // in errors and statistics
 	Client redis.UniversalClient // of one server, not of a Cluster; the caller closes it. Its ReadTimeout bounds a sync
+
+	// Group names the group that the root is in. Each counter is kept by all roots of one
+	// group, chosen by rendezvous hashing of its key among the groups' names: one of n
+	// groups has about 1/n of the counters. All processes need the same groups: a counter that
+	// some of them look for in another one has its quota there again. If all are empty, there
+	// is one group.
+	Group string
 }
 
 // Options configures a Backend. Nil and the zero value select the defaults.
@@ -110,7 +118,7 @@ type Backend struct {
 
 	names       keyed.Hasher
 	stripes     [keyed.Stripes]stripe
-	aggregators []*aggregator
+	aggregators []*aggregator // by their groups
 	stats       counters
 
 	closed  context.Context
@@ -141,11 +149,14 @@ func New(roots []Root, options *Options) (*Backend, error) {
 
 func newBackend(servers []server, o *Options) *Backend {
 	b := &Backend{opts: *o, perCall: perCall, names: keyed.NewHasher()}
-	for i, s := range servers {
-		b.aggregators = append(b.aggregators, &aggregator{server: s, index: i})
+	all := groupsOf(servers)
+	for _, g := range all.groups {
+		for i, s := range g.servers {
+			b.aggregators = append(b.aggregators, &aggregator{server: s, group: g, index: i, list: g.first + i})
+		}
 	}
 	for i := range b.stripes {
-		b.stripes[i].init(&b.names, i, len(servers), &b.opts)
+		b.stripes[i].init(&b.names, i, all, &b.opts)
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	return b

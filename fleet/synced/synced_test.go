@@ -339,7 +339,7 @@ func TestRedis(t *testing.T) {
 	for range 4 {
 		var roots []Root
 		for i, s := range servers {
-			roots = append(roots, Root{fmt.Sprint("root-", i), redisClient(t, s.Addr)})
+			roots = append(roots, Root{Name: fmt.Sprint("root-", i), Client: redisClient(t, s.Addr)})
 		}
 		b, err := New(roots, &Options{Sync: 20 * time.Millisecond})
 		if err != nil {
@@ -386,16 +386,22 @@ func TestRedis(t *testing.T) {
 
 func TestBadArguments(t *testing.T) {
 	client := redisClient(t, "127.0.0.1:1")
-	root := []Root{{"a", client}}
+	root := []Root{{Name: "a", Client: client}}
+	many := make([]Root, MaxRoots+2)
+	for i := range many {
+		many[i] = Root{Name: fmt.Sprint(i), Client: client, Group: "g"}
+	}
+	many[0].Group = "h"
 	for _, c := range []struct {
 		roots   []Root
 		options *Options
 		text    string
 	}{
-		{nil, nil, "roots has 0"},
-		{[]Root{{"a", nil}}, nil, "roots[0].Client is nil"},
-		{[]Root{{"", client}}, nil, "roots[0].Name is empty"},
-		{[]Root{{"a", client}, {"a", client}}, nil, "names must differ"},
+		{nil, nil, "roots is empty"},
+		{many, nil, "roots has 65 of the group \"g\"; a group has at most 64"},
+		{[]Root{{Name: "a"}}, nil, "roots[0].Client is nil"},
+		{[]Root{{Client: client}}, nil, "roots[0].Name is empty"},
+		{append(root, root...), nil, "names must differ"},
 		{root, &Options{Sync: time.Millisecond}, "Sync is 1ms"},
 		{root, &Options{Low: 2}, "Low is 2"},
 		{root, &Options{Low: -1}, "Low is -1"},

@@ -17,12 +17,11 @@ type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*counter]
 	hasher *keyed.Hasher
-	roots  int
+	groups *groups
 	opts   *Options
 	sync   int64                     // ms
 	limits map[*quota.Policy][]limit // of policies that were charged lately
-	dirty  [][]*counter              // by root: those that its next sync is about
-	every  uint64                    // all roots
+	dirty  [][]*counter              // by aggregator.list: those that its next sync is about
 	found  []*counter                // by the last find
 	index  int                       // of the stripe
 }
@@ -31,11 +30,12 @@ type stripe struct {
 type counter struct {
 	keyed.Entry
 	root    string        // names the key in roots' keys: see rootName
+	group   *group        // whose roots have it
 	shared  bool          // several keys have it
 	policy  *quota.Policy // as charged last
 	limits  []limit       // its limits, and former ones of other lengths that count yet
 	counts  []count       // of each
-	dirty   uint64        // the roots in whose lists it is
+	dirty   uint64        // the roots of its group in whose lists it is
 	lastAsk int64         // ms
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
@@ -58,11 +58,11 @@ func (c *counter) note() uint8 {
 // watchMost is how long a counter is watched that is not asked for here, in ms.
 const watchMost = 10_000
 
-func (s *stripe) init(hasher *keyed.Hasher, index, roots int, opts *Options) {
+func (s *stripe) init(hasher *keyed.Hasher, index int, groups *groups, opts *Options) {
 	s.hasher, s.index, s.Most = hasher, index, opts.MaxKeys/keyed.Stripes
-	s.roots, s.opts, s.sync = roots, opts, opts.Sync.Milliseconds()
+	s.groups, s.opts, s.sync = groups, opts, opts.Sync.Milliseconds()
 	s.limits = make(map[*quota.Policy][]limit)
-	s.dirty, s.every = make([][]*counter, roots), ^uint64(0)>>(64-roots)
+	s.dirty = make([][]*counter, groups.roots)
 }
 
 // find returns the counters of charges, new ones if there were none, with their windows
@@ -78,7 +78,7 @@ func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decisio
 		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
 			c = s.Get(n)
 		} else if s.MakeRoom(1, func(c *counter) float64 { return s.rank(c, now) }, s.Remove) {
-			c = &counter{root: rootName(charge)}
+			c = s.newCounter(rootName(charge), false)
 			s.Add(n, 1, c)
 		} else {
 			c = s.getShared(charge.Policy.Name, i)
@@ -88,7 +88,7 @@ func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decisio
 		}
 		c.lastAsk = now
 		c.watched = min(max(c.watched, now)+s.sync, now+watchMost)
-		if c.dirty != s.every {
+		if c.dirty != c.group.every {
 			s.markDirty(c)
 		}
 		for k := range c.policy.Limits {
@@ -99,22 +99,26 @@ func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decisio
 	return s.found
 }
 
-func (s *stripe) markDirty(c *counter) {
-	for r := range s.dirty {
-		if c.dirty&(1<<r) == 0 {
-			if len(s.dirty[r]) >= 2*s.Most {
-				s.forgetRemoved(r)
-			}
-			s.dirty[r] = append(s.dirty[r], c)
-		}
-	}
-	c.dirty = s.every
+func (s *stripe) newCounter(root string, shared bool) *counter {
+	return &counter{root: root, group: s.groups.of(root), shared: shared}
 }
 
-// forgetRemoved takes the counters that others have pushed out off root r's list: while
+func (s *stripe) markDirty(c *counter) {
+	for r := range c.group.servers {
+		if list := c.group.first + r; c.dirty&(1<<r) == 0 {
+			if len(s.dirty[list]) >= 2*s.Most {
+				s.forgetRemoved(list)
+			}
+			s.dirty[list] = append(s.dirty[list], c)
+		}
+	}
+	c.dirty = c.group.every
+}
+
+// forgetRemoved takes the counters that others have pushed out off a root's list: while
 // the root does not answer, a flood of keys would make it grow without bound.
-func (s *stripe) forgetRemoved(r int) {
-	s.dirty[r] = slices.DeleteFunc(s.dirty[r], (*counter).Removed)
+func (s *stripe) forgetRemoved(list int) {
+	s.dirty[list] = slices.DeleteFunc(s.dirty[list], (*counter).Removed)
 }
 
 // rank is the part of a quota that c has used. Those are kept
@@ -134,7 +138,7 @@ func (s *stripe) getShared(policy string, charge int) *counter {
 	n := s.hasher.Numbered(policy, uint64(number), 0)
 	c := s.Get(n)
 	if c == nil {
-		c = &counter{root: sharedRootName(number), shared: true}
+		c = s.newCounter(sharedRootName(number), true)
 		s.Add(n, 0, c)
 	}
 	return c
@@ -151,7 +155,8 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 		return
 	}
 	limits, counts := s.limitsOf(p), make([]count, len(p.Limits))
-	views := make([]view, s.roots*len(counts))
+	roots := len(c.group.servers)
+	views := make([]view, roots*len(counts))
 	for k := range counts {
 		l, count := &limits[k], &counts[k]
 		i := nearest(c.limits, l)
@@ -163,7 +168,7 @@ func (s *stripe) use(c *counter, p *quota.Policy, now int64) {
 		case i >= 0:
 			count.begin(l, &c.counts[i], &c.limits[i], now)
 		}
-		count.views = views[k*s.roots : (k+1)*s.roots : (k+1)*s.roots]
+		count.views = views[k*roots : (k+1)*roots : (k+1)*roots]
 	}
 	for i := range c.counts {
 		l, former := &c.limits[i], &c.counts[i]
@@ -265,12 +270,12 @@ func (c *counter) fill(now int64) float64 {
 	return most
 }
 
-// takeDirty returns the counters that root r is to be asked about.
-func (s *stripe) takeDirty(r int, spare []*counter) []*counter {
+// takeDirty returns the counters that a root is to be asked about.
+func (s *stripe) takeDirty(list int, spare []*counter) []*counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.dirty[r]
-	s.dirty[r] = spare[:0]
+	all := s.dirty[list]
+	s.dirty[list] = spare[:0]
 	return all
 }
 

@@ -33,7 +33,7 @@ func BenchmarkRoot(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer client.Close()
-			servers, err := dial([]Root{{"root", client}}, "weir-sync:", time.Minute)
+			servers, err := dial([]Root{{Name: "root", Client: client}}, "weir-sync:", time.Minute)
 			if err != nil {
 				b.Fatal(err)
 			}

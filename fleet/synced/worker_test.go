@@ -95,7 +95,7 @@ func work(text string, stdout io.Writer) {
 		if err != nil {
 			panic(err)
 		}
-		roots = append(roots, Root{addr, client})
+		roots = append(roots, Root{Name: addr, Client: client})
 	}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{j.Limit}}
 	observed := new(syncTimes)
