@@ -59,6 +59,10 @@ type Options struct {
 
 	// Log receives lines about servers that do not answer. If nil, slog.Default().
 	Log *slog.Logger
+
+	// Getenv returns the environment variables that the file names, such as password_env.
+	// If nil, os.Getenv.
+	Getenv func(name string) string
 }
 
 // Config is what a file says. Treat it as immutable.
@@ -134,6 +138,9 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 		c.options.Log = slog.Default()
 	}
 	r := newReader(file)
+	if c.options.Getenv != nil {
+		r.getenv = c.options.Getenv
+	}
 	top := r.parse(text)
 	if top == nil || isNull(top) {
 		if len(r.problems) == 0 {
@@ -152,11 +159,7 @@ func Parse(file string, text []byte, options *Options) (*Config, error) {
 		r.mapping(append(all, fieldsOf(reflect.ValueOf(&c.keys).Elem())...), top, "", "")
 	}
 	c.complete(r)
-	if p, ok := c.options.Program.(interface {
-		Check(mustBe func(key, right string))
-	}); ok {
-		p.Check(r.mustBe)
-	}
+	r.checkProgram(c.options.Program)
 	if err := r.err(); err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
 		}, {
 			"unknown key of a shard", "backend: redis\nredis:\n  shards:\n    - {nam: a, name: a, primary: \"127.0.0.1:1\"}\n",
-			`weir.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, tls, username, password_file, cluster, replicas`,
+			`weir.yaml:4: unknown key nam; did you mean name? The keys here are name, primary, sentinel, tls, username, password_file, password_env, cluster, replicas`,
 		}, {
 			"unknown key of redis", "backend: redis\nredis: {shard: []}\n",
 			`weir.yaml:2: unknown key shard; did you mean shards? The keys here are shards, resharded`,
@@ -195,7 +195,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:5: redis.shards[1].name is "a", as redis.shards[0].name is; names must differ, because keys find their shard by it`,
 		}, {
 			"shard without a primary", "backend: redis\nredis:\n  shards:\n    - {name: a}\n",
-			`weir.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0; or there must be sentinel or cluster in its place`,
+			`weir.yaml:4: redis.shards[0].primary is missing; it must be a host and a port, such as 127.0.0.1:6379, the path of a socket, such as /run/redis.sock, or a URL, such as rediss://weir@127.0.0.1:6379/0; or there must be sentinel or cluster in its place`,
 		}, {
 			"replica without a port", "backend: redis\nredis:\n  shards:\n    - name: a\n      primary: 127.0.0.1:1\n      replicas: [127.0.0.1:2, localhost]\n",
 			`weir.yaml:6: redis.shards[0].replicas[1] is "localhost"; it must be a host and a port, such as 127.0.0.1:8080`,

@@ -42,6 +42,10 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
+	if n, ok := v.Addr().Interface().(*yaml.Node); ok {
+		*n = *node
+		return
+	}
 	if s, ok := v.Addr().Interface().(shortened); ok {
 		node = s.long(node)
 	}

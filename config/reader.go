@@ -31,6 +31,7 @@ type reader struct {
 	nodes    map[string]*yaml.Node // of the values that the file has
 	wrong    map[string]bool       // the values that have a problem, or are above one
 	problems []problem
+	getenv   func(string) string
 }
 
 type problem struct {
@@ -39,7 +40,7 @@ type problem struct {
 }
 
 func newReader(name string) *reader {
-	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool)}
+	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool), getenv: os.Getenv}
 }
 
 // problem adds what is wrong with the value at path, in its line, or if the file does

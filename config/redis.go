@@ -87,13 +87,27 @@ type sentinel struct {
 type account struct {
 	Username     string `is:"the name of a user of Redis"`
 	PasswordFile file   `is:"a file with a password, on one line"`
+	PasswordEnv  string `is:"the name of an environment variable that has a password"`
+
+	fromEnv string // the password of PasswordEnv
 }
 
-func (a *account) password() string { return strings.TrimRight(string(a.PasswordFile.content), "\r\n") }
+func (a *account) password() string {
+	return cmp.Or(strings.TrimRight(string(a.PasswordFile.content), "\r\n"), a.fromEnv)
+}
 
 func (a *account) check(r *reader, path string) {
 	if p := a.password(); a.PasswordFile.content != nil && (p == "" || strings.ContainsAny(p, "\r\n")) {
 		r.mustBe(path+".password_file", "a file with a password, on one line")
+	}
+	if a.PasswordEnv == "" {
+		return
+	}
+	if a.fromEnv = r.getenv(a.PasswordEnv); a.fromEnv == "" {
+		r.problem(path+".password_env", "%s.password_env is %s, and no such environment variable is set", path, quoted(a.PasswordEnv))
+	}
+	if a.PasswordFile.content != nil {
+		r.problem(path+".password_env", "%s has password_file and password_env; keep one of them", path)
 	}
 }
 
@@ -101,7 +115,7 @@ func (a *account) check(r *reader, path string) {
 // shown.
 type location string
 
-const locationMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@127.0.0.1:6379/0"
+const locationMustBe = "a host and a port, such as 127.0.0.1:6379, the path of a socket, such as /run/redis.sock, or a URL, such as rediss://weir@127.0.0.1:6379/0"
 
 func (l *location) UnmarshalText(text []byte) error {
 	*l = location(text)
@@ -110,6 +124,9 @@ func (l *location) UnmarshalText(text []byte) error {
 }
 
 func (l location) options() (redis.UniversalOptions, error) {
+	if strings.HasPrefix(string(l), "/") {
+		return redis.UniversalOptions{Addrs: []string{string(l)}}, nil // a socket, by its path
+	}
 	valid := func(addr string) bool { return new(Address).UnmarshalText([]byte(addr)) == nil }
 	if !strings.ContainsAny(string(l), "@/") {
 		if !valid(string(l)) {

@@ -28,6 +28,7 @@ func writeFiles(t *testing.T, files map[string]string) (dir string) {
 }
 
 func TestShardsAreRead(t *testing.T) {
+	t.Setenv("HAS_PASSWORD", "from env")
 	dir := writeFiles(t, map[string]string{"password": "s3cret\n", "sentinels": "other"})
 	for keys, want := range map[string]struct {
 		options  redis.UniversalOptions
@@ -53,6 +54,9 @@ func TestShardsAreRead(t *testing.T) {
 				SentinelUsername: "watch", SentinelPassword: "other",
 			},
 			password: filepath.Join(dir, "password"), replicas: "c:3",
+		},
+		`primary: /run/redis.sock, username: weir, password_env: HAS_PASSWORD`: {
+			options: redis.UniversalOptions{Addrs: []string{"/run/redis.sock"}, Username: "weir", Password: "from env"},
 		},
 		`cluster: ["a:1"], username: weir, tls: false`: {
 			options: redis.UniversalOptions{Addrs: []string{"a:1"}, IsClusterMode: true, Username: "weir"},
@@ -85,7 +89,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`cluster: ["a:1"], replicas: ["a:2"]`:                   `redis.shards[0].replicas is set, but peeks of a Cluster go to its primaries; leave it out`,
 		`sentinel: {addrs: ["a:1"]}`:                            `redis.shards[0].sentinel.master is missing; it must be the name by which Sentinels know the primary, such as mymaster`,
 		`sentinel: {master: m}`:                                 `redis.shards[0].sentinel.addrs is missing; it must be a list of the Sentinels' addresses, such as [127.0.0.1:26379]`,
-		`sentinel: {master: m, addrs: ["a:1"], quorum: 2}`:      `unknown key quorum; the keys here are master, addrs, username, password_file`,
+		`sentinel: {master: m, addrs: ["a:1"], quorum: 2}`:      `unknown key quorum; the keys here are master, addrs, username, password_file, password_env`,
 
 		`primary: "redis://s3cret@a:b"`:                 aURL,
 		`primary: "http://weir:s3cret@a"`:               aURL,
@@ -96,6 +100,7 @@ func TestShardErrorsSayWhatWouldBeRight(t *testing.T) {
 		`primary: "a:1", password_file: none`:                       `redis.shards[0].password_file is "none": no such file or directory; it must be a file with a password, on one line`,
 		`primary: "a:1", password_file: empty`:                      `redis.shards[0].password_file is "empty"; it must be a file with a password, on one line`,
 		`primary: "a:1", password_file: two`:                        `redis.shards[0].password_file is "two"; it must be a file with a password, on one line`,
+		`primary: "a:1", password_env: WEIR_TEST_IS_NOT_SET`:        `redis.shards[0].password_env is "WEIR_TEST_IS_NOT_SET", and no such environment variable is set`,
 		`primary: "redis://:s3cret@a:1", password_file: password`:   `redis.shards[0].password_file is set, and the URL has a password too; keep this one`,
 		`primary: "redis://weir@a:1", username: weir`:               `redis.shards[0].username is set, and the URL has a user too; keep one of them`,
 		`primary: "a:1", tls: yes`:                                  `redis.shards[0].tls is "yes"; it must be true, false or a mapping with ca_file, cert_file, key_file and server_name`,

@@ -1,0 +1,102 @@
+// Command throttlerd is Envoy's rate limit service on weir, a drop-in for
+// envoyproxy/ratelimit: the same descriptors, environment variables and ports.
+//
+//	REDIS_SOCKET_TYPE=tcp REDIS_URL=127.0.0.1:6379 RUNTIME_SUBDIRECTORY=ratelimit throttlerd
+//
+// docs/throttlerd.md has what is the same, what differs and why, and the variables of its own.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "throttlerd:", err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		os.Exit(2)
+	}
+	os.Exit(1)
+}
+
+func init() { redis.SetLogger(noLog{}) }
+
+// noLog drops what go-redis would write to stderr in a form of its own. The errors of
+// decisions say it too.
+type noLog struct{}
+
+func (noLog) Printf(context.Context, string, ...any) {}
+
+// usageError is about the arguments, the environment or a file.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+const help = `throttlerd is Envoy's rate limit service.
+
+usage: throttlerd [-check]
+
+  -check  say whether the environment and the files of descriptors are right: build all
+          that they say, without a connection to a server, and do not serve
+
+The environment configures it, by the variables of envoyproxy/ratelimit and its own.
+docs/throttlerd.md has them all.
+`
+
+// run is the program: it serves until ctx is done.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("throttlerd", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // main prints the error, and it alone
+	check := flags.Bool("check", false, "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, help)
+		return err
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if err != nil {
+		return &usageError{fmt.Errorf("%w\nrun throttlerd -h for help", err)}
+	}
+	s, err := settings.Read(environ)
+	if err != nil {
+		return &usageError{fmt.Errorf("the environment is wrong, nothing was started\n%w", err)}
+	}
+	log := newLog(s, stderr)
+	for _, warning := range s.Warnings(environ) {
+		log.Warn(warning)
+	}
+	if *check {
+		return checkAll(s, log, stdout)
+	}
+	return serve(ctx, s, log)
+}
+
+func newLog(s *settings.Settings, stderr io.Writer) *slog.Logger {
+	level, _ := s.Level() // Read has checked it
+	options := &slog.HandlerOptions{Level: level}
+	if strings.EqualFold(s.LogFormat, "json") {
+		return slog.New(slog.NewJSONHandler(stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(stderr, options))
+}

@@ -1,0 +1,182 @@
+package settings
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// Backend is where counts are.
+type Backend struct {
+	// ConfigFile is a file of package config, which then says all that the variables below
+	// do, and more: shards, fallbacks, modes.
+	ConfigFile string `env:"WEIR_CONFIG"`
+
+	// Seed is for the choice of a shard: see seed in docs/configuration.md.
+	Seed uint64 `env:"WEIR_SEED"`
+
+	// Processes is how many throttlerds share the quotas, for WEIR_ON_FAILURE=local.
+	Processes int64 `env:"WEIR_PROCESSES" envDefault:"1"`
+
+	BackendType string `env:"BACKEND_TYPE" envDefault:"redis"` // also memory
+
+	RedisSocketType   string `env:"REDIS_SOCKET_TYPE" envDefault:"unix"`
+	RedisType         string `env:"REDIS_TYPE" envDefault:"SINGLE"`
+	RedisURL          string `env:"REDIS_URL" envDefault:"/var/run/nutcracker/ratelimit.sock"`
+	RedisAuth         string `env:"REDIS_AUTH"`
+	RedisSentinelAuth string `env:"REDIS_SENTINEL_AUTH"`
+	RedisTLS          bool   `env:"REDIS_TLS" envDefault:"false"`
+	RedisTLSCert      string `env:"REDIS_TLS_CLIENT_CERT"`
+	RedisTLSKey       string `env:"REDIS_TLS_CLIENT_KEY"`
+	RedisTLSCA        string `env:"REDIS_TLS_CACERT"`
+	RedisTLSSkip      bool   `env:"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
+
+	MemcacheHostPort []string `env:"MEMCACHE_HOST_PORT"`
+	MemcacheSRV      string   `env:"MEMCACHE_SRV"`
+	MemcacheTLS      bool     `env:"MEMCACHE_TLS" envDefault:"false"`
+
+	LocalCacheBytes int64 `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0"`
+}
+
+func (s *Settings) checkBackend() (problems []error) {
+	if s.ConfigFile != "" {
+		return nil
+	}
+	add := func(wrong bool, format string, args ...any) {
+		if wrong {
+			problems = append(problems, invalid.Errorf(format, args...))
+		}
+	}
+	memcache := s.BackendType == "memcache"
+	add(!slices.Contains([]string{"", "redis", "memcache", "memory"}, s.BackendType), "BACKEND_TYPE is %q; it must be redis, memcache or memory", s.BackendType)
+	add(memcache && len(s.MemcacheHostPort) == 0, "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211")
+	add(memcache && s.MemcacheSRV != "", "MEMCACHE_SRV is set; list the servers in MEMCACHE_HOST_PORT")
+	add(memcache && s.MemcacheTLS, "MEMCACHE_TLS is set, and connections to Memcached are without TLS; leave it out")
+	if s.BackendType != "" && s.BackendType != "redis" {
+		return problems
+	}
+	kind, urls := strings.ToLower(s.RedisType), s.redisURLs()
+	add(!slices.Contains([]string{"single", "sentinel", "cluster"}, kind), "REDIS_TYPE is %q; it must be SINGLE, SENTINEL or CLUSTER", s.RedisType)
+	add(kind == "sentinel" && len(urls) < 2, "REDIS_URL has %d parts; with REDIS_TYPE=SENTINEL it must be the primary's name and the Sentinels, such as mymaster,10.0.0.1:26379,10.0.0.2:26379", len(urls))
+	add(kind == "single" && s.RedisSocketType == "unix" && !strings.HasPrefix(s.RedisURL, "/"), "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port")
+	add(!slices.Contains([]string{"unix", "tcp"}, s.RedisSocketType), "REDIS_SOCKET_TYPE is %q; it must be tcp or unix", s.RedisSocketType)
+	add(s.RedisTLSSkip, "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is set, and names are always verified; set WEIR_CONFIG to a file in which tls.server_name is the name in the certificate")
+	return problems
+}
+
+func (s *Settings) redisURLs() []string { return strings.Split(s.RedisURL, ",") }
+
+// Config returns the configuration of the store, and what is around it.
+func (s *Settings) Config(options *config.Options) (*config.Config, error) {
+	if s.ConfigFile != "" {
+		return config.Read(s.ConfigFile, options)
+	}
+	o := *options
+	o.Getenv = s.secret
+	text, err := yaml.Marshal(s.keys())
+	if err != nil {
+		return nil, err
+	}
+	return config.Parse("the environment", text, &o)
+}
+
+// Names by which the configuration asks for passwords.
+const (
+	passwordEnv         = "password of REDIS_AUTH"
+	sentinelPasswordEnv = "password of REDIS_SENTINEL_AUTH"
+)
+
+func (s *Settings) secret(name string) string {
+	auth := map[string]string{passwordEnv: s.RedisAuth, sentinelPasswordEnv: s.RedisSentinelAuth}[name]
+	_, password := account(auth)
+	return password
+}
+
+// account returns the parts of USER:PASSWORD or PASSWORD.
+func account(auth string) (user, password string) {
+	if user, password, ok := strings.Cut(auth, ":"); ok {
+		return user, password
+	}
+	return "", auth
+}
+
+type keys = map[string]any
+
+// keys returns the keys of a file of package config that says what the variables do.
+func (s *Settings) keys() keys {
+	k := keys{"deadline": s.Deadline.String()}
+	if s.Seed != 0 {
+		k["seed"] = s.Seed
+	}
+	if s.BackendType == "memory" {
+		k["backend"] = "memory"
+		return k
+	}
+	// A cache of refusals repeats what the store has said, so it is always exact. It is off
+	// where theirs is, because a dashboard may show how often Redis is asked.
+	k["refusal_cache"] = s.LocalCacheBytes > 0
+	k["on_failure"] = string(cmp.Or(map[Failure]Failure{FailError: FailClosed}[s.OnFailure], s.OnFailure))
+	k["processes"] = s.Processes
+	if s.BackendType == "memcache" {
+		k["backend"], k["memcached"] = "memcached", keys{"servers": s.MemcacheHostPort}
+		return k
+	}
+	k["backend"], k["redis"] = "redis", keys{"shards": []keys{s.shard()}}
+	return k
+}
+
+// shard returns the one shard of Redis that the variables describe.
+func (s *Settings) shard() keys {
+	shard := keys{"name": "redis"}
+	signIn(shard, s.RedisAuth, passwordEnv)
+	if s.RedisTLS {
+		tls := keys{}
+		for key, file := range map[string]string{"ca_file": s.RedisTLSCA, "cert_file": s.RedisTLSCert, "key_file": s.RedisTLSKey} {
+			if file != "" {
+				tls[key] = file
+			}
+		}
+		shard["tls"] = any(true)
+		if len(tls) > 0 {
+			shard["tls"] = tls
+		}
+	}
+	switch urls := s.redisURLs(); strings.ToLower(s.RedisType) {
+	case "sentinel":
+		sentinel := keys{"master": urls[0], "addrs": addresses(urls[1:])}
+		signIn(sentinel, s.RedisSentinelAuth, sentinelPasswordEnv)
+		shard["sentinel"] = sentinel
+	case "cluster":
+		shard["cluster"] = addresses(urls)
+	default:
+		shard["primary"] = addresses(urls[:1])[0]
+	}
+	return shard
+}
+
+func signIn(k keys, auth, passwordName string) {
+	user, password := account(auth)
+	if user != "" {
+		k["username"] = user
+	}
+	if password != "" {
+		k["password_env"] = passwordName
+	}
+}
+
+// addresses returns hosts with their ports: 6379 where none is given, as radix does.
+func addresses(urls []string) (all []string) {
+	for _, u := range urls {
+		if _, _, err := net.SplitHostPort(u); err != nil && !strings.ContainsAny(u, "/@") {
+			u = net.JoinHostPort(u, "6379")
+		}
+		all = append(all, u)
+	}
+	return all
+}

@@ -1,0 +1,236 @@
+// Package settings reads the environment variables of throttlerd: those of
+// envoyproxy/ratelimit, with their names, forms and defaults, and its own, which begin
+// with WEIR_.
+package settings
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// Settings are the environment variables, by sections. The comments say only what
+// envoyproxy/ratelimit does not have.
+type Settings struct {
+	Listen
+	Files
+	XDS
+	Answers
+	Backend
+	Metrics
+
+	LogLevel  string `env:"LOG_LEVEL" envDefault:"WARN"`
+	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
+
+	// DrainWait is how long the service says NOT_SERVING before it stops to accept calls,
+	// so that proxies that watch its health have left by then.
+	DrainWait time.Duration `env:"WEIR_DRAIN_WAIT" envDefault:"0s"`
+
+	// DrainTimeout is for the calls in flight after that.
+	DrainTimeout time.Duration `env:"WEIR_DRAIN_TIMEOUT" envDefault:"10s"`
+}
+
+// Listen is where the service listens.
+type Listen struct {
+	Host      string `env:"HOST" envDefault:"0.0.0.0"`
+	Port      uint16 `env:"PORT" envDefault:"8080"`
+	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
+	DebugPort uint16 `env:"DEBUG_PORT" envDefault:"6070"`
+	GRPCHost  string `env:"GRPC_HOST" envDefault:"0.0.0.0"`
+	GRPCPort  uint16 `env:"GRPC_PORT" envDefault:"8081"`
+	GRPCUDS   string `env:"GRPC_UDS"`
+
+	MaxConnectionAge      time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h"`
+	MaxConnectionAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h"`
+
+	// HealthyOnceConfigured is NOT_SERVING until a configuration with a domain is there.
+	HealthyOnceConfigured bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
+}
+
+// Files is where the descriptors' files are.
+type Files struct {
+	Root              string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
+	Subdirectory      string `env:"RUNTIME_SUBDIRECTORY"`
+	AppDirectory      string `env:"RUNTIME_APPDIRECTORY" envDefault:"config"`
+	IgnoreDotFiles    bool   `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
+	WatchRoot         bool   `env:"RUNTIME_WATCH_ROOT" envDefault:"true"`
+	MergeDomainConfig bool   `env:"MERGE_DOMAIN_CONFIG" envDefault:"false"`
+}
+
+// XDS is where a management server has the descriptors.
+type XDS struct {
+	ConfigType   string            `env:"CONFIG_TYPE" envDefault:"FILE"`
+	NodeID       string            `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
+	NodeMetadata string            `env:"CONFIG_GRPC_XDS_NODE_METADATA"`
+	ServerURL    string            `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
+	XDSHeaders   map[string]string `env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"`
+
+	UseTLS     bool   `env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" envDefault:"false"`
+	ClientCert string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT"`
+	ClientKey  string `env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY"`
+	ServerCA   string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
+	ServerSAN  string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
+
+	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s"`
+	BackoffMax     time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s"`
+	MaxMessage     int           `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0"`
+}
+
+// Answers is what the service answers.
+type Answers struct {
+	ShadowMode      bool   `env:"SHADOW_MODE" envDefault:"false"`
+	QuotaMode       bool   `env:"QUOTA_MODE" envDefault:"false"`
+	DynamicMetadata bool   `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`
+	Headers         bool   `env:"LIMIT_RESPONSE_HEADERS_ENABLED" envDefault:"false"`
+	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" envDefault:"RateLimit-Remaining"`
+	ResetHeader     string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
+
+	NearLimitRatio float64 `env:"NEAR_LIMIT_RATIO" envDefault:"0.8"`
+
+	// RetryAfter adds Retry-After to what is refused: when the same request would fit.
+	RetryAfter bool `env:"WEIR_RETRY_AFTER" envDefault:"true"`
+
+	// CountRefused charges refused requests, and all descriptors whether others refuse or
+	// not, as envoyproxy/ratelimit does.
+	CountRefused bool `env:"WEIR_COUNT_REFUSED" envDefault:"false"`
+
+	// Deadline bounds a decision. A call that has less time is answered before that ends.
+	Deadline time.Duration `env:"WEIR_DEADLINE" envDefault:"50ms"`
+
+	// OnFailure is what a call gets while the store does not answer: error, for the proxy
+	// to choose, open, local or closed.
+	OnFailure Failure `env:"WEIR_ON_FAILURE" envDefault:"error"`
+}
+
+// Failure is an answer without a store.
+type Failure string
+
+// The answers.
+const (
+	FailError  Failure = "error"  // a gRPC error: the proxy's failure mode decides
+	FailOpen   Failure = "open"   // OK
+	FailLocal  Failure = "local"  // by this process's share of the quotas: see WEIR_PROCESSES
+	FailClosed Failure = "closed" // OVER_LIMIT
+)
+
+// UnmarshalText sets f to one of the answers.
+func (f *Failure) UnmarshalText(text []byte) error {
+	*f = Failure(text)
+	if !slices.Contains([]Failure{FailError, FailOpen, FailLocal, FailClosed}, *f) {
+		return errors.New("it must be error, open, local or closed")
+	}
+	return nil
+}
+
+// Metrics is where Prometheus finds them.
+type Metrics struct {
+	UsePrometheus  bool   `env:"USE_PROMETHEUS" envDefault:"false"`
+	PrometheusAddr string `env:"PROMETHEUS_ADDR" envDefault:":9090"`
+	PrometheusPath string `env:"PROMETHEUS_PATH" envDefault:"/metrics"`
+}
+
+// Read reads the environment, a list of NAME=VALUE as os.Environ returns it. The error has
+// all that is wrong with it.
+func Read(environ []string) (*Settings, error) {
+	s, vars := new(Settings), env.ToMap(environ)
+	var problems []error
+	err := env.ParseWithOptions(s, env.Options{Environment: vars})
+	if all := (env.AggregateError{}); errors.As(err, &all) {
+		for _, e := range all.Errors {
+			problems = append(problems, named(e, vars))
+		}
+	} else if err != nil {
+		problems = append(problems, err)
+	}
+	if len(problems) == 0 { // or what has no value would be wrong twice
+		problems = s.check()
+	}
+	return s, errors.Join(problems...)
+}
+
+// named returns a problem with a variable by its name and value.
+func named(err error, vars map[string]string) error {
+	var parse env.ParseError
+	if !errors.As(err, &parse) {
+		return err
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		if key := f.Tag.Get("env"); key != "" && f.Name == parse.Name {
+			return invalid.Errorf("%s is %q; it must be %s", key, vars[key], right(f.Type, parse.Err))
+		}
+	}
+	return invalid.Errorf("%v", parse)
+}
+
+// right says what a value of a type must be; err is what its parser said.
+func right(t reflect.Type, err error) string {
+	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {
+		return is
+	}
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return "a duration with its unit, such as 50ms, 10s or 24h"
+	case reflect.TypeFor[uint16]():
+		return "a port, from 0 to 65535"
+	case reflect.TypeFor[bool]():
+		return "true or false"
+	case reflect.TypeFor[map[string]string]():
+		return "a list such as name:value,name:value"
+	}
+	return "a number"
+}
+
+// check returns what is wrong with the values together.
+func (s *Settings) check() (problems []error) {
+	add := func(wrong bool, format string, args ...any) {
+		if wrong {
+			problems = append(problems, invalid.Errorf(format, args...))
+		}
+	}
+	add(s.ConfigType != "FILE" && s.ConfigType != "GRPC_XDS_SOTW", "CONFIG_TYPE is %q; it must be FILE or GRPC_XDS_SOTW", s.ConfigType)
+	add(s.Deadline < time.Millisecond || s.Deadline > 30*time.Second, "WEIR_DEADLINE is %v; it must be from 1ms to 30s", s.Deadline)
+	add(!(s.NearLimitRatio > 0 && s.NearLimitRatio <= 1), "NEAR_LIMIT_RATIO is %v; it must be above 0 and at most 1", s.NearLimitRatio)
+	if _, err := s.Level(); err != nil {
+		problems = append(problems, err)
+	}
+	return append(problems, s.checkBackend()...)
+}
+
+// Level returns the log level, by the names of logrus, which envoyproxy/ratelimit uses.
+func (s *Settings) Level() (slog.Level, error) {
+	levels := map[string]slog.Level{
+		"trace": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
+		"warning": slog.LevelWarn, "error": slog.LevelError, "fatal": slog.LevelError, "panic": slog.LevelError,
+	}
+	level, ok := levels[strings.ToLower(s.LogLevel)]
+	if !ok {
+		return 0, invalid.Errorf("LOG_LEVEL is %q; it must be debug, info, warn or error", s.LogLevel)
+	}
+	return level, nil
+}
+
+func address(host string, port uint16) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
+
+// HTTP returns the address of /json and /healthcheck.
+func (l *Listen) HTTP() string { return address(l.Host, l.Port) }
+
+// Debug returns the address of the pages for operators.
+func (l *Listen) Debug() string { return address(l.DebugHost, l.DebugPort) }
+
+// GRPC returns the network and the address of the rate limit service.
+func (l *Listen) GRPC() (network, addr string) {
+	if l.GRPCUDS != "" {
+		return "unix", l.GRPCUDS
+	}
+	return "tcp", address(l.GRPCHost, l.GRPCPort)
+}

@@ -1,0 +1,69 @@
+package settings_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/quota"
+)
+
+func TestBackends(t *testing.T) {
+	for environ, want := range map[string]string{
+		"": "redis",
+		"REDIS_SOCKET_TYPE=tcp REDIS_URL=redis.internal:6379 REDIS_AUTH=weir:s3cret REDIS_TLS=true":                                          "redis",
+		"REDIS_SOCKET_TYPE=tcp REDIS_URL=redis REDIS_AUTH=s3cret":                                                                            "redis",
+		"REDIS_SOCKET_TYPE=tcp REDIS_TYPE=SENTINEL REDIS_URL=mymaster,10.0.0.1:26379,10.0.0.2:26379 REDIS_AUTH=p:q REDIS_SENTINEL_AUTH=r":    "redis",
+		"REDIS_SOCKET_TYPE=tcp REDIS_TYPE=cluster REDIS_URL=10.0.0.1:7000,10.0.0.2:7000 LOCAL_CACHE_SIZE_IN_BYTES=1000 WEIR_ON_FAILURE=open": "redis",
+		"BACKEND_TYPE=memcache MEMCACHE_HOST_PORT=10.0.0.1:11211,10.0.0.2:11211":                                                             "memcached",
+		"BACKEND_TYPE=memory": "memory",
+	} {
+		s, err := settings.Read(strings.Fields(environ))
+		if err != nil {
+			t.Errorf("%s: %v", environ, err)
+			continue
+		}
+		c, err := s.Config(&config.Options{})
+		if err != nil || c.Backend != want {
+			t.Errorf("%s: %v, %v; want %s", environ, c, err, want)
+			continue
+		}
+		if err := c.Check(); err != nil {
+			t.Errorf("%s: %v", environ, err)
+		}
+		if w := c.Warnings(); len(w) > 0 {
+			t.Errorf("%s: warnings %q", environ, w)
+		}
+	}
+}
+
+func TestReadSaysAllThatIsWrong(t *testing.T) {
+	for environ, want := range map[string]string{
+		"PORT=x LIMIT_RESPONSE_HEADERS_ENABLED=maybe": `PORT is "x"; it must be a port, from 0 to 65535` + "\n" +
+			`LIMIT_RESPONSE_HEADERS_ENABLED is "maybe"; it must be true or false`,
+		"WEIR_ON_FAILURE=shut":           `WEIR_ON_FAILURE is "shut"; it must be error, open, local or closed`,
+		"REDIS_TYPE=RING LOG_LEVEL=loud": `LOG_LEVEL is "loud"; it must be debug, info, warn or error` + "\n" + `REDIS_TYPE is "RING"; it must be SINGLE, SENTINEL or CLUSTER`,
+		"REDIS_URL=redis:6379":           "REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path of a socket; set REDIS_SOCKET_TYPE=tcp for a host and a port",
+		"BACKEND_TYPE=memcache":          "MEMCACHE_HOST_PORT is missing; it must be a list of servers, such as 10.0.0.1:11211,10.0.0.2:11211",
+		"WEIR_DEADLINE=0s":               "WEIR_DEADLINE is 0s; it must be from 1ms to 30s",
+		"GRPC_MAX_CONNECTION_AGE=1":      `GRPC_MAX_CONNECTION_AGE is "1"; it must be a duration with its unit, such as 50ms, 10s or 24h`,
+	} {
+		_, err := settings.Read(strings.Fields(environ))
+		if !errors.Is(err, quota.ErrInvalid) || err.Error() != want {
+			t.Errorf("%s:\n got %v\nwant %s", environ, err, want)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	environ := []string{"USE_STATSD=false", "REDIS_PERSECOND=true", "REDIS_POOL_SIZE=10"}
+	s, err := settings.Read(environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(s.Warnings(environ), "\n"); !strings.HasPrefix(got, "REDIS_PERSECOND has no effect: ") || !strings.Contains(got, "\nREDIS_POOL_SIZE has no effect: ") || strings.Contains(got, "STATSD") {
+		t.Errorf("warnings %q", got)
+	}
+}

@@ -1,0 +1,103 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// Decode reads a text that has keys of the program's own and no others into the struct
+// that program points to, by the rules of Options.Program. A field may be a yaml.Node, too, for
+// a value of any form. Unlike in a configuration, aliases and merge keys are resolved.
+// File is the name that problems begin with. The error has a line for each mistake, and
+// wraps quota.ErrInvalid.
+func Decode(file string, text []byte, program any) error {
+	r := newReader(file)
+	top := r.parse(text)
+	if top == nil || isNull(top) {
+		if len(r.problems) == 0 {
+			r.problemIn(0, "", "the file is empty")
+		}
+		return r.err()
+	}
+	nodes := maxNodes
+	if err := resolve(top, &nodes); err != nil {
+		r.problemIn(0, "", "%v", err)
+		return r.err()
+	}
+	r.nodes[""] = top
+	if r.plain(top, "") {
+		r.mapping(fieldsOf(reflect.ValueOf(program).Elem()), top, "", "")
+	}
+	r.checkProgram(program)
+	return r.err()
+}
+
+// checkProgram calls the Check of a program's struct, if it has one.
+func (r *reader) checkProgram(program any) {
+	if p, ok := program.(interface {
+		Check(mustBe func(key, right string))
+	}); ok {
+		p.Check(r.mustBe)
+	}
+}
+
+// maxNodes bounds what a text becomes when its aliases are resolved: a small one can name
+// the same values over and over.
+const maxNodes = 4 << 20
+
+// resolve puts the values that aliases name in their place, and the entries that merge keys
+// name into their mappings.
+func resolve(node *yaml.Node, left *int) error {
+	if *left--; *left < 0 {
+		return fmt.Errorf("with its aliases resolved, the file has more than %d values", maxNodes)
+	}
+	for i, n := range node.Content {
+		for ; n.Kind == yaml.AliasNode; n = n.Alias {
+			if n.Alias == nil {
+				return errors.New("an alias names no value")
+			}
+			node.Content[i] = n.Alias
+		}
+		if err := resolve(n, left); err != nil {
+			return err
+		}
+	}
+	if node.Kind == yaml.MappingNode {
+		node.Content = merged(node.Content)
+	}
+	return nil
+}
+
+// merged returns the entries of a mapping with what its merge keys name: a mapping or a
+// list of them, whose entries count where the mapping has none of its own.
+func merged(entries []*yaml.Node) []*yaml.Node {
+	var own []*yaml.Node
+	var bases []*yaml.Node
+	for i := 0; i+1 < len(entries); i += 2 {
+		switch key, value := entries[i], entries[i+1]; {
+		case key.Kind != yaml.ScalarNode || key.Value != "<<" || !strings.HasSuffix(key.Tag, "merge"):
+			own = append(own, key, value)
+		case value.Kind == yaml.SequenceNode:
+			bases = append(bases, value.Content...)
+		default:
+			bases = append(bases, value)
+		}
+	}
+	has := make(map[string]bool)
+	for i := 0; i < len(own) && len(bases) > 0; i += 2 {
+		has[own[i].Value] = true
+	}
+	for _, base := range bases {
+		for i := 0; i+1 < len(base.Content) && base.Kind == yaml.MappingNode; i += 2 {
+			if key := base.Content[i]; !has[key.Value] {
+				has[key.Value] = true
+				own = append(own, key, base.Content[i+1])
+			}
+		}
+	}
+	return own
+}

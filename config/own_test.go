@@ -1,0 +1,53 @@
+package config_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/quota"
+)
+
+// own is a text of a program's own.
+type own struct {
+	Name  string `yaml:",required"`
+	Extra yaml.Node
+	Parts []own
+}
+
+func (o *own) Check(mustBe func(key, right string)) {
+	if o.Name == "taken" {
+		mustBe("name", "another name")
+	}
+}
+
+func TestDecode(t *testing.T) {
+	var o own
+	text := "name: a\nextra: &e {x: [1, y]}\nparts:\n  - &p {name: b, extra: *e}\n  - {<<: *p, name: c}\n"
+	if err := config.Decode("own.yaml", []byte(text), &o); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Parts) != 2 || o.Parts[1].Name != "c" || o.Parts[1].Extra.Content[1].Content[1].Value != "y" {
+		t.Errorf("Decode read %+v", o)
+	}
+}
+
+func TestDecodeSaysAllThatIsWrong(t *testing.T) {
+	for text, want := range map[string]string{
+		"nam: a\nparts: [{name: b, extr: 1}]": "own.yaml:1: unknown key nam; did you mean name? The keys here are name, extra, parts\n" +
+			"own.yaml:1: name is missing; it must be text\n" +
+			"own.yaml:2: unknown key extr; did you mean extra? The keys here are name, extra, parts",
+		"name: taken":     `own.yaml:1: name is "taken"; it must be another name`,
+		"":                "own.yaml: the file is empty",
+		"backend: memory": "own.yaml:1: name is missing",
+		"name: a\nextra: [&a [0,0,0,0,0,0,0,0,0,0], &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c], &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e], [*f,*f,*f,*f,*f,*f,*f,*f,*f,*f]]": "more than 4194304 values",
+	} {
+		err := config.Decode("own.yaml", []byte(text), new(own))
+		if !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Decode(%.60q): %v\nwant %s", text, err, want)
+		}
+	}
+}
