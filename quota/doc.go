@@ -20,5 +20,6 @@
 // buckets last. If one refuses, or fails, what was charged before it is given back. Until then
 // other requests find it used, and may be refused. So the charge that stops an attacker is the
 // first, such as the address. Where one server has all counts, as in memory or on a single
-// Redis, with nothing around it that decides, too, it is one atomic step.
+// Redis, it is one atomic step: with nothing in front of it but a refusal cache, and a fallback
+// that keeps no counts.
 package quota

@@ -257,3 +257,26 @@ func TestModesChangeWhileInUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What decides around a store lets it decide about several partitions at once, unless a
+// policy's counts are here in an outage.
+func TestPartitionsAreJoined(t *testing.T) {
+	for _, test := range []struct {
+		options stack.Options
+		want    bool
+	}{
+		{stack.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options)}, true},
+		{stack.Options{Fallback: &fallback.Options{OnFailure: fallback.Local, Processes: 2}, Refusals: new(refusals.Options)}, false},
+	} {
+		s, err := stack.New(memorybackend.NewDefault(), &test.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := driver.Joins(s.Backend); got != test.want {
+			t.Errorf("%+v: joins partitions: %v", test.options.Fallback, got)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -132,6 +132,10 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 // Unwrap returns the backend that b asks.
 func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
+// Joins implements driver.Joiner: a refusal may be of several partitions if a decision of
+// the other backend may.
+func (b *Backend) Joins() bool { return driver.Joins(b.wrapped) }
+
 func (o *Options) validate() error {
 	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {
 		return invalid.Errorf("refusals: MaxKeys is %d; it must be from 1 to %d, or 0 for %d", o.MaxKeys, MaxMaxKeys, DefaultMaxKeys)
