@@ -114,17 +114,33 @@ func largest(all []string) string {
 	return "max(" + strings.Join(all, ", ") + ")"
 }
 
-// words are what the words of a section are replaced by.
+// words are what the words of a section are replaced by: $, @, window$, and those in
+// capitals.
 type words map[string]string
-
-var word = regexp.MustCompile(`window\$|[$@]|\b[A-Z][A-Z_]+\b`)
 
 // in returns text with its words replaced, those that w has.
 func (w words) in(text string) string {
-	return word.ReplaceAllStringFunc(text, func(name string) string {
-		if by, ok := w[name]; ok {
-			return by
+	var out strings.Builder
+	written := 0
+	for i := 0; i < len(text); {
+		n := 1
+		for isLetter(text[i]) && i+n < len(text) && isLetter(text[i+n]) {
+			n++
 		}
-		return name
-	})
+		if text[i:i+n] == "window" && strings.HasPrefix(text[i+n:], "$") {
+			n++
+		}
+		if by, ok := w[text[i:i+n]]; ok {
+			out.WriteString(text[written:i])
+			out.WriteString(by)
+			written = i + n
+		}
+		i += n
+	}
+	out.WriteString(text[written:])
+	return out.String()
+}
+
+func isLetter(c byte) bool {
+	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
