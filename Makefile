@@ -13,7 +13,7 @@ PACKAGES = ./... # of MODULES, that make soak runs
 
 # Shapes of decisions whose scripts are linted: the kinds of the limits of each charge. Each
 # kind alone; charges without a log, and with one.
-SHAPES = 1 2 3 4 5 6 1,3-5,6 1,4-2,6
+SHAPES = 1 2 3 4 5 6 7 1,3-5,6 1,4-2,6
 
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin

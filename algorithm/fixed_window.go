@@ -1,6 +1,9 @@
 package algorithm
 
 import (
+	"time"
+
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -23,7 +26,7 @@ func (f fixedWindow) charge(r *record, l limit, cost, now int64) charged {
 	if now < r.at {
 		r.count = addCount(r.count, cost)
 	} else {
-		r.at, r.count = f.opensUntil(l.window, now), cost
+		r.at, r.count = f.opensUntil(l, now), cost
 	}
 	return charged{mark: driver.Mark{At: r.at}}
 }
@@ -33,11 +36,19 @@ func (fixedWindow) lastCharge(r *record, _ int64) charged {
 }
 
 // opensUntil returns the reset-at of a window that opens at now.
-func (f fixedWindow) opensUntil(window, now int64) int64 {
-	if f.aligned {
-		now -= now % window
+func (f fixedWindow) opensUntil(l limit, now int64) int64 {
+	switch {
+	case l.kind == calendarKind:
+		return endOf(l.calendar, now)
+	case f.aligned:
+		now -= now % l.window
 	}
-	return addInstant(now, window)
+	return addInstant(now, l.window)
+}
+
+// endOf returns the reset-at of a calendar's window that is open at now.
+func endOf(c *quota.Calendar, now int64) int64 {
+	return min(c.End(time.UnixMilli(now)).UnixMilli(), maxInstant)
 }
 
 func (fixedWindow) giveBack(r *record, _ limit, c settled, _ int64) bool {

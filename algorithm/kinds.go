@@ -18,6 +18,7 @@ type kind uint8
 var kinds = [...]struct {
 	algorithm quota.Algorithm
 	aligned   bool // the Limit is
+	calendar  bool // the Limit has one
 	counter   counter
 	bytes     int     // of a record, stored, but for its kind, its window and entries of a log
 	windows   float64 // for which a charge counts at most; 0 for as long as a burst drains
@@ -31,6 +32,7 @@ var kinds = [...]struct {
 	4: {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
 	5: {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
 	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
+	7: {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -102,12 +104,16 @@ func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other
 // kindsOf has the kinds of limits that are not aligned and of those that are, by algorithm.
 var kindsOf = func() (all [2][256]kind) {
 	for k := range kinds {
-		if kinds[k].counter != nil {
+		if kinds[k].counter != nil && !kinds[k].calendar {
 			all[index(kinds[k].aligned)][kinds[k].algorithm] = kind(k)
 		}
 	}
 	return all
 }()
+
+// calendarKind is the kind of limits with a Calendar, whichever it is: a limit whose billing
+// day changes keeps its count, which ends when it was to end.
+const calendarKind kind = 7
 
 func index(aligned bool) int {
 	if aligned {
@@ -122,6 +128,9 @@ func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
 // kindOf returns the kind of records under l. It panics if there is none:
 // [quota.Policy.Validate] lets no such limit through.
 func kindOf(l *quota.Limit) kind {
+	if l.Calendar.Period != 0 {
+		return calendarKind
+	}
 	k := kindsOf[index(l.Aligned)][l.Algorithm]
 	if k == 0 {
 		panic(fmt.Sprintf("algorithm: nothing counts a limit of %v", *l))

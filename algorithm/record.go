@@ -99,10 +99,11 @@ type limit struct {
 	window   int64
 	quota    int64
 	capacity int64
+	calendar *quota.Calendar // of a kind of windows that end by one
 }
 
 func limitOf(l *quota.Limit) limit {
-	return limit{kind: kindOf(l), window: int64(l.Window / time.Millisecond), quota: l.Quota, capacity: l.Capacity()}
+	return limit{kind: kindOf(l), window: int64(l.Length() / time.Millisecond), quota: l.Quota, capacity: l.Capacity(), calendar: &l.Calendar}
 }
 
 // countsFor reports whether r is l's own record and counts as l does.

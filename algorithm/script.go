@@ -11,11 +11,15 @@ import (
 // What the Redis scripts get of a limit, and reply about it; lua/decide.lua reads
 // the one and writes the other.
 
-// AppendLimit appends l as scripts read it: 1 kind, 6 window, 7 quota, 7 capacity.
-func AppendLimit(b []byte, l *quota.Limit) []byte {
+// AppendLimit appends l as scripts read it that decide at now: 1 kind, 6 window, 7 quota, 7
+// capacity. A calendar's windows have in place of the quota when they end.
+func AppendLimit(b []byte, l *quota.Limit, now int64) []byte {
 	n := limitOf(l)
 	b = append(b, byte(n.kind))
 	b = AppendUint(b, windowBytes, n.window)
+	if n.kind == calendarKind {
+		n.quota = endOf(n.calendar, now)
+	}
 	b = appendCount(b, n.quota)
 	return appendCount(b, n.capacity)
 }

@@ -18,7 +18,7 @@ type Window struct {
 
 // IsOf reports whether w counts for l: whether l is a fixed window of that length.
 func (w *Window) IsOf(l *quota.Limit) bool {
-	return l.Algorithm == quota.FixedWindow && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
+	return l.Algorithm == quota.FixedWindow && l.Calendar.Period == 0 && int64(l.Window) == w.Length*int64(time.Millisecond) && l.Aligned == w.Aligned
 }
 
 // Take decides, while w is open, as [Take] does about one charge of that cost, more
@@ -42,7 +42,7 @@ func (s *State) Window() (w Window, ok bool) {
 	}
 	r := &s.records[0]
 	k := &kinds[r.kind]
-	if k.algorithm != quota.FixedWindow || r.endsAt != 0 {
+	if k.algorithm != quota.FixedWindow || k.calendar || r.endsAt != 0 {
 		return Window{}, false
 	}
 	return Window{Length: r.window, Aligned: k.aligned, ResetAt: r.at, Used: r.count}, true

@@ -68,6 +68,9 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"a window that a key opens is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: synced}\n",
 			`weir.yaml:3: policy "core": limit 0, 4 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
 		}, {
+			"a calendar is synced", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: 4 per month, mode: synced}\n",
+			`weir.yaml:3: policy "core": limit 0, 4 per month (fixed-window), cannot be synced: a calendar's windows have no number since the epoch: it must be a token-bucket or an aligned fixed-window`,
+		}, {
 			"a dry run of a synced policy", "roots: [127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h, aligned: true}], mode: synced}\ndry_runs:\n  core: {limits: [{quota: 2, window: 1h}]}\n",
 			`weir.yaml:5: policy "core.dry-run": limit 0, 2 per 1h0m0s (fixed-window), cannot be synced: it must be aligned, because one process would have to open a window for all`,
 		}, {
@@ -225,7 +228,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:4: policies.core.limits[0].quota is missing; it must be a whole number, 1 or more, in decimal digits, such as 60`,
 		}, {
 			"a limit in words that is none", "policies:\n  core:\n    limits:\n      - 60 / 1h\n",
-			`weir.yaml:4: policies.core.limits[0]: limit is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s`,
+			`weir.yaml:4: policies.core.limits[0]: limit is "60 / 1h"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31`,
 		}, {
 			"a limit in words that no policy may have", "policies: {core: {limits: [60 per 1h burst 5]}}\n",
 			`weir.yaml:1: policies.core.limits[0]: limit is "60 per 1h burst 5": burst is 5; only a token-bucket or a leaky-bucket has one, not a fixed-window`,
@@ -307,7 +310,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
 				"weir.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"weir.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
-				"weir.yaml:7: policies.b.limits[0]: limit is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s\n" +
+				"weir.yaml:7: policies.b.limits[0]: limit is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +
 				"weir.yaml:8: backend is \"disk\"; it must be memory, redis, redis-resharded, memcached or shares",
 		},
 	} {
@@ -618,7 +621,11 @@ func TestShortFormsOfPolicies(t *testing.T) {
 			t.Errorf("%s: got %+v, error %v", text, c, err)
 		}
 	}
-	_, err := Parse("weir.yaml", []byte("policies:\n  core: {quota: 10, windw: 1m}\n"), nil)
+	c, err := Parse("weir.yaml", []byte("policies: {core: 5000 per month in Europe/Berlin from day 31}\n"), nil)
+	if err != nil || c.Policies["core"].Limits[0] != (quota.Limit{Quota: 5000, Calendar: quota.Calendar{Period: quota.Month, Zone: "Europe/Berlin", Day: 31}}) {
+		t.Errorf("a calendar: got %+v, error %v", c, err)
+	}
+	_, err = Parse("weir.yaml", []byte("policies:\n  core: {quota: 10, windw: 1m}\n"), nil)
 	const wrong = "weir.yaml:2: unknown key windw; did you mean window? The keys here are quota, window, algorithm, aligned, burst, max_wait\n" +
 		"weir.yaml:2: policies.core.limits[0].window is missing; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
 	if err == nil || err.Error() != wrong {

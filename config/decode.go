@@ -146,7 +146,7 @@ func withoutPackage(err error) string {
 // A field is a field of a struct, or of a struct that is embedded in it, which has a key
 // in a file.
 type field struct {
-	key      string // of the tag, or else the name of the field in snake_case
+	key      string // of the tag, or else the name of the field in snake_case; none if the tag is -
 	right    string // what the tag `is` says that the value must be
 	required bool   // by the tag
 	value    reflect.Value
@@ -157,7 +157,7 @@ func fieldsOf(v reflect.Value) (all []field) {
 		f := v.Type().Field(i)
 		if f.Anonymous {
 			all = append(all, fieldsOf(v.Field(i))...)
-		} else if f.IsExported() {
+		} else if f.IsExported() && f.Tag.Get("yaml") != "-" {
 			key, option, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 			all = append(all, field{cmp.Or(key, snakeCase(f.Name)), f.Tag.Get("is"), option == "required", v.Field(i)})
 		}

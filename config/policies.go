@@ -80,6 +80,7 @@ type limit struct {
 	Aligned   bool
 	Burst     int64
 	MaxWait   time.Duration
+	Calendar  quota.Calendar `yaml:"-"` // in words
 }
 
 func (l *limit) UnmarshalText(text []byte) error { return (*quota.Limit)(l).UnmarshalText(text) }

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )
@@ -37,7 +36,7 @@ func refuse(d *throttler.Decision) *refusal {
 	case s.Cost > s.Limit.Capacity():
 		text = fmt.Sprintf("This call costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
 	default:
-		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, quota.FormatWindow(s.Limit.Window))
+		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per())
 	}
 	var r *refusal
 	if retryAt := d.RetryAt(); retryAt.Equal(decision.Never) {

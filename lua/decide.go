@@ -56,7 +56,7 @@ func newShape(settles bool, charges [][]byte) *shape {
 		s.charges = append(s.charges, c)
 		s.hasLog = s.hasLog || c.hasLog
 	}
-	s.isLone = len(s.limits) == 1 && s.limits[0].opened != ""
+	s.isLone = len(s.limits) == 1 && s.limits[0].isLone
 	return s
 }
 
@@ -112,7 +112,7 @@ func (s *shape) arguments() (names, form string) {
 			add(c.words, "cost@, ", "I7")
 		}
 		for _, l := range c.limits {
-			if l.file.has("prepare") {
+			if l.asksQuota() {
 				add(l.words, "shape$, quota$, capacity$, ", "I7I7I7")
 			} else {
 				add(l.words, "shape$, capacity$, ", "I7xxxxxxxI7")
@@ -256,7 +256,7 @@ func (s *shape) locals() int {
 		for _, l := range c.limits {
 			n += 2 + len(l.fields) + max(1, l.locals("open")+max(l.locals("bring"), l.locals("give back"))) // what is stored comes before these
 			nested = max(nested, l.nested("bring"), l.nested("charge"), l.nested("give back"))
-			if l.file.has("prepare") {
+			if l.asksQuota() {
 				n += 1 + l.locals("prepare")
 			}
 			if s.settles {

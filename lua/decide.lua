@@ -12,7 +12,7 @@
 --            for each charge
 --              7 cost; to settle: 7 cost that was charged, 7 real cost
 --              for each limit
---                1 kind, 6 window ms, 7 quota, 7 capacity
+--                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
 --            of one fixed window alone, 27 more: see lone.lua
 -- Returns  the decisions' replies, one after the other, in one string:

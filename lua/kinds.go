@@ -30,19 +30,21 @@ type kind struct {
 	file   sections
 	form   string // of struct.pack
 	fields []string
-	opened string // of a fixed window: when one opens that is charged now
+	ends   string // of a fixed window: when one ends that opens now
+	isLone bool   // it can be digits: see lone.lua
 	isLog  bool
 }
 
 // kinds has every kind, by its number in states and arguments, as package algorithm has
 // them; and no other place lists them.
 var kinds = [...]kind{
-	1: {name: "fixed window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now"},
-	2: {name: "aligned window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, opened: "now - now % window$"},
+	1: {name: "fixed window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now + window$", isLone: true},
+	2: {name: "aligned window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "now - now % window$ + window$", isLone: true},
 	3: {name: "sliding window", file: readSections("algorithms/sliding_window.lua"), form: "I6I7I7", fields: []string{"start$", "current$", "previous$"}},
 	4: {name: "sliding log", file: slidingLog, form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 	5: {name: "token bucket", file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
 	6: {name: "leaky bucket", file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
+	7: {name: "calendar window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "quota$"},
 }
 
 var (

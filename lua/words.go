@@ -25,7 +25,7 @@ func newLimit(number byte, charge, place int) limit {
 		"$": strconv.Itoa(place), "@": "_" + strconv.Itoa(charge),
 		"window$": fmt.Sprintf("(shape%d - %d)", place, int64(number)<<48),
 	}
-	l.words["OPENED"] = l.words.in(l.opened)
+	l.words["ENDS"] = l.words.in(l.ends)
 	return l
 }
 
@@ -60,6 +60,9 @@ func countNames(matches *regexp.Regexp, text string) int {
 	}
 	return n
 }
+
+// asksQuota reports whether quota$ is a local.
+func (l *limit) asksQuota() bool { return l.file.has("prepare") || l.ends == "quota$" }
 
 // size is how many bytes a record has.
 func (l *limit) size() int { return 7 + formBytes(l.form) }

@@ -41,7 +41,7 @@ func (IETF) Write(h http.Header, r *Report) {
 		if s.Policy.Unit != quota.Requests {
 			policies = strconv.AppendQuote(append(policies, ";qu="...), s.Policy.Unit.String())
 		}
-		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional
+		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional: a calendar's windows differ
 			policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
 		}
 		limits = append(strconv.AppendQuote(limits, name), ";r="...)
@@ -58,9 +58,9 @@ func fieldName(s *decision.Status) string {
 	if len(s.Policy.Limits) == 1 {
 		return s.Policy.Name
 	}
-	name := s.Policy.Name + "-" + quota.FormatWindow(s.Limit.Window)
+	name := s.Policy.Name + "-" + s.Limit.Per()
 	for i := range s.Policy.Limits {
-		if o := &s.Policy.Limits[i]; o.Window == s.Limit.Window && *o != s.Limit {
+		if o := &s.Policy.Limits[i]; o.Per() == s.Limit.Per() && *o != s.Limit {
 			return name + "-" + s.Limit.Algorithm.String()
 		}
 	}

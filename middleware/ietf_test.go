@@ -8,6 +8,7 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -22,6 +23,20 @@ func TestRateLimitFields(t *testing.T) {
 	expect(t, get(h), 200,
 		"RateLimit-Policy", `"auth.createToken-1m-fixed-window";q=20;w=60, "auth.createToken-3s";q=5;w=3, "auth.createToken-250ms";q=9, "auth.createToken-1m-sliding-window";q=30;w=60`,
 		"RateLimit", `"auth.createToken-1m-fixed-window";r=19;t=60, "auth.createToken-3s";r=4;t=3, "auth.createToken-250ms";r=8;t=1, "auth.createToken-1m-sliding-window";r=29;t=115`)
+}
+
+// A calendar's windows are not all so many seconds long: w is left out.
+func TestRateLimitFieldsOfACalendar(t *testing.T) {
+	th, c := newThrottler()
+	c.Set(time.Date(2030, time.February, 27, 0, 0, 0, 0, time.UTC))
+	p := policy("core", throttler.Limit{Quota: 3, Calendar: quota.Calendar{Period: quota.Day}}, throttler.Limit{Quota: 1, Calendar: quota.Calendar{Period: quota.Month, Day: 31}})
+	h := must(newMiddleware(th, everyone(p), &middleware.Options{Dialect: middleware.Dialects{middleware.GitHub{}, middleware.IETF{}}}))(status(200))
+	expect(t, get(h), 200, "X-RateLimit-Reset", "1898467200", "RateLimit-Policy", `"core-day";q=3, "core-month";q=1`, "RateLimit", `"core-day";r=2;t=86400, "core-month";r=0;t=86400`)
+	w := get(h)
+	expect(t, w, 429, "Retry-After", "86400")
+	if want := `{"message":"API rate limit exceeded: core allows 1 per month. Try again in 86400 s."}` + "\n"; w.Body.String() != want {
+		t.Errorf("the body is %s, want %s", w.Body, want)
+	}
 }
 
 // Whatever the policy, the fields are what a parser of structured fields reads.

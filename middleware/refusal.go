@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )
@@ -111,7 +110,7 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		allows = " allows, at the moment, a part of "
 	}
 	b = strconv.AppendInt(append(append(b, s.Policy.Name...), allows...), s.Limit.Quota, 10)
-	b = append(append(b, " per "...), quota.FormatWindow(s.Limit.Window)...)
+	b = append(append(b, " per "...), s.Limit.Per()...)
 	if wait == 0 {
 		return append(b, ". It is in debt beyond the year 9999."...)
 	}

@@ -24,7 +24,7 @@ type Limit struct {
 	// MaxLogQuota for SlidingLog.
 	Quota int64
 
-	// Window is the period: whole milliseconds, from 1 ms to MaxWindow.
+	// Window is the period: whole milliseconds, from 1 ms to MaxWindow; 0 with a Calendar.
 	Window time.Duration
 
 	// Algorithm is how units are counted. The zero value is FixedWindow.
@@ -46,6 +46,24 @@ type Limit struct {
 	// what would wait longer is refused. Whole milliseconds. If zero, Burst
 	// alone bounds the queue.
 	MaxWait time.Duration
+
+	// Calendar, if not zero, makes a FixedWindow's windows days, weeks or months, in
+	// place of Window.
+	Calendar Calendar
+}
+
+// Length returns how long a window is: Window or, with a Calendar, the shortest that its
+// windows may be.
+func (l *Limit) Length() time.Duration {
+	return l.Window + l.Calendar.Period.Shortest()
+}
+
+// Per returns what the quota is per, in words: "1h", or "month".
+func (l *Limit) Per() string {
+	if l.Calendar.IsZero() {
+		return FormatWindow(l.Window)
+	}
+	return l.Calendar.Period.String()
 }
 
 // Capacity returns the most units that can be taken at once: Quota, or what
@@ -90,7 +108,14 @@ func (l Limit) String() string {
 	if l.Aligned {
 		aligned = ", aligned"
 	}
-	return fmt.Sprintf("%d per %v (%v%s)", l.Quota, l.Window, l.Algorithm, aligned)
+	return fmt.Sprintf("%d per %v (%v%s)", l.Quota, l.period(), l.Algorithm, aligned)
+}
+
+func (l *Limit) period() fmt.Stringer {
+	if l.Calendar.IsZero() {
+		return l.Window
+	}
+	return l.Calendar
 }
 
 // validate says what is wrong with l, in words that follow "limit 0: ".
@@ -99,7 +124,7 @@ func (l *Limit) validate() string {
 	switch {
 	case l.Quota < 1 || l.Quota > MaxQuota:
 		return fmt.Sprintf("quota is %d; it must be from 1 to %d (2^53)", l.Quota, int64(MaxQuota))
-	case l.Window < time.Millisecond || l.Window > MaxWindow:
+	case l.Calendar.IsZero() && l.Window < time.Millisecond || l.Window > MaxWindow:
 		return fmt.Sprintf("window is %v; it must be from 1ms to %v (366 days)", l.Window, MaxWindow)
 	case l.Window%time.Millisecond != 0:
 		return fmt.Sprintf("window is %v; it must be whole milliseconds", l.Window)
@@ -117,6 +142,9 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("max wait is %v; only a %s has one, not a %v", l.MaxWait, algorithmsWith(func(a traits) bool { return a.queues }), l.Algorithm)
 	case l.MaxWait < 0 || l.MaxWait > MaxWindow || l.MaxWait%time.Millisecond != 0:
 		return fmt.Sprintf("max wait is %v; it must be whole milliseconds, from 0 to %v", l.MaxWait, MaxWindow)
+	}
+	if !l.Calendar.IsZero() {
+		return l.Calendar.problemIn(l)
 	}
 	hi, lo := bits.Mul64(uint64(l.Capacity()), uint64(l.Window.Milliseconds()))
 	maxHi, maxLo := bits.Mul64(uint64(l.Quota), uint64(MaxWindow.Milliseconds()))

@@ -72,12 +72,12 @@ func (p *Policy) Validate() error {
 			return invalid.Errorf("quota: policy %q: with limit %d, %v, its limits are %d units of work for a server; they may be %d: lower the quotas of sliding-logs, or take sliding-windows", p.Name, i, p.Limits[i], work, MaxWork)
 		}
 		for j := range i {
-			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window {
+			if a, b := &p.Limits[j], &p.Limits[i]; a.Algorithm == b.Algorithm && a.Window == b.Window && a.Calendar.Period == b.Calendar.Period {
 				right := "only the smaller quota could ever refuse, so keep that one"
 				if a.Aligned != b.Aligned {
 					right = "one aligned and one not; keep one of them"
 				}
-				return invalid.Errorf("quota: policy %q: limits %d and %d are both a %v of %v; %s", p.Name, j, i, b.Algorithm, b.Window, right)
+				return invalid.Errorf("quota: policy %q: limits %d and %d are both a %v of %v; %s", p.Name, j, i, b.Algorithm, b.period(), right)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func (p *Policy) isPlain() bool {
 		return false
 	}
 	l := &p.Limits[0]
-	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Quota >= 1 && l.Quota <= MaxQuota &&
+	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Calendar.IsZero() && l.Quota >= 1 && l.Quota <= MaxQuota &&
 		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
 }
 
@@ -140,7 +140,7 @@ func (p *Policy) Warnings() []string {
 	var warnings []string
 	for i, long := range p.Limits {
 		for j, short := range p.Limits {
-			if long.Window <= short.Window {
+			if long.Window <= short.Window || short.Window == 0 { // a calendar's windows are of several lengths
 				continue
 			}
 			switch {

@@ -28,7 +28,7 @@ func (a *Algorithm) UnmarshalText(text []byte) error {
 	return err
 }
 
-const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s"
+const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31"
 
 // ParseLimit returns the limit that text says: a quota and a window, as in
 //
@@ -39,6 +39,10 @@ const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as ne
 //
 //	10 per 1m token-bucket burst 20
 //	5000 per 1d aligned
+//
+// In place of the window it may have the calendar of a FixedWindow:
+//
+//	5000 per month in Europe/Berlin from day 31
 //
 // An error wraps [ErrInvalid]: text has another form, or no policy may have this limit.
 func ParseLimit(text string) (Limit, error) {
@@ -52,11 +56,16 @@ func ParseLimit(text string) (Limit, error) {
 	if l.Quota, err = strconv.ParseInt(words[0], 10, 64); err != nil {
 		return Limit{}, wrong
 	}
-	if l.Window, err = ParseWindow(words[2]); err != nil {
+	words = words[2:]
+	if c, rest, ok := parseCalendar(words); ok {
+		l.Calendar, words = c, rest
+	} else if l.Window, err = ParseWindow(words[0]); err != nil {
 		return Limit{}, wrong
+	} else {
+		words = words[1:]
 	}
 	seen := make(map[string]bool)
-	for words = words[3:]; len(words) > 0; words = words[1:] {
+	for ; len(words) > 0; words = words[1:] {
 		word := words[0]
 		switch word {
 		case "aligned":
@@ -96,7 +105,12 @@ func (l Limit) MarshalText() ([]byte, error) {
 	if problem := l.validate(); problem != "" {
 		return nil, invalid.Errorf("quota: limit: %s", problem)
 	}
-	text := fmt.Appendf(nil, "%d per %s", l.Quota, FormatWindow(l.Window))
+	text := fmt.Appendf(nil, "%d per ", l.Quota)
+	if l.Calendar.IsZero() {
+		text = append(text, FormatWindow(l.Window)...)
+	} else {
+		text = append(text, l.Calendar.String()...)
+	}
 	if l.Algorithm != FixedWindow {
 		text = fmt.Appendf(text, " %v", l.Algorithm)
 	}
@@ -110,6 +124,46 @@ func (l Limit) MarshalText() ([]byte, error) {
 		text = fmt.Appendf(text, " max-wait %s", FormatWindow(l.MaxWait))
 	}
 	return text, nil
+}
+
+// parseCalendar reads a calendar from the front of words, and returns the others.
+func parseCalendar(words []string) (c Calendar, rest []string, ok bool) {
+	if c.Period, ok = parsePeriod(words[0]); !ok {
+		return c, words, false
+	}
+	words = words[1:]
+	if len(words) > 1 && words[0] == "in" {
+		c.Zone, words = words[1], words[2:]
+	}
+	if len(words) > 2 && words[0] == "from" && words[1] == "day" {
+		n, err := strconv.ParseUint(words[2], 10, 8)
+		ok = err == nil && number.MatchString(words[2])
+		c.Day, words = uint8(n), words[3:]
+	}
+	return c, words, ok
+}
+
+// MarshalText returns the text that [ParseLimit] reads after per. An error wraps
+// [ErrInvalid]: no limit may have c.
+func (c Calendar) MarshalText() ([]byte, error) {
+	if problem := c.problemIn(new(Limit)); problem != "" {
+		return nil, invalid.Errorf("quota: %s", problem)
+	}
+	return []byte(c.String()), nil
+}
+
+// UnmarshalText sets c to the calendar that text says, as in "month in Europe/Berlin".
+func (c *Calendar) UnmarshalText(text []byte) error {
+	if words := strings.Fields(string(text)); len(words) > 0 {
+		if parsed, rest, ok := parseCalendar(words); ok && len(rest) == 0 {
+			if problem := parsed.problemIn(new(Limit)); problem != "" {
+				return invalid.Errorf("quota: %s", problem)
+			}
+			*c = parsed
+			return nil
+		}
+	}
+	return invalid.Errorf("quota: calendar is %q; it must be day, week or month, and as needed in a time zone and from day 31, such as month in Europe/Berlin from day 31", text)
 }
 
 // UnmarshalText sets l to the limit that text says, as [ParseLimit] reads it.

@@ -107,7 +107,7 @@ func (h *history) moveClock() {
 	case n < 12:
 		h.clock.Advance(time.Duration(h.rng.IntN(10)) * time.Millisecond)
 	case n < 15:
-		window := h.policies[h.rng.IntN(len(h.policies))].Limits[0].Window
+		window := h.policies[h.rng.IntN(len(h.policies))].Limits[0].Length()
 		h.clock.Advance(time.Duration(h.rng.Int64N(int64(window)*2 + 1)).Truncate(time.Millisecond))
 	case n < 19:
 		if len(h.edges) > 0 {
@@ -262,6 +262,9 @@ func (h *history) limit() throttler.Limit {
 	}
 	for _, change := range []func(l *throttler.Limit){
 		func(l *throttler.Limit) { l.Aligned = true },
+		func(l *throttler.Limit) {
+			l.Window, l.Calendar = 0, quota.Calendar{Period: quota.Period(1 + h.rng.IntN(3)), Zone: "America/Havana"}
+		},
 		func(l *throttler.Limit) { l.Burst = quotas[h.rng.IntN(len(quotas))] },
 		func(l *throttler.Limit) { l.MaxWait = time.Duration(1+h.rng.IntN(5000)) * time.Millisecond },
 	} {

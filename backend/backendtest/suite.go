@@ -124,6 +124,7 @@ const (
 	returnsDone  = "A Backend must be safe for concurrent use and must return when ctx is done."
 
 	fixedCounts    = "FixedWindow counts in windows that open at a key's first charge, or on multiples of the window since the epoch if the limit is Aligned."
+	calendarCounts = "Calendar makes a FixedWindow's windows the days, weeks or months of a time zone, the same ones for all keys. A day of 23 or 25 hours is one window."
 	slidingCounts  = "SlidingWindow estimates the last window's count from two fixed ones."
 	logCounts      = "SlidingLog remembers each charge and is exact at every instant."
 	tokenCounts    = "TokenBucket refills steadily, quota units per window, up to Burst."

@@ -87,7 +87,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 		}
 		for k := range c.Policy.Limits {
 			kind := len(buf)
-			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k])
+			buf = algorithm.AppendLimit(buf, &c.Policy.Limits[k], now)
 			shape = append(shape, buf[kind])
 			if st != nil {
 				mark := &charged[0].Mark
@@ -107,7 +107,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 // isLone reports whether charges are one, under one fixed window: a count and a reset
 // time.
 func isLone(charges []quota.Charge) bool {
-	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce()
+	return len(charges) == 1 && len(charges[0].Policy.Limits) == 1 && charges[0].Policy.Limits[0].Algorithm.ResetsAtOnce() && charges[0].Policy.Limits[0].Calendar.IsZero()
 }
 
 // appendBounds appends what lone.lua compares with what is stored of the fixed window of c,

@@ -22,6 +22,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	_ "time/tzdata" // calendars of limits, also in an image without a database of zones
 
 	"github.com/redis/go-redis/v9"
 

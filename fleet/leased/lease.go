@@ -237,6 +237,9 @@ func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
 				window |= 1
 			}
 			n = n.And(keyed.Name{uint64(limits[k].Quota), window})
+			if c := limits[k].Calendar; !c.IsZero() {
+				n = n.And(b.names.OfKey("", c.String()))
+			}
 		}
 	}
 	return n
@@ -265,7 +268,7 @@ func withTally(r *driver.Request, n keyed.Name, cost int64) driver.Request {
 		c.Cost = cost
 		all = append(all, c)
 		for k := range c.Policy.Limits {
-			limit.Window = max(limit.Window, c.Policy.Limits[k].Window)
+			limit.Window = max(limit.Window, c.Policy.Limits[k].Window, 2*c.Policy.Limits[k].Calendar.Period.Shortest())
 		}
 	}
 	if len(all) < quota.MaxCharges {

@@ -355,6 +355,8 @@ func unsupported(l *quota.Limit) string {
 		return ""
 	case !l.Algorithm.ResetsAtOnce():
 		return "its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window"
+	case !l.Calendar.IsZero():
+		return "a calendar's windows have no number since the epoch: it must be a token-bucket or an aligned fixed-window"
 	case !l.Aligned:
 		return "it must be aligned, because one process would have to open a window for all"
 	}

@@ -1,6 +1,7 @@
 -- fixed_window.lua: as algorithm/fixed_window.go has it: a count and the window's reset
 -- time, which is set when the window opens and never again. An aligned window opens on a
--- multiple of its length: OPENED is when a window opens that is charged now.
+-- multiple of its length, and a calendar's window ends when the caller says, in place of the
+-- quota: ENDS is when a window ends that opens now.
 
 --@ bring
 if reset_at$ <= now then used$ = 0 end
@@ -9,7 +10,7 @@ if reset_at$ <= now then used$ = 0 end
 cost@ <= capacity$ - used$
 
 --@ charge
-if reset_at$ <= now then reset_at$ = min(OPENED + window$, MAX_INSTANT) end
+if reset_at$ <= now then reset_at$ = min(ENDS, MAX_INSTANT) end
 used$ = used$ + cost@
 if used$ > MAX_COUNT then used$ = MAX_COUNT end
 

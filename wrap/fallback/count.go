@@ -151,7 +151,7 @@ func (c *count) journal(limits []quota.Limit, cost, now int64, results []driver.
 	u := units{from: now, at: now, cost: cost, until: now}
 	opened, grain, atOnce := int64(0), int64(quota.MaxWindow/time.Millisecond), true
 	for i := range results {
-		window := int64(limits[i].Window / time.Millisecond)
+		window := int64(limits[i].Length() / time.Millisecond)
 		u.until = max(u.until, results[i].ResetAt)
 		opened = max(opened, results[i].ResetAt-window)
 		grain = min(grain, window/maxPending)

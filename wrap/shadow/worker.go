@@ -95,7 +95,7 @@ var inStep = &handoff.Placement{Backend: handoff.IDOf("shadow")}
 // window in it was open before.
 func opens(d decision.Decision) bool {
 	for _, s := range d.Limits() {
-		opensWhenCharged := s.Limit.Algorithm.ResetsAtOnce() && !s.Limit.Aligned
+		opensWhenCharged := s.Limit.Algorithm.ResetsAtOnce() && !s.Limit.Aligned && s.Limit.Calendar.IsZero()
 		if opensWhenCharged && !s.ResetAt.Equal(d.At().Add(s.Limit.Window)) {
 			return false
 		}

@@ -113,7 +113,7 @@ func (p *page) getState(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, policy := range p.options.Policies {
 		for _, l := range policy.Limits {
-			s.Limits[policy.Name] = append(s.Limits[policy.Name], limit{textOf(l), shortened(l.Window.String()), l.Algorithm.ResetsAtOnce()})
+			s.Limits[policy.Name] = append(s.Limits[policy.Name], limit{textOf(l), l.Per(), l.Algorithm.ResetsAtOnce()})
 		}
 	}
 	if key, ok := p.options.Caller.Of(r); ok {
@@ -129,17 +129,6 @@ func textOf(l quota.Limit) string {
 		return l.String()
 	}
 	return string(text)
-}
-
-// shortened returns a duration's text without units of which there are none: 1m for 1m0s.
-func shortened(d string) string {
-	if strings.HasSuffix(d, "m0s") {
-		d = strings.TrimSuffix(d, "0s")
-	}
-	if strings.HasSuffix(d, "h0m") {
-		d = strings.TrimSuffix(d, "0m")
-	}
-	return d
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

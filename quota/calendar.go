@@ -1,0 +1,203 @@
+package quota
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Calendar makes a FixedWindow's windows the days, weeks or months of a time zone, the same
+// ones for all keys. A day of 23 or 25 hours is one window. The zero value is no calendar.
+type Calendar struct {
+	// Period is the length of the windows.
+	Period Period
+
+	// Zone is a name of the IANA time zone database, such as "Europe/Berlin". If empty, UTC.
+	// A program for hosts without that database imports time/tzdata.
+	Zone string
+
+	// Day is the day on which a Month begins, 1 to 31, as a bill does: a month that is
+	// shorter begins the next one on its last day. If zero, 1. Only a Month has one.
+	Day uint8
+}
+
+// Period is a length of time in a calendar.
+type Period uint8
+
+// The periods. A week begins on a Monday.
+const (
+	Day Period = 1 + iota
+	Week
+	Month
+)
+
+// periods has what a Period is called, and the shortest that one may be: Antarctica/Troll
+// sets its clocks by two hours.
+var periods = [...]struct {
+	name     string
+	shortest time.Duration
+}{
+	Day:   {"day", day - 2*time.Hour},
+	Week:  {"week", 7*day - 2*time.Hour},
+	Month: {"month", 28*day - 2*time.Hour},
+}
+
+// String returns "day", "week" or "month".
+func (p Period) String() string {
+	if p > 0 && int(p) < len(periods) {
+		return periods[p].name
+	}
+	return fmt.Sprintf("Period(%d)", uint8(p))
+}
+
+// Shortest returns how long p is where clocks are set ahead: a Month is 28 days less two
+// hours at least. It is 0 if p is no period.
+func (p Period) Shortest() time.Duration {
+	if int(p) < len(periods) {
+		return periods[p].shortest
+	}
+	return 0
+}
+
+// parsePeriod returns the period of that name.
+func parsePeriod(name string) (Period, bool) {
+	for p := range periods {
+		if p > 0 && periods[p].name == name {
+			return Period(p), true
+		}
+	}
+	return 0, false
+}
+
+// IsZero reports whether c is no calendar.
+func (c Calendar) IsZero() bool { return c == Calendar{} }
+
+// String returns c as a limit's text has it: "month in Europe/Berlin from day 31".
+func (c Calendar) String() string {
+	var b strings.Builder
+	b.WriteString(c.Period.String())
+	if c.Zone != "" {
+		b.WriteString(" in " + c.Zone)
+	}
+	if c.Day != 0 {
+		fmt.Fprintf(&b, " from day %d", c.Day)
+	}
+	return b.String()
+}
+
+// End returns when the window ends that is open at now, of a valid c: the first instant of
+// the next day, week or month. Where clocks skip midnight, that is when they do. It is UTC.
+func (c Calendar) End(now time.Time) time.Time {
+	zone, err := location(c.Zone)
+	if err != nil {
+		zone = time.UTC // Validate lets no such zone through
+	}
+	today := dateOf(now.In(zone))
+	// Where clocks are set back over midnight, now may be on a day that begins again.
+	if begins := c.last(today); today.Equal(begins) {
+		if again := start(begins, zone); again.After(now) {
+			return again.UTC()
+		}
+	}
+	return start(c.next(today), zone).UTC()
+}
+
+// last returns the last date, by today's, on which a window begins. Dates are midnights in UTC.
+func (c Calendar) last(today time.Time) time.Time {
+	switch c.Period {
+	case Week:
+		return today.AddDate(0, 0, -(int(today.Weekday())+6)%7)
+	case Month:
+		if begins := c.inMonth(today, 0); !begins.After(today) {
+			return begins
+		}
+		return c.inMonth(today, -1)
+	}
+	return today
+}
+
+// next returns the first date after today on which a window begins.
+func (c Calendar) next(today time.Time) time.Time {
+	switch c.Period {
+	case Week:
+		return c.last(today).AddDate(0, 0, 7)
+	case Month:
+		if begins := c.inMonth(today, 0); begins.After(today) {
+			return begins
+		}
+		return c.inMonth(today, 1)
+	}
+	return today.AddDate(0, 0, 1)
+}
+
+// inMonth returns the date on which a window begins in the month of today, or so many
+// months later.
+func (c Calendar) inMonth(today time.Time, later int) time.Time {
+	first := time.Date(today.Year(), today.Month()+time.Month(later), 1, 0, 0, 0, 0, time.UTC)
+	last := first.AddDate(0, 1, -1).Day()
+	return first.AddDate(0, 0, min(max(int(c.Day), 1), last)-1)
+}
+
+func dateOf(t time.Time) time.Time {
+	y, m, d := t.Date()
+	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+}
+
+// start returns the instant at which date begins in zone: midnight, or when clocks skip it,
+// or, if they are set back to the day before, the second midnight.
+func start(date time.Time, zone *time.Location) time.Time {
+	y, m, d := date.Date()
+	t := time.Date(y, m, d, 12, 0, 0, 0, zone)
+	for dateOf(t).Before(date) { // the zone has left out the day
+		_, t = t.ZoneBounds()
+	}
+	for {
+		hour, minute, second := t.Clock()
+		midnight := t.Add(-time.Duration(hour)*time.Hour - time.Duration(minute)*time.Minute - time.Duration(second)*time.Second)
+		changed, _ := t.ZoneBounds()
+		if changed.IsZero() || changed.Before(midnight) {
+			return midnight
+		}
+		before := changed.Add(-time.Second)
+		if dateOf(before).Before(date) {
+			return changed
+		}
+		t = before
+	}
+}
+
+// locations has the zones that were loaded, by name: *time.Location.
+var locations sync.Map
+
+// location returns the zone of that name. The zone of the host is none: hosts differ.
+func location(name string) (*time.Location, error) {
+	if known, ok := locations.Load(name); ok {
+		return known.(*time.Location), nil
+	}
+	if name == "Local" {
+		return nil, fmt.Errorf("unknown time zone %s", name)
+	}
+	zone, err := time.LoadLocation(name)
+	if err == nil {
+		locations.Store(name, zone)
+	}
+	return zone, err
+}
+
+// problemIn says what is wrong with c, which is not zero, in l.
+func (c Calendar) problemIn(l *Limit) string {
+	if l.Window != 0 || l.Aligned || !l.Algorithm.traits().aligned {
+		return fmt.Sprintf("calendar is %v, of a %v with a window of %v, aligned %t; only a fixed-window has one, in place of window and aligned", c, l.Algorithm, l.Window, l.Aligned)
+	}
+	if c.Period == 0 || int(c.Period) >= len(periods) {
+		return fmt.Sprintf("calendar's period is %v; it must be a day, a week or a month", c.Period)
+	}
+	if c.Day > 31 || c.Day > 0 && c.Period != Month {
+		return fmt.Sprintf("calendar's day is %d, of a %v; it must be from 1 to 31, of a month, or 0", c.Day, c.Period)
+	}
+	if _, err := location(c.Zone); err != nil {
+		return fmt.Sprintf("calendar's zone is %q: %v; it must be a name of the IANA database that this host has, such as Europe/Berlin", c.Zone, err)
+	}
+	return ""
+}
