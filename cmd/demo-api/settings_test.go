@@ -29,7 +29,7 @@ debug_listen: off
 	}
 	want := &settings{Listen: "[::1]:9000", Tokens: tokens{"key-1": {"alice"}, "key-2": {"alice"}, "bob": {}}}
 	for _, n := range []string{"127.0.0.0/8", "fd00::/8"} {
-		want.TrustedProxies = append(want.TrustedProxies, proxyNetwork(netip.MustParsePrefix(n)))
+		want.TrustedProxies = append(want.TrustedProxies, config.ProxyNetwork(netip.MustParsePrefix(n)))
 	}
 	if !reflect.DeepEqual(own, want) {
 		t.Errorf("got %+v, want %+v", own, want)

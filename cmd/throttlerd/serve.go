@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/config"
 )
@@ -37,7 +38,8 @@ type service struct {
 
 // serve serves until ctx is done, and then until the calls in flight are.
 func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
-	c, err := s.Config(&config.Options{Log: log})
+	program := new(forwardauth.Program)
+	c, err := s.Config(&config.Options{Log: log, Program: program})
 	if err != nil {
 		return &usageError{err}
 	}
@@ -58,7 +60,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
 	reflection.Register(sv.grpc)
 	failed := make(chan error, 8)
-	if err := sv.listen(failed); err != nil {
+	if err := errors.Join(sv.listen(failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())
 	}
 	sv.health.SetServingStatus(healthName, grpc_health_v1.HealthCheckResponse_SERVING)
@@ -130,9 +132,10 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // checkAll says whether all that the environment names is right.
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
-	c, err := s.Config(&config.Options{Log: log})
+	program := new(forwardauth.Program)
+	c, err := s.Config(&config.Options{Log: log, Program: program})
 	if err == nil {
-		err = c.Check()
+		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
 	}
 	if err != nil {
 		return &usageError{err}

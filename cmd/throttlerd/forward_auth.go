@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/throttler"
+)
+
+// serveForwardAuth answers proxies by HTTP, if the configuration has forward_auth. What fails
+// later is sent to failed.
+func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error) error {
+	if keys == nil {
+		return nil
+	}
+	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, nil)
+	if err != nil {
+		return &usageError{err}
+	}
+	l, err := net.Listen("tcp", string(keys.Listen))
+	if err != nil {
+		return fmt.Errorf("forward auth: %w", err)
+	}
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	sv.http = append(sv.http, server)
+	go func() {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			failed <- fmt.Errorf("forward auth: %w", err)
+		}
+	}()
+	return nil
+}
+
+// checkForwardAuth says what is wrong with forward_auth that config.Config.Check does not see.
+func checkForwardAuth(c *config.Config, keys *forwardauth.Keys) error {
+	if keys == nil {
+		return nil
+	}
+	_, err := forwardauth.New(throttler.New(memorybackend.NewDefault(), nil), c, keys, nil)
+	return err
+}

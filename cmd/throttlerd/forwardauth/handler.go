@@ -1,0 +1,193 @@
+// Package forwardauth decides for reverse proxies that ask another server about each request:
+// nginx' auth_request, Caddy's forward_auth and Traefik's ForwardAuth. It is package middleware
+// with rules from a file in place of a program's classifier. docs/forward-auth.md describes it.
+package forwardauth
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/internal/invalid"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler"
+)
+
+// StatusHeader has the status of a refusal that a proxy gets under another one.
+const StatusHeader = "X-Weir-Status"
+
+// handler answers proxies.
+type handler struct {
+	trusted  []netip.Prefix
+	rules    []rule
+	limits   [][]middleware.Classifier // of each rule
+	check    http.Handler
+	observer observe.Observer
+	warn     sync.Once
+}
+
+// New returns the handler of what c has under forward_auth, at / and, for refusals with another
+// status than 429, at that status, such as /403. A rule that names no
+// policy of c is an error that wraps throttler.ErrInvalid. If
+// observer is nil, weirlog.Default().
+func New(t *throttler.Throttler, c *config.Config, keys *Keys, observer observe.Observer) (http.Handler, error) {
+	h := &handler{rules: keys.Rules, observer: observer}
+	if h.observer == nil {
+		h.observer = weirlog.Default()
+	}
+	for _, n := range keys.TrustedProxies {
+		h.trusted = append(h.trusted, netip.Prefix(n))
+	}
+	ip := middleware.ClientIP(&middleware.IPOptions{TrustedProxies: h.trusted})
+	for i := range h.rules {
+		var limits []middleware.Classifier
+		for j, charge := range h.rules[i].Charge {
+			p := c.Policies[charge.policy]
+			if p == nil {
+				return nil, invalid.Errorf("%s: forward_auth.rules[%d].charge[%d]: %q is no policy of the file; it must be one of %s",
+					c.File, i, j, charge.policy, strings.Join(slices.Sorted(maps.Keys(c.Policies)), ", "))
+			}
+			limits = append(limits, middleware.Limit(p, charge.key(ip)))
+		}
+		h.limits = append(h.limits, limits)
+	}
+	options := &middleware.Options{Deadline: c.Deadline, Dialect: dialects[keys.Dialect], DocumentationURL: keys.Documentation, Observer: h.observer}
+	if all := slices.Concat(h.limits...); len(all) > 0 {
+		if _, err := middleware.New(t, middleware.All(all...), options); err != nil { // its keys and policies are not seen below
+			return nil, err
+		}
+	}
+	limit, err := middleware.New(t, middleware.ClassifierFunc(h.charges, slices.Collect(maps.Values(c.Policies))...), options)
+	if err != nil {
+		return nil, err
+	}
+	h.check = limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	return h, nil
+}
+
+// charges returns what the first rule charges that matches r.
+func (h *handler) charges(r *http.Request) (all []throttler.Charge) {
+	f := forwardedOf(r)
+	for i := range h.rules {
+		if h.rules[i].matches(f, r.Header) {
+			for _, limit := range h.limits[i] {
+				all = append(all, limit.Charges(r)...)
+			}
+			return all
+		}
+	}
+	return nil
+}
+
+// forwarded is the request that the proxy asks about. The method and the URL of the asking
+// request are the proxy's own.
+type forwarded struct{ method, host, path string }
+
+type forwardedKey struct{}
+
+func forwardedOf(r *http.Request) *forwarded {
+	return r.Context().Value(forwardedKey{}).(*forwarded)
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	status, err := refusalStatus(r.URL.Path)
+	if err != nil {
+		h.misconfigured(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w = &answer{ResponseWriter: w, status: status}
+	if !h.isTrusted(r.RemoteAddr) {
+		h.misconfigured(w, http.StatusForbidden, fmt.Sprintf("the address %s is no trusted proxy; add it to forward_auth.trusted_proxies", r.RemoteAddr))
+		return
+	}
+	f, missing := read(r.Header)
+	if missing != "" {
+		h.misconfigured(w, http.StatusInternalServerError, missing+" is missing; the proxy must set it")
+		return
+	}
+	if f == nil {
+		http.Error(w, "X-Forwarded-Uri is no path", http.StatusBadRequest)
+		return
+	}
+	h.check.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), forwardedKey{}, f)))
+}
+
+// misconfigured refuses a request that is no proxy's, or one of a proxy that is not set up.
+func (h *handler) misconfigured(w http.ResponseWriter, status int, text string) {
+	h.warn.Do(func() {
+		h.observer.Warned(observe.Warned{Text: "forward auth refuses requests: " + text, Hint: "docs/forward-auth.md has the configuration of each proxy"})
+	})
+	http.Error(w, text, status)
+}
+
+// refusalStatus returns the status that the proxy asks to be refused with, 0 for the true one.
+// It is in the path and not in the query, which with Caddy is the client's.
+func refusalStatus(path string) (int, error) {
+	if path == "/" {
+		return 0, nil
+	}
+	status, err := strconv.Atoi(strings.TrimPrefix(path, "/"))
+	if err != nil || status < 400 || status > 499 {
+		return 0, fmt.Errorf("the path is %q; it must be /, or the status of refusals from 400 to 499, such as /403", path)
+	}
+	return status, nil
+}
+
+func (h *handler) isTrusted(remote string) bool {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(h.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// read returns the request that headers describe, or nil if its URI cannot be read, or which of
+// them is missing.
+func read(header http.Header) (f *forwarded, missing string) {
+	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"} {
+		if header.Get(name) == "" {
+			return nil, name
+		}
+	}
+	u, err := url.ParseRequestURI(header.Get("X-Forwarded-Uri"))
+	if err != nil {
+		return nil, ""
+	}
+	host := strings.ToLower(header.Get("X-Forwarded-Host"))
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return &forwarded{header.Get("X-Forwarded-Method"), strings.Trim(host, "[]."), u.Path}, ""
+}
+
+// answer writes refusals with the status that the proxy asks for.
+type answer struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answer) WriteHeader(status int) {
+	if a.status != 0 && status >= 400 {
+		a.Header().Set(StatusHeader, strconv.Itoa(status))
+		status = a.status
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }

@@ -1,0 +1,236 @@
+package forwardauth
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
+
+// proxied is a proxy in front of an application, which runs a documented configuration.
+type proxied struct {
+	addr string
+	app  *httptest.Server
+	auth *httptest.Server // throttlerd's forward auth
+	dir  string
+}
+
+// start prepares the documented files of a proxy, with addresses that are free, in a directory.
+func start(t *testing.T, program, install string, files ...string) *proxied {
+	t.Helper()
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin") // where Debian has nginx
+	if _, err := exec.LookPath(program); err != nil {
+		t.Fatalf("%s is missing; %s", program, install)
+	}
+	text, err := os.ReadFile("../../../docs/forward-auth/throttlerd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := new(Program)
+	c, err := config.Parse("throttlerd.yaml", text, &config.Options{Program: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack, err := c.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stack.Close() })
+	h, err := New(stack.Throttler, c, keys.ForwardAuth, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxied{dir: t.TempDir(), auth: httptest.NewServer(h)}
+	p.app = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/forbidden" {
+			w.WriteHeader(http.StatusForbidden)
+		}
+		_, _ = io.WriteString(w, "the application")
+	}))
+	t.Cleanup(p.auth.Close)
+	t.Cleanup(p.app.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.addr = l.Addr().String()
+	_ = l.Close()
+	addresses := strings.NewReplacer(
+		"127.0.0.1:8082", p.auth.Listener.Addr().String(), "127.0.0.1:3000", p.app.Listener.Addr().String(),
+		"127.0.0.1:8000", p.addr, "listen 8000", "listen "+p.addr, ":8000 {", "http://"+p.addr+" {",
+		"filename: traefik-routes.yml", "filename: "+filepath.Join(p.dir, "traefik-routes.yml"),
+	)
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join("../../../docs/forward-auth", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(p.dir, name), []byte(addresses.Replace(string(text))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// run runs the proxy until the test ends.
+func (p *proxied) run(t *testing.T, program string, args ...string) {
+	t.Helper()
+	var said bytes.Buffer
+	c := exec.Command(program, args...)
+	c.Dir, c.Stdout, c.Stderr, c.SysProcAttr = p.dir, &said, &said, testserver.DieWithParent()
+	c.Env = append(os.Environ(), "HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir, "XDG_DATA_HOME="+p.dir)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = c.Wait(); close(ended) }()
+	t.Cleanup(func() {
+		_ = c.Process.Signal(os.Interrupt)
+		select {
+		case <-ended:
+		case <-time.After(5 * time.Second):
+			_ = c.Process.Kill()
+			<-ended
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", program, &said)
+		}
+	})
+	// A proxy that loads its routes after it listens answers 404 until then.
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if response, err := http.Get("http://" + p.addr + "/healthz"); err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case <-ended:
+			t.Fatalf("%s ended:\n%s", program, &said)
+		default:
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%s does not answer for 20 s", program)
+		}
+	}
+}
+
+// send sends a request, and returns the response and its body.
+func (p *proxied) send(t *testing.T, method, path string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://"+p.addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+// check sends what shows whether the proxy is set up: a login has 5 a minute, and 60 with all
+// else.
+func (p *proxied) check(t *testing.T, headersOfAllowed bool) {
+	t.Helper()
+	for i := range 5 {
+		// What a client says of itself is not believed.
+		r, body := p.send(t, http.MethodPost, "/login?next=/healthz", "X-Forwarded-For: 192.0.2.9", "X-Forwarded-Uri: /healthz", "X-Forwarded-Method: GET", "X-Forwarded-Host: elsewhere", "X-Real-Ip: 192.0.2.9")
+		if r.StatusCode != http.StatusOK || body != "the application" {
+			t.Fatalf("login %d: %s %s", i, r.Status, body)
+		}
+		if h := r.Header; headersOfAllowed && (h.Get("X-RateLimit-Limit") != "5" || h.Get("X-RateLimit-Remaining") != string(rune('4'-i)) || h.Get("X-RateLimit-Resource") != "login" || h.Get("X-RateLimit-Reset") == "") {
+			t.Errorf("login %d: headers %v", i, h)
+		}
+	}
+	for _, path := range []string{"/login", "//login", "/x/..%2flogin", "/%6Cogin"} {
+		r, body := p.send(t, http.MethodPost, path)
+		if h := r.Header; r.StatusCode != http.StatusTooManyRequests || h.Get("Retry-After") == "" || h.Get("X-RateLimit-Remaining") != "0" || h.Get("X-RateLimit-Resource") != "login" ||
+			h.Get("Cache-Control") != "no-store" || !strings.Contains(body, `{"message":"API rate limit exceeded`) || h.Get("X-Weir-Status") != "" {
+			t.Errorf("%s refused: %s %v %s", path, r.Status, h, body)
+		}
+	}
+	if r, _ := p.send(t, http.MethodHead, "/login"); r.StatusCode != http.StatusOK {
+		t.Errorf("a HEAD, which is no login: %s", r.Status)
+	}
+	if r, body := p.send(t, http.MethodGet, "/forbidden"); r.StatusCode != http.StatusForbidden || body != "the application" {
+		t.Errorf("a 403 of the application: %s %s", r.Status, body)
+	}
+	p.auth.Config.Handler = http.NotFoundHandler() // not throttlerd: nothing is a free pass
+	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode < 400 || strings.Contains(body, "the application") {
+		t.Errorf("with another server in place of throttlerd: %s %s", r.Status, body)
+	}
+	p.auth.Close()
+	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode < 500 || strings.Contains(body, "the application") {
+		t.Errorf("while throttlerd is away: %s %s", r.Status, body)
+	}
+}
+
+func (p *proxied) runNginx(t *testing.T) {
+	t.Helper()
+	main := "daemon off; pid nginx.pid; error_log stderr; worker_processes 1;\nevents {}\nhttp { access_log off; "
+	for _, dir := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		main += dir + "_temp_path " + filepath.Join(p.dir, dir) + "; "
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "main.conf"), []byte(main+"include "+filepath.Join(p.dir, "nginx.conf")+"; }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, "nginx", "-p", p.dir, "-e", "stderr", "-c", filepath.Join(p.dir, "main.conf"))
+}
+
+func TestNginx(t *testing.T) {
+	p := start(t, "nginx", "make proxies installs it", "nginx.conf")
+	p.runNginx(t)
+	p.check(t, true)
+}
+
+// What the comment in nginx.conf says.
+func TestNginxServesWithoutThrottlerd(t *testing.T) {
+	p := start(t, "nginx", "make proxies installs it", "nginx.conf")
+	file := filepath.Join(p.dir, "nginx.conf")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, bytes.Replace(text, []byte("# error_page 500"), []byte("error_page 500"), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.auth.Close()
+	p.runNginx(t)
+	if r, body := p.send(t, http.MethodGet, "/"); r.StatusCode != http.StatusOK || body != "the application" {
+		t.Errorf("while throttlerd is away: %s %s", r.Status, body)
+	}
+}
+
+func TestCaddy(t *testing.T) {
+	p := start(t, "caddy", "make proxies installs it", "Caddyfile")
+	file := filepath.Join(p.dir, "Caddyfile")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append([]byte("{\n\tadmin off\n\tauto_https off\n}\n"), text...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, "caddy", "run", "--config", file, "--adapter", "caddyfile")
+	p.check(t, true)
+}

@@ -1,0 +1,224 @@
+package forwardauth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/quota"
+)
+
+// Program has the keys of a program with forward auth, for config.Options.Program.
+type Program struct {
+	ForwardAuth *Keys `is:"a mapping with listen, trusted_proxies and rules"`
+}
+
+// Keys are the keys under forward_auth.
+type Keys struct {
+	Listen         config.ListenAddress  `yaml:",required" is:"a host and a port, such as 127.0.0.1:8082"`
+	TrustedProxies []config.ProxyNetwork `yaml:",required" is:"a list of the proxies' address ranges, such as [127.0.0.0/8]"`
+	Dialect        dialect               `is:"github, ietf, draft-3 or none"` // GitHub's if left out
+	Documentation  string                `yaml:"documentation_url" is:"a URL"`
+	Rules          []rule                `yaml:",required" is:"a list of rules, such as [{charge: [core by ip]}]"`
+}
+
+// rule is what requests are charged that it matches. Conditions that are left out match all.
+type rule struct {
+	Hosts   []host
+	Paths   []path
+	Methods []method
+	Headers map[headerName]string
+	Charge  []charge `is:"a list of charges, such as [core by ip]"`
+	Free    bool     // charges nothing
+}
+
+// Check is called by package config when it has read the keys.
+func (p *Program) Check(mustBe func(key, right string)) {
+	if p.ForwardAuth == nil {
+		return
+	}
+	for i, r := range p.ForwardAuth.Rules {
+		at := fmt.Sprintf("forward_auth.rules[%d]", i)
+		switch {
+		case r.Free && len(r.Charge) > 0:
+			mustBe(at+".free", "left out, because the rule charges")
+		case !r.Free && len(r.Charge) == 0:
+			mustBe(at, "a rule with charge, such as {charge: [core by ip]}, or with free: true")
+		case len(r.Charge) > quota.MaxCharges:
+			mustBe(at+".charge", fmt.Sprintf("at most %d charges", quota.MaxCharges))
+		}
+	}
+}
+
+// host is a host name in lower case, or all names under one, as *.example.com.
+type host string
+
+var hostForm = regexp.MustCompile(`^(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*$|^[0-9a-f:.]+$`)
+
+func (h *host) UnmarshalText(text []byte) error {
+	*h = host(strings.ToLower(string(text)))
+	if !hostForm.MatchString(string(*h)) {
+		return errors.New("it must be a host without a port, such as api.example.com, or *.example.com for all under it")
+	}
+	return nil
+}
+
+func (h host) matches(name string) bool {
+	if under, ok := strings.CutPrefix(string(h), "*"); ok {
+		return strings.HasSuffix(name, under) && len(name) > len(under)
+	}
+	return name == string(h)
+}
+
+// path is a pattern of net/http.ServeMux without a method and a host.
+type path struct{ mux *http.ServeMux }
+
+func (p *path) UnmarshalText(text []byte) (err error) {
+	const right = "it must be a path, such as /login, /v1/ for all under it, or /users/{id}"
+	if !strings.HasPrefix(string(text), "/") {
+		return errors.New(right)
+	}
+	defer func() {
+		if recover() != nil {
+			err = errors.New(right)
+		}
+	}()
+	p.mux = http.NewServeMux()
+	p.mux.Handle(string(text), http.NotFoundHandler())
+	return nil
+}
+
+// matches compares the path as it is decoded and cleaned: /x/../login and /%6Cogin are /login
+// to many servers.
+func (p *path) matches(decoded string) bool {
+	_, pattern := p.mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: decoded}})
+	return pattern != ""
+}
+
+type method string
+
+var methodForm = regexp.MustCompile(`^[A-Z]+$`)
+
+func (m *method) UnmarshalText(text []byte) error {
+	*m = method(text)
+	if !methodForm.Match(text) {
+		return errors.New("it must be a method in capitals, such as POST")
+	}
+	return nil
+}
+
+type headerName string
+
+var headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+func (n *headerName) UnmarshalText(text []byte) error {
+	*n = headerName(textproto.CanonicalMIMEHeaderKey(string(text)))
+	if !headerForm.Match(text) {
+		return errors.New("it must be the name of a header, such as X-Plan")
+	}
+	return nil
+}
+
+// charge is a policy and a key in words, such as core by ip.
+type charge struct {
+	policy string
+	keys   []string
+}
+
+const chargeForm = "it must be a policy and a key, such as core by ip, or core by header:X-API-Key and host; keys are ip, host, method, everyone and header:NAME"
+
+func (c *charge) UnmarshalText(text []byte) error {
+	words := strings.Fields(string(text))
+	if len(words) < 3 || words[1] != "by" || len(words)%2 == 0 {
+		return errors.New(chargeForm)
+	}
+	c.policy, c.keys = words[0], nil
+	for i, word := range words[2:] {
+		if i%2 == 1 {
+			if word != "and" {
+				return errors.New(chargeForm)
+			}
+			continue
+		}
+		name, isHeader := strings.CutPrefix(word, "header:")
+		if isHeader && !headerForm.MatchString(name) || !isHeader && !slices.Contains([]string{"ip", "host", "method", "everyone"}, word) {
+			return errors.New(chargeForm)
+		}
+		c.keys = append(c.keys, word)
+	}
+	return nil
+}
+
+// key returns what the middleware keys by. The address stands in for a header that is not
+// there, so that leaving it out gives nobody a quota more.
+func (c *charge) key(ip middleware.Key) middleware.Key {
+	var all []middleware.Key
+	for _, word := range c.keys {
+		switch name, _ := strings.CutPrefix(word, "header:"); word {
+		case "ip":
+			all = append(all, ip)
+		case "everyone":
+			all = append(all, middleware.Everyone())
+		case "host":
+			all = append(all, keyOf("host:", func(f *forwarded) string { return f.host }))
+		case "method":
+			all = append(all, keyOf("method:", func(f *forwarded) string { return f.method }))
+		default:
+			kind := strings.ToLower(name) + ":"
+			all = append(all, middleware.FirstOf(middleware.KeyFunc(func(r *http.Request) (string, bool) {
+				value := r.Header.Get(name)
+				return kind + value, value != ""
+			}), ip))
+		}
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return middleware.Join(all...)
+}
+
+func keyOf(kind string, of func(*forwarded) string) middleware.Key {
+	return middleware.KeyFunc(func(r *http.Request) (string, bool) {
+		value := of(forwardedOf(r))
+		return kind + value, value != ""
+	})
+}
+
+// dialect is the name of the headers that say what is left.
+type dialect string
+
+var dialects = map[dialect]middleware.Dialect{
+	"": middleware.GitHub{}, "github": middleware.GitHub{}, "ietf": middleware.IETF{}, "draft-3": middleware.Draft3{}, "none": middleware.NoHeaders{},
+}
+
+func (d *dialect) UnmarshalText(text []byte) error {
+	*d = dialect(text)
+	if dialects[*d] == nil || *d == "" {
+		return errors.New("it must be github, ietf, draft-3 or none")
+	}
+	return nil
+}
+
+// matches reports whether the rule is for a request.
+func (r *rule) matches(f *forwarded, header http.Header) bool {
+	if len(r.Hosts) > 0 && !slices.ContainsFunc(r.Hosts, func(h host) bool { return h.matches(f.host) }) {
+		return false
+	}
+	if len(r.Methods) > 0 && !slices.Contains(r.Methods, method(f.method)) {
+		return false
+	}
+	for name, want := range r.Headers {
+		values := header[string(name)]
+		if len(values) == 0 || want != "*" && !slices.Contains(values, want) {
+			return false
+		}
+	}
+	return len(r.Paths) == 0 || slices.ContainsFunc(r.Paths, func(p path) bool { return p.matches(f.path) })
+}
