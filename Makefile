@@ -23,13 +23,12 @@ export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
 
-## test-go: install what the tests need, run them with the race detector, and each benchmark once without
+## test-go: install what the tests need, run them with the race detector, and without it what it cannot help
 # MODULES=. leaves all modules but the library out. Many tests wait for servers and for real
 # time, so several modules are tested at once. What they share is built first, and once.
 test-go: servers prometheus $(if $(filter browser,$(MODULES)),chromium) $(if $(filter cmd/throttlerd,$(MODULES)),proxies)
 	@GOWORK=off go build -race ./...
 	@printf '%s\n' $(MODULES) | xargs -P 3 -n 1 scripts/test.sh
-	@go test -run='^TestExplore$$' ./wrap/rollout # not with -race: see explore_test.go
 
 ## test-32bit: vet for a 32-bit machine, and run there what needs no server
 # An amd64 machine runs programs for 386.

@@ -88,7 +88,7 @@ func longest(l throttler.Limit) int64 {
 // holds for both unless quotas were lowered, until the next charge; reset times stay;
 // no client is refused for longer than both windows; a refund gives back no more than
 // was charged, under either policy.
-func TestStatedTimesOutliveChanges(t *testing.T) {
+func TestSequentialStatedTimesOutliveChanges(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 5000 {
 		l := throttler.Limit{
@@ -185,7 +185,7 @@ func (c *changed) checkRefusal(forms [2]throttler.Limit, form int, cost, now, bo
 }
 
 // Processes of both kinds, at 60 % of the rate that both allow, refuse no request.
-func TestBothKindsOfProcessesAgree(t *testing.T) {
+func TestSequentialBothKindsOfProcessesAgree(t *testing.T) {
 	for _, a := range algorithms {
 		for _, n := range []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute, 7 * time.Minute} {
 			forms := [2][]throttler.Limit{

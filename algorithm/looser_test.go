@@ -67,10 +67,10 @@ func otherVersion(l throttler.Limit, rng *rand.Rand) throttler.Limit {
 	return n
 }
 
-// TestTwoVersionsGiveNoMoreThanTheLooser has processes of two versions of a policy take
+// TestSequentialTwoVersionsGiveNoMoreThanTheLooser has processes of two versions of a policy take
 // in random turns. In no time, of whatever length, do both together admit more than the
 // looser of both.
-func TestTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
+func TestSequentialTwoVersionsGiveNoMoreThanTheLooser(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 150 {
 		for _, a := range algorithms {
@@ -120,9 +120,9 @@ func takeInTurns(t *testing.T, rng *rand.Rand, versions ...throttler.Limit) {
 	}
 }
 
-// TestVersionsInTurn has two versions take one unit after the other, as two services do
+// TestSequentialVersionsInTurn has two versions take one unit after the other, as two services do
 // that share the name of a policy.
-func TestVersionsInTurn(t *testing.T) {
+func TestSequentialVersionsInTurn(t *testing.T) {
 	limit := func(a quota.Algorithm, quota int64, window time.Duration, burst int64) throttler.Limit {
 		return throttler.Limit{Algorithm: a, Quota: quota, Window: window, Burst: burst}
 	}

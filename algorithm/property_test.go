@@ -41,7 +41,7 @@ func randomLimit(rng *rand.Rand, a quota.Algorithm) throttler.Limit {
 // that of one unit, whatever was asked for and whether it was allowed; reset at
 // is the first at which nothing counts; and what counts never grows by itself,
 // so time that steps back finds no quota that was not there.
-func TestClosedForms(t *testing.T) {
+func TestSequentialClosedForms(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 20_000 {
 		a := algorithms[rng.IntN(len(algorithms))]
@@ -85,7 +85,7 @@ func TestClosedForms(t *testing.T) {
 }
 
 // Both buckets against rational numbers.
-func TestBucketIsExact(t *testing.T) {
+func TestSequentialBucketIsExact(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 5000 {
 		l := randomLimit(rng, throttler.LeakyBucket)
@@ -128,7 +128,7 @@ func ceil(r *big.Rat) int64 {
 }
 
 // No window of the given length, wherever it starts, holds more than the quota.
-func TestSlidingLogIsExactOverAMillionCalls(t *testing.T) {
+func TestSequentialSlidingLogIsExactOverAMillionCalls(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	const quota, window = 100, 1000
 	limits := []throttler.Limit{{Quota: quota, Window: window * time.Millisecond, Algorithm: throttler.SlidingLog}}

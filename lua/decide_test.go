@@ -100,7 +100,7 @@ func all(do func(settles bool, charges ...[]byte)) {
 }
 
 // In a Redis Cluster a script may use the keys that it is given, and no others.
-func TestCommandsHaveKeys(t *testing.T) {
+func TestSequentialCommandsHaveKeys(t *testing.T) {
 	command := regexp.MustCompile(`(?:\bcall|\btry|redis\.p?call)\(([^,()]*),? *([^,()]*(?:\(\w+\))?)`)
 	known := []string{"KEYS[1]", "keys[first]", "keys[first + 0]", "keys[first + 1]", "key", "r.key", "spread(KEYS)"}
 	all(func(settles bool, charges ...[]byte) {
@@ -117,7 +117,7 @@ func TestCommandsHaveKeys(t *testing.T) {
 	})
 }
 
-func TestScriptsAreComposedWhole(t *testing.T) {
+func TestSequentialScriptsAreComposedWhole(t *testing.T) {
 	left := regexp.MustCompile(`\$|@|\b(ARGUMENTS|ARGUMENT_FORM|INDEX|FIELDS|ZEROS|STORED|ROW|VALUES|MATCHES|COUNTS_UNTIL|LIVES|FORM|SIZE|LENGTH|LOGS|SLOTS|REPLY|REPLY_FORM|REPLY_SIZE|REPLIED|FITS|CHARGES|OPENED)\b`)
 	all(func(settles bool, charges ...[]byte) {
 		script, ok := Decide(settles, charges)
@@ -135,7 +135,7 @@ func TestScriptsAreComposedWhole(t *testing.T) {
 
 // Lua bounds a function's locals, and the size of an expression. What Decide says a
 // function has room for loads; and what it leaves out is not much less than that.
-func TestShapesLoad(t *testing.T) {
+func TestSequentialShapesLoad(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: testserver.Redis(t).Addr})
 	defer client.Close()
 	load := func(script string) error { return client.ScriptLoad(t.Context(), script).Err() }

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Runs the tests of a module with the race detector, and then each benchmark once.
+# Runs the tests of a module with the race detector, and then without it its benchmarks, once
+# each, and the tests that make one call at a time, where there is nothing to detect: with it
+# they take five to ten times as long. They are called TestSequential....
 #
 #   scripts/test.sh MODULE
 #
-# Benchmarks run by themselves, because with -bench go test tests one package at a time, and
-# only in packages that have any, because each is linked again; without the race detector,
-# with which they take six times as long. -short: those that take means do little.
+# Only packages that have any of these are linked again. -short: benchmarks that take means do
+# little. -vet=off: make lint has run all of vet.
 set -euo pipefail
 
 cd "$1"
 # GOWORK=off: a module must build by its own go.mod.
 # GORACE: a program with the race detector ends at once, and not after a second.
 export GOWORK=off GORACE=atexit_sleep_ms=20
-go test -race ./...
-benchmarks=$(
+go test -race -vet=off -skip='^TestSequential' ./...
+packages=$(
 	go list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
-		{ xargs grep -l '^func Benchmark' || true; } | sed 's|/[^/]*$||' | sort -u
+		{ xargs grep -lE '^func (Benchmark|TestSequential)' || true; } | sed 's|/[^/]*$||' | sort -u
 )
 # shellcheck disable=SC2086 # several packages are several words
-[ -z "$benchmarks" ] || go test -short -run='^$' -bench=. -benchtime=1x $benchmarks
+[ -z "$packages" ] || go test -short -vet=off -run='^TestSequential' -bench=. -benchtime=1x $packages

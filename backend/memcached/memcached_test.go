@@ -25,11 +25,11 @@ func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
 func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
 
 // Where the suite has several counts in a partition, they are spilled all the time.
-func TestBackendThatSpills(t *testing.T)  { backendtest.Run(t, spilling(opener(t, 1))) }
-func TestHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
+func TestBackendThatSpills(t *testing.T)            { backendtest.Run(t, spilling(opener(t, 1))) }
+func TestSequentialHistoriesThatSpill(t *testing.T) { backendtest.Histories(t, either(t)) }
 
-func TestHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
-func TestHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
+func TestSequentialHistoriesOneServer(t *testing.T)    { backendtest.Histories(t, opener(t, 1)) }
+func TestSequentialHistoriesThreeServers(t *testing.T) { backendtest.Histories(t, opener(t, 3)) }
 
 func BenchmarkBackend(b *testing.B) {
 	open := opener(b, 1)

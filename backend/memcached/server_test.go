@@ -267,7 +267,7 @@ func timeToLive(t *testing.T, addr, key string) time.Duration {
 
 // Under memory pressure counts are lost, each as a whole: an answer has the
 // reset-at of the window before, or of a window that begins now.
-func TestEviction(t *testing.T) {
+func TestSequentialEviction(t *testing.T) {
 	for name, partition := range map[string]string{"partitions": "", "counts of one partition": "acme"} {
 		t.Run(name, func(t *testing.T) { evict(t, partition) })
 	}

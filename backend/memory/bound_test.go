@@ -112,7 +112,7 @@ func TestFloodNeverFreesARefusedKey(t *testing.T) {
 // together: each is limited, none is an error, and some are served.
 // Clients that came one after the other, and have used most of their quotas, are not
 // one another's only candidates to make room.
-func TestFloodNeverFreesNeighbours(t *testing.T) {
+func TestSequentialFloodNeverFreesNeighbours(t *testing.T) {
 	th, _, _ := bounded(memorybackend.Options{MaxKeys: 20_000})
 	core := hourly("core", 60)
 	take := func(key string, cost int64) throttler.Decision {
@@ -273,7 +273,7 @@ func TestRefundOfPooledTake(t *testing.T) {
 // Random takes of many keys on few places: nothing is an error, no key that has
 // used up its own count is served before that ends, also when clocks step back,
 // and no more keys are kept than allowed.
-func TestRandomTakesOnFewPlaces(t *testing.T) {
+func TestSequentialRandomTakesOnFewPlaces(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	for range 10 {
 		maxKeys := 1 + rng.IntN(40)
@@ -314,7 +314,7 @@ func TestRandomTakesOnFewPlaces(t *testing.T) {
 }
 
 // The bounds hold in bytes of the heap.
-func TestHeapIsBounded(t *testing.T) {
+func TestSequentialHeapIsBounded(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		options memorybackend.Options
@@ -392,7 +392,7 @@ func heap() int64 {
 }
 
 // The memory of charges that have left a log is given back.
-func TestLogsThatShrink(t *testing.T) {
+func TestSequentialLogsThatShrink(t *testing.T) {
 	before := heap()
 	th, b, c := bounded(memorybackend.Options{})
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 1000, Window: time.Minute, Algorithm: throttler.SlidingLog}}}
@@ -420,7 +420,7 @@ func TestLogsThatShrink(t *testing.T) {
 
 // A log that finds no room to grow counts on, in coarser steps: never more than
 // the quota in a window.
-func TestLogsWithoutRoom(t *testing.T) {
+func TestSequentialLogsWithoutRoom(t *testing.T) {
 	th, b, c := bounded(memorybackend.Options{MaxBytes: memorybackend.MinMaxBytes})
 	p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour, Algorithm: throttler.SlidingLog}}}
 	allowed := make(map[string]int)

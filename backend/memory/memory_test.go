@@ -16,7 +16,7 @@ func TestContract(t *testing.T) {
 	backendtest.Run(t, func(*testing.T) driver.Backend { return memorybackend.NewDefault() })
 }
 
-func TestHistories(t *testing.T) {
+func TestSequentialHistories(t *testing.T) {
 	backendtest.Histories(t, func(*testing.T) driver.Backend { return memorybackend.NewDefault() })
 }
 

@@ -24,7 +24,7 @@ var clocksRuns = flag.Int("clocks-runs", 4, "random tests of clocks for each alg
 // Processes whose clocks differ by up to Margin, step back and forth and stop, decide
 // as they would over a store that never forgets: no key is gone while it matters to one
 // of them. No reset time moves back, and no key lives for ever.
-func TestClocksWithinMargin(t *testing.T) {
+func TestSequentialClocksWithinMargin(t *testing.T) {
 	spread := algorithm.Margin - time.Second // the test takes some time itself
 	runClocks(t, spread, func(r *clocksRun) {
 		if !r.equal() {
@@ -37,7 +37,7 @@ func TestClocksWithinMargin(t *testing.T) {
 }
 
 // Beyond Margin a count may be forgotten early, and nothing worse.
-func TestClocksBeyondMargin(t *testing.T) {
+func TestSequentialClocksBeyondMargin(t *testing.T) {
 	for _, spread := range []time.Duration{3 * algorithm.Margin, 2 * time.Hour, 50 * 365 * 24 * time.Hour} {
 		runClocks(t, spread, func(*clocksRun) {})
 	}

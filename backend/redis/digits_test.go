@@ -120,7 +120,7 @@ func TestWindowsInBytesGoOn(t *testing.T) {
 
 // Digits of this window and of others, and what only looks like digits: the script
 // decides as package algorithm does or, where that reads no state, changes nothing.
-func TestDigitsOfAnyWindow(t *testing.T) {
+func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	now := t0.UnixMilli()
 	since := now - 1735689600000

@@ -20,7 +20,7 @@ func log(quota int64, window time.Duration) throttler.Limit {
 
 // Long logs say what package algorithm does, while they fill, turn over, are refunded
 // out of the middle, and empty: one log, two of one policy, one among other limits.
-func TestLongLogs(t *testing.T) {
+func TestSequentialLongLogs(t *testing.T) {
 	seed := testseed.Of(t)
 	for name, limits := range map[string][]throttler.Limit{
 		"one":   {log(3000, time.Second)},
@@ -125,7 +125,7 @@ func TestExpiryOfShortLogs(t *testing.T) {
 
 // What a take asks of the server does not grow with the log: neither GET nor SET moves
 // the whole of it, but when its ring is full.
-func TestTakesOfLongLogsAreFlat(t *testing.T) {
+func TestSequentialTakesOfLongLogsAreFlat(t *testing.T) {
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	p := policy("core", log(quota.MaxLogQuota, time.Hour))
 	key := b.backend.Locate(p.Charge("alice")).Key

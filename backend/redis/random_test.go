@@ -24,12 +24,12 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var randomSteps = flag.Int("random-steps", 900, "decisions, or calls of several, that TestRandomDecisions makes")
+var randomSteps = flag.Int("random-steps", 900, "decisions, or calls of several, that TestSequentialRandomDecisions makes")
 
 // Histories begin with nothing and know one way to each state. Here each decision meets
 // whatever state there may be: of this policy and of others, by clocks that differ, claimed,
 // released, foreign. What Redis decides and stores is what package handoff makes of it.
-func TestRandomDecisions(t *testing.T) {
+func TestSequentialRandomDecisions(t *testing.T) {
 	t.Run("as they are", func(t *testing.T) { randomDecisions(t, 0) })
 	t.Run("short rings", func(t *testing.T) {
 		redisbackend.ShortRings(t)

@@ -32,11 +32,11 @@ func TestContractThreeShards(t *testing.T) {
 	backendtest.Run(t, opener(t, 3))
 }
 
-func TestHistoriesOneShard(t *testing.T) {
+func TestSequentialHistoriesOneShard(t *testing.T) {
 	backendtest.Histories(t, opener(t, 1))
 }
 
-func TestHistoriesThreeShards(t *testing.T) {
+func TestSequentialHistoriesThreeShards(t *testing.T) {
 	backendtest.Histories(t, opener(t, 3))
 }
 

@@ -19,7 +19,7 @@ import (
 
 // Histories are too short for long logs, so here the scripts take a log of three
 // entries for long, and give its ring hardly any room.
-func TestHistoriesWithRings(t *testing.T) {
+func TestSequentialHistoriesWithRings(t *testing.T) {
 	ShortRings(t)
 	const long = 20 * time.Second // a busy machine does not reach it
 	c, err := NewClient(&redis.UniversalOptions{

@@ -249,7 +249,7 @@ func TestSkewIsLoggedOnce(t *testing.T) {
 }
 
 // Two processes whose clocks differ contest a bucket, and both get half of it.
-func TestBucketsAreFair(t *testing.T) {
+func TestSequentialBucketsAreFair(t *testing.T) {
 	w := newWorld(t, 1)
 	for _, algorithm := range []quota.Algorithm{throttler.TokenBucket, throttler.LeakyBucket} {
 		for _, ahead := range [][2]time.Duration{

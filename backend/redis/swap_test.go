@@ -330,7 +330,7 @@ func TestContractWithoutScripts(t *testing.T) {
 	backendtest.Run(t, opener(t, 1))
 }
 
-func TestHistoriesWithoutScripts(t *testing.T) {
+func TestSequentialHistoriesWithoutScripts(t *testing.T) {
 	redisbackend.NoMoreShapes(t, 0)
 	backendtest.Histories(t, opener(t, 1))
 }
@@ -372,7 +372,7 @@ func TestMoreLimitsThanAScriptHas(t *testing.T) {
 
 // Decisions of more shapes than a process composes scripts for are made all the same, and
 // the server keeps no more of them.
-func TestMoreShapesThanAProcessHas(t *testing.T) {
+func TestSequentialMoreShapesThanAProcessHas(t *testing.T) {
 	redisbackend.NoMoreShapes(t, redisbackend.MaxShapes)
 	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
 	all := quota.Algorithms()

@@ -13,7 +13,7 @@ import (
 // Two processes with two versions of a policy take in turn, as they do during a deploy, or
 // for good where two services share a policy's name. They get no more than the looser
 // version gives, and a client that is refused comes back in vain only if others came first.
-func TestTwoProcessesWithTwoVersions(t *testing.T) {
+func TestSequentialTwoProcessesWithTwoVersions(t *testing.T) {
 	limit := func(a quota.Algorithm, units int64, window time.Duration, burst int64) throttler.Limit {
 		return throttler.Limit{Algorithm: a, Quota: units, Window: window, Burst: burst}
 	}

@@ -62,7 +62,7 @@ var loads = []struct {
 
 // Whatever the load, and whichever process is killed, no window has more than its quota. Nearly
 // all of it is used, by few calls, and no answer promises what there is not.
-func TestFleetNeverExceedsTheQuota(t *testing.T) {
+func TestSequentialFleetNeverExceedsTheQuota(t *testing.T) {
 	for _, policy := range []*throttler.Policy{
 		{Name: "per-second", Limits: []throttler.Limit{{Quota: 1000, Window: time.Second, Aligned: true}}},
 		{Name: "per-10s", Limits: []throttler.Limit{{Quota: 10_000, Window: 10 * time.Second}}},

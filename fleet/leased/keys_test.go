@@ -13,7 +13,7 @@ import (
 )
 
 // A key takes the same memory whatever its length: MaxKeys bounds bytes too.
-func TestLongKeysAreNotKept(t *testing.T) {
+func TestSequentialLongKeysAreNotKept(t *testing.T) {
 	c := clock.NewManual(t0)
 	b := open(t, memorybackend.NewDefault(), &leased.Options{Busy: 1, Clock: c})
 	th := throttler.New(b, &throttler.Options{Clock: c})

@@ -149,7 +149,7 @@ func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 
 // Whatever has no answer, and whenever it is made, no window has more than its quota, and
 // no answer promises what there is not.
-func TestLostLeasesNeverExceedTheQuota(t *testing.T) {
+func TestSequentialLostLeasesNeverExceedTheQuota(t *testing.T) {
 	for _, limits := range [][]throttler.Limit{
 		{{Quota: 100, Window: time.Second}},
 		{{Quota: 100, Window: time.Second, Aligned: true}},

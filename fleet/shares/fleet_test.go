@@ -163,7 +163,7 @@ func TestUnavailableWithoutShares(t *testing.T) {
 // Many keys of an attacker neither grow the table without bound nor push out keys
 // that have used up their shares. While there is room, no key is forgotten that has used
 // anything.
-func TestKeysAreBounded(t *testing.T) {
+func TestSequentialKeysAreBounded(t *testing.T) {
 	g := newGroup(t, tokens("hour", 10, time.Hour, 0), 1, Options{MaxKeys: 1 << 12})
 	g.divide([]division.Share{{Units: 10}})
 	b := g.backends[0]

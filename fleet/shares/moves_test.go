@@ -73,7 +73,7 @@ func hashed(key string) uint64 { return keyHash(&throttler.Charge{Key: key, Part
 // Whatever divisions follow each other, of all keys and of some, all backends together
 // admit of each key no more than one bucket would: to the token, from the start on. Keys
 // are first seen at any time, and forgotten when their buckets are full.
-func TestSharesMove(t *testing.T) {
+func TestSequentialSharesMove(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	const members = 3
 	for range 12 {

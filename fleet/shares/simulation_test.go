@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-var seeds = flag.Int("seeds", 6, "how many random histories TestSharesMoveOneByOne runs")
+var seeds = flag.Int("seeds", 6, "how many random histories TestSequentialSharesMoveOneByOne runs")
 
 // world is processes that hold parts of one quota, in any way that package division
 // permits: at every instant the parts of each key add up to the quota at most. Each change
@@ -32,7 +32,7 @@ type world struct {
 
 	whole    share
 	one      map[string]*bucket // what one bucket of the quota would have, by key
-	granted  int64              // of each key, above that: see TestSharesMoveOneByOne
+	granted  int64              // of each key, above that: see TestSequentialSharesMoveOneByOne
 	late     map[string]int64   // of the key
 	spent    map[string]int64   // of both
 	admitted int
@@ -60,7 +60,7 @@ type request struct {
 // it is what the documentation says: a process that starts again has what the least share
 // has, one whose clock is set its share's capacity once, and a request that is decided late
 // is charged when it came, but not before the shares.
-func TestSharesMoveOneByOne(t *testing.T) {
+func TestSequentialSharesMoveOneByOne(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i) })

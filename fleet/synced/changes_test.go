@@ -48,7 +48,7 @@ func (f *fleet) settled(charge throttler.Charge) {
 
 // A new quota, in the table of one process and a second later in the other's, is in force
 // at each from its next decision on, and what both admit is the quota.
-func TestChangedQuota(t *testing.T) {
+func TestSequentialChangedQuota(t *testing.T) {
 	for _, limits := range [][2]throttler.Limit{
 		{perSecond.Limits[0], {Quota: 100, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 50}},
 		{perWindow(1000, time.Second), perWindow(100, time.Second)},
@@ -119,7 +119,7 @@ func TestChangedQuotaInTwoSyncs(t *testing.T) {
 
 // A paid plan is next to others, as a policy and as an override, and one that is added
 // while requests run is agreed on as any other.
-func TestPlans(t *testing.T) {
+func TestSequentialPlans(t *testing.T) {
 	bucket := func(perSec int64) throttler.Limit {
 		return throttler.Limit{Quota: perSec, Window: time.Second, Algorithm: throttler.TokenBucket}
 	}
@@ -198,7 +198,7 @@ func TestChangedWindow(t *testing.T) {
 
 // Two versions of a policy side by side, in each process, admit no more than one does:
 // each counts what the other admits, as long as its window lasts.
-func TestTwoVersionsSideBySide(t *testing.T) {
+func TestSequentialTwoVersionsSideBySide(t *testing.T) {
 	drains := func(window time.Duration) throttler.Limit {
 		return throttler.Limit{Quota: 1000 * int64(window/time.Hour), Window: window, Algorithm: throttler.TokenBucket, Burst: 1000}
 	}
@@ -326,7 +326,7 @@ func TestUnsupportedLimits(t *testing.T) {
 
 // A sync at rest carries nothing of policies, however many are known: the header of a call
 // that is about no counter, and its reply.
-func TestSyncAtRest(t *testing.T) {
+func TestSequentialSyncAtRest(t *testing.T) {
 	const known = 10_000
 	addr := testserver.Redis(t).Addr
 	servers, err := dial([]Root{{Name: "root", Client: redisClient(t, addr)}}, "weir-sync:", time.Minute)

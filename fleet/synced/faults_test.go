@@ -14,7 +14,7 @@ var perSecond = &throttler.Policy{Name: "core", Limits: []throttler.Limit{{
 
 // Whatever happens to the roots, the admitted rate stays the quota's, as long as one of
 // them works.
-func TestRootsFail(t *testing.T) {
+func TestSequentialRootsFail(t *testing.T) {
 	for _, fault := range []struct {
 		name     string
 		begin    func(f *fleet)

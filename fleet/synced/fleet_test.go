@@ -209,7 +209,7 @@ func (f *fleet) loads() map[string]func(time.Duration) int {
 
 // Eight processes, offered 1.6 times the quota, admit the quota: within 1 percent above
 // and 2 below, whatever the distribution of the load.
-func TestFleetAdmitsTheQuota(t *testing.T) {
+func TestSequentialFleetAdmitsTheQuota(t *testing.T) {
 	type load struct {
 		limit throttler.Limit
 		low   float64
@@ -250,7 +250,7 @@ func TestFleetAdmitsTheQuota(t *testing.T) {
 
 // 300 processes, each of which sees a request every three seconds, admit the quota and
 // no more than a little above it in any second.
-func TestManyProcesses(t *testing.T) {
+func TestSequentialManyProcesses(t *testing.T) {
 	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket}
 	for _, low := range []float64{0.2, 1} {
 		policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-var histories = flag.Int("histories", 8, "the random histories of TestHistories, of seeds that follow each other")
+var histories = flag.Int("histories", 8, "the random histories of TestSequentialHistories, of seeds that follow each other")
 
 // Whatever happened to processes and roots, in any order, a few seconds after it ended
 // the quota is admitted, and no more.
-func TestHistories(t *testing.T) {
+func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range *histories {
 		runHistory(t, first+uint64(i))

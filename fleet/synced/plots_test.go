@@ -26,7 +26,7 @@ func bySecond(name string, admitted []int, step time.Duration, class plot.Class)
 
 // The simulations of docs/consistency.md: a level rate, an echo after a spike, a spike
 // that is shorter than a sync, and roots that fail.
-func TestSimulations(t *testing.T) {
+func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond
 	limit := throttler.Limit{Quota: 50, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 500}
 	policy := &throttler.Policy{Name: "core", Limits: []throttler.Limit{limit}}

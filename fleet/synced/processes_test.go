@@ -29,7 +29,7 @@ func TestRealProcesses(t *testing.T) {
 	} {
 		for _, load := range []string{"even", "one hot", "moving each second"} {
 			if !promised() && load != map[bool]string{true: "even", false: "moving each second"}[limit.Aligned] {
-				continue // TestFleetAdmitsTheQuota has them all
+				continue // TestSequentialFleetAdmitsTheQuota has them all
 			}
 			t.Run(fmt.Sprintf("%v/%s", limit, load), func(t *testing.T) {
 				// A whole second, and one more to begin with.

@@ -20,7 +20,7 @@ import (
 
 // One process alone decides as the algorithms do. Doubles round, so what is used of a
 // bucket may be one unit off, and an instant a millisecond.
-func TestOneProcessIsExact(t *testing.T) {
+func TestSequentialOneProcessIsExact(t *testing.T) {
 	policy := &throttler.Policy{Name: "both", Limits: []throttler.Limit{
 		{Quota: 7, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 20},
 		{Quota: 30, Window: 5 * time.Second, Aligned: true},
@@ -227,7 +227,7 @@ func TestPeekKnowsTheTotals(t *testing.T) {
 
 // A million keys of an attacker neither grow the table without bound nor push out keys
 // that have used up their quotas.
-func TestKeysAreBounded(t *testing.T) {
+func TestSequentialKeysAreBounded(t *testing.T) {
 	policy := &throttler.Policy{Name: "hour", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}}
 	f := newFleet(t, 1, 1, Options{MaxKeys: 1 << 12})
 	p := f.processes[0]
@@ -265,7 +265,7 @@ func TestKeysAreBounded(t *testing.T) {
 // While keys that have used up their quotas fill the table, new keys share counts, which
 // processes agree on, and refunds return to. A chain that has more keys than there is
 // room for is decided too.
-func TestNewKeysShareCounts(t *testing.T) {
+func TestSequentialNewKeysShareCounts(t *testing.T) {
 	var policies []*throttler.Policy
 	for _, name := range []string{"org", "user"} {
 		policies = append(policies, &throttler.Policy{Name: name, Limits: []throttler.Limit{{Quota: 10, Window: time.Hour, Aligned: true}}})

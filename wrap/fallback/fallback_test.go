@@ -194,7 +194,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-func TestHistories(t *testing.T) {
+func TestSequentialHistories(t *testing.T) {
 	backendtest.Histories(t, func(t *testing.T) driver.Backend {
 		return open(t, memorybackend.NewDefault(), &fallback.Options{OnFailure: fallback.Local, Processes: 3, MaxKeys: 8})
 	})

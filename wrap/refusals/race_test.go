@@ -198,7 +198,7 @@ func TestTakesSeeSettlementsThatHaveEnded(t *testing.T) {
 
 // A random history through a Backend and through none: the same is allowed and,
 // unless the clock steps back, the same limits refuse until the same times.
-func TestHistories(t *testing.T) {
+func TestSequentialHistories(t *testing.T) {
 	rng := testseed.Rand(t, 0)
 	answered := int64(0)
 	for i := range 40 {

@@ -33,11 +33,11 @@ import (
 )
 
 var (
-	exploreDecisions = flag.Int("explore-decisions", 8000, "decisions of TestExplore")
-	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestExplore: each has its own random source")
+	exploreDecisions = flag.Int("explore-decisions", 8000, "decisions of TestSequentialExplore")
+	exploreWorld     = flag.Uint64("explore-world", 0, "first world of TestSequentialExplore: each has its own random source")
 )
 
-// TestExplore makes decisions in several processes and lets their calls of the
+// TestSequentialExplore makes decisions in several processes and lets their calls of the
 // backends happen one at a time, in random order, in virtual time. Flags flip by
 // seconds and by hours, and each process sees that in its own time, or not at
 // all; calls and replies are lost, come late or hang; processes crash; shards die,
@@ -45,7 +45,7 @@ var (
 // against one count for each key, in one place. The long form:
 //
 //	go test ./wrap/rollout -run Explore -v -timeout 0 -explore-decisions 3000000
-func TestExplore(t *testing.T) {
+func TestSequentialExplore(t *testing.T) {
 	seed := testseed.Of(t)
 	var all tally
 	for world := *exploreWorld; all.decisions < *exploreDecisions && !t.Failed(); world++ {

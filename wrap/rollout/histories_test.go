@@ -116,10 +116,10 @@ func (r *restless) moves() (moved, followed, lost int64) {
 	return moved, followed, lost
 }
 
-// TestHistoriesWhileCountsMove holds every answer against the algorithms,
+// TestSequentialHistoriesWhileCountsMove holds every answer against the algorithms,
 // while the counts go to and fro between a backend in memory, one in Redis and
 // one in Memcached, and between two rings of Redis shards.
-func TestHistoriesWhileCountsMove(t *testing.T) {
+func TestSequentialHistoriesWhileCountsMove(t *testing.T) {
 	for name, open := range houses(t) {
 		t.Run(name, func(t *testing.T) {
 			rng := testseed.Locked(t, 1) // of the flag's opinions, one of which may be late and abandoned

@@ -11,7 +11,7 @@ import (
 // While a member is gone or silent, and the others lose many messages, each division of all
 // the others is of the quota less what the one kept. When no more messages are lost, the
 // others hold all of that within a few refreshes.
-func TestLossWhileOneIsAbsent(t *testing.T) {
+func TestSequentialLossWhileOneIsAbsent(t *testing.T) {
 	for _, c := range []struct {
 		n    int
 		loss float64

@@ -181,7 +181,7 @@ func TestGoodput(t *testing.T) {
 
 // While processes are killed, paused, cut off and replaced under twice the quota at each,
 // no window of any length has more than the quota and the burst.
-func TestAdmitted(t *testing.T) {
+func TestSequentialAdmitted(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(4) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) {

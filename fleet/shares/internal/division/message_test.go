@@ -172,7 +172,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-func TestGarbled(t *testing.T) {
+func TestSequentialGarbled(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, b := range messages(t) {
 		for n := range len(b) {
@@ -195,7 +195,7 @@ func TestGarbled(t *testing.T) {
 
 // With as many quotas and keys as New accepts, rounds are complete, and no message is
 // above MaxMessage.
-func TestLargestMessages(t *testing.T) {
+func TestSequentialLargestMessages(t *testing.T) {
 	const quotas = 64
 	all := make([]Quota, quotas)
 	for i := range all {

@@ -28,7 +28,7 @@ var ways = []struct {
 
 // The simulations of docs/consistency.md: what of a quota is used, and how unequal the
 // chances of requests are, when the load moves.
-func TestSimulations(t *testing.T) {
+func TestSequentialSimulations(t *testing.T) {
 	const step = 500 * time.Millisecond
 	used := plot.Timeline{
 		Title: "Three processes: what of the quota is used", Note: "% of 30 a second; 60 are offered: all at one, all at another, evenly, all at the third",

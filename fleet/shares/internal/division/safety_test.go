@@ -12,12 +12,12 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
-var seeds = flag.Int("seeds", 8, "how many random histories TestHistories runs")
+var seeds = flag.Int("seeds", 8, "how many random histories TestSequentialHistories runs")
 
 // In random histories of loss, delay, repetition, partitions, pauses, restarts and new
 // lists, the shares of no quota and of no key ever add up to more than it. When all is
 // well again, they add up to exactly it, and each member has the minimum.
-func TestHistories(t *testing.T) {
+func TestSequentialHistories(t *testing.T) {
 	first := testseed.Of(t)
 	for i := range uint64(*seeds) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) { history(t, first+i, everything, false) })
@@ -29,7 +29,7 @@ func TestHistories(t *testing.T) {
 }
 
 // The check has teeth: members that grow before the others have shrunk are caught.
-func TestHistoriesOfRashMembers(t *testing.T) {
+func TestSequentialHistoriesOfRashMembers(t *testing.T) {
 	for seed := range uint64(10) {
 		if history(t, seed, everything, true) > 0 {
 			return
