@@ -18,7 +18,7 @@ SHAPES = 1 2 3 4 5 6 7 1,3-5,6 1,4-2,6
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
 
-.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers fuzz soak chaos vulncheck
+.PHONY: test test-service proxies test-go test-32bit lint luacheck alerts prometheus servers chromium page-shots demo stack bench bench-peers bench-service fuzz soak chaos vulncheck
 
 ## test: check the code, and run all tests
 test: lint luacheck alerts test-32bit test-go
@@ -105,6 +105,11 @@ bench: servers
 # With ARGS it prints only: ARGS=-quick takes two minutes, ARGS=-help lists more.
 bench-peers: servers
 	@cd bench && go build -o $(CURDIR)/bin/bench . && exec $(CURDIR)/bin/bench $(or $(ARGS),-docs $(CURDIR))
+
+## bench-service: measure throttlerd next to envoyproxy/ratelimit, some 4 minutes, and write docs/throttlerd.md
+# With ARGS it prints only: ARGS='-passes 1 -sample 500ms' takes half a minute.
+bench-service: servers
+	@cd bench/service && go build -o $(CURDIR)/bin/bench-service . && exec $(CURDIR)/bin/bench-service $(or $(ARGS),-docs $(CURDIR))
 
 ## chaos: kill, stop, separate and fail over processes and servers by a plan, and check the limits
 # ARGS=-help lists what ARGS may have, such as ARGS='-seed 7 -for 10m'.

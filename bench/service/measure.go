@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
+
+// counts are how many descriptors a request has.
+var counts = []int{1, 2, 5}
+
+// sample is one measurement, or the median of several.
+type sample struct {
+	PerSecond float64 `json:"per_s"`
+	CPU       float64 `json:"cpu_us"` // of the service and its Redis, for each decision
+	P50       float64 `json:"p50_us"`
+	P99       float64 `json:"p99_us"`
+}
+
+// request returns a request of client i with n descriptors.
+func request(i, n int) *rls.RateLimitRequest {
+	r := &rls.RateLimitRequest{Domain: "bench"}
+	for _, key := range keys[:n] {
+		r.Descriptors = append(r.Descriptors, &common.RateLimitDescriptor{
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("client-%08d", i)}},
+		})
+	}
+	return r
+}
+
+// measure measures all programs in each pass, in random order.
+func (s *settings) measure(ctx context.Context, dir string, programs []program, progress io.Writer) (*results, error) {
+	redis, err := testserver.StartRedis()
+	if err != nil {
+		return nil, err
+	}
+	defer redis.Stop()
+	all := newResults(s)
+	for pass := range s.passes {
+		for _, i := range rand.Perm(len(programs)) {
+			p := programs[i]
+			_, _ = fmt.Fprintf(progress, "pass %d of %d: %s\n", pass+1, s.passes, p.name)
+			if err := s.visit(ctx, dir, &p, redis, all); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.name, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// visit adds the measurements of one program to all.
+func (s *settings) visit(ctx context.Context, dir string, p *program, redis *testserver.RedisServer, all *results) error {
+	service, err := p.start(ctx, dir, redis.Addr)
+	if err != nil {
+		return err
+	}
+	defer service.stop()
+	for _, n := range counts {
+		if p.name == floor && n > 1 {
+			continue
+		}
+		if _, err := s.load(ctx, service.addr, n, s.sample/4, nil); err != nil { // it has seen most keys then
+			return err
+		}
+		measured, err := s.load(ctx, service.addr, n, s.sample, []int{service.cmd.Process.Pid, redis.Pid()})
+		if err != nil {
+			return err
+		}
+		all.add(p.name, n, measured)
+	}
+	if p.name == floor {
+		return nil
+	}
+	hung, err := s.hung(ctx, service.addr, redis.Pid())
+	all.Hung[p.name] = append(all.Hung[p.name], hung...)
+	return err
+}
+
+// load asks on all connections, for so long.
+func (s *settings) load(ctx context.Context, addr string, descriptors int, length time.Duration, pids []int) (sample, error) {
+	connections := make([]*grpc.ClientConn, s.connections)
+	for i := range connections {
+		c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return sample{}, err
+		}
+		defer c.Close()
+		connections[i] = c
+	}
+	requests := make([]*rls.RateLimitRequest, s.clients)
+	for i := range requests {
+		requests[i] = request(i, descriptors)
+	}
+	cpu, err := cpuOf(pids...)
+	if err != nil {
+		return sample{}, err
+	}
+	start := time.Now()
+	latencies, errs := make([][]time.Duration, len(connections)), make([]error, len(connections))
+	var wg sync.WaitGroup
+	for i, c := range connections {
+		wg.Go(func() { latencies[i], errs[i] = ask(ctx, c, requests, start.Add(length)) })
+	}
+	wg.Wait()
+	elapsed := time.Since(start)
+	if err := errors.Join(errs...); err != nil {
+		return sample{}, err
+	}
+	after, err := cpuOf(pids...)
+	if err != nil {
+		return sample{}, err
+	}
+	sorted := slices.Concat(latencies...)
+	slices.Sort(sorted)
+	micro := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	n := len(sorted)
+	return sample{float64(n) / elapsed.Seconds(), micro(after-cpu) / float64(n), micro(sorted[n/2]), micro(sorted[n*99/100])}, nil
+}
+
+// ask calls one after the other until the end, and returns how long each took.
+func ask(ctx context.Context, c *grpc.ClientConn, requests []*rls.RateLimitRequest, end time.Time) ([]time.Duration, error) {
+	client := rls.NewRateLimitServiceClient(c)
+	var all []time.Duration
+	for time.Now().Before(end) {
+		start := time.Now()
+		r, err := client.ShouldRateLimit(ctx, requests[rand.IntN(len(requests))])
+		if err != nil {
+			return nil, err
+		}
+		if r.OverallCode != rls.RateLimitResponse_OK {
+			return nil, fmt.Errorf("answered %v; want OK", r.OverallCode)
+		}
+		all = append(all, time.Since(start))
+	}
+	return all, nil
+}
+
+// deadlines are those of calls while Redis hangs: Envoy's default, and none.
+var deadlines = []time.Duration{20 * time.Millisecond, 0}
+
+// hung freezes the redis-server, and returns what calls get then.
+func (s *settings) hung(ctx context.Context, addr string, redis int) ([]hungSample, error) {
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	client := rls.NewRateLimitServiceClient(c)
+	if _, err := client.ShouldRateLimit(ctx, request(0, 1)); err != nil {
+		return nil, err
+	}
+	if err := syscall.Kill(redis, syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	defer func() { _ = syscall.Kill(redis, syscall.SIGCONT) }()
+	var all []hungSample
+	for _, deadline := range deadlines {
+		one := hungSample{Deadline: deadline}
+		call, cancel := context.WithTimeout(ctx, s.hungFor)
+		if deadline > 0 {
+			call, cancel = context.WithTimeout(ctx, deadline)
+		}
+		start := time.Now()
+		r, err := client.ShouldRateLimit(call, request(1, 1))
+		one.Took = time.Since(start)
+		if cancel(); err == nil {
+			one.Answer = r.OverallCode.String()
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
