@@ -272,3 +272,24 @@ func removeOverride(c *command) (string, func(context.Context) error) {
 		return o.write(ctx, c, redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: c.args[0], Key: c.args[1]}}})
 	}
 }
+
+func removeEnded(c *command) (string, func(context.Context) error) {
+	o := new(server)
+	o.define(c.flags)
+	return "overrides remove-ended [-redis ADDR]", func(ctx context.Context) error {
+		if err := c.need(0, 0, "none"); err != nil {
+			return err
+		}
+		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+			found, err := s.RemoveEnded(ctx, time.Now())
+			if err != nil {
+				return err
+			}
+			if c.json {
+				return printJSON(c.out, map[string]int{"found": found})
+			}
+			_, err = fmt.Fprintf(c.out, "%d overrides had ended\n", found)
+			return err
+		})
+	}
+}

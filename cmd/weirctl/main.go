@@ -31,6 +31,7 @@ usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
   overrides                         list what holds for single keys
   overrides set POLICY KEY [LIMIT...]
   overrides remove POLICY KEY
+  overrides remove-ended
 
   weirctl COMMAND -h lists the options of a command. With -json it prints JSON.
 
@@ -70,7 +71,7 @@ type subcommand func(c *command) (usage string, run func(ctx context.Context) er
 var commands = map[string]subcommand{
 	"check": check, "show": show, "top": top,
 	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
-	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride,
+	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride, "overrides remove-ended": removeEnded,
 }
 
 // timeout bounds a command that waits for servers.

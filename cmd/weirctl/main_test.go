@@ -209,6 +209,12 @@ func TestPoliciesAndOverrides(t *testing.T) {
 	if _, wrong, status := weirctl(t, "policies", "remove", "org"); status != 1 || !strings.Contains(wrong, "parent") {
 		t.Errorf("a parent removed: exit status %d, %s", status, wrong)
 	}
+	if _, err := redispolicies.NewStore(client, "").Write(t.Context(), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "eve", Blocked: true, Until: time.Unix(1e9, 0)}}}); err != nil {
+		t.Fatal(err)
+	}
+	if lines := must(t, "overrides", "remove-ended"); strings.Join(lines[0], " ") != "1 overrides had ended" {
+		t.Errorf("remove-ended: %q", lines)
+	}
 	must(t, "overrides", "remove", "core", "mallory")
 	must(t, "policies", "remove", "core", "org")
 	if lines := append(must(t, "overrides"), must(t, "policies")...); len(lines) != 4 {

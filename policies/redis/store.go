@@ -33,6 +33,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -107,6 +108,11 @@ func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) 
 	if err != nil {
 		return 0, err
 	}
+	return s.write(ctx, entries)
+}
+
+// write makes a change of entries, as write.lua has them.
+func (s *Store) write(ctx context.Context, entries []any) (version int64, err error) {
 	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8], policies.MaxDepth}, entries...)...).Int64()
 	if err != nil {
 		if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
@@ -241,6 +247,32 @@ func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) boo
 		return nil
 	}
 	return err
+}
+
+// RemoveEnded removes the overrides that ended before an instant, and returns how many it
+// found. An override that changes meanwhile stays.
+func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, err error) {
+	var entries []any
+	remove := func() error {
+		if len(entries) == 0 {
+			return nil
+		}
+		_, err := s.write(ctx, entries)
+		entries = entries[:0]
+		return err
+	}
+	err = s.scan(ctx, "overrides", func(field, text string) error {
+		o, err := parseOverride(field, text)
+		if err != nil || o.Until.IsZero() || !o.Until.Before(before) {
+			return err
+		}
+		found++
+		if entries = append(entries, "e", field, text, ""); len(entries) < 4*MaxChange {
+			return nil
+		}
+		return remove()
+	})
+	return found, errors.Join(err, remove())
 }
 
 // scan calls yield with each field of a hash and its value, at least once.

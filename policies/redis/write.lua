@@ -13,11 +13,11 @@
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
 -- ARGV[3]  depth      of the tree, at most
--- ARGV[i]  kind       from 4 on, four each: 'p' or 'o',
+-- ARGV[i]  kind       from 4 on, four each: 'p' or 'o', or 'e' of an override that has ended
 --          field      of the hash,
---          value      or '' to remove it,
+--          value      or '' to remove it; of 'e', which is removed, what it must be,
 --          parent     of a policy, as in parents, or ''
--- Returns  the number of the version, or an error that begins with TREE, of parents that
+-- Returns  the number of the version, or 0 if nothing had to change, or an error that begins with TREE, of parents that
 --          are not valid; then nothing has changed
 
 local depth = tonumber(ARGV[3])
@@ -155,10 +155,24 @@ for name, all in pairs(counted) do
   end
 end
 
-local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '0', '^%d+')) + 1
-redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
+-- Overrides that have ended are removed unless they have changed meanwhile.
+local changes = {}
 for i = 4, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if kind ~= 'e' then
+    changes[#changes + 1] = {kind, field, value}
+  elseif redis.call('HGET', KEYS[4], field) == value then
+    changes[#changes + 1] = {'o', field, ''}
+  end
+end
+if #changes == 0 then
+  return 0
+end
+
+local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '0', '^%d+')) + 1
+redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
+for _, entry in ipairs(changes) do
+  local kind, field, value = unpack(entry)
   local hash, change = kind == 'p' and KEYS[3] or KEYS[4]
   if value == '' then
     change = -redis.call('HDEL', hash, field)
