@@ -74,19 +74,36 @@ func (k bucket) giveBack(r *record, l limit, c settled, now int64) bool {
 	case r.quota != l.quota:
 		k.giveBackJoined(r, c, now)
 	default:
-		r.refill(c, now)
+		r.refill(c, now, r.behind(l, c, now))
 	}
 	return true
 }
 
+// behind is how far the bucket is ahead of c's mark, a ms and a fraction, if c waits for its
+// start: it was charged although it did not fit, and does not yet. What was charged behind it
+// has its start, which must not be returned twice.
+func (r *record) behind(l limit, c settled, now int64) instant {
+	mark := instant{c.mark.At, c.mark.Fraction}
+	ms, fraction := mulDiv(l.capacity, r.window, r.quota)
+	if starts := mark.minus(ms, fraction, r.quota); mark.fraction >= r.quota || !(instant{at: now}).before(starts) || !mark.before(r.instant) {
+		return instant{}
+	}
+	return r.minus(mark.at, mark.fraction, r.quota)
+}
+
 // refill is giveBack of a token bucket. Units drain in the order in which they were
 // charged, so the units of a charge are the last before its mark. What is still to
-// drain between now and the mark comes back.
-func (r *record) refill(c settled, now int64) {
+// drain between now and the mark comes back, but for what is kept.
+func (r *record) refill(c settled, now int64, kept instant) {
 	back, rest := mulDiv(c.charged-c.cost, r.window, r.quota)
 	if left := c.mark.At - now; left < back || left == back && c.mark.Fraction < rest {
 		back, rest = left, c.mark.Fraction
 	}
+	if (instant{back, rest}).before(kept) {
+		return
+	}
+	given := instant{back, rest}.minus(kept.at, kept.fraction, r.quota)
+	back, rest = given.at, given.fraction
 	if r.instant = r.minus(back, rest, r.quota); r.at < now {
 		r.instant = instant{at: now}
 	}
@@ -211,7 +228,7 @@ func (k bucket) giveBackJoined(r *record, c settled, now int64) {
 	ahead, rest := mulDiv(c.charged, r.window, r.quota)
 	c.mark = driver.Mark{At: addInstant(c.takenAt, ahead), Fraction: rest}
 	if !k.queue && k.resetAt(r, now) > now && c.mark.At >= now {
-		r.refill(c, now)
+		r.refill(c, now, instant{})
 	}
 }
 

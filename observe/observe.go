@@ -16,7 +16,7 @@ import (
 // Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
 type Observer interface {
-	// Decided follows each Take, Peek, Refund and Settle of a Throttler.
+	// Decided follows each Take, Peek, Wait, Refund and Settle of a Throttler.
 	Decided(ctx context.Context, e Decided)
 
 	// Sent follows each round trip of a backend to a server.
@@ -47,9 +47,10 @@ const (
 	OpTake Op = iota
 	OpPeek
 	OpSettle
+	OpWait // its Duration is how long it waited
 )
 
-var opNames = [...]string{"take", "peek", "settle"}
+var opNames = [...]string{"take", "peek", "settle", "wait"}
 
 func (o Op) String() string { return opNames[o] }
 

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -152,4 +153,21 @@ func ExampleThrottler_Settle() {
 	// used 130 remaining 0
 	// allowed false again in 18.6s
 	// allowed true
+}
+
+// Two calls an API of ten a second. The second would start later than it can wait.
+func ExampleThrottler_Wait() {
+	t, _ := example()
+	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{
+		{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
+	}}
+	for range 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), 90*time.Millisecond)
+		defer cancel()
+		d, err := t.Wait(ctx, api.Charge("example.com"))
+		fmt.Println("allowed", d.Allowed, "too late", errors.Is(err, context.DeadlineExceeded))
+	}
+	// Output:
+	// allowed true too late false
+	// allowed false too late true
 }

@@ -19,6 +19,7 @@ type Throttler struct {
 	clock    clock.Clock
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
+	lines    *lines
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
@@ -34,13 +35,13 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		panic("throttler: New: backend is nil")
 	}
 	t := &Throttler{backend: backend, clock: clock.System{}}
-	if options == nil {
-		return t
+	if options != nil {
+		if options.Clock != nil {
+			t.clock = options.Clock
+		}
+		t.observer, t.policies = options.Observer, options.Policies
 	}
-	if options.Clock != nil {
-		t.clock = options.Clock
-	}
-	t.observer, t.policies = options.Observer, options.Policies
+	t.lines = &lines{clock: t.clock, named: make(map[string]*line)}
 	return t
 }
 

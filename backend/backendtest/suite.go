@@ -79,6 +79,7 @@ func groups() []group {
 		{"next units", nextCases()},
 		{"refunds", refundCases()},
 		{"settlements", settlementCases()},
+		{"waits", waitCases()},
 		{"clocks", clockCases()},
 		{"changed policies", changedPolicyCases()},
 		{"contexts", contextCases()},

@@ -242,16 +242,25 @@ func (p *policy) asked(at moment, hash uint64, cost int64) {
 }
 
 // check returns an error if a charge is not of a policy in force, with its limits: the
-// members have divided no others.
+// members have divided no others. A larger burst is that of a charge that may start later,
+// see Throttler.Wait: it is taken when the share has it.
 func (b *Backend) check(charges []quota.Charge) error {
 	for i := range charges {
 		given := charges[i].Policy
 		switch p := b.byName[given.Name]; {
 		case p == nil:
 			return invalid.Errorf("shares: charge %d is of policy %q, which New was not given", i, given.Name)
-		case p.Policy != given && !slices.Equal(p.Limits, given.Limits):
+		case p.Policy != given && !slices.EqualFunc(p.Limits, given.Limits, atLeast):
 			return invalid.Errorf("shares: charge %d is of policy %q with the limits %v; New was given %v, which the members divide: give other limits another name", i, given.Name, given.Limits, p.Limits)
 		}
 	}
 	return nil
+}
+
+// atLeast reports whether given is l, or has a larger burst.
+func atLeast(l, given quota.Limit) bool {
+	if given.Capacity() >= l.Capacity() {
+		given.Burst = l.Burst
+	}
+	return given == l
 }

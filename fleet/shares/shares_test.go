@@ -117,6 +117,7 @@ func TestBackend(t *testing.T) {
 		t.Cleanup(func() { asked += a.asked })
 		return a
 	}, map[string]string{
+		"waits/places of calls that leave, token-bucket":                                                       "a share is not charged ahead, and a larger burst is another policy",
 		"chains/all live within the partition of the first":                                                    halves,
 		"chains/one key under two policies in one take":                                                        halves,
 		"changed policies/another quota of a token bucket: its units stay":                                     changes,

@@ -32,6 +32,15 @@ if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
   local ahead, part = mul_div(amount@, window$, quota$)
   local left = mark$ - now -- what is still to drain comes back
   if left < ahead or left == ahead and fraction_of_mark$ < part then ahead, part = left, fraction_of_mark$ end
+  local waits, rest = mul_div(capacity$, window$, quota$)
+  if fraction_of_mark$ < quota$ and (left > waits or left == waits and fraction_of_mark$ > rest)
+      and (at$ > mark$ or at$ == mark$ and fraction$ > fraction_of_mark$) then
+    -- The charge waits for its start, and what was charged behind it has been given its own.
+    ahead, part = ahead - (at$ - mark$), part - (fraction$ - fraction_of_mark$)
+    if part < 0 then ahead, part = ahead - 1, part + quota$
+    elseif part >= quota$ then ahead, part = ahead + 1, part - quota$ end
+    if ahead < 0 then ahead, part = 0, 0 end
+  end
   at$, fraction$ = at$ - ahead, fraction$ - part
   if fraction$ < 0 then at$, fraction$ = at$ - 1, fraction$ + quota$ end
   if at$ < now then at$, fraction$ = now, 0 end

@@ -138,7 +138,7 @@ func (d *Decision) RetryAt() time.Time {
 }
 
 // StartAt returns the instant at which an allowed request may start: the
-// latest StartAt of its leaky buckets, or At if there is none.
+// latest StartAt of its buckets, or At if there is none.
 func (d *Decision) StartAt() time.Time {
 	latest, results := d.driver.Request.Now, d.driver.Results()
 	for i := range results {

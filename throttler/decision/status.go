@@ -41,7 +41,8 @@ type Status struct {
 
 	// StartAt is when a charge to a LeakyBucket reaches the head of the queue. A
 	// start that was returned is returned to no other charge, unless its own was
-	// refunded before it came. Zero for other algorithms.
+	// refunded before it came. Zero for other algorithms, but for a TokenBucket that
+	// Throttler.Wait has charged ahead.
 	StartAt time.Time
 
 	more int64 // see driver.Result

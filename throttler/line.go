@@ -1,0 +1,178 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+// lines has the calls of Wait that have not returned.
+type lines struct {
+	clock clock.Clock
+	mu    sync.Mutex
+	named map[string]*line
+}
+
+// line is the calls about the same counts. One at a time has its turn, and asks the backend.
+type line struct {
+	name  string
+	calls int     // that have not returned
+	turn  *call   // whose turn it is, or nil
+	queue []*call // for their turns
+
+	next  time.Time     // when to ask: no earlier answer would be yes
+	start time.Time     // before which the first of the queue does not start
+	step  time.Duration // by which each of it starts later than the one in front, at least
+}
+
+// call is a call of Wait.
+type call struct {
+	*line
+	ctx     context.Context
+	charges []Charge
+
+	called chan struct{} // closed when it is its turn, or it has one of:
+	answer *answer       // that allows it
+	err    error
+}
+
+// askAhead is how long before a start the next call asks for its own. What is taken far ahead
+// is lost with a process and, in the middle of a queue, when a context ends.
+const askAhead = 100 * time.Millisecond
+
+// enter adds a call to the line of its charges. It fails if ctx ends before it can start.
+func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
+	name := nameOf(charges)
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	l := all.named[name]
+	if l == nil {
+		l = &line{name: name}
+	}
+	if err := tooEarly(ctx, all.clock, l.startOf(len(l.queue))); err != nil {
+		return nil, err
+	}
+	c := &call{line: l, ctx: ctx, charges: charges, called: make(chan struct{})}
+	all.named[name], l.queue = l, append(l.queue, c)
+	l.calls++
+	l.call()
+	return c, nil
+}
+
+// leave removes c, which returns.
+func (all *lines) leave(c *call) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	c.pass()
+	if c.calls--; c.calls == 0 {
+		delete(all.named, c.name)
+	}
+}
+
+// giveUp ends c, whose context is over, unless it has its answer.
+func (all *lines) giveUp(c *call) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c.queue = slices.DeleteFunc(c.queue, func(o *call) bool { return o == c }); c.answer == nil && c.err == nil {
+		c.err = fmt.Errorf("throttler: the wait ended: %w", c.ctx.Err())
+	}
+}
+
+// call gives the first of the queue its turn, if it is no other's.
+func (l *line) call() {
+	if l.turn == nil && len(l.queue) > 0 {
+		l.turn, l.queue = l.queue[0], l.queue[1:]
+		close(l.turn.called)
+	}
+}
+
+// pass ends c's turn.
+func (c *call) pass() {
+	if c.turn == c {
+		c.turn = nil
+		c.call()
+	}
+}
+
+// alike returns how many calls, c and those behind it, have the same charges.
+func (all *lines) alike(c *call) int {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	n := slices.IndexFunc(c.queue, func(o *call) bool { return !slices.Equal(o.charges, c.charges) })
+	if n < 0 {
+		n = len(c.queue)
+	}
+	return 1 + n
+}
+
+// share gives a, of which c's turn ends, to c and to those behind it that it allows, too.
+// It returns how many of these have left.
+func (all *lines) share(c *call, a *answer) (left int) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	c.answer = a
+	for left = a.calls - 1; left > 0 && len(c.queue) > 0 && slices.Equal(c.queue[0].charges, c.charges); left-- {
+		o := *a
+		o.Decision = o.again()
+		c.queue[0].answer = &o
+		close(c.queue[0].called)
+		c.queue = c.queue[1:]
+	}
+	all.note(c.line, a)
+	c.pass()
+	return left
+}
+
+// expect notes what a says of the calls behind c.
+func (all *lines) expect(c *call, a *answer) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.note(c.line, a)
+}
+
+// note notes what a says of the queue. Calls that cannot start in time fail.
+func (all *lines) note(l *line, a *answer) {
+	l.next, l.start, l.step = a.next, a.behind, a.step
+	inTime := l.queue[:0]
+	for _, c := range l.queue {
+		if c.err = tooEarly(c.ctx, all.clock, l.startOf(len(inTime))); c.err != nil {
+			close(c.called)
+		} else {
+			inTime = append(inTime, c)
+		}
+	}
+	clear(l.queue[len(inTime):])
+	l.queue = inTime
+}
+
+// startOf returns when call i of the queue starts, at the earliest.
+func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
+
+// next returns when c, whose turn it is, is to ask.
+func (all *lines) next(c *call) time.Time {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return c.next
+}
+
+// nameOf names the counts of charges.
+func nameOf(charges []Charge) string {
+	var b []byte
+	for i := range charges {
+		c := &charges[i]
+		if c.Policy != nil {
+			b = append(b, c.Policy.Name...)
+		}
+		for _, part := range [...]string{c.Key, c.Partition} {
+			b = strconv.AppendInt(append(b, ' '), int64(len(part)), 10)
+			b = append(append(b, ' '), part...)
+		}
+		b = append(b, '\n')
+	}
+	return string(b)
+}

@@ -1,0 +1,102 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// Wait takes the charges when they fit, and returns when they may start. Calls about the same
+// counts take turns, in order. If the charges never fit, or not before ctx's deadline, Wait
+// fails at once, with context.DeadlineExceeded. What is charged when ctx ends is refunded.
+func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
+	if t.observer != nil {
+		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
+	}
+	c, err := t.lines.enter(ctx, charges)
+	if err != nil {
+		return Decision{}, err
+	}
+	defer t.lines.leave(c)
+	select {
+	case <-c.called:
+	case <-ctx.Done():
+		t.lines.giveUp(c)
+	}
+	if c.answer == nil && c.err == nil {
+		c.err = t.ask(ctx, c)
+	}
+	if c.answer == nil {
+		return Decision{}, c.err
+	}
+	if err = tooEarly(ctx, t.clock, c.answer.start); err == nil {
+		err = sleep(ctx, t.clock, c.answer.start)
+	}
+	if err != nil {
+		_, _ = t.Refund(ctx, c.answer.Decision) // the observer receives a failure
+		return Decision{}, err
+	}
+	return c.answer.Decision, nil
+}
+
+// ask asks the backend, in c's turn, until it allows c's charges.
+func (t *Throttler) ask(ctx context.Context, c *call) error {
+	for {
+		if err := sleep(ctx, t.clock, t.lines.next(c)); err != nil {
+			return err
+		}
+		a, err := t.takeAhead(ctx, c.charges, t.lines.alike(c))
+		if err == nil && a.room > 0 { // for some of the calls alone
+			a, err = t.takeAhead(ctx, c.charges, a.room)
+		}
+		if err != nil {
+			return err
+		}
+		if a.Allowed {
+			for range t.lines.share(c, &a) {
+				_, _ = t.Refund(ctx, a.again())
+			}
+			return nil
+		}
+		t.lines.expect(c, &a)
+		if err := tooEarly(ctx, t.clock, a.start); err != nil {
+			return err
+		}
+	}
+}
+
+// tooEarly returns an error if ctx's deadline is before at, or at is never.
+func tooEarly(ctx context.Context, c clock.Clock, at time.Time) error {
+	deadline, ok := ctx.Deadline()
+	switch {
+	case at.Equal(decision.Never):
+		return fmt.Errorf("throttler: the charges never fit: %w", context.DeadlineExceeded)
+	case ok && at.Sub(c.Now()) > time.Until(deadline):
+		return fmt.Errorf("throttler: the charges may start at %s, and the context ends before: %w", at.Format(time.RFC3339Nano), context.DeadlineExceeded)
+	}
+	return nil
+}
+
+// sleep returns when c shows at, or with an error when ctx is done.
+func sleep(ctx context.Context, c clock.Clock, at time.Time) error {
+	for {
+		if ctx.Err() != nil {
+			return fmt.Errorf("throttler: the wait ended: %w", ctx.Err())
+		}
+		left := at.Sub(c.Now())
+		if left <= 0 {
+			return nil
+		}
+		passed := make(chan struct{})
+		stop := clock.AfterFunc(c, left, func() { close(passed) })
+		select {
+		case <-passed:
+		case <-ctx.Done():
+			stop()
+		}
+	}
+}

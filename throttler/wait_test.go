@@ -1,0 +1,329 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// calling counts the calls to a backend.
+type calling struct {
+	driver.Backend
+	takes, settles atomic.Int64
+}
+
+func (c *calling) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	c.takes.Add(1)
+	return c.Backend.Take(ctx, r)
+}
+
+func (c *calling) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	c.settles.Add(1)
+	return c.Backend.Settle(ctx, s)
+}
+
+// starts are when calls of Wait returned, and as the how many-th each had been called.
+type starts struct {
+	mu    sync.Mutex
+	at    []time.Time
+	order []int
+}
+
+func (s *starts) add(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at, s.order = append(s.at, time.Now()), append(s.order, i)
+}
+
+// most returns the most starts in any second.
+func (s *starts) most() int {
+	slices.SortFunc(s.at, time.Time.Compare)
+	most := 0
+	for i := range s.at {
+		n := 0
+		for _, at := range s.at[i:] {
+			if at.Sub(s.at[i]) < time.Second {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// Three processes of five workers share ten starts a second. Each algorithm has its bound of
+// starts in a second, and of calls for each start: a call that is refused is one of a process
+// that did not get the unit that others waited for, too.
+func TestWorkersWaitForEachStart(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit throttler.Limit
+		most  int // starts in any second
+		calls float64
+	}{
+		"leaky bucket":   {throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket}, 10, 1},
+		"token bucket":   {throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 1}, 10, 1},
+		"a burst":        {throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.TokenBucket}, 20, 1},
+		"fixed window":   {throttler.Limit{Quota: 10, Window: time.Second}, 20, 1.2},
+		"sliding log":    {throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.SlidingLog}, 10, 3},
+		"sliding window": {throttler.Limit{Quota: 10, Window: time.Second, Algorithm: throttler.SlidingWindow}, 20, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const perProcess, workers = 60, 5
+				backend := &calling{Backend: memorybackend.NewDefault()}
+				policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{test.limit}}
+				began := time.Now()
+				var all starts
+				var running sync.WaitGroup
+				for range 3 {
+					process := throttler.New(backend, nil)
+					var own starts
+					var called atomic.Int64
+					for range workers {
+						running.Go(func() {
+							for i := called.Add(1); i <= perProcess; i = called.Add(1) {
+								if _, err := process.Wait(t.Context(), policy.Charge("key")); err != nil {
+									t.Error(err)
+								}
+								own.add(int(i))
+								all.add(0)
+								time.Sleep(20 * time.Millisecond) // the work
+							}
+						})
+					}
+					defer func() {
+						for i, n := range own.order { // goroutines that call or return in one instant are in no order
+							if n-i > workers || i-n > workers {
+								t.Errorf("call %d returned as number %d", n, i)
+							}
+						}
+					}()
+				}
+				running.Wait()
+				took, starts := time.Since(began), float64(len(all.at))
+				t.Logf("%.3f calls, %d most, took %v", float64(backend.takes.Load())/starts, all.most(), took)
+				if most := all.most(); most > test.most {
+					t.Errorf("%d starts in a second; want at most %d", most, test.most)
+				}
+				if calls := float64(backend.takes.Load()) / starts; calls > test.calls || backend.settles.Load() > 0 {
+					t.Errorf("%.2f calls for each start; want at most %v", calls, test.calls)
+				}
+				if least := 20 * time.Second; took > least {
+					t.Errorf("%v starts took %v; at 10 a second they take %v", starts, took, least)
+				}
+			})
+		})
+	}
+}
+
+var second = map[string]throttler.Limit{
+	"fixed window":   {Quota: 1, Window: time.Second},
+	"sliding window": {Quota: 1, Window: time.Second, Algorithm: throttler.SlidingWindow},
+	"sliding log":    {Quota: 1, Window: time.Second, Algorithm: throttler.SlidingLog},
+	"token bucket":   {Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket},
+	"leaky bucket":   {Quota: 1, Window: time.Second, Algorithm: throttler.LeakyBucket},
+}
+
+// Calls about one count return in the order in which they were made.
+func TestWaitersTakeTurns(t *testing.T) {
+	for name, limit := range second {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				th := throttler.New(memorybackend.NewDefault(), nil)
+				policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{limit}}
+				var all starts
+				var running sync.WaitGroup
+				for i := range 8 {
+					running.Go(func() {
+						d, err := th.Wait(t.Context(), policy.Charge("key"))
+						if err != nil || !d.Allowed {
+							t.Errorf("call %d: %v, %v", i, d, err)
+						}
+						if d.StartAt().After(time.Now()) {
+							t.Errorf("call %d returned at %v, before its start, %v", i, time.Now(), d.StartAt())
+						}
+						all.add(i)
+					})
+					synctest.Wait()
+				}
+				running.Wait()
+				if !slices.IsSorted(all.order) || all.most() > 1 {
+					t.Errorf("the order is %v, the most in a second %d", all.order, all.most())
+				}
+			})
+		})
+	}
+}
+
+// A call that cannot start before its deadline fails at once, also behind others, and
+// nothing is charged for it.
+func TestWaitFailsAtOnce(t *testing.T) {
+	for name, limit := range second {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				backend := &calling{Backend: memorybackend.NewDefault()}
+				th := throttler.New(backend, nil)
+				limit.Window = time.Hour
+				policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{limit}}
+				began := time.Now()
+				if _, err := th.Wait(t.Context(), policy.Charge("key")); err != nil || time.Since(began) > 0 {
+					t.Fatalf("the first: %v, after %v", err, time.Since(began))
+				}
+				var running sync.WaitGroup
+				for i := range 8 {
+					running.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Minute)
+						defer cancel()
+						d, err := th.Wait(ctx, policy.Charge("key"))
+						if !errors.Is(err, context.DeadlineExceeded) || d.Allowed || time.Since(began) > 0 {
+							t.Errorf("%v, %v, after %v; want a deadline exceeded at once", d, err, time.Since(began))
+						}
+					})
+				}
+				running.Wait()
+				patient, leave := context.WithCancel(t.Context())
+				running.Go(func() { _, _ = th.Wait(patient, policy.Charge("key")) })
+				synctest.Wait()
+				asked := backend.takes.Load()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if _, err := th.Wait(ctx, policy.Charge("key")); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 0 {
+					t.Errorf("behind one that waits: %v, after %v", err, time.Since(began))
+				}
+				if now := backend.takes.Load(); now != asked {
+					t.Errorf("the backend was asked %d times about what was known", now-asked)
+				}
+				leave()
+				running.Wait()
+				if d, _ := th.Peek(t.Context(), policy.Charge("key")); d.Limit(0).Used != 1 {
+					t.Errorf("%d are used; want the first alone", d.Limit(0).Used)
+				}
+			})
+		})
+	}
+}
+
+// What can never fit is not waited for.
+func TestWaitForNever(t *testing.T) {
+	th := throttler.New(memorybackend.NewDefault(), nil)
+	for name, limit := range second {
+		policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{limit}}
+		charge := policy.Charge(name)
+		charge.Cost = 2
+		if d, err := th.Wait(t.Context(), charge); !errors.Is(err, context.DeadlineExceeded) || d.Allowed {
+			t.Errorf("%s: %v, %v", name, d, err)
+		}
+	}
+	if _, err := th.Wait(t.Context()); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("no charges: %v", err)
+	}
+}
+
+// Places that are given back are taken by others, and no start is given twice.
+func TestWaitersThatLeave(t *testing.T) {
+	for name, limit := range map[string]throttler.Limit{
+		"leaky bucket": second["leaky bucket"],
+		"token bucket": second["token bucket"],
+		"a long queue": {Quota: 1, Window: time.Second, Algorithm: throttler.LeakyBucket, Burst: 20},
+		"a burst":      {Quota: 1, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				backend := memorybackend.NewDefault()
+				policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{limit}}
+				var processes [5]*throttler.Throttler
+				for i := range processes {
+					processes[i] = throttler.New(backend, nil)
+				}
+				var all starts
+				var running sync.WaitGroup
+				wait := func(i int) (leave func()) {
+					ctx, leave := context.WithCancel(t.Context())
+					running.Go(func() {
+						if _, err := processes[i%len(processes)].Wait(ctx, policy.Charge("key")); err == nil {
+							all.add(i)
+						} else if !errors.Is(err, context.Canceled) {
+							t.Error(err)
+						}
+					})
+					synctest.Wait()
+					return leave
+				}
+				for range 3 { // a full bucket
+					wait(0)
+				}
+				time.Sleep(500 * time.Millisecond)
+				for round := range 6 {
+					var leave []func()
+					for i := range 5 {
+						leave = append(leave, wait(i))
+					}
+					leave[round%5]()
+					leave[(round+3)%5]()
+					synctest.Wait()
+					time.Sleep(200 * time.Millisecond)
+				}
+				running.Wait()
+				if want := 3 + 6*3; len(all.at) != want {
+					t.Errorf("%d started; want %d", len(all.at), want)
+				}
+				most := 1
+				if limit.Algorithm == throttler.TokenBucket {
+					most = int(limit.Capacity())
+				}
+				if n := all.most(); n > most {
+					t.Errorf("%d starts in a second; want at most %d", n, most)
+				}
+				if took := all.at[len(all.at)-1].Sub(all.at[0]); took > 35*time.Second {
+					t.Errorf("%d starts took %v", len(all.at), took)
+				}
+			})
+		})
+	}
+}
+
+// The time is the throttler's clock's.
+func TestWaitByAnotherClock(t *testing.T) {
+	now := clock.NewManual(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC))
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now})
+	policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+	if _, err := th.Wait(t.Context(), policy.Charge("key")); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := th.Wait(t.Context(), policy.Charge("key"))
+		done <- err
+	}()
+	now.BlockUntil(1)
+	now.Advance(time.Hour)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A backend that does not answer is no reason to start.
+func TestWaitWithoutABackend(t *testing.T) {
+	th := throttler.New(broken{}, nil)
+	policy := &throttler.Policy{Name: "api", Limits: []throttler.Limit{second["leaky bucket"]}}
+	if d, err := th.Wait(t.Context(), policy.Charge("key")); !errors.Is(err, throttler.ErrUnavailable) || d.Allowed {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+// broken is a backend that does not answer.
+type broken struct{ driver.Backend }
+
+func (broken) Take(context.Context, driver.Request) (driver.Decision, error) {
+	return driver.Decision{}, driver.ErrUnavailable
+}
