@@ -4,21 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/weir-go/weir/cmd/throttlerd/admin"
 	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/config"
 )
@@ -31,7 +36,10 @@ type service struct {
 	settings *settings.Settings
 	log      *slog.Logger
 	stack    *config.Stack
+	registry *prometheus.Registry
+	rls      *rls.Server
 	health   *health.Server
+	ending   atomic.Bool
 	grpc     *grpc.Server
 	http     []*http.Server
 }
@@ -52,18 +60,14 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 			log.Warn("leases were not given back; their units count until their windows end", "error", err)
 		}
 	}()
-	sv := &service{settings: s, log: log, stack: stack, health: health.NewServer()}
-	sv.grpc = grpc.NewServer(
-		grpc.NumStreamWorkers(uint32(2*runtime.GOMAXPROCS(0))), // a stack that has grown is used again
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
-	)
-	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
-	reflection.Register(sv.grpc)
+	sv := newService(s, log, stack)
 	failed := make(chan error, 8)
 	if err := errors.Join(sv.listen(failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())
 	}
-	sv.health.SetServingStatus(healthName, grpc_health_v1.HealthCheckResponse_SERVING)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	go sv.watch(watching)
 	log.Warn("serving", "counts", c.Where()) // a line at any level, as envoyproxy/ratelimit has
 	select {
 	case err = <-failed:
@@ -71,6 +75,38 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	case <-ctx.Done():
 	}
 	return sv.drain(context.WithoutCancel(ctx))
+}
+
+// newService returns the service of a stack. It is not healthy before it has a
+// configuration.
+func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack) *service {
+	sv := &service{settings: s, log: log, stack: stack, registry: prometheus.NewRegistry(), health: health.NewServer()}
+	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
+	sv.grpc = grpc.NewServer(
+		grpc.NumStreamWorkers(uint32(2*runtime.GOMAXPROCS(0))), // a stack that has grown is used again
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
+	)
+	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
+	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
+	reflection.Register(sv.grpc)
+	sv.tellHealth()
+	return sv
+}
+
+// healthy reports whether proxies should send calls: there is a configuration and, if that is
+// asked for, it is not empty.
+func (sv *service) healthy() bool {
+	set := sv.rls.Set()
+	return !sv.ending.Load() && set != nil && !(sv.settings.HealthyOnceConfigured && set.Empty())
+}
+
+func (sv *service) tellHealth() {
+	status := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if sv.healthy() {
+		status = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	sv.health.SetServingStatus(healthName, status)
 }
 
 // listen opens the ports and serves them. What fails later is sent to failed.
@@ -83,11 +119,38 @@ func (sv *service) listen(failed chan<- error) error {
 	if err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
-	go func() {
-		if err := sv.grpc.Serve(l); err != nil {
-			failed <- err
+	serve := func(what string, do func() error) {
+		go func() {
+			if err := do(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("%s: %w", what, err)
+			}
+		}()
+	}
+	serve("gRPC", func() error { return sv.grpc.Serve(l) })
+	pages := []struct {
+		addr    string
+		handler http.Handler
+	}{
+		{sv.settings.HTTP(), admin.Public(sv.rls, sv.healthy)},
+		{sv.settings.Debug(), admin.Debug(sv.rls, sv.registry)},
+	}
+	if sv.settings.UsePrometheus {
+		mux := http.NewServeMux()
+		mux.Handle(sv.settings.PrometheusPath, admin.Metrics(sv.registry))
+		pages = append(pages, struct {
+			addr    string
+			handler http.Handler
+		}{sv.settings.PrometheusAddr, mux})
+	}
+	for _, p := range pages {
+		l, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			return err
 		}
-	}()
+		s := &http.Server{Handler: p.handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+		sv.http = append(sv.http, s)
+		serve(p.addr, func() error { return s.Serve(l) })
+	}
 	return nil
 }
 
@@ -95,6 +158,7 @@ func (sv *service) listen(failed chan<- error) error {
 // Watch of the health is a call that its client never ends.
 func (sv *service) drain(ctx context.Context) error {
 	sv.log.Warn("ending: calls in flight are finished; a second signal ends at once")
+	sv.ending.Store(true)
 	sv.health.Shutdown()
 	sleep(ctx, sv.settings.DrainWait)
 	ctx, cancel := context.WithTimeout(ctx, sv.settings.DrainTimeout)
@@ -128,18 +192,4 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
-}
-
-// checkAll says whether all that the environment names is right.
-func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
-	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Program: program})
-	if err == nil {
-		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
-	}
-	if err != nil {
-		return &usageError{err}
-	}
-	fmt.Fprintln(stdout, "the configuration is right")
-	return nil
 }

@@ -1,0 +1,97 @@
+// Package admin has the pages of a rate limit service over HTTP: the service itself as
+// JSON, its health, and what operators look at.
+package admin
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/rls"
+)
+
+// maxBody bounds a request.
+const maxBody = 1 << 20
+
+// Service is what the pages show.
+type Service interface {
+	ShouldRateLimit(ctx context.Context, req *rls.Request) (*rls.Response, error)
+	Set() *descriptors.Set // in force, or nil
+}
+
+// Public returns /json and /healthcheck.
+func Public(s Service, healthy func() bool) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/json", func(w http.ResponseWriter, r *http.Request) { serveJSON(w, r, s) })
+	mux.HandleFunc("/healthcheck", func(w http.ResponseWriter, _ *http.Request) {
+		if !healthy() {
+			http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, "OK")
+	})
+	return mux
+}
+
+// Debug returns the pages for operators.
+func Debug(s Service, g prometheus.Gatherer) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/rlconfig", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if set := s.Set(); set != nil {
+			_ = set.Dump(w) // the client has left
+		}
+	})
+	mux.Handle("/metrics", Metrics(g))
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/metrics: for Prometheus\n/debug/pprof/: profiles\n")
+	})
+	return mux
+}
+
+// Metrics returns what Prometheus scrapes.
+func Metrics(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
+}
+
+// serveJSON answers a request in the JSON of protocol buffers. Its statuses are those of
+// envoyproxy/ratelimit, but for a store that does not answer: 503 and not 400.
+func serveJSON(w http.ResponseWriter, r *http.Request, s Service) {
+	var req rls.Request
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		err = protojson.Unmarshal(body, &req)
+	}
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusBadRequest)+": "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	resp, err := s.ShouldRateLimit(r.Context(), &req)
+	if err != nil {
+		code := http.StatusBadRequest
+		if rls.IsUnavailable(err) {
+			code = http.StatusServiceUnavailable
+		}
+		http.Error(w, http.StatusText(code)+": "+err.Error(), code)
+		return
+	}
+	text, err := protojson.Marshal(resp)
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if rls.IsRefusal(resp) {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(text)
+}

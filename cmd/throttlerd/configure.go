@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/files"
+	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/config"
+)
+
+// watch puts each version of the configuration in force until ctx is done.
+func (sv *service) watch(ctx context.Context) {
+	watcher(sv.settings, func(texts map[string][]byte, err error) {
+		var all []*descriptors.File
+		if err == nil {
+			all, err = parse(sv.settings, texts)
+		}
+		_ = sv.apply(all, err) // which has logged it
+	}).Watch(ctx)
+}
+
+func watcher(s *settings.Settings, changed func(texts map[string][]byte, err error)) *files.Watcher {
+	return &files.Watcher{Dir: filepath.Join(s.Root, s.Subdirectory, s.AppDirectory), IgnoreDotFiles: s.IgnoreDotFiles, Changed: changed}
+}
+
+// parse reads files of descriptors. The error has what is wrong with all of them.
+func parse(s *settings.Settings, texts map[string][]byte) (all []*descriptors.File, err error) {
+	var wrong []error
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		f, err := descriptors.Parse(filepath.Join(s.AppDirectory, name), texts[name])
+		wrong = append(wrong, err)
+		all = append(all, f)
+	}
+	return all, errors.Join(wrong...)
+}
+
+// apply puts a configuration in force. If it is wrong, or err is not nil, the last good
+// one stays.
+func (sv *service) apply(all []*descriptors.File, err error) error {
+	before := sv.rls.Set()
+	var set *descriptors.Set
+	if err == nil {
+		set, err = descriptors.New(all, sv.settings.MergeDomainConfig, before)
+	}
+	if err != nil {
+		sv.rls.Wrong()
+		stays := "the last version without mistakes stays in force"
+		if before == nil {
+			stays = "every call fails until there is one"
+		}
+		sv.log.Error("a configuration is not in force; "+stays, "error", err)
+		return err
+	}
+	sv.rls.Load(set)
+	sv.tellHealth()
+	sv.log.Info("a configuration is in force", "rules", len(set.Rules()))
+	if set.Empty() {
+		sv.log.Warn("the configuration has no domain: every request is allowed", "dir", watcher(sv.settings, nil).Dir)
+	}
+	return nil
+}
+
+// checkAll says whether all that the environment names is right.
+func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
+	program := new(forwardauth.Program)
+	c, err := s.Config(&config.Options{Log: log, Program: program})
+	if err == nil {
+		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
+	}
+	wrong := []error{err}
+	if s.ConfigType == "FILE" {
+		watcher(s, func(texts map[string][]byte, err error) {
+			var all []*descriptors.File
+			if err == nil {
+				all, err = parse(s, texts)
+			}
+			if err == nil {
+				_, err = descriptors.New(all, s.MergeDomainConfig, nil)
+			}
+			if errors.Is(err, fs.ErrNotExist) && program.ForwardAuth != nil {
+				err = nil // forward auth alone is a service, too
+			}
+			wrong = append(wrong, err)
+		}).Look()
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return &usageError{fmt.Errorf("the configuration is wrong\n%w", err)}
+	}
+	fmt.Fprintln(stdout, "the configuration is right")
+	return nil
+}

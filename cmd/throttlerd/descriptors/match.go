@@ -1,0 +1,149 @@
+package descriptors
+
+import (
+	"strings"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+)
+
+// Entries are the entries of a request's descriptor.
+type Entries = []*commonv3.RateLimitDescriptor_Entry
+
+// Match returns the rule of a descriptor with these entries, or nil, and appends to key
+// what names its count: the domain and all entries, so that no two descriptors have
+// one. At each level the descriptor with the entry's key and value counts, else the first whose
+// pattern it matches, else the one with the key and no value. There is no way back from
+// it: a limit holds if it is as deep as the entries are.
+func (d *Domain) Match(key []byte, entries Entries) (*Rule, []byte) {
+	key = append(key, d.key...)
+	at := &d.node
+	for i, e := range entries {
+		if i > 0 {
+			key = append(key, '&')
+		}
+		next, byPattern := at.find(e.GetKey(), e.GetValue())
+		if next == nil {
+			return nil, key
+		}
+		key = appendEscaped(key, e.GetKey())
+		if byPattern && next.shared != "" {
+			key = appendEscaped(append(key, '~'), next.shared) // no entry's: those have '='
+		} else {
+			key = appendEscaped(append(key, '='), e.GetValue())
+		}
+		at = next
+	}
+	return at.rule, key
+}
+
+// Key appends what names the count of a descriptor that brings its own limit.
+func (d *Domain) Key(key []byte, entries Entries) []byte {
+	key = append(key, d.key...)
+	for i, e := range entries {
+		if i > 0 {
+			key = append(key, '&')
+		}
+		key = appendEscaped(key, e.GetKey())
+		key = appendEscaped(append(key, '='), e.GetValue())
+	}
+	return key
+}
+
+func (n *node) find(key, value string) (next *node, byPattern bool) {
+	if next := n.exact[pair{key, value}]; next != nil {
+		return next, false
+	}
+	for i := range n.patterns {
+		if p := &n.patterns[i]; p.key.match(key) && (p.anyValue || p.value.match(value)) {
+			return p.next, true
+		}
+	}
+	return n.byKey[key], false
+}
+
+// match reports whether s has the parts in their order, the first at its beginning and
+// the last at its end.
+func (p parts) match(s string) bool {
+	if len(p) == 1 {
+		return s == p[0]
+	}
+	first, last := p[0], p[len(p)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, part := range p[1 : len(p)-1] {
+		i := strings.Index(s, part)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(part):]
+	}
+	return true
+}
+
+const hexDigits = "0123456789ABCDEF"
+
+// appendEscaped appends text so that it has none of the bytes that separate the parts of
+// a key.
+func appendEscaped(to []byte, text string) []byte {
+	for i := range len(text) {
+		switch c := text[i]; c {
+		case '%', '&', '=', '?', '~':
+			to = append(to, '%', hexDigits[c>>4], hexDigits[c&15])
+		default:
+			to = append(to, c)
+		}
+	}
+	return to
+}
+
+// LabelsOf returns the labels of r's metrics for a request's entries: r's own, unless it
+// has detailed_metric, or a descriptor above it value_to_metric.
+func (d *Domain) LabelsOf(r *Rule, entries Entries) Labels {
+	if !r.valued {
+		return r.Labels
+	}
+	labels := Labels{Domain: d.name}
+	at := &d.node
+	for i, e := range entries {
+		next, byPattern := at.find(e.GetKey(), e.GetValue())
+		name := e.GetKey()
+		if value := next.label(r, e.GetValue(), byPattern); value != "" {
+			name += "_" + value
+		}
+		switch i {
+		case 0:
+			labels.Key1 = name
+		case 1:
+			labels.Key2 = name
+			return labels
+		}
+		at = next
+	}
+	return labels
+}
+
+// label returns the value of an entry at n in a label of r.
+func (n *node) label(r *Rule, value string, byPattern bool) string {
+	switch {
+	case byPattern && n.shared != "":
+		return n.shared
+	case r.detailed, n.valued:
+		return value
+	}
+	return n.value
+}
+
+// OverrideLabels returns the labels of a descriptor that brings its own limit.
+func (d *Domain) OverrideLabels(entries Entries) Labels {
+	labels := Labels{Domain: d.name}
+	for i, e := range entries[:min(len(entries), 2)] {
+		name := e.GetKey()
+		if e.GetValue() != "" {
+			name += "_" + e.GetValue()
+		}
+		*[]*string{&labels.Key1, &labels.Key2}[i] = name
+	}
+	return labels
+}

@@ -1,0 +1,107 @@
+package descriptors
+
+import (
+	"encoding/hex"
+	"hash/fnv"
+	"strings"
+	"sync/atomic"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Unit is the unit of a RateLimit.
+type Unit = ratelimitv3.RateLimitResponse_RateLimit_Unit
+
+func (l *RateLimit) unit() Unit { return Unit(l.Unit) }
+
+// Limit is a limit as answers show it.
+type Limit = ratelimitv3.RateLimitResponse_RateLimit
+
+// Rule is the limit of a descriptor, made ready for decisions. It is immutable, but for
+// what it has learned.
+type Rule struct {
+	Index  int           // in Set.Rules
+	Path   string        // of the descriptor: domain.key_value.key
+	Labels Labels        // of its metrics
+	Limit  *Limit        // as answers show it; shared by them
+	Policy *quota.Policy // nil if Unlimited or RefusesAll
+
+	Name     string
+	Replaces []string
+
+	Unlimited  bool
+	RefusesAll bool // requests_per_unit is 0
+	Shadow     bool
+	Quota      bool // its mode is quota_mode
+	Report     bool
+
+	Metadata *structpb.Struct // may be nil
+
+	detailed bool
+	valued   bool // the labels depend on values of the request
+	learned  *learned
+}
+
+// learned is what a rule knows from requests. It outlives a reload.
+type learned struct{ checked atomic.Bool }
+
+// Labels name the counts of a rule in metrics.
+type Labels struct{ Domain, Key1, Key2 string }
+
+// Checked notes that a request with 0 hits has asked about the rule.
+func (r *Rule) Checked() {
+	if !r.learned.checked.Load() {
+		r.learned.checked.Store(true)
+	}
+}
+
+// Reports reports whether what a request charges is to be charged whether it fits or
+// not: the rule says so, or requests with 0 hits decide about it.
+func (r *Rule) Reports() bool { return r.Report || r.learned.checked.Load() }
+
+// Valued reports whether r's labels depend on values of the request: see LabelsOf.
+func (r *Rule) Valued() bool { return r.valued }
+
+// newRule returns the rule of d, whose path has the labels given.
+func newRule(d *Descriptor, path string, labels Labels, valued bool) *Rule {
+	l := d.RateLimit
+	r := &Rule{
+		Path: path, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
+		RefusesAll: !bool(l.Unlimited) && l.RequestsPerUnit == 0,
+		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Metadata: d.metadata,
+		detailed: bool(d.DetailedMetric), valued: valued, learned: new(learned),
+		Limit: &Limit{RequestsPerUnit: uint32(l.RequestsPerUnit), Unit: l.unit(), Name: string(l.Name)},
+	}
+	for _, n := range l.Replaces {
+		r.Replaces = append(r.Replaces, string(n.Name))
+	}
+	if !r.Unlimited && !r.RefusesAll {
+		r.Policy = l.policy(policyName(path))
+	}
+	return r
+}
+
+// policyName makes a policy's name of a path. Two paths may have one: what names a count
+// is its key, which has all of a descriptor.
+func policyName(path string) string {
+	clean := strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.ContainsRune("._-/:", c):
+			return c
+		}
+		return '_'
+	}, path)
+	if clean == path && len(path) <= quota.MaxNameBytes {
+		return path
+	}
+	hash := fnv.New64a()
+	hash.Write([]byte(path))
+	sum := "-" + hex.EncodeToString(hash.Sum(nil))
+	return clean[:min(len(clean), quota.MaxNameBytes-len(sum))] + sum
+}
+
+// OverrideName returns the name of the policy of requests that bring their own limit.
+func OverrideName(u Unit) string { return "override." + strings.ToLower(u.String()) }

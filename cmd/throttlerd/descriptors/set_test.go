@@ -1,0 +1,188 @@
+package descriptors
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// entriesOf returns the entries that a text such as "a=b c=" has.
+func entriesOf(text string) (all Entries) {
+	for _, e := range strings.Fields(text) {
+		key, value, _ := strings.Cut(e, "=")
+		all = append(all, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+	}
+	return all
+}
+
+func mustSet(t *testing.T, texts ...string) *Set {
+	t.Helper()
+	var files []*File
+	for i, text := range texts {
+		f, err := Parse(string(rune('a'+i))+".yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	s, err := New(files, true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+const everything = `
+domain: edge
+descriptors:
+  - key: addr
+    rate_limit: {unit: SECOND, requests_per_unit: 5, name: per-address}
+    descriptors:
+      - {key: path, value: /login, rate_limit: {unit: minute, requests_per_unit: 0x10}}
+  - {key: addr, value: 10.0.0.1, rate_limit: {unlimited: true, replaces: [{name: per-address}]}}
+  - {key: path, value: /api/*, rate_limit: {unit: hour, requests_per_unit: 7}, share_threshold: yes}
+  - {key: path, value: /api/v1/*, rate_limit: {unit: day, requests_per_unit: 7}}
+  - {key: path, value: "/*/b*/c", rate_limit: {unit: week, requests_per_unit: 0}, shadow_mode: true}
+  - {key: tenant, value: acme, metadata: {tier: gold, n: [1, {x: null}]}, quota_mode: true, rate_limit: {unit: month, requests_per_unit: 9}}
+  - key: tenant
+    value_to_metric: true
+    descriptors:
+      - {key: user, rate_limit: {unit: day, requests_per_unit: 9, algorithm: token-bucket, burst: 20, report: true}, detailed_metric: true}
+      - {key: a_b, rate_limit: {unit: year, requests_per_unit: 9}}
+`
+
+func TestMatch(t *testing.T) {
+	s := mustSet(t, everything)
+	d := s.Domain("edge")
+	for entries, want := range map[string]struct{ path, key string }{
+		"addr=1.2.3.4":              {"edge.addr", "edge?addr=1.2.3.4"},
+		"addr=":                     {"edge.addr", "edge?addr="},
+		"addr=1.2.3.4 path=/login":  {"edge.addr.path_/login", "edge?addr=1.2.3.4&path=/login"},
+		"addr=1.2.3.4 path=/":       {"", ""},
+		"addr=10.0.0.1":             {"edge.addr_10.0.0.1", "edge?addr=10.0.0.1"},
+		"addr=10.0.0.1 path=/login": {"", ""}, // no way back from the value to the key alone
+		"path=/api/v1/x":            {"edge.path_/api/*", "edge?path~/api/*"},
+		"path=/api/":                {"edge.path_/api/*", "edge?path~/api/*"},
+		"path=/a/bb/c":              {"edge.path_/*/b*/c", "edge?path=/a/bb/c"},
+		"path=/a/b/b/c":             {"edge.path_/*/b*/c", "edge?path=/a/b/b/c"},
+		"path=/b/c":                 {"", ""},
+		"tenant=acme":               {"edge.tenant_acme", "edge?tenant=acme"},
+		"tenant=acme user=u":        {"", ""},
+		"tenant=x":                  {"", ""}, // not as deep as a limit
+		"tenant=a&b user=%~":        {"edge.tenant.user", "edge?tenant=a%26b&user=%25%7E"},
+		"tenant=x a=b":              {"", ""}, // a_b is a key, and not a with the value b
+		"other=1":                   {"", ""},
+		"":                          {"", ""},
+	} {
+		rule, key := d.Match(nil, entriesOf(entries))
+		switch {
+		case rule == nil && want.path != "":
+			t.Errorf("%q matches nothing, want %s", entries, want.path)
+		case rule != nil && (rule.Path != want.path || string(key) != want.key):
+			t.Errorf("%q: %s, %s; want %v", entries, rule.Path, key, want)
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	s := mustSet(t, everything)
+	rule := func(path string) *Rule {
+		i := slices.IndexFunc(s.Rules(), func(r *Rule) bool { return r.Path == path })
+		if i < 0 {
+			t.Fatalf("no rule %s", path)
+		}
+		return s.Rules()[i]
+	}
+	for path, want := range map[string]quota.Limit{
+		"edge.addr":             {Quota: 5, Window: time.Second, Aligned: true},
+		"edge.addr.path_/login": {Quota: 16, Window: time.Minute, Aligned: true},
+		"edge.tenant_acme":      {Quota: 9, Window: 720 * time.Hour, Aligned: true},
+		"edge.tenant.user":      {Quota: 9, Window: 24 * time.Hour, Algorithm: quota.TokenBucket, Burst: 20},
+	} {
+		if got := rule(path).Policy.Limits[0]; got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+		if err := rule(path).Policy.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	if r := rule("edge.path_/*/b*/c"); !r.RefusesAll || !r.Shadow || r.Policy != nil {
+		t.Errorf("%+v refuses all in shadow mode", r)
+	}
+	if r := rule("edge.addr_10.0.0.1"); !r.Unlimited || r.Replaces[0] != "per-address" {
+		t.Errorf("%+v is unlimited", r)
+	}
+	if r := rule("edge.tenant_acme"); r.Metadata.GetFields()["tier"].GetStringValue() != "gold" || !r.Quota {
+		t.Errorf("%+v has metadata", r)
+	}
+	labels := s.Domain("edge").LabelsOf(rule("edge.tenant.user"), entriesOf("tenant=x user=u"))
+	if labels != (Labels{"edge", "tenant_x", "user_u"}) {
+		t.Errorf("labels %+v", labels)
+	}
+	if labels := s.Domain("edge").LabelsOf(rule("edge.addr"), entriesOf("addr=x")); labels != (Labels{"edge", "addr", ""}) {
+		t.Errorf("labels %+v", labels)
+	}
+}
+
+func TestWhatARuleLearnedOutlivesAReload(t *testing.T) {
+	s := mustSet(t, everything)
+	s.Rules()[0].Checked()
+	f, _ := Parse("a.yaml", []byte(everything))
+	next, err := New([]*File{f}, false, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !next.Rules()[0].Reports() || next.Rules()[1].Reports() {
+		t.Error("what was learned went elsewhere")
+	}
+}
+
+func TestProblems(t *testing.T) {
+	const one = "domain: d\ndescriptors:\n"
+	for text, want := range map[string]string{
+		"descriptors: []": "f.yaml:1: domain is missing; it must be the name of a domain, such as edge_proxy",
+		one + "- {key: a, rate_limit: {unit: fortnight, request_per_unit: 1}}\n- {value: b}\n- {key: a, sahdow_mode: true}": `f.yaml:3: descriptors[0].rate_limit.unit is "fortnight"; it must be second, minute, hour, day, week, month or year` + "\n" +
+			"f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report" + "\n" +
+			"f.yaml:4: descriptors[1].key is missing; it must be a key, such as remote_address\n" +
+			"f.yaml:5: unknown key sahdow_mode; did you mean shadow_mode? The keys here are key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors\n" +
+			`f.yaml:5: descriptors[2].key is "a"; it must be another, or have another value: descriptors[0] has both`,
+		one + "- {key: a, rate_limit: {requests_per_unit: 1}}":                                               "f.yaml:3: descriptors[0].rate_limit.unit is missing; it must be second, minute, hour, day, week, month or year",
+		one + "- {key: a, rate_limit: {unlimited: true, unit: day}}":                                         `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because unlimited is true`,
+		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: -1}}":                                   `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "-1"; it must be a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none`,
+		one + "- {key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}, {}]}}":                      `f.yaml:3: descriptors[0].rate_limit.replaces[0].name is "n"; it must be the name of another limit: this is its own` + "\nf.yaml:3: descriptors[0].rate_limit.replaces[1].name is missing; it must be the name of a limit",
+		one + "- {key: a, value: b, share_threshold: true}":                                                  `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * stands for, and value has none`,
+		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: leaky-bucket}}":           `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; it must be fixed-window, sliding-window, sliding-log or token-bucket: a proxy cannot let a request wait for its start`,
+		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, burst: 2}}":                          `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`,
+		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 10001, algorithm: sliding-log}}":        `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be what a limit can have: `,
+		one + "- {key: a, metadata: 5}":                                                                      `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of what JSON can say`,
+		one + "- {key: [a]}":                                                                                 "f.yaml:3: descriptors[0].key is a list",
+		one + "- {key: a, rate_limit: {unit: {a: 1}, requests_per_unit: {}, unlimited: []}, shadow_mode: 3}": `f.yaml:3: descriptors[0].shadow_mode is "3"; it must be true or false`,
+		"domain: d\ndescriptors: 5":                                                                          `f.yaml:2: descriptors is "5"; it must be a list`,
+		"":                                                                                                   "f.yaml: the file is empty",
+	} {
+		_, err := Parse("f.yaml", []byte(text))
+		if !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+func TestDomainsOfSeveralFiles(t *testing.T) {
+	a, _ := Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"))
+	b, _ := Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"))
+	if _, err := New([]*File{b, a}, false, nil); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
+		t.Error(err)
+	}
+	if s, err := New([]*File{a, b}, true, nil); err != nil || len(s.Rules()) != 1 {
+		t.Error(s, err)
+	}
+	if _, err := New([]*File{a, a}, true, nil); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,98 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watched is a Watcher, and what it has called Changed with since the last look.
+func watched(dir string, ignoreDotFiles bool) (look func() string) {
+	var got string
+	w := &Watcher{Dir: dir, IgnoreDotFiles: ignoreDotFiles, Changed: func(files map[string][]byte, err error) {
+		if got = fmt.Sprintf("%s", files); err != nil {
+			got = "error"
+		}
+	}}
+	return func() string {
+		got = "no change"
+		w.Look()
+		return got
+	}
+}
+
+func is(t *testing.T, look func() string, want string) {
+	t.Helper()
+	if got := look(); got != want {
+		t.Errorf("Look: %s, want %s", got, want)
+	}
+}
+
+func TestChangesOfFiles(t *testing.T) {
+	dir := t.TempDir()
+	look := watched(filepath.Join(dir, "config"), true)
+	is(t, look, "error")
+	is(t, look, "no change") // the same error
+	write(t, filepath.Join(dir, "config/a.yaml"), "1")
+	write(t, filepath.Join(dir, "config/sub/b"), "2")
+	write(t, filepath.Join(dir, "config/.hidden"), "3")
+	is(t, look, "map[a.yaml:1 sub/b:2]")
+	is(t, look, "no change")
+	write(t, filepath.Join(dir, "config/a.yaml"), "4") // of the same size, within one tick of the clock
+	is(t, look, "map[a.yaml:4 sub/b:2]")
+	if err := os.Remove(filepath.Join(dir, "config/sub/b")); err != nil {
+		t.Fatal(err)
+	}
+	is(t, look, "map[a.yaml:4]")
+	is(t, watched(filepath.Join(dir, "config"), false), "map[.hidden:3 a.yaml:4]")
+}
+
+// A ConfigMap is a directory of links to ..data/NAME, where ..data is a link to a
+// directory of a version, and is replaced by another.
+func TestConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	link := func(to, at string) {
+		t.Helper()
+		if err := os.Symlink(to, at+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(at+".new", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(dir, "..1/a.yaml"), "1")
+	write(t, filepath.Join(dir, "..2/a.yaml"), "2")
+	link("..1", filepath.Join(dir, "..data"))
+	link("..data/a.yaml", filepath.Join(dir, "a.yaml"))
+	look := watched(dir, false)
+	is(t, look, "map[a.yaml:1]")
+	link("..2", filepath.Join(dir, "..data"))
+	is(t, look, "map[a.yaml:2]")
+	is(t, look, "no change")
+}
+
+// The whole directory is a link to a version, as envoyproxy/ratelimit's documentation has it.
+func TestSwapOfTheRoot(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "v1/config/a.yaml"), "1")
+	write(t, filepath.Join(dir, "v2/config/a.yaml"), "2")
+	current := filepath.Join(dir, "current")
+	for i, want := range []string{"map[a.yaml:1]", "map[a.yaml:2]"} {
+		_ = os.Remove(current)
+		if err := os.Symlink(fmt.Sprintf("v%d", i+1), current); err != nil {
+			t.Fatal(err)
+		}
+		is(t, watched(filepath.Join(current, "config"), false), want)
+	}
+}

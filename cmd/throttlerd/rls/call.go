@@ -1,0 +1,209 @@
+package rls
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+)
+
+// call is a request on its way to an answer.
+type call struct {
+	server  *Server
+	loaded  *loaded
+	req     *Request
+	domain  *descriptors.Domain
+	items   []item // one for each descriptor
+	counted int    // items that charge or read a count
+	group   []int  // of items that are decided at once
+	charges []quota.Charge
+	key     []byte
+
+	taken []throttler.Decision
+
+	refused      bool
+	retryAt      int64 // ms since the epoch, of what refused
+	quotaRetryAt int64 // of what is over in quota_mode
+
+	statuses []Status
+	times    []durationpb.Duration
+}
+
+// item is what a descriptor of the request comes to.
+type item struct {
+	kind     kind
+	rule     *descriptors.Rule // nil for an override
+	limit    *descriptors.Limit
+	policy   *quota.Policy
+	key      string
+	cost     int64
+	counters *counters // nil if there is no limit
+	over     bool
+}
+
+// kind says how a descriptor is decided.
+type kind uint8
+
+const (
+	free       kind = iota // no limit, or unlimited, or replaced
+	refusesAll             // 0 requests are allowed
+	checks                 // 0 hits: over if more than the limit is used
+	enforced               // charged if all that are enforced fit
+	reports                // charged in any case
+	observed               // shadow_mode or quota_mode: charged if it fits by itself
+)
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+func newCall(s *Server, l *loaded, req *Request) *call {
+	c := calls.Get().(*call)
+	n := len(req.Descriptors)
+	c.server, c.loaded, c.req = s, l, req
+	c.items = slices.Grow(c.items[:0], n)[:n]
+	clear(c.items)
+	c.statuses, c.times = make([]Status, n), make([]durationpb.Duration, n) // the answer's
+	return c
+}
+
+func (c *call) free() {
+	clear(c.items)
+	clear(c.charges)
+	clear(c.taken)
+	*c = call{items: c.items[:0], group: c.group[:0], charges: c.charges[:0], taken: c.taken[:0], key: c.key[:0]}
+	calls.Put(c)
+}
+
+// match finds the rule of each descriptor.
+func (c *call) match() error {
+	c.domain = c.loaded.set.Domain(c.req.Domain)
+	if c.domain == nil {
+		c.server.metrics.domainNotFound(c.req.Domain)
+		return nil
+	}
+	replaces := false
+	for i, d := range c.req.Descriptors {
+		it := &c.items[i]
+		if d.GetIsNegativeHits() {
+			return status.Errorf(codes.InvalidArgument, "descriptor %d has is_negative_hits; hits are only added", i)
+		}
+		cost := uint64(max(1, c.req.HitsAddend))
+		if h := d.GetHitsAddend(); h != nil {
+			cost = h.GetValue()
+		}
+		if cost > quota.MaxQuota {
+			return status.Errorf(codes.InvalidArgument, "descriptor %d has %d hits; they must be at most %d (2^53)", i, cost, int64(quota.MaxQuota))
+		}
+		it.cost = int64(cost)
+		if d.GetLimit() != nil {
+			if err := c.override(it, i, d); err != nil {
+				return err
+			}
+			continue
+		}
+		it.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
+		if it.rule == nil {
+			continue
+		}
+		it.limit, it.policy = it.rule.Limit, it.rule.Policy
+		replaces = replaces || len(it.rule.Replaces) > 0
+		if !it.rule.Unlimited {
+			it.key = string(c.key)
+		}
+	}
+	if replaces {
+		c.replace()
+	}
+	for i := range c.items {
+		c.classify(i)
+	}
+	return nil
+}
+
+// replace drops the limits that others of the request replace by name.
+func (c *call) replace() {
+	var names []string
+	for i := range c.items {
+		if r := c.items[i].rule; r != nil {
+			names = append(names, r.Replaces...)
+		}
+	}
+	for i := range c.items {
+		if r := c.items[i].rule; r != nil && r.Name != "" && slices.Contains(names, r.Name) {
+			c.items[i] = item{}
+		}
+	}
+}
+
+// classify decides how item i is decided.
+func (c *call) classify(i int) {
+	it := &c.items[i]
+	r := it.rule
+	if it.limit == nil || r != nil && r.Unlimited {
+		return
+	}
+	c.counted++
+	if r == nil {
+		it.counters = c.server.metrics.dynamic(c.domain.OverrideLabels(c.req.Descriptors[i].GetEntries()), nil)
+	} else if it.counters = c.loaded.counters[r.Index]; r.Valued() {
+		it.counters = c.server.metrics.dynamic(c.domain.LabelsOf(r, c.req.Descriptors[i].GetEntries()), it.counters)
+	}
+	it.counters.total.Add(float64(it.cost))
+	switch a := &c.server.answers; {
+	case it.policy == nil:
+		it.kind = refusesAll
+	case it.cost == 0:
+		it.kind = checks
+		if r != nil {
+			r.Checked()
+		}
+	case a.CountRefused || r != nil && r.Reports():
+		it.kind = reports
+	case c.isObserved(it):
+		it.kind = observed
+	default:
+		it.kind = enforced
+	}
+}
+
+// isQuota reports whether it refuses only together with all others in quota_mode.
+func (c *call) isQuota(it *item) bool {
+	return c.server.answers.QuotaMode || it.rule != nil && it.rule.Quota
+}
+
+// isShadow reports whether it never refuses.
+func (c *call) isShadow(it *item) bool { return it.rule != nil && it.rule.Shadow }
+
+func (c *call) isObserved(it *item) bool { return c.isQuota(it) || c.isShadow(it) }
+
+// override makes it the item of a descriptor that brings its own limit.
+func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error {
+	l := d.GetLimit()
+	unit := descriptors.Unit(l.GetUnit()) // the two enumerations have the same numbers
+	window := descriptors.Window(unit)
+	if window == 0 {
+		return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit whose unit is %v; it must be %v, %v, %v, %v, %v or %v", i, l.GetUnit(),
+			typev3.RateLimitUnit_SECOND, typev3.RateLimitUnit_MINUTE, typev3.RateLimitUnit_HOUR, typev3.RateLimitUnit_DAY, typev3.RateLimitUnit_MONTH, typev3.RateLimitUnit_YEAR)
+	}
+	if n := l.GetUnitMultiplier().GetValue(); n > 1 {
+		if int64(n) > int64(quota.MaxWindow/window) {
+			return status.Errorf(codes.InvalidArgument, "descriptor %d has a limit of %d times a %v; a window must be at most %v", i, n, l.GetUnit(), quota.MaxWindow)
+		}
+		window *= time.Duration(n)
+	}
+	it.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
+	c.key = c.domain.Key(c.key[:0], d.GetEntries())
+	it.key = string(c.key)
+	if l.GetRequestsPerUnit() > 0 {
+		it.policy = &quota.Policy{Name: descriptors.OverrideName(unit), Limits: []quota.Limit{{Quota: int64(l.GetRequestsPerUnit()), Window: window, Aligned: true}}}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package rls
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// metadata returns what RESPONSE_DYNAMIC_METADATA adds to an answer: the request, and the
+// metadata of the descriptors that are not over their limit.
+func (c *call) metadata() *structpb.Struct {
+	fields := map[string]*structpb.Value{"domain": structpb.NewStringValue(c.req.Domain)}
+	var all []*structpb.Value
+	passed := make(map[string]*structpb.Value)
+	for i, d := range c.req.Descriptors {
+		var entries []*structpb.Value
+		for _, e := range d.GetEntries() {
+			entries = append(entries, structpb.NewStringValue(fmt.Sprintf("%s=%s", e.GetKey(), e.GetValue())))
+		}
+		one := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
+		if l := d.GetLimit(); l != nil {
+			one["limit"] = structpb.NewStringValue(l.String())
+		}
+		if h := d.GetHitsAddend(); h != nil {
+			one["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
+		}
+		all = append(all, structpb.NewStructValue(&structpb.Struct{Fields: one}))
+		if it := &c.items[i]; it.rule != nil && !it.rule.Unlimited && !it.over {
+			merge(passed, it.rule.Metadata)
+		}
+	}
+	fields["descriptors"] = structpb.NewListValue(&structpb.ListValue{Values: all})
+	if c.req.HitsAddend != 0 {
+		fields["hitsAddend"] = structpb.NewNumberValue(float64(c.req.HitsAddend))
+	}
+	if len(passed) > 0 {
+		fields["metadata"] = structpb.NewStructValue(&structpb.Struct{Fields: passed})
+	}
+	return &structpb.Struct{Fields: fields}
+}
+
+// merge adds the fields of from that to does not have, and those of structs in both. What
+// it changes is to's own.
+func merge(to map[string]*structpb.Value, from *structpb.Struct) {
+	for name, value := range from.GetFields() {
+		before, both := to[name].GetKind().(*structpb.Value_StructValue)
+		if s := value.GetStructValue(); s != nil && (both || to[name] == nil) {
+			own := make(map[string]*structpb.Value)
+			if both {
+				own = before.StructValue.Fields
+			}
+			merge(own, s)
+			value = structpb.NewStructValue(&structpb.Struct{Fields: own})
+		} else if to[name] != nil {
+			continue
+		}
+		to[name] = value
+	}
+}

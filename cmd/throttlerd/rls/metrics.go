@@ -1,0 +1,138 @@
+package rls
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// Metrics are the metrics of envoyproxy/ratelimit, by the names of its Prometheus mapping.
+type Metrics struct {
+	total, over, near, within, shadow *prometheus.CounterVec
+	notFound                          *prometheus.CounterVec
+
+	requests                   prometheus.Counter
+	times                      prometheus.Observer
+	serviceErrors, storeErrors prometheus.Counter
+	loads, loadErrors          prometheus.Counter
+	globalShadow               prometheus.Counter
+
+	byLabels sync.Map // descriptors.Labels → *counters, of values in requests
+	unknown  sync.Map // domains that requests have, and no configuration
+	many     atomic.Int64
+}
+
+// maxDynamic bounds how many series values in requests may add.
+const maxDynamic = 10_000
+
+// counters are the metrics of a descriptor.
+type counters struct{ total, over, near, within, shadow prometheus.Counter }
+
+// NewMetrics returns metrics that r collects.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ratelimit_service_" + name, Help: help}, labels)
+		r.MustRegister(v)
+		return v
+	}
+	of := func(name, help string) *prometheus.CounterVec {
+		return vec("rate_limit_"+name, help, "domain", "key1", "key2")
+	}
+	one := func(name, help string) prometheus.Counter { return vec(name, help).WithLabelValues() }
+	m.total = of("total_hits", "Hits that descriptors with a limit were asked about.")
+	m.over = of("over_limit", "Hits over a limit.")
+	m.near = of("near_limit", "Hits above NEAR_LIMIT_RATIO of a limit, and not over it.")
+	m.within = of("within_limit", "Hits that a limit had room for.")
+	m.shadow = of("shadow_mode", "Hits over a limit in shadow_mode.")
+	m.notFound = vec("rate_limit_domain_not_found", "Requests of a domain without descriptors.", "domain")
+	m.requests = vec("total_requests", "Calls.", "grpc_method").WithLabelValues("ShouldRateLimit")
+	times := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "ratelimit_service_response_time_seconds", Help: "Time of calls.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .25, 1},
+	}, []string{"grpc_method"})
+	r.MustRegister(times)
+	m.times = times.WithLabelValues("ShouldRateLimit")
+	errs := vec("should_rate_limit_error", "Calls that failed.", "err_type")
+	m.serviceErrors, m.storeErrors = errs.WithLabelValues("service_error"), errs.WithLabelValues("redis_error")
+	m.loads = one("config_load_success", "Configurations put in force.")
+	m.loadErrors = one("config_load_error", "Configurations that were wrong.")
+	m.globalShadow = one("global_shadow_mode", "Requests that SHADOW_MODE allowed.")
+	return m
+}
+
+func (m *Metrics) answered(start time.Time) {
+	m.requests.Inc()
+	m.times.Observe(time.Since(start).Seconds())
+}
+
+// of returns the counters of a descriptor of the configuration.
+func (m *Metrics) of(l descriptors.Labels) *counters {
+	get := func(v *prometheus.CounterVec) prometheus.Counter {
+		return v.WithLabelValues(label(l.Domain), label(l.Key1), label(l.Key2))
+	}
+	return &counters{get(m.total), get(m.over), get(m.near), get(m.within), get(m.shadow)}
+}
+
+// label returns a value that a label may have: UTF-8, and not long.
+func label(text string) string { return strings.ToValidUTF8(text[:min(len(text), 256)], "\uFFFD") }
+
+// domainNotFound counts a request of a domain that is not configured.
+func (m *Metrics) domainNotFound(domain string) {
+	if _, known := m.unknown.Load(domain); !known {
+		if m.many.Load() >= maxDynamic {
+			domain = "" // the rest are one
+		} else if _, known = m.unknown.LoadOrStore(domain, true); !known {
+			m.many.Add(1)
+		}
+	}
+	m.notFound.WithLabelValues(label(domain)).Inc()
+}
+
+// dynamic returns the counters of labels that a request has made. When there are too many,
+// the rest go to instead or, if that is nil, to one that has the domain alone.
+func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
+	if c, known := m.byLabels.Load(l); known {
+		return c.(*counters)
+	}
+	if m.many.Load() >= maxDynamic {
+		if instead != nil {
+			return instead
+		}
+		return m.of(descriptors.Labels{Domain: l.Domain})
+	}
+	c, known := m.byLabels.LoadOrStore(l, m.of(l))
+	if !known {
+		m.many.Add(1)
+	}
+	return c.(*counters)
+}
+
+// refused counts hits over a limit.
+func (c *counters) refused(hits float64, shadow bool) {
+	c.over.Add(hits)
+	if shadow {
+		c.shadow.Add(hits)
+	}
+}
+
+// count counts a decision about it.
+func (c *counters) count(it *item, s *decision.Status, nearRatio float64, shadow bool) {
+	hits := float64(it.cost)
+	if it.over {
+		c.refused(hits, shadow)
+		return
+	}
+	c.within.Add(hits)
+	near := int64(math.Floor(float64(s.Limit.Capacity()) * nearRatio))
+	if above := s.Used - near; above > 0 {
+		c.near.Add(float64(min(above, it.cost)))
+	}
+}

@@ -1,0 +1,117 @@
+package rls
+
+import (
+	"math"
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weir-go/weir/throttler/decision"
+)
+
+// untilReset returns the seconds until a limit's reset, rounded up: until the window
+// ends, if all windows end together, also where nothing was charged yet.
+func untilReset(s *decision.Status, now int64) int64 {
+	ms := s.ResetAt.UnixMilli() - now
+	if s.Limit.Aligned {
+		window := s.Limit.Window.Milliseconds()
+		ms = max(ms, window-now%window)
+	}
+	return (max(ms, 0) + 999) / 1000
+}
+
+// status writes the status of item i, which has a limit.
+func (c *call) status(i int, remaining, resetSeconds int64) {
+	it, st := &c.items[i], &c.statuses[i]
+	st.CurrentLimit = it.limit
+	st.LimitRemaining = uint32(min(max(remaining, 0), math.MaxUint32))
+	if it.kind == refusesAll {
+		return
+	}
+	c.times[i].Seconds = resetSeconds
+	st.DurationUntilReset = &c.times[i]
+}
+
+// response returns the answer.
+func (c *call) response() *Response {
+	a := &c.server.answers
+	resp := &Response{OverallCode: ok, Statuses: make([]*Status, len(c.items))}
+	for i := range c.items {
+		it, st := &c.items[i], &c.statuses[i]
+		st.Code = ok
+		switch {
+		case it.rule != nil && it.rule.Unlimited:
+			st.LimitRemaining = math.MaxUint32
+		case it.over && !c.isShadow(it):
+			st.Code = overLimit
+		}
+		resp.Statuses[i] = st
+	}
+	if c.refused {
+		resp.OverallCode = overLimit
+		if a.ShadowMode {
+			resp.OverallCode = ok
+			c.server.metrics.globalShadow.Inc()
+		}
+	}
+	if a.Headers {
+		resp.ResponseHeadersToAdd = c.limitHeaders(resp.ResponseHeadersToAdd)
+	}
+	if a.RetryAfter && resp.OverallCode == overLimit {
+		resp.ResponseHeadersToAdd = c.retryAfter(resp.ResponseHeadersToAdd)
+	}
+	if a.DynamicMetadata {
+		resp.DynamicMetadata = c.metadata()
+	}
+	return resp
+}
+
+// all returns an answer of one code for all descriptors, without counts.
+func (c *call) all(code ratelimitv3.RateLimitResponse_Code) *Response {
+	resp := &Response{OverallCode: code, Statuses: make([]*Status, len(c.items))}
+	for i := range c.items {
+		resp.Statuses[i] = &Status{Code: ok}
+		if c.items[i].kind != free {
+			resp.Statuses[i].Code = code
+		}
+	}
+	if c.server.answers.RetryAfter && code == overLimit {
+		resp.ResponseHeadersToAdd = []*corev3.HeaderValue{{Key: "Retry-After", Value: "1"}}
+	}
+	return resp
+}
+
+// limitHeaders adds what is left of the descriptor that binds: of those that refuse, the
+// one that resets last; else the one with the least left.
+func (c *call) limitHeaders(to []*corev3.HeaderValue) []*corev3.HeaderValue {
+	var best *Status
+	for i := range c.items {
+		st := &c.statuses[i]
+		switch {
+		case st.CurrentLimit == nil || c.refused && st.Code != overLimit || c.isShadow(&c.items[i]):
+		case best == nil,
+			c.refused && st.DurationUntilReset.GetSeconds() > best.DurationUntilReset.GetSeconds(),
+			!c.refused && st.LimitRemaining < best.LimitRemaining:
+			best = st
+		}
+	}
+	if best == nil {
+		return to
+	}
+	a := &c.server.answers
+	return append(to,
+		&corev3.HeaderValue{Key: a.LimitHeader, Value: strconv.FormatUint(uint64(best.CurrentLimit.RequestsPerUnit), 10)},
+		&corev3.HeaderValue{Key: a.RemainingHeader, Value: strconv.FormatUint(uint64(best.LimitRemaining), 10)},
+		&corev3.HeaderValue{Key: a.ResetHeader, Value: strconv.FormatInt(best.DurationUntilReset.GetSeconds(), 10)})
+}
+
+// retryAfter adds when the same request would fit: whole seconds, at least 1. What never fits
+// has none.
+func (c *call) retryAfter(to []*corev3.HeaderValue) []*corev3.HeaderValue {
+	if c.retryAt == unknown || c.retryAt == never {
+		return to
+	}
+	seconds := (c.retryAt - c.server.throttler.Clock().Now().UnixMilli() + 999) / 1000
+	return append(to, &corev3.HeaderValue{Key: "Retry-After", Value: strconv.FormatInt(max(seconds, 1), 10)})
+}

@@ -1,0 +1,186 @@
+// Package rls is Envoy's rate limit service, version 3, on a throttler.
+package rls
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Names of the messages that are used most.
+type (
+	Request  = ratelimitv3.RateLimitRequest
+	Response = ratelimitv3.RateLimitResponse
+	Status   = ratelimitv3.RateLimitResponse_DescriptorStatus
+)
+
+const (
+	ok        = ratelimitv3.RateLimitResponse_OK
+	overLimit = ratelimitv3.RateLimitResponse_OVER_LIMIT
+)
+
+// Server answers proxies. It is safe for concurrent use.
+type Server struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+
+	throttler *throttler.Throttler
+	answers   settings.Answers
+	patient   bool // decisions may wait for a server
+	metrics   *Metrics
+	log       *slog.Logger
+	loaded    atomic.Pointer[loaded]
+}
+
+// loaded is a configuration that is in force.
+type loaded struct {
+	set      *descriptors.Set
+	counters []*counters // by Rule.Index
+}
+
+// New returns a Server without a configuration: see Load. Remote reports whether counts are
+// on servers, which may not answer.
+func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics, log *slog.Logger) *Server {
+	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics, log: log}
+}
+
+// Set returns the configuration in force, or nil.
+func (s *Server) Set() *descriptors.Set {
+	if l := s.loaded.Load(); l != nil {
+		return l.set
+	}
+	return nil
+}
+
+// Load puts set in force: calls that have begun end with the one before. Counts stay.
+func (s *Server) Load(set *descriptors.Set) {
+	l := &loaded{set: set}
+	for _, r := range set.Rules() {
+		l.counters = append(l.counters, s.metrics.of(r.Labels))
+	}
+	s.loaded.Store(l)
+	s.metrics.loads.Inc()
+}
+
+// Wrong notes that a configuration was not put in force.
+func (s *Server) Wrong() { s.metrics.loadErrors.Inc() }
+
+// ShouldRateLimit decides about a request. A refusal is no error.
+func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, error) {
+	start := time.Now()
+	resp, err := s.decide(ctx, req)
+	if err != nil {
+		err = s.failed(err)
+	}
+	s.metrics.answered(start)
+	return resp, err
+}
+
+// Errors of requests.
+var (
+	errNoDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
+	errNoDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
+	errNotLoaded     = status.Error(codes.Unavailable, "no rate limit configuration loaded")
+)
+
+// failed returns err as gRPC has it.
+func (s *Server) failed(err error) error {
+	if _, isStatus := status.FromError(err); isStatus {
+		s.metrics.serviceErrors.Inc()
+		return err
+	}
+	switch {
+	case errors.Is(err, throttler.ErrInvalid):
+		s.metrics.serviceErrors.Inc()
+		return status.Error(codes.InvalidArgument, err.Error())
+	case errors.Is(err, driver.ErrOverloaded):
+		s.metrics.storeErrors.Inc()
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	s.metrics.storeErrors.Inc()
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// decide is ShouldRateLimit, with errors as they are.
+func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
+	l := s.loaded.Load()
+	switch {
+	case req.GetDomain() == "":
+		return nil, errNoDomain
+	case len(req.GetDescriptors()) == 0:
+		return nil, errNoDescriptors
+	case l == nil:
+		return nil, errNotLoaded
+	}
+	c := newCall(s, l, req)
+	defer c.free()
+	if err := c.match(); err != nil {
+		return nil, err
+	}
+	if c.counted == 0 {
+		return c.response(), nil
+	}
+	ctx, cancel, err := s.bound(ctx)
+	if err == nil {
+		err = c.charge(ctx)
+		cancel()
+	}
+	if err != nil {
+		if resp := s.without(c, err); resp != nil {
+			return resp, nil
+		}
+		return nil, err
+	}
+	return c.response(), nil
+}
+
+// bound returns a context that ends a decision for which the store does not answer before
+// the caller has stopped to wait: by a quarter of its time, at most 10 ms.
+func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if !s.patient {
+		return ctx, func() {}, nil
+	}
+	wait := s.answers.Deadline
+	if end, ok := ctx.Deadline(); ok {
+		left := time.Until(end)
+		if left -= min(left/4, 10*time.Millisecond); left <= 0 {
+			return ctx, nil, context.DeadlineExceeded
+		}
+		wait = min(wait, left)
+	}
+	ctx, cancel := driver.WithServerTime(ctx, wait)
+	return ctx, cancel, nil
+}
+
+// without returns what a call gets that the store did not decide about, or nil for the
+// error.
+func (s *Server) without(c *call, err error) *Response {
+	if errors.Is(err, throttler.ErrInvalid) {
+		return nil
+	}
+	switch s.answers.OnFailure {
+	case settings.FailOpen:
+		if errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrFailClosed) {
+			return c.all(ok)
+		}
+	case settings.FailClosed:
+		return c.all(overLimit)
+	}
+	return nil
+}
+
+// IsRefusal reports whether resp refuses a request.
+func IsRefusal(resp *Response) bool { return resp.GetOverallCode() == overLimit }
+
+// IsUnavailable reports whether err, of ShouldRateLimit, is the store's and not the request's.
+func IsUnavailable(err error) bool { return status.Code(err) != codes.InvalidArgument }

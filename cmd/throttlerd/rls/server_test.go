@@ -1,0 +1,276 @@
+package rls
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/throttler"
+)
+
+var t0 = time.Date(2026, 11, 24, 10, 0, 10, 300e6, time.UTC)
+
+// tested is a server in memory, whose clock a test moves.
+type tested struct {
+	*Server
+	t     testing.TB
+	clock *clock.Manual
+}
+
+func newTested(t testing.TB, answers settings.Answers, text string) *tested {
+	t.Helper()
+	c := clock.NewManual(t0)
+	answers.NearLimitRatio = 0.8
+	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	f, err := descriptors.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := descriptors.New([]*descriptors.File{f}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Load(set)
+	return &tested{s, t, c}
+}
+
+// request returns the request that a text has: descriptors between bars, entries between
+// spaces, and +n for hits of a descriptor.
+func request(text string) *Request {
+	req := &Request{Domain: "d"}
+	for _, part := range strings.Split(text, "|") {
+		d := &commonv3.RateLimitDescriptor{}
+		for _, e := range strings.Fields(part) {
+			if n := uint64(0); strings.HasPrefix(e, "+") {
+				fmt.Sscanf(e, "+%d", &n)
+				d.HitsAddend = wrapperspb.UInt64(n)
+				continue
+			}
+			key, value, _ := strings.Cut(e, "=")
+			d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+		req.Descriptors = append(req.Descriptors, d)
+	}
+	return req
+}
+
+// ask returns the answer in short: OK or OVER, and of each descriptor what remains of
+// what until when, with ! if it is over.
+func (s *tested) ask(req *Request) string {
+	s.t.Helper()
+	resp, err := s.ShouldRateLimit(context.Background(), req)
+	if err != nil {
+		return err.Error()
+	}
+	text := map[bool]string{true: "OK", false: "OVER"}[resp.OverallCode == ok]
+	for _, st := range resp.Statuses {
+		over := map[bool]string{true: "!"}[st.Code == overLimit]
+		switch {
+		case st.CurrentLimit == nil && st.LimitRemaining > 0:
+			text += over + " unlimited"
+		case st.CurrentLimit == nil:
+			text += over + " -"
+		default:
+			text += fmt.Sprintf(" %d/%d%s", st.LimitRemaining, st.CurrentLimit.RequestsPerUnit, over)
+			if st.DurationUntilReset != nil {
+				text += fmt.Sprintf(" %ds", st.DurationUntilReset.Seconds)
+			}
+		}
+	}
+	for _, h := range resp.ResponseHeadersToAdd {
+		text += fmt.Sprintf(" %s: %s", h.Key, h.Value)
+	}
+	return text
+}
+
+// is checks the answers to a list of requests.
+func (s *tested) is(requestsAndAnswers ...string) {
+	s.t.Helper()
+	for i := 0; i < len(requestsAndAnswers); i += 2 {
+		if got, want := s.ask(request(requestsAndAnswers[i])), requestsAndAnswers[i+1]; got != want {
+			s.t.Errorf("request %d, %s: %s\nwant %s", i/2, requestsAndAnswers[i], got, want)
+		}
+	}
+}
+
+const limits = `
+- {key: minute, rate_limit: {unit: minute, requests_per_unit: 2}}
+- {key: hour, rate_limit: {unit: hour, requests_per_unit: 5}}
+- {key: none, rate_limit: {unit: hour, requests_per_unit: 0}}
+- {key: free, rate_limit: {unlimited: true}}
+- {key: bucket, rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token-bucket, burst: 2}}
+- {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: q1, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+- {key: q2, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}
+- {key: named, rate_limit: {unit: minute, requests_per_unit: 1, name: n}}
+- {key: replacing, rate_limit: {unit: minute, requests_per_unit: 3, replaces: [{name: n}]}}
+`
+
+var withRetry = settings.Answers{RetryAfter: true}
+
+func TestAllOrNothing(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"minute=a | hour=a", "OK 1/2 50s 4/5 3590s",
+		"hour=a | minute=a +2", "OVER 4/5 3590s 1/2! 50s Retry-After: 50", // and hour is not charged
+		"minute=a | hour=a", "OK 0/2 50s 3/5 3590s",
+		"minute=a | hour=a", "OVER 0/2! 50s 3/5 3590s Retry-After: 50",
+		"minute=b", "OK 1/2 50s",
+		"minute=b +3", "OVER 1/2! 50s", // can never fit
+	)
+	s.clock.Advance(50 * time.Second)
+	s.is("minute=a | hour=a", "OK 1/2 60s 2/5 3540s")
+}
+
+func TestKindsOfLimits(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"none=a", "OVER 0/0!",
+		"none=a | minute=a", "OVER 0/0! 2/2 50s", // and minute is not charged
+		"free=a | other=a | minute=a", "OK unlimited - 1/2 50s",
+		"named=a", "OK 0/1 50s",
+		"named=a | replacing=a", "OK - 2/3 50s",
+		"bucket=a +2", "OK 0/60 2s",
+		"bucket=a +2", "OVER 0/60! 2s Retry-After: 2",
+		"bucket=a", "OVER 0/60! 2s Retry-After: 1", // room for one is earlier than the reset
+	)
+}
+
+func TestShadowAndQuotaModes(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"shadow=a | minute=a", "OK 0/1 50s 1/2 50s",
+		"shadow=a | minute=a", "OK 0/1 50s 0/2 50s",
+		"shadow=b | minute=a", "OVER 1/1 50s 0/2! 50s Retry-After: 50", // and shadow is not charged
+		"q1=a | q2=a", "OK 0/1 50s 1/2 3590s",
+		"q1=a | q2=a", "OK 0/1! 50s 0/2 3590s",
+		"q1=a | q2=a | minute=b", "OVER 0/1! 50s 0/2! 3590s 1/2 50s Retry-After: 50",
+		"minute=b", "OK 1/2 50s", // was given back
+	)
+	global := newTested(t, settings.Answers{ShadowMode: true, RetryAfter: true}, limits)
+	global.is("none=a", "OK 0/0!")
+}
+
+// Trap 1: a check of 0 hits is over when more than the limit is used, and charges nothing.
+func TestChecksOfNoHits(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"minute=a +0", "OK 2/2 50s",
+		"minute=b +2", "OK 0/2 50s",
+		"minute=b +0", "OK 0/2 50s",
+		"minute=b +0 | hour=a", "OK 0/2 50s 4/5 3590s",
+	)
+}
+
+// Trap 3: a count is one, in whatever company.
+func TestCountsAreTheSameInAnyCompany(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"minute=a", "OK 1/2 50s",
+		"hour=a | minute=a", "OK 4/5 3590s 0/2 50s",
+		"minute=a", "OVER 0/2! 50s Retry-After: 50",
+		"hour=b | hour=b", "OK 3/5 3590s 3/5 3590s", // twice one count
+	)
+	many := strings.Repeat("hour=x | ", 3) + "minute=z"
+	for i := range 40 {
+		many += fmt.Sprintf(" | hour=y%d", i)
+	}
+	s.ask(request(many + " | minute=a"))
+	if got := s.ask(request("hour=y0 | hour=y39 | minute=z")); got != "OK 4/5 3590s 4/5 3590s 1/2 50s" {
+		t.Errorf("44 descriptors, of which the last refuses, have charged some: %s", got)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	override := func(n uint32, u typev3.RateLimitUnit, entries string) *Request {
+		req := request(entries)
+		req.Descriptors[0].Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: n, Unit: u}
+		return req
+	}
+	for _, step := range []struct {
+		req  *Request
+		want string
+	}{
+		{override(1, typev3.RateLimitUnit_MINUTE, "minute=a"), "OK 0/1 50s"},
+		{override(1, typev3.RateLimitUnit_MINUTE, "minute=a"), "OVER 0/1! 50s Retry-After: 50"},
+		{override(3, typev3.RateLimitUnit_MINUTE, "minute=a"), "OK 1/3 50s"},
+		{override(3, typev3.RateLimitUnit_HOUR, "unknown=a"), "OK 2/3 3590s"},
+		{override(0, typev3.RateLimitUnit_HOUR, "unknown=a"), "OVER 0/0!"},
+		{request("minute=a"), "OK 1/2 50s"},
+		{override(1, typev3.RateLimitUnit_UNKNOWN, "minute=a"), "rpc error: code = InvalidArgument desc = descriptor 0 has a limit whose unit is UNKNOWN; it must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"},
+	} {
+		if got := s.ask(step.req); got != step.want {
+			t.Errorf("%v: %s\nwant %s", step.req, got, step.want)
+		}
+	}
+	req := override(1, typev3.RateLimitUnit_SECOND, "minute=m")
+	req.Descriptors[0].Limit.UnitMultiplier = wrapperspb.UInt32(30)
+	if got := s.ask(req); got != "OK 0/1 20s" {
+		t.Errorf("30 times a second: %s", got)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	negative := request("minute=a")
+	negative.Descriptors[0].IsNegativeHits = true
+	for _, req := range []*Request{{}, {Domain: "d"}, request("minute=a +9007199254740993"), negative} {
+		if _, err := s.ShouldRateLimit(context.Background(), req); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v: %v", req, err)
+		}
+	}
+	other := request("minute=a")
+	other.Domain = "other"
+	if got := s.ask(other); got != "OK -" {
+		t.Error(got)
+	}
+	s.loaded.Store(nil)
+	if _, err := s.ShouldRateLimit(context.Background(), request("minute=a")); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	a := settings.Answers{RetryAfter: true, Headers: true, LimitHeader: "L", RemainingHeader: "M", ResetHeader: "R"}
+	s := newTested(t, a, limits)
+	s.is(
+		"hour=a | minute=a", "OK 4/5 3590s 1/2 50s L: 2 M: 1 R: 50",
+		"hour=a | minute=a +2", "OVER 4/5 3590s 1/2! 50s L: 2 M: 1 R: 50 Retry-After: 50",
+		"free=a", "OK unlimited",
+	)
+}
+
+func TestDynamicMetadata(t *testing.T) {
+	s := newTested(t, settings.Answers{DynamicMetadata: true}, `
+- {key: a, metadata: {both: {a: 1}, first: a}, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: b, metadata: {both: {b: 2}, first: b}, rate_limit: {unit: hour, requests_per_unit: 9}}
+`)
+	for _, want := range []string{
+		`descriptors:[map[entries:[a=1]] map[entries:[b=1] hitsAddend:1]] domain:d metadata:map[both:map[a:1 b:2] first:a]`,
+		`descriptors:[map[entries:[a=1]] map[entries:[b=1] hitsAddend:1]] domain:d metadata:map[both:map[b:2] first:b]`,
+		`descriptors:[map[entries:[a=1]] map[entries:[b=1] hitsAddend:1]] domain:d metadata:map[both:map[b:2] first:b]`,
+	} {
+		resp, err := s.ShouldRateLimit(context.Background(), request("a=1 | b=1 +1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(resp.DynamicMetadata.AsMap()); got != "map["+want+"]" {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
