@@ -217,7 +217,7 @@ func TestDeadlineOfItsOwn(t *testing.T) {
 // it may have charged only those whose write was on its way, which for one key is one
 // exchange for each pause: a decision whose caller has left is not written.
 func TestPausesChargeOnlyWhatWasWritten(t *testing.T) {
-	const goroutines, pauses, keys = 600, 8, 2
+	const goroutines, pauses, keys = 600, 3, 2
 	server := testserver.Memcached(t)
 	var events recorder
 	b := newBackend(t, []memcachedbackend.Server{{Name: "a", Client: newClient(t, server.Addr)}}, &memcachedbackend.Options{Observer: &events, Deadline: time.Second})
