@@ -20,6 +20,10 @@ import (
 
 // watch puts each version of the configuration in force until ctx is done.
 func (sv *service) watch(ctx context.Context) {
+	if sv.xds != nil {
+		sv.xds.Watch(ctx)
+		return
+	}
 	watcher(sv.settings, func(texts map[string][]byte, err error) {
 		var all []*descriptors.File
 		if err == nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/xds"
 	"github.com/weir-go/weir/config"
 )
 
@@ -38,6 +39,7 @@ type service struct {
 	stack    *config.Stack
 	registry *prometheus.Registry
 	rls      *rls.Server
+	xds      *xds.Client // nil if the configuration is in files
 	health   *health.Server
 	ending   atomic.Bool
 	grpc     *grpc.Server
@@ -61,6 +63,12 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 		}
 	}()
 	sv := newService(s, log, stack)
+	if s.ConfigType != "FILE" {
+		if sv.xds, err = xds.NewClient(s.XDS, log, sv.apply); err != nil {
+			return &usageError{err}
+		}
+		defer sv.xds.Close()
+	}
 	failed := make(chan error, 8)
 	if err := errors.Join(sv.listen(failed), sv.serveForwardAuth(program.ForwardAuth, failed)); err != nil {
 		return errors.Join(err, sv.close())

@@ -80,7 +80,7 @@ type XDS struct {
 	ServerCA   string `env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT"`
 	ServerSAN  string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"`
 
-	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s"`
+	BackoffInitial time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"1s"`
 	BackoffMax     time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s"`
 	MaxMessage     int           `env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" envDefault:"0"`
 }

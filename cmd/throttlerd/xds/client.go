@@ -1,0 +1,204 @@
+// Package xds has the configuration of a rate limit service from a management server, such
+// as Envoy Gateway: aggregated discovery, state of the world.
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// TypeURL is the type of the resources.
+const TypeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+
+// Client watches a management server.
+type Client struct {
+	settings settings.XDS
+	conn     *grpc.ClientConn
+	log      *slog.Logger
+
+	// apply puts a configuration in force, or returns what is wrong with it: see Watch.
+	apply func(all []*descriptors.File, err error) error
+}
+
+// NewClient returns a client that has not connected yet. Close it.
+func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*descriptors.File, err error) error) (*Client, error) {
+	creds := insecure.NewCredentials()
+	if s.UseTLS {
+		config, err := tlsConfig(s)
+		if err != nil {
+			return nil, err
+		}
+		creds = credentials.NewTLS(config)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		// A server that has vanished without a word is noticed; more often than every five
+		// minutes is what servers in Go refuse.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 6 * time.Minute, Timeout: 20 * time.Second}),
+	}
+	if s.MaxMessage > 0 {
+		options = append(options, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.MaxMessage)))
+	}
+	conn, err := grpc.NewClient(s.ServerURL, options...)
+	if err != nil {
+		return nil, invalid.Errorf("CONFIG_GRPC_XDS_SERVER_URL is %q: %v", s.ServerURL, err)
+	}
+	return &Client{settings: s, conn: conn, log: log, apply: apply}, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Watch calls apply with each configuration until ctx is done, and tells the server which
+// are in force and what is wrong with the others. When the stream ends it begins another, after a
+// while that doubles from one failure to the next.
+func (c *Client) Watch(ctx context.Context) {
+	wait := c.settings.BackoffInitial
+	for ctx.Err() == nil {
+		begin := time.Now()
+		err := c.stream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(begin) > c.settings.BackoffMax {
+			wait = c.settings.BackoffInitial
+		}
+		// Half of it at random: the services of one server do not come back all at once.
+		d := wait/2 + rand.N(wait/2+1)
+		c.log.Warn("the management server is away; the last configuration stays in force", "server", c.settings.ServerURL, "again_in", d, "error", err)
+		if pause(ctx, d) != nil {
+			return
+		}
+		wait = min(2*wait, c.settings.BackoffMax)
+	}
+}
+
+// stream receives configurations until the stream ends.
+func (c *Client) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.New(c.settings.XDSHeaders)))
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(c.conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&discoveryv3.DiscoveryRequest{Node: c.node(), TypeUrl: TypeURL}); err != nil {
+		return err
+	}
+	var inForce, refused string // versions on this stream
+	var wrong error             // with the one that was refused last
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		version := resp.GetVersionInfo()
+		if wrong != nil && version == refused {
+			// A server that answers a NACK with the same version would be asked at once again,
+			// and again.
+			if err := pause(ctx, againAfter); err != nil {
+				return err
+			}
+		} else if wrong = c.apply(parse(resp.GetResources())); wrong != nil {
+			refused = version
+		} else {
+			inForce = version
+		}
+		answer := &discoveryv3.DiscoveryRequest{Node: c.node(), TypeUrl: TypeURL, ResponseNonce: resp.GetNonce(), VersionInfo: inForce}
+		if wrong != nil {
+			answer.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: wrong.Error()}
+		}
+		if err := stream.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// againAfter is how long a version that is refused again waits for its answer.
+const againAfter = time.Second
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func parse(resources []*anypb.Any) (all []*descriptors.File, err error) {
+	var problems []error
+	for _, r := range resources {
+		var c rlsconfv3.RateLimitConfig
+		if err := r.UnmarshalTo(&c); err != nil {
+			problems = append(problems, fmt.Errorf("a resource is no RateLimitConfig: %w", err))
+			continue
+		}
+		f, err := descriptors.FromProto(&c)
+		problems = append(problems, err)
+		all = append(all, f)
+	}
+	return all, errors.Join(problems...)
+}
+
+// node is how the server knows this service.
+func (c *Client) node() *corev3.Node {
+	n := &corev3.Node{Id: c.settings.NodeID}
+	for _, pair := range strings.Split(c.settings.NodeMetadata, ",") {
+		if name, value, ok := strings.Cut(pair, "="); ok {
+			if n.Metadata == nil {
+				n.Metadata = &structpb.Struct{Fields: make(map[string]*structpb.Value)}
+			}
+			n.Metadata.Fields[name] = structpb.NewStringValue(value)
+		}
+	}
+	return n
+}
+
+func tlsConfig(s settings.XDS) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.ServerSAN}
+	if s.ServerCA != "" {
+		text, err := os.ReadFile(s.ServerCA)
+		if err != nil {
+			return nil, invalid.Errorf("CONFIG_GRPC_XDS_SERVER_TLS_CACERT: %v", err)
+		}
+		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, invalid.Errorf("CONFIG_GRPC_XDS_SERVER_TLS_CACERT is %q; it must be a file with certificates in PEM", s.ServerCA)
+		}
+	}
+	if s.ClientCert != "" || s.ClientKey != "" {
+		// Read for each connection: certificates are renewed.
+		if _, err := tls.LoadX509KeyPair(s.ClientCert, s.ClientKey); err != nil {
+			return nil, invalid.Errorf("CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY: %v", err)
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(s.ClientCert, s.ClientKey)
+			return &pair, err
+		}
+	}
+	return config, nil
+}

@@ -1,0 +1,181 @@
+package xds_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/xds"
+)
+
+// manager is a management server, as Envoy Gateway's is built.
+type manager struct {
+	t      *testing.T
+	node   string
+	cache  cache.SnapshotCache
+	grpc   *grpc.Server
+	mu     sync.Mutex
+	nacked []string
+}
+
+func (m *manager) listen(addr string) string {
+	m.t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.grpc = grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(m.grpc, server.NewServer(m.t.Context(), m.cache, server.CallbackFuncs{
+		StreamRequestFunc: func(_ int64, req *discoveryv3.DiscoveryRequest) error {
+			if req.GetErrorDetail() != nil {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				m.nacked = append(m.nacked, req.GetErrorDetail().GetMessage())
+			}
+			return nil
+		},
+	}))
+	go func() { _ = m.grpc.Serve(l) }()
+	m.t.Cleanup(m.grpc.Stop)
+	return l.Addr().String()
+}
+
+// put publishes configurations, given as JSON.
+func (m *manager) put(version string, configs ...string) {
+	m.t.Helper()
+	var all []types.Resource
+	for _, text := range configs {
+		c := new(rlsconfv3.RateLimitConfig)
+		if err := protojson.Unmarshal([]byte(text), c); err != nil {
+			m.t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
+	if err == nil {
+		err = m.cache.SetSnapshot(m.t.Context(), m.node, snapshot)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for begin := time.Now(); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("%s: not so after 10 s", what)
+		}
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What the two gateways generate, by its shape: testdata has one file of each.
+func TestConfigurationsOfGateways(t *testing.T) {
+	m := &manager{t: t, node: "envoy-ai-gateway-ratelimit", cache: cache.NewSnapshotCache(true, cache.IDHash{}, nil)}
+	addr := m.listen("127.0.0.1:0")
+	m.put("1", read(t, "gateway.json"), read(t, "ai-gateway.json"))
+
+	var mu sync.Mutex
+	var set *descriptors.Set
+	s := settings.XDS{NodeID: m.node, ServerURL: addr, BackoffInitial: time.Millisecond, BackoffMax: 2 * time.Millisecond, XDSHeaders: map[string]string{"x-weir": "1"}}
+	c, err := xds.NewClient(s, slog.New(slog.DiscardHandler), func(all []*descriptors.File, err error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		var next *descriptors.Set
+		if err == nil {
+			next, err = descriptors.New(all, false, set)
+		}
+		if err == nil {
+			set = next
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	watched := make(chan struct{})
+	go func() { c.Watch(ctx); close(watched) }()
+	defer func() { stop(); <-watched; _ = c.Close() }()
+
+	rules := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		var b strings.Builder
+		if set != nil {
+			for _, r := range set.Rules() {
+				fmt.Fprintf(&b, "%s %v %v quota=%v shadow=%v meta=%v\n", r.Path, r.Limit.GetRequestsPerUnit(), r.Limit.GetUnit(), r.Quota, r.Shadow, r.Metadata.AsMap())
+			}
+		}
+		return b.String()
+	}
+	const both = `ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-0-match-0_rule-0-match-0 100000 DAY quota=true shadow=false meta=map[tier:gold]
+ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-1-x-tenant_acme-match-0 5000 HOUR quota=true shadow=false meta=map[]
+default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.masked_remote_address_192.168.0.0/16.remote_address 10 SECOND quota=false shadow=false meta=map[]
+default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.rule-0-match--1_rule-0-match--1 3 HOUR quota=false shadow=true meta=map[]
+default/eg/http.httproute/default/backend/rule/1/match/0/*_httproute/default/backend/rule/1/match/0/*.rule-0-match-0 7 MONTH quota=false shadow=false meta=map[]
+`
+	eventually(t, "both configurations", func() bool { return rules() == both })
+
+	// A wrong one is refused, with what is wrong with it, and the last good one stays.
+	m.put("2", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1}}, {"value": "b"}]}`)
+	nacks := func() string {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return strings.Join(m.nacked, "\n")
+	}
+	eventually(t, "a NACK", func() bool { return nacks() != "" })
+	if got, want := nacks(), "x: descriptors[0].rate_limit.unit is wrong; it must be second, minute, hour, day, week, month or year\nx: descriptors[1].key is wrong; it must be a key, such as remote_address"; got != want {
+		t.Errorf("NACK %s\nwant %s", got, want)
+	}
+	if rules() != both {
+		t.Errorf("a wrong configuration is in force: %s", rules())
+	}
+
+	// After a restart of the server, the next one arrives.
+	m.grpc.Stop()
+	m.put("3", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1, "unit": "WEEK"}}]}`)
+	m.listen(addr)
+	eventually(t, "the configuration after a restart", func() bool { return rules() == "x.a 1 WEEK quota=false shadow=false meta=map[]\n" })
+	m.put("4")
+	eventually(t, "no configuration", func() bool { return rules() == "" })
+}
+
+func TestBadSettings(t *testing.T) {
+	for _, s := range []settings.XDS{
+		{ServerURL: "localhost:18000", UseTLS: true, ServerCA: "none"},
+		{ServerURL: "localhost:18000", UseTLS: true, ServerCA: "client.go"},
+		{ServerURL: "localhost:18000", UseTLS: true, ClientCert: "none"},
+	} {
+		if _, err := xds.NewClient(s, slog.Default(), nil); err == nil {
+			t.Errorf("%+v: no error", s)
+		}
+	}
+}
