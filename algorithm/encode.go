@@ -14,10 +14,12 @@ import (
 //	1 to 7, or      a row of records, none of which is a log      Redis, Memcached
 //	with 16 added
 //	10              a row of records, and the rings of its logs   Redis, Memcached
+//	11              a reset, and one of the above, or nothing     Redis, Memcached
 //	8, 9            a claim, and one of the above, or nothing     where counts have moved
-//	'1' to '9'      the 19 digits of one fixed window             Redis, without a claim
+//	'1' to '9'      the 19 digits of one fixed window             Redis, alone
 //
-// A claim is handoff's: see stored.go there. Memcached's items, which have several
+// A claim is handoff's: see stored.go there. A reset is 1 byte, 4 of a generation, and 6 of the
+// instant until which it is needed: see reset.go. Memcached's items, which have several
 // states, are drawn in backend/memcached/item.go.
 //
 // A row has a record for each limit, and records of other policies while they live:
@@ -72,10 +74,14 @@ const (
 	endsFlag = 16 // of the first byte
 
 	ringsByte = 10 // first of a state with rings; no kind
+	resetByte = 11 // first of a state that was reset; no kind
 	rowsBytes = 2  // of the length of its records
 	slotBytes = 4  // of a number of slots
 
 	ringsBytes = kindBytes + rowsBytes
+	resetBytes = kindBytes + generationBytes + instantBytes
+
+	generationBytes = 4
 
 	digits      = 19
 	digitsSpan  = 1e12          // of the reset-at
@@ -89,6 +95,7 @@ var digitsUnits = [...]int64{1000, 60_000, 3_600_000, 86_400_000}
 
 // Append appends the stored form of s to b and returns it.
 func (s *State) Append(b []byte) []byte {
+	b = s.last.append(b)
 	start, hasLog := len(b), s.hasLog()
 	if hasLog {
 		b = append(b, ringsByte, 0, 0)
@@ -148,7 +155,7 @@ func Parse(b []byte) (State, error) {
 // reuses the memory of s, which must share it with no other State. If it fails, s
 // is empty.
 func (s *State) Load(b []byte) error {
-	s.records = s.records[:0]
+	s.records, s.last = s.records[:0], reset{}
 	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
 		w, err := ReadDigits(b)
 		if err == nil {
@@ -157,7 +164,14 @@ func (s *State) Load(b []byte) error {
 		return err
 	}
 	p := parser{rest: b}
-	if len(b) > 0 && b[0] == ringsByte {
+	if len(b) > 0 && b[0] == resetByte {
+		p.uint(kindBytes)
+		s.last = reset{uint32(p.uint(generationBytes)), p.instant()}
+		if s.last.generation == 0 {
+			return s.malformed(b)
+		}
+	}
+	if len(p.rest) > 0 && p.rest[0] == ringsByte {
 		p.uint(kindBytes)
 		rows := p.uint(rowsBytes)
 		if rows > int64(len(p.rest)) {
@@ -230,7 +244,7 @@ func ReadDigits(b []byte) (Window, error) {
 
 // malformed empties s, and returns the error about b.
 func (s *State) malformed(b []byte) error {
-	s.records = nil
+	s.records, s.last = nil, reset{}
 	return errMalformed(b)
 }
 

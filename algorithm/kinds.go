@@ -10,7 +10,7 @@ import (
 )
 
 // kind says how a record counts. Kinds are stored, as a record's first byte: at most 15,
-// and not 8, 9 or 10, with which no record begins.
+// and not 8 to 11, with which no record begins.
 type kind uint8
 
 // kinds has every kind, and nothing else lists them: an algorithm is a file with

@@ -5,6 +5,9 @@ import "slices"
 // Size returns the length of the stored form of s, in bytes.
 func (s *State) Size() int {
 	size := 0
+	if s.last.generation != 0 {
+		size = resetBytes
+	}
 	for i := range s.records {
 		r := &s.records[i]
 		size += kindBytes + windowBytes + kinds[r.kind].bytes + len(r.log)*entryBytes

@@ -10,9 +10,12 @@ import (
 )
 
 // State is what one (policy, key) keeps: a record for each limit that was
-// charged. The zero value is a key that was never seen. A State is changed in
-// place by Charge and Settle and must not be copied across them.
-type State struct{ records []record }
+// charged, and a trace of its last reset. The zero value is a key that was never seen. A
+// State is changed in place by Charge, Settle and Reset and must not be copied across them.
+type State struct {
+	records []record
+	last    reset
+}
 
 // Evaluate writes a result for each of limits, charging nothing, and reports
 // whether cost fits them all. results must be as long as limits.
@@ -111,6 +114,7 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 		r.endsAt = 0
 		results[i] = resultOf(r, l, now)
 		results[i].StartAt, results[i].Mark = c.startAt, c.mark
+		results[i].Mark.Generation = s.last.generation
 	}
 	own, others := s.records[:len(limits)], s.records[len(limits):]
 	for i := range others {
@@ -141,7 +145,7 @@ func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results [
 	case st.Cost > st.Charged:
 		s.Charge(limits, st.Cost-st.Charged, now, results)
 		return
-	case st.Cost < st.Charged:
+	case st.Cost < st.Charged && s.last.precedes(&st.Marks[0]):
 		s.giveBack(limits, st, now)
 	}
 	s.Evaluate(limits, 0, now, results)
@@ -170,17 +174,17 @@ func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 
 // Clone returns a copy of s that shares nothing with it.
 func (s *State) Clone() State {
-	c := State{records: slices.Clone(s.records)}
+	c := State{records: slices.Clone(s.records), last: s.last}
 	for i := range c.records {
 		c.records[i].log = slices.Clone(c.records[i].log)
 	}
 	return c
 }
 
-// ResetAt returns the instant from which nothing of s counts; now if nothing
-// does.
+// ResetAt returns the instant from which nothing of s counts or is needed; now if nothing
+// is.
 func (s *State) ResetAt(now int64) int64 {
-	at := now
+	at := max(now, s.last.until)
 	for i := range s.records {
 		at = max(at, s.records[i].resetAt(now))
 	}
@@ -191,7 +195,7 @@ func (s *State) ResetAt(now int64) int64 {
 // wrote s whose clock is far ahead of now. Then it is no longer than two windows or, in
 // a bucket, than that had to drain when it was last charged.
 func (s *State) Life(now int64) int64 {
-	life := int64(0)
+	life := max(s.last.until-now, 0)
 	for i := range s.records {
 		life = max(life, s.records[i].life(now))
 	}

@@ -37,7 +37,7 @@ func (w *Window) Take(quota, cost int64) (retryAt int64) {
 
 // Window returns s as one window, and reports whether it is one.
 func (s *State) Window() (w Window, ok bool) {
-	if len(s.records) != 1 {
+	if len(s.records) != 1 || s.last.generation != 0 {
 		return Window{}, false
 	}
 	r := &s.records[0]
@@ -51,6 +51,7 @@ func (s *State) Window() (w Window, ok bool) {
 // SetWindow makes s one window. It reuses the memory of s, which must share it
 // with no other State.
 func (s *State) SetWindow(w Window) {
+	s.last = reset{}
 	s.records = append(s.records[:0], record{
 		kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used,
 	})

@@ -62,6 +62,21 @@ func Settle(s driver.Settlement, p *Placement) Decide {
 	}
 }
 
+// Reset returns the reset of the counts of r's charges under p.
+func Reset(r driver.Request, p *Placement) Decide {
+	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
+		counts, err := locate(stored, p, r.Now, clock)
+		if err != nil {
+			return driver.Decision{}, nil, err
+		}
+		found := make([]bool, len(stored))
+		for i, s := range counts.states {
+			found[i] = s.Reset(r.Now)
+		}
+		return driver.Decision{}, counts.changes(func(i int) bool { return found[i] }), nil
+	}
+}
+
 // ReleaseAll applies r to the counts of its charges, as Release does to one.
 func ReleaseAll(r *ReleaseRequest, stored []*Stored, clock int64) ([]Released, []Change) {
 	all, changes := make([]Released, len(stored)), make([]Change, len(stored))

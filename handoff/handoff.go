@@ -53,6 +53,9 @@ type Store interface {
 	// SettleAt is Settle under p.
 	SettleAt(ctx context.Context, s driver.Settlement, p *Placement) (driver.Decision, error)
 
+	// ResetAt is Reset under p.
+	ResetAt(ctx context.Context, r driver.Request, p *Placement) error
+
 	// Release releases counts to another Store. It returns one Released for
 	// each of r.Charges.
 	Release(ctx context.Context, r ReleaseRequest) ([]Released, error)

@@ -13,8 +13,12 @@ func TestScriptsAgree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("local CLAIM_HERE, CLAIM_BYTES = %d, %d\n", claimHere, claimHereBytes)
-	if !strings.Contains(string(frame), want) {
-		t.Errorf("the scripts do not have %q", want)
+	for _, want := range []string{
+		fmt.Sprintf("local CLAIM_HERE = %d ", claimHere),
+		fmt.Sprintf("local CLAIM_BYTES, RESET, RESET_BYTES = %d, 11, 11\n", claimHereBytes),
+	} {
+		if !strings.Contains(string(frame), want) {
+			t.Errorf("the scripts do not have %q", want)
+		}
 	}
 }

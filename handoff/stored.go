@@ -16,7 +16,7 @@ import (
 //	6  backend it left for, if it has left
 //	6  version under which it was released, if it has left
 //
-// No state begins with an 8 or a 9. The state's forms are drawn in algorithm/encode.go.
+// No state begins with an 8 or a 9, but one that was reset with an 11. The state's forms are drawn in algorithm/encode.go.
 type Stored struct {
 	Claim *Claim // nil if the count never moved
 	State algorithm.State
@@ -89,6 +89,15 @@ func Parse(b []byte) (Stored, error) {
 	var err error
 	s.State, err = algorithm.Parse(b)
 	return s, err
+}
+
+// CutFront cuts a claim that a count is here and the trace of a reset off the front of what a
+// script replies of a count, and returns the generation, 0 if it was not reset.
+func CutFront(b []byte) (generation uint32, rest []byte) {
+	if len(b) >= claimHereBytes && b[0] == claimHere {
+		b = b[claimHereBytes:]
+	}
+	return algorithm.CutReset(b)
 }
 
 func uint48(b []byte) int64 {

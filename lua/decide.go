@@ -66,6 +66,9 @@ func (s *shape) begin() {
 		s.add(lone.get("alone"))
 	}
 	s.add(frame.get("begin"))
+	if s.settles {
+		s.add(frame.get("settles"))
+	}
 	if s.isLone {
 		s.add(lone.get("begin"))
 	} else {
@@ -107,7 +110,7 @@ func (s *shape) arguments() (names, form string) {
 	add := func(w words, more, moreForm string) { names, form = names+w.in(more), form+moreForm }
 	for _, c := range s.charges {
 		if s.settles {
-			add(c.words, "charged@, spent@, ", "I7I7")
+			add(c.words, "charged@, spent@, generation@, ", "I7I7I4")
 		} else {
 			add(c.words, "cost@, ", "I7")
 		}
@@ -152,6 +155,9 @@ func (s *shape) read(c *charge) {
 	}
 	for _, l := range c.limits {
 		s.add(l.section("open"))
+	}
+	if s.settles {
+		s.add(c.words.in(frame.get("generation")))
 	}
 	s.add(c.words.in(frame.get("before")))
 	for _, l := range c.limits {
@@ -236,7 +242,7 @@ func (s *shape) end() {
 		if c.hasLog {
 			reply = append(reply, c.words.in(slidingLog.get("reply")))
 		} else {
-			reply = append(reply, c.words.in("size@ .. (body@ or '')"))
+			reply = append(reply, c.words.in("claim@ .. size@ .. (body@ or '')"))
 		}
 	}
 	s.add(words{"REPLY": strings.Join(reply, " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
@@ -244,14 +250,17 @@ func (s *shape) end() {
 
 // locals returns how many locals the script has at once, at most.
 func (s *shape) locals() int {
-	n, nested := 35, 3 // of the frame
+	n, nested := 36, 3 // of the frame
+	if s.settles {
+		n++
+	}
 	if s.hasLog {
 		n += 20
 	}
 	for _, c := range s.charges {
 		n += 5
 		if s.settles {
-			n += 3
+			n += 4
 		}
 		for _, l := range c.limits {
 			n += 2 + len(l.fields) + max(1, l.locals("open")+max(l.locals("bring"), l.locals("give back"))) // what is stored comes before these
@@ -269,7 +278,8 @@ func (s *shape) locals() int {
 	return n + nested
 }
 
-// widest returns how many values an expression has, at most: the records of a charge.
+// widest returns how many values an expression has, at most: the records of a charge, with the
+// fronts of states in a reply.
 func (s *shape) widest() (values int) {
 	for _, c := range s.charges {
 		n := 0
@@ -280,7 +290,7 @@ func (s *shape) widest() (values int) {
 		}
 		values = max(values, n)
 	}
-	return values
+	return values + 1 + len(s.charges)
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }

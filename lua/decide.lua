@@ -10,14 +10,15 @@
 --            4 margin, ms that a state outlives its last window
 --            1 whether counts move between backends: then none begins here by itself
 --            for each charge
---              7 cost; to settle: 7 cost that was charged, 7 real cost
+--              7 cost; to settle: 7 cost that was charged, 7 real cost, 4 generation
 --              for each limit
 --                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
 --            of one fixed window alone, 27 more: see lone.lua
 -- Returns  the decisions' replies, one after the other, in one string:
 --            0 if refused, 1 if allowed; and for each charge
---              2 length and so many bytes, its state now, without a claim; of a sliding
+--              a claim that it is here and the trace of a reset, if it has them;
+--              2 length and so many bytes, the rest of its state now; of a sliding
 --                log, 1 kind, 6 window, 7 sum, 6 newest entry, and when 6 one unit and
 --                6 the cost fit, 0 if they do now
 --          or, from lone.lua, 19 digits, which are the state before: allowed
@@ -33,8 +34,26 @@ local call, try, spread = redis.call, redis.pcall, unpack
 local sub, byte, find, format = string.sub, string.byte, string.find, string.format
 local unpack, pack, max, min = struct.unpack, struct.pack, math.max, math.min
 local MAX_INSTANT, MAX_COUNT = 253402300799000, 9007199254740992
-local CLAIM_HERE, CLAIM_BYTES = 8, 13
+local CLAIM_HERE = 8 -- a lower byte begins a record
 local keys = KEYS
+
+-- What is in front of a state, a claim and the trace of a reset, and the state, false if
+-- that is all.
+local function cut(stored)
+  local CLAIM_BYTES, RESET, RESET_BYTES = 13, 11, 11
+  local bytes = byte(stored) == CLAIM_HERE and CLAIM_BYTES or 0
+  if byte(stored, bytes + 1) == RESET then bytes = bytes + RESET_BYTES end
+  if #stored < bytes then bytes = 0 end -- it was cut short: to the caller
+  return sub(stored, 1, bytes), #stored ~= bytes and sub(stored, bytes + 1)
+end
+
+--@ settles
+-- Whether a front has the trace of a reset, and of another generation.
+local function is_other(front, generation)
+  local RESET, RESET_BYTES = 11, 11
+  local at = #front - RESET_BYTES + 1
+  return at > 0 and byte(front, at) == RESET and unpack('>I4', front, at + 1) ~= generation
+end
 
 --@ states
 local states, changed = STATES, {}
@@ -66,14 +85,17 @@ for i = 1, #ARGV do
       end
 
 --@ parse
+      if body@ and (byte(body@) or CLAIM_HERE) >= CLAIM_HERE then claim@, body@ = cut(body@) end
       if body@ then
-        if byte(body@) == CLAIM_HERE then claim@, body@ = sub(body@, 1, CLAIM_BYTES), sub(body@, CLAIM_BYTES + 1) end
         if #body@ ~= SIZE then break end
         local STORED
         ROW = unpack('FORM', body@)
         if not (MATCHES) then break end
         size@ = 'LENGTH'
       end
+
+--@ generation
+      if claim@ ~= '' and amount@ > 0 and is_other(claim@, generation@) then break end -- nothing is given back
 
 --@ before
       local before@ = COUNTS_UNTIL

@@ -16,7 +16,7 @@ import (
 // Embed [Nothing] to implement only some of the methods, and to keep compiling
 // when more are added.
 type Observer interface {
-	// Decided follows each Take, Peek, Wait, Refund and Settle of a Throttler.
+	// Decided follows each Take, Peek, Wait, Refund, Settle and Reset of a Throttler.
 	Decided(ctx context.Context, e Decided)
 
 	// Sent follows each round trip of a backend to a server.
@@ -48,9 +48,10 @@ const (
 	OpPeek
 	OpSettle
 	OpWait // its Duration is how long it waited
+	OpReset
 )
 
-var opNames = [...]string{"take", "peek", "settle", "wait"}
+var opNames = [...]string{"take", "peek", "settle", "wait", "reset"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -58,7 +59,7 @@ func (o Op) String() string { return opNames[o] }
 type Outcome uint8
 
 const (
-	// OutcomeAllowed is the outcome of an allowed decision, and of each settlement.
+	// OutcomeAllowed is the outcome of an allowed decision, and of each settlement and reset.
 	OutcomeAllowed Outcome = iota
 	// OutcomeRefused is the outcome of a take or a peek that lacks room.
 	OutcomeRefused
@@ -84,7 +85,7 @@ type Decided struct {
 
 	// Policy is the name of the policy whose limit binds (see decision.Decision.Binding)
 	// and Limit the index of that limit in it. If the decision failed, Policy is the
-	// first charge's and Limit -1; if it is about no charges, "" and -1.
+	// first charge's and Limit -1, as of a reset; if it is about no charges, "" and -1.
 	Policy string
 	Limit  int
 

@@ -27,11 +27,8 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		}
 		return t.resolveOne(ctx, r, c)
 	}
-	if len(charges) == 0 {
-		return nil, nil, invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
-	}
-	if len(charges) > quota.MaxCharges {
-		return nil, nil, invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
+	if err := checkNumber(charges); err != nil {
+		return nil, nil, err
 	}
 	now := t.now()
 	if t.policies != nil {
@@ -115,6 +112,17 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 // alike reports whether two policies of one name say the same.
 func alike(a, b *Policy) bool {
 	return a == b || slices.Equal(a.Limits, b.Limits) && a.Parent == b.Parent && a.ParentKey == b.ParentKey
+}
+
+// checkNumber returns an error if a decision cannot be about that many charges.
+func checkNumber(charges []Charge) error {
+	if len(charges) == 0 {
+		return invalid.Errorf("throttler: no charges; a decision needs from 1 to %d", quota.MaxCharges)
+	}
+	if len(charges) > quota.MaxCharges {
+		return invalid.Errorf("throttler: %d charges; a decision can have at most %d", len(charges), quota.MaxCharges)
+	}
+	return nil
 }
 
 // checkAlone is check for a throttler without a table.

@@ -171,3 +171,21 @@ func ExampleThrottler_Wait() {
 	// allowed true too late false
 	// allowed false too late true
 }
+
+// A login clears the failures before it. What a key had under other policies stays.
+func ExampleThrottler_Reset() {
+	ctx := context.Background()
+	t, _ := example()
+	failures := &throttler.Policy{Name: "login.failures", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
+	for range 3 {
+		_, _ = t.Take(ctx, failures.Charge("alice")) // a wrong password
+	}
+	if err := t.Reset(ctx, failures.Charge("alice")); err != nil { // the right one
+		fmt.Println(err)
+		return
+	}
+	d, _ := t.Peek(ctx, failures.Charge("alice"))
+	fmt.Println("remaining", d.Limit(0).Remaining)
+	// Output:
+	// remaining 3
+}

@@ -22,7 +22,7 @@ var historySteps = flag.Int("history-steps", 750, "random steps that Histories r
 
 // Histories runs random histories on a backend and on package algorithm, and
 // compares every answer: takes of various costs, peeks, refunds and settlements,
-// also late ones and twice, clock jumps both ways, edges hit exactly, policies that
+// also late ones and twice, resets, clock jumps both ways, edges hit exactly, policies that
 // change under processes with the old and the new form.
 // It does so for each algorithm alone and for mixes of up to four limits and
 // three charges. open returns an empty backend; it is called for each history.
@@ -93,8 +93,10 @@ func (h *history) step(ctx context.Context) error {
 		return h.refund(ctx)
 	case n < 93 && len(h.taken) > 0:
 		return h.settle(ctx)
-	case n < 97 && len(h.taken) > 0:
+	case n < 96 && len(h.taken) > 0:
 		return h.settleAgain(ctx)
+	case n < 98:
+		return h.reset(ctx)
 	default:
 		h.changePolicy()
 	}
@@ -175,6 +177,14 @@ func (h *history) settleAgain(ctx context.Context) error {
 	got, errGot := h.backends[1].Settle(ctx, driver.Settlement{Now: h.clock.Now().UnixMilli(), Charged: *d.other.Driver(), Costs: costs})
 	h.note("settle again of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, decided(got))
 	return h.compare("settle again", decided(got), decided(want), errGot, errWant)
+}
+
+func (h *history) reset(ctx context.Context) error {
+	charges := h.charges()
+	errWant := h.model.Reset(ctx, charges...)
+	errGot := h.other.Reset(ctx, charges...)
+	h.note("reset %v", charges)
+	return h.compare("reset", throttler.Decision{}, throttler.Decision{}, errGot, errWant)
 }
 
 func (h *history) charges() []throttler.Charge {
@@ -365,6 +375,13 @@ func (m model) Peek(_ context.Context, r driver.Request) (driver.Decision, error
 
 func (m model) Take(_ context.Context, r driver.Request) (driver.Decision, error) {
 	return algorithm.Take(r, m.states(r.Charges())), nil
+}
+
+func (m model) Reset(_ context.Context, r driver.Request) error {
+	for _, s := range m.states(r.Charges()) {
+		s.Reset(r.Now)
+	}
+	return nil
 }
 
 func (m model) Settle(_ context.Context, s driver.Settlement) (driver.Decision, error) {

@@ -20,17 +20,19 @@ import (
 // so that a backend that rounds to one fails.
 var t0 = time.Date(2030, time.January, 1, 0, 0, 0, 250e6, time.UTC)
 
-// step is one line of a timeline. It does one of take, peek, refund and settle.
+// step is one line of a timeline. It does one of take, peek, refund, settle and reset.
 type step struct {
-	at      time.Duration      // what the clock shows, after t0
-	process int                // 0 or 1, each with its own throttler and clock
-	take    []throttler.Charge // charges to take
-	as      string             // names the take for a refund or a settlement
-	peek    []throttler.Charge // charges to peek at
-	refund  string             // name of the take to refund
-	settle  string             // name of the take to settle
-	costs   []int64            // its real costs
-	want    statuses           // all limits afterwards; nil only if a refund or settlement is the second
+	at       time.Duration      // what the clock shows, after t0
+	process  int                // 0 or 1, each with its own throttler and clock
+	take     []throttler.Charge // charges to take
+	as       string             // names the take for a refund or a settlement
+	peek     []throttler.Charge // charges to peek at
+	refund   string             // name of the take to refund
+	settle   string             // name of the take to settle
+	costs    []int64            // its real costs
+	reset    []throttler.Charge // charges whose counts to forget
+	anyTimes bool               // instants are not compared
+	want     statuses           // all limits afterwards; nil only of a reset, and if a refund or settlement is the second
 }
 
 // statuses is what a decision must report about its limits. It is allowed if none of
@@ -86,12 +88,7 @@ func named(name string, limits ...throttler.Limit) func(cost int64) []throttler.
 
 // play runs a timeline and returns what was wrong at the first step that was.
 func play(ctx context.Context, backend driver.Backend, steps []step) error {
-	p := player{backend: backend}
-	for i := range p.processes {
-		p.clocks[i] = clock.NewManual(t0)
-		p.processes[i] = throttler.New(backend, &throttler.Options{Clock: p.clocks[i]})
-	}
-	p.taken = make(map[string]throttler.Decision)
+	p := newPlayer(backend)
 	for i := range steps {
 		if err := p.step(ctx, &steps[i]); err != nil {
 			return fmt.Errorf("step %d of %d, %v: %w", i+1, len(steps), &steps[i], err)
@@ -107,6 +104,15 @@ type player struct {
 	taken     map[string]throttler.Decision
 }
 
+func newPlayer(backend driver.Backend) *player {
+	p := &player{backend: backend, taken: make(map[string]throttler.Decision)}
+	for i := range p.processes {
+		p.clocks[i] = clock.NewManual(t0)
+		p.processes[i] = throttler.New(backend, &throttler.Options{Clock: p.clocks[i]})
+	}
+	return p
+}
+
 func (p *player) step(ctx context.Context, s *step) error {
 	p.clocks[s.process].Set(t0.Add(s.at))
 	t := p.processes[s.process]
@@ -116,6 +122,8 @@ func (p *player) step(ctx context.Context, s *step) error {
 	var err error
 	charges := s.take
 	switch {
+	case s.reset != nil:
+		return t.Reset(ctx, s.reset...)
 	case s.take != nil && asksNothing(s.take):
 		direct, err = p.backend.Take(ctx, p.request(s, s.take))
 		d = decided(direct)
@@ -199,7 +207,14 @@ func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
 	allowed := true
 	for i := range s.want {
 		allowed = allowed && !s.want[i].refused
-		if err := s.want[i].compare(d.Limit(i)); err != nil {
+		got := d.Limit(i)
+		if s.anyTimes {
+			got.ResetAt, got.RetryAt, got.StartAt = t0.Add(s.want[i].resetAt), time.Time{}, time.Time{}
+			if got.Refused {
+				got.RetryAt = t0
+			}
+		}
+		if err := s.want[i].compare(got); err != nil {
 			return fmt.Errorf("limit %d, %v, of policy %q: %w", i, d.Limit(i).Limit, d.Limit(i).Policy.Name, err)
 		}
 	}
@@ -298,14 +313,12 @@ func (s *step) String() string {
 		fmt.Fprintf(&b, ": settle %s at %d", s.settle, s.costs)
 	case s.peek != nil:
 		b.WriteString(": peek ")
+	case s.reset != nil:
+		b.WriteString(": reset ")
 	default:
 		b.WriteString(": take ")
 	}
-	charges := s.take
-	if s.peek != nil {
-		charges = s.peek
-	}
-	for i, c := range charges {
+	for i, c := range slices.Concat(s.take, s.peek, s.reset) {
 		if i > 0 {
 			b.WriteString(" and ")
 		}

@@ -80,6 +80,7 @@ func groups() []group {
 		{"refunds", refundCases()},
 		{"settlements", settlementCases()},
 		{"waits", waitCases()},
+		{"resets", resetCases()},
 		{"clocks", clockCases()},
 		{"changed policies", changedPolicyCases()},
 		{"contexts", contextCases()},
@@ -118,6 +119,8 @@ const (
 	liveBefore   = "5. A window is live while now is before its reset-at. At that instant a new one opens."
 	resetStored  = "6. Reset-at is stored, never recomputed: the same in every answer about one window, from every process, and it never goes back."
 	refundNames  = "7. A refund names its window. It returns units to that window and to no other, and never lifts remaining above the quota."
+	resetForgets = "Reset forgets what the counts of r's charges have: the next charge finds them as if nothing had been charged."
+	resetRefunds = "It does nothing if the count was reset since."
 	peekReads    = "8. A peek writes nothing, and may be served by a replica that lags. A dead window reads as no window."
 	opaqueKeys   = "11. Keys are opaque. Two different keys, or the same key under two policies or in two partitions, never share a count."
 	badArguments = "12. Bad arguments fail before anything is charged."

@@ -50,6 +50,15 @@ func (r *reference) Settle(ctx context.Context, s driver.Settlement) (driver.Dec
 	return r.model.Settle(ctx, s)
 }
 
+func (r *reference) Reset(ctx context.Context, q driver.Request) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.model.Reset(ctx, q)
+}
+
 func TestReferencePasses(t *testing.T) {
 	Run(t, func(*testing.T) driver.Backend { return newReference() })
 }
@@ -60,6 +69,14 @@ type broken struct {
 	take   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)
 	peek   func(b driver.Backend, ctx context.Context, r driver.Request) (driver.Decision, error)
 	settle func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error)
+	reset  func(b driver.Backend, ctx context.Context, r driver.Request) error
+}
+
+func (b *broken) Reset(ctx context.Context, r driver.Request) error {
+	if b.reset == nil {
+		return b.Backend.Reset(ctx, r)
+	}
+	return b.reset(b.Backend, ctx, r)
 }
 
 func (b *broken) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
@@ -224,6 +241,8 @@ var mutants = []struct {
 		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			return b.Settle(ctx, driver.Settlement{Now: s.Now, Charged: s.Charged, Costs: costsOf(s.Charged)})
 		}}},
+	{"resets nothing", resetForgets, broken{
+		reset: func(driver.Backend, context.Context, driver.Request) error { return nil }}},
 	{"allows no debt", settleDebt, broken{
 		settle: func(b driver.Backend, ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 			costs := append([]int64(nil), s.Costs...)

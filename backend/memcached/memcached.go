@@ -202,6 +202,17 @@ func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.
 	return b.decide(ctx, s.Charged.Charges(), handoff.Settle(s, p))
 }
 
+// Reset implements driver.Backend.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	return b.ResetAt(ctx, r, nil)
+}
+
+// ResetAt implements handoff.Store.
+func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
+	_, err := b.decide(ctx, r.Charges(), handoff.Reset(r, p))
+	return err
+}
+
 // Release implements handoff.Store.
 func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	var all []handoff.Released

@@ -94,6 +94,10 @@ func (e eitherOf) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return e.backends[e.random.IntN(2)].Settle(ctx, s)
 }
 
+func (e eitherOf) Reset(ctx context.Context, r driver.Request) error {
+	return e.backends[e.random.IntN(2)].Reset(ctx, r)
+}
+
 func newClient(t testing.TB, addr string) *memcachedbackend.Client {
 	c := memcachedbackend.NewClient(addr)
 	t.Cleanup(func() { _ = c.Close() })

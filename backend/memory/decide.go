@@ -87,6 +87,33 @@ func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long 
 	return d, nil
 }
 
+// reset forgets what the counts of charges have.
+func (s *stripe) reset(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.locate(charges, p, long, at); err != nil {
+		return err
+	}
+	for i := range s.all {
+		c := &s.all[i]
+		c.isNew = c.place == nowhere && c.arrived
+	}
+	s.admit(charges, at)
+	s.make(at)
+	for i := range s.all {
+		c := &s.all[i]
+		if c.shared || c.place == nowhere && !c.isNew {
+			continue
+		}
+		s.begin(c)
+		c.stored.State.Reset(at.now)
+		s.entries.at(c.place).used = 0
+		s.save(c, at)
+	}
+	s.trim(at)
+	return nil
+}
+
 // admitTake does what admit does for the counts that a take would create.
 func (s *stripe) admitTake(charges []quota.Charge, at *moment) (pooled bool) {
 	for i := range s.all {

@@ -187,6 +187,26 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 	return d, outside(err)
 }
 
+// Reset implements driver.Backend. A key that is counted together with others has no count
+// of its own to forget.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	return b.ResetAt(ctx, r, nil)
+}
+
+// ResetAt implements handoff.Store.
+func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	for _, part := range r.Parts() {
+		charges := part.Request.Charges()
+		if err := b.stripeOf(charges).reset(charges, p, longNames(charges), &moment{now: r.Now}); err != nil {
+			return outside(err)
+		}
+	}
+	return nil
+}
+
 // Release implements handoff.Store. If the backend is full and has no count of a
 // key, it does not remember that the count left: a process that has not heard of
 // the move, and takes here, then counts the key as a new one.

@@ -63,6 +63,18 @@ func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff
 	return d, nil
 }
 
+// Reset implements driver.Backend. It is an exchange: see swap.go.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	return b.ResetAt(ctx, r, nil)
+}
+
+// ResetAt implements handoff.Store as Reset.
+func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
+	b.monitor.run()
+	_, err := b.shardOf(r.Charges()).decideHere(ctx, r.Charges(), handoff.Reset(r, p))
+	return err
+}
+
 // newDecision returns the job of a take at now or, if st is not nil, of that settlement,
 // under p, nil if counts do not move.
 func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Charge, st *driver.Settlement, p *handoff.Placement) *job {
@@ -84,6 +96,7 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
 		if st != nil {
 			buf = algorithm.AppendUint(buf, 7, st.Costs[i])
+			buf = algorithm.AppendUint(buf, 4, int64(charged[0].Mark.Generation))
 		}
 		for k := range c.Policy.Limits {
 			kind := len(buf)
@@ -196,10 +209,11 @@ func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 		return nil, nil, errReply
 	default:
 		for range charges {
-			if len(reply) < size+2 {
+			_, state := handoff.CutFront(reply[min(size, len(reply)):])
+			if size = len(reply) - len(state) + 2; len(state) < 2 {
 				return nil, nil, errReply
 			}
-			size += 2 + int(binary.BigEndian.Uint16(reply[size:]))
+			size += int(binary.BigEndian.Uint16(state))
 		}
 	}
 	if len(reply) < size {
@@ -261,14 +275,19 @@ func readStates(r driver.Request, reply []byte, cost func(i int) (int64, bool)) 
 	d.Allowed = reply[0] == repliesAllowed
 	charges := r.Charges()
 	for i, states := 0, reply[1:]; i < len(charges); i++ {
-		size := 2 + int(binary.BigEndian.Uint16(states))
+		generation, state := handoff.CutFront(states)
+		size := 2 + int(binary.BigEndian.Uint16(state))
 		cost, charged := cost(i)
-		fits, err := algorithm.ReadReply(states[2:size], charged, charges[i].Policy.Limits, cost, r.Now, d.ResultsOf(i))
+		results := d.ResultsOf(i)
+		fits, err := algorithm.ReadReply(state[2:size], charged, charges[i].Policy.Limits, cost, r.Now, results)
 		if err != nil {
 			return driver.Decision{}, false, fmt.Errorf("%w: charge %d: %w", errForeign, i, err)
 		}
+		for k := range results {
+			results[k].Mark.Generation = generation
+		}
 		fit = fit && fits
-		states = states[size:]
+		states = state[size:]
 	}
 	return d, fit, nil
 }

@@ -254,6 +254,16 @@ func (l *lease) isOf(charges []quota.Charge) bool {
 	return l.policy == p || l.policy != nil && slices.Equal(l.policy.Limits, p.Limits)
 }
 
+// mayBeOf reports whether l is of several charges, of which one of charges may be one.
+func (l *lease) mayBeOf(charges []quota.Charge) bool {
+	of := l.d.Charges()
+	return l.policy == nil && (len(of) == 0 || slices.ContainsFunc(of, func(a quota.Charge) bool {
+		return slices.ContainsFunc(charges, func(b quota.Charge) bool {
+			return a.Key == b.Key && a.Partition == b.Partition && a.Policy.Name == b.Policy.Name
+		})
+	}))
+}
+
 // tallyName is the policy of the counts that tell what a process has leased. Their keys
 // are names, which no other process has.
 const tallyName = "weir:leased"

@@ -48,7 +48,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -107,9 +109,10 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	names   keyed.Hasher
-	stripes [keyed.Stripes]stripe
-	stats   counters
+	names     keyed.Hasher
+	ofSeveral atomic.Bool // some lease is of several charges
+	stripes   [keyed.Stripes]stripe
+	stats     counters
 
 	closed   context.Context
 	cancel   context.CancelFunc
@@ -200,6 +203,9 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		return b.ask(ctx, r)
 	}
 	n := b.nameOf(r.Charges())
+	if len(r.Charges()) > 1 && !b.ofSeveral.Load() {
+		b.ofSeveral.Store(true)
+	}
 	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := s.get(n)
@@ -455,6 +461,40 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 		s.mu.Unlock()
 	}
 	return b.wrapped.Settle(ctx, st)
+}
+
+// Reset implements driver.Backend. What this process holds of the counts is dropped at once.
+// Other processes spend what they hold of them, and nothing after that.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	defer b.drop(r.Charges()) // after an error, too: what was not reset gets its units back
+	return b.wrapped.Reset(ctx, r)
+}
+
+// drop takes the leases of charges, and those of several of which they are some, out of the
+// table.
+func (b *Backend) drop(charges []quota.Charge) {
+	for i := range charges {
+		n := b.names.Of(&charges[i])
+		s := b.stripeOf(n)
+		s.mu.Lock()
+		if l := s.Get(n); l != nil {
+			s.forget(l)
+		}
+		s.mu.Unlock()
+	}
+	if !b.ofSeveral.Load() {
+		return
+	}
+	for i := range b.stripes {
+		s := &b.stripes[i]
+		s.mu.Lock()
+		for _, l := range slices.Clone(s.All()) {
+			if l.mayBeOf(charges) {
+				s.forget(l)
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 // find returns the lease of charges, with its stripe's lock held, or nil and no lock.

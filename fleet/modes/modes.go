@@ -162,6 +162,23 @@ func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft
 	return p.merge(r, soft, &store), nil
 }
 
+// Reset implements driver.Backend: in the counts in which the policies count now.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	p := b.place(&r)
+	switch p.all {
+	case inStore:
+		return b.store.Reset(ctx, r)
+	case inSoft:
+		return b.soft.Reset(ctx, r)
+	case inBoth:
+	}
+	ofSoft, ofStore := p.split(&r)
+	if err := b.store.Reset(ctx, ofStore); err != nil {
+		return err
+	}
+	return b.soft.Reset(context.WithoutCancel(ctx), ofSoft)
+}
+
 // Settle implements driver.Backend.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	r := st.Charged.Request

@@ -475,6 +475,12 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	return d, nil
 }
 
+// Reset implements driver.Backend: by an error that wraps quota.ErrInvalid. Each process has
+// a part of a count, and none can forget that of another.
+func (b *Backend) Reset(context.Context, driver.Request) error {
+	return invalid.Errorf("shares: a count is divided among processes, and cannot be reset; it is full again at its reset time")
+}
+
 func (b *Backend) stripeOf(partition string) *stripe {
 	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
 }

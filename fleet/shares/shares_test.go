@@ -106,11 +106,18 @@ func (a *alone) Settle(ctx context.Context, r driver.Settlement) (driver.Decisio
 	return b.Settle(ctx, r)
 }
 
+func (a *alone) Reset(ctx context.Context, r driver.Request) error {
+	b, done := a.backendFor(r.Charges())
+	defer done()
+	return b.Reset(ctx, r)
+}
+
 func TestBackend(t *testing.T) {
 	asked := 0
 	const (
 		halves  = "half of its charges went to memory"
 		changes = "policies are given once"
+		parts   = "no process can forget the part of another"
 	)
 	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
 		a := newAlone(t, nil)
@@ -120,6 +127,8 @@ func TestBackend(t *testing.T) {
 		"waits/places of calls that leave, token-bucket":                                                       "a share is not charged ahead, and a larger burst is another policy",
 		"chains/all live within the partition of the first":                                                    halves,
 		"chains/one key under two policies in one take":                                                        halves,
+		"resets/token-bucket: the next charge finds nothing":                                                   parts,
+		"resets/token-bucket: a refund of an earlier charge does nothing, within the same millisecond too":     parts,
 		"changed policies/another quota of a token bucket: its units stay":                                     changes,
 		"changed policies/a lower rate of a token bucket with a burst hands out nothing":                       changes,
 		"changed policies/a token bucket of two quotas has room for what drains at the higher one":             changes,

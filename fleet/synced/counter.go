@@ -267,6 +267,13 @@ func (c *count) add(l *limit, units, now int64) {
 	}
 }
 
+// reset takes away what is used.
+func (c *count) reset(l *limit, now int64) {
+	if used := c.used(l, now); used > 0 {
+		c.add(l, -int64(math.Ceil(used-l.slack)), now)
+	}
+}
+
 // raise makes a bucket's total instant, if it is less.
 func (c *count) raise(l *limit, instant float64) {
 	if c.value(l, c.total) < instant {

@@ -281,14 +281,14 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	defer s.mu.Unlock()
 	for n, c := range s.find(charges, r.Now, &st.Charged) {
 		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
-		if more > 0 || charged[0].Mark.Note&noteShared == c.note() {
+		if more > 0 || c.hasCharge(&charged[0].Mark, takenAt) {
 			c.addToFormer(more, takenAt, r.Now)
 		}
 		for k := range c.policy.Limits {
 			l, units, mark := &c.limits[k], more, charged[k].Mark
 			switch {
 			case more >= 0:
-			case mark.Note&noteShared != c.note(): // the count that was charged is gone
+			case !c.hasCharge(&mark, takenAt):
 				units = 0
 			default:
 				units = -min(-more, l.undrained(takenAt, mark, r.Now))
@@ -299,6 +299,32 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 		}
 	}
 	return d, nil
+}
+
+// Reset implements driver.Backend. It makes no call: it takes the units that are used out of
+// the count, and other processes learn of it by their next sync. A refund that another
+// process makes of an earlier charge is not known to be one.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	charges := r.Charges()
+	if err := supported(charges); err != nil {
+		return err
+	}
+	s := b.stripeOf(charges[0].Partition)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.find(charges, r.Now, nil) {
+		if c.shared {
+			continue
+		}
+		for k := range c.counts {
+			c.counts[k].reset(&c.limits[k], r.Now)
+		}
+		c.resetAt = r.Now
+	}
+	return nil
 }
 
 // Raise makes the token buckets of c as full as results say, which another backend

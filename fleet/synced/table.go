@@ -37,6 +37,7 @@ type counter struct {
 	counts  []count       // of each
 	dirty   uint64        // the roots of its group in whose lists it is
 	lastAsk int64         // ms
+	resetAt int64         // ms, of the last reset by this process
 
 	// watched is until when it stays in the lists, in ms: for one sync more each time
 	// that it is asked for, and as long as others add to it. So a key that is busy, here
@@ -53,6 +54,12 @@ func (c *counter) note() uint8 {
 		return noteShared
 	}
 	return 0
+}
+
+// hasCharge reports whether c is the counter that a charge of that mark, made at taken, went
+// to, and was not reset since.
+func (c *counter) hasCharge(mark *driver.Mark, taken int64) bool {
+	return mark.Note&noteShared == c.note() && (c.resetAt == 0 || taken > c.resetAt)
 }
 
 // watchMost is how long a counter is watched that is not asked for here, in ms.

@@ -173,8 +173,8 @@ local key, base, whole -- of the charge that is read
       body@ = body@ ~= '' and body@
 
 --@ parse
+      if body@ and (byte(body@) or CLAIM_HERE) >= CLAIM_HERE then claim@, body@ = cut(body@) end
       if body@ then
-        if byte(body@) == CLAIM_HERE then claim@, body@ = sub(body@, 1, CLAIM_BYTES), sub(body@, CLAIM_BYTES + 1) end
         if #body@ < SIZE then break end
         local rings, rows, STORED
         rings, rows, ROW = unpack('FORM', body@)
@@ -216,4 +216,4 @@ log$.sum, newest(log$), fits_at(log$, 1, capacity$, window$), fits_at(log$, cost
           else
 
 --@ reply
-(body@ and pack('REPLY_FORM', REPLY_SIZE, REPLIED) or '\0\0')
+claim@ .. (body@ and pack('REPLY_FORM', REPLY_SIZE, REPLIED) or '\0\0')

@@ -20,6 +20,7 @@ import "context"
 //     window, from every process, and it never goes back.
 //  7. A refund names its window. It returns units to that window and to no
 //     other, and never lifts remaining above the quota.
+//     It does nothing if the count was reset since.
 //  8. A peek writes nothing, and may be served by a replica that lags. A dead
 //     window reads as no window.
 //  9. No silent double charge. What may have reached the server is not sent
@@ -51,4 +52,8 @@ type Backend interface {
 	// settlement at cost 0. The decision returned reports every limit
 	// afterwards.
 	Settle(ctx context.Context, s Settlement) (Decision, error)
+
+	// Reset forgets what the counts of r's charges have: the next charge finds them as if
+	// nothing had been charged. Costs and limits are ignored.
+	Reset(ctx context.Context, r Request) error
 }

@@ -116,6 +116,10 @@ type Mark struct {
 	At       int64 // ms since the epoch
 	Fraction int64 // of a ms, in units of 1/quota; for the two buckets
 	Note     uint8 // bits of the backend's own: see NoteShift
+
+	// Generation is that of the count: another one since each reset that found charges, 0
+	// before the first.
+	Generation uint32
 }
 
 // NoteShift is where the bits of a Note begin that belong to a backend which divides

@@ -61,6 +61,18 @@ func (c *counts) Settle(ctx context.Context, s driver.Settlement) (driver.Decisi
 	return algorithm.Settle(s, c.of(s.Charged.Charges())), nil
 }
 
+func (c *counts) Reset(ctx context.Context, r driver.Request) error {
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.of(r.Charges()) {
+		s.Reset(r.Now)
+	}
+	return nil
+}
+
 // A backend of the algorithms' own states.
 func ExampleBackend() {
 	ctx := context.Background()

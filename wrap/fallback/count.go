@@ -64,6 +64,15 @@ func (c *count) say(limits []quota.Limit, now int64, results []driver.Result) {
 	}
 }
 
+// reset forgets what is known and what was allowed here. The state remains: by it, the refund
+// of an earlier charge is known.
+func (c *count) reset(now int64) {
+	c.limits, c.readings, c.spent, c.pending, c.used = nil, nil, nil, nil, 0
+	if c.state != nil {
+		c.state.Reset(now)
+	}
+}
+
 // about makes c about limits. Of others it forgets what was said.
 func (c *count) about(limits []quota.Limit) {
 	if slices.Equal(c.limits, limits) {

@@ -279,6 +279,22 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return d, err
 }
 
+// Reset implements driver.Backend. Counts that are here are forgotten at once, and what was to
+// be handed over of them; after an error, the backend may still have its own.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	if err := driver.Ended(ctx); err != nil {
+		return err
+	}
+	if err := b.forgetHere(ctx, &r); err != nil {
+		return err
+	}
+	err := b.wrapped.Reset(ctx, r)
+	if err != nil && failed(ctx, err) {
+		b.outageOf(err, &r)
+	}
+	return err
+}
+
 // failed reports whether a call failed because of the backend: not because of its
 // arguments, of a process that is overloaded, or of a caller that left, or whose own
 // deadline passed before anything was sent.

@@ -83,6 +83,13 @@ func (f *flaky) Peek(ctx context.Context, r driver.Request) (driver.Decision, er
 	return f.Backend.Peek(ctx, r)
 }
 
+func (f *flaky) Reset(ctx context.Context, r driver.Request) error {
+	if fails := f.fails.Load(); fails != nil {
+		return fails.err
+	}
+	return f.Backend.Reset(ctx, r)
+}
+
 func (f *flaky) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	fails := f.fails.Load()
 	if fails == nil {
@@ -624,6 +631,10 @@ func (s *twoShards) Peek(ctx context.Context, r driver.Request) (driver.Decision
 
 func (s *twoShards) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	return s.of(st.Charged.Charges()).Settle(ctx, st)
+}
+
+func (s *twoShards) Reset(ctx context.Context, r driver.Request) error {
+	return s.of(r.Charges()).Reset(ctx, r)
 }
 
 // A caller that left is no outage, and a bad argument neither.

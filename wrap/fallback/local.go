@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/keyed"
@@ -210,6 +211,36 @@ func (b *Backend) settled(c *count) {
 	}
 }
 
+// forgetHere forgets the counts of r that are here, when what is being handed over of them has
+// been.
+func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
+	charges := r.Charges()
+	s := b.table.stripeOf(charges)
+	for i := range charges {
+		n := b.table.names.Of(&charges[i])
+		for {
+			s.mu.Lock()
+			c := s.Get(n)
+			if c == nil || c.replaying == nil {
+				break
+			}
+			replaying := c.replaying
+			s.mu.Unlock()
+			select {
+			case <-replaying:
+			case <-ctx.Done():
+				return fmt.Errorf("fallback: %w by a reset, which waited for a count to be handed over: %w", driver.ErrNotSent, context.Cause(ctx))
+			}
+		}
+		if c := s.Get(n); c != nil {
+			c.reset(r.Now)
+			b.settled(c)
+		}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
 // settle settles a decision that was made here.
 func (b *Backend) settle(ctx context.Context, s *driver.Settlement) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
@@ -299,7 +330,7 @@ func (c *count) settle(charge *quota.Charge, cost, takenAt, now, processes int64
 	switch more := cost - charge.Cost; {
 	case c.outage != nil && more > 0:
 		c.journal(charge.Policy.Limits, more, now, results)
-	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0:
+	case c.outage != nil && before[0].Mark.Note&noteUnknown == 0 && !c.state.Forgot(&before[0].Mark):
 		c.forgive(-more, takenAt)
 	}
 }

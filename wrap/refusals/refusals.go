@@ -17,7 +17,7 @@
 // wrap/fallback's Open does, the refusal is repeated all the same: an outage
 // serves no client that was refused before it, until a time that the refusal names.
 //
-// What this process does takes effect at once. A settlement or a refund made
+// What this process does takes effect at once. A settlement, a refund or a reset made
 // through this Backend ends the refusals that share a count with it, including
 // those that are being decided. So does a take that charges a count that refused,
 // or that leaves another of the refusal's counts too full for it. What another
@@ -237,16 +237,26 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend. When it returns, refusals that share a count
 // with the settlement are forgotten, also ones that are still being decided.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
-	var own [few]seen
-	_, counts := b.hash(s.Charged.Charges(), own[:0])
-	// After the backend, not before: a refusal decided in between would be
-	// remembered. On errors too, which leave open whether it was settled.
-	defer func() {
-		for i := range counts {
-			counts[i].at.settle()
-		}
-	}()
+	defer b.forget(s.Charged.Charges())
 	return b.wrapped.Settle(ctx, s)
+}
+
+// Reset implements driver.Backend. When it returns, refusals that share a count with r are
+// forgotten, as by Settle.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	defer b.forget(r.Charges())
+	return b.wrapped.Reset(ctx, r)
+}
+
+// forget ends the refusals that share a count with charges. It is called after the backend,
+// not before: a refusal decided in between would be remembered. On errors too, which leave
+// open what was done.
+func (b *Backend) forget(charges []quota.Charge) {
+	var own [few]seen
+	_, counts := b.hash(charges, own[:0])
+	for i := range counts {
+		counts[i].at.settle()
+	}
 }
 
 // few is how many charges need no separate memory.

@@ -632,6 +632,17 @@ func (s *link) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Pl
 	})
 }
 
+func (s *link) Reset(ctx context.Context, r driver.Request) error {
+	return s.ResetAt(ctx, r, nil)
+}
+
+func (s *link) ResetAt(ctx context.Context, r driver.Request, p *handoff.Placement) error {
+	_, err := callSite(ctx, s, r.Charges(), true, func(ctx context.Context, b *memorybackend.Backend) (driver.Decision, error) {
+		return driver.Decision{}, b.ResetAt(ctx, r, p)
+	})
+	return err
+}
+
 func (s *link) Release(ctx context.Context, r handoff.ReleaseRequest) ([]handoff.Released, error) {
 	return callSite(ctx, s, r.Charges, !r.ReadOnly, func(ctx context.Context, b *memorybackend.Backend) ([]handoff.Released, error) {
 		for i := range r.Charges {

@@ -104,6 +104,10 @@ func (r *restless) Peek(ctx context.Context, q driver.Request) (driver.Decision,
 	return r.process().Peek(ctx, q)
 }
 
+func (r *restless) Reset(ctx context.Context, q driver.Request) error {
+	return r.process().Reset(ctx, q)
+}
+
 func (r *restless) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	return r.process().Settle(ctx, s)
 }

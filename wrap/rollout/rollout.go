@@ -255,6 +255,15 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	})
 }
 
+// Reset implements driver.Backend. Counts that are about to move are moved and forgotten
+// there.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	_, err := b.decide(ctx, decision{now: r.Now, charges: r.Charges()}, func(m *member, p *handoff.Placement) (driver.Decision, error) {
+		return driver.Decision{}, m.backend.ResetAt(ctx, r, p)
+	})
+	return err
+}
+
 // Settle implements driver.Backend. It follows a count that has moved since it
 // was charged.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {

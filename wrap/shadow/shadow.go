@@ -143,6 +143,15 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	return d, err
 }
 
+// Reset implements driver.Backend.
+func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
+	err := b.serving.Reset(ctx, r)
+	if err == nil {
+		b.show(r.Charges(), shown{request: r, resets: true})
+	}
+	return err
+}
+
 // show queues s for the candidate, or drops it if the queue is full.
 func (b *Backend) show(charges []quota.Charge, s shown) {
 	w := b.workers[names.Partition(charges[0].Partition)%uint64(len(b.workers))]

@@ -38,6 +38,19 @@ func (s *steps) missed(charges []quota.Charge, d *driver.Decision) {
 	}
 }
 
+// missedReset records that the candidate lacks a reset that the serving backend made.
+func (s *steps) missedReset(charges []quota.Charge, now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range charges {
+		until := now
+		for _, l := range charges[i].Policy.Limits {
+			until = max(until, now+algorithm.Lifetime(l).Milliseconds())
+		}
+		s.extend(names.Of(&charges[i]), now, until)
+	}
+}
+
 // outlived returns the time by which everything that may count at now under p has
 // ended, whatever the candidate has stored: it may have missed earlier charges, or made
 // this one and lost the reply. What resets at once needs no such time, because the

@@ -13,11 +13,12 @@ import (
 )
 
 // shown is one item of the candidate's queue: a request or a settlement, and the
-// serving backend's decision.
+// serving backend's decision; or a reset.
 type shown struct {
 	request    driver.Request
 	decision   driver.Decision
 	settlement *driver.Settlement
+	resets     bool
 }
 
 // worker sends the candidate the decisions of some partitions.
@@ -57,6 +58,13 @@ func (w *worker) show(ctx context.Context, s shown) {
 	defer cancel()
 	if s.settlement != nil {
 		w.settle(ctx, &s)
+		return
+	}
+	if s.resets {
+		if err := w.b.candidate.Reset(ctx, s.request); err != nil {
+			w.b.counts.failed.Add(1)
+			w.missed(s.request.Charges(), &s)
+		}
 		return
 	}
 	serving := decision.FromDriver(s.decision)
@@ -149,7 +157,10 @@ func (w *worker) recall(serving *driver.Decision) (d driver.Decision, ok bool) {
 // missed records that the candidate did not process s, or may not have. A refusal
 // changed nothing.
 func (w *worker) missed(charges []quota.Charge, s *shown) {
-	if s.decision.Allowed {
+	switch {
+	case s.resets: // the candidate still has what counts for a window at most
+		w.steps.missedReset(charges, s.request.Now)
+	case s.decision.Allowed:
 		w.steps.missed(charges, &s.decision)
 	}
 }

@@ -1,0 +1,48 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Reset forgets what the counts of charges have, not those of parents. A refund of an
+// earlier charge does nothing. After an error, some counts may be forgotten.
+func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
+	start := time.Now()
+	err := t.reset(ctx, charges)
+	if t.observer != nil {
+		t.observe(ctx, observe.OpReset, charges, start, new(Decision), err)
+	}
+	return err
+}
+
+func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
+	now, inForce := t.now(), make([]Charge, len(charges))
+	for i, c := range charges {
+		if t.policies != nil && c.Policy != nil {
+			if p, _, _ := t.policies.View().Resolve(ctx, c.Policy, c.Key, now); len(p.Limits) > 0 { // else it is unlimited now
+				c.Policy = p
+			}
+		}
+		inForce[i] = c
+	}
+	if err := checkNumber(inForce); err != nil {
+		return err
+	}
+	all, err := together(inForce, nil)
+	if err != nil {
+		return err
+	}
+	r := driver.NewRequest(now, all...)
+	if !r.IsSplit() || driver.Joins(t.backend) {
+		return t.backend.Reset(ctx, r)
+	}
+	for _, p := range r.Parts() {
+		err = errors.Join(err, t.backend.Reset(ctx, p.Request))
+	}
+	return err
+}
