@@ -6,14 +6,14 @@
 #   scripts/test.sh MODULE
 #
 # Only packages that have any of these are linked again. -short: benchmarks that take means do
-# little. -vet=off: make lint has run all of vet.
+# little. -vet=off: make lint has run all of vet. -parallel: parallel tests wait most of the time.
 set -euo pipefail
 
 cd "$1"
 # GOWORK=off: a module must build by its own go.mod.
 # GORACE: a program with the race detector ends at once, and not after a second.
 export GOWORK=off GORACE=atexit_sleep_ms=20
-go test -race -vet=off -skip='^TestSequential' ./...
+go test -race -vet=off -parallel=4 -skip='^TestSequential' ./...
 packages=$(
 	go list -f '{{range .TestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... |
 		{ xargs grep -lE '^func (Benchmark|TestSequential)' || true; } | sed 's|/[^/]*$||' | sort -u

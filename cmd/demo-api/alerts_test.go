@@ -83,7 +83,7 @@ type promServer struct {
 // await waits until ok.
 func (p promServer) await(what string, ok func() bool) {
 	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("want %s; firing are %q", what, p.firing())
 		}

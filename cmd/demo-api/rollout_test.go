@@ -79,6 +79,7 @@ func (d *demo) stats() stats {
 //
 //	go test ./cmd/demo-api -run ClientsMove -v -rollout-clients 1000 -rollout-quota 20 -rollout-window 10s
 func TestClientsMoveUnderLoad(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	flags := filepath.Join(t.TempDir(), "flags.json")
 	share(t, flags, 0)
 	config := between(t, flags) + fmt.Sprintf("policies:\n  core: {limits: [{quota: %d, window: %v}]}\n", *rolloutQuota, *rolloutWindow)
