@@ -251,7 +251,7 @@ func ExampleStatus() {
 	fmt.Println(w.Body)
 	// Output:
 	// 200 core used 1 of 60
-	// {"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893502800}}}
+	// {"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893502800,"limits":[{"limit":60,"used":1,"remaining":59,"reset":1893502800,"window":"1h","algorithm":"fixed-window"}]}}}
 }
 
 // The handler knows what a request cost when the work is done. Called before the

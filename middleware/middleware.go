@@ -58,6 +58,10 @@ type Options struct {
 	// GitHub also uses 403, which urllib3 and go-retryablehttp do not retry.
 	RefusalStatus int
 
+	// BlockedStatus is the status of a refusal whose key the table of policies blocks, from
+	// 400 to 499, such as 403. If zero, RefusalStatus.
+	BlockedStatus int
+
 	// DocumentationURL is the documentation_url of a refusal's body. May be empty.
 	DocumentationURL string
 
@@ -122,6 +126,9 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.RefusalStatus == 0 {
 		m.RefusalStatus = http.StatusTooManyRequests
 	}
+	if m.BlockedStatus == 0 {
+		m.BlockedStatus = m.RefusalStatus
+	}
 	if err := m.setDialects(); err != nil {
 		return nil, err
 	}
@@ -172,6 +179,8 @@ func (t *throttle) validate() error {
 		return invalid.Errorf("middleware: Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
 	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
 		return invalid.Errorf("middleware: Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
+	case t.BlockedStatus < 400 || t.BlockedStatus > 499:
+		return invalid.Errorf("middleware: Options.BlockedStatus is %d; it must be from 400 to 499, or 0 for RefusalStatus", t.BlockedStatus)
 	case !(t.RetryAfterJitter >= 0 && t.RetryAfterJitter <= maxJitter): // not NaN either
 		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
 	case !isToken(t.CostHeader):

@@ -391,8 +391,11 @@ func TestStatus(t *testing.T) {
 	for range 2 { // it charges nothing
 		w := get(h, "Authorization", "Bearer abc")
 		expect(t, w, 200, "Cache-Control", "no-store", "Content-Type", "application/json; charset=utf-8")
-		want := `{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":` + strconv.FormatInt(t0.Unix()+3601, 10) +
-			`},"search":{"limit":5,"used":0,"remaining":5,"reset":` + strconv.FormatInt(t0.Unix()+2, 10) + `}}}`
+		now := strconv.FormatInt(t0.Unix()+2, 10)
+		ofCore, ofSearch := `"limit":60,"used":1,"remaining":59,"reset":`+strconv.FormatInt(t0.Unix()+3601, 10), `"limit":5,"used":0,"remaining":5,"reset":`+now
+		want := `{"resources":{"core":{` + ofCore + `,"limits":[{` + ofCore + `,"window":"1h","algorithm":"fixed-window"}]},` +
+			`"search":{` + ofSearch + `,"limits":[{"limit":30,"used":0,"remaining":30,"reset":` + now + `,"window":"1m","algorithm":"fixed-window"},` +
+			`{` + ofSearch + `,"window":"1s","algorithm":"fixed-window"}]}}}`
 		if got := strings.TrimSpace(w.Body.String()); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}

@@ -104,7 +104,7 @@ func TestResetAtRemaining0IsTheNextUnits(t *testing.T) {
 				if w.Code == http.StatusTooManyRequests {
 					expectHeaders(t, w.Header(), "Retry-After", left)
 				}
-				if body := get(status).Body.String(); !strings.Contains(body, `"reset":`+unix+"}") {
+				if body := get(status).Body.String(); !strings.Contains(body, `"reset":`+unix+",") {
 					t.Errorf("the status is %s; want reset %s", body, unix)
 				}
 			}

@@ -38,7 +38,11 @@ func (t *throttle) refuse(w http.ResponseWriter, e *entry) {
 	} else {
 		p.detail = appendRefusal(detail[:0], d, wait)
 	}
-	t.writeProblem(w, e.received, t.RefusalStatus, p)
+	status := t.RefusalStatus
+	if d.Blocked {
+		status = t.BlockedStatus
+	}
+	t.writeProblem(w, e.received, status, p)
 }
 
 // maxJitter bounds Options.RetryAfterJitter.

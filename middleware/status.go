@@ -32,12 +32,15 @@ type StatusOptions struct {
 // Status returns a handler that reports a client's limits, as GitHub's
 // GET /rate_limit does, and charges nothing:
 //
-//	{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893553446}}}
+//	{"resources":{"core":{"limit":60,"used":1,"remaining":59,"reset":1893553446,
+//	  "limits":[{"limit":60,"used":1,"remaining":59,"reset":1893553446,"window":"1h","algorithm":"fixed-window"}]}}}
 //
 // classify determines what to report: a charge for each policy of interest; costs
-// do not matter. Of a policy with several limits, it reports the one nearest to
-// empty. Where nothing was charged yet, reset is now. A replica may answer, and
-// lag a little behind. Policies whose counts cannot be read, while a shard does not
+// do not matter. The first four numbers are GitHub's, about the limit nearest to empty;
+// limits has all limits of the policy. A unit other than requests is named as its unit, and
+// a key that the table of policies blocks is "blocked":true. Policies under which nothing of
+// the key is counted, because it is unlimited, are listed as "unlimited". Where nothing was
+// charged yet, reset is now. A replica may answer, and lag a little behind. Policies whose counts cannot be read, while a shard does not
 // answer and the limits go on without it, are not among the resources, and named:
 //
 //	{"resources":{},"unavailable":["core"]}
@@ -73,25 +76,47 @@ type status struct {
 	StatusOptions
 }
 
-type resource struct {
+// counted is what GitHub's GET /rate_limit says of a resource.
+type counted struct {
 	Limit     int64 `json:"limit"`
 	Used      int64 `json:"used"`
 	Remaining int64 `json:"remaining"`
 	Reset     int64 `json:"reset"`
 }
 
-type statusAnswer struct {
-	Resources   map[string]resource `json:"resources"`
-	Unavailable []string            `json:"unavailable,omitempty"`
+func countedOf(s *decision.Status) counted {
+	return counted{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.Reset().UnixMilli())}
 }
 
-// addUnavailable adds the names of the policies of charges.
-func (a *statusAnswer) addUnavailable(charges []throttler.Charge) {
+type resource struct {
+	counted                 // of the limit that binds
+	Unit    string          `json:"unit,omitempty"` // unless it is requests
+	Blocked bool            `json:"blocked,omitempty"`
+	Limits  []resourceLimit `json:"limits"` // all
+
+	binding decision.Status
+}
+
+type resourceLimit struct {
+	counted
+	Window    string `json:"window"`
+	Algorithm string `json:"algorithm"`
+}
+
+type statusAnswer struct {
+	Resources   map[string]*resource `json:"resources"`
+	Unlimited   []string             `json:"unlimited,omitempty"`
+	Unavailable []string             `json:"unavailable,omitempty"`
+}
+
+// appendNames appends the names of the policies of charges, but those in names or known.
+func appendNames(names []string, charges []throttler.Charge, known map[string]*resource) []string {
 	for i := range charges {
-		if name := charges[i].Policy.Name; !slices.Contains(a.Unavailable, name) {
-			a.Unavailable = append(a.Unavailable, name)
+		if name := charges[i].Policy.Name; known[name] == nil && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
+	return names
 }
 
 func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -99,7 +124,7 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
-	answer := statusAnswer{Resources: make(map[string]resource)}
+	answer := statusAnswer{Resources: make(map[string]*resource)}
 	for _, group := range byPartition(s.classify.Charges(r)) {
 		d, err := s.throttler.Peek(ctx, group...)
 		if err != nil {
@@ -107,10 +132,13 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if d.Degraded {
-			answer.addUnavailable(group)
+			answer.Unavailable = appendNames(answer.Unavailable, group, nil)
 			continue
 		}
-		addResources(answer.Resources, d)
+		addResources(answer.Resources, &d)
+		if !d.Blocked { // else it is about the blocked keys alone
+			answer.Unlimited = appendNames(answer.Unlimited, group, answer.Resources)
+		}
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may have left
 }
@@ -157,14 +185,21 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	return groups
 }
 
-// addResources adds what binds of each policy of d.
-func addResources(resources map[string]resource, d throttler.Decision) {
-	bindings := make(map[string]decision.Status)
+// addResources adds the policies of d.
+func addResources(resources map[string]*resource, d *throttler.Decision) {
 	for _, s := range d.Limits() {
-		name := s.Policy.Name
-		if binding, ok := bindings[name]; !ok || s.BindsBefore(&binding) {
-			bindings[name] = s
-			resources[name] = resource{s.Limit.Capacity(), s.Used, s.Remaining, epochSeconds(s.Reset().UnixMilli())}
+		r := resources[s.Policy.Name]
+		if r == nil {
+			r = &resource{Blocked: d.Blocked}
+			if s.Policy.Unit != quota.Requests {
+				r.Unit = s.Policy.Unit.String()
+			}
+			resources[s.Policy.Name] = r
 		}
+		of := countedOf(&s)
+		if len(r.Limits) == 0 || s.BindsBefore(&r.binding) {
+			r.counted, r.binding = of, s
+		}
+		r.Limits = append(r.Limits, resourceLimit{of, s.Limit.Per(), s.Limit.Algorithm.String()})
 	}
 }

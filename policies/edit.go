@@ -57,7 +57,7 @@ func (e *Edit) Replace(c Content) {
 	}
 }
 
-// Clear removes all policies and overrides.
+// Clear removes all policies, overrides and plans.
 func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = trie[entry]{}, 0, 0, nil }
 
 // SetVersion makes n the version of the source.
@@ -142,7 +142,7 @@ func (e *Edit) at(name string) entry {
 
 // put makes at what the source has under a policy's name.
 func (e *Edit) put(name string, at entry) {
-	if at.policy == nil && at.overrides.size == 0 && at.below == nil && !at.find {
+	if at.policy == nil && at.overrides.size == 0 && at.below == nil && !at.find && at.plan == nil {
 		e.names.remove(e.owner, name)
 		return
 	}

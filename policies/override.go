@@ -43,6 +43,7 @@ type Override struct {
 
 	limited *quota.Policy // of Limits
 	until   int64         // ms since the epoch, or 0
+	wrong   error         // of a plan that the table lacks
 }
 
 // Validate returns what is wrong with o, or nil. The error wraps quota.ErrInvalid.
@@ -87,11 +88,14 @@ func (o *Override) limits() bool { return len(o.Limits) > 0 || o.Blocked || o.Un
 // RetryAt returns when o, which is Blocked, ends, in ms since the epoch; 0 if it does not.
 func (o *Override) RetryAt() int64 { return o.until }
 
+// Err returns why decisions under o, which is by a plan, cannot be made, or nil.
+func (o *Override) Err() error { return o.wrong }
+
 // under returns the policy that holds under o in place of p, which may lack limits. If no
 // limit holds, it has none.
 func (o *Override) under(p *quota.Policy) *quota.Policy {
 	switch {
-	case o.Blocked && len(p.Limits) > 0:
+	case o.wrong != nil || o.Blocked && len(p.Limits) > 0:
 		return p
 	case !o.Unlimited && o.limited.Unit == p.Unit:
 		return o.limited

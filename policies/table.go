@@ -43,6 +43,7 @@ type entry struct {
 	overrides trie[*Override]
 	below     *children // the policies whose parent it is, or nil
 	find      bool      // there may be overrides that the source does not hold
+	plan      *plan     // or nil
 }
 
 // View returns the state of t.
@@ -89,13 +90,14 @@ func (t *Table) put(c *content) {
 
 // Resolve returns the policy that holds for a charge of key under p at now, in ms since the
 // epoch, and the override that it is by, or nil. Under one that is Blocked, no charge is to
-// be made. The policy has no limits if it is by one that is Unlimited and none of them can
-// count without a bound. p must not be nil. The context is for overrides that a source has
-// to find.
+// be made, and under one with an Err no decision. The policy has no limits if it is by one
+// that is Unlimited and none of them can count without a bound. p must not be nil. The
+// context is for overrides that a source has to find, and for plans.
 //
 // If the parent returned is not empty, its policy is to be charged as well.
 func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
 	hash := hashOf(p.Name)
+	var plan *plan
 	for _, c := range v.contents {
 		e := c.names.get(hash, p.Name)
 		if e == nil {
@@ -112,9 +114,15 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 		if inForce == nil {
 			inForce = e.policy
 		}
+		if plan == nil {
+			plan = e.plan
+		}
 	}
 	if inForce == nil {
 		inForce = p
+	}
+	if by == nil && plan != nil {
+		by = plan.override(ctx, v, inForce, key)
 	}
 	if parent.Key = cmp.Or(parent.Key, inForce.ParentKey); parent.Key == "" || inForce.Parent == "" {
 		parent = Parent{}

@@ -1,6 +1,7 @@
 package throttler
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -22,6 +23,9 @@ func (t *Throttler) resolveOne(ctx context.Context, r *driver.Request, c *Charge
 		return t.resolveAll(ctx, r, r.Now, []Charge{*c})
 	}
 	c.Policy = policy
+	if by != nil && by.Err() != nil {
+		return nil, nil, by.Err()
+	}
 	if by == nil || len(policy.Limits) > 0 && !by.Blocked {
 		return nil, nil, check(0, c)
 	}
@@ -54,7 +58,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 			c.Policy, by, parent = view.Resolve(ctx, c.Policy, c.Key, now)
 		}
 		if by != nil {
-			if err := checkCost(i, &c); err != nil {
+			if err := cmp.Or(by.Err(), checkCost(i, &c)); err != nil {
 				return nil, nil, nil, err
 			}
 			if by.Blocked {
