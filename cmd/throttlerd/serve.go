@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weir-go/weir/cmd/throttlerd/admin"
+	"github.com/weir-go/weir/cmd/throttlerd/certs"
 	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
@@ -37,6 +37,7 @@ type service struct {
 	settings *settings.Settings
 	log      *slog.Logger
 	stack    *config.Stack
+	observed *observation
 	registry *prometheus.Registry
 	rls      *rls.Server
 	xds      *xds.Client // nil if the configuration is in files
@@ -44,12 +45,19 @@ type service struct {
 	ending   atomic.Bool
 	grpc     *grpc.Server
 	http     []*http.Server
+
+	hasForwardAuth bool
 }
 
 // serve serves until ctx is done, and then until the calls in flight are.
 func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
+	observed, err := newObservation(ctx, s, log)
+	if err != nil {
+		return err
+	}
+	defer observed.close(log)
 	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Program: program})
+	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program})
 	if err != nil {
 		return &usageError{err}
 	}
@@ -62,7 +70,9 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 			log.Warn("leases were not given back; their units count until their windows end", "error", err)
 		}
 	}()
-	sv := newService(s, log, stack)
+	observed.show(stack)
+	sv := newService(s, log, stack, observed)
+	sv.hasForwardAuth = program.ForwardAuth != nil
 	if s.ConfigType != "FILE" {
 		if sv.xds, err = xds.NewClient(s.XDS, log, sv.apply); err != nil {
 			return &usageError{err}
@@ -87,14 +97,14 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 
 // newService returns the service of a stack. It is not healthy before it has a
 // configuration.
-func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack) *service {
-	sv := &service{settings: s, log: log, stack: stack, registry: prometheus.NewRegistry(), health: health.NewServer()}
+func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
+	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer()}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
-	sv.grpc = grpc.NewServer(
+	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(uint32(2*runtime.GOMAXPROCS(0))), // a stack that has grown is used again
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
-	)
+	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
 	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
 	reflection.Register(sv.grpc)
@@ -123,7 +133,7 @@ func (sv *service) listen(failed chan<- error) error {
 	if network == "unix" {
 		_ = os.Remove(addr) // of a process that was killed; a directory that is not empty stays
 	}
-	l, err := net.Listen(network, addr)
+	l, err := listener(network, addr, sv.settings.GRPCCerts(), sv.log)
 	if err != nil {
 		return fmt.Errorf("gRPC: %w", err)
 	}
@@ -135,23 +145,23 @@ func (sv *service) listen(failed chan<- error) error {
 		}()
 	}
 	serve("gRPC", func() error { return sv.grpc.Serve(l) })
-	pages := []struct {
+	public, debug := admin.Public(sv.rls, sv.healthy), admin.Debug(sv.rls, sv.registry)
+	sv.probes(public)
+	sv.probes(debug)
+	debug.Handle("/debug/weir", sv.observed.page.Handler())
+	type page struct {
 		addr    string
 		handler http.Handler
-	}{
-		{sv.settings.HTTP(), admin.Public(sv.rls, sv.healthy)},
-		{sv.settings.Debug(), admin.Debug(sv.rls, sv.registry)},
+		certs   *certs.Files
 	}
+	pages := []page{{sv.settings.HTTP(), public, sv.settings.HTTPCerts()}, {sv.settings.Debug(), debug, nil}}
 	if sv.settings.UsePrometheus {
 		mux := http.NewServeMux()
 		mux.Handle(sv.settings.PrometheusPath, admin.Metrics(sv.registry))
-		pages = append(pages, struct {
-			addr    string
-			handler http.Handler
-		}{sv.settings.PrometheusAddr, mux})
+		pages = append(pages, page{sv.settings.PrometheusAddr, mux, nil})
 	}
 	for _, p := range pages {
-		l, err := net.Listen("tcp", p.addr)
+		l, err := listener("tcp", p.addr, p.certs, sv.log)
 		if err != nil {
 			return err
 		}

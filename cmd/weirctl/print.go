@@ -60,7 +60,7 @@ func when(at, now time.Time) string {
 	}
 	d := at.Sub(now).Round(time.Second)
 	text := at.UTC().Format("2006-01-02 15:04:05Z")
-	if d < 0 {
+	if at.Before(now) {
 		return fmt.Sprintf("%s (%v ago)", text, -d)
 	}
 	return fmt.Sprintf("%s (in %v)", text, d)

@@ -188,8 +188,8 @@ local log$ = open_log(entries$, sum$, first$, slots$, key, base, whole)
 base = base + slots$ * ENTRY_BYTES
 trim(log$, now - window$)
 
---@ left
-capacity$ - log$.sum
+--@ fits
+cost@ <= capacity$ - log$.sum
 
 --@ charge
 add_entry(log$, cost@, now)

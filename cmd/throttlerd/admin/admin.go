@@ -53,7 +53,7 @@ func Debug(s Service, g prometheus.Gatherer) *http.ServeMux {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/metrics: for Prometheus\n/debug/pprof/: profiles\n")
+		_, _ = io.WriteString(w, "/rlconfig: the rules in force\n/metrics: for Prometheus\n/debug/pprof/: profiles\n/debug/weir: decisions, refused keys, servers and failures\n")
 	})
 	return mux
 }

@@ -22,11 +22,13 @@ import (
 // envoyproxy/ratelimit does not have.
 type Settings struct {
 	Listen
+	TLS
 	Files
 	XDS
 	Answers
 	Backend
 	Metrics
+	Tracing
 
 	LogLevel  string `env:"LOG_LEVEL" envDefault:"WARN"`
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
@@ -203,7 +205,7 @@ func (s *Settings) check() (problems []error) {
 	if _, err := s.Level(); err != nil {
 		problems = append(problems, err)
 	}
-	return append(problems, s.checkBackend()...)
+	return slices.Concat(problems, s.TLS.check(), s.Tracing.check(), s.checkBackend())
 }
 
 // Level returns the log level, by the names of logrus, which envoyproxy/ratelimit uses.

@@ -1,0 +1,111 @@
+// Package certs makes servers' TLS configurations of files that may change while they are in
+// use, as cert-manager and Kubernetes replace them.
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// Files are files in PEM.
+type Files struct {
+	Cert, Key string // of the server
+
+	// ClientCA has what signs clients' certificates. If empty, clients need none.
+	ClientCA string
+
+	// ClientName is a name or URI that the certificate of a client must have. If empty, any
+	// that ClientCA has signed will do.
+	ClientName string
+}
+
+// DefaultEvery is how old what was read of the files may be when a client connects.
+const DefaultEvery = 10 * time.Second
+
+// Config returns the configuration of a server. Its files are read again when a client connects
+// and they were read more than every ago. While what they have is wrong, such as a key that is
+// not the certificate's, the last good certificates are used, and log says why, once.
+// An error of the first reading wraps quota.ErrInvalid and names the file.
+func (f Files) Config(every time.Duration, log *slog.Logger) (*tls.Config, error) {
+	first, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{files: f, every: every, log: log, at: time.Now(), current: first}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: first.NextProtos, GetConfigForClient: r.config}, nil
+}
+
+func (f Files) read() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, invalid.Errorf("certs: the certificate is %s and its key %s; they must be a pair in PEM: %v", f.Cert, f.Key, err)
+	}
+	c := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"},
+		SessionTicketsDisabled: true, // a session may outlive what its client was admitted by
+	}
+	if f.ClientCA == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(f.ClientCA)
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if err == nil && !c.ClientCAs.AppendCertsFromPEM(pem) {
+		err = errors.New("it has none")
+	}
+	if err != nil {
+		return nil, invalid.Errorf("certs: what signs clients' certificates is %s; it must have certificates in PEM: %v", f.ClientCA, err)
+	}
+	if f.ClientName != "" {
+		c.VerifyConnection = f.verifyName
+	}
+	return c, nil
+}
+
+// verifyName returns an error unless the client has the name.
+func (f Files) verifyName(s tls.ConnectionState) error {
+	client := s.PeerCertificates[0]
+	if slices.Contains(client.DNSNames, f.ClientName) || slices.ContainsFunc(client.URIs, func(u *url.URL) bool { return u.String() == f.ClientName }) {
+		return nil
+	}
+	return fmt.Errorf("the client's certificate is for %q and %q; it must be for %s", client.DNSNames, client.URIs, f.ClientName)
+}
+
+// reader has what the files had when they were right.
+type reader struct {
+	files Files
+	every time.Duration
+	log   *slog.Logger
+
+	mu      sync.Mutex
+	at      time.Time
+	current *tls.Config
+	problem string // that was logged
+}
+
+func (r *reader) config(*tls.ClientHelloInfo) (*tls.Config, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) < r.every {
+		return r.current, nil
+	}
+	r.at = time.Now()
+	c, err := r.files.read()
+	switch {
+	case err == nil:
+		r.current, r.problem = c, ""
+	case err.Error() != r.problem:
+		r.problem = err.Error()
+		r.log.Warn("certificates are wrong; the last good ones stay in use", "error", err)
+	}
+	return r.current, nil
+}

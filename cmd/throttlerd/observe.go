@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/cmd/throttlerd/tracing"
+	"github.com/weir-go/weir/config"
+	weirdebug "github.com/weir-go/weir/debug"
+	weirlog "github.com/weir-go/weir/log"
+	"github.com/weir-go/weir/observe"
+)
+
+// observation is what observes the service: its log, the page for operators, and traces.
+type observation struct {
+	observe.Observer
+	page    *weirdebug.Observer
+	tracing *tracing.Tracing
+}
+
+func newObservation(ctx context.Context, s *settings.Settings, log *slog.Logger) (*observation, error) {
+	t, err := tracing.New(ctx, &s.Tracing)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	o := &observation{page: weirdebug.New(nil), tracing: t}
+	o.Observer = observe.All(weirlog.New(log, nil), o.page, t.Observer)
+	return o, nil
+}
+
+// show adds the numbers of a stack to the page.
+func (o *observation) show(s *config.Stack) {
+	for name, stats := range s.Stats() {
+		o.page.Stats(name, stats)
+	}
+}
+
+// close sends the traces that are left.
+func (o *observation) close(log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := o.tracing.Close(ctx); err != nil {
+		log.Warn("the last traces were not sent", "error", err)
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	weirdebug "github.com/weir-go/weir/debug"
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
+
+// gets waits until a page has a status, and returns its text.
+func gets(t *testing.T, client *http.Client, url string, want int) (text string) {
+	t.Helper()
+	eventually(t, func() error {
+		resp, err := client.Get(url)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err == nil && resp.StatusCode != want {
+			err = fmt.Errorf("%s: %s %s; want %d", url, resp.Status, body, want)
+		}
+		text = string(body)
+		return err
+	})
+	return text
+}
+
+func TestProbes(t *testing.T) {
+	d := started(t, "domain: d\nwrong: true\n")
+	gets(t, http.DefaultClient, "http://"+d.http+"/healthz", 200)
+	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 503)
+	d.write(perHour)
+	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 200)
+	gets(t, http.DefaultClient, "http://"+d.debug+"/readyz", 200)
+}
+
+func TestPageHasWhatIsRefused(t *testing.T) {
+	d := started(t, perHour)
+	for range 5 {
+		d.remains("alice", -1) // the first are allowed
+	}
+	var all weirdebug.Refusals
+	text := gets(t, http.DefaultClient, "http://"+d.debug+"/debug/weir?format=refused", 200)
+	if err := json.Unmarshal([]byte(text), &all); err != nil || len(all.Keys) != 1 || all.Keys[0].Count < 5 {
+		t.Errorf("%v, %s; want one key", err, text)
+	}
+}
+
+// A call that is part of a trace has a span, and so has its decision.
+func TestTraces(t *testing.T) {
+	received := new(lockedBuffer)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(received, r.Body) }))
+	defer collector.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	d := started(t, perHour, "TRACING_ENABLED=true", "TRACING_SERVICE_NAME=limits", "TRACING_SAMPLING_RATE=0")
+	d.remains("bob", 2) // in no trace, of which none are sampled
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "traceparent", "00-"+trace+"-00f067aa0ba902b7-01")
+	_, err := d.rls.ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
+		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "alice"}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.terminate()
+	d.ended <- <-d.ended // for its cleanup, too
+	id, _ := hex.DecodeString(trace)
+	for _, want := range []string{"limits", "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "weir.take"} {
+		if !strings.Contains(received.String(), want) {
+			t.Errorf("the collector does not have %q", want)
+		}
+	}
+	if n := bytes.Count([]byte(received.String()), id); n != 2 {
+		t.Errorf("the collector has %d spans of the trace, want 2", n)
+	}
+	if strings.Contains(received.String(), "alice") {
+		t.Error("the collector has a key")
+	}
+}
+
+func TestTLS(t *testing.T) {
+	files := testserver.RedisTLS(t) // for its certificates
+	dir := filepath.Dir(files.CAFile)
+	cert, key := filepath.Join(dir, "server.crt"), filepath.Join(dir, "server.key")
+	d := started(t, perHour,
+		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT="+cert, "GRPC_SERVER_TLS_KEY="+key, "GRPC_CLIENT_TLS_CACERT="+files.CAFile,
+		"WEIR_HTTP_TLS_CERT="+cert, "WEIR_HTTP_TLS_KEY="+key)
+	pem, err := os.ReadFile(files.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	stranger := &tls.Config{RootCAs: roots, ServerName: testserver.ServerName}
+	known := stranger.Clone()
+	known.Certificates = []tls.Certificate{pair}
+
+	gets(t, &http.Client{Transport: &http.Transport{TLSClientConfig: stranger, ForceAttemptHTTP2: true}}, "https://"+d.http+"/readyz", 200)
+	gets(t, http.DefaultClient, "http://"+d.debug+"/readyz", 200)
+	asks := func(c *tls.Config) error {
+		conn, err := grpc.NewClient("unix:"+filepath.Join(d.dir, "grpc.sock"), grpc.WithTransportCredentials(credentials.NewTLS(c)))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: healthName})
+		return err
+	}
+	if err := asks(known); err != nil {
+		t.Errorf("with a certificate: %v", err)
+	}
+	if err := asks(stranger); err == nil {
+		t.Error("without a certificate: no error")
+	}
+	if _, err := d.health.Check(t.Context(), new(grpc_health_v1.HealthCheckRequest)); err == nil {
+		t.Error("in plain text: no error")
+	}
+}
+
+func TestCheckReadsCertificates(t *testing.T) {
+	var out, log bytes.Buffer
+	err := run(t.Context(), []string{"-check"}, []string{"BACKEND_TYPE=memory", "RUNTIME_ROOT=" + t.TempDir(), "WEIR_HTTP_TLS_CERT=none.crt", "WEIR_HTTP_TLS_KEY=none.key"}, &out, &log)
+	if err == nil || !strings.Contains(err.Error(), "the certificate is none.crt and its key none.key; they must be a pair in PEM") {
+		t.Errorf("error %v", err)
+	}
+	err = run(t.Context(), []string{"-check"}, []string{"BACKEND_TYPE=memory", "GRPC_SERVER_TLS_CERT=a.crt", "TRACING_SAMPLING_RATE=2"}, &out, &log)
+	if err == nil || !strings.Contains(err.Error(), "GRPC_SERVER_USE_TLS is false") || !strings.Contains(err.Error(), "TRACING_SAMPLING_RATE is 2; it must be from 0 to 1") {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"io"
+	"net/http"
+)
+
+// probes adds what Kubernetes asks: whether the process is alive, and whether to send it calls.
+// A store that does not answer leaves it ready: no other process would do better.
+func (sv *service) probes(mux *http.ServeMux) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "alive\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		switch {
+		case sv.ending.Load():
+			http.Error(w, "ending", http.StatusServiceUnavailable)
+		case sv.healthy() || sv.hasForwardAuth && sv.rls.Set() == nil:
+			_, _ = io.WriteString(w, "ready\n")
+		default:
+			http.Error(w, "there is no configuration yet; the log says why", http.StatusServiceUnavailable)
+		}
+	})
+}
