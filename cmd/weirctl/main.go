@@ -1,5 +1,5 @@
 // Command weirctl is for the operators of programs that limit by weir. It checks files, shows
-// the counts of a key, lists the keys that are refused most, and changes the
+// and resets the counts of a key, lists the keys that are refused most, and changes the
 // policies and overrides that are kept in Redis. docs/weirctl.md describes it.
 package main
 
@@ -24,6 +24,7 @@ usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
 
   check FILE...                     say what is wrong with files of configuration or policies
   show KEY                          what a key has used of each policy, in Redis or Memcached
+  reset KEY                         forget what it has used
   top URL...                        the keys that are refused most, in all processes together
   policies                          list the policies that are kept in Redis
   policies set NAME LIMIT...        add one, or replace it
@@ -69,7 +70,7 @@ func usage(format string, args ...any) error { return errUsage{fmt.Errorf(format
 type subcommand func(c *command) (usage string, run func(ctx context.Context) error)
 
 var commands = map[string]subcommand{
-	"check": check, "show": show, "top": top,
+	"check": check, "show": show, "reset": reset, "top": top,
 	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
 	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride, "overrides remove-ended": removeEnded,
 }
@@ -93,7 +94,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	sub := commands[name]
 	if sub == nil {
-		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, top, policies or overrides\n", name)
+		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, reset, top, policies or overrides\n", name)
 		return 2
 	}
 	c := &command{flags: flag.NewFlagSet(name, flag.ContinueOnError), out: stdout}

@@ -164,10 +164,23 @@ func TestShow(t *testing.T) {
 			if len(lines) != 4 || strings.Join(lines[1][:6], " ") != "search 30 per 1m 1 29" || strings.Join(lines[3][:7], " ") != "core 5 per 1m token-bucket 0 5" {
 				t.Errorf("got %q", lines)
 			}
+			must(t, "reset", "-config", file, "-policy", "search.dry-run", "alice")
+			if lines := must(t, "show", "-config", file, "-policy", "search,search.dry-run", "alice"); lines[1][4] != "1" || lines[2][4] != "0" {
+				t.Errorf("after one policy was reset: %q", lines)
+			}
+			must(t, "reset", "-config", file, "alice")
+			for key, want := range map[string]string{"alice": "0", "bob": "1"} {
+				if lines := must(t, "show", "-config", file, "-policy", "search", key); lines[1][4] != want {
+					t.Errorf("after alice was reset, %s: %q; want %s used", key, lines, want)
+				}
+			}
 		})
 	}
 	memory := write(t, "memory.yaml", "policies: {core: 60 per 1h}\n")
 	if _, wrong, status := weirctl(t, "show", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory, whose counts are in the memory of the processes") {
+		t.Errorf("memory: exit status %d, %s", status, wrong)
+	}
+	if _, wrong, status := weirctl(t, "reset", "-config", memory, "alice"); status != 1 || !strings.Contains(wrong, "the backend is memory") {
 		t.Errorf("memory: exit status %d, %s", status, wrong)
 	}
 	gone := write(t, "gone.yaml", "backend: redis\nredis: {shards: [{name: a, primary: 127.0.0.1:1}]}\npolicies: {core: 60 per 1h}\n")

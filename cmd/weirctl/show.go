@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -174,4 +175,34 @@ func noteOf(r *shown, now time.Time) string {
 		all = append(all, "synced: processes count, and this store does not")
 	}
 	return cmp.Or(strings.Join(all, "; "), "-")
+}
+
+func reset(c *command) (string, func(context.Context) error) {
+	o := new(counts)
+	o.define(c.flags)
+	return "reset [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", func(ctx context.Context) error {
+		if err := c.need(1, 1, "one key, as the program charges it, such as ip:203.0.113.7"); err != nil {
+			return err
+		}
+		s, all, err := o.open()
+		if err != nil {
+			return err
+		}
+		defer closing(s)
+		var names []string
+		var failed []error
+		for _, p := range all { // one by one, so that one that cannot be reset keeps no other
+			if err := s.Throttler.Reset(ctx, o.charge(p, c.args[0])); err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", p.Name, err))
+				continue
+			}
+			names = append(names, p.Name)
+		}
+		if c.json {
+			err = printJSON(c.out, map[string][]string{"reset": append([]string{}, names...)})
+		} else if len(names) > 0 {
+			_, err = fmt.Fprintf(c.out, "nothing is counted any more under %s\n", strings.Join(names, ", "))
+		}
+		return errors.Join(append(failed, err)...)
+	}
 }
