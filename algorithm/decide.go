@@ -53,6 +53,9 @@ func Take(r driver.Request, states []*State) driver.Decision {
 
 // Settle carries out s on the states, none of which may be nil.
 func Settle(s driver.Settlement, states []*State) driver.Decision {
+	if s.Once {
+		return settleOnce(s, states)
+	}
 	r := s.Charged.Request
 	takenAt := r.Now
 	r.Now = s.Now
@@ -70,4 +73,21 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 		results = results[n:]
 	}
 	return d
+}
+
+// settleOnce carries out s if the last of states counts nothing.
+func settleOnce(s driver.Settlement, states []*State) driver.Decision {
+	charges := s.Charged.Charges()
+	as := s
+	as.Once, as.Costs = false, make([]int64, len(charges))
+	for i := range charges {
+		as.Costs[i] = charges[i].Cost
+	}
+	d := Settle(as, states) // nothing is changed: it looks
+	if d.ResultsOf(len(charges) - 1)[0].Used > 0 {
+		d.Allowed = false
+		return d
+	}
+	s.Once = false
+	return Settle(s, states)
 }

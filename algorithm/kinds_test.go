@@ -13,13 +13,12 @@ import (
 
 	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
-	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
 func TestEveryAlgorithmIsCounted(t *testing.T) {
 	for _, a := range quota.Algorithms() {
-		if l := (throttler.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).known() {
+		if l := (quota.Limit{Quota: 1, Window: time.Second, Algorithm: a}); !kindOf(&l).known() {
 			t.Errorf("nothing counts a %v", a)
 		}
 	}
@@ -33,7 +32,7 @@ func TestEveryAlgorithmIsCounted(t *testing.T) {
 			t.Error("a limit of an unknown algorithm is counted somehow")
 		}
 	}()
-	kindOf(&throttler.Limit{Quota: 1, Window: time.Second, Algorithm: 255})
+	kindOf(&quota.Limit{Quota: 1, Window: time.Second, Algorithm: 255})
 }
 
 // What package quota says of an algorithm is what its limits do here.
@@ -147,15 +146,15 @@ func luaConstant(t *testing.T, name string) string {
 
 func TestLifetime(t *testing.T) {
 	for _, test := range []struct {
-		limit throttler.Limit
+		limit quota.Limit
 		want  time.Duration
 	}{
-		{throttler.Limit{Quota: 10, Window: time.Minute}, time.Minute},
-		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingWindow}, 2 * time.Minute},
-		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.SlidingLog}, time.Minute},
-		{throttler.Limit{Quota: 10, Window: time.Minute, Algorithm: throttler.TokenBucket, Burst: 30}, 3 * time.Minute},
-		{throttler.Limit{Quota: 3, Window: time.Second, Algorithm: throttler.TokenBucket, Burst: 2}, 667 * time.Millisecond}, // 666.7
-		{throttler.Limit{Quota: 1, Window: quota.MaxWindow, Algorithm: throttler.LeakyBucket}, quota.MaxWindow},
+		{quota.Limit{Quota: 10, Window: time.Minute}, time.Minute},
+		{quota.Limit{Quota: 10, Window: time.Minute, Algorithm: quota.SlidingWindow}, 2 * time.Minute},
+		{quota.Limit{Quota: 10, Window: time.Minute, Algorithm: quota.SlidingLog}, time.Minute},
+		{quota.Limit{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket, Burst: 30}, 3 * time.Minute},
+		{quota.Limit{Quota: 3, Window: time.Second, Algorithm: quota.TokenBucket, Burst: 2}, 667 * time.Millisecond}, // 666.7
+		{quota.Limit{Quota: 1, Window: quota.MaxWindow, Algorithm: quota.LeakyBucket}, quota.MaxWindow},
 	} {
 		if got := Lifetime(test.limit); got != test.want {
 			t.Errorf("%v: %v, want %v", test.limit, got, test.want)

@@ -61,7 +61,8 @@ type Outcome uint8
 const (
 	// OutcomeAllowed is the outcome of an allowed decision, and of each settlement and reset.
 	OutcomeAllowed Outcome = iota
-	// OutcomeRefused is the outcome of a take or a peek that lacks room.
+	// OutcomeRefused is the outcome of a take or a peek that lacks room, and of a settlement by
+	// a receipt that was settled before.
 	OutcomeRefused
 	// OutcomeInvalid is an error that wraps quota.ErrInvalid.
 	OutcomeInvalid

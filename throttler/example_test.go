@@ -189,3 +189,43 @@ func ExampleThrottler_Reset() {
 	// Output:
 	// remaining 3
 }
+
+// A gateway takes an estimate, and the process that reads the bill settles it. The queue
+// between them delivers the message twice.
+func ExampleThrottler_Open() {
+	ctx := context.Background()
+	backend := memorybackend.NewDefault() // of two processes, one that both reach
+	options := &throttler.Options{ReceiptKey: []byte("from the secrets of the deployment")}
+	gateway, billing := throttler.New(backend, options), throttler.New(backend, options)
+	tokens := &throttler.Policy{Name: "tokens", Limits: []throttler.Limit{{Quota: 1000, Window: time.Hour}}}
+
+	d, err := gateway.Take(ctx, throttler.Charge{Policy: tokens, Key: "alice", Cost: 500}) // an estimate
+	if err != nil || !d.Allowed {
+		fmt.Println(d, err)
+		return
+	}
+	text, err := gateway.Receipt(d)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 2 {
+		d, err := billing.Open(text)
+		if err != nil {
+			fmt.Println(err) // the message is not ours, or too old
+			return
+		}
+		d, err = billing.Settle(ctx, d, 37)
+		switch {
+		case errors.Is(err, throttler.ErrSettled):
+			fmt.Println("delivered twice")
+		case err != nil:
+			fmt.Println(err) // have it delivered again
+		default:
+			fmt.Println("used", d.Limit(0).Used)
+		}
+	}
+	// Output:
+	// used 37
+	// delivered twice
+}

@@ -68,6 +68,8 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 
 func outcomeOf(err error) observe.Outcome {
 	switch {
+	case errors.Is(err, ErrSettled):
+		return observe.OutcomeRefused
 	case errors.Is(err, ErrInvalid):
 		return observe.OutcomeInvalid
 	case errors.Is(err, driver.ErrOverloaded):

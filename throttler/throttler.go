@@ -19,7 +19,9 @@ type Throttler struct {
 	clock    clock.Clock
 	observer observe.Observer // or nil
 	policies *policies.Table  // or nil
-	lines    *lines
+
+	receiptKey []byte // of Receipt and Open
+	lines      *lines
 }
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
@@ -27,6 +29,9 @@ type Options struct {
 	Clock    clock.Clock      // says what time it is; if nil, clock.System
 	Observer observe.Observer // receives each decision; may be nil
 	Policies *policies.Table  // has what is in force in place of the policies charged; may be nil
+
+	// ReceiptKey encrypts receipts: a secret of all processes, of 16 bytes or more.
+	ReceiptKey []byte
 }
 
 // New returns a Throttler that counts in backend. It panics if backend is nil.
@@ -39,7 +44,7 @@ func New(backend driver.Backend, options *Options) *Throttler {
 		if options.Clock != nil {
 			t.clock = options.Clock
 		}
-		t.observer, t.policies = options.Observer, options.Policies
+		t.observer, t.policies, t.receiptKey = options.Observer, options.Policies, options.ReceiptKey
 	}
 	t.lines = &lines{clock: t.clock, named: make(map[string]*line)}
 	return t
@@ -163,14 +168,20 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
-	if d.receipt.done.Swap(true) || costsAs(d.Charges(), costs) {
+	if d.receipt.done.Swap(true) {
+		return d, nil
+	}
+	id := d.receipt.id.Load()
+	if id == nil && costsAs(d.Charges(), costs) {
 		return d, nil
 	}
 	start := time.Now()
 	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
 	var settled driver.Decision
 	var err error
-	if d.receipt.parts != nil {
+	if id != nil {
+		settled, err = t.settleOnce(ctx, s, d.receipt, *id)
+	} else if d.receipt.parts != nil {
 		settled, err = t.settleParts(ctx, s, d.receipt.parts)
 	} else {
 		settled, err = t.backend.Settle(ctx, s)
@@ -181,7 +192,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		if !MayHaveCharged(err) {
+		if !MayHaveCharged(err) || id != nil { // by an id, it is made once
 			d.receipt.done.Store(false)
 		}
 		return Decision{}, err

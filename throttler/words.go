@@ -1,6 +1,8 @@
 package throttler
 
 import (
+	"errors"
+
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -26,8 +28,11 @@ const (
 // What errors wrap. A refusal is not an error.
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
+	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt
 	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see MayHaveCharged
 )
+
+var errSettled = errors.New("throttler: refunded or settled before")
 
 // MayHaveCharged reports whether units may have been charged despite err.
 func MayHaveCharged(err error) bool { return driver.MayHaveCharged(err) }

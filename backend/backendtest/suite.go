@@ -81,6 +81,7 @@ func groups() []group {
 		{"settlements", settlementCases()},
 		{"waits", waitCases()},
 		{"resets", resetCases()},
+		{"receipts", receiptCases()},
 		{"clocks", clockCases()},
 		{"changed policies", changedPolicyCases()},
 		{"contexts", contextCases()},
@@ -119,6 +120,7 @@ const (
 	liveBefore   = "5. A window is live while now is before its reset-at. At that instant a new one opens."
 	resetStored  = "6. Reset-at is stored, never recomputed: the same in every answer about one window, from every process, and it never goes back."
 	refundNames  = "7. A refund names its window. It returns units to that window and to no other, and never lifts remaining above the quota."
+	settledOnce  = "Once makes it a settlement that is made only if the count of the last charge has nothing, in one atomic step."
 	resetForgets = "Reset forgets what the counts of r's charges have: the next charge finds them as if nothing had been charged."
 	resetRefunds = "It does nothing if the count was reset since."
 	peekReads    = "8. A peek writes nothing, and may be served by a replica that lags. A dead window reads as no window."

@@ -1,6 +1,8 @@
 package memorybackend
 
 import (
+	"fmt"
+
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
 	"github.com/weir-go/weir/quota"
@@ -78,6 +80,9 @@ func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long 
 		}
 	}
 	s.admit(charges, at)
+	if st.Once && s.all[len(s.all)-1].shared {
+		return driver.Decision{}, errNoRoom // with others', the count would not tell
+	}
 	s.make(at)
 	for i := range s.all {
 		s.begin(&s.all[i])
@@ -86,6 +91,8 @@ func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long 
 	s.saveCharged(&d, at)
 	return d, nil
 }
+
+var errNoRoom = fmt.Errorf("there is no room to remember that it is settled, and %w", driver.ErrNotSent)
 
 // reset forgets what the counts of charges have.
 func (s *stripe) reset(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {

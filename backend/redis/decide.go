@@ -48,6 +48,10 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // SettleAt implements handoff.Store as TakeAt.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
+	if st.Once {
+		b.monitor.run()
+		return b.shardOf(st.Charged.Charges()).settleHere(ctx, st, p)
+	}
 	j := b.newDecision(ctx, st.Now, st.Charged.Charges(), &st, p)
 	defer j.free()
 	s, decided, err := b.decide(j, st.Charged.Charges(), p)

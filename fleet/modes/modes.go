@@ -38,6 +38,7 @@ import (
 	"errors"
 
 	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -191,6 +192,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 			p.of[i] = inBoth // what it costs more counts where the policy counts now
 		}
 		p.note(i)
+	}
+	if st.Once && p.all != inStore {
+		return driver.Decision{}, invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
 	}
 	switch p.all {
 	case inStore:

@@ -441,6 +441,9 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
+	if st.Once {
+		return driver.Decision{}, invalid.Errorf("shares: a count that is divided among processes has no receipts: settle in the process that took")
+	}
 	r := st.Charged.Request
 	r.Now = st.Now
 	d, s, at, err := b.begin(ctx, r)

@@ -124,19 +124,20 @@ func TestBackend(t *testing.T) {
 		t.Cleanup(func() { asked += a.asked })
 		return a
 	}, map[string]string{
-		"waits/places of calls that leave, token-bucket":                                                       "a share is not charged ahead, and a larger burst is another policy",
-		"chains/all live within the partition of the first":                                                    halves,
-		"chains/one key under two policies in one take":                                                        halves,
-		"resets/token-bucket: the next charge finds nothing":                                                   parts,
-		"resets/token-bucket: a refund of an earlier charge does nothing, within the same millisecond too":     parts,
-		"changed policies/another quota of a token bucket: its units stay":                                     changes,
-		"changed policies/a lower rate of a token bucket with a burst hands out nothing":                       changes,
-		"changed policies/a token bucket of two quotas has room for what drains at the higher one":             changes,
-		"changed policies/a token bucket made slower is full when it was to be, unless it is charged":          changes,
-		"changed policies/a token bucket that is full within a part of a millisecond counts all that fills it": changes,
-		"changed policies/of two windows that are nearly as near the nearer one continues":                     changes,
-		"changed policies/a token bucket made faster fills faster since its last charge":                       changes,
-		"changed policies/another algorithm starts empty, and its charges count for the old one too":           changes,
+		"waits/places of calls that leave, token-bucket":                                                         "a share is not charged ahead, and a larger burst is another policy",
+		"chains/all live within the partition of the first":                                                      halves,
+		"chains/one key under two policies in one take":                                                          halves,
+		"receipts/token-bucket: each receipt is settled once, also delivered twice, late, cut, and out of order": halves,
+		"resets/token-bucket: the next charge finds nothing":                                                     parts,
+		"resets/token-bucket: a refund of an earlier charge does nothing, within the same millisecond too":       parts,
+		"changed policies/another quota of a token bucket: its units stay":                                       changes,
+		"changed policies/a lower rate of a token bucket with a burst hands out nothing":                         changes,
+		"changed policies/a token bucket of two quotas has room for what drains at the higher one":               changes,
+		"changed policies/a token bucket made slower is full when it was to be, unless it is charged":            changes,
+		"changed policies/a token bucket that is full within a part of a millisecond counts all that fills it":   changes,
+		"changed policies/of two windows that are nearly as near the nearer one continues":                       changes,
+		"changed policies/a token bucket made faster fills faster since its last charge":                         changes,
+		"changed policies/another algorithm starts empty, and its charges count for the old one too":             changes,
 	})
 	if asked < 700 {
 		t.Errorf("%d decisions were about shares; want the suite's about token buckets", asked)

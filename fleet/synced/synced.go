@@ -264,6 +264,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
+	if st.Once {
+		return d, invalid.Errorf("synced: a count that processes agree on has no receipts: settle in the process that took")
+	}
 	r := st.Charged.Request
 	takenAt := r.Now
 	r.Now = st.Now

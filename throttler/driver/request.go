@@ -50,4 +50,9 @@ type Settlement struct {
 	Now     int64    // ms since the epoch
 	Charged Decision // as the same backend returned it
 	Costs   []int64  // real costs, one for each of Charged.Charges
+
+	// Once makes it a settlement that is made only if the count of the last charge has
+	// nothing, in one atomic step. If it has, nothing is changed, and the Decision, of all
+	// counts as they are, is not Allowed. See MakeOnce.
+	Once bool
 }

@@ -269,6 +269,9 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 	}
 	d, err := b.wrapped.Settle(ctx, s)
 	switch {
+	case err == nil && s.Once:
+		settled := d.WithoutOnce()
+		b.remember(&settled)
 	case err == nil:
 		b.remember(&d)
 	case failed(ctx, err):

@@ -137,7 +137,7 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 // Settle implements driver.Backend.
 func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
 	d, err := b.serving.Settle(ctx, s)
-	if err == nil {
+	if err == nil && d.Allowed {
 		b.show(s.Charged.Charges(), shown{settlement: &s, decision: d})
 	}
 	return d, err

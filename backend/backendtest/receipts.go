@@ -1,0 +1,247 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+func receiptCases() []testCase {
+	var cases []testCase
+	for _, l := range tenPer10s {
+		cases = append(cases, testCase{
+			name:        nameOf(l) + ": each receipt is settled once, also delivered twice, late, cut, and out of order",
+			explanation: settledOnce,
+			run:         func(ctx context.Context, b driver.Backend) error { return deliver(ctx, b, l) },
+		})
+	}
+	return append(cases,
+		testCase{
+			name:        "of several charges and partitions",
+			explanation: settledOnce,
+			run:         deliverSeveral,
+		},
+		testCase{
+			name:        "of deliveries at once one settles",
+			explanation: settledOnce,
+			run:         deliverAtOnce,
+		},
+		testCase{
+			name:        "a refund by a receipt of an earlier charge does nothing after a reset",
+			explanation: resetRefunds,
+			run:         deliverAfterReset,
+		})
+}
+
+// fleet is three processes that share a backend and a key of receipts.
+type fleet struct {
+	clock *clock.Manual
+	all   [3]*throttler.Throttler
+}
+
+func newFleet(backend driver.Backend) *fleet {
+	f := &fleet{clock: clock.NewManual(t0)}
+	for i := range f.all {
+		f.all[i] = throttler.New(backend, &throttler.Options{Clock: f.clock, ReceiptKey: []byte("a secret of the suite")})
+	}
+	return f
+}
+
+// take takes charges, and returns the decision and its receipt.
+func (f *fleet) take(ctx context.Context, process int, charges ...throttler.Charge) (d throttler.Decision, text string, err error) {
+	d, err = f.all[process].Take(ctx, charges...)
+	if err == nil && d.Allowed {
+		text, err = f.all[process].Receipt(d)
+	}
+	return d, text, err
+}
+
+// settle settles what text is of.
+func (f *fleet) settle(ctx context.Context, process int, text string, costs ...int64) error {
+	d, err := f.all[process].Open(text)
+	if err == nil {
+		_, err = f.all[process].Settle(ctx, d, costs...)
+	}
+	return err
+}
+
+// message is a receipt on its way.
+type message struct {
+	text    string
+	cost    int64
+	taken   throttler.Decision
+	process int // that took
+	settled bool
+	at      time.Time
+}
+
+// deliver takes, settles by receipts, and holds what is used after each step to the model's,
+// where the process that took settles.
+func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) error {
+	rng := rand.New(rand.NewPCG(1, uint64(l.Algorithm)))
+	f := newFleet(backend)
+	own := throttler.New(make(model), &throttler.Options{Clock: f.clock})
+	l.Quota = 100
+	charge := named("core", l)
+	var all []*message
+	for step := range 60 {
+		f.clock.Advance(time.Duration(rng.IntN(700)) * time.Millisecond)
+		process := rng.IntN(3)
+		if rng.IntN(2) == 0 || len(all) == 0 {
+			cost := 1 + rng.Int64N(9)
+			want, err := own.Take(ctx, charge(cost)...)
+			if err != nil {
+				return err
+			}
+			got, text, err := f.take(ctx, process, charge(cost)...)
+			if err != nil || got.Allowed != want.Allowed {
+				return fmt.Errorf("step %d: take: got %v, %w; want %v", step, got, err, want)
+			}
+			if got.Allowed {
+				all = append(all, &message{text: text, cost: rng.Int64N(2 * cost), taken: want, process: process, at: f.clock.Now()})
+			}
+			continue
+		}
+		m := all[rng.IntN(len(all))]
+		if cut := m.text[:rng.IntN(len(m.text))]; !errors.Is(f.settle(ctx, process, cut, m.cost), throttler.ErrInvalid) {
+			return fmt.Errorf("step %d: a text that was cut to %d of %d bytes is none that wraps ErrInvalid", step, len(cut), len(m.text))
+		}
+		err := f.settle(ctx, process, m.text, m.cost)
+		late := errors.Is(err, throttler.ErrInvalid)
+		switch {
+		case late && f.clock.Now().Before(m.at.Add(l.Window)):
+			return fmt.Errorf("step %d: a receipt of %v before is invalid: %w", step, f.clock.Now().Sub(m.at), err)
+		case late:
+		case m.settled != errors.Is(err, throttler.ErrSettled) || !m.settled && err != nil:
+			return fmt.Errorf("step %d: a receipt, settled before: %v: got %w", step, m.settled, err)
+		case !m.settled:
+			m.settled = true
+			if _, err := own.Settle(ctx, m.taken, m.cost); err != nil {
+				return err
+			}
+		}
+		if err := f.compare(ctx, own, charge(1)); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
+		}
+	}
+	return nil
+}
+
+// compare compares what is used with what own says.
+func (f *fleet) compare(ctx context.Context, own *throttler.Throttler, charges []throttler.Charge) error {
+	got, err := f.all[0].Peek(ctx, charges...)
+	if err != nil {
+		return err
+	}
+	want, err := own.Peek(ctx, charges...)
+	if err != nil {
+		return err
+	}
+	for i := range want.Limits() {
+		g, w := got.Limit(i), want.Limit(i)
+		if g.Used != w.Used || !g.ResetAt.Equal(w.ResetAt) {
+			return fmt.Errorf("used is %d until %v; want %d until %v", g.Used, g.ResetAt, w.Used, w.ResetAt)
+		}
+	}
+	return nil
+}
+
+// used returns what is used of the first limit of charges.
+func (f *fleet) used(ctx context.Context, charges ...throttler.Charge) (int64, error) {
+	d, err := f.all[0].Peek(ctx, charges...)
+	if err != nil {
+		return 0, err
+	}
+	return d.Limit(0).Used, nil
+}
+
+func deliverSeveral(ctx context.Context, backend driver.Backend) error {
+	f := newFleet(backend)
+	core, other := named("core", tenPer10s[0])(4)[0], named("other", tenPer10s[4])(4)[0]
+	member := core.Within("acme")
+	elsewhere := throttler.Charge{Policy: core.Policy, Key: "\xff{bob}\x00", Cost: 4}
+	charges := []throttler.Charge{core, other, member, elsewhere}
+	_, text, err := f.take(ctx, 0, charges...)
+	if err != nil {
+		return err
+	}
+	if err := f.settle(ctx, 1, text, 3, 0, 6, 1); err != nil {
+		return err
+	}
+	if err := f.settle(ctx, 2, text, 0, 0, 0, 0); !errors.Is(err, throttler.ErrSettled) {
+		return fmt.Errorf("a second delivery is %w, want ErrSettled", err)
+	}
+	for i, want := range []int64{3, 0, 6, 1} {
+		if got, err := f.used(ctx, charges[i]); err != nil || got != want {
+			return fmt.Errorf("charge %d: %d are used, %w, want %d", i, got, err, want)
+		}
+	}
+	return nil
+}
+
+func deliverAtOnce(ctx context.Context, backend driver.Backend) error {
+	f := newFleet(backend)
+	charge := named("core", tenPer10s[0])
+	d, text, err := f.take(ctx, 0, charge(7)...)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, 6)
+	var deliveries sync.WaitGroup
+	for i := range errs {
+		deliveries.Go(func() {
+			if i == 0 { // as the process that took knows it
+				_, errs[i] = f.all[0].Settle(ctx, d, 2)
+			} else {
+				errs[i] = f.settle(ctx, i%3, text, 2)
+			}
+		})
+	}
+	deliveries.Wait()
+	made := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			made++
+		case !errors.Is(err, throttler.ErrSettled):
+			return err
+		}
+	}
+	if used, err := f.used(ctx, charge(1)...); err != nil || made != 1 || used != 2 {
+		return fmt.Errorf("%d of %d deliveries have settled, and %d units are used, %w; want 1, and 2", made, len(errs), used, err)
+	}
+	return nil
+}
+
+func deliverAfterReset(ctx context.Context, backend driver.Backend) error {
+	f := newFleet(backend)
+	charge := named("core", tenPer10s[1])
+	_, text, err := f.take(ctx, 0, charge(7)...)
+	if err != nil {
+		return err
+	}
+	if err := f.all[1].Reset(ctx, charge(1)...); err != nil {
+		return err
+	}
+	if _, err := f.all[0].Take(ctx, charge(4)...); err != nil {
+		return err
+	}
+	d, err := f.all[2].Open(text)
+	if err != nil {
+		return err
+	}
+	if _, err := f.all[2].Refund(ctx, d); err != nil {
+		return err
+	}
+	if used, err := f.used(ctx, charge(1)...); err != nil || used != 4 {
+		return fmt.Errorf("%d are used, %w, want 4", used, err)
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package driver
+
+import (
+	"slices"
+	"time"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// onceName is the policy of the counts that tell whether a settlement was made. Their keys
+// are ids, which only one decision has.
+const onceName = "weir:settled"
+
+// MakeOnce returns s as a settlement that is made once, whichever process makes it: with a
+// charge to the count of id, which is kept for that long. The decision about it is without
+// that charge after [Decision.WithoutOnce].
+func (s *Settlement) MakeOnce(id string, keep time.Duration) Settlement {
+	charges := s.Charged.Charges()
+	// A quota of 2: a store that is full may forget what is not used up.
+	p := &quota.Policy{Name: onceName, Limits: []quota.Limit{{Quota: 2, Window: keep}}}
+	all := append(slices.Clone(charges), quota.Charge{Policy: p, Key: id, Partition: charges[0].Partition})
+	once := Settlement{Now: s.Now, Once: true, Costs: append(slices.Clone(s.Costs), 1)}
+	once.Charged = NewDecision(NewRequest(s.Charged.Request.Now, all...))
+	once.Charged.Allowed = true
+	copy(once.Charged.Results(), s.Charged.Results())
+	return once
+}
+
+// WithoutOnce returns d, a decision about a settlement that MakeOnce made, without its last
+// charge.
+func (d *Decision) WithoutOnce() Decision {
+	charges := d.Charges()
+	of := NewDecision(NewRequest(d.Request.Now, charges[:len(charges)-1:len(charges)-1]...))
+	of.Allowed, of.Degraded = d.Allowed, d.Degraded
+	copy(of.Results(), d.Results())
+	return of
+}

@@ -1,0 +1,177 @@
+package throttler
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// A receipt's text is, in base64,
+//
+//	1   version
+//	16  id, random
+//	    a receiptText as JSON, encrypted and authenticated
+//
+// The id is also what the key of the encryption is derived with, so that no two texts have
+// the same one. Keys of clients are in the text, for the process that settles to find the
+// counts by, and only those that have Options.ReceiptKey can read them.
+const (
+	receiptVersion = 1
+	idBytes        = 16
+	minReceiptKey  = 16
+)
+
+// receiptText is what a text says of a decision.
+type receiptText struct {
+	At      int64        `json:"t"` // ms since the epoch
+	Charges []chargeText `json:"c"`
+	Links   *linksText   `json:"l,omitempty"`
+}
+
+type chargeText struct {
+	Policy    string        `json:"p"`
+	Unit      quota.Unit    `json:"u,omitempty"`
+	Limits    []quota.Limit `json:"l"` // as their texts
+	Key       []byte        `json:"k"` // bytes: a string that is no UTF-8 would be another one
+	Partition []byte        `json:"q"`
+	Cost      int64         `json:"n"`
+	Marks     []driver.Mark `json:"m"` // one for each limit
+}
+
+type linksText struct {
+	Given int     `json:"g"`
+	Up    []int   `json:"u"`
+	Rest  []int64 `json:"r"`
+}
+
+// Receipt returns a text by which a process with the same counts and ReceiptKey can refund
+// or settle d, in place of this one. If d took nothing, or nothing that is shared, it has
+// none: an error that wraps ErrInvalid.
+func (t *Throttler) Receipt(d Decision) (string, error) {
+	charges := d.Charges()
+	switch {
+	case !d.Allowed || d.Degraded || len(charges) == 0 || d.receipt == nil:
+		return "", invalid.Errorf("throttler: only a decision that Take or Open of this process has returned, allowed and charged to the shared counts, has a receipt")
+	case len(charges) == quota.MaxCharges:
+		return "", invalid.Errorf("throttler: a decision about %d charges has no receipt; one about %d has", len(charges), quota.MaxCharges-1)
+	}
+	text := receiptText{At: d.Driver().Request.Now}
+	for i, c := range charges {
+		own := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
+		for _, result := range d.Driver().ResultsOf(i) {
+			own.Marks = append(own.Marks, result.Mark)
+		}
+		text.Charges = append(text.Charges, own)
+	}
+	if l := d.receipt.links; l != nil {
+		text.Links = &linksText{l.given, l.up, l.rest}
+	}
+	id := d.receipt.name()
+	if d.receipt.done.Load() { // after the id: a settlement from now on goes by it
+		return "", invalid.Errorf("throttler: the decision took nothing, or is refunded or settled, and has no receipt")
+	}
+	seal, err := t.sealOf(id)
+	if err != nil {
+		return "", err
+	}
+	plain, err := json.Marshal(text)
+	if err != nil {
+		return "", invalid.Errorf("throttler: the decision has no receipt: %v", err)
+	}
+	head := append([]byte{receiptVersion}, id...)
+	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
+}
+
+// Open returns the decision of a text of Receipt, for Refund or Settle: once, then they fail
+// with ErrSettled. It has no more than the charges. If text is changed, or of another key,
+// the error wraps ErrInvalid.
+func (t *Throttler) Open(text string) (Decision, error) {
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(sealed) < 1+idBytes {
+		return Decision{}, invalid.Errorf("throttler: a receipt of %d bytes is none: it must be as Receipt returned it", len(text))
+	}
+	if sealed[0] != receiptVersion {
+		return Decision{}, invalid.Errorf("throttler: a receipt has version %d; this weir knows version %d", sealed[0], receiptVersion)
+	}
+	head, id := sealed[:1+idBytes], string(sealed[1:1+idBytes])
+	seal, err := t.sealOf(id)
+	if err != nil {
+		return Decision{}, err
+	}
+	plain, err := seal.Open(nil, make([]byte, seal.NonceSize()), sealed[len(head):], head)
+	if err != nil {
+		return Decision{}, invalid.Errorf("throttler: a receipt was cut or changed, or made under another Options.ReceiptKey")
+	}
+	var opened receiptText
+	if err := json.Unmarshal(plain, &opened); err != nil {
+		return Decision{}, invalid.Errorf("throttler: a receipt is of another version of weir: %v", err)
+	}
+	return opened.decision(id)
+}
+
+// decision returns the decision that r says, whose receipt has that id.
+func (r *receiptText) decision(id string) (Decision, error) {
+	var charges []Charge
+	for _, c := range r.Charges {
+		p := &Policy{Name: c.Policy, Unit: c.Unit, Limits: c.Limits}
+		if err := p.Validate(); err != nil {
+			return Decision{}, err
+		}
+		if len(c.Marks) != len(p.Limits) {
+			return Decision{}, invalid.Errorf("throttler: a receipt of policy %q has %d marks for %d limits", c.Policy, len(c.Marks), len(p.Limits))
+		}
+		charges = append(charges, Charge{Policy: p, Key: string(c.Key), Partition: string(c.Partition), Cost: c.Cost})
+	}
+	d := driver.NewDecision(driver.NewRequest(r.At, charges...))
+	d.Allowed = true
+	for i, c := range r.Charges {
+		results := d.ResultsOf(i)
+		for k := range results {
+			results[k].Mark = c.Marks[k]
+		}
+	}
+	own := &receipt{}
+	own.id.Store(&id)
+	if l := r.Links; l != nil {
+		own.links = &links{given: l.Given, up: l.Up, rest: l.Rest}
+	}
+	opened := Decision{decision.FromDriver(d), own}
+	opened.Added = own.links.added(len(charges))
+	return opened, nil
+}
+
+// sealOf returns what encrypts the text of that id.
+func (t *Throttler) sealOf(id string) (cipher.AEAD, error) {
+	if len(t.receiptKey) < minReceiptKey {
+		return nil, invalid.Errorf("throttler: Options.ReceiptKey has %d bytes; for receipts it must have %d or more, the same in all processes", len(t.receiptKey), minReceiptKey)
+	}
+	key, err := hkdf.Key(sha256.New, t.receiptKey, []byte(id), "weir receipt", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// name returns r's id. It is made when it is first asked for.
+func (r *receipt) name() string {
+	if r.id.Load() == nil {
+		id := make([]byte, idBytes)
+		_, _ = rand.Read(id) // it never fails
+		text := string(id)
+		r.id.CompareAndSwap(nil, &text)
+	}
+	return *r.id.Load()
+}
