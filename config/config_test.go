@@ -405,11 +405,11 @@ func manyPolicies(n int) string {
 	return text.String()
 }
 
-// TestConfigTimeIsLinear compares the times of small and large files. The time for n
+// TestSequentialConfigTimeIsLinear compares the times of small and large files. The time for n
 // policies once grew with n², because each value was looked for from the top of
 // the file: 20,000 took 18.5 s. It is the processor's time: a busy machine interrupts
 // the long ones.
-func TestConfigTimeIsLinear(t *testing.T) {
+func TestSequentialConfigTimeIsLinear(t *testing.T) {
 	const few, times = 150, 16
 	spent := func() time.Duration {
 		var r syscall.Rusage
@@ -437,7 +437,7 @@ func TestConfigTimeIsLinear(t *testing.T) {
 	}
 }
 
-func TestConfigOfManyPolicies(t *testing.T) {
+func TestSequentialConfigOfManyPolicies(t *testing.T) {
 	const policies = 5000
 	text := manyPolicies(policies)
 	c, err := parse("weir.yaml", text)
