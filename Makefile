@@ -12,8 +12,9 @@ SOAKTIME = 30m # for all random tests
 PACKAGES = ./... # of MODULES, that make soak runs
 
 # Shapes of decisions whose scripts are linted: the kinds of the limits of each charge. Each
-# kind alone; charges without a log, and with one.
-SHAPES = 1 2 3 4 5 6 7 1,3-5,6 1,4-2,6
+# kind alone; charges without a log, and with one; and takes in other modes.
+SHAPES = 1 2 3 4 5 6 7 1,3+5,6 1,4+2,6
+MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,6+check:5,4,7+1
 
 # Where scripts/prometheus.sh puts what is not installed.
 export PATH := $(PATH):$(CURDIR)/bin/prometheus/usr/bin
@@ -50,8 +51,8 @@ luacheck:
 	@scripts/install.sh luacheck=lua-check 2>/dev/null || true
 	@if command -v luacheck >/dev/null; then \
 		go build -o bin/ ./scripts/joinlua && rm -rf bin/lua && mkdir bin/lua && \
-		for script in swap sync $(addprefix take-,$(SHAPES)) $(addprefix settle-,$(SHAPES)); do \
-			bin/joinlua $$(echo $$script | tr - ' ') >bin/lua/$$script.lua || exit 1; \
+		for script in swap sync $(addprefix take+,$(SHAPES) $(MODES)) $(addprefix settle+,$(SHAPES)); do \
+			bin/joinlua $$(echo $$script | tr + ' ') >bin/lua/$$script.lua || exit 1; \
 		done; \
 		luacheck --quiet bin/lua/*.lua policies/redis/*.lua; \
 	else echo "no luacheck on this system: the Redis scripts were not linted"; fi

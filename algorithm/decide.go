@@ -12,7 +12,6 @@ import (
 // that was never charged.
 func Evaluate(r driver.Request, states []*State) driver.Decision {
 	d := driver.NewDecision(r)
-	d.Allowed = true
 	var none State
 	charges, results := r.Charges(), d.Results()
 	for i := range charges {
@@ -21,9 +20,10 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 			s = &none
 		}
 		n := len(c.Policy.Limits)
-		d.Allowed = s.Evaluate(c.Policy.Limits, c.Cost, r.Now, results[:n]) && d.Allowed
+		s.Evaluate(c.Policy.Limits, c.Mode.Asks(c.Cost), r.Now, results[:n])
 		results = results[n:]
 	}
+	d.Grant()
 	return d
 }
 
@@ -31,12 +31,16 @@ func Evaluate(r driver.Request, states []*State) driver.Decision {
 // states, none of which may be nil, and makes d report them as they are then. It
 // is separate from Evaluate so that a store can make room between the two.
 func Charge(d *driver.Decision, states []*State) {
-	r := d.Request
-	charges, results := r.Charges(), d.Results()
+	charges, results := d.Charges(), d.Results()
 	for i := range charges {
 		c := &charges[i]
 		n := len(c.Policy.Limits)
-		states[i].Charge(c.Policy.Limits, c.Cost, r.Now, results[:n])
+		states[i].Charge(c.Policy.Limits, c.Cost, d.Request.Now, results[:n])
+		if c.Mode == quota.Record {
+			for k := range results[:n] {
+				results[k].StartAt = 0 // it is not waited for
+			}
+		}
 		results = results[n:]
 	}
 }

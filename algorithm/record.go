@@ -84,11 +84,15 @@ func (i instant) plus(ms, fraction, quota int64) instant {
 	return i
 }
 
-// minus returns the instant that is ms and a fraction before i.
+// minus returns the instant that is ms and a fraction before i, or the epoch if that is
+// later: none before it can be stored.
 func (i instant) minus(ms, fraction, quota int64) instant {
 	i.at, i.fraction = i.at-ms, i.fraction-fraction
 	if i.fraction < 0 {
 		i.at, i.fraction = i.at-1, i.fraction+quota
+	}
+	if i.at < 0 {
+		return instant{}
 	}
 	return i
 }

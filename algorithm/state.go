@@ -104,6 +104,9 @@ func resultOf(r *record, l limit, now int64) driver.Result {
 func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.Result) {
 	if cost == 0 {
 		s.Evaluate(limits, 0, now, results)
+		for i := range results {
+			results[i].RetryAt = 0
+		}
 		return
 	}
 	s.arrange(limits, now)

@@ -33,7 +33,7 @@ func Take(r driver.Request, p *Placement) Decide {
 			return driver.Decision{}, nil, err
 		}
 		d := algorithm.Take(r, counts.states)
-		charges := r.Charges()
+		charges := d.Charges()
 		return d, counts.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 }), nil
 	}
 }

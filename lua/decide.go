@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weir-go/weir/quota"
 )
 
 // What a function of Lua has room for: 200 locals, and 250 registers, which are for locals
@@ -13,8 +15,12 @@ const (
 	maxRegisters = 250
 )
 
+// Mode begins the kinds of a charge that is taken in another mode than Enforce: Mode plus
+// that mode.
+const Mode = 0x10
+
 // Decide returns the script that makes decisions of one shape: settlements or takes, and
-// the kinds of the limits of each charge. It reports false if a decision has too many
+// the kinds of the limits of each charge, behind its Mode. It reports false if a decision has too many
 // limits for one function of Lua, a dozen or so. The header of decide.lua says
 // what goes in and what comes out.
 func Decide(settles bool, charges [][]byte) (script string, ok bool) {
@@ -47,6 +53,9 @@ func newShape(settles bool, charges [][]byte) *shape {
 	s := &shape{settles: settles}
 	for i, numbers := range charges {
 		c := charge{number: i + 1}
+		if numbers[0] >= Mode {
+			c.mode, numbers = quota.Mode(numbers[0]-Mode), numbers[1:]
+		}
 		for _, k := range numbers {
 			l := newLimit(k, c.number, len(s.limits)+1)
 			c.limits, s.limits = append(c.limits, l), append(s.limits, l)
@@ -62,7 +71,7 @@ func newShape(settles bool, charges [][]byte) *shape {
 
 // begin is what comes before the states of a decision are read.
 func (s *shape) begin() {
-	if s.isLone && !s.settles {
+	if s.countsUp() {
 		s.add(lone.get("alone"))
 	}
 	s.add(frame.get("begin"))
@@ -73,6 +82,9 @@ func (s *shape) begin() {
 		s.add(lone.get("begin"))
 	} else {
 		s.add(numbers.get("all"))
+		if slices.ContainsFunc(s.charges, func(c charge) bool { return c.mode == quota.AtMost }) {
+			s.add(numbers.get("level"))
+		}
 	}
 	if s.hasLog {
 		s.add(slidingLog.get("functions"))
@@ -94,13 +106,27 @@ func (s *shape) begin() {
 			s.add(c.words.in(frame.get("amounts")))
 		}
 	}
-	for _, l := range s.limits {
-		s.add(l.section("prepare"))
-		if !s.settles {
-			s.add(l.section("room"))
+	for _, c := range s.charges {
+		if c.mode != quota.AtMost {
+			s.prepare(&c)
 		}
 	}
 	s.add(frame.get("decision"))
+}
+
+// countsUp reports whether the one charge may be made by INCR.
+func (s *shape) countsUp() bool { return s.isLone && !s.settles && s.charges[0].mode == quota.Enforce }
+
+// prepare computes what depends on the cost of c alone.
+func (s *shape) prepare(c *charge) {
+	for _, l := range c.limits {
+		if c.mode != quota.Check {
+			s.add(l.section("prepare"))
+		}
+		if !s.settles && c.mode != quota.Record {
+			s.add(l.section("room"))
+		}
+	}
 }
 
 // arguments returns the names of a decision's arguments, but for the first ones, and the
@@ -109,9 +135,12 @@ func (s *shape) arguments() (names, form string) {
 	form = ">I1I6I4I1"
 	add := func(w words, more, moreForm string) { names, form = names+w.in(more), form+moreForm }
 	for _, c := range s.charges {
-		if s.settles {
+		switch {
+		case s.settles:
 			add(c.words, "charged@, spent@, generation@, ", "I7I7I4")
-		} else {
+		case c.mode == quota.AtMost:
+			add(c.words, "asked@, ", "I7")
+		default:
 			add(c.words, "cost@, ", "I7")
 		}
 		for _, l := range c.limits {
@@ -138,7 +167,7 @@ func (s *shape) read(c *charge) {
 	} else {
 		s.add(c.words.in(frame.get("read")))
 	}
-	if s.isLone && !s.settles {
+	if s.countsUp() {
 		s.add(lone.get("count"))
 	}
 	s.add(c.words.in(frame.get("locals")))
@@ -160,26 +189,53 @@ func (s *shape) read(c *charge) {
 		s.add(c.words.in(frame.get("generation")))
 	}
 	s.add(c.words.in(frame.get("before")))
+	if c.mode != quota.AtMost {
+		s.check(c)
+	}
 	for _, l := range c.limits {
-		if l.file.has("charges") {
-			s.add("if not (" + l.expression("charges") + ") then break end\n")
-		}
 		if s.settles && l.file.has("gives back") {
 			s.add(l.words.in("if body@ and amount@ > 0 and not ") + l.expression("gives back") + " then break end\n")
 		}
 	}
 }
 
+// check leaves charges to the caller that the script cannot make.
+func (s *shape) check(c *charge) {
+	for _, l := range c.limits {
+		if l.file.has("charges") && c.mode != quota.Check {
+			s.add("if not (" + l.expression("charges") + ") then break end\n")
+		}
+	}
+}
+
 // take looks at all limits, and charges them if the costs fit.
 func (s *shape) take() {
-	var fits []string
-	for _, l := range s.limits {
-		s.add(l.section("bring"))
-		fits = append(fits, l.expression("fits"))
+	fits := []string{"true"}
+	for i := range s.charges {
+		c := &s.charges[i]
+		var left []string
+		for _, l := range c.limits {
+			s.add(l.section("bring"))
+			if left = append(left, l.expression("left")); c.mode != quota.Record {
+				fits = append(fits, l.fits())
+			}
+		}
+		if c.mode == quota.AtMost {
+			c.words["LEFT"] = oneOf("min", left)
+			s.add(c.words.in(frame.get("take at most")))
+			s.prepare(c)
+			s.check(c)
+		}
+	}
+	if len(fits) > 1 {
+		fits = fits[1:]
 	}
 	s.add(words{"FITS": strings.Join(fits, " and ")}.in(frame.get("take")))
 	for i := range s.charges {
 		c := &s.charges[i]
+		if c.mode == quota.Check {
+			continue
+		}
 		s.add(c.words.in(frame.get("take charge")))
 		for _, l := range c.limits {
 			s.add(l.section("charge"))
@@ -237,15 +293,18 @@ func (s *shape) write(c *charge) {
 }
 
 func (s *shape) end() {
-	var reply []string
+	var costs, states []string
 	for _, c := range s.charges {
+		if c.mode == quota.AtMost {
+			costs = append(costs, c.words.in("'\\0\\7' .. pack('>I7', cost@)"))
+		}
 		if c.hasLog {
-			reply = append(reply, c.words.in(slidingLog.get("reply")))
+			states = append(states, c.words.in(slidingLog.get("reply")))
 		} else {
-			reply = append(reply, c.words.in("claim@ .. size@ .. (body@ or '')"))
+			states = append(states, c.words.in("claim@ .. size@ .. (body@ or '')"))
 		}
 	}
-	s.add(words{"REPLY": strings.Join(reply, " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
+	s.add(words{"REPLY": strings.Join(append(costs, states...), " .. "), "CHARGES": strconv.Itoa(len(s.charges))}.in(frame.get("end")))
 }
 
 // locals returns how many locals the script has at once, at most.
@@ -259,6 +318,9 @@ func (s *shape) locals() int {
 	}
 	for _, c := range s.charges {
 		n += 5
+		if c.mode == quota.AtMost {
+			n++
+		}
 		if s.settles {
 			n += 4
 		}
@@ -290,7 +352,7 @@ func (s *shape) widest() (values int) {
 		}
 		values = max(values, n)
 	}
-	return values + 1 + len(s.charges)
+	return values + 1 + 2*len(s.charges)
 }
 
 func (s *shape) add(text string) { s.script.WriteString(text) }

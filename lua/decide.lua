@@ -10,13 +10,15 @@
 --            4 margin, ms that a state outlives its last window
 --            1 whether counts move between backends: then none begins here by itself
 --            for each charge
---              7 cost; to settle: 7 cost that was charged, 7 real cost, 4 generation
+--              7 cost, which its mode may make another; to settle: 7 cost that was charged,
+--              7 real cost, 4 generation
 --              for each limit
 --                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
 --            of one fixed window alone, 27 more: see lone.lua
 -- Returns  the decisions' replies, one after the other, in one string:
---            0 if refused, 1 if allowed; and for each charge
+--            0 if refused, 1 if allowed; for each charge in mode AtMost 2 length, 7 cost that
+--            was charged; and for each charge
 --              a claim that it is here and the trace of a reset, if it has them;
 --              2 length and so many bytes, the rest of its state now; of a sliding
 --                log, 1 kind, 6 window, 7 sum, 6 newest entry, and when 6 one unit and
@@ -100,6 +102,9 @@ for i = 1, #ARGV do
 --@ before
       local before@ = COUNTS_UNTIL
       if is_placed == 1 and before@ <= now then break end -- it counts nothing here
+
+--@ take at most
+      local cost@ = min(asked@, max(LEFT, 1))
 
 --@ take
       if FITS then

@@ -64,7 +64,7 @@ func TestSections(t *testing.T) {
 		if kinds[name].name == "" {
 			continue
 		}
-		for _, required := range []string{"fits", "charge", "give back", "counts until"} {
+		for _, required := range []string{"left", "charge", "give back", "counts until"} {
 			if !kinds[name].file.has(required) {
 				t.Errorf("a %s has no section %q", kinds[name].name, required)
 			}

@@ -18,7 +18,8 @@ import (
 //	charges *      an expression: whether the script may charge; else package algorithm does
 //	gives back *   an expression: whether the script may give back
 //	bring *        makes the record what it is now
-//	fits           an expression: whether cost@ does
+//	left           an expression: how many units fit
+//	fits *         an expression: whether cost@ does, if it takes less to find out than what is left
 //	charge         adds cost@ to a record that was brought
 //	give back      takes amount@ out of where mark$ says, of a record that was not brought
 //	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does

@@ -56,3 +56,12 @@ local function ceil_div(a, b, c)
   local quotient, rest = mul_div(a, b, c)
   return rest > 0 and quotient + 1 or quotient
 end
+
+--@ level
+-- (ms * quota + fraction) / window rounded up; above MAX_COUNT that.
+local function ceil_level(ms, quota, fraction, window)
+  local level, rest = mul_div(ms, quota, window)
+  local part = fraction % window -- a sum with all of it might be above 2^53
+  rest = rest + part
+  return min(level + (fraction - part) / window + (rest > window and 2 or rest > 0 and 1 or 0), MAX_COUNT)
+end

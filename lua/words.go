@@ -5,10 +5,13 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/weir-go/weir/quota"
 )
 
 type charge struct {
 	number int // from 1 on
+	mode   quota.Mode
 	limits []limit
 	hasLog bool
 	words  words
@@ -35,6 +38,14 @@ func (l *limit) section(name string) string { return l.words.in(l.file[name]) }
 // expression returns the same, as a part of a line.
 func (l *limit) expression(name string) string {
 	return strings.TrimSpace(l.words.in(l.file.get(name)))
+}
+
+// fits returns whether l has room for the cost of its charge.
+func (l *limit) fits() string {
+	if l.file.has("fits") {
+		return l.expression("fits")
+	}
+	return l.words.in("cost@ <= ") + l.expression("left")
 }
 
 // locals returns how many locals that section has for those behind it.
@@ -110,11 +121,13 @@ func (c *charge) newWords() words {
 }
 
 // largest is the expression of the largest of all.
-func largest(all []string) string {
+func largest(all []string) string { return oneOf("max", all) }
+
+func oneOf(function string, all []string) string {
 	if len(all) == 1 {
 		return all[0]
 	}
-	return "max(" + strings.Join(all, ", ") + ")"
+	return function + "(" + strings.Join(all, ", ") + ")"
 }
 
 // words are what the words of a section are replaced by: $, @, window$, and those in

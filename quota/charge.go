@@ -18,6 +18,10 @@ type Charge struct {
 	// count. If empty, Key: the count is the key's, whatever else is charged with it.
 	// See [Charge.Within].
 	Partition string
+
+	// Mode says what becomes of a Cost that does not fit, and of one that does. The zero
+	// value is Enforce. Charges to one count in one decision have the same.
+	Mode Mode
 }
 
 // Within returns c counted inside the partition of outer, the key of another charge: the

@@ -23,9 +23,14 @@ func (t *Throttler) resolve(ctx context.Context, r *driver.Request, charges []Ch
 		}
 		r.Now = t.now() // here, while the charge is written: see Begin
 		if t.policies == nil {
-			return nil, nil, checkAlone(0, c)
+			err = checkAlone(0, c)
+		} else {
+			made, l, err = t.resolveOne(ctx, r, c)
 		}
-		return t.resolveOne(ctx, r, c)
+		if err == nil && c.Mode == quota.Capped {
+			capCost(c)
+		}
+		return made, l, err
 	}
 	if err := checkNumber(charges); err != nil {
 		return nil, nil, err
@@ -99,6 +104,9 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 			continue
 		}
 		first := &all[same]
+		if first.Mode != c.Mode {
+			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy, %q, as an earlier one, in mode %v and not %v; charges to one count must have one mode: decide about them one after the other", i, c.Policy.Name, c.Mode, first.Mode)
+		}
 		if !alike(first.Policy, c.Policy) {
 			return nil, invalid.Errorf("throttler: charge %d is for the same key and policy name, %q, as an earlier one, under other limits or another parent; policies of one name must have the same", i, c.Policy.Name)
 		}
@@ -106,7 +114,21 @@ func together(charges []Charge, places []int) ([]Charge, error) {
 			return nil, invalid.Errorf("throttler: charge %d, policy %q: the costs for its key add up to %d; they must be at most %d (2^53)", i, c.Policy.Name, first.Cost, int64(quota.MaxQuota))
 		}
 	}
+	for i := range all {
+		capCost(&all[i])
+	}
 	return all, nil
+}
+
+// capCost makes c, in mode Capped, a charge in mode Enforce that a full quota has room for.
+func capCost(c *Charge) {
+	if c.Mode != quota.Capped {
+		return
+	}
+	c.Mode = quota.Enforce
+	for i := range c.Policy.Limits {
+		c.Cost = min(c.Cost, c.Policy.Limits[i].Capacity())
+	}
 }
 
 // alike reports whether two policies of one name say the same.
@@ -145,6 +167,9 @@ func check(i int, c *Charge) error {
 func checkCost(i int, c *Charge) error {
 	if c.Cost < 0 || c.Cost > quota.MaxQuota {
 		return invalid.Errorf("throttler: charge %d, policy %q: cost is %d; it must be from 1 to %d (2^53), or 0 for 1", i, c.Policy.Name, c.Cost, int64(quota.MaxQuota))
+	}
+	if !c.Mode.Known() {
+		return invalid.Errorf("throttler: charge %d, policy %q: mode is %d; it must be Enforce, Record, Check, AtMost or Capped", i, c.Policy.Name, c.Mode)
 	}
 	if c.Cost == 0 {
 		c.Cost = 1

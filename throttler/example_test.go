@@ -8,6 +8,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -50,6 +51,32 @@ func Example() {
 	// allowed true remaining 0
 	// allowed false remaining 0
 	// used 1 until 04:04:05
+}
+
+// A login fails at most 3 times an hour: it is checked before, and a failure is recorded.
+func Example_modes() {
+	t, _ := example()
+	failures := &throttler.Policy{Name: "failures", Limits: []throttler.Limit{{Quota: 3, Window: time.Hour}}}
+	charge := func(m quota.Mode) throttler.Decision {
+		d, err := t.Take(context.Background(), throttler.Charge{Policy: failures, Key: "alice", Mode: m})
+		if err != nil {
+			fmt.Println(err)
+		}
+		return d
+	}
+	for range 4 {
+		if !charge(quota.Check).Allowed {
+			fmt.Println("too many failures")
+			continue
+		}
+		failed := charge(quota.Record)
+		fmt.Println("failures left", failed.Limit(0).Remaining)
+	}
+	// Output:
+	// failures left 2
+	// failures left 1
+	// failures left 0
+	// too many failures
 }
 
 // A charge fits all limits of its policy, or none is charged.

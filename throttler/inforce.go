@@ -77,11 +77,14 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if parent.Policy == "" {
 			continue
 		}
+		if c.Mode == quota.AtMost {
+			return nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; what fits both is not decided at once: charge each in a call of its own", c.Policy.Name, parent.Policy, c.Mode)
+		}
 		above, err := parentOf(view, c.Policy, parent.Policy)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost}), append(children, place)
+		charges, children = append(charges, Charge{Policy: above, Key: parent.Key, Cost: c.Cost, Mode: c.Mode}), append(children, place)
 	}
 	switch {
 	case len(blocked) > 0:

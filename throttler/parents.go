@@ -30,12 +30,22 @@ func newLinks(asked []Charge, parents []added, places []int, n int) *links {
 	}
 	for _, p := range parents {
 		if p.child < 0 {
-			l.rest[places[p.place]] += max(asked[p.place].Cost, 1)
+			l.rest[places[p.place]] += charged(asked[p.place])
 		} else {
 			l.up[places[p.child]] = places[p.place]
 		}
 	}
 	return l
+}
+
+// charged returns what c is charged if it fits.
+func charged(c Charge) int64 {
+	if c.Mode == quota.Check {
+		return 0
+	}
+	c.Cost = max(c.Cost, 1)
+	capCost(&c)
+	return c.Cost
 }
 
 // costs returns what all charges cost if those that were given cost as much as own says.

@@ -52,6 +52,8 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 	if open { // one partition was allowed without counts: nothing is known of all
 		whole = driver.NewDecision(driver.NewRequest(r.Now))
 		whole.Degraded = true
+	} else {
+		copyCosts(&whole, all)
 	}
 	whole.Allowed = true
 	return whole, all, nil
@@ -152,15 +154,27 @@ func unread(r driver.Request) driver.Decision {
 func (t *Throttler) peekParts(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	whole := unread(r)
 	whole.Allowed = true
+	var all []taken
 	for _, p := range r.Parts() {
 		d, err := t.backend.Peek(ctx, p.Request)
 		if err != nil {
 			return driver.Decision{}, err
 		}
 		p.CopyTo(&whole, &d)
+		all = append(all, taken{p, d})
 		whole.Allowed = whole.Allowed && d.Allowed
 	}
+	if whole.Allowed {
+		copyCosts(&whole, all)
+	}
 	return whole, nil
+}
+
+// copyCosts makes whole say what its parts charge.
+func copyCosts(whole *driver.Decision, all []taken) {
+	for i := range all {
+		all[i].part.CopyCosts(whole, &all[i].d)
+	}
 }
 
 // settleParts settles what was taken of each partition at costs, which are of all charges. If

@@ -56,8 +56,8 @@ func (t *Throttler) Clock() clock.Clock { return t.clock }
 // Policies returns the table of Options, or nil.
 func (t *Throttler) Policies() *policies.Table { return t.policies }
 
-// Take charges every limit of every charge if all have room; else none. Charges to
-// one count, of one key under one policy, add up.
+// Take charges every limit of every charge, as its mode says, if all have room; else
+// none. Charges to one count, of one key under one policy, add up.
 func (t *Throttler) Take(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	// Inlined, so that the receipt of a decision that stays in the caller's frame does too.
 	if err = t.take(ctx, charges, &d); d.Allowed && d.receipt == nil {

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/decision"
 )
 
@@ -16,6 +18,11 @@ import (
 func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	if t.observer != nil {
 		defer func(start time.Time) { t.observe(ctx, observe.OpWait, charges, start, &d, err) }(time.Now())
+	}
+	for i := range charges {
+		if m := charges[i].Mode; m != quota.Enforce && m != quota.Capped {
+			return Decision{}, invalid.Errorf("throttler: charge %d: mode is %v, and Wait takes what is enforced: use Take", i, m)
+		}
 	}
 	c, err := t.lines.enter(ctx, charges)
 	if err != nil {

@@ -13,7 +13,7 @@ type Policy = quota.Policy
 // A Limit is a quota of units per window.
 type Limit = quota.Limit
 
-// A Charge asks for some units under a policy for a key.
+// A Charge asks for some units under a policy for a key, in a [quota.Mode].
 type Charge = quota.Charge
 
 // The algorithms. Package quota explains these and the other words of limits.

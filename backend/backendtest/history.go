@@ -21,7 +21,7 @@ import (
 var historySteps = flag.Int("history-steps", 750, "random steps that Histories runs for each mix of algorithms")
 
 // Histories runs random histories on a backend and on package algorithm, and
-// compares every answer: takes of various costs, peeks, refunds and settlements,
+// compares every answer: takes of various costs and modes, peeks, refunds and settlements,
 // also late ones and twice, resets, clock jumps both ways, edges hit exactly, policies that
 // change under processes with the old and the new form.
 // It does so for each algorithm alone and for mixes of up to four limits and
@@ -196,6 +196,9 @@ func (h *history) charges() []throttler.Charge {
 			p = h.before[n]
 		}
 		charges[i] = throttler.Charge{Policy: p, Key: fmt.Sprintf("k%d", i), Cost: h.cost(p), Partition: "part"}
+		if h.rng.IntN(3) == 0 {
+			charges[i].Mode = quota.Mode(h.rng.IntN(int(quota.Capped) + 1))
+		}
 	}
 	if h.rng.IntN(4) == 0 {
 		charges = charges[:1]
@@ -293,6 +296,11 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	if got.Allowed != want.Allowed || got.NumLimits() != want.NumLimits() {
 		return fmt.Errorf("%s: got  %s\nthe model says %s", step, line(got), line(want))
 	}
+	for i, c := range want.Charges() {
+		if g := got.Charges()[i]; g.Cost != c.Cost || g.Mode != c.Mode {
+			return fmt.Errorf("%s: charge %d is %v of %d, the model's %v of %d", step, i, g.Mode, g.Cost, c.Mode, c.Cost)
+		}
+	}
 	for i := range want.Limits() {
 		g, w := got.Limit(i), want.Limit(i)
 		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
@@ -321,7 +329,7 @@ func (h *history) note(format string, args ...any) {
 			case []throttler.Charge:
 				var all []string
 				for _, c := range arg {
-					all = append(all, fmt.Sprintf("%d of %s/%s/%s", c.Cost, c.Policy.Name, c.Key, c.Partition))
+					all = append(all, fmt.Sprintf("%v %d of %s/%s/%s", c.Mode, c.Cost, c.Policy.Name, c.Key, c.Partition))
 				}
 				args[i] = strings.Join(all, " + ")
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -29,7 +30,7 @@ type step struct {
 	peek     []throttler.Charge // charges to peek at
 	refund   string             // name of the take to refund
 	settle   string             // name of the take to settle
-	costs    []int64            // its real costs
+	costs    []int64            // its real costs; of a take or peek, what its charges cost if that is not what they ask
 	reset    []throttler.Charge // charges whose counts to forget
 	anyTimes bool               // instants are not compared
 	want     statuses           // all limits afterwards; nil only of a reset, and if a refund or settlement is the second
@@ -198,6 +199,12 @@ func (s *step) compare(d throttler.Decision, charges []throttler.Charge) error {
 	if now := t0.Add(s.at).Truncate(time.Millisecond); !d.At().Equal(now) {
 		return fmt.Errorf("the decision's At is %s, want %s", after(d.At()), after(now))
 	}
+	if s.settle == "" && s.costs != nil {
+		charges = slices.Clone(charges)
+		for i := range charges {
+			charges[i].Cost = s.costs[i]
+		}
+	}
 	if err := reportsAll(d, charges); err != nil {
 		return err
 	}
@@ -321,6 +328,9 @@ func (s *step) String() string {
 	for i, c := range slices.Concat(s.take, s.peek, s.reset) {
 		if i > 0 {
 			b.WriteString(" and ")
+		}
+		if c.Mode != quota.Enforce {
+			fmt.Fprintf(&b, "%v ", c.Mode)
 		}
 		fmt.Fprintf(&b, "%d of %s/%.40q", c.Cost, c.Policy.Name, c.Key)
 		if c.Partition != "" {

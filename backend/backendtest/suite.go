@@ -82,6 +82,7 @@ func groups() []group {
 		{"waits", waitCases()},
 		{"resets", resetCases()},
 		{"receipts", receiptCases()},
+		{"modes", modeCases()},
 		{"clocks", clockCases()},
 		{"changed policies", changedPolicyCases()},
 		{"contexts", contextCases()},
@@ -148,6 +149,10 @@ const (
 	settleUntaken  = "A decision that was never taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards: that charges the costs at Now, room or no room."
 	settleDebt     = "Too much is given back, too little charged, even beyond the quota: the next requests wait that debt out."
 	refundStands   = "and returns the limits after it."
+	recordCharges  = "Record charges Cost units, room or no room, and never refuses: it is for usage that is only known afterwards. What goes beyond the capacity is a debt that later charges wait out."
+	checkCharges   = "Check refuses if Cost units do not fit, and charges nothing."
+	atMostCharges  = "AtMost charges as many of Cost units as fit all limits of its policy, and refuses if not one does. The cost of the charge in an allowed decision is what was charged."
+	cappedCharges  = "Capped does what Enforce does, of a cost above the capacity of a limit with that capacity: so an estimate that is too high waits for a full quota, and not forever."
 	countsFound    = "Counts are found by name, key, algorithm and window, so they go on under the new one."
 	countsAtMost   = "it continues from the record of its algorithm whose window is nearest, and what that counts ends when it was to end, or earlier: when the new window would have ended it."
 	looserOfBoth   = "While processes with the old policy and the new one run side by side, they give about the looser of both."

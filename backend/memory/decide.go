@@ -125,7 +125,7 @@ func (s *stripe) reset(charges []quota.Charge, p *handoff.Placement, long [][]by
 func (s *stripe) admitTake(charges []quota.Charge, at *moment) (pooled bool) {
 	for i := range s.all {
 		c := &s.all[i]
-		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0)
+		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0 && charges[i].Mode != quota.Check)
 	}
 	return s.admit(charges, at)
 }

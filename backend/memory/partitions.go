@@ -61,7 +61,17 @@ func peekAll(r *driver.Request, parts []part) (whole driver.Decision, err error)
 		p.CopyTo(&whole, &p.d)
 		whole.Allowed = whole.Allowed && p.d.Allowed
 	}
+	copyCosts(&whole, parts)
 	return whole, nil
+}
+
+// copyCosts makes whole, if it is allowed, say what its parts charge.
+func copyCosts(whole *driver.Decision, parts []part) {
+	for i := range parts {
+		if whole.Allowed {
+			parts[i].CopyCosts(whole, &parts[i].d)
+		}
+	}
 }
 
 func (b *Backend) takeParts(r driver.Request) (whole driver.Decision, pooled bool, err error) {
@@ -83,11 +93,13 @@ func (b *Backend) takeParts(r driver.Request) (whole driver.Decision, pooled boo
 		p.CopyTo(&whole, &p.d)
 		if whole.Allowed && !p.d.Allowed { // an earlier part took the room of its count
 			whole.Allowed = false
+			whole.Request = r
 			if err := settleAll(parts[:i], driver.Settlement{Now: r.Now}, &whole); err != nil {
 				return whole, pooled, err
 			}
 		}
 	}
+	copyCosts(&whole, parts)
 	return whole, pooled, nil
 }
 

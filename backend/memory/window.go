@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -17,7 +18,7 @@ func (b *Backend) takeWindow(r *driver.Request, d *driver.Decision) bool {
 	}
 	c := &charges[0]
 	p := c.Policy
-	if len(p.Limits) != 1 || c.Cost < 1 || c.Partition != c.Key || len(p.Name)+2 > nameHead || len(p.Name)+2+len(c.Key) > maxName {
+	if len(p.Limits) != 1 || c.Cost < 1 || c.Mode != quota.Enforce || c.Partition != c.Key || len(p.Name)+2 > nameHead || len(p.Name)+2+len(c.Key) > maxName {
 		return false
 	}
 	limit := &p.Limits[0]

@@ -292,7 +292,7 @@ func (c *call) deliver() {
 		var err error
 		for _, j := range c.jobs {
 			if err == nil {
-				j.reply, rest, err = splitReply(rest, len(j.keys))
+				j.reply, rest, err = splitReply(rest, len(j.keys)+j.costs)
 			}
 		}
 		if err == nil && len(rest) > 0 {

@@ -1,6 +1,7 @@
 package redisbackend
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/lua"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -98,7 +100,13 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	for i := range charges {
 		c := &charges[i]
 		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
-		if st != nil {
+		switch {
+		case st == nil && c.Mode != quota.Enforce:
+			shape = append(shape, lua.Mode+byte(c.Mode))
+			if c.Mode == quota.AtMost {
+				j.costs++
+			}
+		case st != nil:
 			buf = algorithm.AppendUint(buf, 7, st.Costs[i])
 			buf = algorithm.AppendUint(buf, 4, int64(charged[0].Mark.Generation))
 		}
@@ -153,7 +161,7 @@ func appendBounds(b []byte, c *quota.Charge, now int64, settles bool) []byte {
 	} else {
 		b = append(b, "99999999999999999990000"...)
 	}
-	if settles || c.Cost != 1 {
+	if settles || c.Cost != 1 || c.Mode != quota.Enforce {
 		return append(b, "    "...)
 	}
 	room := strconv.AppendInt(b, 10_000+min(l.Quota, mostUsed)-1, 10) // with a 1 in front
@@ -195,16 +203,16 @@ var errForeign = errors.New("something else than a count is stored under the key
 // errReply reports a reply that no script can give.
 var errReply = errors.New("the script's reply has an unknown form")
 
-// splitReply returns the reply to the first decision, which is about so many charges,
-// and the rest. A call's reply is the concatenation of its decisions' replies.
-func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
+// splitReply returns the reply to the first decision, which has so many parts, and the
+// rest. A call's reply is the concatenation of its decisions' replies.
+func splitReply(reply []byte, parts int) (first, rest []byte, err error) {
 	if len(reply) == 0 {
 		return nil, nil, errReply
 	}
 	size := 1
 	switch {
 	case isDigits(reply):
-		if charges != 1 {
+		if parts != 1 {
 			return nil, nil, errReply
 		}
 		size = digits
@@ -212,7 +220,7 @@ func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 	case reply[0] > repliesUndecided:
 		return nil, nil, errReply
 	default:
-		for range charges {
+		for range parts {
 			_, state := handoff.CutFront(reply[min(size, len(reply)):])
 			if size = len(reply) - len(state) + 2; len(state) < 2 {
 				return nil, nil, errReply
@@ -230,13 +238,7 @@ func splitReply(reply []byte, charges int) (first, rest []byte, err error) {
 func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	charges := r.Charges()
 	if !isDigits(reply) {
-		d, fit, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
-			return charges[i].Cost, reply[0] == repliesAllowed && charges[i].Cost > 0
-		})
-		if err == nil && d.Allowed != fit {
-			err = contradiction(reply)
-		}
-		return d, err
+		return readTakes(r, reply)
 	}
 	w, err := algorithm.ReadDigits(reply)
 	if err != nil {
@@ -251,14 +253,76 @@ func readTake(r driver.Request, reply []byte) (driver.Decision, error) {
 	return d, nil
 }
 
+// readTakes reads the reply that has the states of a take, r.
+func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
+	if reply[0] == repliesUndecided {
+		return d, errReply
+	}
+	granted, states, err := readCosts(r.Charges(), reply[1:])
+	if err != nil {
+		return d, err
+	}
+	charges, allowed := r.Charges(), reply[0] == repliesAllowed
+	d, fit, err := readStates(r, reply[0], states, func(i int) (cost int64, charged bool) {
+		switch c := &charges[i]; {
+		case !allowed:
+			return c.Mode.Asks(c.Cost), false
+		case c.Mode == quota.Check:
+			return c.Cost, false
+		default:
+			return granted[i], granted[i] > 0
+		}
+	})
+	if err != nil || d.Allowed != fit {
+		return d, cmp.Or(err, contradiction(reply))
+	}
+	for i := range charges {
+		switch c := &charges[i]; {
+		case c.Mode == quota.Record:
+			results := d.ResultsOf(i)
+			for k := range results {
+				results[k].RetryAt, results[k].StartAt = 0, 0
+			}
+		case allowed && c.Mode == quota.Check:
+			d.SetCost(i, 0)
+		case allowed:
+			d.SetCost(i, granted[i])
+		}
+	}
+	return d, nil
+}
+
+// readCosts reads what charges cost if they fit: that of mode AtMost in a part of the reply,
+// in front of the states.
+func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]int64, states []byte, err error) {
+	for i := range charges {
+		costs[i] = charges[i].Cost
+		if charges[i].Mode != quota.AtMost {
+			continue
+		}
+		if binary.BigEndian.Uint16(parts) != costBytes {
+			return costs, nil, errReply
+		}
+		cost := int64(binary.BigEndian.Uint64(parts[1:]) & (1<<(8*costBytes) - 1))
+		if cost < min(costs[i], 1) || cost > costs[i] {
+			return costs, nil, errReply
+		}
+		costs[i], parts = cost, parts[2+costBytes:]
+	}
+	return costs, parts, nil
+}
+
+// costBytes are the bytes of a cost in a reply.
+const costBytes = 7
+
 // readSettlement does so with the reply to a settlement.
 func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error) {
 	r := s.Charged.Request
 	r.Now = s.Now
-	if isDigits(reply) || reply[0] != repliesAllowed {
+	if reply[0] != repliesAllowed {
 		return driver.Decision{}, errReply
 	}
-	d, _, err := readStates(r, reply, func(i int) (cost int64, charged bool) {
+	d, _, err := readStates(r, reply[0], reply[1:], func(i int) (cost int64, charged bool) {
 		more := s.Costs[i] - r.Charges()[i].Cost
 		return max(more, 0), more > 0 // else it looks at what is left, and asks for nothing
 	})
@@ -271,14 +335,11 @@ func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error)
 
 // readStates reads the states that the charges of r have, each with what it cost and
 // whether it was charged; and whether all costs fit.
-func readStates(r driver.Request, reply []byte, cost func(i int) (int64, bool)) (d driver.Decision, fit bool, err error) {
-	if reply[0] == repliesUndecided {
-		return d, false, errReply
-	}
+func readStates(r driver.Request, answer byte, states []byte, cost func(i int) (int64, bool)) (d driver.Decision, fit bool, err error) {
 	d, fit = driver.NewDecision(r), true
-	d.Allowed = reply[0] == repliesAllowed
+	d.Allowed = answer == repliesAllowed
 	charges := r.Charges()
-	for i, states := 0, reply[1:]; i < len(charges); i++ {
+	for i := range charges {
 		generation, state := handoff.CutFront(states)
 		size := 2 + int(binary.BigEndian.Uint16(state))
 		cost, charged := cost(i)
@@ -290,7 +351,7 @@ func readStates(r driver.Request, reply []byte, cost func(i int) (int64, bool)) 
 		for k := range results {
 			results[k].Mark.Generation = generation
 		}
-		fit = fit && fits
+		fit = fit && (fits || charges[i].Mode == quota.Record)
 		states = state[size:]
 	}
 	return d, fit, nil

@@ -17,6 +17,7 @@ type job struct {
 	script    *script // nil for a read, and until its shape has one
 	partition []byte  // the part of its keys that selects a cluster's slot
 	keys      []arg   // of its charges
+	costs     int     // that the reply has, of charges in mode AtMost
 	packed    arg     // what a script that decides gets
 	args      []arg   // what swap.lua gets
 

@@ -153,7 +153,11 @@ func (s *randomStates) charges(policies []*throttler.Policy) []throttler.Charge 
 	partition := pick(s.rng, []string{"a", "a", "a", "b"})
 	var all []throttler.Charge
 	for _, p := range policies {
-		all = append(all, throttler.Charge{Policy: p, Key: partition, Partition: partition, Cost: s.cost(p)})
+		c := throttler.Charge{Policy: p, Key: partition, Partition: partition, Cost: s.cost(p)}
+		if s.rng.IntN(3) == 0 {
+			c.Mode = pick(s.rng, []quota.Mode{quota.Record, quota.Check, quota.AtMost})
+		}
+		all = append(all, c)
 	}
 	return all
 }
@@ -440,8 +444,8 @@ func (s *randomStates) compare(got, want driver.Decision, errGot, errWant error)
 	if errGot != nil {
 		return
 	}
-	if got.Allowed != want.Allowed || !reflect.DeepEqual(got.Results(), want.Results()) {
-		s.failf("got  %v %+v\nwant %v %+v", got.Allowed, got.Results(), want.Allowed, want.Results())
+	if got.Allowed != want.Allowed || !reflect.DeepEqual(got.Results(), want.Results()) || !reflect.DeepEqual(got.Charges(), want.Charges()) {
+		s.failf("got  %v %+v %+v\nwant %v %+v %+v", got.Allowed, got.Results(), got.Charges(), want.Allowed, want.Results(), want.Charges())
 	}
 }
 
@@ -455,7 +459,7 @@ func (s *randomStates) note(format string, args ...any) {
 		if charges, ok := arg.([]throttler.Charge); ok {
 			var all []string
 			for _, c := range charges {
-				all = append(all, fmt.Sprintf("%d of %s/%s %v", c.Cost, c.Policy.Name, c.Key, c.Policy.Limits))
+				all = append(all, fmt.Sprintf("%v %d of %s/%s %v", c.Mode, c.Cost, c.Policy.Name, c.Key, c.Policy.Limits))
 			}
 			args[i] = strings.Join(all, " + ")
 		}

@@ -198,8 +198,9 @@ func (l *lease) drop(now int64) driver.Settlement {
 // to name the counts when it is given back.
 const maxKeyBytes = 4 << 10
 
-// leasable returns the cost of charges, or 0 if they cannot be leased: all must have
-// the same cost, fixed windows alone, and keys that are not too long.
+// leasable returns the cost of charges, or 0 if no lease has anything to say of them: all
+// must have the same cost and mode, fixed windows alone, and keys that are not too long. What
+// is recorded, or charged in part, is for the other backend alone.
 func leasable(charges []quota.Charge) int64 {
 	if len(charges) == 0 {
 		return 0
@@ -207,7 +208,7 @@ func leasable(charges []quota.Charge) int64 {
 	cost := charges[0].Cost
 	for i := range charges {
 		c := &charges[i]
-		if c.Cost != cost || len(c.Key)+len(c.Partition) > maxKeyBytes {
+		if c.Cost != cost || c.Mode != charges[0].Mode || c.Mode != quota.Enforce && c.Mode != quota.Check || len(c.Key)+len(c.Partition) > maxKeyBytes {
 			return 0
 		}
 		limits := c.Policy.Limits
@@ -348,7 +349,6 @@ func sameResets(a, b *driver.Decision) bool {
 // addHeld makes d, a peek, report held units of l's windows as not used.
 func addHeld(d, l *driver.Decision, held int64) {
 	i, results := 0, d.Results()
-	d.Allowed = true
 	for _, c := range d.Charges() {
 		for k := range c.Policy.Limits {
 			result := &results[i]
@@ -358,10 +358,10 @@ func addHeld(d, l *driver.Decision, held int64) {
 			if result.RetryAt != 0 && result.Used+c.Cost <= c.Policy.Limits[k].Capacity() {
 				result.RetryAt = 0
 			}
-			d.Allowed = d.Allowed && result.RetryAt == 0
 			i++
 		}
 	}
+	d.Grant()
 }
 
 // extra returns how much more than charged st costs, and whether that is the same for

@@ -199,7 +199,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
-	if cost == 0 || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
+	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
 		return b.ask(ctx, r)
 	}
 	n := b.nameOf(r.Charges())
@@ -293,7 +293,11 @@ func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
 func (b *Backend) ask(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	b.stats.asked.Add(1)
-	return b.wrapped.Take(ctx, r)
+	d, err := b.wrapped.Take(ctx, r)
+	if err == nil && !d.Allowed && r.Charges()[0].Mode == quota.Check {
+		b.addHeld(&d)
+	}
+	return d, err
 }
 
 // renew takes a lease for l, and answers r from it. It is called with the stripe's lock
@@ -430,18 +434,20 @@ const maxShare = 8
 // holds of the counts is reported as not used.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, err := b.wrapped.Peek(ctx, r)
-	if err != nil || leasable(r.Charges()) == 0 {
-		return d, err
+	if err == nil {
+		b.addHeld(&d)
 	}
-	s, l := b.find(r.Charges())
-	if l == nil {
-		return d, nil
+	return d, err
+}
+
+// addHeld makes d, which charges nothing, report as not used what this process holds.
+func (b *Backend) addHeld(d *driver.Decision) {
+	if s, l := b.find(d.Charges()); l != nil {
+		defer s.mu.Unlock()
+		if l.held > 0 && d.Request.Now < l.until {
+			addHeld(d, &l.d, l.held)
+		}
 	}
-	defer s.mu.Unlock()
-	if l.held > 0 && r.Now < l.until {
-		addHeld(&d, &l.d, l.held)
-	}
-	return d, nil
 }
 
 // Settle implements driver.Backend. Units return to the lease, or come from it, if

@@ -112,9 +112,18 @@ func (b *Backend) takeBoth(ctx context.Context, r driver.Request, p places) (dri
 	if !soft.Allowed {
 		return b.peekToo(ctx, &r, p, &soft, ofStore)
 	}
+	shared := p.shared(&r)
+	for _, at := range shared { // the store charges no more
+		ofStore.Charges()[at[1]].Cost = soft.Charges()[at[0]].Cost
+	}
 	store, err := b.store.Take(ctx, ofStore)
 	switch {
 	case err == nil && store.Allowed:
+		if shared != nil {
+			if err := b.lower(ctx, shared, &soft, &store); err != nil {
+				return driver.Decision{}, err
+			}
+		}
 		b.fill(ctx, &r, p, &soft, &store)
 	default:
 		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{

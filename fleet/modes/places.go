@@ -135,7 +135,71 @@ func (p *places) merge(r *driver.Request, soft, store *driver.Decision) driver.D
 			setMember(&results[k].Mark, m)
 		}
 	}
+	if d.Allowed && withStore {
+		p.copyCosts(r, &d, soft, store)
+	}
 	return d
+}
+
+// copyCosts makes d, which is allowed, say what its two parts charge.
+func (p *places) copyCosts(r *driver.Request, d, soft, store *driver.Decision) {
+	iSoft, iStore := 0, 0
+	for i, c := range r.Charges() {
+		m := p.of[i]
+		if m.hasSoft() {
+			c.Cost = min(c.Cost, soft.Charges()[iSoft].Cost)
+			iSoft++
+		}
+		if m.hasStore() {
+			c.Cost = min(c.Cost, store.Charges()[iStore].Cost)
+			iStore++
+		}
+		d.SetCost(i, c.Cost)
+	}
+}
+
+// shared returns the places, among the synced charges and those of the store, of the
+// charges of r in mode AtMost that are in both counts.
+func (p *places) shared(r *driver.Request) (pairs [][2]int) {
+	iSoft, iStore := 0, 0
+	for i, c := range r.Charges() {
+		m := p.of[i]
+		if m == inBoth && c.Mode == quota.AtMost {
+			pairs = append(pairs, [2]int{iSoft, iStore})
+		}
+		if m.hasSoft() {
+			iSoft++
+		}
+		if m.hasStore() {
+			iStore++
+		}
+	}
+	return pairs
+}
+
+// lower gives back what soft was charged more than store for the charges shared, for which
+// the store may have had less room.
+func (b *Backend) lower(ctx context.Context, shared [][2]int, soft, store *driver.Decision) error {
+	lower, costs := *soft, make([]int64, len(soft.Charges()))
+	for i, c := range soft.Charges() {
+		costs[i] = c.Cost
+	}
+	for _, at := range shared {
+		if len(store.Charges()) > 0 { // else it decided without counts
+			costs[at[0]] = store.Charges()[at[1]].Cost
+			lower.SetCost(at[0], costs[at[0]])
+		}
+	}
+	after, err := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{Now: soft.Request.Now, Charged: *soft, Costs: costs})
+	if err != nil {
+		return err // cannot be: its policies were known a moment ago
+	}
+	for i, r := range after.Results() {
+		r.Mark = soft.Results()[i].Mark
+		lower.Results()[i] = r
+	}
+	*soft = lower
+	return nil
 }
 
 // stricter returns what of, the store's result, says with what the synced counts say of
@@ -171,7 +235,7 @@ func (b *Backend) fill(ctx context.Context, r *driver.Request, p places, soft, s
 			} else if more := missing(c.Policy, soft.ResultsOf(iSoft), of); more > 0 {
 				// A take, and not a settlement: if several processes do this at once,
 				// the bucket is full, and not in debt.
-				c.Cost = more
+				c.Cost, c.Mode = more, quota.Enforce
 				_, _ = b.store.Take(ctx, driver.NewRequest(r.Now, c)) // the next take sees what is missing still
 			}
 		}

@@ -292,7 +292,7 @@ func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since.Lo
 // Take implements driver.Backend. It makes no call.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	d, s, at, err := b.begin(ctx, r)
-	if err != nil || s == nil || len(d.Results()) == 1 && b.takeOne(s, &d, at) {
+	if err != nil || s == nil || len(d.Results()) == 1 && d.Charges()[0].Mode == quota.Enforce && b.takeOne(s, &d, at) {
 		return d, err
 	}
 	return b.takeAll(s, d, at)
@@ -308,17 +308,22 @@ func (b *Backend) takeAll(s *stripe, d driver.Decision, at moment) (driver.Decis
 	}
 	fitsEver := true
 	for n, e := range s.found {
-		fitsEver = fitsEver && d.Charges()[n].Cost <= e.policy.most
+		c := &d.Charges()[n]
+		fitsEver = fitsEver && c.Mode.Asks(c.Cost) <= e.policy.most
 	}
 	for n, e := range s.found {
-		if fitsEver {
-			e.policy.asked(at.of(e), e.hash, d.Charges()[n].Cost)
+		if c := &d.Charges()[n]; fitsEver && c.Mode != quota.Check {
+			e.policy.asked(at.of(e), e.hash, c.Cost)
 		}
 	}
 	if b.look(s, &d, at); !d.Allowed {
 		return d, nil
 	}
 	s.each(&d, at, func(x slot) {
+		if x.mode == quota.Record {
+			b.report(&x, x.bucket.charge(x.share, x.cost, x.now), true, true)
+			return
+		}
 		v, ok := x.bucket.take(x.share, x.cost, x.now)
 		b.report(&x, v, ok, true)
 	})
@@ -338,7 +343,7 @@ func (b *Backend) takeOne(s *stripe, d *driver.Decision, at moment) (done bool) 
 	}
 	at = at.of(e)
 	e.policy.asked(at, e.hash, charge.Cost)
-	x := slot{at, e, &e.buckets[0], &e.limits[0], 0, charge.Cost, &d.Results()[0]}
+	x := slot{at, e, &e.buckets[0], &e.limits[0], 0, charge.Cost, quota.Enforce, &d.Results()[0]}
 	v, ok := x.bucket.take(x.share, x.cost, x.now)
 	d.Allowed = ok
 	b.report(&x, v, ok, true)
@@ -353,6 +358,7 @@ type slot struct {
 	share  *share
 	limit  int // of the entry's policy
 	cost   int64
+	mode   quota.Mode
 	result *driver.Result
 }
 
@@ -361,7 +367,8 @@ func (s *stripe) each(d *driver.Decision, at moment, f func(slot)) {
 	i := 0
 	for n, e := range s.found {
 		for k := range e.buckets {
-			f(slot{at.of(e), e, &e.buckets[k], &e.limits[k], k, d.Charges()[n].Cost, &d.Results()[i]})
+			c := &d.Charges()[n]
+			f(slot{at.of(e), e, &e.buckets[k], &e.limits[k], k, c.Cost, c.Mode, &d.Results()[i]})
 			i++
 		}
 	}
@@ -370,11 +377,12 @@ func (s *stripe) each(d *driver.Decision, at moment, f func(slot)) {
 // look reports about the entries found, and charges nothing.
 func (b *Backend) look(s *stripe, d *driver.Decision, at moment) {
 	s.each(d, at, func(x slot) {
+		x.cost = x.mode.Asks(x.cost)
 		v := x.bucket.peek(x.share, x.now)
 		fits := x.cost <= x.share.capacity && x.share.has(v, x.cost, x.now)
-		d.Allowed = d.Allowed && fits
 		b.report(&x, v, fits, false)
 	})
+	d.Grant()
 }
 
 // find sets s.found to the entries of charges. Those that are new are kept or

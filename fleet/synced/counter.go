@@ -226,21 +226,18 @@ func (c *count) said(l *limit, i int, now int64) float64 {
 
 var chance = rand.Float64 // the simulations seed it
 
-// evaluate reports whether cost fits, and when it will if it does not.
-func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) bool {
+// evaluate writes to r when cost fits, if it does not now.
+func (c *count) evaluate(l *limit, cost, now int64, r *driver.Result) {
 	after := c.used(l, now) + float64(cost)
 	high := float64(l.capacity)
 	switch {
 	case after <= l.low+l.slack:
-		return true
 	case after <= high+l.slack && chance()*(high-l.low) > after-l.low:
-		return true
 	case cost > l.capacity:
 		r.RetryAt = driver.NeverFits
 	default:
 		r.RetryAt = c.fitsAt(l, cost, now)
 	}
-	return false
 }
 
 // fitsAt returns the instant from which cost, which is not sure to fit now, is.

@@ -233,15 +233,18 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	defer s.mu.Unlock()
 	found := s.find(charges, r.Now, nil)
 	results, i := d.Results(), 0
-	d.Allowed = true
 	for n, c := range found {
+		mode := charges[n].Mode
 		for k := range c.policy.Limits {
-			fits := c.counts[k].evaluate(&c.limits[k], charges[n].Cost, r.Now, &results[i])
-			d.Allowed = d.Allowed && fits
+			c.counts[k].evaluate(&c.limits[k], mode.Asks(charges[n].Cost), r.Now, &results[i])
+			if mode == quota.AtMost { // of which what is used says how many fit
+				c.counts[k].report(&c.limits[k], r.Now, &results[i])
+			}
 			i++
 		}
 	}
-	i = 0
+	d.Grant()
+	charges, i = d.Charges(), 0
 	for n, c := range found {
 		if d.Allowed && charge {
 			c.addToFormer(charges[n].Cost, r.Now, r.Now)

@@ -18,6 +18,9 @@ rate$ == quota$ and fraction$ < quota$
 --@ bring
 if at$ < now then at$, fraction$ = now, 0 end
 
+--@ left
+capacity$ - ceil_level(at$ - now, quota$, fraction$, window$)
+
 --@ fits
 (at$ - now < full$ or at$ - now == full$ and fraction$ <= full_part$)
 

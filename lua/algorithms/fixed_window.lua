@@ -6,8 +6,8 @@
 --@ bring
 if reset_at$ <= now then used$ = 0 end
 
---@ fits
-cost@ <= capacity$ - used$
+--@ left
+capacity$ - used$
 
 --@ charge
 if reset_at$ <= now then reset_at$ = min(ENDS, MAX_INSTANT) end

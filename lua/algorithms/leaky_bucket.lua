@@ -21,4 +21,5 @@ if mark$ >= now and (at$ > now or at$ == now and fraction$ > 0) then
   ahead, part = mul_div(charged@ - (has_started and max(spent@, 1) or spent@), window$, quota$)
   at$, fraction$ = at$ - ahead, fraction$ - part
   if fraction$ < 0 then at$, fraction$ = at$ - 1, fraction$ + quota$ end
+  if at$ < 0 then at$, fraction$ = 0, 0 end -- what reached the largest instant
 end

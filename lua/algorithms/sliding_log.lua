@@ -188,8 +188,8 @@ local log$ = open_log(entries$, sum$, first$, slots$, key, base, whole)
 base = base + slots$ * ENTRY_BYTES
 trim(log$, now - window$)
 
---@ fits
-cost@ <= capacity$ - log$.sum
+--@ left
+capacity$ - log$.sum
 
 --@ charge
 add_entry(log$, cost@, now)

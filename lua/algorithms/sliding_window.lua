@@ -11,8 +11,8 @@ elseif elapsed$ >= window$ then -- windows that ended move on
   start$, current$ = now - elapsed$, 0
 end
 
---@ fits
-cost@ <= capacity$ - current$ - ceil_div(previous$, window$ - elapsed$, window$)
+--@ left
+capacity$ - current$ - ceil_div(previous$, window$ - elapsed$, window$)
 
 --@ charge
 current$ = current$ + cost@

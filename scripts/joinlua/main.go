@@ -1,6 +1,7 @@
 // Command joinlua prints a Redis script as servers get it: swap, sync, or one that is
 // composed, named by its operation and the kinds of the limits of each charge, such as
-// "take 1" or "settle 1,3 5".
+// "take 1" or "settle 1,3 5", behind the charge's mode if that is not Enforce, as in
+// "take record:1,3 at-most:5".
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/weir/lua"
+	"github.com/weir-go/weir/quota"
 )
 
 func main() {
@@ -33,7 +35,13 @@ func find(args []string) (script string, err error) {
 	var charges [][]byte
 	for _, arg := range args[1:] {
 		var kinds []byte
-		for _, number := range strings.Split(arg, ",") {
+		mode, numbers, ok := strings.Cut(arg, ":")
+		if !ok {
+			numbers = arg
+		} else if kinds = modeOf(mode); kinds == nil {
+			return "", fmt.Errorf("%q is not a mode", mode)
+		}
+		for _, number := range strings.Split(numbers, ",") {
 			var kind byte
 			if _, err := fmt.Sscan(number, &kind); err != nil || !known(kind) {
 				return "", fmt.Errorf("%q is not the number of a kind", number)
@@ -47,6 +55,17 @@ func find(args []string) (script string, err error) {
 		return "", fmt.Errorf("%d charges have too many limits for one script", len(charges))
 	}
 	return script, nil
+}
+
+// modeOf returns what begins the kinds of a charge in the mode of that name, nil if there
+// is none.
+func modeOf(name string) []byte {
+	for _, m := range []quota.Mode{quota.Record, quota.Check, quota.AtMost} {
+		if m.String() == name {
+			return []byte{lua.Mode + byte(m)}
+		}
+	}
+	return nil
 }
 
 func known(kind byte) bool {

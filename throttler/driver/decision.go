@@ -1,6 +1,10 @@
 package driver
 
-import "github.com/weir-go/weir/quota"
+import (
+	"slices"
+
+	"github.com/weir-go/weir/quota"
+)
 
 // Decision is a backend's whole answer to a request or a settlement. Users read it as
 // a decision.Decision.
@@ -20,9 +24,8 @@ type Decision struct {
 	one  [1]Result
 	many []Result
 
-	// To a multiple of 16 bytes: a copy of another size writes its last words twice, and a
-	// copy of that copy waits for them.
-	_ int64
+	// All is a multiple of 16 bytes: a copy of another size writes its last words twice, and
+	// a copy of that copy waits for them.
 }
 
 // NewDecision returns the decision about r that a backend is about to make: not
@@ -55,6 +58,49 @@ func (d *Decision) SetWindow(used, resetAt, retryAt int64) {
 
 // Charges returns the charges decided about. They are not to be changed.
 func (d *Decision) Charges() []quota.Charge { return d.Request.Charges() }
+
+// SetCost makes cost what charge i was charged, or would be.
+func (d *Decision) SetCost(i int, cost int64) {
+	charges := d.Charges()
+	if charges[i].Cost == cost {
+		return
+	}
+	if d.Request.many != nil { // which the caller of Take has, too
+		d.Request.many = slices.Clone(charges)
+	}
+	d.Charges()[i].Cost = cost
+}
+
+// Grant decides d, whose results say which limits have room for what the modes of the
+// charges ask: see [quota.Mode.Asks]. If it is allowed, its costs become what a take
+// charges.
+func (d *Decision) Grant() {
+	charges, results := d.Charges(), d.Results()
+	d.Allowed = true
+	for i := range charges {
+		n := len(charges[i].Policy.Limits)
+		for k := range results[:n] {
+			if charges[i].Mode == quota.Record {
+				results[k].RetryAt = 0
+			}
+			d.Allowed = d.Allowed && results[k].RetryAt == 0
+		}
+		results = results[n:]
+	}
+	for i := range charges {
+		switch c := &charges[i]; {
+		case !d.Allowed || c.Mode == quota.Enforce:
+		case c.Mode == quota.Check:
+			d.SetCost(i, 0)
+		case c.Mode == quota.AtMost:
+			cost := c.Cost
+			for k, r := range d.ResultsOf(i) {
+				cost = min(cost, r.Remaining(&c.Policy.Limits[k]))
+			}
+			d.SetCost(i, cost)
+		}
+	}
+}
 
 // About returns d as the decision about r, a request of the same costs and limits.
 // The two share their results.

@@ -68,6 +68,13 @@ func (p *Part) CopyTo(whole *Decision, d *Decision) {
 	}
 }
 
+// CopyCosts copies what d, an allowed decision about p, charged to whole, which is allowed.
+func (p *Part) CopyCosts(whole *Decision, d *Decision) {
+	for i := range d.Charges() {
+		whole.SetCost(p.places[i], d.Charges()[i].Cost)
+	}
+}
+
 // CopyFrom copies what whole says of p's limits to d, a decision about p.
 func (p *Part) CopyFrom(whole *Decision, d *Decision) {
 	for i, place := range p.places {

@@ -31,7 +31,7 @@ func (r *Request) Begin(c *quota.Charge) *quota.Charge {
 	// Word by word, and Now last in memory as in time: a processor that copies two words at
 	// once waits for those that were just written alone.
 	own := &r.one[0]
-	own.Policy, own.Key, own.Cost, own.Partition = c.Policy, c.Key, c.Cost, c.Partition
+	own.Policy, own.Key, own.Cost, own.Partition, own.Mode = c.Policy, c.Key, c.Cost, c.Partition, c.Mode
 	return own
 }
 

@@ -69,7 +69,7 @@ func (b *Backend) take(r *driver.Request, o *outage, journal bool) (driver.Decis
 	}
 	if d.Allowed {
 		for i := range charges {
-			b.charge(counts[i], &charges[i], o, journal, r.Now, d.ResultsOf(i))
+			b.charge(counts[i], &d.Charges()[i], o, journal, r.Now, d.ResultsOf(i))
 		}
 	}
 	report(&d, counts, b.processes)
@@ -86,6 +86,11 @@ func (b *Backend) charge(known *count, c *quota.Charge, o *outage, journal bool,
 	var buf [quota.MaxLimits]quota.Limit
 	known.state.Charge(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, now, results)
 	known.state.Coarsen(maxLog)
+	if c.Mode == quota.Record {
+		for i := range results {
+			results[i].StartAt = 0 // it is not waited for
+		}
+	}
 	switch {
 	case c.Cost == 0:
 	case known.pooled:
@@ -136,19 +141,26 @@ func (b *Backend) countOf(s *stripe, charges []quota.Charge, i int, now int64) *
 // share, but would fit the quota.
 func (b *Backend) evaluate(r *driver.Request, counts []*count) (driver.Decision, error) {
 	d := driver.NewDecision(*r)
-	d.Allowed, d.Degraded = true, true
+	d.Degraded = true
 	charges := r.Charges()
 	var buf [quota.MaxLimits]quota.Limit
 	for i := range charges {
-		c, results := &charges[i], d.ResultsOf(i)
+		c, results := charges[i], d.ResultsOf(i)
 		state := counts[i].stateAt(c.Policy.Limits, b.processes, r.Now)
-		fits := state.Evaluate(sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Cost, r.Now, results)
-		d.Allowed = d.Allowed && fits
+		shares, asks := sharesOf(buf[:0], c.Policy.Limits, b.processes), c.Mode.Asks(c.Cost)
+		state.Evaluate(shares, asks, r.Now, results)
 		for j := range results {
-			if results[j].RetryAt == driver.NeverFits && c.Cost <= c.Policy.Limits[j].Capacity() {
+			if results[j].RetryAt == driver.NeverFits && asks <= c.Policy.Limits[j].Capacity() {
 				return driver.Decision{}, errTooLarge
 			}
+			if c.Mode == quota.AtMost {
+				c.Cost = min(c.Cost, results[j].Remaining(&shares[j]))
+			}
 		}
+		d.SetCost(i, c.Cost)
+	}
+	if d.Grant(); !d.Allowed {
+		d.Request = *r
 	}
 	return d, nil
 }
@@ -200,7 +212,7 @@ func (b *Backend) hold(known *count, c *quota.Charge, o *outage) {
 	b.held.Add(1)
 	known.outage = o
 	known.charge = keyed.Own([]quota.Charge{*c})[0]
-	known.charge.Cost = 0
+	known.charge.Cost, known.charge.Mode = 0, quota.Enforce
 }
 
 // settled notes that nothing is to be handed over of c.

@@ -88,7 +88,7 @@ func bytesOf(d *driver.Decision) int {
 // isOf reports whether f is a refusal of exactly these charges.
 func (f *refusal) isOf(charges []quota.Charge) bool {
 	return slices.EqualFunc(f.d.Charges(), charges, func(a, b quota.Charge) bool {
-		return a.Key == b.Key && a.Cost == b.Cost && a.Partition == b.Partition && samePolicy(a.Policy, b.Policy)
+		return a.Key == b.Key && a.Cost == b.Cost && a.Mode == b.Mode && a.Partition == b.Partition && samePolicy(a.Policy, b.Policy)
 	})
 }
 

@@ -6,7 +6,7 @@
 // # What is remembered
 //
 // A take is refused from memory only if exactly the same charges, of the same
-// keys, costs and limits in the same order, were refused less than
+// keys, costs, modes and limits in the same order, were refused less than
 // [Options.MaxAge] ago by a monotonic clock. The take's time must not be before the
 // refusal's, and must be before every time that the refusal names: the RetryAt
 // of a limit that refused, the NextAt and ResetAt of any limit. Refusals that were made without
@@ -199,7 +199,7 @@ func isOpen(d *driver.Decision) bool { return d.Degraded && d.Allowed && len(d.C
 // end a refusal that may have been decided before the change.
 func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duration) {
 	for i := range counts {
-		counts[i].ask(charges[i].Cost, len(charges) == 1)
+		counts[i].ask(charges[i].Mode.Asks(charges[i].Cost), len(charges) == 1)
 	}
 	// After the versions: a processor waits here for what it has begun to load, and
 	// loads those together with what find has looked at.
@@ -270,7 +270,7 @@ func (b *Backend) hash(charges []quota.Charge, counts []seen) (id uint64, all []
 		c := &charges[i]
 		h := b.names.Half(c)
 		counts = append(counts, seen{at: b.versions.of(h)})
-		id = keyed.Mix(id, keyed.Mix(h, uint64(c.Cost)))
+		id = keyed.Mix(id, keyed.Mix(h, uint64(c.Cost)^uint64(c.Mode)<<56))
 	}
 	return id, counts
 }
