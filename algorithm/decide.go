@@ -73,6 +73,7 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 			marks[j] = result.Mark
 		}
 		n := len(c.Policy.Limits)
+		states[i].pause(s.PauseUntil, s.Now)
 		states[i].Settle(c.Policy.Limits, Settlement{takenAt, marks[:n], c.Cost, s.Costs[i]}, r.Now, results[:n])
 		results = results[n:]
 	}

@@ -26,13 +26,14 @@ var kinds = [...]struct {
 	queue bool // charges have starts
 	log   bool // entries are in a ring
 }{
-	1: {algorithm: quota.FixedWindow, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 1},
-	2: {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, bytes: instantBytes + countBytes, windows: 1},
-	3: {algorithm: quota.SlidingWindow, counter: slidingWindow{}, bytes: instantBytes + 2*countBytes, windows: 2},
-	4: {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
-	5: {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
-	6: {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
-	7: {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
+	1:  {algorithm: quota.FixedWindow, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 1},
+	2:  {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, bytes: instantBytes + countBytes, windows: 1},
+	3:  {algorithm: quota.SlidingWindow, counter: slidingWindow{}, bytes: instantBytes + 2*countBytes, windows: 2},
+	4:  {algorithm: quota.SlidingLog, counter: slidingLog{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true},
+	5:  {algorithm: quota.TokenBucket, counter: bucket{}, bytes: 2*instantBytes + 3*countBytes},
+	6:  {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
+	15: {algorithm: none, counter: pause{}, bytes: instantBytes},
+	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -104,12 +105,18 @@ func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other
 // kindsOf has the kinds of limits that are not aligned and of those that are, by algorithm.
 var kindsOf = func() (all [2][256]kind) {
 	for k := range kinds {
-		if kinds[k].counter != nil && !kinds[k].calendar {
+		if kinds[k].counter != nil && !kinds[k].calendar && kinds[k].algorithm != none {
 			all[index(kinds[k].aligned)][kinds[k].algorithm] = kind(k)
 		}
 	}
 	return all
 }()
+
+// pauseKind is the kind of records of a pause, of which there are no limits.
+const (
+	pauseKind kind            = 15
+	none      quota.Algorithm = 255
+)
 
 // calendarKind is the kind of limits with a Calendar, whichever it is: a limit whose billing
 // day changes keeps its count, which ends when it was to end.

@@ -104,8 +104,14 @@ func TestScriptsAgree(t *testing.T) {
 			t.Errorf("a record of kind %d has %d bytes in Lua, %d in Go", number, bytes, got)
 		}
 	}
-	if n := len(maps.Collect(lua.Records)); n != len(kinds)-1 {
-		t.Errorf("the scripts have %d kinds, Go %d", n, len(kinds)-1)
+	known := 0
+	for k := range kinds {
+		if kind(k).known() && k != int(pauseKind) {
+			known++
+		}
+	}
+	if n := len(maps.Collect(lua.Records)); n != known {
+		t.Errorf("the scripts have %d kinds, Go %d", n, known)
 	}
 }
 

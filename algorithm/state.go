@@ -51,6 +51,10 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 		return
 	}
 	for r, i := range s.others(limits, now) {
+		if r.kind == pauseKind {
+			r.refuse(limits, cost, results)
+			continue
+		}
 		if i < 0 || r.quota > 0 { // buckets have all charges since they were empty
 			continue
 		}

@@ -71,7 +71,7 @@ var _ observe.Observer = (*Observer)(nil)
 
 // Counts of the enumerations in package observe.
 const (
-	ops      = int(observe.OpReset) + 1
+	ops      = int(observe.OpPause) + 1
 	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 

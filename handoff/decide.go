@@ -58,7 +58,9 @@ func Settle(s driver.Settlement, p *Placement) Decide {
 		}
 		d := algorithm.Settle(s, counts.states)
 		charges := s.Charged.Charges()
-		return d, counts.changes(func(i int) bool { return d.Allowed && (counts.was[i].found || s.Costs[i] > charges[i].Cost) }), nil
+		return d, counts.changes(func(i int) bool {
+			return d.Allowed && (counts.was[i].found || s.Costs[i] > charges[i].Cost || s.PauseUntil > s.Now)
+		}), nil
 	}
 }
 

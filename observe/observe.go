@@ -49,9 +49,10 @@ const (
 	OpSettle
 	OpWait // its Duration is how long it waited
 	OpReset
+	OpPause
 )
 
-var opNames = [...]string{"take", "peek", "settle", "wait", "reset"}
+var opNames = [...]string{"take", "peek", "settle", "wait", "reset", "pause"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -59,7 +60,8 @@ func (o Op) String() string { return opNames[o] }
 type Outcome uint8
 
 const (
-	// OutcomeAllowed is the outcome of an allowed decision, and of each settlement and reset.
+	// OutcomeAllowed is the outcome of an allowed decision, and of each settlement, reset
+	// and pause.
 	OutcomeAllowed Outcome = iota
 	// OutcomeRefused is the outcome of a take or a peek that lacks room, and of a settlement by
 	// a receipt that was settled before.
@@ -86,7 +88,7 @@ type Decided struct {
 
 	// Policy is the name of the policy whose limit binds (see decision.Decision.Binding)
 	// and Limit the index of that limit in it. If the decision failed, Policy is the
-	// first charge's and Limit -1, as of a reset; if it is about no charges, "" and -1.
+	// first charge's and Limit -1, as of a reset and a pause; if it is about no charges, "" and -1.
 	Policy string
 	Limit  int
 

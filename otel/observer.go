@@ -148,7 +148,7 @@ const others = "(others)"
 
 // Counts of the enumerations in throttler.
 const (
-	ops      = int(observe.OpReset) + 1
+	ops      = int(observe.OpPause) + 1
 	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 

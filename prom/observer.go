@@ -134,7 +134,7 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 
 // Counts of the enumerations in throttler.
 const (
-	ops      = int(observe.OpReset) + 1
+	ops      = int(observe.OpPause) + 1
 	outcomes = int(observe.OutcomeOverloaded) + 1
 )
 

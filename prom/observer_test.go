@@ -89,8 +89,8 @@ weir_degraded_decisions_total{policy="core"} 0
 # TYPE weir_refusals_total counter
 weir_refusals_total{limit="1",policy="core"} 3
 `, "weir_decisions_total", "weir_refusals_total", "weir_degraded_decisions_total")
-	if n := testutil.CollectAndCount(registry, "weir_decision_duration_seconds"); n != 5 {
-		t.Errorf("%d histograms of durations; one for each of take, peek, settle, wait and reset is right", n)
+	if n := testutil.CollectAndCount(registry, "weir_decision_duration_seconds"); n != 6 {
+		t.Errorf("%d histograms of durations; one for each of take, peek, settle, wait, reset and pause is right", n)
 	}
 }
 

@@ -256,3 +256,23 @@ func ExampleThrottler_Open() {
 	// used 37
 	// delivered twice
 }
+
+// An API has answered that it serves nobody for two seconds, and another worker has heard the
+// same.
+func ExampleThrottler_Pause() {
+	ctx := context.Background()
+	t, c := example()
+	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{
+		{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket},
+	}}
+	for range 2 {
+		err := t.Pause(ctx, c.Now().Add(2*time.Second), api.Charge("example.com"))
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	d, _ := t.Take(ctx, api.Charge("example.com"))
+	fmt.Println("allowed", d.Allowed, "again in", d.RetryAt().Sub(d.At()))
+	// Output:
+	// allowed false again in 2s
+}

@@ -28,6 +28,8 @@ type line struct {
 	next  time.Time     // when to ask: no earlier answer would be yes
 	start time.Time     // before which the first of the queue does not start
 	step  time.Duration // by which each of it starts later than the one in front, at least
+
+	paused time.Time // before which none starts, also of those that have a start
 }
 
 // call is a call of Wait.
@@ -148,6 +150,25 @@ func (all *lines) note(l *line, a *answer) {
 	}
 	clear(l.queue[len(inTime):])
 	l.queue = inTime
+}
+
+// pause notes that nothing about charges starts before until.
+func (all *lines) pause(charges []Charge, until time.Time) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if l := all.named[nameOf(charges)]; l != nil {
+		l.paused = later(l.paused, until)
+	}
+}
+
+// pausedAfter returns until when c's line is paused, zero if that is not after at.
+func (all *lines) pausedAfter(c *call, at time.Time) time.Time {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if c.paused.After(at) {
+		return c.paused
+	}
+	return time.Time{}
 }
 
 // startOf returns when call i of the queue starts, at the earliest.

@@ -41,7 +41,7 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 		return
 	}
 	switch {
-	case op == observe.OpSettle || op == observe.OpReset || d.Allowed:
+	case op == observe.OpSettle || op >= observe.OpReset || d.Allowed:
 	case d.NumLimits() == 0: // the backend panics
 		e.Outcome, e.Policy = observe.OutcomeUnavailable, charges[0].Policy.Name
 	default:
@@ -51,7 +51,7 @@ func (t *Throttler) observe(ctx context.Context, op observe.Op, charges []Charge
 	key := ""
 	switch d.NumLimits() {
 	case 0:
-		if op == observe.OpReset {
+		if op >= observe.OpReset {
 			e.Policy = charges[0].Policy.Name
 		}
 	case 1: // most decisions: a Status of it would be the slowest part of this

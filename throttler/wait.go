@@ -40,8 +40,10 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	if c.answer == nil {
 		return Decision{}, c.err
 	}
-	if err = tooEarly(ctx, t.clock, c.answer.start); err == nil {
-		err = sleep(ctx, t.clock, c.answer.start)
+	for at := c.answer.start; err == nil && !at.IsZero(); at = t.lines.pausedAfter(c, at) {
+		if err = tooEarly(ctx, t.clock, at); err == nil {
+			err = sleep(ctx, t.clock, at)
+		}
 	}
 	if err != nil {
 		_, _ = t.Refund(ctx, c.answer.Decision) // the observer receives a failure

@@ -75,6 +75,7 @@ func groups() []group {
 		{"several limits", severalLimitsCases()},
 		{"chains", chainCases()},
 		{"keys", keyCases()},
+		{"pauses", pauseCases()},
 		{"peeks", peekCases()},
 		{"next units", nextCases()},
 		{"refunds", refundCases()},

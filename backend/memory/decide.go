@@ -74,9 +74,9 @@ func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long 
 		switch {
 		case st.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
 			s.share(c, &charges[i], i, at)
-			c.isNew = c.isNew && st.Costs[i] > charges[i].Cost
+			c.isNew = c.isNew && (st.Costs[i] > charges[i].Cost || st.PauseUntil > st.Now)
 		case c.place == nowhere:
-			c.isNew = c.arrived || st.Costs[i] > charges[i].Cost
+			c.isNew = c.arrived || st.Costs[i] > charges[i].Cost || st.PauseUntil > st.Now
 		}
 	}
 	s.admit(charges, at)

@@ -127,7 +127,7 @@ func settleAll(parts []part, st driver.Settlement, whole *driver.Decision) error
 		if st.Costs != nil {
 			costs = p.Costs(st.Costs)
 		}
-		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs}, nil, p.long, &p.at)
+		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs, PauseUntil: st.PauseUntil}, nil, p.long, &p.at)
 		if err != nil {
 			return err
 		}

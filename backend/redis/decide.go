@@ -50,7 +50,7 @@ func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decis
 
 // SettleAt implements handoff.Store as TakeAt.
 func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (d driver.Decision, err error) {
-	if st.Once {
+	if st.Once || st.PauseUntil > 0 {
 		b.monitor.run()
 		return b.shardOf(st.Charged.Charges()).settleHere(ctx, st, p)
 	}

@@ -456,6 +456,11 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
+	if st.PauseUntil > 0 {
+		if err := b.checkPause(st.Charged.Charges()); err != nil {
+			return driver.Decision{}, err
+		}
+	}
 	more, even := extra(&st)
 	if s, l := b.find(st.Charged.Charges()); l != nil {
 		if even && l.held > max(more, 0) && st.Now < l.until && sameWindows(&l.d, &st.Charged) {
@@ -501,6 +506,17 @@ func (b *Backend) drop(charges []quota.Charge) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// checkPause returns an error if units of charges are leased: other processes would spend
+// what they hold in spite of a pause.
+func (b *Backend) checkPause(charges []quota.Charge) error {
+	for _, c := range charges {
+		if c.Cost = 1; b.Leases(c.Policy) && leasable([]quota.Charge{c}) > 0 {
+			return invalid.Errorf("leased: policy %q is leased, and a pause does not reach the units that processes hold; leave it out of Options.Leases", c.Policy.Name)
+		}
+	}
+	return nil
 }
 
 // find returns the lease of charges, with its stripe's lock held, or nil and no lock.

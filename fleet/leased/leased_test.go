@@ -29,5 +29,7 @@ func TestBackend(t *testing.T) {
 	backendtest.RunExcept(t, func(t *testing.T) driver.Backend { return open(t, memorybackend.NewDefault(), nil) }, map[string]string{
 		"concurrency/64 goroutines share a quota of 500, fixed-window":         reason,
 		"concurrency/64 goroutines share a quota of 500, aligned fixed-window": reason,
+		"pauses/a pause, fixed-window":                                         "processes spend what they hold",
+		"pauses/a pause, aligned fixed-window":                                 "processes spend what they hold",
 	})
 }

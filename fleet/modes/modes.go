@@ -194,6 +194,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	r := st.Charged.Request
 	r.Now = st.Now
 	charged, present := chargedIn(&st.Charged), b.place(&r)
+	if st.PauseUntil > 0 && present.all != inStore {
+		return driver.Decision{}, invalid.Errorf("modes: policy %q is synced, or was lately, and cannot be paused; make it exact", r.Charges()[0].Policy.Name)
+	}
 	p := charged
 	p.all = 0
 	for i, c := range r.Charges() {

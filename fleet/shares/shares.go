@@ -454,6 +454,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	r := st.Charged.Request
 	r.Now = st.Now
+	if st.PauseUntil > 0 {
+		return driver.Decision{}, invalid.Errorf("shares: PauseUntil is set; a share of a quota cannot be paused, because other processes have theirs")
+	}
 	d, s, at, err := b.begin(ctx, r)
 	if err != nil || s == nil {
 		return d, err

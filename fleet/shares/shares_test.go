@@ -124,6 +124,7 @@ func TestBackend(t *testing.T) {
 		t.Cleanup(func() { asked += a.asked })
 		return a
 	}, map[string]string{
+		"pauses/a pause, token-bucket":                                                                           "other processes have shares of their own",
 		"waits/places of calls that leave, token-bucket":                                                         "a share is not charged ahead, and a larger burst is another policy",
 		"chains/all live within the partition of the first":                                                      halves,
 		"chains/one key under two policies in one take":                                                          halves,

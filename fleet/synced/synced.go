@@ -276,6 +276,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if err := supported(r.Charges()); err != nil {
 		return d, err
 	}
+	if st.PauseUntil > 0 {
+		return d, invalid.Errorf("synced: policy %q is synced, and cannot be paused; make it exact", r.Charges()[0].Policy.Name)
+	}
 	d = driver.NewDecision(r)
 	d.Allowed = true
 	charges, results, i := d.Charges(), d.Results(), 0

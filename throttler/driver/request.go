@@ -55,4 +55,8 @@ type Settlement struct {
 	// nothing, in one atomic step. If it has, nothing is changed, and the Decision, of all
 	// counts as they are, is not Allowed. See MakeOnce.
 	Once bool
+
+	// PauseUntil, in ms since the epoch, is before when nothing fits these counts; 0 if there
+	// is no pause. The latest of several pauses counts.
+	PauseUntil int64
 }

@@ -174,7 +174,7 @@ func (w *worker) settle(ctx context.Context, shown *shown) {
 		w.missed(s.Charged.Charges(), shown)
 		return
 	}
-	if _, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs}); err != nil {
+	if _, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs, PauseUntil: s.PauseUntil}); err != nil {
 		w.b.counts.failed.Add(1)
 		w.missed(s.Charged.Charges(), shown)
 	}

@@ -1,0 +1,54 @@
+package algorithm
+
+import (
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// pause is how the record of a pause counts: nothing. It lives until its instant, and is a
+// record of another policy to all limits, so that no script decides about the state while it
+// has one.
+type pause struct{}
+
+// pause makes s refuse everything until an instant. The latest of several pauses counts.
+func (s *State) pause(until, now int64) {
+	if until <= now {
+		return
+	}
+	window := min(until-now, maxWindow) // of no meaning but to bound how long the record lives
+	for i := range s.records {
+		if r := &s.records[i]; r.kind == pauseKind {
+			r.at, r.window, r.endsAt = max(r.at, until), max(r.window, window), 0
+			return
+		}
+	}
+	s.records = append(s.records, record{kind: pauseKind, window: window, instant: instant{at: until}})
+}
+
+// refuse raises results to what a pause leaves of limits: nothing until it ends.
+func (r *record) refuse(limits []quota.Limit, cost int64, results []driver.Result) {
+	for i := range results {
+		l, result := &limits[i], &results[i]
+		result.NextAt = max(result.Next(l), r.at)
+		result.Used, result.ResetAt = max(result.Used, l.Capacity()), max(result.ResetAt, r.at)
+		if cost > 0 && result.RetryAt != driver.NeverFits {
+			result.RetryAt = max(result.RetryAt, r.at)
+		}
+	}
+}
+
+func (pause) used(*record, limit, int64) int64             { return 0 }
+func (pause) resetAt(r *record, now int64) int64           { return max(r.at, now) }
+func (pause) retryAt(r *record, _ limit, _, _ int64) int64 { return r.at }
+func (pause) charge(*record, limit, int64, int64) charged  { return charged{} }
+func (pause) lastCharge(*record, int64) charged            { return charged{} }
+func (pause) giveBack(*record, limit, settled, int64) bool { return false }
+func (pause) adopt(*record, limit)                         {}
+func (pause) join(*record, []record, int64, int64)         {}
+func (pause) giveBackJoined(*record, settled, int64)       {}
+func (pause) append(b []byte, r *record) []byte            { return appendInstant(b, r.at) }
+
+func (pause) parse(p parser, r *record) parser {
+	r.at = p.instant()
+	return p
+}

@@ -1,0 +1,54 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Pause refuses all charges to the counts of charges before until, in every process, at most
+// [quota.MaxWindow] ahead. The latest of several pauses holds.
+func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charge) (err error) {
+	if t.observer != nil {
+		defer func(start time.Time) { t.observe(ctx, observe.OpPause, charges, start, new(Decision), err) }(time.Now())
+	}
+	var r driver.Request
+	made, links, err := t.resolve(ctx, &r, charges)
+	if made != nil || err != nil {
+		return err
+	}
+	if ahead := until.Sub(t.clock.Now()); ahead > quota.MaxWindow {
+		return invalid.Errorf("throttler: a pause until %s, in %v; it must end within %v (366 days)", until.Format(time.RFC3339), ahead, quota.MaxWindow)
+	}
+	if links != nil { // not the parents
+		r = driver.NewRequest(r.Now, r.Charges()[:links.given]...)
+	}
+	t.lines.pause(charges, until)
+	if !r.IsSplit() || driver.Joins(t.backend) {
+		return t.pause(ctx, r, until)
+	}
+	for _, p := range r.Parts() {
+		err = errors.Join(err, t.pause(ctx, p.Request, until))
+	}
+	return err
+}
+
+// pause is Pause of one partition: it settles a decision at no cost.
+func (t *Throttler) pause(ctx context.Context, r driver.Request, until time.Time) error {
+	charges := append([]Charge(nil), r.Charges()...)
+	for i := range charges {
+		charges[i].Cost = 0
+	}
+	d := driver.NewDecision(driver.NewRequest(r.Now, charges...))
+	d.Allowed = true
+	_, err := t.backend.Settle(ctx, driver.Settlement{
+		Now: r.Now, Charged: d, Costs: make([]int64, len(charges)),
+		PauseUntil: until.Add(time.Millisecond - 1).UnixMilli(),
+	})
+	return err
+}
