@@ -9,7 +9,7 @@ import (
 )
 
 // A Classifier determines which charges a request makes. [Limit], [All],
-// [IPv6Chain] and [ClassifierFunc] return one. [New] and [Status] validate the
+// [IPv6Chain], [ClassifierFunc] and [InHandler] return one. [New] and [Status] validate the
 // policies that it knows; the zero value knows none, and is an error there.
 type Classifier struct {
 	rules []rule
@@ -36,6 +36,7 @@ type flags uint8
 const (
 	noRefund     flags = 1 << iota // RefundIf does not apply
 	costReported                   // the handler reports the real cost
+	inHandler                      // the handler may charge what the rule does not
 )
 
 // Limit charges each request one unit of p, to the key that key returns.
@@ -59,6 +60,12 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	return Classifier{rules: []rule{{dynamic: true, policies: policies, others: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(all, charges(r)...)
 	}}}}
+}
+
+// InHandler charges nothing itself, and makes [Take] work in handlers behind it that charge
+// everything themselves.
+func InHandler() Classifier {
+	return Classifier{rules: []rule{{flags: inHandler, others: func(all []throttler.Charge, _ *http.Request) []throttler.Charge { return all }}}}
 }
 
 // All joins the charges of classifiers: one decision takes all of them or none. Each
@@ -162,7 +169,7 @@ func (c Classifier) all(f flags) bool {
 func (c Classifier) least() int {
 	n := 0
 	for _, r := range c.rules {
-		if !r.dynamic {
+		if !r.dynamic && r.flags&inHandler == 0 {
 			n++
 		}
 	}

@@ -112,10 +112,13 @@ func (r *Report) write(h http.Header) {
 // the one that frees last; else the one that this charge, repeated, would exhaust first,
 // with the latest Reset.
 func (r *Report) Binding() (binding decision.Status) {
-	binding = r.entries[0].d.Binding()
-	for _, e := range r.entries[1:] {
-		if s := e.d.Binding(); s.BindsBefore(&binding) {
-			binding = s
+	if len(r.entries) == 1 {
+		return r.entries[0].d.Binding()
+	}
+	found := false
+	for s := range r.Limits() {
+		if !found || s.BindsBefore(&binding) {
+			binding, found = s, true
 		}
 	}
 	return binding
@@ -133,13 +136,18 @@ func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok boo
 }
 
 // Limits ranges over all limits, the outermost middleware's first, in the order of its
-// charges and of their policies' limits.
+// charges and of their policies' limits, each as last decided about.
 func (r *Report) Limits() iter.Seq[decision.Status] {
 	return func(yield func(decision.Status) bool) {
 		for _, e := range r.entries {
-			for i := range e.d.NumLimits() {
-				if !yield(e.d.Limit(i)) {
-					return
+			i, charges := 0, e.d.Charges()
+			for c := range charges {
+				stale := len(r.entries) > 1 && r.decidedAfter(e, &charges[c])
+				for range charges[c].Policy.Limits {
+					if !stale && !yield(e.d.Limit(i)) {
+						return
+					}
+					i++
 				}
 			}
 		}

@@ -52,6 +52,6 @@
 // and Echo. The ResponseWriter keeps the
 // optional interfaces of the server's, http.ResponseController works, and a
 // request keeps what handlers set in it. A handler that writes nothing leaves the response
-// to what is further out. [SetCost] reports what a request really
-// cost.
+// to what is further out. [FromContext] has the request's decision, [Take] charges more, and
+// [SetCost] reports what the request really cost.
 package middleware

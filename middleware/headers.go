@@ -36,7 +36,7 @@ func removeFields(h http.Header, is func(name string) bool) {
 // removeLateTrailers removes rate headers among trailers that were not announced, and were
 // set since the response began with so many fields in h. Few handlers set any.
 func (l *ledger) removeLateTrailers(h http.Header) {
-	if len(h) == int(l.fields) {
+	if uint16(len(h)) == l.fields {
 		return
 	}
 	for key := range h {
@@ -111,7 +111,9 @@ func (l *ledger) writeHeaders(h http.Header) {
 // headers cannot tell the truth.
 func (l *ledger) appendEnforced(all []*entry) (_ []*entry, unknown bool) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
-		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(all, func(o *entry) bool { return o.m == e.m }) {
+		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(all, func(o *entry) bool {
+			return o.m == e.m && !o.inHandler && !e.inHandler || o.replaces(e)
+		}) {
 			continue
 		}
 		all = append(all, e)

@@ -29,10 +29,11 @@ type ledger struct {
 	fullDuplex atomic.Bool           // the handler may read the body after the response has begun
 	last       atomic.Pointer[entry] // added last; earlier leads to the others
 
-	mu       sync.Mutex // guards what follows and parts of entries; never held in a call of others but a Dialect's
-	enforced bool       // the rate headers are not the handler's affair
-	fields   int32      // in the header when the response began
-	values   [5]string  // of GitHub's headers, as first written
+	mu        sync.Mutex    // guards what follows and parts of entries; never held in a call of others but a Dialect's
+	enforced  bool          // the rate headers are not the handler's affair
+	fields    uint16        // in the header when the response began
+	decisions atomic.Uint32 // how many there were; not guarded
+	values    [5]string     // of GitHub's headers, as first written
 
 	first entry // the outermost, in the same allocation
 }
@@ -75,11 +76,13 @@ type entry struct {
 // rest of a ledger is not: a handler may leave goroutines behind that have the request, its
 // context or the writer.
 type account struct {
-	charges []throttler.Charge      // as classified
-	flags   [quota.MaxCharges]flags // of charges
-	room    [1]throttler.Charge     // of charges, if there is one
-	d       throttler.Decision      // as last known; about no limits if there is none
-	report  Report                  // what the headers are written from, if this is the outermost that is enforced
+	charges   []throttler.Charge      // as classified
+	flags     [quota.MaxCharges]flags // of charges
+	room      [1]throttler.Charge     // of charges, if there is one
+	d         throttler.Decision      // as last known; about no limits if there is none
+	decided   uint32                  // the place of d among the ledger's decisions
+	inHandler bool                    // it is what the outer entry's handler took by Take
+	report    Report                  // what the headers are written from, if this is the outermost that is enforced
 }
 
 var accounts = sync.Pool{New: func() any { return new(account) }}
@@ -155,6 +158,7 @@ func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
 
 // add makes the ledger list e.
 func (e *entry) add() {
+	e.decided = e.l.decisions.Add(1)
 	for {
 		e.earlier = e.l.last.Load()
 		if e.l.last.CompareAndSwap(e.earlier, e) {
@@ -243,10 +247,15 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 // response is on its way. If it is not, RefundIf is asked first, when it begins.
 // Entries without a report are among them only if their handler failed.
 func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, enforced bool) {
+	progress := uint32(over)
 	if e.contextOver() {
-		e.progress.Store(overLate)
-	} else {
-		e.progress.Store(over)
+		progress = overLate
+	}
+	e.progress.Store(progress)
+	for x := l.last.Load(); x != e.earlier; x = x.earlier {
+		if x.inHandler && x.outer == e {
+			x.progress.Store(progress)
+		}
 	}
 	within := e.outer == nil || !returned
 	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
@@ -334,7 +343,7 @@ func (l *ledger) begin(status int) {
 	if !l.fullDuplex.Load() && l.breakOffReading() {
 		h.Set("Connection", "close")
 	}
-	l.fields = int32(len(h))
+	l.fields = uint16(len(h))
 	l.sent.Store(begun) // not earlier: RefundIf may panic
 }
 
@@ -380,7 +389,7 @@ func (l *ledger) outcome(e *entry) (refused, isCharged, reported bool) {
 	refused = e.answered || e.innerRefused && !e.innerRan
 	if e.outer != nil {
 		e.outer.innerRefused = e.outer.innerRefused || refused
-		e.outer.innerRan = e.outer.innerRan || !refused
+		e.outer.innerRan = e.outer.innerRan || !refused || e.inHandler
 	}
 	return refused, e.state == charged, e.reports != nil
 }
@@ -420,7 +429,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
 	if !e.released() { // meanwhile
-		e.d = after
+		e.d, e.decided = after, l.decisions.Add(1)
 	}
 	l.mu.Unlock()
 }

@@ -69,6 +69,16 @@ type Options struct {
 	// nil, the body has GitHub's shape or is application/problem+json, by Accept.
 	Refuse func(w http.ResponseWriter, r *http.Request, d throttler.Decision)
 
+	// Unavailable writes the response to a request that is not served because there is no
+	// decision, or no time to wait for its start; err says why, and its headers are set. If
+	// nil, it is a 503 with a body like a refusal's.
+	Unavailable func(w http.ResponseWriter, r *http.Request, err error)
+
+	// CheckOnly refuses a request that has no room and charges none: for a proxy in front
+	// of the service that charges. A replica may answer, and lag a little behind. What is
+	// not refused has no headers of the middleware, so that the service's are the client's.
+	CheckOnly bool
+
 	// RetryAfterJitter is the most by which Retry-After is lengthened at random, as a part
 	// of it, from 0 to 0.03, so that clients that are refused together do not come back
 	// together. It is never shortened.
@@ -211,28 +221,45 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.waiters.shutdown(serverOf(r))
 	}
 	if err := t.take(e); err != nil {
-		t.serveUndecided(w, e, next, err)
-		return
-	}
-	if t.DryRun != nil {
-		t.DryRun(r, e.d)
-	} else if !e.d.Allowed {
-		t.refuse(w, e)
-		if e.outer == nil {
-			e.release() // no handler has seen e
+		if t.servesUndecided(w, e, err) {
+			e.serve(w, next)
 		}
 		return
+	}
+	switch {
+	case !t.admit(w, e):
+		if e.outer == nil && !e.d.Allowed {
+			e.release() // no handler has seen e
+		}
+	case t.CheckOnly:
+		t.serveUncharged(w, e, next)
+	default:
+		e.serve(w, next)
+	}
+}
+
+// admit carries out e's decision, and returns whether the request is to go on, when it may
+// start. If not, it is answered.
+func (t *throttle) admit(w http.ResponseWriter, e *entry) bool {
+	if t.DryRun != nil {
+		t.DryRun(e.received, e.d)
+	} else if !e.d.Allowed {
+		t.refuse(w, e)
+		return false
+	}
+	if t.CheckOnly {
+		return true
 	}
 	if e.d.Allowed {
 		e.state = charged
 	}
-	if t.mayWait {
+	if t.mayWait || e.inHandler {
 		if reason := t.waitOrGiveBack(e); reason != "" {
-			t.answerUnavailable(w, e, reason)
-			return
+			t.answerUnavailable(w, e, reason, nil)
+			return false
 		}
 	}
-	e.serve(w, next)
+	return true
 }
 
 // classifyRequest finds out what e's request is charged.
@@ -254,7 +281,11 @@ func (t *throttle) classifyRequest(e *entry) {
 func (t *throttle) take(e *entry) (err error) {
 	e.call.e = e
 	defer e.call.end()
-	e.d, err = t.throttler.Take(&e.call, e.charges...)
+	if t.CheckOnly {
+		e.d, err = t.throttler.Peek(&e.call, e.charges...)
+	} else {
+		e.d, err = t.throttler.Take(&e.call, e.charges...)
+	}
 	return err
 }
 
@@ -288,7 +319,7 @@ func (t *throttle) missesProxy(r *http.Request) bool {
 
 // serveUncharged handles a request that is charged nothing.
 func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Handler) {
-	if t.CostHeader != "" { // it is removed all the same
+	if !t.CheckOnly && (t.CostHeader != "" || t.classify.has(inHandler)) { // it is removed all the same
 		e.serve(w, next)
 		return
 	}
@@ -306,13 +337,13 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 	if e.outer != nil && e.outer.contextOver() {
 		e.outer.servesUncharged() // what ran between is not free because the client left
 	}
-	t.answerUnavailable(w, e, ended)
+	t.answerUnavailable(w, e, ended, nil)
 }
 
-// serveUndecided handles a request without a decision. It is served only if the
-// backend could not answer and nothing says that it is closed then, or in a dry run: not
-// where this process is overloaded.
-func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Handler, err error) {
+// servesUndecided returns whether a request without a decision is served, and answers it if
+// not. It is served only if the backend could not answer and nothing says that it is closed
+// then, or in a dry run: not where this process is overloaded.
+func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) bool {
 	wrong := errors.Is(err, throttler.ErrInvalid)
 	f := failure{err: err, charges: e.charges}
 	switch {
@@ -327,11 +358,12 @@ func (t *throttle) serveUndecided(w http.ResponseWriter, e *entry, next http.Han
 	switch f.result {
 	case observe.ResultAnswered500:
 		t.answerInvalid(w, e)
+		return false
 	case observe.ResultAnswered503:
-		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.")
-	default:
-		e.serve(w, next)
+		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.", err)
+		return false
 	}
+	return true
 }
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is

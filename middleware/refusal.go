@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"errors"
 	"math/rand/v2"
 	"mime"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )
@@ -56,9 +58,16 @@ func retryAfterSeconds(d time.Duration, part float64) int64 {
 }
 
 // answerUnavailable answers 503 in place of the handler. If e has a decision, its
-// charge was given back.
-func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string) {
+// charge was given back. The detail is for the client, and for Options.Unavailable if err is nil.
+func (t *throttle) answerUnavailable(w http.ResponseWriter, e *entry, detail string, err error) {
 	e.answerInPlace(w, "1")
+	if t.Unavailable != nil {
+		if err == nil {
+			err = errors.New("middleware: " + detail)
+		}
+		t.Unavailable(w, e.received, err)
+		return
+	}
 	t.writeProblem(w, e.received, http.StatusServiceUnavailable, problem{
 		kind:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
 		title:  "Temporarily reduced capacity",
@@ -144,6 +153,12 @@ func (t *throttle) writeProblem(w http.ResponseWriter, r *http.Request, status i
 	contentType, body := "application/json; charset=utf-8", []byte(nil)
 	if prefersProblem(r.Header["Accept"]) {
 		contentType, body = "application/problem+json", p.appendProblem(make([]byte, 0, 512), status)
+	} else if own := t.errorBody(); own != nil {
+		unit := quota.Requests
+		if p.refused != nil {
+			unit = p.refused.Binding().Policy.Unit
+		}
+		contentType, body = "application/json", append(own.ErrorBody(status, unit, string(p.detail)), '\n')
 	} else {
 		body = make([]byte, 0, len(p.detail)+len(t.documentation)+16)
 		body = append(append(append(body, `{"message":"`...), p.detail...), '"')

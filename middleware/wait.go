@@ -80,7 +80,9 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 		t.fail(e.received, failure{err: errTooLate, charges: e.charges, result: observe.ResultAnswered503})
 		return tooLate
 	}
-	e.ahead = t.waiters.readAhead(w, e.received, e.body())
+	if !e.inHandler { // which may have read a part
+		e.ahead = t.waiters.readAhead(w, e.received, e.body())
+	}
 	start := make(chan struct{})
 	left := e.d.StartAt().Sub(t.throttler.Clock().Now()) // the decision took a part of the wait
 	stop := clock.AfterFunc(t.throttler.Clock(), left, func() { close(start) })
