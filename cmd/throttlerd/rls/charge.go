@@ -130,7 +130,7 @@ func (c *call) ask(ctx context.Context, k kind, ask ask) error {
 		it := &c.items[i]
 		charge := quota.Charge{Policy: it.policy, Key: it.key, Cost: it.cost}
 		if k == reports {
-			record(&charge)
+			charge.Mode = quota.Record
 		}
 		c.charges = append(c.charges, charge)
 	}
@@ -168,7 +168,7 @@ func (c *call) decided(i int, k kind, s *decision.Status, now int64) {
 	it := &c.items[i]
 	switch k {
 	case checks, reports: // all may be used
-		it.over = s.Refused && k == reports || s.Used > s.Limit.Capacity()
+		it.over = s.Used > s.Limit.Capacity()
 	default:
 		it.over = s.Refused
 	}

@@ -176,6 +176,34 @@ func TestChecksOfNoHits(t *testing.T) {
 	)
 }
 
+// Trap 2: what is reported after a response is charged, room or no room, if the rule says
+// so, or checks of 0 hits decide about it.
+func TestReports(t *testing.T) {
+	s := newTested(t, withRetry, limits+"- {key: tokens, rate_limit: {unit: minute, requests_per_unit: 10, report: true}}\n")
+	s.is(
+		"tokens=a +8", "OK 2/10 50s",
+		"tokens=a +8", "OVER 0/10! 50s Retry-After: 50", // 16 are charged
+		"tokens=a +0", "OVER 0/10! 50s Retry-After: 50",
+		"tokens=b +10 | minute=a", "OK 0/10 50s 1/2 50s",
+		"tokens=b +0", "OK 0/10 50s", // all is used, and no more than that
+		"minute=b +3", "OVER 2/2! 50s",
+		"minute=b +0", "OK 2/2 50s",
+		"minute=b +3", "OVER 0/2! 50s Retry-After: 50", // and from now on it is charged
+		"minute=b +0 | hour=a", "OVER 0/2! 50s 5/5 3590s Retry-After: 50",
+	)
+}
+
+// WEIR_COUNT_REFUSED: all descriptors are charged, whether others refuse or not.
+func TestCountRefused(t *testing.T) {
+	s := newTested(t, settings.Answers{CountRefused: true, RetryAfter: true}, limits)
+	s.is(
+		"minute=a +2 | hour=a", "OK 0/2 50s 4/5 3590s",
+		"minute=a | hour=a", "OVER 0/2! 50s 3/5 3590s Retry-After: 50",
+		"shadow=a +2 | hour=a", "OK 0/1 50s 2/5 3590s",
+		"hour=b | hour=b", "OK 3/5 3590s 3/5 3590s",
+	)
+}
+
 // Trap 3: a count is one, in whatever company.
 func TestCountsAreTheSameInAnyCompany(t *testing.T) {
 	s := newTested(t, withRetry, limits)

@@ -1,0 +1,77 @@
+package oracle
+
+import (
+	"flag"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	configured "github.com/weir-go/weir/cmd/throttlerd/descriptors"
+	"github.com/weir-go/weir/cmd/throttlerd/rls"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/throttler"
+)
+
+var record = flag.Bool("record", false, "write testdata/answers.txt anew, from envoyproxy/ratelimit; with the tag service")
+
+const (
+	recorded = "testdata/answers.txt"
+	requests = 2000
+	seed     = 7
+)
+
+// counting returns a throttlerd that counts refused requests, as envoyproxy/ratelimit does.
+func counting(t *testing.T) *rls.Server {
+	t.Helper()
+	f, err := configured.Parse("a.yaml", []byte(descriptors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := configured.New([]*configured.File{f}, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := clock.NewManual(time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC))
+	s := rls.New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now}), settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, false,
+		rls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	s.Load(set)
+	return s
+}
+
+// TestRecorded asks what envoyproxy/ratelimit was asked when its answers were recorded.
+func TestRecorded(t *testing.T) {
+	if *record {
+		t.Skip("they are being recorded")
+	}
+	text, err := os.ReadFile(recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(theirs) != requests {
+		t.Fatalf("%s has %d answers, want %d", recorded, len(theirs), requests)
+	}
+	s, g := counting(t), newGenerator("r", seed)
+	why := make(map[string]int)
+	for i, want := range theirs {
+		req := g.next()
+		got := answer(t.Context(), s, req)
+		if got == want {
+			continue
+		}
+		reason := explain(false, req, want, got)
+		if why[reason]++; reason == "" && why[""] < 10 {
+			t.Errorf("request %d, %v: %s\nenvoyproxy/ratelimit: %s", i, req, got, want)
+		}
+	}
+	t.Logf("%d answers, differences %v", requests, why)
+	if why["quota_mode"] == 0 {
+		t.Error("no request came near what is known to differ")
+	}
+}
