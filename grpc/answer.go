@@ -33,7 +33,7 @@ func refuse(d *throttler.Decision) *refusal {
 	switch {
 	case d.Blocked:
 		text = s.Policy.Name + " is blocked for this client."
-	case s.Cost > s.Limit.Capacity():
+	case s.RetryAt.Equal(decision.Never) && s.Cost > s.Limit.Capacity():
 		text = fmt.Sprintf("This call costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
 	default:
 		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per())

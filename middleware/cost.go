@@ -148,9 +148,10 @@ func (e *entry) costs(why settlement) []int64 {
 }
 
 // costOf returns what c really costs. c may be the sum of several charges to one
-// count, each with its own flags.
+// count, each with its own flags. What is not reported costs what was charged, which the
+// mode may have made less than was asked.
 func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
-	var cost int64
+	var cost, unreported int64
 	all, named := e.reported(c.Policy.Name)
 	general, marked := e.reported("")
 	for i, o := range e.charges {
@@ -166,10 +167,10 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 			cost += general
 			general = 0
 		default:
-			cost += max(o.Cost, 1)
+			unreported += max(o.Cost, 1)
 		}
 	}
-	return min(cost, quota.MaxQuota)
+	return min(cost+min(unreported, c.Cost), quota.MaxQuota)
 }
 
 func (e *entry) reported(policy string) (cost int64, ok bool) {

@@ -170,7 +170,7 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	var groups [][]throttler.Charge
 	place := make(map[string]int)
 	for _, c := range charges {
-		c.Cost = 1
+		c.Cost, c.Mode = 1, quota.Enforce // to one count in one mode
 		if c.Partition == "" {
 			c.Partition = c.Key
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/weir/algorithm"
 	"github.com/weir-go/weir/internal/testkit/testserver"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 	"github.com/weir-go/weir/throttler/driver"
@@ -31,14 +32,17 @@ func TestSequentialOneProcessIsExact(t *testing.T) {
 		at += time.Duration(f.random.IntN(400)) * time.Millisecond
 		f.advance(at)
 		charge := policy.Charge("alice")
-		charge.Cost = 1 + f.random.Int64N(4)
+		charge.Cost, charge.Partition = 1+f.random.Int64N(4), charge.Key
+		if f.random.IntN(4) == 0 {
+			charge.Mode = []quota.Mode{quota.Record, quota.Check, quota.AtMost}[f.random.IntN(3)]
+		}
 		d, err := th.Take(t.Context(), charge)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := decision.FromDriver(algorithm.Take(d.Driver().Request, []*algorithm.State{state}))
-		if d.Allowed != want.Allowed {
-			t.Fatalf("step %d: %v, the algorithms say %v", step, d, want)
+		want := decision.FromDriver(algorithm.Take(driver.NewRequest(d.At().UnixMilli(), charge), []*algorithm.State{state}))
+		if d.Allowed != want.Allowed || d.Charges()[0].Cost != want.Charges()[0].Cost {
+			t.Fatalf("step %d, %v: %v at %d, the algorithms say %v at %d", step, charge.Mode, d, d.Charges()[0].Cost, want, want.Charges()[0].Cost)
 		}
 		for i, s := range d.Limits() {
 			w := want.Limit(i)

@@ -39,7 +39,9 @@ import "context"
 // Requests reach a backend validated, with every Cost and Partition filled in, and about
 // one partition unless it is a [Joiner]. A Backend must be safe for concurrent use and must return when ctx is done.
 type Backend interface {
-	// Take decides and, if all limits have room, charges.
+	// Take decides and, if all limits have room for what the modes of the charges ask,
+	// charges what they say: see [quota.Mode] and [Decision.Grant]. The costs of an allowed
+	// decision are what was charged, so a Settle need not know of modes. No charge is Capped.
 	Take(ctx context.Context, r Request) (Decision, error)
 
 	// Peek reports whether Take would allow r and, if not, when it would, and charges

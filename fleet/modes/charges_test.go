@@ -1,0 +1,64 @@
+package modes_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+)
+
+// moded returns a charge of alice in mode m.
+func moded(m quota.Mode, p *throttler.Policy, cost int64) throttler.Charge {
+	return throttler.Charge{Policy: p, Key: "alice", Cost: cost, Mode: m}
+}
+
+// Synced and exact policies in one take, each in another mode.
+func TestModesOfCharges(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, window, modes.Synced)
+	f.begin(p, hour, modes.Exact)
+	for i, step := range []struct {
+		ofWindow, ofHour throttler.Charge
+		want             string // allowed, the costs, and what is used
+	}{
+		{moded(quota.AtMost, window, 30), moded(quota.Record, hour, 70), "true 30 70, 30 70"},
+		{moded(quota.AtMost, window, 300), moded(quota.AtMost, hour, 1), "false 300 1, 30 70"},
+		{moded(quota.AtMost, window, 300), moded(quota.Check, hour, 1), "false 300 1, 30 70"},
+		{moded(quota.AtMost, window, 300), moded(quota.Record, hour, 1), "true 70 1, 100 71"},
+		{moded(quota.Check, window, 1), moded(quota.Record, hour, 1), "false 1 1, 100 71"},
+		{moded(quota.Record, window, 9), moded(quota.Record, hour, 1), "true 9 1, 109 72"},
+	} {
+		d := f.take(p, step.ofWindow, step.ofHour)
+		got := fmt.Sprintf("%v %d %d, %d %d", d.Allowed, d.Charges()[0].Cost, d.Charges()[1].Cost, f.used(p, window), f.used(p, hour))
+		if got != step.want {
+			t.Errorf("step %d: %s; want %s", i, got, step.want)
+		}
+	}
+}
+
+// While a policy changes its mode, AtMost charges what fits the old counts and the new ones,
+// and both the same.
+func TestAtMostInBothCounts(t *testing.T) {
+	f := newFleet(t)
+	p := f.start()
+	f.begin(p, window, modes.Exact)
+	f.take(p, costing(window, 90))
+	f.set(p, window, modes.Synced)
+	d := f.take(p, moded(quota.AtMost, window, 40))
+	if !d.Allowed || d.Charges()[0].Cost != 10 {
+		t.Errorf("got %v at %d; want 10, which the old counts have", d, d.Charges()[0].Cost)
+	}
+	soft, err := throttler.New(p.soft, &throttler.Options{Clock: f.clock}).Peek(t.Context(), costing(window, 1))
+	if err != nil || soft.Limit(0).Used != 10 {
+		t.Errorf("the new counts have %v, %v; want 10", soft, err)
+	}
+	if _, err := p.throttler.Settle(t.Context(), d, 3); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.peek(p, moded(quota.AtMost, window, 40)); !d.Allowed || d.Charges()[0].Cost != 7 {
+		t.Errorf("after a settlement to 3: %v at %d; want 7", d, d.Charges()[0].Cost)
+	}
+}
