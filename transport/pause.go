@@ -1,0 +1,59 @@
+package transport
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// pauseOf returns for how long a response, received now, asks for no requests; 0 if it does
+// not.
+func pauseOf(response *http.Response, now time.Time) time.Duration {
+	pause := time.Duration(0)
+	h := response.Header
+	switch response.StatusCode {
+	case http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		pause = retryAfter(h, now)
+	}
+	if h.Get("X-RateLimit-Remaining") == "0" {
+		if seconds, err := strconv.ParseInt(h.Get("X-RateLimit-Reset"), 10, 64); err == nil {
+			pause = max(pause, untilReset(h, seconds, now))
+		}
+	}
+	return pause
+}
+
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	value := h.Get("Retry-After")
+	if seconds, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return duration(seconds)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return at.Sub(sent(h, now))
+	}
+	return 0
+}
+
+// untilReset returns how long it is until a reset: an epoch second, as GitHub's are, or the
+// seconds until then, which others send.
+func untilReset(h http.Header, seconds int64, now time.Time) time.Duration {
+	const epoch = 1_000_000_000 // is 2001, or 31 years
+	if seconds < epoch {
+		return duration(seconds)
+	}
+	return time.Unix(min(seconds, 1<<40), 0).Sub(sent(h, now))
+}
+
+func duration(seconds int64) time.Duration {
+	const most = 1 << 32
+	return time.Duration(min(max(seconds, 0), most)) * time.Second
+}
+
+// sent returns the time of the other side's clock, by which it names instants; ours if it
+// does not say.
+func sent(h http.Header, now time.Time) time.Time {
+	if at, err := http.ParseTime(h.Get("Date")); err == nil {
+		return at
+	}
+	return now
+}
