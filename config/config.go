@@ -57,6 +57,9 @@ type Options struct {
 	// and may change. May be nil.
 	Table *policies.Table
 
+	// ReceiptKey is the throttler's, of its receipts. May be nil.
+	ReceiptKey []byte
+
 	// Log receives lines about servers that do not answer. If nil, slog.Default().
 	Log *slog.Logger
 

@@ -174,7 +174,7 @@ func (s *Stack) open(ctx context.Context) error {
 		defer cancel()
 		return s.Stack.Close(ctx)
 	})
-	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table})
+	s.Throttler = throttler.New(s.Backend, &throttler.Options{Clock: s.Clock(), Observer: c.options.Observer, Policies: c.options.Table, ReceiptKey: c.options.ReceiptKey})
 	if !s.offline {
 		s.askServers(ctx)
 	}

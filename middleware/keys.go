@@ -91,7 +91,7 @@ func Subject(subject func(r *http.Request) (subject string, ok bool)) Key {
 	}
 	return Key{of: func(r *http.Request) (string, bool) {
 		s, ok := subject(r)
-		return "subject:" + s, ok && s != ""
+		return SubjectKey(s), ok && s != ""
 	}}
 }
 

@@ -39,6 +39,7 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	pages := map[string]string{
 		"/debug/weir":             "a page: decisions, servers and refused keys, now and in the last minute",
 		"/debug/weir?format=json": "what the backends have done since the start, and dry runs",
+		"/debug/count":            "DELETE it with policy=core and subject=alice or address=192.0.2.7, to forget what one has used",
 		"/metrics":                "decisions, servers and moves, for Prometheus",
 	}
 	list := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, pages) }
@@ -46,6 +47,7 @@ func debugRoutes(s *config.Stack, observed *observation, dry *dryRuns) http.Hand
 	r.Get("/debug", list)
 	r.Get("/debug/", list)
 	r.Method(http.MethodGet, "/debug/weir", observed.page.Handler())
+	r.Delete("/debug/count", deleteCount(s))
 	r.Method(http.MethodGet, "/metrics", observed.metrics)
 	return r
 }
