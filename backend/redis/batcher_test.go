@@ -545,6 +545,7 @@ func TestHostileNeighbour(t *testing.T) {
 // One server that answers for several, and refuses keys of different slots in one
 // call, is found out without harm.
 func TestKeysOfDifferentSlotsBehindOneAddress(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server := startCluster(t, 1)[0]
 	b := newBench(t, newClient(t, server.Addr))
 	p := policy("core", perHour(1<<30))

@@ -37,6 +37,7 @@ func newClusterClient(t *testing.T, servers []*testserver.RedisServer, options r
 
 // A cluster refuses a script whose keys lie in different slots.
 func TestChainOnRedisCluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server := startCluster(t, 1)[0]
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr}})
 	t.Cleanup(func() { _ = c.Close() })
@@ -57,6 +58,7 @@ func TestChainOnRedisCluster(t *testing.T) {
 // Decisions of all slots travel together to the nodes that have them, also if the
 // client believes that one node has them all.
 func TestSharedRoundTripsOnRedisCluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	servers := startCluster(t, 3)
 	p := policy("core", perHour(1<<30))
 	for name, slots := range map[string]func(context.Context) ([]redis.ClusterSlot, error){
@@ -82,6 +84,7 @@ func TestSharedRoundTripsOnRedisCluster(t *testing.T) {
 // As TestLostRepliesOfBatches: a cluster's client has its own loop that tries
 // again.
 func TestLostRepliesOnRedisCluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	servers := startCluster(t, 3)
 	relays := make(map[string]string)
 	var answers atomic.Int64

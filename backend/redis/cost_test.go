@@ -161,6 +161,7 @@ func commandStats(t testing.TB, c *redis.Client) map[string]commandStat {
 // 20 bytes. The hash tables of Redis, 16 to 32 bytes a key, are left out: they
 // have grown before the measurement begins.
 func TestBytesPerClient(t *testing.T) {
+	t.Parallel()                    // it waits most of the time
 	const grown, clients = 530, 450 // tables of 1024 slots hold both
 	tests := []struct {
 		name  string
@@ -175,6 +176,7 @@ func TestBytesPerClient(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c := newClient(t, testserver.Redis(t).Addr)
 			b := newBackend(t, []redisbackend.Shard{{Name: "a", Primary: c}}, nil)
 			p := &throttler.Policy{Name: "core", Limits: []throttler.Limit{test.limit}}

@@ -243,6 +243,7 @@ func TestPeekProvesWhatItShowsByItsOwnConnection(t *testing.T) {
 
 // A cluster's replicas serve peeks while all of them are current.
 func TestReplicasOfACluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	primary := startCluster(t, 1)[0]
 	bus, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

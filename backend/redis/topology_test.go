@@ -14,6 +14,7 @@ import (
 )
 
 func TestContractSentinel(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	primary := testserver.Redis(t)
 	testserver.RedisReplica(t, primary)
 	sentinels := testserver.Sentinel(t, "a", primary, 1, testserver.Never)
@@ -21,6 +22,7 @@ func TestContractSentinel(t *testing.T) {
 }
 
 func TestContractCluster(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	c := testserver.Cluster(t, 3, 1)
 	backendtest.Run(t, openerOn(redisbackend.Shard{Name: "a", Primary: connect(t, patient(c.Addrs...))}))
 }
