@@ -40,12 +40,13 @@ type settings struct {
 	connections int
 	clients     int
 	hungFor     time.Duration // how long an answer is waited for while Redis hangs
+	progress    io.Writer
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("service", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var s settings
+	s := settings{progress: stderr}
 	flags.IntVar(&s.passes, "passes", 5, "how often each service is measured")
 	flags.DurationVar(&s.sample, "sample", 2*time.Second, "length of a measurement")
 	flags.IntVar(&s.connections, "connections", 64, "gRPC connections, each with one call at a time")
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	results, err := s.measure(ctx, dir, services, stderr)
+	results, err := s.measure(ctx, dir, services)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func TestMeasure(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s := &settings{passes: 1, connections: 3, clients: 10}
+	s := &settings{passes: 1, connections: 3, clients: 10, progress: t.Output()}
 	service := &process{addr: "127.0.0.1:" + ports[0]}
 	if err := service.ready(ctx); err != nil {
 		t.Fatal(err)
