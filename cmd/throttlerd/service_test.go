@@ -111,8 +111,10 @@ func (d *daemon) write(text string) {
 }
 
 // ask charges a user, and returns what remains, or -1 if the request is refused.
-func (d *daemon) ask(user string) (int, error) {
-	resp, err := d.rls.ShouldRateLimit(d.t.Context(), &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
+func (d *daemon) ask(user string) (int, error) { return d.askIn(d.t.Context(), user) }
+
+func (d *daemon) askIn(ctx context.Context, user string) (int, error) {
+	resp, err := d.rls.ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv3.RateLimitDescriptor{
 		{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}}},
 	}}, grpc.WaitForReady(true))
 	switch {

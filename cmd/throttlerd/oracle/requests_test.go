@@ -100,7 +100,7 @@ func (g *generator) descriptor() string {
 	case 15:
 		return path + " " + ip
 	}
-	return []string{"other=" + g.some("o"), user + " " + ip, "", "user=", "path= " + user, "own=" + g.some("o")}[g.IntN(6)]
+	return []string{"other=" + g.some("o"), user + " " + ip, "", "user=", "path= " + user, "own=" + g.some("o"), "own=" + g.some("none")}[g.IntN(7)]
 }
 
 // next returns a random request. No descriptor is there twice.
@@ -131,7 +131,10 @@ func (g *generator) next() *ratelimitv3.RateLimitRequest {
 			d.HitsAddend = wrapperspb.UInt64(uint64(g.IntN(3)))
 		}
 		if strings.HasPrefix(words, "own=") {
-			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(g.IntN(5)), Unit: typev3.RateLimitUnit_DAY}
+			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(1 + g.IntN(4)), Unit: typev3.RateLimitUnit_DAY}
+			if strings.HasPrefix(words, "own=none") {
+				d.Limit.RequestsPerUnit = 0
+			}
 		}
 		req.Descriptors = append(req.Descriptors, d)
 	}

@@ -144,22 +144,26 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	return c.response(), nil
 }
 
-// bound returns a context that ends a decision for which the store does not answer before
-// the caller has stopped to wait: by a quarter of its time, at most 10 ms.
+// bound returns a context that ends a decision before the caller has stopped to wait. A
+// store that is silent for two thirds of the time is away, and what goes around it decides. A
+// process that is short of CPU gives a store more time, so there is another end a
+// little before the caller's.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if !s.patient {
 		return ctx, func() {}, nil
 	}
-	wait := s.answers.Deadline
-	if end, ok := ctx.Deadline(); ok {
-		left := time.Until(end)
-		if left -= min(left/4, 10*time.Millisecond); left <= 0 {
-			return ctx, nil, context.DeadlineExceeded
-		}
-		wait = min(wait, left)
+	end, bounded := ctx.Deadline()
+	if !bounded {
+		ctx, cancel := driver.WithServerTime(ctx, s.answers.Deadline)
+		return ctx, cancel, nil
 	}
-	ctx, cancel := driver.WithServerTime(ctx, wait)
-	return ctx, cancel, nil
+	left := time.Until(end)
+	if left <= 0 {
+		return ctx, nil, context.DeadlineExceeded
+	}
+	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/8, 10*time.Millisecond)))
+	ctx, cancelBoth := driver.WithServerTime(ctx, min(s.answers.Deadline, left-min(left/3, 15*time.Millisecond)))
+	return ctx, func() { cancelBoth(); cancel() }, nil
 }
 
 // without returns what a call gets that the store did not decide about, or nil for the
@@ -170,7 +174,8 @@ func (s *Server) without(c *call, err error) *Response {
 	}
 	switch s.answers.OnFailure {
 	case settings.FailOpen:
-		if errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrFailClosed) {
+		late := errors.Is(err, context.DeadlineExceeded) // the caller would not wait longer, and decide the same
+		if late || errors.Is(err, throttler.ErrUnavailable) && !errors.Is(err, driver.ErrOverloaded) {
 			return c.all(ok)
 		}
 	case settings.FailClosed:
