@@ -133,8 +133,9 @@ func Window(u ratelimitv3.RateLimitResponse_RateLimit_Unit) time.Duration {
 		return 30 * day
 	case ratelimitv3.RateLimitResponse_RateLimit_YEAR:
 		return 365 * day
+	default:
+		return 0
 	}
-	return 0
 }
 
 // Parse reads the text of a file. The error has a line for each mistake, with the place,

@@ -18,12 +18,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Names of the messages that are used most.
-type (
-	Request  = ratelimitv3.RateLimitRequest
-	Response = ratelimitv3.RateLimitResponse
-	Status   = ratelimitv3.RateLimitResponse_DescriptorStatus
-)
+// Request is what a proxy asks.
+type Request = ratelimitv3.RateLimitRequest
+
+// Response is the answer.
+type Response = ratelimitv3.RateLimitResponse
+
+// Status is what a Response says of one descriptor.
+type Status = ratelimitv3.RateLimitResponse_DescriptorStatus
 
 const (
 	ok        = ratelimitv3.RateLimitResponse_OK
@@ -180,6 +182,7 @@ func (s *Server) without(c *call, err error) *Response {
 		}
 	case settings.FailClosed:
 		return c.all(overLimit)
+	default: // what goes around the store has decided, or the proxy does
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -55,8 +56,11 @@ func request(text string) *Request {
 	for _, part := range strings.Split(text, "|") {
 		d := &commonv3.RateLimitDescriptor{}
 		for _, e := range strings.Fields(part) {
-			if n := uint64(0); strings.HasPrefix(e, "+") {
-				fmt.Sscanf(e, "+%d", &n)
+			if hits, ok := strings.CutPrefix(e, "+"); ok {
+				n, err := strconv.ParseUint(hits, 10, 64)
+				if err != nil {
+					panic(err)
+				}
 				d.HitsAddend = wrapperspb.UInt64(n)
 				continue
 			}

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"cmp"
 	"net"
 	"slices"
 	"strings"
@@ -121,7 +120,10 @@ func (s *Settings) keys() keys {
 	// A cache of refusals repeats what the store has said, so it is always exact. It is off
 	// where theirs is, because a dashboard may show how often Redis is asked.
 	k["refusal_cache"] = s.LocalCacheBytes > 0
-	k["on_failure"] = string(cmp.Or(map[Failure]Failure{FailError: FailClosed}[s.OnFailure], s.OnFailure))
+	k["on_failure"] = string(s.OnFailure)
+	if s.OnFailure == FailError {
+		k["on_failure"] = string(FailClosed) // which is an error that a call can return
+	}
 	k["processes"] = s.Processes
 	if s.BackendType == "memcache" {
 		k["backend"], k["memcached"] = "memcached", keys{"servers": s.MemcacheHostPort}
