@@ -60,7 +60,7 @@ func SetCost(r *http.Request, cost int64) error {
 }
 
 // SetCostOf is SetCost for the charges under the policy of that name, marked or
-// not, in the innermost middleware that has any.
+// not, in the last [Take] of the handler, or the innermost middleware, that has any.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
 	inner := entryOf(r)
 	if err := reportable(inner, cost); err != nil {
@@ -69,14 +69,20 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	charges := func(e *entry) bool {
+		return slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
+			return c.Policy != nil && c.Policy.Name == policy // a dry run serves what is not valid
+		})
+	}
+	if x := inner.taken(charges); x != nil {
+		return l.report(x, policy, cost)
+	}
 	for e := inner; e != nil; e = e.outer {
 		if e.released() {
 			return errSettled
 		}
-		for _, c := range e.charges {
-			if c.Policy != nil && c.Policy.Name == policy { // a dry run serves what is not valid
-				return l.report(e, policy, cost)
-			}
+		if charges(e) {
+			return l.report(e, policy, cost)
 		}
 	}
 	return invalid.Errorf("middleware: SetCostOf: the request was not charged under a policy %q", policy)

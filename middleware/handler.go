@@ -15,9 +15,10 @@ import (
 
 // What handlers do with the limits of their requests. SetCost is in cost.go.
 
-// FromContext returns the decision about the request whose context ctx is, of the innermost
-// middleware that it has passed that enforces one. It returns false if there is none: no
-// charge was made, or the backend did not answer. The middleware refunds and settles it.
+// FromContext returns the decision about the request whose context ctx is: of the handler's
+// last [Take], or of the innermost middleware that the request has passed that enforces one.
+// It returns false if there is none: no charge was made, or the backend did not answer. The
+// middleware refunds and settles it, unless another process has, by a receipt.
 func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 	e, _ := ctx.Value(entryKey{}).(*entry)
 	if e == nil {
@@ -25,6 +26,9 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 	}
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
+	if x := e.taken(func(*entry) bool { return true }); x != nil {
+		return x.d, x.d.Allowed || x.d.NumLimits() > 0
+	}
 	for ; e != nil; e = e.outer {
 		if e.m.DryRun == nil && (e.d.Allowed || e.d.NumLimits() > 0) {
 			return e.d, true
@@ -80,6 +84,16 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 	}
 	e.add()
 	return true
+}
+
+// taken returns the last Take of e's handler that is as is reports, or nil.
+func (e *entry) taken(is func(x *entry) bool) *entry {
+	for x := e.l.last.Load(); x != nil; x = x.earlier {
+		if x.inHandler && x.outer == e && is(x) {
+			return x
+		}
+	}
+	return nil
 }
 
 // WriteHeaders writes to h what is left of the limits that decisions are about, in a dialect,

@@ -140,6 +140,38 @@ func TestTakeWithoutAMiddlewareOrADecision(t *testing.T) {
 	expectUsed(t, th, points, 2)
 }
 
+// What a handler took is settled to what it reports, before the response begins or after.
+func TestTheCostOfATake(t *testing.T) {
+	core, points := policy("core", per(10, time.Hour)), policy("points", per(20, time.Minute))
+	for _, after := range []bool{false, true} {
+		for _, nested := range []bool{false, true} {
+			th, _ := newThrottler()
+			h := limit(th, core, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !middleware.Take(w, r, units(points, 5)) {
+					return
+				}
+				if d, ok := middleware.FromContext(r.Context()); !ok || d.Binding().Policy != points {
+					t.Errorf("the last decision is %v", d)
+				}
+				if after {
+					w.WriteHeader(200)
+				}
+				if err := middleware.SetCostOf(r, "points", 18); err != nil {
+					t.Error(err)
+				}
+			}))
+			if nested {
+				h = limit(th, policy("outer", per(100, time.Hour)), nil)(h)
+			}
+			w := get(h)
+			if expectUsed(t, th, points, 18); !after {
+				expect(t, w, 200, "X-RateLimit-Resource", "points", "X-RateLimit-Remaining", "2")
+			}
+			expectUsed(t, th, core, 1)
+		}
+	}
+}
+
 // What a handler took is free if RefundIf says so of its panic.
 func TestAPanicAfterTake(t *testing.T) {
 	core, points := policy("core", per(10, time.Hour)), policy("points", per(20, time.Minute))
