@@ -24,6 +24,11 @@ func pages(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	howto, err := filepath.Glob("howto/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names = append(names, howto...)
 	texts := make(map[string]string)
 	for _, name := range append(names, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md") {
 		text, err := os.ReadFile(name)
@@ -37,7 +42,7 @@ func pages(t *testing.T) map[string]string {
 
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 
-// A block of Go that begins with a package clause is a program, and is vetted as
+// A page of howto has the program in the directory of its name. Elsewhere, a block of Go that begins with a package clause is a program, and is vetted as
 // it is. Any other is a part of an example_test.go, whose own tests compile it.
 func TestGoCode(t *testing.T) {
 	examples := exampleFiles(t)
@@ -45,7 +50,12 @@ func TestGoCode(t *testing.T) {
 	for name, text := range pages(t) {
 		for _, match := range goBlock.FindAllStringSubmatch(text, -1) {
 			block := match[1]
-			if strings.HasPrefix(block, "package ") {
+			if dir := strings.TrimSuffix(name, ".md"); strings.HasPrefix(name, "howto/") {
+				program, err := os.ReadFile(filepath.Join(dir, "main.go")) // which has a test
+				if lines := strings.Count(block, "\n"); err != nil || block != string(program) || lines > 60 {
+					t.Errorf("%s: the program is not that of %s, or has %d lines, above 60: %v", name, dir, lines, err)
+				}
+			} else if strings.HasPrefix(block, "package ") {
 				programs++
 				vet(t, name, block)
 			} else if !strings.Contains(examples, unindented(block)) {

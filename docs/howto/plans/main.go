@@ -1,0 +1,57 @@
+// Command plans serves an API whose callers have plans. The quotas are in a file.
+package main
+
+import (
+	"context"
+	"log"
+	"net/http"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler"
+)
+
+// users and plans are what your database says of a token and of a key. Others have "", core.
+var (
+	users = map[string]string{"t1": "alice", "t2": "bob", "t3": "monitor", "t4": "mallory"}
+	plans = map[string]string{
+		"subject:bob": "core-pro", "subject:monitor": policies.Unlimited, "subject:mallory": policies.Blocked,
+	}
+)
+
+func newServer(table *policies.Table, api http.Handler) (http.Handler, error) {
+	err := table.Source("code").Edit(func(e *policies.Edit) {
+		// The context has what a middleware in front has put into the request's.
+		e.Plan("core", func(_ context.Context, key string) string { return plans[key] })
+	})
+	if err != nil {
+		return nil, err
+	}
+	t := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: table})
+	user := middleware.BearerToken(func(_ *http.Request, token string) (string, bool) { return users[token], true })
+	perCaller := middleware.Limit(table.View().Policy("core"), middleware.FirstOf(user, middleware.ClientIP(nil)))
+	limit, err := middleware.New(t, perCaller, &middleware.Options{BlockedStatus: http.StatusForbidden})
+	if err != nil {
+		return nil, err
+	}
+	status, err := middleware.Status(t, perCaller, nil)
+	mux := http.NewServeMux()
+	mux.Handle("/", limit(api))
+	mux.Handle("GET /rate_limit", status)
+	return mux, err
+}
+
+func main() {
+	var table policies.Table
+	file, err := policies.WatchFile(table.Source("file"), "policies.json", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer file.Close()
+	h, err := newServer(&table, http.NotFoundHandler())
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Print(http.ListenAndServe("127.0.0.1:8080", h))
+}
