@@ -172,8 +172,6 @@ func (e *entry) costOf(c *throttler.Charge, why settlement) int64 {
 		case marked && f&costReported != 0:
 			cost += general
 			general = 0
-		case o.Mode != quota.Enforce: // which may have charged another cost, and is that of all of c
-			cost = c.Cost
 		default:
 			unreported += max(o.Cost, 1)
 		}
