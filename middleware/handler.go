@@ -140,17 +140,3 @@ func (r *Report) decidedAfter(e *entry, c *throttler.Charge) bool {
 func sameCount(a, b *throttler.Charge) bool {
 	return a.Key == b.Key && a.Policy.Name == b.Policy.Name && cmp.Or(a.Partition, a.Key) == cmp.Or(b.Partition, b.Key)
 }
-
-// replaces reports whether o, decided later, is about all counts of e, both within one
-// handler: a handler may take in a loop.
-func (o *entry) replaces(e *entry) bool {
-	if !o.inHandler || !e.inHandler || o.m != e.m || len(o.charges) != len(e.charges) || o.d.Allowed != e.d.Allowed {
-		return false
-	}
-	for i := range e.charges {
-		if o.charges[i].Policy == nil || e.charges[i].Policy == nil || !sameCount(&o.charges[i], &e.charges[i]) {
-			return false
-		}
-	}
-	return true
-}

@@ -3,10 +3,13 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
@@ -195,6 +198,28 @@ func TestAPanicAfterTake(t *testing.T) {
 		}
 		expectUsed(t, th, points, want)
 	}
+}
+
+// A Take that waits for its start leaves the body to the handler.
+func TestTakeWaitsAndTheBodyStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		queue := policy("queue", throttler.Limit{Algorithm: throttler.LeakyBucket, Quota: 1, Window: time.Second, Burst: 5})
+		client := startInBubble(t, false, must(newMiddleware(th, middleware.InHandler(), nil))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			first := make([]byte, 2)
+			_, _ = io.ReadFull(r.Body, first)
+			if middleware.Take(w, r, units(queue, 1)) && middleware.Take(w, r, queue.Charge("everyone")) {
+				rest, err := io.ReadAll(r.Body)
+				fmt.Fprint(w, string(first), "|", string(rest), err)
+			}
+		})), func(*http.Server) {})
+		began := time.Now()
+		res := must(client.Post("http://weir.test/", "text/plain", strings.NewReader("the body")))
+		defer res.Body.Close()
+		if body := string(must(io.ReadAll(res.Body))); body != "th|e body<nil>" || time.Since(began) != time.Second {
+			t.Errorf("%s after %v", body, time.Since(began))
+		}
+	})
 }
 
 // A proxy that only checks charges nothing, and leaves the service's headers as they are.

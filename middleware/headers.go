@@ -112,7 +112,7 @@ func (l *ledger) writeHeaders(h http.Header) {
 func (l *ledger) appendEnforced(all []*entry) (_ []*entry, unknown bool) {
 	for e := l.last.Load(); e != nil; e = e.earlier {
 		if e.m.DryRun != nil || len(e.charges) == 0 || slices.ContainsFunc(all, func(o *entry) bool {
-			return o.m == e.m && !o.inHandler && !e.inHandler || o.replaces(e)
+			return o.m == e.m && !o.inHandler && !e.inHandler
 		}) {
 			continue
 		}

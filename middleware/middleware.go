@@ -362,8 +362,9 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 	case observe.ResultAnswered503:
 		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.", err)
 		return false
+	default:
+		return true
 	}
-	return true
 }
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
