@@ -50,6 +50,7 @@ func (m Mode) Asks(cost int64) int64 {
 		return 0
 	case AtMost:
 		return min(cost, 1)
+	case Enforce, Check, Capped:
 	}
 	return cost
 }
