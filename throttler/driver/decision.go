@@ -24,8 +24,9 @@ type Decision struct {
 	one  [1]Result
 	many []Result
 
-	// All is a multiple of 16 bytes: a copy of another size writes its last words twice, and
-	// a copy of that copy waits for them.
+	// To a multiple of 16 bytes: a copy of another size writes its last words twice, and a
+	// copy of that copy waits for them.
+	_ int64
 }
 
 // NewDecision returns the decision about r that a backend is about to make: not

@@ -12,6 +12,7 @@ type Request struct {
 	many []quota.Charge
 
 	Now int64 // ms since the epoch
+	_   int64 // to a multiple of 16 bytes, as of a Decision
 }
 
 // NewRequest returns the request for a decision at now, in ms since the epoch,
