@@ -164,6 +164,9 @@ func TestShow(t *testing.T) {
 			if len(lines) != 4 || strings.Join(lines[1][:6], " ") != "search 30 per 1m 1 29" || strings.Join(lines[3][:7], " ") != "core 5 per 1m token-bucket 0 5" {
 				t.Errorf("got %q", lines)
 			}
+			if lines := must(t, "show", "-config", file, "-policy", "search", "-limit", "40 per 1m", "alice"); len(lines) != 2 || strings.Join(lines[1][:6], " ") != "search 40 per 1m 1 39" {
+				t.Errorf("under another limit: %q", lines)
+			}
 			must(t, "reset", "-config", file, "-policy", "search.dry-run", "alice")
 			if lines := must(t, "show", "-config", file, "-policy", "search,search.dry-run", "alice"); lines[1][4] != "1" || lines[2][4] != "0" {
 				t.Errorf("after one policy was reset: %q", lines)

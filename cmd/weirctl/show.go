@@ -26,6 +26,7 @@ import (
 type counts struct {
 	file, backend, within string
 	own, names            words
+	limits                []string
 }
 
 func (o *counts) define(f *flag.FlagSet) {
@@ -33,6 +34,10 @@ func (o *counts) define(f *flag.FlagSet) {
 	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask: redis, redis-resharded or memcached; the one that serves if not set")
 	f.StringVar(&o.within, "within", "", "the `key` that the count is within, as users within an organization; the key itself if not set")
 	f.Var(&o.names, "policy", "`names` of policies; all of the file if not set")
+	f.Func("limit", "a `limit` of the policy that -policy names, which the file then need not have; once for each limit, such as \"5 per 1m aligned\"", func(text string) error {
+		o.limits = append(o.limits, text)
+		return nil
+	})
 	f.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's")
 }
 
@@ -48,6 +53,19 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	}
 	known := maps.Clone(c.Policies)
 	for _, p := range c.DryRuns {
+		known[p.Name] = p
+	}
+	if len(o.limits) > 0 {
+		if len(o.names) != 1 {
+			return nil, nil, usage("-limit is set, and -policy names %d policies; it must name one", len(o.names))
+		}
+		p := &quota.Policy{Name: o.names[0]}
+		if p.Limits, err = parseLimits(o.limits); err == nil {
+			err = p.Validate()
+		}
+		if err != nil {
+			return nil, nil, err
+		}
 		known[p.Name] = p
 	}
 	names := o.names
