@@ -13,7 +13,7 @@ PACKAGES = ./... # of MODULES, that make soak runs
 
 # Shapes of decisions whose scripts are linted: the kinds of the limits of each charge. Each
 # kind alone; charges without a log, and with one; and takes in other modes.
-SHAPES = 1 2 3 4 5 6 7 1,3+5,6 1,4+2,6
+SHAPES = 1 2 3 4 5 6 7 12 1,12 1,3+5,6 1,4+2,6
 MODES = record:1,5+3 check:1,6+5 at-most:1,3,5+2 at-most:6+4 record:4+at-most:2,6+check:5,4,7+1
 
 # Where scripts/prometheus.sh puts what is not installed.

@@ -74,8 +74,17 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 		}
 		n := len(c.Policy.Limits)
 		states[i].pause(s.PauseUntil, s.Now)
-		states[i].Settle(c.Policy.Limits, Settlement{takenAt, marks[:n], c.Cost, s.Costs[i]}, r.Now, results[:n])
+		if s.Renews {
+			d.Allowed = states[i].release(c.Policy.Limits, marks[:n], r.Now) && d.Allowed
+		} else {
+			states[i].Settle(c.Policy.Limits, Settlement{takenAt, marks[:n], c.Cost, s.Costs[i]}, r.Now, results[:n])
+		}
 		results = results[n:]
+	}
+	for i := range charges {
+		if s.Renews { // now that all are known to be held, or not
+			states[i].renew(charges[i].Policy.Limits, d.Allowed && charges[i].Policy.Holds(), r.Now, d.ResultsOf(i))
+		}
 	}
 	return d
 }
@@ -83,14 +92,17 @@ func Settle(s driver.Settlement, states []*State) driver.Decision {
 // settleOnce carries out s if the last of states counts nothing.
 func settleOnce(s driver.Settlement, states []*State) driver.Decision {
 	charges := s.Charged.Charges()
-	as := s
-	as.Once, as.Costs = false, make([]int64, len(charges))
+	r := s.Charged.Request
+	r.Now = s.Now
+	d := driver.NewDecision(r)
 	for i := range charges {
-		as.Costs[i] = charges[i].Cost
+		results := d.ResultsOf(i)
+		states[i].Evaluate(charges[i].Policy.Limits, 0, r.Now, results)
+		for k := range results {
+			results[k].RetryAt = 0
+		}
 	}
-	d := Settle(as, states) // nothing is changed: it looks
 	if d.ResultsOf(len(charges) - 1)[0].Used > 0 {
-		d.Allowed = false
 		return d
 	}
 	s.Once = false

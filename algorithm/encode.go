@@ -11,7 +11,7 @@ import (
 // instants and windows in ms.
 //
 //	first byte      what follows                                  stored in
-//	1 to 7, 15, or  a row of records, none of which is a log      Redis, Memcached
+//	1 to 7, 12, 15  a row of records, none of which is a log      Redis, Memcached
 //	with 16 added
 //	10              a row of records, and the rings of its logs   Redis, Memcached
 //	11              a reset, and one of the above, or nothing     Redis, Memcached
@@ -38,6 +38,7 @@ import (
 //	6 leaky bucket     the same, and 6, 7 where its first gap begins,
 //	                   7 units of gaps                                60
 //	7 calendar window  6 reset-at, 7 used                             20
+//	12 in flight       as a sliding log                               26, and its ring
 //	15 pause           6 end                                          13
 //
 // A record ends at an instant, and 16 is added to its kind, if policies that do not have

@@ -25,6 +25,7 @@ var kinds = [...]struct {
 
 	queue bool // charges have starts
 	log   bool // entries are in a ring
+	holds bool // a unit is held until it is settled
 }{
 	1:  {algorithm: quota.FixedWindow, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 1},
 	2:  {algorithm: quota.FixedWindow, aligned: true, counter: fixedWindow{aligned: true}, bytes: instantBytes + countBytes, windows: 1},
@@ -34,6 +35,7 @@ var kinds = [...]struct {
 	6:  {algorithm: quota.LeakyBucket, counter: bucket{queue: true}, bytes: 3*instantBytes + 5*countBytes, queue: true},
 	15: {algorithm: none, counter: pause{}, bytes: instantBytes},
 	7:  {algorithm: quota.FixedWindow, calendar: true, counter: fixedWindow{}, bytes: instantBytes + countBytes, windows: 2}, // which are named by the shortest
+	12: {algorithm: quota.InFlight, counter: inFlight{}, bytes: entriesBytes + countBytes + 2*slotBytes, windows: 1, log: true, holds: true},
 }
 
 // counter is how records of a kind count. Calls through it put what pointers
@@ -98,6 +100,14 @@ func (k kind) known() bool { return int(k) < len(kinds) && kinds[k].counter != n
 
 // counter returns how records of that kind count. The kind must be known.
 func (k kind) counter() counter { return kinds[k].counter }
+
+// units returns what a charge of cost takes of a record of that kind.
+func (k kind) units(cost int64) int64 {
+	if kinds[k].holds {
+		return min(cost, 1)
+	}
+	return cost
+}
 
 // adopts reports whether a record of kind other can continue as one of kind k.
 func (k kind) adopts(other kind) bool { return kinds[k].algorithm == kinds[other].algorithm }

@@ -64,7 +64,7 @@ func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, res
 				return errMalformed(b)
 			}
 			if kinds[l.kind].log {
-				results[i], p = readLog(p, l, charged, cost, now)
+				results[i], p = readLog(p, l, charged, l.kind.units(cost), now)
 				continue
 			}
 			p = l.kind.counter().parse(p, &r)
@@ -72,7 +72,7 @@ func readRows(b []byte, charged bool, limits []quota.Limit, cost, now int64, res
 		if p.failed || !r.countsFor(l) || charged && len(b) == 0 {
 			return errMalformed(b)
 		}
-		results[i] = resultAfter(&r, l, charged, cost, now)
+		results[i] = resultAfter(&r, l, charged, l.kind.units(cost), now)
 	}
 	if p.failed || len(p.rest) > 0 {
 		return errMalformed(b)
@@ -112,11 +112,21 @@ func readLog(p parser, l limit, charged bool, cost, now int64) (driver.Result, p
 	default:
 		result.RetryAt = retryAt
 	}
+	if kinds[l.kind].holds {
+		result.NextAt, result.RetryAt = 0, 0
+		if used >= l.capacity {
+			result.NextAt = askAgainAt(l, now)
+		}
+		if !charged && cost > l.capacity-used {
+			result.RetryAt = askAgainAt(l, now)
+		}
+	}
 	return result, p
 }
 
 // plausible returns an error if no decision at now about cost has the result r.
 func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
+	cost = l.Units(cost)
 	isInstant := func(at int64) bool { return at >= now && at <= max(now, maxInstant)+maxWindow }
 	switch {
 	case r.Used < 0 || r.Used > maxCount:

@@ -23,7 +23,7 @@ func (s *State) Evaluate(limits []quota.Limit, cost, now int64, results []driver
 	fits := true
 	for i := range limits {
 		l := limitOf(&limits[i])
-		r := s.under(l)
+		r, cost := s.under(l), l.kind.units(cost)
 		results[i] = driver.Result{ResetAt: now}
 		if r != nil {
 			results[i] = resultOf(r, l, now)
@@ -59,8 +59,11 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			continue
 		}
 		l, result, counter := limitOf(&limits[i]), &results[i], r.kind.counter()
+		cost := l.kind.units(cost)
 		held := l
-		held.capacity, _ = mulDiv(l.capacity, max(r.window, l.window), l.window)
+		if !kinds[r.kind].holds {
+			held.capacity, _ = mulDiv(l.capacity, max(r.window, l.window), l.window)
+		}
 		used := counter.used(r, held, now) - (held.capacity - l.capacity)
 		if used <= 0 {
 			continue
@@ -76,7 +79,11 @@ func (s *State) hold(limits []quota.Limit, cost, now int64, results []driver.Res
 			result.NextAt = max(result.NextAt, min(counter.retryAt(r, held, 1, now), ends))
 		}
 		result.Used = max(result.Used, used)
-		result.ResetAt = max(result.ResetAt, min(counter.retryAt(r, held, l.capacity, now), ends))
+		resetAt := r.resetAt(now)
+		if !kinds[r.kind].holds {
+			resetAt = counter.retryAt(r, held, l.capacity, now)
+		}
+		result.ResetAt = max(result.ResetAt, min(resetAt, ends))
 		if cost > l.capacity-used && cost <= l.capacity {
 			result.RetryAt = max(result.RetryAt, min(counter.retryAt(r, held, cost, now), ends))
 		}
@@ -113,12 +120,21 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 		}
 		return
 	}
+	s.charge(limits, cost, now, results, false)
+}
+
+// charge does so. What a settlement charges more is no further unit that is held.
+func (s *State) charge(limits []quota.Limit, cost, now int64, results []driver.Result, settles bool) {
 	s.arrange(limits, now)
 	for i := range limits {
 		l := limitOf(&limits[i])
 		r := &s.records[i]
-		c := l.kind.counter().charge(r, l, cost, now)
 		r.endsAt = 0
+		if settles && kinds[l.kind].holds {
+			results[i] = resultOf(r, l, now)
+			continue
+		}
+		c := l.kind.counter().charge(r, l, l.kind.units(cost), now)
 		results[i] = resultOf(r, l, now)
 		results[i].StartAt, results[i].Mark = c.startAt, c.mark
 		results[i].Mark.Generation = s.last.generation
@@ -129,7 +145,9 @@ func (s *State) Charge(limits []quota.Limit, cost, now int64, results []driver.R
 		if r.endsAt == 0 {
 			r.endsAt = r.resetAt(now)
 		}
-		r.kind.counter().join(r, own, cost, now)
+		if !settles || !kinds[r.kind].holds {
+			r.kind.counter().join(r, own, r.kind.units(cost), now)
+		}
 	}
 	s.hold(limits, 0, now, results)
 	for i := range results {
@@ -146,11 +164,13 @@ type Settlement struct {
 }
 
 // Settle replaces the cost that was charged by the real one: less returns to what
-// the marks name, as far as it still counts; more is charged now, room or no room.
+// the marks name, as far as it still counts; more is charged now, room or no room. Units
+// that are held are given back.
 func (s *State) Settle(limits []quota.Limit, st Settlement, now int64, results []driver.Result) {
+	s.release(limits, st.Marks, now)
 	switch {
-	case st.Cost > st.Charged:
-		s.Charge(limits, st.Cost-st.Charged, now, results)
+	case st.Cost > st.Charged && slices.ContainsFunc(limits, func(l quota.Limit) bool { return !l.Algorithm.Holds() }):
+		s.charge(limits, st.Cost-st.Charged, now, results, true)
 		return
 	case st.Cost < st.Charged && s.last.precedes(&st.Marks[0]):
 		s.giveBack(limits, st, now)
@@ -166,13 +186,13 @@ func (s *State) giveBack(limits []quota.Limit, st Settlement, now int64) {
 	var found [quota.MaxLimits]bool
 	for i := range limits {
 		l := limitOf(&limits[i])
-		if r := s.own(l); r != nil {
+		if r := s.own(l); r != nil && !kinds[l.kind].holds {
 			found[i] = l.kind.counter().giveBack(r, l, settled{st.Marks[i], st.TakenAt, st.Charged, st.Cost}, now)
 		}
 	}
 	for i := range s.records {
 		r := &s.records[i]
-		if n := nearestLimit(r, limits); n == isOwn || n >= 0 && !found[n] || !r.live(now) {
+		if n := nearestLimit(r, limits); n == isOwn || n >= 0 && !found[n] || !r.live(now) || kinds[r.kind].holds {
 			continue // given back; or its window is over; or nothing counts
 		}
 		r.kind.counter().giveBackJoined(r, settled{takenAt: st.TakenAt, charged: st.Charged, cost: st.Cost}, now)

@@ -59,7 +59,10 @@ func Settle(s driver.Settlement, p *Placement) Decide {
 		d := algorithm.Settle(s, counts.states)
 		charges := s.Charged.Charges()
 		return d, counts.changes(func(i int) bool {
-			return d.Allowed && (counts.was[i].found || s.Costs[i] > charges[i].Cost || s.PauseUntil > s.Now)
+			if s.Renews {
+				return charges[i].Policy.Holds()
+			}
+			return d.Allowed && (counts.was[i].found || s.Costs[i] > charges[i].Cost && !charges[i].Policy.HoldsOnly() || s.PauseUntil > s.Now)
 		}), nil
 	}
 }

@@ -201,6 +201,9 @@ func (s *shape) read(c *charge) {
 
 // check leaves charges to the caller that the script cannot make.
 func (s *shape) check(c *charge) {
+	if s.settles && c.words["LOST"] != "" {
+		s.add(c.words.in("if LOST then break end\n"))
+	}
 	for _, l := range c.limits {
 		if l.file.has("charges") && c.mode != quota.Check {
 			s.add("if not (" + l.expression("charges") + ") then break end\n")
@@ -249,6 +252,7 @@ func (s *shape) take() {
 // settle computes what each charge becomes, which the caller may have to do instead, and
 // only then stores it.
 func (s *shape) settle() {
+	s.add("local lapsed = false\n")
 	for _, c := range s.charges {
 		s.add(c.words.in(frame.get("settle charge")))
 		for _, l := range c.limits {
@@ -256,21 +260,31 @@ func (s *shape) settle() {
 		}
 		s.add(c.words.in(frame.get("settle give back")))
 		for _, l := range c.limits {
-			s.add(l.section("give back"))
+			if !l.file.has("settle") {
+				s.add(l.section("give back"))
+			}
 		}
 		s.add("end\n")
+		for _, l := range c.limits {
+			s.add(l.section("settle"))
+		}
 	}
 	for i := range s.charges {
 		c := &s.charges[i]
 		s.add(c.words.in(frame.get("settle write")))
 		for _, l := range c.limits {
-			s.add(l.section("charge"))
+			if !l.file.has("settle") {
+				s.add(l.section("charge"))
+			}
 		}
 		s.add("end\n")
+		for _, l := range c.limits {
+			s.add(l.section("renew"))
+		}
 		s.write(c)
 		s.add("end\n")
 	}
-	s.add("reply = '\\1'\n")
+	s.add("reply = lapsed and '\\0' or '\\1'\n")
 }
 
 // write stores the state of a charge.

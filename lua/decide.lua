@@ -11,13 +11,13 @@
 --            1 whether counts move between backends: then none begins here by itself
 --            for each charge
 --              7 cost, which its mode may make another; to settle: 7 cost that was charged,
---              7 real cost, 4 generation
+--              7 real cost, both 2^54 to renew, 4 generation
 --              for each limit
 --                1 kind, 6 window ms, 7 quota or, of a calendar's window, when it ends, 7 capacity
 --                to settle: 6 mark, 7 fraction of the mark
 --            of one fixed window alone, 27 more: see lone.lua
 -- Returns  the decisions' replies, one after the other, in one string:
---            0 if refused, 1 if allowed; for each charge in mode AtMost 2 length, 7 cost that
+--            0 if refused, or not held any more, 1 if allowed; for each charge in mode AtMost 2 length, 7 cost that
 --            was charged; and for each charge
 --              a claim that it is here and the trace of a reset, if it has them;
 --              2 length and so many bytes, the rest of its state now; of a sliding
@@ -97,7 +97,7 @@ for i = 1, #ARGV do
       end
 
 --@ generation
-      if claim@ ~= '' and amount@ > 0 and is_other(claim@, generation@) then break end -- nothing is given back
+      if claim@ ~= '' and (GIVES) and is_other(claim@, generation@) then break end -- nothing is given back
 
 --@ before
       local before@ = COUNTS_UNTIL
@@ -125,7 +125,7 @@ for i = 1, #ARGV do
       elseif body@ and amount@ > 0 then -- no reset time moves forward by it: the key keeps its expiry
 
 --@ settle write
-      if cost@ > 0 or body@ and amount@ > 0 then
+      if CHANGES then
         if cost@ > 0 then
 
 --@ write

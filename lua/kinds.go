@@ -21,6 +21,8 @@ import (
 //	left           an expression: how many units fit
 //	fits *         an expression: whether cost@ does, if it takes less to find out than what is left
 //	charge         adds cost@ to a record that was brought
+//	settle *       in place of charge and give back, where a take is settled
+//	renew *        after the settle of all limits: adds what settle took out, unless one has lapsed
 //	give back      takes amount@ out of where mark$ says, of a record that was not brought
 //	counts until   an expression: from when on nothing counts, brought or not; 0 if nothing does
 //	longest *      an expression: for how many ms a record counts at most, 2 * window$ if left out
@@ -46,6 +48,8 @@ var kinds = [...]kind{
 	5: {name: "token bucket", file: readSections("algorithms/bucket.lua"), form: "I6I7I7I6I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$"}},
 	6: {name: "leaky bucket", file: readSections("algorithms/bucket.lua", "algorithms/leaky_bucket.lua"), form: "I6I7I7I6I7I6I7I7", fields: []string{"at$", "fraction$", "rate$", "charged_at$", "most$", "gaps_at$", "gaps_fraction$", "gaps$"}},
 	7: {name: "calendar window", file: readSections("algorithms/fixed_window.lua"), form: "I6I7", fields: []string{"reset_at$", "used$"}, ends: "quota$"},
+
+	12: {name: "in flight", file: readSections("algorithms/sliding_log.lua", "algorithms/in_flight.lua"), form: "I4I7I4I4", fields: []string{"entries$", "sum$", "first$", "slots$"}, isLog: true},
 }
 
 var (

@@ -82,9 +82,12 @@ func (l *limit) size() int { return 7 + formBytes(l.form) }
 func (c *charge) newWords() words {
 	var fields, zeros, stored, row, values, matches, ends, lives, logs, slots, replied []string
 	form, size, replyForm, replySize := ">", 0, ">I2", 0
+	lost := ""
+	gives, changes := "amount@ > 0", "cost@ > 0 or body@ and amount@ > 0"
 	if c.hasLog {
 		form, size = ">I1I2", 3
 	}
+	held := 0
 	for _, l := range c.limits {
 		in := func(text string) string { return l.words.in(text) }
 		own := in(strings.Join(l.fields, ", "))
@@ -100,6 +103,9 @@ func (c *charge) newWords() words {
 		}
 		ends, lives = append(ends, until), append(lives, "min("+until+" - now, "+longest+")")
 		form, size = form+"I7"+l.form, size+l.size()
+		if l.file.has("settle") {
+			gives, held = "true", held+1
+		}
 		if l.isLog {
 			logs, slots = append(logs, in("log$")), append(slots, in("slots$"))
 			values = append(values, in("shape$, ")+l.expression("stored"))
@@ -110,8 +116,16 @@ func (c *charge) newWords() words {
 		}
 	}
 	list := func(all []string) string { return strings.Join(all, ", ") }
+	number := "_" + strconv.Itoa(c.number)
+	switch held {
+	case 0:
+	case len(c.limits): // and there is nothing to charge
+		changes = "body@ or charged@ > MAX_COUNT"
+	default: // where the state is lost, algorithm.State.renew makes all records
+		changes, lost = "cost@ > 0 or body@", "not body"+number+" and charged"+number+" > MAX_COUNT"
+	}
 	return words{
-		"@": "_" + strconv.Itoa(c.number), "INDEX": strconv.Itoa(c.number - 1),
+		"@": number, "LOST": lost, "GIVES": words{"@": number}.in(gives), "CHANGES": words{"@": number}.in(changes), "INDEX": strconv.Itoa(c.number - 1),
 		"FIELDS": list(fields), "ZEROS": list(zeros), "STORED": list(stored), "ROW": list(row), "VALUES": list(values),
 		"MATCHES": strings.Join(matches, " and "), "COUNTS_UNTIL": largest(ends), "LIVES": largest(lives),
 		"FORM": form, "SIZE": strconv.Itoa(size), "LENGTH": fmt.Sprintf("\\%d\\%d", size>>8, size&255),

@@ -23,6 +23,10 @@ const (
 	// LeakyBucket admits into a queue that drains steadily, quota units per
 	// window: each admitted charge gets an instant at which it may start.
 	LeakyBucket
+	// InFlight counts what is being served: at most Quota at once. Each decision that
+	// charges it holds one, whatever it costs, until it is settled or refunded; or until
+	// Window, the lease, has passed since it was made or last renewed, as when its process dies.
+	InFlight
 )
 
 // traits is what a limit of an algorithm may say, and what it promises.
@@ -34,6 +38,7 @@ type traits struct {
 	resetsAtOnce bool // see Algorithm.ResetsAtOnce
 	drains       bool // see Algorithm.Drains; Limit.Burst may be set
 	queues       bool // see Algorithm.Queues; Limit.MaxWait may be set
+	holds        bool // see Algorithm.Holds
 
 	// edge is how many quotas fit into some time shorter than the window. Not for
 	// those that drain, which let the capacity through and what drains.
@@ -54,6 +59,7 @@ var algorithms = [...]traits{
 	SlidingLog:    {name: "sliding-log", maxQuota: MaxLogQuota, edge: 1, work: 2, unitsPerWork: 125},
 	TokenBucket:   {name: "token-bucket", maxQuota: MaxQuota, drains: true, work: 2},
 	LeakyBucket:   {name: "leaky-bucket", maxQuota: MaxQuota, drains: true, queues: true, work: 2},
+	InFlight:      {name: "in-flight", maxQuota: MaxLogQuota, holds: true, edge: 1, work: 2, unitsPerWork: 125},
 }
 
 // traits returns a's line of the table; an empty one if a is not in it.
@@ -80,6 +86,11 @@ func (a Algorithm) Drains() bool { return a.traits().drains }
 // was admitted before it has drained; MaxWait bounds how long. So it matters in which
 // order charges come. What queues, drains. It is true of a LeakyBucket.
 func (a Algorithm) Queues() bool { return a.traits().queues }
+
+// Holds reports whether a decision holds one unit, whatever it costs, until it is settled or
+// refunded. So units are free again at any time, and not at one that is known before: what is
+// said of the time is when to ask again. It is true of InFlight.
+func (a Algorithm) Holds() bool { return a.traits().holds }
 
 // String returns the algorithm's name, as configuration files spell it.
 func (a Algorithm) String() string {

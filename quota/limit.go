@@ -11,7 +11,7 @@ import (
 const (
 	MaxQuota     = 1 << 53              // of a quota, a burst, a cost
 	MaxWindow    = 366 * 24 * time.Hour // of a window, and of the time a burst needs to drain
-	MaxLogQuota  = 10_000               // of a SlidingLog's quota: it stores each charge
+	MaxLogQuota  = 10_000               // of the quota of a SlidingLog or InFlight, which store each charge
 	MaxLimits    = 16                   // in one policy
 	MaxCharges   = 16                   // in one take
 	MaxNameBytes = 64                   // in a policy's name
@@ -20,11 +20,12 @@ const (
 
 // Limit allows Quota units per Window.
 type Limit struct {
-	// Quota is the number of units allowed per window: 1 to MaxQuota, and to
-	// MaxLogQuota for SlidingLog.
+	// Quota is the number of units allowed per window, or at once if InFlight: 1 to MaxQuota,
+	// and to MaxLogQuota for SlidingLog and InFlight.
 	Quota int64
 
 	// Window is the period: whole milliseconds, from 1 ms to MaxWindow; 0 with a Calendar.
+	// Of an InFlight it is the lease.
 	Window time.Duration
 
 	// Algorithm is how units are counted. The zero value is FixedWindow.
@@ -56,6 +57,14 @@ type Limit struct {
 // windows may be.
 func (l *Limit) Length() time.Duration {
 	return l.Window + l.Calendar.Period.Shortest()
+}
+
+// Units returns what a charge of cost takes of the limit: cost, or 1 at most of an InFlight.
+func (l *Limit) Units(cost int64) int64 {
+	if l.Algorithm.Holds() {
+		return min(cost, 1)
+	}
+	return cost
 }
 
 // Per returns what the quota is per, in words: "1h", or "month".

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
@@ -39,6 +40,16 @@ type Policy struct {
 
 	// Unit is what the quotas and costs count. The zero value is Requests.
 	Unit Unit
+}
+
+// Holds reports whether one of the limits does: see [Algorithm.Holds].
+func (p *Policy) Holds() bool {
+	return slices.ContainsFunc(p.Limits, func(l Limit) bool { return l.Algorithm.Holds() })
+}
+
+// HoldsOnly reports whether all of the limits do.
+func (p *Policy) HoldsOnly() bool {
+	return !slices.ContainsFunc(p.Limits, func(l Limit) bool { return !l.Algorithm.Holds() })
 }
 
 // Charge returns a charge of cost 1 for key.
@@ -140,7 +151,7 @@ func (p *Policy) Warnings() []string {
 	var warnings []string
 	for i, long := range p.Limits {
 		for j, short := range p.Limits {
-			if long.Window <= short.Window || short.Window == 0 { // a calendar's windows are of several lengths
+			if long.Window <= short.Window || short.Window == 0 || long.Algorithm.Holds() || short.Algorithm.Holds() { // a calendar's windows are of several lengths
 				continue
 			}
 			switch {

@@ -127,7 +127,9 @@ func capCost(c *Charge) {
 	}
 	c.Mode = quota.Enforce
 	for i := range c.Policy.Limits {
-		c.Cost = min(c.Cost, c.Policy.Limits[i].Capacity())
+		if l := &c.Policy.Limits[i]; l.Units(c.Cost) > l.Capacity() {
+			c.Cost = l.Capacity()
+		}
 	}
 }
 

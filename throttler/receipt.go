@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,9 @@ type receipt struct {
 
 	// id names a decision of which there is a text, by which it may be settled elsewhere.
 	id atomic.Pointer[string]
+
+	mu      sync.Mutex       // held by Renew and Settle: what is renewed after it is settled would lapse only
+	renewed *driver.Decision // the decision as it was charged, with other marks
 }
 
 // tookNothing is the receipt of every peek: there is nothing to give back.

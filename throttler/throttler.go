@@ -137,10 +137,13 @@ func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
 
-// Settle corrects the costs of d.Charges but the d.Added. Too much is given back, too little
-// charged, even beyond the quota: the next requests wait that debt out. If d took nothing,
-// or was settled or refunded, it is returned.
+// Settle corrects the costs of d.Charges but the d.Added, or none, and ends what is in flight.
+// Too much is given back, too little charged, even beyond the quota: the next requests wait
+// that debt out. If d took nothing, or was settled or refunded, it is returned.
 func (t *Throttler) Settle(ctx context.Context, d Decision, costs ...int64) (Decision, error) {
+	if len(costs) == 0 {
+		return t.settle(ctx, d, costsOf(d.Charges()))
+	}
 	if given := len(d.Charges()) - int(d.Added); len(costs) != given {
 		return Decision{}, invalid.Errorf("throttler: %d costs for a decision about %d charges", len(costs), given)
 	}
@@ -168,15 +171,17 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
+	d.receipt.mu.Lock()
+	defer d.receipt.mu.Unlock()
 	if d.receipt.done.Swap(true) {
 		return d, nil
 	}
 	id := d.receipt.id.Load()
-	if id == nil && costsAs(d.Charges(), costs) {
+	if id == nil && costsAs(d.Charges(), costs) && !holds(d.Charges()) {
 		return d, nil
 	}
 	start := time.Now()
-	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
+	s := driver.Settlement{Now: t.now(), Charged: d.receipt.charged(&d), Costs: costs}
 	var settled driver.Decision
 	var err error
 	if id != nil {

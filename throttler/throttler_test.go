@@ -167,8 +167,11 @@ func TestRefundAndSettleWorkOnce(t *testing.T) {
 	if _, err := th.Settle(t.Context(), d, 9); err != nil || used() != 1 {
 		t.Errorf("a settle after a refund: used %d, error %v; want 1", used(), err)
 	}
-	if _, err := th.Settle(t.Context(), d); !errors.Is(err, throttler.ErrInvalid) {
-		t.Errorf("settle without a cost: %v", err)
+	if _, err := th.Settle(t.Context(), d, 1, 1); !errors.Is(err, throttler.ErrInvalid) {
+		t.Errorf("settle with two costs: %v", err)
+	}
+	if after, err := th.Settle(t.Context(), d); err != nil || after.At() != d.At() || used() != 1 {
+		t.Errorf("a settle without a cost after a refund: %v, %v", after, err)
 	}
 	if _, err := th.Settle(t.Context(), d, -1); !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), "real cost is -1") {
 		t.Errorf("settle to -1: %v", err)

@@ -23,6 +23,7 @@ const (
 	SlidingLog    = quota.SlidingLog
 	TokenBucket   = quota.TokenBucket
 	LeakyBucket   = quota.LeakyBucket
+	InFlight      = quota.InFlight
 )
 
 // What errors wrap. A refusal is not an error.

@@ -93,8 +93,10 @@ func (h *history) step(ctx context.Context) error {
 		return h.refund(ctx)
 	case n < 93 && len(h.taken) > 0:
 		return h.settle(ctx)
-	case n < 96 && len(h.taken) > 0:
+	case n < 95 && len(h.taken) > 0:
 		return h.settleAgain(ctx)
+	case n < 97 && len(h.taken) > 0:
+		return h.renew(ctx)
 	case n < 98:
 		return h.reset(ctx)
 	default:
@@ -161,6 +163,14 @@ func (h *history) settle(ctx context.Context) error {
 	got, errGot := h.other.Settle(ctx, d.other, costs...)
 	h.note("settle of %v %v to %v: %v", d.other.At().UnixMilli(), d.other.Charges(), costs, got)
 	return h.compare("settle", got, want, errGot, errWant)
+}
+
+func (h *history) renew(ctx context.Context) error {
+	d := h.taken[h.rng.IntN(len(h.taken))]
+	want, errWant := h.model.Renew(ctx, d.model)
+	got, errGot := h.other.Renew(ctx, d.other)
+	h.note("renewal of %v %v: %v", d.other.At().UnixMilli(), d.other.Charges(), got)
+	return h.compare("renewal", got, want, errGot, errWant)
 }
 
 // settleAgain settles a take a second time, past its throttler, which allows only

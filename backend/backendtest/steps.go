@@ -246,7 +246,7 @@ func reportsAll(d throttler.Decision, charges []throttler.Charge) error {
 				return fmt.Errorf("%d limits are reported; charge %d, limit %d is missing", place, i, j)
 			}
 			g := d.Limit(place)
-			if g.Policy != c.Policy || g.Key != c.Key || g.Cost != c.Cost || g.Limit != l {
+			if g.Policy != c.Policy || g.Key != c.Key || g.Cost != l.Units(c.Cost) || g.Limit != l {
 				return fmt.Errorf("status %d is about cost %d of %v for %.40q, want charge %d, limit %d: cost %d of %v for %.40q",
 					place, g.Cost, g.Limit, g.Key, i, j, c.Cost, l, c.Key)
 			}

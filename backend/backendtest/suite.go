@@ -70,6 +70,7 @@ func groups() []group {
 		{"sliding log", slidingLogCases()},
 		{"token bucket", tokenBucketCases()},
 		{"leaky bucket", leakyBucketCases()},
+		{"in flight", inFlightCases()},
 		{"extremes", extremeCases()},
 		{"costs", costCases()},
 		{"several limits", severalLimitsCases()},
@@ -137,6 +138,8 @@ const (
 	logCounts      = "SlidingLog remembers each charge and is exact at every instant."
 	tokenCounts    = "TokenBucket refills steadily, quota units per window, up to Burst."
 	leakyCounts    = "LeakyBucket admits into a queue that drains steadily, quota units per window: each admitted charge gets an instant at which it may start."
+	inFlightCounts = "Each decision that charges it holds one, whatever it costs, until it is settled or refunded; or until Window, the lease, has passed since it was made or last renewed"
+	inFlightRenews = "If it has lapsed and there is no room, the Decision returned is not Allowed, and d holds nothing."
 	exactCounts    = "Bounds of what a limit may say. Counts are exact up to 2^53"
 	retryEarliest  = "RetryAt is, if Refused, the earliest instant at which this limit would have room for the same charge, or [Never]. Zero if not refused."
 	nextEarliest   = "NextAt is the earliest instant at which this limit would have room for one unit, if nothing more is charged: of a refused charge of one, it is RetryAt. Zero if there is room now."

@@ -74,9 +74,9 @@ func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long 
 		switch {
 		case st.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
 			s.share(c, &charges[i], i, at)
-			c.isNew = c.isNew && (st.Costs[i] > charges[i].Cost || st.PauseUntil > st.Now)
+			c.isNew = c.isNew && creates(st, i)
 		case c.place == nowhere:
-			c.isNew = c.arrived || st.Costs[i] > charges[i].Cost || st.PauseUntil > st.Now
+			c.isNew = c.arrived || creates(st, i)
 		}
 	}
 	s.admit(charges, at)
@@ -119,6 +119,15 @@ func (s *stripe) reset(charges []quota.Charge, p *handoff.Placement, long [][]by
 	}
 	s.trim(at)
 	return nil
+}
+
+// creates reports whether st makes charge i have a count, if it has none.
+func creates(st *driver.Settlement, i int) bool {
+	c := &st.Charged.Charges()[i]
+	if st.Renews {
+		return c.Policy.Holds()
+	}
+	return st.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || st.PauseUntil > st.Now
 }
 
 // admitTake does what admit does for the counts that a take would create.

@@ -116,7 +116,8 @@ func (b *Backend) settleParts(st driver.Settlement) (driver.Decision, error) {
 		p.d.Allowed = true
 		p.CopyFrom(&st.Charged, &p.d)
 	}
-	return whole, settleAll(parts, st, &whole)
+	err := settleAll(parts, st, &whole)
+	return whole, err
 }
 
 // settleAll settles parts as st says of the whole decision, at cost 0 if it says nothing.
@@ -127,11 +128,18 @@ func settleAll(parts []part, st driver.Settlement, whole *driver.Decision) error
 		if st.Costs != nil {
 			costs = p.Costs(st.Costs)
 		}
-		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs, PauseUntil: st.PauseUntil}, nil, p.long, &p.at)
+		d, err := p.stripe.settleLocked(&driver.Settlement{Now: st.Now, Charged: p.d, Costs: costs, PauseUntil: st.PauseUntil, Renews: st.Renews}, nil, p.long, &p.at)
 		if err != nil {
 			return err
 		}
 		p.CopyTo(whole, &d)
+		if whole.Allowed = whole.Allowed && d.Allowed; st.Renews {
+			p.d = d
+		}
+	}
+	if st.Renews && !whole.Allowed { // what one part has renewed is given back
+		none := driver.NewDecision(whole.Request)
+		return settleAll(parts, driver.Settlement{Now: st.Now, Costs: st.Costs}, &none)
 	}
 	return nil
 }

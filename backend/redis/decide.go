@@ -99,15 +99,22 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	}
 	for i := range charges {
 		c := &charges[i]
-		buf, shape = algorithm.AppendUint(buf, 7, c.Cost), append(shape, nextCharge)
+		shape = append(shape, nextCharge)
 		switch {
-		case st == nil && c.Mode != quota.Enforce:
+		case st == nil:
+			buf = algorithm.AppendUint(buf, 7, c.Cost)
+		case st.Renews:
+			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, renews), 7, renews)
+		default:
+			buf = algorithm.AppendUint(algorithm.AppendUint(buf, 7, c.Cost), 7, st.Costs[i])
+		}
+		if st == nil && c.Mode != quota.Enforce {
 			shape = append(shape, lua.Mode+byte(c.Mode))
 			if c.Mode == quota.AtMost {
 				j.costs++
 			}
-		case st != nil:
-			buf = algorithm.AppendUint(buf, 7, st.Costs[i])
+		}
+		if st != nil {
 			buf = algorithm.AppendUint(buf, 4, int64(charged[0].Mark.Generation))
 		}
 		for k := range c.Policy.Limits {
@@ -128,6 +135,9 @@ func (b *Backend) newDecision(ctx context.Context, now int64, charges []quota.Ch
 	j.script = shapes.script(shape)
 	return j
 }
+
+// renews is both costs of a charge that is to be renewed, and no other's.
+const renews = 1 << 54
 
 // isLone reports whether charges are one, under one fixed window: a count and a reset
 // time.
@@ -319,16 +329,35 @@ const costBytes = 7
 func readSettlement(s *driver.Settlement, reply []byte) (driver.Decision, error) {
 	r := s.Charged.Request
 	r.Now = s.Now
-	if reply[0] != repliesAllowed {
+	if reply[0] != repliesAllowed && (!s.Renews || reply[0] != repliesRefused) {
 		return driver.Decision{}, errReply
 	}
 	d, _, err := readStates(r, reply[0], reply[1:], func(i int) (cost int64, charged bool) {
-		more := s.Costs[i] - r.Charges()[i].Cost
+		c := &r.Charges()[i]
+		if s.Renews {
+			return 1, false
+		}
+		more := s.Costs[i] - c.Cost
+		if c.Policy.HoldsOnly() {
+			more = 0
+		}
 		return max(more, 0), more > 0 // else it looks at what is left, and asks for nothing
 	})
-	results := d.Results()
-	for i := range results {
-		results[i].RetryAt = 0 // also where a debt is left
+	for i, c := range d.Charges() {
+		results := d.ResultsOf(i)
+		for k := range results {
+			held := c.Policy.Limits[k].Algorithm.Holds()
+			if d.Allowed || !held {
+				results[k].RetryAt = 0 // also where a debt is left
+			}
+			switch {
+			case !held:
+			case s.Renews && d.Allowed: // the unit is the newest
+				results[k].Mark.At = results[k].ResetAt - c.Policy.Limits[k].Window.Milliseconds()
+			default:
+				results[k].Mark.At = 0
+			}
+		}
 	}
 	return d, err
 }

@@ -416,15 +416,20 @@ func (s *randomStates) settle() {
 		costs = append(costs, pick(s.rng, []int64{0, c.Cost, max(c.Cost-1, 0), min(c.Cost+1, quota.MaxQuota), s.cost(c.Policy), s.cost(c.Policy)}))
 	}
 	p := s.placement(len(costs))
-	st := driver.Settlement{Now: s.now, Charged: charged, Costs: costs}
+	st := driver.Settlement{Now: s.now, Charged: charged, Costs: costs, Renews: s.rng.IntN(5) == 0}
+	for i, c := range r.Charges() {
+		if st.Renews {
+			costs[i] = c.Cost
+		}
+	}
 	before := s.read(r.Charges())
-	s.note("settle at %d: %v of %d to %v, %+v, under %+v", s.now, r.Charges(), r.Now, costs, results, p)
+	s.note("settle at %d: %v of %d to %v, %+v, renews %t, under %+v", s.now, r.Charges(), r.Now, costs, results, st.Renews, p)
 	got, errGot := s.backend.SettleAt(s.t.Context(), st, p)
 	want, changes, errWant := driver.Decision{}, []handoff.Change(nil), before.err
 	if before.err == nil {
 		want, changes, errWant = handoff.Settle(st, p)(before.stored, time.Now().UnixMilli())
 		for i := range changes {
-			if costs[i] == r.Charges()[i].Cost && (p == nil || p.Arrivals == nil) && !before.hasLeft[i] {
+			if costs[i] == r.Charges()[i].Cost && !r.Charges()[i].Policy.Holds() && (p == nil || p.Arrivals == nil) && !before.hasLeft[i] {
 				changes[i].Changed = false
 			}
 		}

@@ -77,7 +77,7 @@ func (p *places) split(r *driver.Request) (soft, store driver.Request) {
 // charged there has cost nothing so far.
 func (charged *places) settlement(st *driver.Settlement, p places, in func(member) bool) driver.Settlement {
 	r := st.Charged.Request
-	part := driver.Settlement{Now: st.Now}
+	part := driver.Settlement{Now: st.Now, Renews: st.Renews}
 	var charges []quota.Charge
 	var results []driver.Result
 	for i, c := range r.Charges() {

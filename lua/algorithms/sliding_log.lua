@@ -130,6 +130,7 @@ local function take_from_entry(r, mark, amount)
     r.entries = r.entries - 1
     if r.log then r.log = sub(r.log, 1, r.entries * ENTRY_BYTES) end
   end
+  return true
 end
 
 -- When cost fits under the capacity, 0 if it does now or never will.

@@ -61,7 +61,7 @@ func (d *Decision) Limit(i int) (s Status) {
 	l := &c.Policy.Limits[index]
 	// Field by field, and here: a function that sets s would move what d points to to
 	// the heap, and one that returns it would copy it once more.
-	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, c.Cost, index, *l
+	s.Policy, s.Key, s.Cost, s.Index, s.Limit = c.Policy, c.Key, l.Units(c.Cost), index, *l
 	s.Used, s.Remaining, s.ResetAt, s.more = r.Used, r.Remaining(l), instant(r.ResetAt), r.More
 	switch r.RetryAt {
 	case 0:

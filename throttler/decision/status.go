@@ -13,7 +13,7 @@ var Never = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
 type Status struct {
 	Policy *quota.Policy // as charged
 	Key    string        // as charged
-	Cost   int64         // units this charge asked for
+	Cost   int64         // units this charge asked for: 1 of an InFlight
 	Index  int           // of the limit, in Policy.Limits
 	Limit  quota.Limit   // the limit reported on
 
@@ -31,7 +31,8 @@ type Status struct {
 	Refused bool // this limit had no room
 
 	// RetryAt is, if Refused, the earliest instant at which this limit would
-	// have room for the same charge, or [Never]. Zero if not refused.
+	// have room for the same charge, or [Never]. Zero if not refused. Of an InFlight it is
+	// when to ask again, and so is NextAt: within a second.
 	RetryAt time.Time
 
 	// NextAt is the earliest instant at which this limit would have room for one unit, if
@@ -56,6 +57,9 @@ func (s *Status) BindsBefore(o *Status) bool {
 	}
 	if s.Refused {
 		return s.RetryAt.After(o.RetryAt)
+	}
+	if held := s.Limit.Algorithm.Holds(); held != o.Limit.Algorithm.Holds() { // what is held comes back by itself
+		return !held
 	}
 	left, otherLeft := (s.Remaining+s.more)/max(s.Cost, 1), (o.Remaining+o.more)/max(o.Cost, 1)
 	return left < otherLeft || left == otherLeft && s.Reset().After(o.Reset())

@@ -96,7 +96,9 @@ func (d *Decision) Grant() {
 		case c.Mode == quota.AtMost:
 			cost := c.Cost
 			for k, r := range d.ResultsOf(i) {
-				cost = min(cost, r.Remaining(&c.Policy.Limits[k]))
+				if l := &c.Policy.Limits[k]; !l.Algorithm.Holds() { // which has room for it, whatever it costs
+					cost = min(cost, r.Remaining(l))
+				}
 			}
 			d.SetCost(i, cost)
 		}
@@ -125,6 +127,22 @@ func (d *Decision) ResultsOf(i int) []Result {
 		first += len(charges[c].Policy.Limits)
 	}
 	return d.Results()[first : first+len(charges[i].Policy.Limits)]
+}
+
+// Renewed returns d with other marks of what it has in flight: those of after, the answer to
+// a settlement that renewed d. They are none if nothing is held any more. Notes stay.
+func (d *Decision) Renewed(after *Decision) Decision {
+	own := NewDecision(d.Request) // d's results may be others' too
+	own.Allowed, own.Degraded = d.Allowed, d.Degraded
+	copy(own.Results(), d.Results())
+	for i, c := range after.Charges() {
+		for k, result := range after.ResultsOf(i) {
+			if mark := &own.ResultsOf(i)[k].Mark; c.Policy.Limits[k].Algorithm.Holds() {
+				mark.At, mark.Fraction, mark.Generation = result.Mark.At, result.Mark.Fraction, result.Mark.Generation
+			}
+		}
+	}
+	return own
 }
 
 // Result is a backend's answer about one limit. Users read it as a decision.Status.

@@ -60,4 +60,10 @@ type Settlement struct {
 	// PauseUntil, in ms since the epoch, is before when nothing fits these counts; 0 if there
 	// is no pause. The latest of several pauses counts.
 	PauseUntil int64
+
+	// Renews asks for nothing but to hold the units of an InFlight for one more lease, and
+	// Costs are those charged. A unit that has lapsed is taken again if there is room; else
+	// none is held any more, and the decision is not Allowed. The marks of an InFlight are
+	// other ones then. A settlement that does not renew gives such units back.
+	Renews bool
 }

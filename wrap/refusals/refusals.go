@@ -209,7 +209,7 @@ func (b *Backend) ask(charges []quota.Charge, counts []seen) (asked time.Duratio
 
 // remember remembers d, a refusal of r.
 func (b *Backend) remember(id uint64, r *driver.Request, d *driver.Decision, asked time.Duration, counts []seen) {
-	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) {
+	if d.Degraded || !isWhole(r.Charges(), d) || b.optsOut(r.Charges()) || isHeld(d) {
 		return
 	}
 	known := newRefusal(id, d, asked, counts)
@@ -227,6 +227,18 @@ func (b *Backend) optsOut(charges []quota.Charge) bool {
 	return len(b.except) > 0 && slices.ContainsFunc(charges, func(c quota.Charge) bool {
 		return slices.Contains(b.except, c.Policy.Name)
 	})
+}
+
+// isHeld reports whether d was refused for what is in flight: others give it back at any time.
+func isHeld(d *driver.Decision) bool {
+	for i, c := range d.Charges() {
+		for k, result := range d.ResultsOf(i) {
+			if result.RetryAt != 0 && c.Policy.Limits[k].Algorithm.Holds() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Peek implements driver.Backend. It asks the backend.

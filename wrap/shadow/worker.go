@@ -174,8 +174,13 @@ func (w *worker) settle(ctx context.Context, shown *shown) {
 		w.missed(s.Charged.Charges(), shown)
 		return
 	}
-	if _, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs, PauseUntil: s.PauseUntil}); err != nil {
+	after, err := w.b.candidate.Settle(ctx, driver.Settlement{Now: s.Now, Charged: d, Costs: s.Costs, PauseUntil: s.PauseUntil, Renews: s.Renews})
+	switch {
+	case err != nil:
 		w.b.counts.failed.Add(1)
 		w.missed(s.Charged.Charges(), shown)
+	case s.Renews:
+		serving := s.Charged.Renewed(&shown.decision)
+		w.remember(&serving, d.Renewed(&after))
 	}
 }

@@ -28,6 +28,9 @@ type algorithms struct {
 func newAlgorithms(caller middleware.Key) *algorithms {
 	a := &algorithms{caller: caller, throttler: throttler.New(memorybackend.NewDefault(), nil)}
 	for _, algorithm := range quota.Algorithms() {
+		if algorithm.Holds() { // the requests here are over at once
+			continue
+		}
 		a.policies = append(a.policies, &throttler.Policy{
 			Name:   algorithm.String(),
 			Limits: []throttler.Limit{{Quota: perWindow, Window: window, Algorithm: algorithm}},

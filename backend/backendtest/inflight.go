@@ -1,0 +1,199 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+func inFlightCases() []testCase {
+	const s = time.Second
+	held := throttler.Limit{Quota: 3, Window: 30 * s, Algorithm: throttler.InFlight}
+	core := on(held)
+	points := on(throttler.Limit{Quota: 20, Window: time.Minute}, held)
+	return []testCase{
+		{
+			name:        "a decision holds one unit, whatever it costs, until it is settled or refunded",
+			explanation: inFlightCounts,
+			steps: []step{
+				{at: 0, take: core(1), as: "a", want: room(1, 2, 30*s)},
+				{at: s, take: core(7), as: "b", want: room(2, 1, 31*s)},
+				{at: s, take: core(2), as: "c", want: room(3, 0, 31*s)},
+				{at: 2 * s, take: core(1), want: full(3, 0, 31*s, 3*s)},
+				{at: 2 * s, refund: "a", want: room(2, 1, 31*s)},
+				{at: 3 * s, settle: "b", costs: []int64{9}, want: room(1, 2, 31*s)},
+				{at: 4 * s, take: core(1), as: "d", want: room(2, 1, 34*s)},
+				{at: 4 * s, settle: "d", costs: []int64{1}, want: room(1, 2, 31*s)},
+				{at: 5 * s, settle: "c", costs: []int64{1}, want: room(0, 3, 5*s)},
+			},
+		},
+		{
+			name:        "with a rate, all or nothing, and what is settled keeps the rate's cost",
+			explanation: allOrNothing,
+			steps: []step{
+				{at: 0, take: points(5), as: "a", want: all(room(5, 15, 60*s), room(1, 2, 30*s))},
+				{at: 0, take: points(5), as: "b", want: all(room(10, 10, 60*s), room(2, 1, 30*s))},
+				{at: 0, take: points(11), want: all(full(10, 10, 60*s, 60*s), room(2, 1, 30*s))},
+				{at: 0, take: points(5), as: "c", want: all(room(15, 5, 60*s), room(3, 0, 30*s))},
+				{at: 0, take: points(1), want: all(room(15, 5, 60*s), full(3, 0, 30*s, s))},
+				{at: s, settle: "a", costs: []int64{5}, want: all(room(15, 5, 60*s), room(2, 1, 30*s))},
+				{at: s, settle: "b", costs: []int64{2}, want: all(room(12, 8, 60*s), room(1, 2, 30*s))},
+				{at: s, settle: "c", costs: []int64{8}, want: all(room(15, 5, 60*s), room(0, 3, s))},
+				{at: 2 * s, take: points(1), as: "d", want: all(room(16, 4, 60*s), room(1, 2, 32*s))},
+				{at: 2 * s, refund: "d", want: all(room(15, 5, 60*s), room(0, 3, 2*s))},
+			},
+		},
+		{
+			name:        "a unit lapses a lease after it was taken, and what is settled then gives nothing back",
+			explanation: inFlightCounts,
+			steps: []step{
+				{at: 0, take: core(1), as: "a", want: room(1, 2, 30*s)},
+				{at: 10 * s, take: core(1), as: "b", want: room(2, 1, 40*s)},
+				{at: 30 * s, take: core(1), as: "c", want: room(2, 1, 60*s)},
+				{at: 30 * s, refund: "a", want: room(2, 1, 60*s)},
+				{at: 39*s + 999*time.Millisecond, peek: core(1), want: room(2, 1, 60*s)},
+				{at: 40 * s, peek: core(1), want: room(1, 2, 60*s)},
+			},
+		},
+		{
+			name:        "a shorter lease: what is held stays held",
+			explanation: looserOfBoth,
+			steps: []step{
+				{at: 0, take: core(1), as: "a", want: room(1, 2, 30*s)},
+				{at: 0, take: core(1), as: "b", want: room(2, 1, 30*s)},
+				{at: 10 * s, process: 1, take: on(throttler.Limit{Quota: 3, Window: 5 * s, Algorithm: throttler.InFlight})(1), as: "c", want: room(3, 0, 30*s)},
+				{at: 10 * s, take: core(1), want: full(3, 0, 40*s, 11*s)},
+				{at: 11 * s, process: 1, refund: "c", want: room(2, 1, 30*s)},
+				{at: 12 * s, refund: "a", want: room(1, 2, 30*s)},
+			},
+		},
+		{name: "a renewed unit is held for one more lease, and taken again if it has lapsed and there is room", explanation: inFlightRenews, run: renewsHeld},
+		{name: "in a policy with a rate, and in two partitions", explanation: inFlightRenews, run: renewsTogether},
+	}
+}
+
+// renewsHeld has a decision that is renewed, one that is not, and one that comes too late.
+func renewsHeld(ctx context.Context, backend driver.Backend) error {
+	c := clock.NewManual(t0)
+	t := throttler.New(backend, &throttler.Options{Clock: c})
+	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 2, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}
+	kept, err := t.Take(ctx, p.Charge("k"))
+	if err != nil {
+		return err
+	}
+	lost, err := t.Take(ctx, p.Charge("k"))
+	if err != nil {
+		return err
+	}
+	expect := func(what string, d throttler.Decision, err error, allowed bool, used int64, resetAt time.Duration) error {
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if l := d.Limit(0); d.Allowed != allowed || l.Used != used || !l.ResetAt.Equal(t0.Truncate(time.Millisecond).Add(resetAt)) {
+			return fmt.Errorf("%s: allowed %t, %d used until %v; want %t, %d, %v", what, d.Allowed, l.Used, l.ResetAt.Sub(t0), allowed, used, resetAt)
+		}
+		return nil
+	}
+	c.Advance(20 * time.Second)
+	d, err := t.Renew(ctx, kept)
+	if err := expect("renewed", d, err, true, 2, 50*time.Second); err != nil {
+		return err
+	}
+	c.Advance(20 * time.Second)
+	d, err = t.Renew(ctx, kept)
+	if err := expect("renewed again", d, err, true, 1, 70*time.Second); err != nil {
+		return err
+	}
+	d, err = t.Renew(ctx, lost) // it has lapsed, and there is room
+	if err := expect("lapsed, with room", d, err, true, 2, 70*time.Second); err != nil {
+		return err
+	}
+	c.Advance(30 * time.Second)
+	late := d
+	d, err = t.Take(ctx, p.Charge("k"))
+	if err := expect("after all have lapsed", d, err, true, 1, 100*time.Second); err != nil {
+		return err
+	}
+	other, err := t.Take(ctx, p.Charge("k"))
+	if err := expect("and another", other, err, true, 2, 100*time.Second); err != nil {
+		return err
+	}
+	c.Advance(time.Second)
+	refused, err := t.Renew(ctx, late)
+	if err := expect("lapsed, without room", refused, err, false, 2, 100*time.Second); err != nil {
+		return err
+	}
+	if at := refused.RetryAt(); !at.Equal(refused.At().Add(time.Second)) {
+		return fmt.Errorf("a renewal that is refused says %v, want a second later", at)
+	}
+	d, err = t.Settle(ctx, late)
+	if err := expect("what was not renewed is settled", d, err, true, 2, 100*time.Second); err != nil {
+		return err
+	}
+	d, err = t.Renew(ctx, late)
+	if err := expect("renewed after it was settled", d, err, true, 2, 70*time.Second); err != nil && d.At() != late.At() {
+		return err
+	}
+	d, err = t.Settle(ctx, kept) // that lapsed, too
+	if err := expect("what has lapsed is settled", d, err, true, 2, 100*time.Second); err != nil {
+		return err
+	}
+	d, err = t.Settle(ctx, other)
+	return expect("settled", d, err, true, 1, 100*time.Second)
+}
+
+// renewsTogether renews a decision whose policy has a rate, too, and that is about keys of
+// two partitions, until another takes the room of one of them.
+func renewsTogether(ctx context.Context, backend driver.Backend) error {
+	c := clock.NewManual(t0)
+	t := throttler.New(backend, &throttler.Options{Clock: c})
+	held := throttler.Limit{Quota: 1, Window: 30 * time.Second, Algorithm: throttler.InFlight}
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 10, Window: time.Hour}, held}}
+	d, err := t.Take(ctx, p.Charge("alice"), p.Charge("acme"))
+	if err != nil {
+		return err
+	}
+	used := func(want ...int64) error {
+		var got []int64
+		for _, key := range []string{"alice", "acme"} {
+			now, err := t.Peek(ctx, p.Charge(key))
+			if err != nil {
+				return err
+			}
+			for _, l := range now.Limits() {
+				got = append(got, l.Used)
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("at t0+%v: used %v, want %v", c.Now().Sub(t0), got, want)
+		}
+		return nil
+	}
+	for range 3 {
+		c.Advance(20 * time.Second)
+		if renewed, err := t.Renew(ctx, d); err != nil || !renewed.Allowed {
+			return fmt.Errorf("renewed: %v, %w", renewed, err)
+		}
+		if err := used(1, 1, 1, 1); err != nil {
+			return err
+		}
+	}
+	c.Advance(40 * time.Second) // all has lapsed
+	if d, err := t.Take(ctx, p.Charge("acme")); err != nil || !d.Allowed {
+		return fmt.Errorf("taken: %v, %w", d, err)
+	}
+	if renewed, err := t.Renew(ctx, d); err != nil || renewed.Allowed {
+		return fmt.Errorf("renewed without room: %v, %w", renewed, err)
+	}
+	if err := used(1, 0, 2, 1); err != nil { // neither of the two is held
+		return err
+	}
+	if _, err := t.Refund(ctx, d); err != nil {
+		return err
+	}
+	return used(0, 0, 1, 1)
+}

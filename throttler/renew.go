@@ -1,0 +1,92 @@
+package throttler
+
+import (
+	"context"
+	"slices"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/throttler/decision"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// Renew holds what d has [quota.InFlight] for one more Window. If it has lapsed and there is
+// no room, the Decision returned is not Allowed, and d holds nothing.
+func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
+	if !d.Allowed || !holds(d.Charges()) {
+		return d, nil
+	}
+	if d.receipt == nil {
+		return Decision{}, invalid.Errorf("throttler: the decision has no receipt: it is not as Take of this process returned it, and what it holds cannot be found")
+	}
+	// After an error whose outcome is unknown, d may hold two units until the older one lapses.
+	r := d.receipt
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done.Load() {
+		return d, nil
+	}
+	charged := r.charged(&d)
+	s := driver.Settlement{Now: t.now(), Charged: charged, Costs: costsOf(d.Charges()), Renews: true}
+	var after driver.Decision
+	var err error
+	if r.parts != nil {
+		after, err = t.renewParts(ctx, s, r.parts)
+	} else {
+		after, err = t.backend.Settle(ctx, s)
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	charged = charged.Renewed(&after)
+	r.renewed = &charged
+	renewed := Decision{decision.FromDriver(after), r}
+	renewed.Added = d.Added
+	return renewed, nil
+}
+
+// renewParts renews what was taken of each partition. If one is not held any more, the others
+// are given back.
+func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
+	whole := driver.NewDecision(s.Charged.Request)
+	whole.Request.Now, whole.Allowed = s.Now, true
+	for i := range all {
+		one := &all[i]
+		after, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs), Renews: true})
+		if err != nil {
+			return driver.Decision{}, err
+		}
+		one.d = one.d.Renewed(&after)
+		one.part.CopyTo(&whole, &after)
+		whole.Allowed = whole.Allowed && after.Allowed
+	}
+	for i := 0; i < len(all) && !whole.Allowed; i++ {
+		one := &all[i]
+		after, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)})
+		if err != nil {
+			return driver.Decision{}, err
+		}
+		one.d = one.d.Renewed(&after)
+	}
+	return whole, nil
+}
+
+// charged returns d as it was charged, or last renewed. r.mu is held.
+func (r *receipt) charged(d *Decision) driver.Decision {
+	if r.renewed != nil {
+		return *r.renewed
+	}
+	return *d.Driver()
+}
+
+// holds reports whether charges have limits on what is in flight.
+func holds(charges []Charge) bool {
+	return slices.ContainsFunc(charges, func(c Charge) bool { return c.Policy.Holds() })
+}
+
+func costsOf(charges []Charge) []int64 {
+	costs := make([]int64, len(charges))
+	for i := range charges {
+		costs[i] = charges[i].Cost
+	}
+	return costs
+}
