@@ -57,8 +57,8 @@ type Settlement struct {
 	// counts as they are, is not Allowed. See MakeOnce.
 	Once bool
 
-	// PauseUntil, in ms since the epoch, is before when nothing fits these counts; 0 if there
-	// is no pause. The latest of several pauses counts.
+	// PauseUntil is before when nothing fits these counts. The latest of several pauses counts.
+	// In ms since the epoch; 0 if there is no pause.
 	PauseUntil int64
 
 	// Renews asks for nothing but to hold the units of an InFlight for one more lease, and
