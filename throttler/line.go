@@ -41,6 +41,7 @@ type call struct {
 	called chan struct{} // closed when it is its turn, or it has one of:
 	answer *answer       // that allows it
 	err    error
+	behind *call // that shares its answer, and is called when it leaves
 }
 
 // askAhead is how long before a start the next call asks for its own. What is taken far ahead
@@ -71,6 +72,9 @@ func (all *lines) leave(c *call) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	c.pass()
+	if c.behind != nil {
+		close(c.behind.called)
+	}
 	if c.calls--; c.calls == 0 {
 		delete(all.named, c.name)
 	}
@@ -118,12 +122,13 @@ func (all *lines) share(c *call, a *answer) (left int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	c.answer = a
+	last := c
 	for left = a.calls - 1; left > 0 && len(c.queue) > 0 && slices.Equal(c.queue[0].charges, c.charges); left-- {
 		o := *a
 		o.Decision = o.again()
-		c.queue[0].answer = &o
-		close(c.queue[0].called)
-		c.queue = c.queue[1:]
+		last.behind = c.queue[0]
+		last, c.queue = c.queue[0], c.queue[1:]
+		last.answer = &o
 	}
 	all.note(c.line, a)
 	c.pass()

@@ -3,6 +3,7 @@ package throttler_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,22 +47,25 @@ func TestPausesAreNoSum(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				all.mu.Lock()
-				before := len(all.at)
-				all.mu.Unlock()
+				so := func() []int { // the processes of the starts so far
+					all.mu.Lock()
+					defer all.mu.Unlock()
+					return slices.Clone(all.order)
+				}
+				before := len(so())
 				time.Sleep(2*time.Second - 1)
 				synctest.Wait()
 				early := [3]int{}
-				for _, i := range all.order[before:] {
+				for _, i := range so()[before:] {
 					early[i]++
 				}
 				if early[0] > 0 || early[1] > 2 || early[2] > 2 {
 					t.Errorf("starts in the pause, by process: %v", early)
 				}
-				before = len(all.at)
+				before = len(so())
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if after := len(all.at) - before; after < 8 {
+				if after := len(so()) - before; after < 8 {
 					t.Errorf("%d starts in the second after the pause", after)
 				}
 				leave()
