@@ -113,8 +113,9 @@ func (c Calendar) last(today time.Time) time.Time {
 			return begins
 		}
 		return c.inMonth(today, -1)
+	default: // Day
+		return today
 	}
-	return today
 }
 
 // next returns the first date after today on which a window begins.
@@ -127,8 +128,9 @@ func (c Calendar) next(today time.Time) time.Time {
 			return begins
 		}
 		return c.inMonth(today, 1)
+	default: // Day
+		return today.AddDate(0, 0, 1)
 	}
-	return today.AddDate(0, 0, 1)
 }
 
 // inMonth returns the date on which a window begins in the month of today, or so many
