@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -94,9 +95,11 @@ func (l *Limiter) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 		_ = grpc.SetTrailer(ctx, refused.trailer)
 		return nil, refused.err
 	}
+	letGo := l.hold(ctx, d)
 	err = errPanicked
 	defer func() {
-		md := rates(l.refundIf(ctx, info.FullMethod, d, err))
+		letGo()
+		md := rates(l.settle(ctx, info.FullMethod, d, err))
 		if err != nil || grpc.SetHeader(ctx, md) != nil { // the handler may have sent the header
 			_ = grpc.SetTrailer(ctx, md)
 		}
@@ -175,12 +178,30 @@ func (l *Limiter) wait(ctx context.Context, d *throttler.Decision) *refusal {
 	return nil
 }
 
-// refundIf returns d, or the limits after its refund if err makes the call free.
-func (l *Limiter) refundIf(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
-	if !d.Allowed || err == nil || l.options.RefundIf == nil || ctx.Err() != nil || !l.options.RefundIf(ctx, method, err) {
+// hold renews what d has in flight until letGo is called.
+func (l *Limiter) hold(ctx context.Context, d throttler.Decision) (letGo func()) {
+	return l.throttler.Hold(ctx, d, func(err error) { l.failed(d.Charges(), err, observe.ResultNotSettled) })
+}
+
+// settle refunds d if err makes the call free, ends what it has in flight, and returns the
+// limits after that.
+func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
+	switch {
+	case !d.Allowed:
+		return d
+	case err != nil && l.options.RefundIf != nil && ctx.Err() == nil && l.options.RefundIf(ctx, method, err):
+		return l.refund(ctx, d)
+	case !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }):
 		return d
 	}
-	return l.refund(ctx, d)
+	within, cancel := l.within(ctx)
+	defer cancel()
+	after, err := l.throttler.Settle(within, d)
+	if err != nil {
+		l.failed(d.Charges(), err, observe.ResultNotSettled)
+		return d
+	}
+	return after
 }
 
 // refund gives d back, and returns the limits after it, or d if that failed.

@@ -15,15 +15,18 @@ func (l *Limiter) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerI
 		ss.SetTrailer(refused.trailer)
 		return refused.err
 	}
+	letGo := l.hold(ss.Context(), d)
 	s := &stream{ServerStream: ss, l: l, method: info.FullMethod, rates: rates(d)}
 	err = errPanicked
 	defer func() {
+		letGo()
 		if refused := s.refused.Load(); refused != nil {
+			l.settle(ss.Context(), info.FullMethod, d, nil) // nothing is free
 			ss.SetTrailer(refused.trailer)
 			err = refused.err
 			return
 		}
-		after := rates(l.refundIf(ss.Context(), info.FullMethod, d, err))
+		after := rates(l.settle(ss.Context(), info.FullMethod, d, err))
 		s.report.Do(func() { ss.SetTrailer(after) })
 	}()
 	return handler(srv, s)
@@ -72,9 +75,11 @@ func (s *stream) RecvMsg(m any) error {
 		s.began = true
 		return nil
 	}
-	if _, refused := s.l.admit(s.Context(), s.method); refused != nil {
+	d, refused := s.l.admit(s.Context(), s.method)
+	if refused != nil {
 		s.refused.Store(refused)
 		return refused.err
 	}
+	s.l.settle(s.Context(), s.method, d, nil) // the stream is in flight, and not its messages
 	return nil
 }

@@ -3,6 +3,7 @@ package weirgrpc_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	weirgrpc "github.com/weir-go/weir/grpc"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
 )
 
 func TestAStreamIsChargedOnce(t *testing.T) {
@@ -95,4 +98,26 @@ func TestHeadersOfStreams(t *testing.T) {
 	_, a = f.send(t, 0)
 	expectCode(t, a, codes.OK)
 	expect(t, "trailer", a.trailer, "x-ratelimit-used", "2")
+}
+
+// A call, and a stream, is in flight until its handler has ended.
+func TestInFlight(t *testing.T) {
+	one := throttler.Limit{Quota: 1, Window: time.Minute, Algorithm: quota.InFlight}
+	f := newFixture(t, setup{limit: one, options: weirgrpc.Options{PerMessage: true}})
+	during := func() {
+		f.expectUsed(t, everyone, 1)
+		expectCode(t, f.call(t.Context()), codes.ResourceExhausted)
+	}
+	f.unary = func(context.Context) error { during(); return nil }
+	expectCode(t, f.call(t.Context()), codes.OK)
+	f.expectUsed(t, everyone, 0)
+	f.unary = func(context.Context) error { panic("a bug") }
+	expectCode(t, f.call(t.Context()), codes.Internal)
+	f.expectUsed(t, everyone, 0)
+	f.unary = nil
+	f.stream = func(pb.TestService_FullDuplexCallServer) error { during(); return nil }
+	_, a := f.send(t, 0)
+	expectCode(t, a, codes.OK)
+	f.expectUsed(t, everyone, 0)
+	expectCode(t, f.call(t.Context()), codes.OK)
 }

@@ -137,6 +137,7 @@ const (
 	beforeHandler settlement = iota // the handler does not run: nothing
 	afterHandler                    // the handler ran and the response is free: what is marked NoRefund
 	asReported                      // what the handler reported
+	asCharged                       // what was charged, without what is in flight
 )
 
 // costs returns what each of e.d.Charges really costs, but for those that were added for
@@ -145,6 +146,9 @@ const (
 func (e *entry) costs(why settlement) []int64 {
 	if why == beforeHandler || why == afterHandler && !e.has(noRefund) {
 		return nil
+	}
+	if why == asCharged {
+		return []int64{} // what is in flight ends with any settlement
 	}
 	costs := make([]int64, len(e.d.Charges())-int(e.d.Added))
 	for i := range costs {

@@ -82,6 +82,7 @@ type account struct {
 	d         throttler.Decision      // as last known; about no limits if there is none
 	decided   uint32                  // the place of d among the ledger's decisions
 	inHandler bool                    // it is what the outer entry's handler took by Take
+	holding   *holding                // what of d is in flight, or nil
 	report    Report                  // what the headers are written from, if this is the outermost that is enforced
 }
 
@@ -223,8 +224,12 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	failed := !returned && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
 	due, enforced := l.handlerEnded(e, returned, failed)
 	for _, x := range due {
-		if !l.settleReported(x) && x.isFree(http.StatusInternalServerError, l.w.Header()) {
+		switch {
+		case l.settleReported(x), l.settleHeld(x):
+		case failed && x.isFree(http.StatusInternalServerError, l.w.Header()):
 			l.settle(x, afterHandler)
+		default:
+			l.settle(x, asCharged)
 		}
 	}
 	if e.outer == nil {
@@ -245,7 +250,8 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 // to be settled now, the innermost first: e and the entries behind it whose handlers have
 // ended, if e is the outermost or its handler panicked; else e alone, if the
 // response is on its way. If it is not, RefundIf is asked first, when it begins.
-// Entries without a report are among them only if their handler failed.
+// Entries without a report are among them only if their handler failed, or if they hold
+// something in flight and the outermost handler has ended.
 func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, enforced bool) {
 	progress := uint32(over)
 	if e.contextOver() {
@@ -264,7 +270,8 @@ func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, en
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		if x.state == charged && (failed || x.reports != nil) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
+		holds := x.holding != nil && l.first.progress.Load() != running
+		if x.state == charged && (failed || x.reports != nil || holds) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
 			all = append(all, x)
 		}
 	}
@@ -419,11 +426,12 @@ func (l *ledger) settleReported(e *entry) (reported bool) {
 // settle settles e, unless it was settled before or has nothing to settle.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
-	if e.state != charged || e.released() {
+	if e.state != charged || e.released() || e.holding.defers(e, why) {
 		l.mu.Unlock()
 		return
 	}
 	e.state = settled
+	e.holding.end()
 	before, costs := e.d, e.costs(why)
 	l.mu.Unlock()
 	after, _ := e.m.settle(e, before, costs)

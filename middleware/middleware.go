@@ -252,6 +252,7 @@ func (t *throttle) admit(w http.ResponseWriter, e *entry) bool {
 	}
 	if e.d.Allowed {
 		e.state = charged
+		e.hold()
 	}
 	if t.mayWait || e.inHandler {
 		if reason := t.waitOrGiveBack(e); reason != "" {

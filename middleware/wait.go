@@ -66,6 +66,7 @@ func (t *throttle) waitOrGiveBack(e *entry) (reason string) {
 		t.waiters.queues.awaitLater(w)
 	}
 	e.state = settled
+	e.holding.end()
 	e.d, ok = t.settle(e, e.d, nil)
 	return reason
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +27,10 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/xds"
 	"github.com/weir-go/weir/config"
 )
+
+// streamWorkers are goroutines whose stacks have grown, for calls that come next: as many as
+// are waiting for a store on a busy service. More calls have goroutines of their own.
+const streamWorkers = 256
 
 // healthName is the service that proxies ask about.
 const healthName = "ratelimit"
@@ -102,7 +105,7 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
-		grpc.NumStreamWorkers(uint32(2*runtime.GOMAXPROCS(0))), // a stack that has grown is used again
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
 	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
@@ -116,7 +119,7 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 // asked for, it is not empty.
 func (sv *service) healthy() bool {
 	set := sv.rls.Set()
-	return !sv.ending.Load() && set != nil && !(sv.settings.HealthyOnceConfigured && set.Empty())
+	return !sv.ending.Load() && set != nil && (!sv.settings.HealthyOnceConfigured || !set.Empty())
 }
 
 func (sv *service) tellHealth() {

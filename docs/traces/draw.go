@@ -24,6 +24,9 @@ const (
 	area, line       = "#cfe3f5", "#3b7db5"
 )
 
+// Of what is drawn.
+//
+//exhaustive:ignore
 var captions = map[quota.Algorithm]string{
 	throttler.FixedWindow:   "counts in windows from the first charge: both bursts pass at the edge, 16 in 2.5 s",
 	throttler.SlidingWindow: "weighs the last window's count: the second burst is refused, refusals ease gradually",

@@ -19,11 +19,11 @@ const policies = `
 policies: {core: 2 per 1m, login: 1 per 1m, all: 5 per 1m, never: 1 per 1h}
 `
 
-// open returns the handler of a file, and its clock.
-func open(t *testing.T, text string, observer observe.Observer) (http.Handler, *clock.Manual) {
+// open returns the handler of rules, and its clock.
+func open(t *testing.T, observer observe.Observer) (http.Handler, *clock.Manual) {
 	t.Helper()
 	program := new(Program)
-	c, err := config.Parse("weir.yaml", []byte(text), &config.Options{Program: program})
+	c, err := config.Parse("weir.yaml", []byte(rules), &config.Options{Program: program})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestRules(t *testing.T) {
 		"GET elsewhere.com/ from 192.0.2.1 X-Plan:free X-Key:k":         "",
 		"GET elsewhere.com/ from 192.0.2.1 X-Plan:gold X-Any:1 X-Key:k": "",
 	} {
-		h, _ := open(t, rules, nil)
+		h, _ := open(t, nil)
 		var headers []string
 		for _, word := range strings.Fields(about)[4:] {
 			headers = append(headers, strings.Replace(word, ":", ": ", 1))
@@ -111,7 +111,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	h, now := open(t, rules, nil)
+	h, now := open(t, nil)
 	about := "GET example.com/x from 192.0.2.1"
 	for range 2 {
 		if w := ask(h, about); w.Code != http.StatusOK {
@@ -156,7 +156,7 @@ func TestRefusals(t *testing.T) {
 
 // A client that leaves a header out has its address' quota, and not one that is fresh.
 func TestKeys(t *testing.T) {
-	h, _ := open(t, rules, nil)
+	h, _ := open(t, nil)
 	plan := []string{"X-Plan: free", "X-Any: 1"}
 	code := func(about string, more ...string) int { return ask(h, about, append(plan, more...)...).Code }
 	for i, c := range []struct {
@@ -199,7 +199,7 @@ func (w *warnings) Warned(e observe.Warned) { w.all = append(w.all, e) }
 // What is no question of a proxy is refused, and never a free pass.
 func TestNoQuestion(t *testing.T) {
 	seen := new(warnings)
-	h, _ := open(t, rules, seen)
+	h, _ := open(t, seen)
 	about := "GET example.com/x from 192.0.2.1"
 	for _, c := range []struct {
 		more, text string
@@ -250,7 +250,7 @@ func TestMistakes(t *testing.T) {
 		strings.Replace(before, "10.0.0.0/8", "0.0.0.0/0", 1) + "  rules: []": "it must be your proxies' own range",
 	} {
 		program := new(Program)
-		c, err := config.Parse("weir.yaml", []byte(text), &config.Options{Program: program})
+		c, err := config.Parse("weir.yaml", []byte(rules), &config.Options{Program: program})
 		if err == nil {
 			_, err = New(throttler.New(memorybackend.NewDefault(), nil), c, program.ForwardAuth, nil)
 		}

@@ -1,0 +1,141 @@
+package middleware_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+)
+
+// points is GitHub's secondary limit: so many at once, and points a minute.
+var points = policy("points",
+	throttler.Limit{Quota: 2, Window: 30 * time.Second, Algorithm: quota.InFlight},
+	per(100, time.Minute))
+
+// expectHeld checks what one client has in flight of points, and has used of its rate.
+func expectHeld(t *testing.T, th *throttler.Throttler, when string, inFlight, rate int64) {
+	t.Helper()
+	d, err := th.Peek(context.Background(), points.Charge("everyone"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Limit(0).Used; got != inFlight {
+		t.Errorf("%s: %d are in flight; want %d", when, got, inFlight)
+	}
+	if got := d.Limit(1).Used; got != rate {
+		t.Errorf("%s: %d points are used; want %d", when, got, rate)
+	}
+}
+
+// A request is in flight until its handler ends, however that is, and its points stay charged
+// unless the response is free.
+func TestInFlightUntilTheHandlerEnds(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		handler http.HandlerFunc
+		during  int64 // points used when the handler ends
+		after   int64
+	}{
+		{"200", status(200), 1, 1},
+		{"nothing written", func(http.ResponseWriter, *http.Request) {}, 1, 1},
+		{"304", status(304), 1, 0},
+		{"a cost, and then a body", func(w http.ResponseWriter, r *http.Request) {
+			_ = middleware.SetCostOf(r, "points", 7)
+			w.WriteHeader(200)
+		}, 1, 7},
+		{"a cost after the body", func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			_ = middleware.SetCostOf(r, "points", 7)
+		}, 1, 7},
+		{"panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1, 1},
+		{"panic after 304", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304); panic(http.ErrAbortHandler) }, 1, 0},
+		{"the client has left", func(_ http.ResponseWriter, r *http.Request) {
+			r.Context().Value(leaveKey{}).(context.CancelFunc)()
+		}, 1, 1},
+		{"more is taken inside", func(w http.ResponseWriter, r *http.Request) {
+			middleware.Take(w, r, points.Charge("another"))
+			w.WriteHeader(200)
+		}, 1, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			th, _ := newThrottler()
+			h := limit(th, points, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer expectHeld(t, th, "at the end of the handler", 1, test.during)
+				test.handler(w, r)
+			}))
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			r := httptest.NewRequestWithContext(context.WithValue(ctx, leaveKey{}, leave), http.MethodGet, "/", nil)
+			func() {
+				defer func() { _ = recover() }()
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}()
+			expectHeld(t, th, "after it", 0, test.after)
+			if d, err := th.Peek(t.Context(), points.Charge("another")); err != nil || d.Limit(0).Used != 0 {
+				t.Errorf("what the handler took is in flight: %v, %v", &d, err)
+			}
+		})
+	}
+}
+
+type leaveKey struct{}
+
+// As many as the limit are served at once, and the next when one has ended. What is served is
+// renewed for as long as it lasts.
+func TestInFlightIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		end := make(chan struct{})
+		h := limit(th, points, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-end }))
+		serve := func() *httptest.ResponseRecorder { return get(h) }
+		for range 2 {
+			go serve()
+		}
+		for range 10 { // leases
+			time.Sleep(30 * time.Second)
+			if w := serve(); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" {
+				t.Fatalf("a third is answered %d, %v", w.Code, w.Header())
+			}
+		}
+		close(end)
+		synctest.Wait()
+		if w := serve(); w.Code != http.StatusOK {
+			t.Errorf("after both have ended, %d", w.Code)
+		}
+		time.Sleep(time.Hour) // nothing is renewed any more
+	})
+}
+
+// A process that was stopped for longer than its lease, while another took its place, hears of
+// it, and gives nothing back that the other has.
+func TestInFlightThatLapsed(t *testing.T) {
+	store := memorybackend.NewDefault()
+	stopped, running := clock.NewManual(t0), clock.NewManual(t0)
+	a := throttler.New(store, &throttler.Options{Clock: stopped})
+	b := throttler.New(store, &throttler.Options{Clock: running})
+	failed := make(chan error, 1)
+	h := limit(a, points, &middleware.Options{OnError: func(_ *http.Request, err error) { failed <- err }})
+	get(h(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		running.Advance(31 * time.Second)
+		for range 2 {
+			if d, err := b.Take(t.Context(), points.Charge("everyone")); err != nil || !d.Allowed {
+				t.Fatalf("another process, after the lease: %v, %v", &d, err)
+			}
+		}
+		stopped.Advance(31 * time.Second)
+		if err := soon(t, failed, "that the place is lost"); !strings.Contains(err.Error(), "lapsed") {
+			t.Error(err)
+		}
+		expectHeld(t, b, "after the lease", 2, 3)
+	})))
+	expectHeld(t, b, "at the end", 2, 3)
+}

@@ -1,0 +1,79 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/clock"
+)
+
+var errLapsed = errors.New("what was in flight has lapsed, and there is no room for it again")
+
+// Hold calls Renew in the background, in time for each lease of d, until stop is called. lost
+// receives its errors, and one if d has lapsed without room to be renewed.
+func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
+	every := leaseOf(&d) / 3 // so that one that fails may be tried again
+	if !d.Allowed || every == 0 {
+		return func() {}
+	}
+	h := &hold{t: t, ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
+	h.arm()
+	return h.end
+}
+
+// hold is what is renewed.
+type hold struct {
+	t     *Throttler
+	ctx   context.Context
+	d     Decision
+	every time.Duration
+	lost  func(error)
+
+	mu    sync.Mutex
+	ended bool
+	stop  func() bool // the timer
+}
+
+// arm sets the timer, unless the hold has ended.
+func (h *hold) arm() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ended {
+		h.stop = clock.AfterFunc(h.t.clock, h.every, h.renew)
+	}
+}
+
+func (h *hold) renew() {
+	ctx, cancel := context.WithTimeout(h.ctx, h.every)
+	defer cancel()
+	switch after, err := h.t.Renew(ctx, h.d); {
+	case err != nil:
+		h.lost(err)
+	case !after.Allowed:
+		h.lost(errLapsed)
+		return
+	}
+	h.arm()
+}
+
+func (h *hold) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	h.stop()
+}
+
+// leaseOf returns the shortest lease of what d has in flight, or 0 if it has nothing.
+func leaseOf(d *Decision) (lease time.Duration) {
+	charges := d.Charges()
+	for i := range charges {
+		for k := range charges[i].Policy.Limits {
+			if l := &charges[i].Policy.Limits[k]; l.Algorithm.Holds() && (lease == 0 || l.Window < lease) {
+				lease = l.Window
+			}
+		}
+	}
+	return lease
+}
