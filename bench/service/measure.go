@@ -30,12 +30,13 @@ type sample struct {
 	P99       float64 `json:"p99_us"`
 }
 
-// request returns a request of client i with n descriptors.
+// request returns a request of client i with n descriptors. Requests of other numbers of
+// descriptors are of other clients.
 func request(i, n int) *rls.RateLimitRequest {
 	r := &rls.RateLimitRequest{Domain: "bench"}
 	for _, key := range keys[:n] {
 		r.Descriptors = append(r.Descriptors, &common.RateLimitDescriptor{
-			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("client-%08d", i)}},
+			Entries: []*common.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("client-%d-%06d", n, i)}},
 		})
 	}
 	return r
@@ -183,10 +184,12 @@ func (s *settings) hung(ctx context.Context, addr string, redis int) ([]hungSamp
 		start := time.Now()
 		r, err := client.ShouldRateLimit(call, request(1, 1))
 		one.Took = time.Since(start)
-		switch cancel(); {
+		ended := call.Err() != nil
+		cancel()
+		switch {
 		case err == nil:
 			one.Answer = r.OverallCode.String()
-		case call.Err() == nil: // its own, and not that the caller has stopped to wait
+		case !ended: // its own, and not that the caller has stopped to wait
 			one.Answer = "error " + status.Code(err).String()
 		}
 		all = append(all, one)
