@@ -10,7 +10,7 @@ import (
 // is neither lapses, as a charge leaves a log, a lease after it was taken.
 type inFlight struct{ slidingLog }
 
-// askAgain is when to ask again if all units are held, in ms: nobody knows when one is free.
+// askAgain is when to ask again if all units are held, in ms: no instant is known at which one is free.
 const askAgain = 1000
 
 func (inFlight) retryAt(_ *record, l limit, _, now int64) int64 { return askAgainAt(l, now) }

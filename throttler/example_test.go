@@ -257,7 +257,7 @@ func ExampleThrottler_Open() {
 	// delivered twice
 }
 
-// An API has answered that it serves nobody for two seconds, and another worker has heard the
+// An API has answered that it serves no call for two seconds, and another worker has heard the
 // same.
 func ExampleThrottler_Pause() {
 	ctx := context.Background()

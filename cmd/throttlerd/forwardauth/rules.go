@@ -157,7 +157,7 @@ func (c *charge) UnmarshalText(text []byte) error {
 }
 
 // key returns what the middleware keys by. The address stands in for a header that is not
-// there, so that leaving it out gives nobody a quota more.
+// there, so that a client that leaves it out has no quota more.
 func (c *charge) key(ip middleware.Key) middleware.Key {
 	var all []middleware.Key
 	for _, word := range c.keys {

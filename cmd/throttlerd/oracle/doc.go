@@ -6,6 +6,6 @@
 //
 //	go test -tags service ./oracle -run Recorded -record
 //
-// records them anew. With the tag service a test builds envoyproxy/ratelimit and asks both
+// records them again. With the tag service a test builds envoyproxy/ratelimit and asks both
 // programs.
 package oracle

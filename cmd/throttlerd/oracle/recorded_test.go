@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/weir/throttler"
 )
 
-var record = flag.Bool("record", false, "write testdata/answers.txt anew, from envoyproxy/ratelimit; with the tag service")
+var record = flag.Bool("record", false, "write testdata/answers.txt again, from envoyproxy/ratelimit; with the tag service")
 
 const (
 	recorded = "testdata/answers.txt"

@@ -1,4 +1,4 @@
-// Command llm limits the requests and tokens of a gateway to a language model.
+// Command llm limits the requests and tokens of an LLM gateway.
 package main
 
 import (
@@ -22,22 +22,22 @@ var (
 
 // newServer returns a gateway. The model answers until the client hangs up, and returns the
 // tokens used, or -1 if the process that gets the receipt will hear of them.
-func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *http.Request, prompt string) int64, send func(receipt string)) (http.Handler, error) {
+func newServer(t *throttler.Throttler, answer func(w http.ResponseWriter, r *http.Request, text string) int64, send func(receipt string)) (http.Handler, error) {
 	gateway := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		prompt, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		org, user := r.Header.Get("X-Org"), r.Header.Get("X-User")        // of your authentication
 		inOrg := func(p *throttler.Policy, key string) throttler.Charge { // a capped one waits for a full quota at most
-			return throttler.Charge{Policy: p, Key: key, Cost: int64(len(prompt)/4 + 256), Mode: quota.Capped}.Within(org)
+			return throttler.Charge{Policy: p, Key: key, Cost: int64(len(text)/4 + 256), Mode: quota.Capped}.Within(org)
 		}
 		if !middleware.Take(w, r, requests.Charge(org), inOrg(orgTokens, org), inOrg(userTokens, user)) {
 			return
 		}
 		d, ok := middleware.FromContext(r.Context())
-		if tokens := answer(w, r, string(prompt)); tokens >= 0 {
+		if tokens := answer(w, r, string(text)); tokens >= 0 {
 			_ = middleware.SetCostOf(r, "org-tokens", tokens) // also if the client has hung up
 			_ = middleware.SetCostOf(r, "user-tokens", tokens)
 		} else if receipt, err := t.Receipt(d); ok && err == nil {

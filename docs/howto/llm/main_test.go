@@ -23,8 +23,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ask := func(ctx context.Context, prompt string) {
-		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(prompt))
+	ask := func(ctx context.Context, text string) {
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(text))
 		r.Header.Set("X-Org", "acme")
 		r.Header.Set("X-User", "alice")
 		h.ServeHTTP(w, r)
