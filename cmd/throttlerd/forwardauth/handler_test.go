@@ -250,7 +250,7 @@ func TestMistakes(t *testing.T) {
 		strings.Replace(before, "10.0.0.0/8", "0.0.0.0/0", 1) + "  rules: []": "it must be your proxies' own range",
 	} {
 		program := new(Program)
-		c, err := config.Parse("weir.yaml", []byte(rules), &config.Options{Program: program})
+		c, err := config.Parse("weir.yaml", []byte(text), &config.Options{Program: program})
 		if err == nil {
 			_, err = New(throttler.New(memorybackend.NewDefault(), nil), c, program.ForwardAuth, nil)
 		}
