@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Without those of what is held: a cost is no number of units there, and no instant is known.
+// Without limits on what is held: a cost is no number of units there, and no instant is known.
 var algorithms = slices.DeleteFunc(quota.Algorithms(), quota.Algorithm.Holds)
 
 // randomLimit returns a valid limit, small ones and extreme ones.

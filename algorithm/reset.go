@@ -9,7 +9,7 @@ import (
 // reset is the trace that the last reset of a state leaves, so that a refund of what was
 // charged before does nothing: the mark of such a charge may name a window that has opened
 // since. Each charge after it has its generation in the mark. Instants would not do: many
-// charges share one, and those of other processes are by other clocks.
+// charges share one, and other processes have other clocks.
 type reset struct {
 	generation uint32 // 0 if there was none
 	until      int64  // nothing that was charged before counts from then on: the state is kept for as long

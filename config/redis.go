@@ -39,7 +39,7 @@ func (all shards) check(r *reader, path string) {
 // root is a server at which processes agree. The short form is its address or URL.
 type root struct {
 	Name  string `is:"a name, such as a"`                                                // the address if left out
-	Group string `is:"the name of the group of roots that keeps a part of the counters"` // that of all without one, if left out
+	Group string `is:"the name of the group of roots that keeps a part of the counters"` // if left out, the group of all without one
 	server
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // OpenStore opens one store that c describes without what is around it, for a program that
-// reads counts or mends them. The name is that of a backend; empty means the one that serves.
+// reads counts or mends them. The name is a backend's; empty means the one that serves.
 // Counts in the memory of other processes cannot be opened: that is an error, which wraps
 // quota.ErrInvalid. Close the Stack.
 func (c *Config) OpenStore(name string) (*Stack, error) {

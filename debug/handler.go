@@ -37,7 +37,7 @@ var contentPolicy = func() string {
 //
 // If the query has format=json, it answers what the functions given to [Observer.Stats] return,
 // as one JSON object that has them by their names; and [Refusals] as JSON, if it has
-// format=refused. weirctl top adds those of several processes up.
+// format=refused. weirctl top adds several processes up.
 func (o *Observer) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get("format") {

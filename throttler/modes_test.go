@@ -141,7 +141,7 @@ func TestTokensOfCallsAtOnce(t *testing.T) {
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: clock.NewManual(t0)})
 	var wg sync.WaitGroup
 	for range 5 {
-		wg.Go(func() { // each would use 133 tokens, and is told how many it may
+		wg.Go(func() { // each would use 133 tokens, and learns how many it may
 			d, err := th.Take(t.Context(), in(quota.AtMost, tokens, "a", 133))
 			if err == nil && d.Allowed {
 				_, err = th.Settle(t.Context(), d, min(133, costs(d)[0]))

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Reset forgets what the counts of charges have, not those of parents. A refund of an
+// Reset forgets what the counts of charges have, and leaves the counts of parents. A refund of an
 // earlier charge does nothing. After an error, some counts may be forgotten.
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
 	start := time.Now()

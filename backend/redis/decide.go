@@ -302,7 +302,7 @@ func readTakes(r driver.Request, reply []byte) (d driver.Decision, err error) {
 	return d, nil
 }
 
-// readCosts reads what charges cost if they fit: that of mode AtMost in a part of the reply,
+// readCosts reads what charges cost if they fit: of mode AtMost, in a part of the reply,
 // in front of the states.
 func readCosts(charges []quota.Charge, parts []byte) (costs [quota.MaxCharges]int64, states []byte, err error) {
 	for i := range charges {

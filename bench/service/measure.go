@@ -156,7 +156,7 @@ func ask(ctx context.Context, c *grpc.ClientConn, requests []*rls.RateLimitReque
 	return all, failed
 }
 
-// deadlines are those of calls while Redis hangs: Envoy's default, and none.
+// deadlines are the deadlines of calls while Redis hangs: Envoy's default, and none.
 var deadlines = []time.Duration{20 * time.Millisecond, 0}
 
 // hung freezes the redis-server, and returns what calls get then.

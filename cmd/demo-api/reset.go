@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/weir/middleware"
 )
 
-// deleteCount serves the operator, who lifts what a client has used up: DELETE
+// deleteCount lifts, for the operator, what a client has used up: DELETE
 // /debug/count?policy=core and subject=alice, or address=192.0.2.7. A page of another site
 // cannot have a browser send it, as it could a POST.
 func deleteCount(s *config.Stack) http.HandlerFunc {

@@ -490,7 +490,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 }
 
 // Reset implements driver.Backend: by an error that wraps quota.ErrInvalid. Each process has
-// a part of a count, and none can forget that of another.
+// a part of a count, and none can forget what another has.
 func (b *Backend) Reset(context.Context, driver.Request) error {
 	return invalid.Errorf("shares: a count is divided among processes, and cannot be reset; it is full again at its reset time")
 }

@@ -156,7 +156,7 @@ func (c *charge) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// key returns what the middleware keys by. The address stands in for a header that is not
+// key returns what the middleware keys by. The address takes the place of a header that is not
 // there, so that a client that leaves it out has no quota more.
 func (c *charge) key(ip middleware.Key) middleware.Key {
 	var all []middleware.Key

@@ -38,7 +38,7 @@ func newServer(t *throttler.Throttler, correct func(account, password string) bo
 			http.Error(w, "wrong account or password", http.StatusUnauthorized)
 			return
 		}
-		// Who knows the password is not the one who guessed. The address keeps its failures.
+		// A caller with the password did not guess. The address keeps its failures.
 		if err := t.Reset(r.Context(), byAccount.Charge(accountOf(r))); err != nil {
 			log.Print(err)
 		}
