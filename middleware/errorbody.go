@@ -13,8 +13,8 @@ import (
 type ErrorBody interface {
 	Dialect
 
-	// ErrorBody returns the body of an error. The unit is that of the limit that refused, of
-	// a refusal, and else the zero value.
+	// ErrorBody returns the body of an error. Of a refusal, unit is what the limit that refused
+	// counts; else it is the zero value.
 	ErrorBody(status int, unit quota.Unit, message string) []byte
 }
 

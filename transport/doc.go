@@ -1,5 +1,5 @@
 // Package transport limits the requests that a program sends: an [http.RoundTripper] waits
-// before each of them, in turn with those of other processes, and pauses all when the other
+// before each of them, in turn with other processes, and pauses all when the other
 // side says so.
 //
 //	api := &throttler.Policy{Name: "api", Limits: []throttler.Limit{{Quota: 10, Window: time.Second, Algorithm: throttler.LeakyBucket}}}

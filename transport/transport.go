@@ -71,7 +71,7 @@ func ByHost(p *throttler.Policy) func(*http.Request) []throttler.Charge {
 }
 
 // RoundTrip waits until r may start, and sends it. If it cannot start before the deadline of
-// its context, or the backend does not answer, it is not sent, and the error is that of
+// its context, or the backend does not answer, it is not sent, and the error is the one of
 // [throttler.Throttler.Wait].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, charges := r.Context(), t.charges(r)

@@ -242,7 +242,7 @@ func (p *policy) asked(at moment, hash uint64, cost int64) {
 }
 
 // check returns an error if a charge is not of a policy in force, with its limits: the
-// members have divided no others. A larger burst is that of a charge that may start later,
+// members have divided no others. A larger burst is of a charge that may start later,
 // see Throttler.Wait: it is taken when the share has it.
 func (b *Backend) check(charges []quota.Charge) error {
 	for i := range charges {

@@ -129,7 +129,7 @@ func (d *Decision) ResultsOf(i int) []Result {
 	return d.Results()[first : first+len(charges[i].Policy.Limits)]
 }
 
-// Renewed returns d with other marks of what it has in flight: those of after, the answer to
+// Renewed returns d with other marks of what it has in flight, from after, the answer to
 // a settlement that renewed d. They are none if nothing is held any more. Notes stay.
 func (d *Decision) Renewed(after *Decision) Decision {
 	own := NewDecision(d.Request) // d's results may be others' too

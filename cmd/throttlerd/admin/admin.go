@@ -63,7 +63,7 @@ func Metrics(g prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{})
 }
 
-// serveJSON answers a request in the JSON of protocol buffers. Its statuses are those of
+// serveJSON answers a request in the JSON of protocol buffers. Its statuses are as in
 // envoyproxy/ratelimit, but for a store that does not answer: 503 and not 400.
 func serveJSON(w http.ResponseWriter, r *http.Request, s Service) {
 	var req rls.Request

@@ -4,7 +4,7 @@
 //
 // The test of make test replays answers that were recorded:
 //
-//	go test -tags service ./oracle -run Recorded -record
+//	go test -tags service,record ./oracle -run TestRecord$
 //
 // records them again. With the tag service a test builds envoyproxy/ratelimit and asks both
 // programs.

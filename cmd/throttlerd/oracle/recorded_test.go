@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"flag"
 	"log/slog"
 	"os"
 	"strings"
@@ -17,8 +16,6 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/throttler"
 )
-
-var record = flag.Bool("record", false, "write testdata/answers.txt again, from envoyproxy/ratelimit; with the tag service")
 
 const (
 	recorded = "testdata/answers.txt"
@@ -46,9 +43,6 @@ func counting(t *testing.T) *rls.Server {
 
 // TestRecorded asks what envoyproxy/ratelimit was asked when its answers were recorded.
 func TestRecorded(t *testing.T) {
-	if *record {
-		t.Skip("they are being recorded")
-	}
 	text, err := os.ReadFile(recorded)
 	if err != nil {
 		t.Fatal(err)

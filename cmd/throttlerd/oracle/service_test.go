@@ -114,22 +114,6 @@ var refused = &ratelimitv3.RateLimitRequest{Domain: "d", Descriptors: []*commonv
 	{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "none"}}, HitsAddend: wrapperspb.UInt64(1)},
 }}
 
-// TestRecord asks envoyproxy/ratelimit what TestRecorded asks.
-func TestRecord(t *testing.T) {
-	if !*record {
-		t.Skip("-record is not set")
-	}
-	theirs, _ := build(t)
-	s, g := start(t, theirs), newGenerator("r", seed)
-	var b strings.Builder
-	for range requests {
-		b.WriteString(answer(t.Context(), s, g.next()) + "\n")
-	}
-	if err := os.WriteFile(recorded, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
 const workers = 4
 
 // TestOracle asks both programs 100,000 requests in the same environment.

@@ -1,4 +1,4 @@
-// Package settings reads the environment variables of throttlerd: those of
+// Package settings reads the environment variables of throttlerd: all of
 // envoyproxy/ratelimit, with their names, forms and defaults, and its own, which begin
 // with WEIR_.
 package settings
