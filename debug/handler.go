@@ -164,9 +164,9 @@ func (o *Observer) viewSeries(v *view) {
 	o.saving.Lock()
 	defer o.saving.Unlock()
 	now := o.second.Load()
-	decided := o.decided.all()
+	decided := o.decided.All()
 	for _, name := range slices.Sorted(maps.Keys(decided)) {
-		for outcome := range outcomes + 1 {
+		for outcome := range observe.Outcomes + 1 {
 			s := decided[name]
 			if s.totals[outcome].Load() == 0 {
 				continue
@@ -187,7 +187,7 @@ func (o *Observer) viewSeries(v *view) {
 		r.Name, r.P50, r.P99 = observe.Op(op).String(), s.quantile(now, 0, 0.5), s.quantile(now, 0, 0.99)
 		v.Ops = append(v.Ops, r)
 	}
-	for k, s := range o.trips.all() {
+	for k, s := range o.trips.All() {
 		r := rowOf(s, now, tripCounts, tripCounts+buckets)
 		r.Name, r.Kind = k.backend+" "+k.shard, "primary"
 		if k.replica {

@@ -1,8 +1,6 @@
 package weirdebug
 
 import (
-	"maps"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -79,10 +77,10 @@ func (o *Observer) each(do func(*series)) {
 	for _, s := range o.ops {
 		do(s)
 	}
-	for _, s := range o.decided.all() {
+	for _, s := range o.decided.All() {
 		do(s)
 	}
-	for _, s := range o.trips.all() {
+	for _, s := range o.trips.All() {
 		do(s)
 	}
 }
@@ -126,41 +124,4 @@ func (s *series) quantile(now int64, first int, part float64) time.Duration {
 		}
 	}
 	return bounds[len(bounds)-1]
-}
-
-// named keeps a V for each K. Those that exist are found without a lock.
-type named[K comparable, V any] struct {
-	known atomic.Pointer[map[K]V]
-
-	mu     sync.Mutex // to add one
-	create func() V
-	others K // for all that come when there are maxNames
-}
-
-func (n *named[K, V]) of(k K) V {
-	if v, ok := n.all()[k]; ok {
-		return v
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	all := n.all()
-	if _, ok := all[k]; !ok && len(all) >= maxNames {
-		k = n.others
-	}
-	if v, ok := all[k]; ok {
-		return v
-	}
-	next := make(map[K]V, len(all)+1)
-	maps.Copy(next, all)
-	v := n.create()
-	next[k] = v
-	n.known.Store(&next)
-	return v
-}
-
-func (n *named[K, V]) all() map[K]V {
-	if all := n.known.Load(); all != nil {
-		return *all
-	}
-	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 )
 
@@ -38,9 +39,6 @@ const (
 	maxWarned  = 32
 )
 
-// others is the name of what comes when there are maxNames.
-const others = "(others)"
-
 // Observer is an observe.Observer that keeps what its page shows. Give it to the throttler, to
 // package middleware and to each backend, with other observers by observe.All. It is safe for
 // concurrent use. Its memory is bounded: some 2 MB with 256 policies, a few kB with a dozen.
@@ -51,11 +49,11 @@ type Observer struct {
 	now   func() time.Time // for the page
 	since time.Time
 
-	second  atomic.Int64 // the last one that began
-	saving  sync.Mutex   // of all series, when one begins
-	ops     [ops]*series // durations, by observe.Op
-	decided named[string, *series]
-	trips   named[tripKey, *series]
+	second  atomic.Int64         // the last one that began
+	saving  sync.Mutex           // of all series, when one begins
+	ops     [observe.Ops]*series // durations, by observe.Op
+	decided stats.Cache[string, *series]
+	trips   stats.Cache[tripKey, *series]
 
 	refused refusals
 
@@ -69,15 +67,9 @@ type Observer struct {
 
 var _ observe.Observer = (*Observer)(nil)
 
-// Counts of the enumerations in package observe.
-const (
-	ops      = int(observe.OpPause) + 1
-	outcomes = int(observe.OutcomeOverloaded) + 1
-)
-
 // degraded follows the outcomes among a policy's counters: decisions without the shared
 // counts, which count under their outcome, too.
-const degraded = outcomes
+const degraded = observe.Outcomes
 
 // New returns an Observer that has seen nothing.
 func New(options *Options) *Observer {
@@ -91,8 +83,8 @@ func New(options *Options) *Observer {
 	for op := range o.ops {
 		o.ops[op] = newSeries(buckets)
 	}
-	o.decided.others, o.decided.create = others, func() *series { return newSeries(outcomes + 1) }
-	o.trips.others, o.trips.create = tripKey{others, others, false}, func() *series { return newSeries(tripCounts + buckets) }
+	o.decided.Max, o.decided.Others, o.decided.Create = maxNames, stats.Others, func(string) *series { return newSeries(observe.Outcomes + 1) }
+	o.trips.Max, o.trips.Others, o.trips.Create = maxNames, tripKey{stats.Others, stats.Others, false}, func(tripKey) *series { return newSeries(tripCounts + buckets) }
 	return o
 }
 
@@ -118,13 +110,13 @@ type part struct {
 
 // Decided counts and times a decision.
 func (o *Observer) Decided(_ context.Context, e observe.Decided) {
-	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
 		return // of a newer throttler
 	}
 	end := e.Start.Add(e.Duration)
 	o.begin(end.Unix())
 	o.ops[e.Op].add(bucketOf(e.Duration), 1)
-	s := o.decided.of(e.Policy)
+	s := o.decided.Of(e.Policy)
 	s.add(int(e.Outcome), 1)
 	if e.Degraded {
 		s.add(degraded, 1)
@@ -150,7 +142,7 @@ const (
 // Sent counts and times a round trip.
 func (o *Observer) Sent(e observe.Sent) {
 	o.begin(e.Start.Add(e.Duration).Unix())
-	s := o.trips.of(tripKey{e.Backend, e.Shard, e.Replica})
+	s := o.trips.Of(tripKey{e.Backend, e.Shard, e.Replica})
 	s.add(tripCounts+bucketOf(e.Duration), 1)
 	s.add(tripDecisions, int64(e.Decisions))
 	if e.Err != nil {

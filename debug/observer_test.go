@@ -15,6 +15,7 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler"
 )
@@ -231,10 +232,10 @@ func TestNamesAreBounded(t *testing.T) {
 		o.Failed(observe.Failed{Cause: name})
 		o.Warned(observe.Warned{Text: name})
 	}
-	if n := len(o.decided.all()); n != maxNames+1 {
+	if n := len(o.decided.All()); n != maxNames+1 {
 		t.Errorf("%d policies, want %d and one for the others", n, maxNames)
 	}
-	if got := o.decided.of(others).totals[observe.OutcomeAllowed].Load(); got != maxNames {
+	if got := o.decided.Of(stats.Others).totals[observe.OutcomeAllowed].Load(); got != maxNames {
 		t.Errorf("%d decisions of others, want %d", got, maxNames)
 	}
 	if len(o.servers) != maxNames || len(o.moves) != maxNames || len(o.failures) != maxNames || len(o.warnings) != maxWarned {
@@ -287,7 +288,7 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	all.Wait()
-	s := o.decided.of("core")
+	s := o.decided.Of("core")
 	if allowed, refused := s.totals[observe.OutcomeAllowed].Load(), s.totals[observe.OutcomeRefused].Load(); allowed != 1000 || refused != 1000 {
 		t.Errorf("%d allowed, %d refused; want 1000 each", allowed, refused)
 	}

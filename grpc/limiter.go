@@ -218,16 +218,5 @@ func (l *Limiter) refund(ctx context.Context, d throttler.Decision) throttler.De
 
 // failed reports a failure to the observer.
 func (l *Limiter) failed(charges []throttler.Charge, err error, result observe.Result) {
-	e := observe.Failed{Cause: cause.Of(err), Result: result}
-	var u *driver.UnavailableError
-	if errors.As(err, &u) {
-		e.Backend, e.Shard = u.Backend, u.Shard
-	}
-	if charges[0].Policy != nil {
-		e.Policy = charges[0].Policy.Name
-	}
-	if errors.Is(err, throttler.ErrInvalid) { // no address is in it
-		e.Detail = err.Error()
-	}
-	l.options.Observer.Failed(e)
+	l.options.Observer.Failed(cause.Event(err, charges, result))
 }

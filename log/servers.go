@@ -22,20 +22,33 @@ type servers struct {
 	all map[stats.ServerName]*server
 }
 
-// server is what was logged of a server. Each is the zero time if all is well.
+// server is what was logged of a server.
 type server struct {
-	silent, cut, skewed time.Time // since when
+	silent, cut, skewed state
 
 	open  bool      // as of the last check
 	times int       // it stopped answering since a line said so
 	next  time.Time // there is no such line before
 }
 
+// state is whether something is wrong with a server, as the last line about it said.
+type state struct{ since time.Time } // zero if all is well
+
+func (s *state) isWrong() bool { return !s.since.IsZero() }
+
 // line is a line to log.
 type line struct {
 	level slog.Level
 	text  string
 	attrs []slog.Attr
+}
+
+// check makes the lines about one Checked.
+type check struct {
+	observe.Checked
+	now   time.Time
+	allow func() bool // another line
+	lines []line
 }
 
 // checked returns a line for each way in which e differs from what was logged. What the
@@ -48,65 +61,83 @@ func (s *servers) checked(e observe.Checked, now time.Time, bound *bound, maxLin
 	if v == nil {
 		v = new(server)
 	}
-	var lines []line
-	changed := func(since *time.Time, wrong bool, is, was string, attrs ...slog.Attr) {
-		if wrong != since.IsZero() || !bound.allow(now, maxLines) {
-			return
-		}
-		l := line{slog.LevelWarn, is, []slog.Attr{
-			slog.String("backend", e.Backend), slog.String("shard", e.Shard), slog.String("server", e.Server),
-		}}
-		if wrong {
-			*since = now
-		} else {
-			l.level, l.text = slog.LevelInfo, was
-			l.attrs = append(l.attrs, slog.Duration("lasted", now.Sub(*since).Round(time.Millisecond)))
-			*since = time.Time{}
-		}
-		l.attrs = append(l.attrs, attrs...)
-		lines = append(lines, l)
-	}
-
-	var cause []slog.Attr
-	if e.Err != nil {
-		cause = append(cause, slog.String("error", brief(e.Err)))
-	}
-	if e.Open && !v.open {
-		v.times++
-	}
-	v.open = e.Open
-	if wasSilent := !v.silent.IsZero(); wasSilent || !now.Before(v.next) {
-		if v.times > 1 {
-			cause = append(cause, slog.Int("times", v.times))
-		}
-		changed(&v.silent, e.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", cause...)
-		if !wasSilent && !v.silent.IsZero() {
-			v.next, v.times = now.Add(silentEvery), 0
-		}
-	}
-	if e.Replica && !e.Open {
-		lag := slog.Duration("lag", e.Lag.Round(time.Millisecond))
-		changed(&v.cut, e.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again", lag)
-	}
-
-	if e.SkewKnown && e.MaxSkew > 0 {
-		most := e.MaxSkew
-		if !v.skewed.IsZero() { // over when it is well below
-			most = most * 9 / 10
-		}
-		changed(&v.skewed, e.Skew.Abs() > most,
-			"rate limit: this process' clock and a server's differ by more than is good for limits; synchronize them",
-			"rate limit: this process' clock and a server's are close again",
-			slog.Duration("ahead", e.Skew.Round(time.Millisecond)), slog.Duration("limit", e.MaxSkew))
-	}
-
-	if v.silent.IsZero() && v.cut.IsZero() && v.skewed.IsZero() && !now.Before(v.next) {
+	c := &check{Checked: e, now: now, allow: func() bool { return bound.allow(now, maxLines) }}
+	v.answers(c)
+	v.replicates(c)
+	v.keepsTime(c)
+	if !v.silent.isWrong() && !v.cut.isWrong() && !v.skewed.isWrong() && !now.Before(v.next) {
 		delete(s.all, key)
-		return lines
+		return c.lines
 	}
 	if s.all[key] == nil && (s.all == nil || len(s.all) >= maxServers) {
 		s.all = make(map[stats.ServerName]*server) // those that are still wrong are logged again
 	}
 	s.all[key] = v
-	return lines
+	return c.lines
+}
+
+// change adds a line if wrong is not what s says: that is if it is, and was if it was.
+func (c *check) change(s *state, wrong bool, is, was string, attrs ...slog.Attr) {
+	if wrong == s.isWrong() || !c.allow() {
+		return
+	}
+	l := line{slog.LevelWarn, is, []slog.Attr{
+		slog.String("backend", c.Backend), slog.String("shard", c.Shard), slog.String("server", c.Server),
+	}}
+	if wrong {
+		s.since = c.now
+	} else {
+		l.level, l.text = slog.LevelInfo, was
+		l.attrs = append(l.attrs, slog.Duration("lasted", c.now.Sub(s.since).Round(time.Millisecond)))
+		s.since = time.Time{}
+	}
+	l.attrs = append(l.attrs, attrs...)
+	c.lines = append(c.lines, l)
+}
+
+// answers adds a line if the server has stopped answering, or answers again.
+func (v *server) answers(c *check) {
+	if c.Open && !v.open {
+		v.times++
+	}
+	v.open = c.Open
+	was := v.silent.isWrong()
+	if !was && c.now.Before(v.next) {
+		return
+	}
+	var attrs []slog.Attr
+	if c.Err != nil {
+		attrs = append(attrs, slog.String("error", brief(c.Err)))
+	}
+	if v.times > 1 {
+		attrs = append(attrs, slog.Int("times", v.times))
+	}
+	c.change(&v.silent, c.Open, "rate limit: a server does not answer, and is sent nothing", "rate limit: a server answers again", attrs...)
+	if !was && v.silent.isWrong() {
+		v.next, v.times = c.now.Add(silentEvery), 0
+	}
+}
+
+// replicates adds a line if a replica has lost its primary, or found it again. One that
+// does not answer says nothing of that.
+func (v *server) replicates(c *check) {
+	if c.Replica && !c.Open {
+		c.change(&v.cut, c.Cut, "rate limit: a replica is cut off from its primary, and is not asked", "rate limit: a replica has its primary again",
+			slog.Duration("lag", c.Lag.Round(time.Millisecond)))
+	}
+}
+
+// keepsTime adds a line if the clocks have come too far apart, or close again.
+func (v *server) keepsTime(c *check) {
+	if !c.SkewKnown || c.MaxSkew <= 0 {
+		return
+	}
+	most := c.MaxSkew
+	if v.skewed.isWrong() { // until it is well below
+		most = most * 9 / 10
+	}
+	c.change(&v.skewed, c.Skew.Abs() > most,
+		"rate limit: this process' clock and a server's differ by more than is good for limits; synchronize them",
+		"rate limit: this process' clock and a server's are close again",
+		slog.Duration("ahead", c.Skew.Round(time.Millisecond)), slog.Duration("limit", c.MaxSkew))
 }

@@ -237,6 +237,6 @@ func (e *entry) readCostHeader(h http.Header) {
 		e.l.mu.Lock()
 		charges := slices.Clone(e.charges)
 		e.l.mu.Unlock()
-		e.m.fail(e.received, failure{err: err, charges: charges, result: observe.ResultNotSettled})
+		e.m.fail(e.received, err, charges, observe.ResultNotSettled)
 	}
 }

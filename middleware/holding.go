@@ -23,7 +23,7 @@ func (e *entry) hold() {
 	}
 	d, t, r := e.d, e.m, e.received
 	e.holding = &holding{stop: t.throttler.Hold(r.Context(), d, func(err error) {
-		t.fail(r, failure{err: err, charges: d.Charges(), result: observe.ResultNotSettled})
+		t.fail(r, err, d.Charges(), observe.ResultNotSettled)
 	})}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
@@ -345,27 +346,21 @@ func (t *throttle) serveEnded(w http.ResponseWriter, e *entry, next http.Handler
 // not. It is served only if the backend could not answer and nothing says that it is closed
 // then, or in a dry run: not where this process is overloaded.
 func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) bool {
-	wrong := errors.Is(err, throttler.ErrInvalid)
-	f := failure{err: err, charges: e.charges}
 	switch {
 	case t.DryRun != nil:
-		f.result = observe.ResultServedInDryRun
-	case wrong:
-		f.result = observe.ResultAnswered500
-	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
-		f.result = observe.ResultAnswered503
-	}
-	t.fail(e.received, f)
-	switch f.result {
-	case observe.ResultAnswered500:
+		t.fail(e.received, err, e.charges, observe.ResultServedInDryRun)
+	case errors.Is(err, throttler.ErrInvalid):
+		t.fail(e.received, err, e.charges, observe.ResultAnswered500)
 		t.answerInvalid(w, e)
 		return false
-	case observe.ResultAnswered503:
+	case t.OnFailure == Closed || errors.Is(err, driver.ErrFailClosed) || errors.Is(err, driver.ErrOverloaded):
+		t.fail(e.received, err, e.charges, observe.ResultAnswered503)
 		t.answerUnavailable(w, e, "The rate limit of this request cannot be decided at the moment.", err)
 		return false
 	default:
-		return true
+		t.fail(e.received, err, e.charges, observe.ResultServed)
 	}
+	return true
 }
 
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
@@ -373,24 +368,28 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
 	c := &call{e: e}
 	defer c.end()
-	f := failure{charges: d.Charges(), result: observe.ResultNotSettled}
+	result, err := observe.ResultNotSettled, error(nil)
 	if costs == nil {
-		f.result = observe.ResultNotRefunded
-		after, f.err = t.throttler.Refund(c, d)
+		result = observe.ResultNotRefunded
+		after, err = t.throttler.Refund(c, d)
 	} else {
-		after, f.err = t.throttler.Settle(c, d, costs...)
+		after, err = t.throttler.Settle(c, d, costs...)
 	}
-	if f.err != nil {
-		t.fail(e.received, f)
+	if err != nil {
+		t.fail(e.received, err, d.Charges(), result)
 		return d, false
 	}
 	return after, true
 }
 
-// fail reports what went wrong with r.
-func (t *throttle) fail(r *http.Request, f failure) {
-	t.Observer.Failed(f.event())
+// fail reports what went wrong with r, which is charged charges.
+func (t *throttle) fail(r *http.Request, err error, charges []throttler.Charge, result observe.Result) {
+	e := cause.Event(err, charges, result)
+	if errors.Is(err, errTooLate) {
+		e.Cause, e.Detail = "write timeout", err.Error()
+	}
+	t.Observer.Failed(e)
 	if t.OnError != nil {
-		t.OnError(r, f.err)
+		t.OnError(r, err)
 	}
 }

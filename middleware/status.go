@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/weir/internal/cause"
 	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
@@ -145,11 +146,11 @@ func (s *status) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *status) fail(w http.ResponseWriter, r *http.Request, charges []throttler.Charge, err error) {
 	if r.Context().Err() == nil {
-		f := failure{err: err, charges: charges, result: observe.ResultAnswered503}
+		result := observe.ResultAnswered503
 		if errors.Is(err, throttler.ErrInvalid) {
-			f.result = observe.ResultAnswered500
+			result = observe.ResultAnswered500
 		}
-		s.Observer.Failed(f.event())
+		s.Observer.Failed(cause.Event(err, charges, result))
 		if s.OnError != nil {
 			s.OnError(r, err)
 		}

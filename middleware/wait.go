@@ -78,7 +78,7 @@ func (t *throttle) waitForStart(e *entry) (reason string) {
 	wait := e.d.StartAt().Sub(e.d.At())
 	w, server := e.l.w, serverOf(e.received)
 	if !extendDeadlines(w, e.received, server, wait) {
-		t.fail(e.received, failure{err: errTooLate, charges: e.charges, result: observe.ResultAnswered503})
+		t.fail(e.received, errTooLate, e.charges, observe.ResultAnswered503)
 		return tooLate
 	}
 	if !e.inHandler { // which may have read a part

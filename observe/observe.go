@@ -52,7 +52,10 @@ const (
 	OpPause
 )
 
-var opNames = [...]string{"take", "peek", "settle", "wait", "reset", "pause"}
+// Ops is how many Ops there are.
+const Ops = int(OpPause) + 1
+
+var opNames = [Ops]string{"take", "peek", "settle", "wait", "reset", "pause"}
 
 func (o Op) String() string { return opNames[o] }
 
@@ -77,7 +80,10 @@ const (
 	OutcomeOverloaded
 )
 
-var outcomeNames = [...]string{"allowed", "refused", "invalid", "canceled", "unavailable", "overloaded"}
+// Outcomes is how many Outcomes there are.
+const Outcomes = int(OutcomeOverloaded) + 1
+
+var outcomeNames = [Outcomes]string{"allowed", "refused", "invalid", "canceled", "unavailable", "overloaded"}
 
 func (o Outcome) String() string { return outcomeNames[o] }
 

@@ -26,7 +26,7 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 
 	// MaxNames is how many policies have attributes of their own, and how many shards
-	// and servers. Policies and shards that come later share the attribute "(others)";
+	// and servers. Policies and shards that come later share the attribute "(stats.Others)";
 	// servers have none. If 0, 100: so many fit in the 2,000 combinations of attributes that
 	// the SDK keeps of a metric by default.
 	MaxNames int
@@ -51,7 +51,7 @@ type Observer struct {
 	moves        metric.Int64Counter
 	failures     metric.Int64Counter
 
-	byOp     [ops][]metric.RecordOption
+	byOp     [observe.Ops][]metric.RecordOption
 	policies stats.Cache[string, *policyOptions]
 	trips    stats.Cache[tripKey, []metric.RecordOption]
 	moved    stats.Cache[moveKey, *moveOptions]
@@ -132,10 +132,10 @@ func New(options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
-	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, o.newPolicy
-	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: others, shard: others}, newTrip
-	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others}, o.newMove
-	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, newFailure
+	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, stats.Others, o.newPolicy
+	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: stats.Others, shard: stats.Others}, newTrip
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{stats.Others, stats.Others}, o.newMove
+	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{stats.Others, stats.Others, stats.Others, stats.Others}, newFailure
 	return o, nil
 }
 
@@ -143,21 +143,12 @@ func New(options *Options) (*Observer, error) {
 // again: one that lasts as long as its program needs none.
 func (o *Observer) Close() error { return o.servers.registration.Unregister() }
 
-// others is the attribute of what has none of its own.
-const others = "(others)"
-
-// Counts of the enumerations in throttler.
-const (
-	ops      = int(observe.OpPause) + 1
-	outcomes = int(observe.OutcomeOverloaded) + 1
-)
-
 // policyOptions is the attributes of one policy's events. They are made once: the SDK
 // sorts and hashes them.
 type policyOptions struct {
 	name     string
 	degraded []metric.AddOption
-	outcomes [ops]atomic.Pointer[[outcomes][]metric.AddOption] // nil before the first
+	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes][]metric.AddOption] // nil before the first
 	refusals [quota.MaxLimits]atomic.Pointer[[]metric.AddOption]
 }
 
@@ -169,8 +160,8 @@ func (o *Observer) newPolicy(name string) *policyOptions {
 
 // newOutcomes begins the series of all outcomes at zero, so that their rates are right
 // from the first on.
-func (o *Observer) newOutcomes(p *policyOptions, op observe.Op) *[outcomes][]metric.AddOption {
-	var all [outcomes][]metric.AddOption
+func (o *Observer) newOutcomes(p *policyOptions, op observe.Op) *[observe.Outcomes][]metric.AddOption {
+	var all [observe.Outcomes][]metric.AddOption
 	for i := range all {
 		all[i] = []metric.AddOption{attributes(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(observe.Outcome(i).String()))}
 		o.decisions.Add(context.Background(), 0, all[i]...)
@@ -191,7 +182,7 @@ func (p *policyOptions) refusal(limit int) []metric.AddOption {
 
 // Decided counts and times a decision and, in a trace that is recorded, makes its span.
 func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
-	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
 		return // of a newer throttler
 	}
 	p := o.policies.Of(e.Policy)
@@ -220,11 +211,7 @@ type tripKey struct {
 }
 
 func newTrip(k tripKey) []metric.RecordOption {
-	role := "primary"
-	if k.replica {
-		role = "replica"
-	}
-	all := []attribute.KeyValue{backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), roleKey.String(role)}
+	all := []attribute.KeyValue{backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), roleKey.String(stats.Role(k.replica))}
 	if k.failure != "" {
 		all = append(all, errorKey.String(k.failure))
 	}
@@ -258,23 +245,15 @@ func errorType(err error) string {
 // Checked notes what is known of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
-// What became of a move.
-const (
-	moveDone = iota
-	moveLost // the count began at zero
-	moveFailed
-	moveOutcomes
-)
-
 type moveKey struct{ from, to string }
 
 // moveOptions is the attributes of moves between two backends, by what became of them.
-type moveOptions [moveOutcomes][]metric.AddOption
+type moveOptions [len(stats.MoveOutcomes)][]metric.AddOption
 
 // newMove begins the series of all outcomes at zero, so that a loss is a rise.
 func (o *Observer) newMove(k moveKey) *moveOptions {
 	all := new(moveOptions)
-	for i, outcome := range [moveOutcomes]string{"moved", "lost", "failed"} {
+	for i, outcome := range stats.MoveOutcomes {
 		all[i] = []metric.AddOption{attributes(fromKey.String(stats.Label(k.from)), toKey.String(stats.Label(k.to)), outcomeKey.String(outcome))}
 		o.moves.Add(context.Background(), 0, all[i]...)
 	}
@@ -283,14 +262,7 @@ func (o *Observer) newMove(k moveKey) *moveOptions {
 
 // Moved counts a move.
 func (o *Observer) Moved(e observe.Moved) {
-	outcome := moveDone
-	switch {
-	case e.Err != nil:
-		outcome = moveFailed
-	case e.Lost:
-		outcome = moveLost
-	}
-	o.moves.Add(context.Background(), 1, o.moved.Of(moveKey{e.From, e.To})[outcome]...)
+	o.moves.Add(context.Background(), 1, o.moved.Of(moveKey{e.From, e.To})[stats.MoveOutcome(e)]...)
 }
 
 // failureKey is whose attributes a failure has.

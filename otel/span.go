@@ -18,7 +18,7 @@ const (
 	spanDegraded = attribute.Key("weir.degraded")
 )
 
-var spanNames = [ops]string{"weir.take", "weir.peek", "weir.settle", "weir.wait", "weir.reset", "weir.pause"}
+var spanNames = [observe.Ops]string{"weir.take", "weir.peek", "weir.settle", "weir.wait", "weir.reset", "weir.pause"}
 
 // span makes the span of a decision that is over. Its error has no text: there may be
 // addresses in it.

@@ -22,7 +22,7 @@ type Options struct {
 
 	// MaxNames is how many policies have series of their own, and how many shards and
 	// servers. Policies and shards that come later share series with the label
-	// "(others)"; servers have none. If 0, 256.
+	// "(stats.Others)"; servers have none. If 0, 256.
 	MaxNames int
 }
 
@@ -48,7 +48,7 @@ type Observer struct {
 	moves    *prometheus.CounterVec
 	failures *prometheus.CounterVec
 
-	byOp     [ops]prometheus.Observer // durations
+	byOp     [observe.Ops]prometheus.Observer // durations
 	policies stats.Cache[string, *policySeries]
 	trips    stats.Cache[tripKey, *tripSeries]
 	moved    stats.Cache[moveKey, *moveSeries]
@@ -97,19 +97,16 @@ func New(r prometheus.Registerer, options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = o.duration.WithLabelValues(observe.Op(op).String())
 	}
-	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, others, o.newPolicy
-	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{others, others, false}, o.newTrip
-	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{others, others}, o.newMove
-	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{others, others, others, others}, o.newFailure
+	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, stats.Others, o.newPolicy
+	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{stats.Others, stats.Others, false}, o.newTrip
+	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{stats.Others, stats.Others}, o.newMove
+	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{stats.Others, stats.Others, stats.Others, stats.Others}, o.newFailure
 	o.servers.Max = opts.MaxNames
 	if err := r.Register((*collector)(o)); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
-
-// others is the label of what has no series of its own.
-const others = "(others)"
 
 // collector registers and collects all of an Observer's metrics as one.
 type collector Observer
@@ -132,16 +129,10 @@ func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	collectServers(&c.servers, metrics)
 }
 
-// Counts of the enumerations in throttler.
-const (
-	ops      = int(observe.OpPause) + 1
-	outcomes = int(observe.OutcomeOverloaded) + 1
-)
-
 // policySeries is the series of one policy.
 type policySeries struct {
 	name     string
-	outcomes [ops]atomic.Pointer[[outcomes]prometheus.Counter] // nil before the first
+	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes]prometheus.Counter] // nil before the first
 	refusals [quota.MaxLimits]atomic.Pointer[prometheus.Counter]
 	degraded prometheus.Counter
 }
@@ -152,7 +143,7 @@ func (o *Observer) newPolicy(name string) *policySeries {
 
 // Decided counts and times a decision.
 func (o *Observer) Decided(_ context.Context, e observe.Decided) {
-	if int(e.Op) >= ops || int(e.Outcome) >= outcomes {
+	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
 		return // of a newer throttler
 	}
 	o.byOp[e.Op].Observe(e.Duration.Seconds())
@@ -176,8 +167,8 @@ func (o *Observer) Decided(_ context.Context, e observe.Decided) {
 
 // newOutcomes creates the series of all outcomes, so that their rates are right from
 // the first on. If two goroutines do, they get the same series.
-func (o *Observer) newOutcomes(p *policySeries, op observe.Op) *[outcomes]prometheus.Counter {
-	var all [outcomes]prometheus.Counter
+func (o *Observer) newOutcomes(p *policySeries, op observe.Op) *[observe.Outcomes]prometheus.Counter {
+	var all [observe.Outcomes]prometheus.Counter
 	for i := range all {
 		all[i] = o.decisions.WithLabelValues(p.name, op.String(), observe.Outcome(i).String())
 	}
@@ -203,15 +194,8 @@ type tripSeries struct {
 }
 
 func (o *Observer) newTrip(k tripKey) *tripSeries {
-	labels := []string{stats.Label(k.backend), stats.Label(k.shard), role(k.replica)}
+	labels := []string{stats.Label(k.backend), stats.Label(k.shard), stats.Role(k.replica)}
 	return &tripSeries{o.tripDuration.WithLabelValues(labels...), o.tripBatch.WithLabelValues(labels...), o.tripFailures.WithLabelValues(labels...)}
-}
-
-func role(replica bool) string {
-	if replica {
-		return "replica"
-	}
-	return "primary"
 }
 
 // Sent counts and times a round trip.
@@ -227,23 +211,15 @@ func (o *Observer) Sent(e observe.Sent) {
 // Checked notes what is known of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
-// What became of a move.
-const (
-	moveDone = iota
-	moveLost // the count began at zero
-	moveFailed
-	moveOutcomes
-)
-
 type moveKey struct{ from, to string }
 
 // moveSeries is the series of moves between two backends, by what became of them.
-type moveSeries [moveOutcomes]prometheus.Counter
+type moveSeries [len(stats.MoveOutcomes)]prometheus.Counter
 
 // newMove creates the series of all outcomes, so that a loss is a rise.
 func (o *Observer) newMove(k moveKey) *moveSeries {
 	all := new(moveSeries)
-	for i, outcome := range [moveOutcomes]string{"moved", "lost", "failed"} {
+	for i, outcome := range stats.MoveOutcomes {
 		all[i] = o.moves.WithLabelValues(stats.Label(k.from), stats.Label(k.to), outcome)
 	}
 	return all
@@ -251,14 +227,7 @@ func (o *Observer) newMove(k moveKey) *moveSeries {
 
 // Moved counts a move.
 func (o *Observer) Moved(e observe.Moved) {
-	outcome := moveDone
-	switch {
-	case e.Err != nil:
-		outcome = moveFailed
-	case e.Lost:
-		outcome = moveLost
-	}
-	o.moved.Of(moveKey{e.From, e.To})[outcome].Inc()
+	o.moved.Of(moveKey{e.From, e.To})[stats.MoveOutcome(e)].Inc()
 }
 
 // failureKey is whose series a failure is in.

@@ -1,4 +1,4 @@
-// Package cause classifies errors for observe.Failed.
+// Package cause makes an observe.Failed of an error, without addresses.
 package cause
 
 import (
@@ -12,8 +12,25 @@ import (
 	"github.com/weir-go/weir/internal/breaker"
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
+
+// Event returns the event of err, a failure of a request for charges.
+func Event(err error, charges []quota.Charge, result observe.Result) observe.Failed {
+	e := observe.Failed{Cause: Of(err), Result: result}
+	var u *driver.UnavailableError
+	if errors.As(err, &u) {
+		e.Backend, e.Shard = u.Backend, u.Shard
+	}
+	if len(charges) > 0 && charges[0].Policy != nil {
+		e.Policy = charges[0].Policy.Name
+	}
+	if e.Cause == observe.CauseInvalid { // no address is in it
+		e.Detail = err.Error()
+	}
+	return e
+}
 
 // Of returns the class of err, never a text that has addresses in it: the log has a line
 // for each.

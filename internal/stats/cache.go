@@ -2,7 +2,6 @@ package stats
 
 import (
 	"maps"
-	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -20,13 +19,12 @@ type Cache[K comparable, V any] struct {
 
 // Of returns the V of k, or of Others if there are too many.
 func (c *Cache[K, V]) Of(k K) V {
-	if all := c.all.Load(); all != nil {
-		if v, ok := (*all)[k]; ok {
-			return v
-		}
-		if len(*all) > c.Max {
-			return (*all)[c.Others] // it came last
-		}
+	all := c.All()
+	if v, ok := all[k]; ok {
+		return v
+	}
+	if len(all) > c.Max {
+		return all[c.Others] // it came last
 	}
 	return c.add(k)
 }
@@ -34,13 +32,12 @@ func (c *Cache[K, V]) Of(k K) V {
 func (c *Cache[K, V]) add(k K) V {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make(map[K]V)
-	if old := c.all.Load(); old != nil {
-		if v, ok := (*old)[k]; ok {
-			return v
-		}
-		maps.Copy(all, *old)
+	old := c.All()
+	if v, ok := old[k]; ok {
+		return v
 	}
+	all := make(map[K]V, len(old)+1)
+	maps.Copy(all, old)
 	if len(all) >= c.Max {
 		k = c.Others
 	}
@@ -51,31 +48,21 @@ func (c *Cache[K, V]) add(k K) V {
 	return all[k]
 }
 
-// Len returns how many there are.
-func (c *Cache[K, V]) Len() int {
+// All returns those that there are. The map is not to be changed.
+func (c *Cache[K, V]) All() map[K]V {
 	if all := c.all.Load(); all != nil {
-		return len(*all)
+		return *all
 	}
-	return 0
+	return nil
 }
 
 // Drop forgets the V of k, which may still be in use, if is reports that it is that one.
 func (c *Cache[K, V]) Drop(k K, is func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := maps.Clone(*c.all.Load())
+	all := maps.Clone(c.All())
 	if v, ok := all[k]; ok && is(v) {
 		delete(all, k)
 		c.all.Store(&all)
 	}
-}
-
-// Label returns s as the value of a label or an attribute: it must be UTF-8, which the name
-// of a policy that is refused as invalid need not be.
-func Label(s string) string {
-	const longest = 200
-	if len(s) > longest {
-		s = s[:longest]
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
 }

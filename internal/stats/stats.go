@@ -1,5 +1,5 @@
-// Package stats has what the metrics of packages prom and otel share: series by names, what
-// is known of servers, and the numbers of what a backend's Stats returns.
+// Package stats has what observers share: series by names and their labels, what is known of
+// servers, and the numbers of what a backend's Stats returns.
 package stats
 
 import (
