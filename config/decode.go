@@ -42,45 +42,52 @@ func (r *reader) decode(v reflect.Value, node *yaml.Node, path, right string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if n, ok := v.Addr().Interface().(*yaml.Node); ok {
-		*n = *node
-		return
-	}
-	if s, ok := v.Addr().Interface().(shortened); ok {
+	to := v.Addr().Interface()
+	if s, ok := to.(shortened); ok {
 		node = s.long(node)
 	}
-	if f, ok := v.Addr().Interface().(*file); ok {
-		f.read(r, node, path, right)
+	switch t := to.(type) {
+	case *yaml.Node:
+		*t = *node
 		return
-	}
-	t, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
-	switch kind := v.Kind(); {
-	case isText && (node.Kind == yaml.ScalarNode || kind == reflect.String || kind == reflect.Uint8):
-		r.text(t, node, path, right)
+	case *file:
+		t.read(r, node, path, right)
 		return
-	case kind == reflect.Struct:
-		if !r.mapping(fieldsOf(v), node, path, right) {
+	case encoding.TextUnmarshaler:
+		if node.Kind == yaml.ScalarNode || v.Kind() == reflect.String || v.Kind() == reflect.Uint8 {
+			r.text(t, node, path, right)
 			return
 		}
-	case kind == reflect.Map:
-		r.dictionary(v, node, path, right)
-	case kind == reflect.Slice:
-		if !r.list(v, node, path, right) {
-			return
-		}
-	default:
-		r.scalar(v, node, path, right)
 	}
-	if c, ok := v.Addr().Interface().(checked); ok {
+	if c, ok := to.(checked); r.value(v, node, path, right) && ok {
 		c.check(r, path)
 	}
 }
 
-// dictionary sets the map v to the entries of a mapping.
-func (r *reader) dictionary(v reflect.Value, node *yaml.Node, path, right string) {
+// value sets v to what a node of YAML has. It reports whether that is of the right form.
+func (r *reader) value(v reflect.Value, node *yaml.Node, path, right string) bool {
+	kind := v.Kind()
+	if kind == reflect.Struct {
+		return r.mapping(fieldsOf(v), node, path, right)
+	}
+	if kind == reflect.Map {
+		return r.dictionary(v, node, path, right)
+	}
+	if kind == reflect.Slice {
+		return r.list(v, node, path, right)
+	}
+	if must := setScalar(v, node.Value, right); must != "" { // Value is "" if it is no scalar
+		r.mustBe(path, must)
+		return false
+	}
+	return true
+}
+
+// dictionary sets the map v to the entries of a mapping. It reports whether node is one.
+func (r *reader) dictionary(v reflect.Value, node *yaml.Node, path, right string) bool {
 	if node.Kind != yaml.MappingNode {
 		r.mustBe(path, cmp.Or(right, "a mapping"))
-		return
+		return false
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	r.entries(node, path, func(key string, at, value *yaml.Node) {
@@ -89,6 +96,7 @@ func (r *reader) dictionary(v reflect.Value, node *yaml.Node, path, right string
 		r.decode(e, value, child(path, key), "")
 		v.SetMapIndex(k, e)
 	})
+	return true
 }
 
 // list sets the slice v to the items of a list. It reports whether node is one.
@@ -234,41 +242,37 @@ var (
 	durationType = reflect.TypeFor[time.Duration]()
 )
 
-// scalar sets v as the file spells it: YAML would make 4 of 4.5, and 8 of 010.
-func (r *reader) scalar(v reflect.Value, node *yaml.Node, path, right string) {
-	text := node.Value // "" if it is no scalar
+// setScalar sets v as text spells it, or returns what it must be: YAML would make 4 of 4.5,
+// and 8 of 010.
+func setScalar(v reflect.Value, text, right string) (must string) {
 	switch {
 	case v.Type() == durationType:
 		d, err := quota.ParseWindow(text)
 		if err != nil {
-			r.mustBe(path, "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d")
-			return
+			return "a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d"
 		}
 		v.SetInt(int64(d))
 	case v.Kind() == reflect.String:
 		if text == "" {
-			r.mustBe(path, cmp.Or(right, "text"))
-			return
+			return cmp.Or(right, "text")
 		}
 		v.SetString(text)
 	case v.Kind() == reflect.Bool:
 		if text != "true" && text != "false" {
-			r.mustBe(path, "true or false")
-			return
+			return "true or false"
 		}
 		v.SetBool(text == "true")
 	case v.Kind() == reflect.Int64, v.Kind() == reflect.Uint64:
 		if !wholeNumber.MatchString(text) {
-			r.mustBe(path, "a whole number, 1 or more, in decimal digits, such as 60")
-			return
+			return "a whole number, 1 or more, in decimal digits, such as 60"
 		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n > quota.MaxQuota {
-			r.mustBe(path, fmt.Sprintf("at most %d (2^53)", int64(quota.MaxQuota)))
-			return
+			return fmt.Sprintf("at most %d (2^53)", int64(quota.MaxQuota))
 		}
 		v.Set(reflect.ValueOf(n).Convert(v.Type()))
 	default:
-		panic(fmt.Sprintf("config: %s is a %v, which no configuration has", path, v.Type()))
+		panic(fmt.Sprintf("config: a %v is no value of a configuration", v.Type()))
 	}
+	return ""
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	redisbackend "github.com/weir-go/weir/backend/redis"
@@ -27,11 +28,7 @@ func (c *Config) OpenStore(name string) (*Stack, error) {
 	if len(stores) == 0 {
 		return nil, c.wrong(invalid.Errorf("config: the backend is %s, whose counts are in the memory of the processes; there is a store to open with redis or memcached", c.Backend))
 	}
-	found := false
-	for _, n := range stores {
-		found = found || n == name
-	}
-	if !found {
+	if !slices.Contains(stores, name) {
 		return nil, c.wrong(invalid.Errorf("config: the backend %s is no store of this file; it must be %s", name, strings.Join(stores, " or ")))
 	}
 	s := &Stack{Config: c, Redis: make(map[string]*redisbackend.Backend)}

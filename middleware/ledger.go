@@ -233,17 +233,23 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 		}
 	}
 	if e.outer == nil {
-		unsent := l.sent.Load() == nothing // net/http sends a 200, or what is further out something else
-		if unsent {
-			l.writeHeaders(l.w.Header())
-		} else if enforced {
-			l.removeLateTrailers(l.w.Header())
-		}
-		if l.breakOffReading() && unsent {
-			l.w.Header().Set("Connection", "close")
-		}
+		l.end(enforced)
 	}
 	e.copyBack()
+}
+
+// end completes the response when the outermost handler has ended. If nothing was sent,
+// net/http sends a 200, or what is further out something else.
+func (l *ledger) end(enforced bool) {
+	unsent := l.sent.Load() == nothing
+	if unsent {
+		l.writeHeaders(l.w.Header())
+	} else if enforced {
+		l.removeLateTrailers(l.w.Header())
+	}
+	if l.breakOffReading() && unsent {
+		l.w.Header().Set("Connection", "close")
+	}
 }
 
 // handlerEnded notes that e's handler has returned, or panicked. It returns what may have
@@ -252,17 +258,8 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 // response is on its way. If it is not, RefundIf is asked first, when it begins.
 // Entries without a report are among them only if their handler failed, or if they hold
 // something in flight and the outermost handler has ended.
-func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, enforced bool) {
-	progress := uint32(over)
-	if e.contextOver() {
-		progress = overLate
-	}
-	e.progress.Store(progress)
-	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		if x.inHandler && x.outer == e {
-			x.progress.Store(progress)
-		}
-	}
+func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, enforced bool) {
+	e.noteEnd()
 	within := e.outer == nil || !returned
 	if !within && l.sent.Load() == nothing && l.first.progress.Load() == running {
 		return nil, false
@@ -270,19 +267,45 @@ func (l *ledger) handlerEnded(e *entry, returned, failed bool) (all []*entry, en
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for x := l.last.Load(); x != e.earlier; x = x.earlier {
-		holds := x.holding != nil && l.first.progress.Load() != running
-		if x.state == charged && (failed || x.reports != nil || holds) && x.progress.Load() != running && (x == e || within && x.isWithin(e)) {
-			all = append(all, x)
+		if (x == e || within && x.isWithin(e)) && x.isDue(failed) {
+			due = append(due, x)
 		}
 	}
 	if returned && e.outer == nil && l.sent.Load() == begun {
-		for x := l.last.Load(); x != nil; x = x.earlier {
-			if x.progress.Load() != running && !slices.Contains(all, x) {
-				x.release()
-			}
+		l.releaseBut(due)
+	}
+	return due, l.enforced
+}
+
+// releaseBut releases the entries whose handlers have ended and that are not due. The caller
+// holds the lock.
+func (l *ledger) releaseBut(due []*entry) {
+	for x := l.last.Load(); x != nil; x = x.earlier {
+		if x.progress.Load() != running && !slices.Contains(due, x) {
+			x.release()
 		}
 	}
-	return all, l.enforced
+}
+
+// noteEnd notes that e's handler has ended, for e and for what the handler took by Take.
+func (e *entry) noteEnd() {
+	progress := uint32(over)
+	if e.contextOver() {
+		progress = overLate
+	}
+	e.progress.Store(progress)
+	for x := e.l.last.Load(); x != e.earlier; x = x.earlier {
+		if x.inHandler && x.outer == e {
+			x.progress.Store(progress)
+		}
+	}
+}
+
+// isDue reports whether e's handler has ended, or failed, and left something to settle. The
+// caller holds the ledger's lock.
+func (e *entry) isDue(failed bool) bool {
+	holds := e.holding != nil && e.l.first.progress.Load() != running
+	return e.state == charged && (failed || e.reports != nil || holds) && e.progress.Load() != running
 }
 
 // isWithin reports whether e is o or behind it.

@@ -188,18 +188,26 @@ func (t *throttle) validate() error {
 		return invalid.Errorf("middleware: Options.Deadline is %v; it must be at least %v, or 0 for %v", t.Deadline, minDeadline, DefaultDeadline)
 	case t.OnFailure > Closed:
 		return invalid.Errorf("middleware: Options.OnFailure is %d; it must be Open or Closed", t.OnFailure)
-	case t.RefusalStatus < 400 || t.RefusalStatus > 499:
+	case !isClientError(t.RefusalStatus):
 		return invalid.Errorf("middleware: Options.RefusalStatus is %d; it must be from 400 to 499, or 0 for 429", t.RefusalStatus)
-	case t.BlockedStatus < 400 || t.BlockedStatus > 499:
+	case !isClientError(t.BlockedStatus):
 		return invalid.Errorf("middleware: Options.BlockedStatus is %d; it must be from 400 to 499, or 0 for RefusalStatus", t.BlockedStatus)
 	case !(t.RetryAfterJitter >= 0 && t.RetryAfterJitter <= maxJitter): // not NaN either
 		return invalid.Errorf("middleware: Options.RetryAfterJitter is %v; it must be from 0 to %v", t.RetryAfterJitter, maxJitter)
+	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
+		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
+	}
+	return t.validateCostHeader()
+}
+
+func isClientError(status int) bool { return status >= 400 && status <= 499 }
+
+func (t *throttle) validateCostHeader() error {
+	switch {
 	case !isToken(t.CostHeader):
 		return invalid.Errorf("middleware: Options.CostHeader is %q; it must be a header's name, such as X-Cost", t.CostHeader)
 	case t.isRateHeader(t.CostHeader) || strings.EqualFold(t.CostHeader, "Retry-After") || strings.EqualFold(t.CostHeader, "Trailer"):
 		return invalid.Errorf("middleware: Options.CostHeader is %q, which has another meaning; it must be a name of its own, such as X-Cost", t.CostHeader)
-	case t.RefundIf != nil && !t.classify.dynamic() && t.classify.all(noRefund):
-		return invalid.Errorf("middleware: Options.RefundIf is set, but every charge is marked NoRefund, so that it would never be asked")
 	case t.CostHeader != "" && !t.classify.has(costReported):
 		return invalid.Errorf("middleware: Options.CostHeader is %q, but no charge is marked CostReported, so that its value would change nothing", t.CostHeader)
 	}

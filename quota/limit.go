@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"time"
@@ -143,6 +144,15 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("quota is %d; a %v stores every charge, so it must be at most %d (a sliding-window has no such bound)", l.Quota, l.Algorithm, a.maxQuota)
 	case l.Aligned && !a.aligned:
 		return fmt.Sprintf("aligned is set; only a %s can be aligned, not a %v", algorithmsWith(func(a traits) bool { return a.aligned }), l.Algorithm)
+	case !l.Calendar.IsZero():
+		return cmp.Or(l.validateBucket(a), l.Calendar.problemIn(l))
+	}
+	return l.validateBucket(a)
+}
+
+// validateBucket says what is wrong with what only limits that drain may have.
+func (l *Limit) validateBucket(a *traits) string {
+	switch {
 	case l.Burst != 0 && !a.drains:
 		return fmt.Sprintf("burst is %d; only a %s has one, not a %v", l.Burst, algorithmsWith(func(a traits) bool { return a.drains }), l.Algorithm)
 	case l.Burst < 0 || l.Burst > MaxQuota:
@@ -151,13 +161,12 @@ func (l *Limit) validate() string {
 		return fmt.Sprintf("max wait is %v; only a %s has one, not a %v", l.MaxWait, algorithmsWith(func(a traits) bool { return a.queues }), l.Algorithm)
 	case l.MaxWait < 0 || l.MaxWait > MaxWindow || l.MaxWait%time.Millisecond != 0:
 		return fmt.Sprintf("max wait is %v; it must be whole milliseconds, from 0 to %v", l.MaxWait, MaxWindow)
-	}
-	if !l.Calendar.IsZero() {
-		return l.Calendar.problemIn(l)
+	case !a.drains || !l.Calendar.IsZero():
+		return ""
 	}
 	hi, lo := bits.Mul64(uint64(l.Capacity()), uint64(l.Window.Milliseconds()))
 	maxHi, maxLo := bits.Mul64(uint64(l.Quota), uint64(MaxWindow.Milliseconds()))
-	if a.drains && (hi > maxHi || hi == maxHi && lo > maxLo) {
+	if hi > maxHi || hi == maxHi && lo > maxLo {
 		return fmt.Sprintf("a burst of %d at %d per %v takes longer than %v (366 days) to drain; lower the burst or raise the quota", l.Capacity(), l.Quota, l.Window, MaxWindow)
 	}
 	return ""

@@ -65,38 +65,45 @@ func ParseLimit(text string) (Limit, error) {
 		words = words[1:]
 	}
 	seen := make(map[string]bool)
-	for ; len(words) > 0; words = words[1:] {
-		word := words[0]
-		switch word {
-		case "aligned":
-			l.Aligned = true
-		case "burst", "max-wait":
-			if words = words[1:]; len(words) == 0 {
-				return Limit{}, wrong
-			}
-			if word == "max-wait" {
-				l.MaxWait, err = ParseWindow(words[0])
-			} else if l.Burst, err = strconv.ParseInt(words[0], 10, 64); !number.MatchString(words[0]) {
-				return Limit{}, wrong
-			}
-			if err != nil {
-				return Limit{}, wrong
-			}
-		default:
-			if l.Algorithm, err = ParseAlgorithm(word); err != nil {
-				return Limit{}, wrong
-			}
-			word = "an algorithm"
+	for len(words) > 0 {
+		option, rest, ok := l.parseOption(words)
+		if !ok {
+			return Limit{}, wrong
 		}
-		if seen[word] {
-			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, word)
+		if seen[option] {
+			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, option)
 		}
-		seen[word] = true
+		seen[option], words = true, rest
 	}
 	if problem := l.validate(); problem != "" {
 		return Limit{}, invalid.Errorf("quota: limit is %q: %s", text, problem)
 	}
 	return l, nil
+}
+
+// parseOption reads what may follow a limit's window from the front of words, and returns
+// its name and the others.
+func (l *Limit) parseOption(words []string) (option string, rest []string, ok bool) {
+	option, rest = words[0], words[1:]
+	var err error
+	switch option {
+	case "aligned":
+		l.Aligned = true
+		return option, rest, true
+	case "burst", "max-wait":
+		if len(rest) == 0 {
+			return "", nil, false
+		}
+		value := rest[0]
+		if option == "max-wait" {
+			l.MaxWait, err = ParseWindow(value)
+		} else if l.Burst, err = strconv.ParseInt(value, 10, 64); !number.MatchString(value) {
+			return "", nil, false
+		}
+		return option, rest[1:], err == nil
+	}
+	l.Algorithm, err = ParseAlgorithm(option)
+	return "an algorithm", rest, err == nil
 }
 
 // MarshalText returns the text that [ParseLimit] reads. An error wraps [ErrInvalid]: no

@@ -101,7 +101,7 @@ func callsThatFit(r driver.Request) int {
 	return int(max(most, 1))
 }
 
-// look reads d, and adds to it when a TokenBucket has what was taken of it.
+// look reads d, and has drained add to it when a TokenBucket has what was taken of it.
 func (a *answer) look(d *driver.Decision) {
 	now, charges := d.Request.Now, d.Charges()
 	start, room, step, fit := now, now, int64(0), int64(a.calls)
@@ -116,7 +116,9 @@ func (a *answer) look(d *driver.Decision) {
 			switch {
 			case result.RetryAt == driver.NeverFits:
 				start = maxInstant
-			case !l.Algorithm.Drains():
+			case l.Algorithm.Drains():
+				start = max(start, drained(l, result, more))
+			default:
 				next, at := result.Next(l), result.RetryAt
 				if a.calls > 1 && result.Remaining(l) >= c.Cost { // one of the calls fits
 					at = next
@@ -124,13 +126,6 @@ func (a *answer) look(d *driver.Decision) {
 				start, room = max(start, at), max(room, next)
 				if next > 0 {
 					fit = 0
-				}
-			case l.Algorithm.Queues():
-				start = max(start, result.StartAt, min(more, 1)*result.ResetAt)
-			case result.Used+more > l.Capacity():
-				at := result.ResetAt - drainTime(l, l.Capacity()-more)
-				if start = max(start, at); d.Allowed {
-					result.StartAt = at
 				}
 			}
 			if fit = min(fit, result.Remaining(l)/c.Cost); l.Algorithm.Drains() {
@@ -141,10 +136,26 @@ func (a *answer) look(d *driver.Decision) {
 	a.start, a.behind, a.step = instant(start), instant(room), time.Duration(step)
 	if !d.Allowed {
 		a.behind = a.start
+		if a.calls > 1 {
+			a.room = int(fit)
+		}
 	}
-	if !d.Allowed && a.calls > 1 {
-		a.room = int(fit)
+}
+
+// drained returns when l, which drains, has what is used of it and so many units more. If
+// nothing is more, because the charge is used already, that is the result's StartAt.
+func drained(l *quota.Limit, result *driver.Result, more int64) (at int64) {
+	switch {
+	case l.Algorithm.Queues():
+		return max(result.StartAt, min(more, 1)*result.ResetAt)
+	case result.Used+more <= l.Capacity():
+		return 0
 	}
+	at = result.ResetAt - drainTime(l, l.Capacity()-more)
+	if more == 0 {
+		result.StartAt = at
+	}
+	return at
 }
 
 // enlarged returns r for so many calls, with buckets that have room for what starts within
