@@ -12,6 +12,8 @@ RUN go build -trimpath -ldflags="-s -w" -o /throttlerd .
 FROM scratch AS throttlerd
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build-throttlerd /throttlerd /throttlerd
+# What Envoy Gateway runs in the container of its rate limit service.
+COPY --from=build-throttlerd /throttlerd /bin/ratelimit
 USER 65532
 EXPOSE 8080 8081 9090
 ENTRYPOINT ["/throttlerd"]

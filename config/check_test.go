@@ -1,12 +1,17 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/quota"
 )
 
 // Check builds what Open builds, and connects to nothing.
@@ -103,6 +108,43 @@ func TestPartsOfAStack(t *testing.T) {
 		}
 		if got := strings.Join(got, " "); got != want {
 			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A program may give modes to policies that the file does not have.
+func TestModesOfOtherPolicies(t *testing.T) {
+	p := &quota.Policy{Name: "other", Limits: []quota.Limit{{Quota: 5, Window: time.Hour, Aligned: true}}}
+	const shard, roots = "backend: redis\nredis: {shards: [{name: a, primary: '127.0.0.1:1'}]}\n", "roots: ['127.0.0.1:1']\n"
+	for _, test := range []struct {
+		text, leased, synced string // what is wrong with these modes
+	}{
+		{shard, "", ""},
+		{"backend: memory\n", "counts live in memory", "there are no shards"},
+		{"backend: memory\n" + roots, "counts live in memory", ""},
+		{"backend: memcached\nmemcached: {servers: ['127.0.0.1:1']}\n", "", "there are no shards"},
+	} {
+		c, err := Parse("weir.yaml", []byte(test.text), &Options{Modes: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := c.open(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for mode, want := range map[modes.Mode]string{modes.Leased: test.leased, modes.Synced: test.synced} {
+			err := c.Supports(p, mode)
+			if want == "" && err != nil || want != "" && (!errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s%v: %v, want %s", test.text, mode, err, want)
+			}
+			if want == "" { // and so it is
+				if err := s.Modes.Set(p, mode); err != nil {
+					t.Error(err)
+				}
+			}
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

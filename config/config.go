@@ -50,6 +50,10 @@ type Options struct {
 	// end: mustBe adds that the value of a key is not what it must be.
 	Program any
 
+	// Modes lets policies that the file does not have get a mode, by Stack.Modes: what
+	// Config.Supports allows.
+	Modes bool
+
 	// Observer receives the events of all that Open makes. May be nil.
 	Observer observe.Observer
 

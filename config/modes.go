@@ -1,29 +1,32 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/fleet/synced"
+	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/stack"
 )
 
-// openModes returns where policies are decided, or nil if none has a mode.
+// openModes returns where policies are decided, or nil if none has a mode, or can get one.
 func (s *Stack) openModes() (*stack.Modes, error) {
 	c := s.Config
-	if len(c.Modes) == 0 {
+	others := c.options.Modes && (c.remote() || len(c.agreeing()) > 0)
+	if len(c.Modes) == 0 && !others {
 		return nil, nil
 	}
-	m := &stack.Modes{Policies: make(map[*quota.Policy]modes.Mode)}
+	m := &stack.Modes{Policies: make(map[*quota.Policy]modes.Mode), Others: others}
 	for name := range c.Modes {
 		m.Policies[c.Policies[name]], m.Policies[c.DryRun(name)] = c.was(name), c.was(name)
 	}
 	if c.remote() {
 		m.Leased = &leased.Options{}
 	}
-	if len(c.agreeing()) > 0 && c.syncable() {
+	if len(c.agreeing()) > 0 && (others || c.syncable()) {
 		roots, err := s.openRoots()
 		if err != nil {
 			return nil, err
@@ -31,6 +34,30 @@ func (s *Stack) openModes() (*stack.Modes, error) {
 		m.Synced = &stack.Synced{Roots: roots, Options: c.syncedOptions()}
 	}
 	return m, nil
+}
+
+// Supports returns nil if a policy that the file does not have can be in a mode, where
+// Options.Modes is true. The error is a problem of the policy's place in another file: it
+// says what is missing, and wraps quota.ErrInvalid.
+func (c *Config) Supports(p *quota.Policy, m modes.Mode) error {
+	switch why := c.lacks(m); {
+	case why != "":
+		return invalid.Errorf("%s", why)
+	case m == modes.Synced:
+		return synced.Supports(p)
+	}
+	return nil
+}
+
+// lacks returns what a mode needs and c does not have, or "".
+func (c *Config) lacks(m modes.Mode) string {
+	switch {
+	case m == modes.Leased && !c.remote():
+		return "counts live in memory, where a lease saves no round trip; write exact, or choose another backend"
+	case m == modes.Synced && len(c.agreeing()) == 0:
+		return fmt.Sprintf("there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", synced.MaxRoots)
+	}
+	return ""
 }
 
 // syncable reports whether a policy with a mode, and its dry run, is synced or can be when

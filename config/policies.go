@@ -265,7 +265,7 @@ func (c *Config) modes(r *reader) {
 	if len(r.problems) > 0 {
 		return // what a mode needs may be what is wrong
 	}
-	if r.has("roots") && len(c.Modes) == 0 {
+	if r.has("roots") && len(c.Modes) == 0 && !c.options.Modes {
 		r.problem("roots", "roots is set, but no policy has a mode; write mode: synced in one")
 	}
 	for _, name := range sorted(c.Modes) {
@@ -284,14 +284,13 @@ func (c *Config) was(name string) modes.Mode {
 // mode checks that the policy of that name can be in its modes.
 func (c *Config) mode(r *reader, name, at string) {
 	uses := func(m modes.Mode) bool { return c.Modes[name] == m || c.was(name) == m }
-	if uses(modes.Leased) && !c.remote() {
-		r.problem(at, "%s is leased, but counts live in memory, where a lease saves no round trip; write exact, or choose another backend", at)
+	for _, m := range []modes.Mode{modes.Leased, modes.Synced} {
+		if why := c.lacks(m); uses(m) && why != "" {
+			r.problem(at, "%s is %v, but %s", at, m, why)
+		}
 	}
 	if !uses(modes.Synced) {
 		return
-	}
-	if len(c.agreeing()) == 0 {
-		r.problem(at, "%s is synced, but there are no shards to agree at that are single servers of Redis, at most %d; set roots, such as roots: [127.0.0.1:6379]", at, synced.MaxRoots)
 	}
 	if err := synced.Supports(c.Policies[name]); err != nil {
 		r.problem(at, "%s", withoutPackage(err))

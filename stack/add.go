@@ -152,7 +152,7 @@ func (s *Stack) addModes(o *Options) error {
 // addSynced adds the counts of policies that are synced, or can be when their mode changes.
 func (s *Stack) addSynced(o *Options) error {
 	m := o.Modes
-	if !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
+	if !m.Others && !slices.ContainsFunc(m.sorted(), func(p *quota.Policy) bool { return synced.Supports(p) == nil }) {
 		return invalid.Errorf("stack: Modes.Synced is set, and none of Modes.Policies can be synced; add one of token buckets or aligned fixed windows, or leave Synced nil")
 	}
 	options := valueOf(m.Synced.Options)

@@ -101,6 +101,9 @@ type Modes struct {
 	// have changed a mode, begin in the old one, and set the new one in Stack.Modes.
 	Policies map[*quota.Policy]modes.Mode
 
+	// Others lets policies that are not in Policies get a mode later, by Stack.Modes.
+	Others bool
+
 	// Agree is modes.Options.Agree: for how long processes may have different modes. If
 	// zero, modes.DefaultAgree.
 	Agree time.Duration

@@ -27,7 +27,7 @@ func (sv *service) watch(ctx context.Context) {
 	watcher(sv.settings, func(texts map[string][]byte, err error) {
 		var all []*descriptors.File
 		if err == nil {
-			all, err = parse(sv.settings, texts)
+			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
 		_ = sv.apply(all, err) // which has logged it
 	}).Watch(ctx)
@@ -38,10 +38,10 @@ func watcher(s *settings.Settings, changed func(texts map[string][]byte, err err
 }
 
 // parse reads files of descriptors. The error has what is wrong with all of them.
-func parse(s *settings.Settings, texts map[string][]byte) (all []*descriptors.File, err error) {
+func parse(s *settings.Settings, texts map[string][]byte, supports descriptors.Supports) (all []*descriptors.File, err error) {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		f, err := descriptors.Parse(filepath.Join(s.AppDirectory, name), texts[name])
+		f, err := descriptors.Parse(filepath.Join(s.AppDirectory, name), texts[name], supports)
 		wrong = append(wrong, err)
 		all = append(all, f)
 	}
@@ -65,6 +65,7 @@ func (sv *service) apply(all []*descriptors.File, err error) error {
 		sv.log.Error("a configuration is not in force; "+stays, "error", err)
 		return err
 	}
+	sv.setModes(set)
 	sv.rls.Load(set)
 	sv.tellHealth()
 	sv.log.Info("a configuration is in force", "rules", len(set.Rules()))
@@ -74,11 +75,35 @@ func (sv *service) apply(all []*descriptors.File, err error) error {
 	return nil
 }
 
+// setModes puts the policies of set in their modes. One that the process has not seen before
+// begins in its mode; the counts of one that changes it go on.
+func (sv *service) setModes(set *descriptors.Set) {
+	for _, r := range set.Rules() {
+		if r.Policy == nil {
+			continue
+		}
+		mode, known := sv.modes[r.Policy.Name]
+		sv.modes[r.Policy.Name] = r.Mode
+		if mode == r.Mode {
+			continue
+		}
+		change := sv.stack.Modes.Begin
+		if known || sv.stack.Config.Policies[r.Policy.Name] != nil { // one of forward auth has the name, too
+			change = sv.stack.Modes.Set
+		}
+		if err := change(r.Policy, r.Mode); err != nil {
+			panic(err) // the file was checked by what the stack supports
+		}
+	}
+}
+
 // checkAll says whether all that the environment names is right.
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Program: program})
+	supports := descriptors.Supports(nil)
+	c, err := s.Config(&config.Options{Log: log, Program: program, Modes: true})
 	if err == nil {
+		supports = c.Supports
 		err = errors.Join(c.Check(), checkForwardAuth(c, program.ForwardAuth))
 	}
 	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
@@ -86,7 +111,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 		watcher(s, func(texts map[string][]byte, err error) {
 			var all []*descriptors.File
 			if err == nil {
-				all, err = parse(s, texts)
+				all, err = parse(s, texts, supports)
 			}
 			if err == nil {
 				_, err = descriptors.New(all, s.MergeDomainConfig, nil)

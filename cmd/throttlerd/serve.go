@@ -26,6 +26,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/xds"
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/modes"
 )
 
 // streamWorkers are goroutines whose stacks have grown, for calls that come next: as many as
@@ -49,6 +50,8 @@ type service struct {
 	grpc     *grpc.Server
 	http     []*http.Server
 
+	modes map[string]modes.Mode // of policies of all configurations that were in force
+
 	hasForwardAuth bool
 }
 
@@ -60,7 +63,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}
 	defer observed.close(log)
 	program := new(forwardauth.Program)
-	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program})
+	c, err := s.Config(&config.Options{Log: log, Observer: observed, Program: program, Modes: true})
 	if err != nil {
 		return &usageError{err}
 	}
@@ -101,7 +104,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 // newService returns the service of a stack. It is not healthy before it has a
 // configuration.
 func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, observed *observation) *service {
-	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer()}
+	sv := &service{settings: s, log: log, stack: stack, observed: observed, registry: prometheus.NewRegistry(), health: health.NewServer(), modes: make(map[string]modes.Mode)}
 	sv.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
@@ -115,11 +118,12 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	return sv
 }
 
-// healthy reports whether proxies should send calls: there is a configuration and, if that is
-// asked for, it is not empty.
+// healthy reports whether proxies should send calls: there is a configuration, unless the
+// service is healthy without one, and if that is asked for, it is not empty.
 func (sv *service) healthy() bool {
 	set := sv.rls.Set()
-	return !sv.ending.Load() && set != nil && (!sv.settings.HealthyOnceConfigured || !set.Empty())
+	configured := set != nil && (!sv.settings.HealthyOnceConfigured || !set.Empty())
+	return !sv.ending.Load() && (configured || set == nil && sv.settings.HealthyAtOnce && !sv.settings.HealthyOnceConfigured)
 }
 
 func (sv *service) tellHealth() {

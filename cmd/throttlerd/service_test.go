@@ -238,6 +238,18 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// Envoy Gateway has no configuration for its service until someone writes a limit.
+func TestHealthyWithoutAConfiguration(t *testing.T) {
+	d := started(t, "domain: d\nwrong: true\n", "FORCE_START_WITHOUT_INITIAL_CONFIG=true")
+	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+	if status, text := d.page("http://"+d.http+"/healthcheck", ""); status != http.StatusOK {
+		t.Errorf("/healthcheck: %d %s", status, text)
+	}
+	if _, err := d.ask("a"); err == nil {
+		t.Error("a call without a configuration is answered")
+	}
+}
+
 // A Watch of the health is a call that its client never ends.
 func TestDrain(t *testing.T) {
 	d := started(t, perHour, "WEIR_DRAIN_TIMEOUT=100ms")

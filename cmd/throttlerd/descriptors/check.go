@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -14,12 +15,12 @@ func (f *File) Check(mustBe func(path, right string)) {
 	if f.Domain == "" {
 		mustBe("domain", "the name of a domain, such as edge_proxy")
 	}
-	checkAll(f.Descriptors, "descriptors", mustBe)
+	checkAll(f.Descriptors, "descriptors", f.supports, mustBe)
 }
 
 type pair struct{ key, value string }
 
-func checkAll(all []Descriptor, path string, mustBe func(path, right string)) {
+func checkAll(all []Descriptor, path string, supports Supports, mustBe func(path, right string)) {
 	first := make(map[pair]string)
 	for i := range all {
 		d, at := &all[i], fmt.Sprintf("%s[%d]", path, i)
@@ -31,12 +32,12 @@ func checkAll(all []Descriptor, path string, mustBe func(path, right string)) {
 		} else {
 			first[p] = at
 		}
-		d.check(at, mustBe)
-		checkAll(d.Descriptors, at+".descriptors", mustBe)
+		d.check(at, supports, mustBe)
+		checkAll(d.Descriptors, at+".descriptors", supports, mustBe)
 	}
 }
 
-func (d *Descriptor) check(at string, mustBe func(path, right string)) {
+func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right string)) {
 	if bool(d.ShareThreshold) && !strings.Contains(string(d.Key+d.Value), "*") {
 		mustBe(at+".share_threshold", "left out: it shares the count of all values that a * stands for, and value has none")
 	}
@@ -51,11 +52,11 @@ func (d *Descriptor) check(at string, mustBe func(path, right string)) {
 		}
 	}
 	if d.RateLimit != nil {
-		d.RateLimit.check(at+".rate_limit", mustBe)
+		d.RateLimit.check(at+".rate_limit", supports, mustBe)
 	}
 }
 
-func (l *RateLimit) check(at string, mustBe func(path, right string)) {
+func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right string)) {
 	for i, r := range l.Replaces {
 		switch r.Name {
 		case "":
@@ -87,8 +88,13 @@ func (l *RateLimit) check(at string, mustBe func(path, right string)) {
 	case l.RequestsPerUnit == 0:
 		return
 	}
-	if err := l.policy("check").Validate(); err != nil {
+	p := l.policy("check")
+	if err := p.Validate(); err != nil {
 		mustBe(at+".requests_per_unit", "what a limit can have: "+err.Error())
+	} else if m := modes.Mode(l.Mode); m != modes.Exact {
+		if err := supports(p, m); err != nil {
+			mustBe(at+".mode", "one that this limit can have: "+err.Error())
+		}
 	}
 }
 

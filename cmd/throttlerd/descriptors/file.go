@@ -13,16 +13,22 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/quota"
 )
 
 // File is what a file says of a domain.
 type File struct {
+	Name        text // of what generated it; it has no effect
 	Domain      text
 	Descriptors []Descriptor
 
-	name string // of the file, for problems
+	name     string // of the file, for problems
+	supports Supports
 }
+
+// Supports returns why a policy cannot be in a mode, or nil.
+type Supports func(p *quota.Policy, m modes.Mode) error
 
 // Descriptor is a key, or a key and a value, under which there is a limit, or there are
 // further descriptors.
@@ -60,6 +66,19 @@ type RateLimit struct {
 	// Report charges whatever a request reports, room or no room, and lets checks with 0
 	// hits decide: for costs that are known after the response.
 	Report boolean
+
+	// Mode is where decisions are made: by the store, the zero value, or in this process.
+	Mode mode
+}
+
+// mode is a modes.Mode.
+type mode modes.Mode
+
+func (m *mode) UnmarshalText(b []byte) error {
+	if (*modes.Mode)(m).UnmarshalText(b) != nil {
+		return errors.New("it must be exact, leased or synced")
+	}
+	return nil
 }
 
 type replaced struct{ Name text }
@@ -139,9 +158,13 @@ func Window(u ratelimitv3.RateLimitResponse_RateLimit_Unit) time.Duration {
 }
 
 // Parse reads the text of a file. The error has a line for each mistake, with the place,
-// the value, and what would be right, and wraps quota.ErrInvalid.
-func Parse(name string, text []byte) (*File, error) {
-	f := &File{name: name}
+// the value, and what would be right, and wraps quota.ErrInvalid. Supports says which modes
+// limits may have; if nil, all that can be.
+func Parse(name string, text []byte, supports Supports) (*File, error) {
+	if supports == nil {
+		supports = modes.Supports
+	}
+	f := &File{name: name, supports: supports}
 	if err := config.Decode(name, text, f); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -37,6 +38,7 @@ type Rule struct {
 	Shadow     bool
 	Quota      bool // its mode is quota_mode
 	Report     bool
+	Mode       modes.Mode // of Policy
 
 	Metadata *structpb.Struct // may be nil
 
@@ -71,7 +73,7 @@ func newRule(d *Descriptor, path string, labels Labels, valued bool) *Rule {
 	r := &Rule{
 		Path: path, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
 		RefusesAll: !bool(l.Unlimited) && l.RequestsPerUnit == 0,
-		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Metadata: d.metadata,
+		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Mode: modes.Mode(l.Mode), Metadata: d.metadata,
 		detailed: bool(d.DetailedMetric), valued: valued, learned: new(learned),
 		Limit: &Limit{RequestsPerUnit: uint32(l.RequestsPerUnit), Unit: l.unit(), Name: string(l.Name)},
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 // Set is a configuration, made ready for decisions. It is immutable.
 type Set struct {
 	domains map[string]*Domain
-	rules   map[string]*Rule // by their paths
+	rules   map[string]*Rule // one of each path
 	list    []*Rule          // by their Index
 }
 
@@ -73,18 +72,28 @@ func New(files []*File, merge bool, old *Set) (*Set, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	for _, path := range slices.Sorted(maps.Keys(s.rules)) {
-		s.rules[path].Index = len(s.list)
-		s.list = append(s.list, s.rules[path])
-	}
-	if old != nil {
-		for path, r := range s.rules {
-			if before := old.rules[path]; before != nil {
-				r.learned = before.learned
-			}
+	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
+	for i, r := range s.list {
+		r.Index = i
+		if old == nil {
+			continue
+		}
+		if before := old.rules[r.Path]; before != nil {
+			r.learned = before.learned
 		}
 	}
 	return s, nil
+}
+
+// addRule adds r. Two rules may have one path, such as a_b of key a with the value b and of
+// key a_b, and then one policy, which has one mode.
+func (s *Set) addRule(r *Rule) error {
+	s.list = append(s.list, r)
+	if before := s.rules[r.Path]; before != nil && before.Mode != r.Mode {
+		return invalid.Errorf("the mode of %s is %v and %v; two limits of this name must have one", r.Path, before.Mode, r.Mode)
+	}
+	s.rules[r.Path] = r
+	return nil
 }
 
 // builder adds the descriptors of a file to a set.
@@ -112,7 +121,9 @@ func (b *builder) add(n *node, all []Descriptor, at, path string, labels Labels,
 		valued := valued || bool(d.ValueToMetric)
 		if d.RateLimit != nil {
 			next.rule = newRule(d, path, labels, valued || bool(d.DetailedMetric))
-			b.set.rules[path] = next.rule
+			if err := b.set.addRule(next.rule); err != nil {
+				*b.problems = append(*b.problems, fmt.Errorf("%s: %s: %w", b.file, at, err))
+			}
 		}
 		b.add(next, d.Descriptors, at+".descriptors", path, labels, depth+1, valued)
 	}

@@ -25,7 +25,7 @@ func mustSet(t *testing.T, texts ...string) *Set {
 	t.Helper()
 	var files []*File
 	for i, text := range texts {
-		f, err := Parse(string(rune('a'+i))+".yaml", []byte(text))
+		f, err := Parse(string(rune('a'+i))+".yaml", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +133,7 @@ func TestRules(t *testing.T) {
 func TestWhatARuleLearnedOutlivesAReload(t *testing.T) {
 	s := mustSet(t, everything)
 	s.Rules()[0].Checked()
-	f, _ := Parse("a.yaml", []byte(everything))
+	f, _ := Parse("a.yaml", []byte(everything), nil)
 	next, err := New([]*File{f}, false, s)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"descriptors: []": "f.yaml:1: domain is missing; it must be the name of a domain, such as edge_proxy",
 		one + "- {key: a, rate_limit: {unit: fortnight, request_per_unit: 1}}\n- {value: b}\n- {key: a, sahdow_mode: true}": `f.yaml:3: descriptors[0].rate_limit.unit is "fortnight"; it must be second, minute, hour, day, week, month or year` + "\n" +
-			"f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report" + "\n" +
+			"f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report, mode" + "\n" +
 			"f.yaml:4: descriptors[1].key is missing; it must be a key, such as remote_address\n" +
 			"f.yaml:5: unknown key sahdow_mode; did you mean shadow_mode? The keys here are key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors\n" +
 			`f.yaml:5: descriptors[2].key is "a"; it must be another, or have another value: descriptors[0] has both`,
@@ -166,7 +166,7 @@ func TestProblems(t *testing.T) {
 		"domain: d\ndescriptors: 5":                                                                          `f.yaml:2: descriptors is "5"; it must be a list`,
 		"":                                                                                                   "f.yaml: the file is empty",
 	} {
-		_, err := Parse("f.yaml", []byte(text))
+		_, err := Parse("f.yaml", []byte(text), nil)
 		if !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n got %v\nwant %s", text, err, want)
 		}
@@ -174,8 +174,8 @@ func TestProblems(t *testing.T) {
 }
 
 func TestDomainsOfSeveralFiles(t *testing.T) {
-	a, _ := Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"))
-	b, _ := Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"))
+	a, _ := Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
+	b, _ := Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)
 	if _, err := New([]*File{b, a}, false, nil); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
 		t.Error(err)
 	}

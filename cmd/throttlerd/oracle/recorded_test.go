@@ -26,7 +26,7 @@ const (
 // counting returns a throttlerd that counts refused requests, as envoyproxy/ratelimit does.
 func counting(t *testing.T) *rls.Server {
 	t.Helper()
-	f, err := configured.Parse("a.yaml", []byte(descriptors))
+	f, err := configured.Parse("a.yaml", []byte(descriptors), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
 	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	f, err := descriptors.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text))
+	f, err := descriptors.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,10 @@ type Listen struct {
 
 	// HealthyOnceConfigured is NOT_SERVING until a configuration with a domain is there.
 	HealthyOnceConfigured bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
+
+	// HealthyAtOnce is SERVING before there is a configuration: a management server may
+	// have none until someone writes a limit.
+	HealthyAtOnce bool `env:"FORCE_START_WITHOUT_INITIAL_CONFIG" envDefault:"false"`
 }
 
 // Files is where the descriptors' files are.

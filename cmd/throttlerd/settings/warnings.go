@@ -22,7 +22,6 @@ var without = map[string]string{
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR":            "WEIR_DEADLINE bounds each decision",
 	"CACHE_KEY_PREFIX":                        "keys begin with weir:",
 	"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "refused requests charge nothing unless WEIR_COUNT_REFUSED is set",
-	"FORCE_START_WITHOUT_INITIAL_CONFIG":      "the service starts without one, and answers errors until one is there",
 	"EXPIRATION_JITTER_MAX_SECONDS":           "counts expire a second after their windows",
 }
 

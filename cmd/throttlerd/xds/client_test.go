@@ -96,11 +96,12 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// What the two gateways generate, by its shape: testdata has one file of each.
+// What the two gateways generate, by its shape: matches of headers, of addresses and of
+// everything, in shadow mode and shared by routes, and a quota of a model and of a service.
 func TestConfigurationsOfGateways(t *testing.T) {
-	m := &manager{t: t, node: "envoy-ai-gateway-ratelimit", cache: cache.NewSnapshotCache(true, cache.IDHash{}, nil)}
+	m := &manager{t: t, node: "envoy-ai-gateway-ratelimit", cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil)}
 	addr := m.listen("127.0.0.1:0")
-	m.put("1", read(t, "gateway.json"), read(t, "ai-gateway.json"))
+	m.put("1", read(t, "gateway.json"), read(t, "gateway-shared.json"), read(t, "ai-gateway.json"))
 
 	var mu sync.Mutex
 	var set *descriptors.Set
@@ -136,11 +137,15 @@ func TestConfigurationsOfGateways(t *testing.T) {
 		}
 		return b.String()
 	}
-	const both = `ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-0-match-0_rule-0-match-0 100000 DAY quota=true shadow=false meta=map[tier:gold]
-ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-1-x-tenant_acme-match-0 5000 HOUR quota=true shadow=false meta=map[]
+	const both = `ai-gateway-quota.backend_name_default/openai.model_name_override 1000000 DAY quota=true shadow=false meta=map[]
+ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-0-x-team|blue-match-0_rule-0-x-team|blue-match-0.rule-0-x-user-match-1 5000 HOUR quota=true shadow=false meta=map[]
+ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-1-match-0_rule-1-match-0 900 MINUTE quota=true shadow=true meta=map[]
+ai-gateway-quota.backend_name_default/openai.model_name_override_gpt-5.rule-2-match--1_rule-2-match--1 100000 DAY quota=true shadow=false meta=map[tier:gold]
 default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.masked_remote_address_192.168.0.0/16.remote_address 10 SECOND quota=false shadow=false meta=map[]
-default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.rule-0-match--1_rule-0-match--1 3 HOUR quota=false shadow=true meta=map[]
+default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.rule-0-match-0_rule-0-match-0.rule-0-match-1.masked_remote_address_0.0.0.0/0 5 SECOND quota=false shadow=true meta=map[]
+default/eg/http.httproute/default/backend/rule/0/match/0/*_httproute/default/backend/rule/0/match/0/*.rule-2-match--1_rule-2-match--1 3 HOUR quota=false shadow=false meta=map[]
 default/eg/http.httproute/default/backend/rule/1/match/0/*_httproute/default/backend/rule/1/match/0/*.rule-0-match-0 7 MONTH quota=false shadow=false meta=map[]
+default/shared.default/shared/rule/0_default/shared/rule/0.rule-0-match-0_rule-0-match-0 50 YEAR quota=false shadow=false meta=map[]
 `
 	eventually(t, "both configurations", func() bool { return rules() == both })
 

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
+
+const twoLimits = perHour + `
+  - {key: team, rate_limit: {unit: hour, requests_per_unit: 5}}
+`
+
+// askBoth asks about a user and a team at once, and returns what remains of each, with ! if
+// it is over.
+func (d *daemon) askBoth(user, team string) (string, error) {
+	req := &ratelimitv3.RateLimitRequest{Domain: "d"}
+	for _, e := range []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}, {Key: "team", Value: team}} {
+		req.Descriptors = append(req.Descriptors, &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{e}})
+	}
+	resp, err := d.rls.ShouldRateLimit(d.t.Context(), req)
+	var all []string
+	for _, s := range resp.GetStatuses() {
+		over := map[bool]string{true: "!"}[s.Code == ratelimitv3.RateLimitResponse_OVER_LIMIT]
+		all = append(all, fmt.Sprint(s.LimitRemaining, over))
+	}
+	return strings.Join(all, " "), err
+}
+
+// The variables of envoyproxy/ratelimit lead to each kind of store. What is refused drains
+// nothing there, and another process has the same counts.
+func TestStores(t *testing.T) {
+	for name, environ := range map[string]func(t *testing.T) []string{
+		"Sentinel": func(t *testing.T) []string {
+			s := testserver.Sentinel(t, "mymaster", testserver.Redis(t), 0, time.Second)
+			return []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=SENTINEL", "REDIS_URL=mymaster," + strings.Join(s.Addrs, ",")}
+		},
+		"Cluster": func(t *testing.T) []string {
+			c := testserver.Cluster(t, 3, 0)
+			return []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER", "REDIS_URL=" + strings.Join(c.Addrs, ",")}
+		},
+		"a user": func(t *testing.T) []string {
+			server := testserver.Redis(t)
+			client := redis.NewClient(&redis.Options{Addr: server.Addr})
+			defer client.Close()
+			if err := client.ACLSetUser(t.Context(), "limits", "on", ">se:cret", "~weir:*", "+@all").Err(); err != nil {
+				t.Fatal(err)
+			}
+			return []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, "REDIS_AUTH=limits:se:cret"}
+		},
+		"Memcached": func(t *testing.T) []string {
+			return []string{"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + testserver.Memcached(t).Addr + "," + testserver.Memcached(t).Addr}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := append(environ(t), "WEIR_DEADLINE=5s")
+			d, other := started(t, twoLimits, all...), started(t, twoLimits, all...)
+			for _, d := range []*daemon{d, other} {
+				d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+			}
+			for i, want := range []string{"2 4", "1 3", "0 2", "0! 2", "0! 2"} {
+				d := []*daemon{d, other}[i%2]
+				if got, err := d.askBoth("a", "blue"); got != want || err != nil {
+					t.Errorf("request %d: %s, %v; want %s", i, got, err, want)
+				}
+			}
+			if got, err := d.askBoth("b", "blue"); got != "2 1" || err != nil {
+				t.Errorf("another user: %s, %v; want 2 1", got, err)
+			}
+		})
+	}
+}
+
+// commands returns how many commands a Redis has had.
+func commands(t *testing.T, addr string) (n int) {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	info, err := client.Info(t.Context(), "stats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(info, "total_commands_processed:")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The counts of a mode are those of all processes, and a reload changes the mode and keeps
+// them.
+func TestModes(t *testing.T) {
+	const text = `
+domain: d
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 400, mode: %s}}
+`
+	for _, mode := range []string{"leased", "synced"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			server := testserver.Redis(t)
+			environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + server.Addr, "WEIR_DEADLINE=5s"}
+			moded := fmt.Sprintf(text, mode)
+			d, other := started(t, moded, environ...), started(t, moded, environ...)
+			for _, d := range []*daemon{d, other} {
+				d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
+			}
+			before := commands(t, server.Addr)
+			allowed := 0
+			for i := range 300 {
+				if got, err := []*daemon{d, other}[i%2].ask("a"); err != nil {
+					t.Fatal(err)
+				} else if got >= 0 {
+					allowed++
+				}
+			}
+			if n := commands(t, server.Addr) - before; n > 200 {
+				t.Errorf("Redis had %d commands for 300 requests; want far fewer", n)
+			}
+			if allowed != 300 {
+				t.Errorf("%d of 300 requests were allowed", allowed)
+			}
+			other.terminate() // and gives back what it has leased, or tells what it has counted
+			other.ended <- <-other.ended
+			d.write(fmt.Sprintf(text, "exact"))
+			eventually(t, func() error {
+				if strings.Count(d.log.String(), "a configuration is in force") < 2 {
+					return errors.New("no reload")
+				}
+				return nil
+			})
+			for range 200 {
+				if got, err := d.ask("a"); err != nil {
+					t.Fatal(err)
+				} else if got >= 0 {
+					allowed++
+				}
+			}
+			if allowed > 400 || allowed < 380 { // what is leased may stay so for a moment
+				t.Errorf("%d requests were allowed, want 400", allowed)
+			}
+		})
+	}
+}
+
+func TestModesThatCannotBe(t *testing.T) {
+	const single, cluster = "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER"
+	for _, test := range []struct {
+		limit   string
+		environ []string
+		want    string
+	}{
+		{"mode: leased", []string{single}, ""},
+		{"mode: synced", []string{single}, ""},
+		{"mode: leased", []string{single, cluster}, ""},
+		{"mode: leased", []string{"BACKEND_TYPE=memory"}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "leased"; it must be one that this limit can have: counts live in memory, where a lease saves no round trip; write exact, or choose another backend`},
+		{"mode: synced", []string{single, cluster}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: there are no shards to agree at that are single servers of Redis`},
+		{"mode: synced, algorithm: sliding-window", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy`},
+		{"mode: loose", []string{single}, `config/a.yaml:5: descriptors[0].rate_limit.mode is "loose"; it must be exact, leased or synced`},
+	} {
+		d := &daemon{t: t, dir: t.TempDir()}
+		d.write("\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: hour, requests_per_unit: 3, " + test.limit + "}\n")
+		var out, log lockedBuffer
+		err := run(t.Context(), []string{"-check"}, append([]string{"RUNTIME_ROOT=" + d.dir, "REDIS_URL=127.0.0.1:1"}, test.environ...), &out, &log)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s, %s: %v\nwant %s", test.limit, test.environ, err, test.want)
+		}
+	}
+}
