@@ -145,8 +145,9 @@ descriptors:
 					allowed++
 				}
 			}
-			if allowed > 400 || allowed < 380 { // what is leased may stay so for a moment
-				t.Errorf("%d requests were allowed, want 400", allowed)
+			// What the other process had may not be known for a moment, and counts as used.
+			if allowed > 400 || allowed <= 300 {
+				t.Errorf("%d requests were allowed, want above 300 and at most 400", allowed)
 			}
 		})
 	}
