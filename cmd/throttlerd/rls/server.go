@@ -146,17 +146,17 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	return c.response(), nil
 }
 
-// bound returns a context that ends a decision before the caller has stopped to wait. A
-// store that is silent for two thirds of the time is away, and what goes around it decides. A
-// process that is short of CPU gives a store more time, so there is another end a
-// little before the caller's.
+// bound returns a context that ends a decision before the caller has stopped to wait, or
+// before answers.Deadline, if the caller waits longer. A store that is silent for two thirds of
+// the time is away, and what goes around it decides. A process that is short of CPU
+// gives a store more time, so there is another end a little before the caller's.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if !s.patient {
 		return ctx, func() {}, nil
 	}
 	end, bounded := ctx.Deadline()
 	if !bounded {
-		ctx, cancel := driver.WithServerTime(ctx, s.answers.Deadline)
+		ctx, cancel := driver.WithServerTime(ctx, silence(s.answers.Deadline))
 		return ctx, cancel, nil
 	}
 	left := time.Until(end)
@@ -164,9 +164,13 @@ func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc
 		return ctx, nil, context.DeadlineExceeded
 	}
 	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/8, 10*time.Millisecond)))
-	ctx, cancelBoth := driver.WithServerTime(ctx, min(s.answers.Deadline, left-min(left/3, 15*time.Millisecond)))
+	ctx, cancelBoth := driver.WithServerTime(ctx, silence(min(left, s.answers.Deadline)))
 	return ctx, func() { cancelBoth(); cancel() }, nil
 }
+
+// silence returns after which time without a word a store is away, if an answer is due in d:
+// two thirds of it, or all but 15 ms, in which what goes around the store decides.
+func silence(d time.Duration) time.Duration { return d - min(d/3, 15*time.Millisecond) }
 
 // without returns what a call gets that the store did not decide about, or nil for the
 // error.

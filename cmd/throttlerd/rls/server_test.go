@@ -277,6 +277,15 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// A store that says nothing is away soon enough for an answer in time.
+func TestSilence(t *testing.T) {
+	for deadline, want := range map[int]int{15: 10, 45: 30, 50: 35, 1000: 985} {
+		if got := silence(time.Duration(deadline) * time.Millisecond); got != time.Duration(want)*time.Millisecond {
+			t.Errorf("with a deadline of %d ms: %v, want %d ms", deadline, got, want)
+		}
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	a := settings.Answers{RetryAfter: true, Headers: true, LimitHeader: "L", RemainingHeader: "M", ResetHeader: "R"}
 	s := newTested(t, a, limits)
