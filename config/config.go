@@ -112,6 +112,7 @@ type keys struct {
 	Shadow       backend `is:"memory, redis, redis-resharded or memcached"`
 	RefusalCache *refusalCache
 	Roots        roots             `is:"a list of Redis servers, such as [127.0.0.1:6379]"`
+	PoliciesAt   policiesAt        `is:"roots, or a list of Redis servers, such as [127.0.0.1:6379]"`
 	Policies     map[string]policy `is:"a mapping of policies by their names"`
 	DryRuns      map[string]dryRun `is:"a mapping of policies by their names"`
 	Deadline     time.Duration
@@ -183,6 +184,7 @@ func (c *Config) complete(r *reader) {
 	c.refusals(r)
 	c.divisible(r)
 	c.modes(r)
+	c.policiesAt(r)
 	r.within("deadline", c.Deadline, time.Millisecond, 30*time.Second)
 
 }

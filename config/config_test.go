@@ -42,7 +42,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{
 			"unknown key", "listen: 127.0.0.1:80\nlisten_on: 3\n",
-			`weir.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, deadline, on_failure, open_for, processes`,
+			`weir.yaml:2: unknown key listen_on; did you mean listen? The keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown key of a limit", "policies:\n  core:\n    limits:\n      - {quta: 4, quota: 4, window: 1h}\n",
 			`weir.yaml:4: unknown key quta; did you mean quota? The keys here are quota, window, algorithm, aligned, burst, max_wait`,
@@ -90,7 +90,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:3: policies.search.sync is 2s, but another policy's is 1s; all are synced at once, so there is one for all`,
 		}, {
 			"roots for nothing", "roots: [127.0.0.1:6379]\n",
-			`weir.yaml:1: roots is set, but no policy has a mode; write mode: synced in one`,
+			`weir.yaml:1: roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots`,
 		}, {
 			"a root twice", "roots: [127.0.0.1:6379, 127.0.0.1:6379]\npolicies:\n  core: {limits: [{quota: 4, window: 1h}], mode: exact}\n",
 			`weir.yaml:1: roots[1] is "127.0.0.1:6379", as roots[0] is; each root is there once`,
@@ -276,7 +276,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			`weir.yaml:1: on_failure is "` + strings.Repeat("a", 80) + `"…; it must be open, local or closed`,
 		}, {
 			"a key without end", strings.Repeat("a", 1000) + ": 1\n",
-			`weir.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, deadline, on_failure, open_for, processes`,
+			`weir.yaml:1: unknown key "` + strings.Repeat("a", 80) + `"…; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes`,
 		}, {
 			"unknown failure policy", "on_failure: serve\n",
 			`weir.yaml:1: on_failure is "serve"; it must be open, local or closed`,
@@ -307,7 +307,7 @@ func TestConfigErrorsSayWhatWouldBeRight(t *testing.T) {
 			"weir.yaml:1: on_failure is \"no\"; it must be open, local or closed\n" +
 				"weir.yaml:2: listen is \"1\"; it must be a host and a port, such as 127.0.0.1:8080\n" +
 				"weir.yaml:3: listen is set twice, first in line 2\n" +
-				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
+				"weir.yaml:4: unknown key foo; the keys here are listen, backend, redis, memcached, shares, seed, flags, shadow, refusal_cache, roots, policies_at, policies, dry_runs, deadline, on_failure, open_for, processes\n" +
 				"weir.yaml:6: policies.core.limits[0].quota is \"010\"; it must be a whole number, 1 or more, in decimal digits, such as 60\n" +
 				"weir.yaml:6: policies.core.limits[0].window is \"5\"; it must be a duration above zero, with its unit, such as 50ms, 60s, 1h or 1d\n" +
 				"weir.yaml:7: policies.b.limits[0]: limit is \"3\"; it must be a quota, per, and a window, such as 10 per 1m, and then as needed an algorithm, aligned, burst 20 and max-wait 2s; or per day, week or month, such as 10 per month in UTC from day 31\n" +

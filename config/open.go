@@ -165,6 +165,9 @@ func (s *Stack) open(ctx context.Context) error {
 	if cache := c.keys.RefusalCache; !cache.off {
 		options.Refusals = &refusals.Options{Except: cache.Except}
 	}
+	if err := s.openPolicies(ctx); err != nil {
+		return err
+	}
 	options.Clock = s.Clock()
 	if s.Stack, err = stack.New(store, options); err != nil {
 		return err

@@ -265,8 +265,8 @@ func (c *Config) modes(r *reader) {
 	if len(r.problems) > 0 {
 		return // what a mode needs may be what is wrong
 	}
-	if r.has("roots") && len(c.Modes) == 0 && !c.options.Modes {
-		r.problem("roots", "roots is set, but no policy has a mode; write mode: synced in one")
+	if r.has("roots") && len(c.Modes) == 0 && !c.options.Modes && !c.keys.PoliciesAt.Roots {
+		r.problem("roots", "roots is set, but no policy has a mode; write mode: synced in one, or policies_at: roots")
 	}
 	for _, name := range sorted(c.Modes) {
 		c.mode(r, name, child("policies", name)+".mode")

@@ -24,7 +24,7 @@ import (
 type server struct{ at, prefix, ca string }
 
 func (o *server) define(f *flag.FlagSet) {
-	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one")
+	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "what the names of their Redis keys begin with")
 	f.StringVar(&o.ca, "cacert", "", "a `file` in PEM with what signed the server's certificate, unless the system trusts it")
 }
@@ -37,33 +37,42 @@ func (o *server) with(ctx context.Context, do func(ctx context.Context, s *redis
 	if o.at == "" {
 		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
 	}
-	options := &redis.UniversalOptions{Addrs: []string{o.at}}
-	if strings.Contains(o.at, "/") {
-		var err error
-		if options, err = redisbackend.ParseURL(o.at); err != nil {
-			return errUsage{fmt.Errorf("-redis: %w", err)}
+	var clients []redis.UniversalClient
+	for at := range strings.SplitSeq(o.at, ",") {
+		client, err := o.client(strings.TrimSpace(at))
+		if err != nil {
+			return err
 		}
-	} else if host, port, ok := strings.Cut(o.at, ":"); !ok || host == "" || port == "" {
-		return usage("-redis is %q; it must be %s", o.at, redisMustBe)
+		defer closing(client)
+		clients = append(clients, client)
+	}
+	return do(ctx, redispolicies.NewRoots(clients, o.prefix))
+}
+
+// client returns a client of the server at an address or URL.
+func (o *server) client(at string) (redis.UniversalClient, error) {
+	options := &redis.UniversalOptions{Addrs: []string{at}}
+	if strings.Contains(at, "/") {
+		var err error
+		if options, err = redisbackend.ParseURL(at); err != nil {
+			return nil, errUsage{fmt.Errorf("-redis: %w", err)}
+		}
+	} else if host, port, ok := strings.Cut(at, ":"); !ok || host == "" || port == "" {
+		return nil, usage("-redis is %q; it must be %s", at, redisMustBe)
 	}
 	options.Password = cmp.Or(options.Password, os.Getenv("REDISCLI_AUTH"))
 	if o.ca != "" {
 		pem, err := os.ReadFile(o.ca)
 		if err != nil {
-			return fmt.Errorf("-cacert: %w", err)
+			return nil, fmt.Errorf("-cacert: %w", err)
 		}
 		options.TLSConfig = cmp.Or(options.TLSConfig, &tls.Config{MinVersion: tls.VersionTLS12})
 		options.TLSConfig.RootCAs = x509.NewCertPool()
 		if !options.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("-cacert is %s, which has no certificate; it must be a file in PEM", o.ca)
+			return nil, fmt.Errorf("-cacert is %s, which has no certificate; it must be a file in PEM", o.ca)
 		}
 	}
-	client, err := redisbackend.NewClient(options)
-	if err != nil {
-		return err
-	}
-	defer closing(client)
-	return do(ctx, redispolicies.NewStore(client, o.prefix))
+	return redisbackend.NewClient(options)
 }
 
 // write makes a change, and prints its version.

@@ -74,6 +74,7 @@ func TestArguments(t *testing.T) {
 		{"top -n 0 http://x", 2, "-n is 0; it must be 1 or more"},
 		{"top http://127.0.0.1:1/debug/weir", 1, "http://127.0.0.1:1/debug/weir: dial tcp"},
 		{"policies", 2, "-redis is not set; it must be"},
+		{"policies -redis 127.0.0.1:1,nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
 		{"policies -redis nowhere", 2, `-redis is "nowhere"; it must be a host and a port`},
 		{"policies -redis ftp://x/", 2, "scheme is none that is known"},
 		{"policies set core", 2, "there must be a name and limits"},
@@ -194,17 +195,32 @@ func TestShow(t *testing.T) {
 
 // What an operator writes is what processes have, and is listed until it is removed.
 func TestPoliciesAndOverrides(t *testing.T) {
-	t.Setenv("WEIR_REDIS", testserver.Redis(t).Addr)
+	for _, roots := range []int{1, 3} {
+		var addrs []string
+		for range roots {
+			addrs = append(addrs, testserver.Redis(t).Addr)
+		}
+		t.Run(fmt.Sprint(roots), func(t *testing.T) { policiesAndOverrides(t, addrs) })
+	}
+}
+
+func policiesAndOverrides(t *testing.T, addrs []string) {
+	t.Setenv("WEIR_REDIS", strings.Join(addrs, ","))
 	t.Setenv("USER", "ops")
 	must(t, "policies", "set", "org", "1000 per 1h")
 	must(t, "policies", "set", "core", "60 per 1h", "5 per 1m token-bucket", "-parent", "org", "-parent-key", "acme")
 	must(t, "overrides", "set", "core", "mallory", "-blocked", "-for", "1h", "-reason", "scrapes")
 	must(t, "overrides", "set", "core", "bob", "600 per 1h", "-owner", "sales")
 
-	client := redis.NewClient(&redis.Options{Addr: os.Getenv("WEIR_REDIS")})
-	defer client.Close()
+	var clients []redis.UniversalClient
+	for _, addr := range addrs {
+		client := redis.NewClient(&redis.Options{Addr: addr})
+		defer client.Close()
+		clients = append(clients, client)
+	}
+	store := redispolicies.NewRoots(clients, "")
 	var table policies.Table
-	w := redispolicies.NewWatch(t.Context(), &table, "redis", redispolicies.NewStore(client, ""), nil)
+	w := redispolicies.NewWatch(t.Context(), &table, "redis", store, nil)
 	defer w.Close()
 	if p := table.View().Policy("core"); p == nil || len(p.Limits) != 2 || p.Parent != "org" {
 		t.Errorf("core is %+v", p)
@@ -225,7 +241,7 @@ func TestPoliciesAndOverrides(t *testing.T) {
 	if _, wrong, status := weirctl(t, "policies", "remove", "org"); status != 1 || !strings.Contains(wrong, "parent") {
 		t.Errorf("a parent removed: exit status %d, %s", status, wrong)
 	}
-	if _, err := redispolicies.NewStore(client, "").Write(t.Context(), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "eve", Blocked: true, Until: time.Unix(1e9, 0)}}}); err != nil {
+	if _, err := store.Write(t.Context(), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "eve", Blocked: true, Until: time.Unix(1e9, 0)}}}); err != nil {
 		t.Fatal(err)
 	}
 	if lines := must(t, "overrides", "remove-ended"); strings.Join(lines[0], " ") != "1 overrides had ended" {

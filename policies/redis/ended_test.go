@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/policies"
 	redispolicies "github.com/weir-go/weir/policies/redis"
 )
@@ -31,9 +30,10 @@ func (h *beforeScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func TestRemoveEnded(t *testing.T) {
-	server := testserver.Redis(t)
-	store, _, _ := open(t, server)
+func TestRemoveEnded(t *testing.T) { everywhere(t, testRemoveEnded) }
+
+func testRemoveEnded(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	now := time.Now()
 	write := func(all ...policies.Override) {
 		t.Helper()
@@ -52,12 +52,16 @@ func TestRemoveEnded(t *testing.T) {
 		}
 		write(all...)
 	}
-	write(block("for ever", time.Time{}), block("for an hour", now.Add(time.Hour)), block("renewed", now.Add(-time.Hour)))
+	write(block("for ever", time.Time{}), block("for an hour", now.Add(time.Hour)))
+	if found, err := store.RemoveEnded(t.Context(), now); err != nil || found != ended {
+		t.Errorf("found %d, %v; want %d", found, err, ended)
+	}
 
-	other, client, _ := open(t, server)
-	client.AddHook(&beforeScripts{func() { write(block("renewed", now.Add(time.Hour))) }})
-	if found, err := other.RemoveEnded(t.Context(), now); err != nil || found != ended+1 {
-		t.Errorf("found %d, %v; want %d", found, err, ended+1)
+	write(block("renewed", now.Add(-time.Hour)))
+	other, clients, _ := at.open(t)
+	clients[0].AddHook(&beforeScripts{func() { write(block("renewed", now.Add(time.Hour))) }})
+	if found, err := other.RemoveEnded(t.Context(), now); err != nil || found != 1 {
+		t.Errorf("found %d, %v; want the one that was renewed meanwhile", found, err)
 	}
 	left := map[string]bool{}
 	if err := store.Overrides(t.Context(), func(o policies.Override) bool { left[o.Key] = true; return true }); err != nil {

@@ -17,6 +17,13 @@
 // not charged lately from its first decision on, which waits for one HGET, and for others
 // when the version is.
 //
+// # Roots
+//
+// A Store may be at several servers: see [NewRoots]. A change is made when more than half of
+// them have it; of an even number, the first counts for more than half of two. A Watch asks
+// one of them in turn, goes by the version of more than half, and makes those that are
+// behind copies of the others.
+//
 // # When the server is away
 //
 // Decisions go on by what is known. The override of a key that is not known is not asked
@@ -26,12 +33,11 @@
 package redispolicies
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -63,31 +69,36 @@ const DefaultPrefix = "weir:policies"
 // maxLog is how many changed entries the log has. A process that knows a version before them reads all.
 const maxLog = 100_000
 
-// Store is the policies and overrides at one Redis server, or one slot of a Cluster. It is
-// safe for concurrent use.
+// Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
+// roots. It is safe for concurrent use.
 type Store struct {
-	client redis.UniversalClient
-	prefix string
-	maxLog int
+	servers []*server
+	maxLog  int
 }
 
 // NewStore returns the Store of that prefix, or of DefaultPrefix if it is empty. It panics
 // if client is nil, which it does not close.
 func NewStore(client redis.UniversalClient, prefix string) *Store {
-	if client == nil {
-		panic("redispolicies: NewStore: client is nil")
-	}
-	if prefix == "" {
-		prefix = DefaultPrefix
-	}
-	return &Store{client, "{" + prefix + "}:", maxLog}
+	return NewRoots([]redis.UniversalClient{client}, prefix)
 }
 
-func (s *Store) keys() []string {
-	return []string{s.key("version"), s.key("trimmed"), s.key("policies"), s.key("overrides"), s.key("marks"), s.key("log"), s.key("parents"), s.key("heights")}
+// NewRoots returns the Store of that prefix at several servers, each of which has all of it:
+// such as the roots of fleet/synced. They must be given in the same order everywhere. The
+// first change needs all of them, later ones more than half. It
+// panics if there are none, or one is nil. It does not close them.
+func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
+	if len(clients) == 0 {
+		panic("redispolicies: NewRoots: there are no clients")
+	}
+	s := &Store{maxLog: maxLog}
+	for i, client := range clients {
+		if client == nil {
+			panic("redispolicies: NewStore: client is nil")
+		}
+		s.servers = append(s.servers, &server{client, "{" + cmp.Or(prefix, DefaultPrefix) + "}:", i})
+	}
+	return s
 }
-
-func (s *Store) key(name string) string { return s.prefix + name }
 
 // Change is what one Write changes.
 type Change struct {
@@ -109,18 +120,6 @@ func (s *Store) Write(ctx context.Context, c Change) (version int64, err error) 
 		return 0, err
 	}
 	return s.write(ctx, entries)
-}
-
-// write makes a change of entries, as write.lua has them.
-func (s *Store) write(ctx context.Context, entries []any) (version int64, err error) {
-	version, err = write.Run(ctx, s.client, s.keys(), append([]any{s.maxLog, rand.Text()[:8], policies.MaxDepth}, entries...)...).Int64()
-	if err != nil {
-		if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
-			return 0, invalid.Errorf("redispolicies: %s", problem)
-		}
-		return 0, fmt.Errorf("redispolicies: %w", err)
-	}
-	return version, nil
 }
 
 // entries returns the arguments of write.lua.
@@ -193,55 +192,43 @@ func (c *Change) validate() error {
 func fieldOf(policy, key string) string { return policy + "\n" + key }
 
 // Find returns the override for a policy and key, or nil if there is none.
-func (s *Store) Find(ctx context.Context, policy, key string) (*policies.Override, error) {
-	text, err := s.client.HGet(ctx, s.key("overrides"), fieldOf(policy, key)).Result()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("redispolicies: %w", err)
-	}
-	return parseOverride(fieldOf(policy, key), text)
+func (s *Store) Find(ctx context.Context, policy, key string) (o *policies.Override, err error) {
+	return o, s.reading(ctx, func(at *server, _ version) (err error) {
+		o, err = at.find(ctx, policy, key)
+		return err
+	})
 }
 
 // Read returns the policies, and the number of their version. Changes that are made
 // meanwhile may be among them.
-func (s *Store) Read(ctx context.Context) (all []*quota.Policy, version int64, err error) {
-	is, err := s.version(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	parents, err := s.parents(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	err = s.scan(ctx, "policies", func(name, text string) error {
-		p, err := parsePolicy(name, text, parents[name])
-		all = append(all, p)
-		return err
+func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, err error) {
+	err = s.reading(ctx, func(at *server, is version) error {
+		number = is.number()
+		parents, err := at.parents(ctx)
+		if err != nil {
+			return err
+		}
+		return at.scan(ctx, "policies", func(name, text string) error {
+			p, err := parsePolicy(name, text, parents[name])
+			all = append(all, p)
+			return err
+		})
 	})
-	return all, is.number(), err
-}
-
-// parents returns the parents of all policies that have one, each with its key.
-func (s *Store) parents(ctx context.Context) (map[string]string, error) {
-	all := make(map[string]string)
-	return all, s.scan(ctx, "parents", func(name, parent string) error {
-		all[name] = parent
-		return nil
-	})
+	return all, number, err
 }
 
 // Overrides calls yield with each override, until it returns false. One that changes
 // meanwhile may come twice.
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
 	enough := errors.New("enough")
-	err := s.scan(ctx, "overrides", func(field, text string) error {
-		o, err := parseOverride(field, text)
-		if err == nil && !yield(*o) {
-			err = enough
-		}
-		return err
+	err := s.reading(ctx, func(at *server, _ version) error {
+		return at.scan(ctx, "overrides", func(field, text string) error {
+			o, err := parseOverride(field, text)
+			if err == nil && !yield(*o) {
+				err = enough
+			}
+			return err
+		})
 	})
 	if errors.Is(err, enough) {
 		return nil
@@ -261,7 +248,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 		entries = entries[:0]
 		return err
 	}
-	err = s.scan(ctx, "overrides", func(field, text string) error {
+	remember := func(field, text string) error {
 		o, err := parseOverride(field, text)
 		if err != nil || o.Until.IsZero() || !o.Until.Before(before) {
 			return err
@@ -271,26 +258,9 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 			return nil
 		}
 		return remove()
-	})
-	return found, errors.Join(err, remove())
-}
-
-// scan calls yield with each field of a hash and its value, at least once.
-func (s *Store) scan(ctx context.Context, hash string, yield func(field, value string) error) error {
-	for cursor := uint64(0); ; {
-		page, next, err := s.client.HScan(ctx, s.key(hash), cursor, "", MaxChange).Result()
-		if err != nil {
-			return fmt.Errorf("redispolicies: %w", err)
-		}
-		for i := 0; i+1 < len(page); i += 2 {
-			if err := yield(page[i], page[i+1]); err != nil {
-				return err
-			}
-		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
 	}
+	err = s.reading(ctx, func(at *server, _ version) error { return at.scan(ctx, "overrides", remember) })
+	return found, errors.Join(err, remove())
 }
 
 // storedPolicy is a policy as Redis has it, under its name.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,37 +45,87 @@ func (c counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// open returns a store at server, whose traffic is counted.
-func open(t testing.TB, server *testserver.RedisServer) (*redispolicies.Store, redis.UniversalClient, *bytes) {
+// place is where a store is: one server, or several roots.
+type place []*testserver.RedisServer
+
+// everywhere runs a test of a store at one server, and of one at three roots.
+func everywhere(t *testing.T, test func(t *testing.T, at place)) {
+	for name, n := range map[string]int{"one": 1, "roots": 3} {
+		t.Run(name, func(t *testing.T) { test(t, places(t, n)) })
+	}
+}
+
+func places(t testing.TB, n int) (at place) {
+	for range n {
+		at = append(at, testserver.Redis(t))
+	}
+	return at
+}
+
+// each calls do with each server.
+func (at place) each(do func(s *testserver.RedisServer)) {
+	for _, s := range at {
+		do(s)
+	}
+}
+
+// open returns a store there, its clients, and a count of their traffic.
+func (at place) open(t testing.TB) (*redispolicies.Store, clients, *bytes) {
 	t.Helper()
 	traffic := new(bytes)
-	client, err := redisbackend.NewClient(&redis.UniversalOptions{
-		Addrs: []string{server.Addr},
-		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			traffic.dials.Add(1)
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return counted{conn, traffic}, nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
+	var all clients
+	for _, server := range at {
+		client, err := redisbackend.NewClient(&redis.UniversalOptions{
+			Addrs: []string{server.Addr},
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				traffic.dials.Add(1)
+				conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+				if err != nil {
+					return nil, err
+				}
+				return counted{conn, traffic}, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		all = append(all, client)
 	}
-	t.Cleanup(func() { _ = client.Close() })
-	return redispolicies.NewStore(client, ""), client, traffic
+	return redispolicies.NewRoots(all, ""), all, traffic
+}
+
+// clients are of all servers of a place.
+type clients []redis.UniversalClient
+
+// each calls do with each client.
+func (all clients) each(do func(c redis.UniversalClient)) {
+	for _, c := range all {
+		do(c)
+	}
 }
 
 // follower is a process that watches a store, and looks only when it is asked to.
 type follower struct {
 	*redispolicies.Watch
 	table  policies.Table
+	mu     sync.Mutex
 	warned []string
 	observe.Nothing
 }
 
-func (f *follower) Warned(e observe.Warned) { f.warned = append(f.warned, e.Text) }
+func (f *follower) Warned(e observe.Warned) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.warned = append(f.warned, e.Text)
+}
+
+// warnings returns how often f was warned.
+func (f *follower) warnings() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.warned)
+}
 
 func follow(t testing.TB, store *redispolicies.Store) *follower {
 	t.Helper()
@@ -121,8 +172,10 @@ func refresh(t testing.TB, f *follower) {
 	}
 }
 
-func TestMistakesAreNotWritten(t *testing.T) {
-	store, _, _ := open(t, testserver.Redis(t))
+func TestMistakesAreNotWritten(t *testing.T) { everywhere(t, testMistakesAreNotWritten) }
+
+func testMistakesAreNotWritten(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	for _, test := range []struct {
 		change redispolicies.Change
 		want   string
@@ -146,8 +199,10 @@ func TestMistakesAreNotWritten(t *testing.T) {
 }
 
 // What was written is read back whole, with keys of any bytes.
-func TestUnitsAreKept(t *testing.T) {
-	store, _, _ := open(t, testserver.Redis(t))
+func TestUnitsAreKept(t *testing.T) { everywhere(t, testUnitsAreKept) }
+
+func testUnitsAreKept(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	tokens := hourly("tokens", 5)
 	tokens.Unit = quota.Tokens
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{tokens, hourly("core", 6)}})
@@ -159,8 +214,10 @@ func TestUnitsAreKept(t *testing.T) {
 	}
 }
 
-func TestReadAndFind(t *testing.T) {
-	store, _, _ := open(t, testserver.Redis(t))
+func TestReadAndFind(t *testing.T) { everywhere(t, testReadAndFind) }
+
+func testReadAndFind(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	p := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 10, Window: time.Minute, Algorithm: quota.TokenBucket, Burst: 20}, {Quota: 100, Window: time.Hour, Aligned: true}}}
 	o := policies.Override{Policy: "core", Key: "a\nb\x00\xff{}", Blocked: true, Until: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC), Owner: "ops", Reason: "floods"}
 	if version := write(t, store, redispolicies.Change{Set: []*quota.Policy{p}, Override: []policies.Override{o}}); version != 1 {
@@ -195,8 +252,10 @@ func under(name, parent, key string) *quota.Policy {
 
 // Parents that a process would refuse are not written. Those that are come to processes
 // that read all, and to those that read what has changed, with keys of any bytes.
-func TestParents(t *testing.T) {
-	store, _, _ := open(t, testserver.Redis(t))
+func TestParents(t *testing.T) { everywhere(t, testParents) }
+
+func testParents(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	early := follow(t, store)
 	var line []*quota.Policy
 	for i := range 16 {
@@ -268,7 +327,7 @@ func tokens(p *quota.Policy) *quota.Policy {
 // A server refuses what a process that has the same policies would.
 func TestRandomTreesAreThoseOfATable(t *testing.T) {
 	random := testseed.Rand(t, 0)
-	store, _, _ := open(t, testserver.Redis(t))
+	store, _, _ := places(t, 1).open(t)
 	var table policies.Table
 	written, refused := 0, 0
 	for range 1500 {
@@ -317,8 +376,10 @@ func TestRandomTreesAreThoseOfATable(t *testing.T) {
 
 // A policy without overrides asks nothing, and a process that knows the version is sent
 // less than 100 bytes, however much there is.
-func TestNothingNewCostsNothing(t *testing.T) {
-	store, _, traffic := open(t, testserver.Redis(t))
+func TestNothingNewCostsNothing(t *testing.T) { everywhere(t, testNothingNewCostsNothing) }
+
+func testNothingNewCostsNothing(t *testing.T, at place) {
+	store, _, traffic := at.open(t)
 	early := follow(t, store)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("p0-0", 1)}})
 	refresh(t, early)
@@ -356,17 +417,21 @@ func TestNothingNewCostsNothing(t *testing.T) {
 	before = traffic.n.Load()
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("p1-1", 77)}})
 	refresh(t, f)
-	if n := traffic.n.Load() - before; n > 1000 || f.quota("p1-1", "k") != 77 {
+	if n := traffic.n.Load() - before; n > 1000*int64(len(at)) || f.quota("p1-1", "k") != 77 {
 		t.Errorf("one change takes %d bytes, quota %d", n, f.quota("p1-1", "k"))
 	}
 }
 
 // What is wrong at the server leaves what is known in force.
-func TestAWrongVersionIsNotInForce(t *testing.T) {
-	store, client, traffic := open(t, testserver.Redis(t))
+func TestAWrongVersionIsNotInForce(t *testing.T) { everywhere(t, testAWrongVersionIsNotInForce) }
+
+func testAWrongVersionIsNotInForce(t *testing.T, at place) {
+	store, clients, traffic := at.open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
 	old := follow(t, store)
-	client.HSet(t.Context(), "{weir:policies}:policies", "search", `["10 pr 1m"]`) // by hand
+	clients.each(func(c redis.UniversalClient) {
+		c.HSet(t.Context(), "{weir:policies}:policies", "search", `["10 pr 1m"]`) // by hand
+	})
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
 	late := follow(t, store)
 	for range 3 {
@@ -392,9 +457,10 @@ func TestAWrongVersionIsNotInForce(t *testing.T) {
 }
 
 // While the server is away, what is known holds. When it is back with nothing, too.
-func TestAwayAndBack(t *testing.T) {
-	server := testserver.Redis(t)
-	store, _, traffic := open(t, server)
+func TestAwayAndBack(t *testing.T) { everywhere(t, testAwayAndBack) }
+
+func testAwayAndBack(t *testing.T, at place) {
+	store, _, traffic := at.open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{
 		{Policy: "core", Key: "alice", Limits: limits(70)}, {Policy: "core", Key: "bob", Limits: limits(80)},
 	}})
@@ -402,7 +468,7 @@ func TestAwayAndBack(t *testing.T) {
 	if n := f.quota("core", "alice"); n != 70 {
 		t.Errorf("the quota of alice is %d", n)
 	}
-	server.Stop()
+	at.each(func(s *testserver.RedisServer) { s.Stop() })
 	for range 3 {
 		if err := f.Refresh(t.Context()); err == nil {
 			t.Error("a server that is away answered")
@@ -419,9 +485,11 @@ func TestAwayAndBack(t *testing.T) {
 		}
 	}
 	check()
-	if err := server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	at.each(func(s *testserver.RedisServer) {
+		if err := s.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	if err := f.Refresh(t.Context()); err == nil {
 		t.Error("a server that has lost everything is believed")
 	}
@@ -434,15 +502,16 @@ func TestAwayAndBack(t *testing.T) {
 }
 
 // A server that hangs costs one decision its time, not each.
-func TestAHangCostsOneDecision(t *testing.T) {
-	server := testserver.Redis(t)
-	store, _, traffic := open(t, server)
+func TestAHangCostsOneDecision(t *testing.T) { everywhere(t, testAHangCostsOneDecision) }
+
+func testAHangCostsOneDecision(t *testing.T, at place) {
+	store, _, traffic := at.open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "alice", Blocked: true}}})
 	f := new(follower)
 	f.Watch = redispolicies.NewWatch(t.Context(), &f.table, "redis", store, &redispolicies.Options{Every: time.Hour, Observer: f})
 	defer f.Close()
-	server.Pause()
-	defer server.Resume()
+	at.each(func(s *testserver.RedisServer) { s.Pause() })
+	defer at.each(func(s *testserver.RedisServer) { s.Resume() })
 	if n := f.quota("core", "alice"); n != 10 {
 		t.Errorf("the quota is %d; want the policy's", n)
 	}
@@ -498,9 +567,11 @@ func (s *state) write(t *testing.T, random *rand.Rand, store *redispolicies.Stor
 // Each process has the policies of one version, whole, and after it has looked, of the last
 // one, and no override that is older: also one that looks seldom, one that begins late, and
 // where the log is short.
-func TestRandomChanges(t *testing.T) {
+func TestRandomChanges(t *testing.T) { everywhere(t, testRandomChanges) }
+
+func testRandomChanges(t *testing.T, at place) {
 	random := testseed.Rand(t, 0)
-	store, _, _ := open(t, testserver.Redis(t))
+	store, _, _ := at.open(t)
 	store.SetMaxLog(12)
 	history := []*state{{map[string]int64{}, map[string]int64{}}}
 	all := []*follower{follow(t, store)}
@@ -545,8 +616,10 @@ func TestRandomChanges(t *testing.T) {
 }
 
 // A watch looks by itself.
-func TestAWatchLooks(t *testing.T) {
-	store, _, _ := open(t, testserver.Redis(t))
+func TestAWatchLooks(t *testing.T) { everywhere(t, testAWatchLooks) }
+
+func testAWatchLooks(t *testing.T, at place) {
+	store, _, _ := at.open(t)
 	var table policies.Table
 	w := redispolicies.NewWatch(t.Context(), &table, "redis", store, &redispolicies.Options{Every: time.Millisecond})
 	defer w.Close()
@@ -560,14 +633,13 @@ func TestAWatchLooks(t *testing.T) {
 
 // A server that has lost its last writes, and then took others, has another version of the
 // same number.
-func TestAnotherServerInItsPlace(t *testing.T) {
-	server := testserver.Redis(t)
-	store, client, _ := open(t, server)
+func TestAnotherServerInItsPlace(t *testing.T) { everywhere(t, testAnotherServerInItsPlace) }
+
+func testAnotherServerInItsPlace(t *testing.T, at place) {
+	store, clients, _ := at.open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10), hourly("gone", 10)}})
 	f := follow(t, store)
-	if err := client.FlushDB(t.Context()).Err(); err != nil { // of this test's own server
-		t.Fatal(err)
-	}
+	clients.each(func(c redis.UniversalClient) { c.FlushDB(t.Context()) }) // of this test's own servers
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
 	refresh(t, f)
 	if n := f.quota("core", "k"); n != 20 || f.quota("gone", "k") != -1 || f.status().Version != 1 {
@@ -578,7 +650,7 @@ func TestAnotherServerInItsPlace(t *testing.T) {
 // BenchmarkRefresh has 50,000 policies change, and come into force.
 func BenchmarkRefresh(b *testing.B) {
 	const policies = 50_000
-	store, _, traffic := open(b, testserver.Redis(b))
+	store, _, traffic := places(b, 1).open(b)
 	f := follow(b, store)
 	var took, sent time.Duration
 	var bytes int64

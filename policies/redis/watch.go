@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/policies"
@@ -48,25 +44,35 @@ type Watch struct {
 	store   *Store
 	source  *policies.Source
 	options Options
-	away    atomic.Bool
+	asks    atomic.Pointer[asks] // or nil while no server can be asked
 
 	mu     sync.Mutex
+	turn   int     // of the servers, to be looked at
 	known  version // of what is in force
 	again  bool    // the server was away: changes since known may not be all
 	bad    version // that is wrong, with wrong
 	wrong  error
 	warned string
 
+	mending  atomic.Bool
+	unmended atomic.Pointer[string] // the last warning of it
+
 	closed context.Context
 	close  context.CancelFunc
 	done   sync.WaitGroup
+}
+
+// asks is where decisions ask for overrides.
+type asks struct {
+	first *server
+	known version // which first has
 }
 
 // NewWatch reads the store into the source of that name of table, and again what changes,
 // until Close. If the server does not answer at first, the table has nothing of it until it
 // does. NewWatch reports that as it does later.
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
-	w := &Watch{store: store, known: "0"}
+	w := &Watch{store: store}
 	if options != nil {
 		w.options = *options
 	}
@@ -91,7 +97,7 @@ func NewWatch(ctx context.Context, table *policies.Table, name string, store *St
 func (w *Watch) Close() {
 	w.close()
 	w.done.Wait()
-	w.away.Store(true)
+	w.asks.Store(nil)
 }
 
 func (w *Watch) watch() {
@@ -110,15 +116,25 @@ func (w *Watch) watch() {
 var errAway = errors.New("redispolicies: the server does not answer")
 
 // find returns the override of a key, for decisions.
-func (w *Watch) find(ctx context.Context, policy, key string) (*policies.Override, error) {
-	if w.away.Load() {
+func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Override, err error) {
+	asks := w.asks.Load()
+	if asks == nil {
 		return nil, errAway
 	}
 	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
-	o, err := w.store.Find(bound, policy, key)
+	servers := w.store.servers
+	if len(servers) == 1 {
+		o, err = servers[0].find(bound, policy, key)
+	}
+	for i := 0; len(servers) > 1 && i < len(servers); i++ {
+		at := servers[(asks.first.index+i)%len(servers)]
+		if o, err = at.findAt(bound, asks.known, policy, key); err == nil || bound.Err() != nil {
+			break
+		}
+	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, quota.ErrInvalid) {
-		w.away.Store(true) // so that no other decision waits, until Refresh has an answer
+		w.asks.CompareAndSwap(asks, nil) // so that no other decision waits, until Refresh has an answer
 	}
 	return o, err
 }
@@ -129,7 +145,6 @@ func (w *Watch) Refresh(ctx context.Context) error {
 	defer w.mu.Unlock()
 	err := w.refresh(ctx)
 	away := err != nil && !errors.Is(err, quota.ErrInvalid)
-	w.away.Store(away)
 	w.again = w.again || away
 	switch {
 	case err == nil && w.warned != "":
@@ -147,24 +162,26 @@ func (w *Watch) Refresh(ctx context.Context) error {
 }
 
 func (w *Watch) refresh(ctx context.Context) error {
-	is, err := w.store.version(ctx)
-	if err != nil {
-		return err
+	at, is, err := w.look(ctx)
+	if at != nil {
+		w.asks.Store(&asks{at, w.known})
+	} else {
+		w.asks.Store(nil)
 	}
 	switch {
+	case err != nil:
+		return err
 	case is == w.known:
 		w.again = false
 		return nil
 	case is == w.bad:
 		return w.wrong
-	case is.number() == 0:
-		return errLost
 	}
 	var read reading
 	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
-		err = w.store.readAll(ctx, &read)
-	} else if err = w.store.readSince(ctx, known, &read); errors.Is(err, errTrimmed) {
-		err = w.store.readAll(ctx, &read)
+		err = at.readAll(ctx, &read)
+	} else if err = at.readSince(ctx, known, &read); errors.Is(err, errTrimmed) {
+		err = at.readAll(ctx, &read)
 	}
 	if err == nil {
 		err = w.put(&read)
@@ -174,11 +191,80 @@ func (w *Watch) refresh(ctx context.Context) error {
 	}
 	if err == nil {
 		w.known, w.again, w.bad = read.version, false, ""
+		w.asks.Store(&asks{at, w.known})
 	}
 	return err
 }
 
-// errLost is of a server that has no version any more.
+// look returns the version that is to be in force, and a server that has it: of several
+// servers, the version of more than half. That is known, but for what is new, which they
+// are all asked for, when the one whose turn it is has another.
+//
+// If there is an error, the server returned has what is known, or is nil.
+func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
+	servers := w.store.servers
+	w.turn = (w.turn + 1) % len(servers)
+	one := w.store.askOne(ctx, servers[w.turn])
+	if one.err == nil && one.is != "" && (one.is == w.known || one.is == w.bad) {
+		return one.server, one.is, nil
+	}
+	all := w.store.ask(ctx, &one)
+	w.mend(all)
+	for _, a := range all {
+		if a.err == nil && a.is == w.known && (at == nil || a.is != "") {
+			at = a.server
+		}
+	}
+	made, ok := all.made()
+	highest, any, _ := all.highest()
+	switch {
+	case ok && (made.is.number() > w.known.number() || at == nil && all.whole()):
+		return made.server, made.is, nil
+	case w.known == "" && any: // rather than nothing
+		return highest.server, highest.is, nil
+	case at != nil && all.most(func(a *answer) bool { return a.err == nil }):
+		return at, w.known, nil
+	case all.whole() && !any:
+		return nil, "", errLost
+	case all.whole() || ok:
+		return at, "", errDisagree
+	}
+	return at, "", fmt.Errorf("redispolicies: %w", all.err())
+}
+
+// mend makes servers that are behind copies of one that is not.
+func (w *Watch) mend(all answers) {
+	from, ok := all.made()
+	if highest, any, alone := all.highest(); !ok && any && alone && all.whole() {
+		from = highest // for those that have nothing
+	} else if !ok {
+		return
+	}
+	for _, a := range all {
+		if a.err != nil || !behind(a.is, from.is) || !ok && a.is != "" || w.closed.Err() != nil || !w.mending.CompareAndSwap(false, true) {
+			continue
+		}
+		w.done.Go(func() {
+			defer w.mending.Store(false)
+			err := w.store.mend(w.closed, from.server, a.server, a.is, from.is)
+			if err == nil || errors.Is(err, errMoved) || w.closed.Err() != nil {
+				return
+			}
+			text := err.Error()
+			if last := w.unmended.Swap(&text); last == nil || *last != text {
+				w.options.Observer.Warned(observe.Warned{
+					Text: "the policies of a root cannot be brought up to date: " + text,
+					Hint: "the others go on without it",
+				})
+			}
+		})
+	}
+}
+
+// errDisagree is of servers that have several versions, none of them more than half.
+var errDisagree = errors.New("redispolicies: the servers have several versions, and no more than half have the same; the next change mends that")
+
+// errLost is of servers that have no version any more.
 var errLost = errors.New("redispolicies: the server has lost its policies; write them again")
 
 // put puts what was read in force.
@@ -215,29 +301,6 @@ func (w *Watch) put(read *reading) error {
 	return nil
 }
 
-// version is a version as the store has it: a number, a space, and what its writer drew.
-type version string
-
-func (v version) number() int64 {
-	digits, _, _ := strings.Cut(string(v), " ")
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-func (s *Store) version(ctx context.Context) (version, error) {
-	text, err := s.client.Get(ctx, s.key("version")).Result()
-	if errors.Is(err, redis.Nil) {
-		return "0", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("redispolicies: %w", err)
-	}
-	return version(text), nil
-}
-
 // reading is what was read of a store.
 type reading struct {
 	all       bool // it is all, not what has changed
@@ -262,57 +325,6 @@ func (r *reading) mistake() error {
 
 // errTrimmed is of a version that the log does not go back to.
 var errTrimmed = errors.New("redispolicies: the log does not go back as far")
-
-// readAll reads all policies, and which of them have overrides.
-func (s *Store) readAll(ctx context.Context, r *reading) error {
-	is, err := s.version(ctx)
-	if err != nil {
-		return err
-	}
-	*r = reading{all: true}
-	r.begin()
-	parents, err := s.parents(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.scan(ctx, "policies", func(name, text string) error {
-		r.policy(name, text, parents[name])
-		return nil
-	}); err != nil {
-		return err
-	}
-	if err := s.scan(ctx, "marks", func(policy, _ string) error {
-		r.marks[policy] = true
-		return nil
-	}); err != nil {
-		return err
-	}
-	return s.readSince(ctx, is.number(), r) // what has changed meanwhile
-}
-
-// readSince adds to r what has changed since a version.
-func (s *Store) readSince(ctx context.Context, known int64, r *reading) error {
-	r.begin()
-	for {
-		reply, err := changes.Run(ctx, s.client, s.keys(), known, MaxChange).Slice()
-		if err != nil {
-			return fmt.Errorf("redispolicies: %w", err)
-		}
-		is, to, ok := head(reply)
-		if !ok {
-			return invalid.Errorf("redispolicies: the server's reply has another form")
-		}
-		if to < 0 {
-			return errTrimmed
-		}
-		for i := 2; i+2 < len(reply); i += 3 {
-			r.change(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
-		}
-		if known, r.version = to, is; to >= is.number() {
-			return nil
-		}
-	}
-}
 
 // head returns what the reply of changes.lua begins with.
 func head(reply []any) (is version, to int64, ok bool) {

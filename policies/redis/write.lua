@@ -13,14 +13,25 @@
 -- ARGV[1]  length     of the log, at most
 -- ARGV[2]  drawn      by the caller, so that two versions of one number differ
 -- ARGV[3]  depth      of the tree, at most
--- ARGV[i]  kind       from 4 on, four each: 'p' or 'o', or 'e' of an override that has ended
+-- ARGV[4]  base       the version that the change is to follow, '' for none, or '*' for any
+-- ARGV[i]  kind       from 5 on, four each: 'p' or 'o', or 'e' of an override that has ended
 --          field      of the hash,
 --          value      or '' to remove it; of 'e', which is removed, what it must be,
 --          parent     of a policy, as in parents, or ''
--- Returns  the number of the version, or 0 if nothing had to change, or an error that begins with TREE, of parents that
+-- Returns  the number of the version, or 0 if nothing had to change, or -1 if the version is
+--          not base nor this change's own, or an error that begins with TREE, of parents that
 --          are not valid; then nothing has changed
 
 local depth = tonumber(ARGV[3])
+
+local version = redis.call('GET', KEYS[1]) or ''
+local number = tonumber(string.match(version, '^%d+') or '0') + 1
+if ARGV[4] ~= '*' and version ~= ARGV[4] then
+  if version == string.format('%d %s', (string.match(ARGV[4], '^%d+') or 0) + 1, ARGV[2]) then
+    return number - 1 -- it was made, and the reply was lost
+  end
+  return -1
+end
 
 local function name_of(parent)
   return string.match(parent, '^[^\n]*')
@@ -28,7 +39,7 @@ end
 
 -- What policies are and have for parents after the change: false if they are removed.
 local after, texts = {}, {}
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   if ARGV[i] == 'p' then
     after[ARGV[i + 1]] = ARGV[i + 2] ~= '' and ARGV[i + 3]
     texts[ARGV[i + 1]] = ARGV[i + 2]
@@ -157,7 +168,7 @@ end
 
 -- Overrides that have ended are removed unless they have changed meanwhile.
 local changes = {}
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local kind, field, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind ~= 'e' then
     changes[#changes + 1] = {kind, field, value}
@@ -169,7 +180,6 @@ if #changes == 0 then
   return 0
 end
 
-local number = tonumber(string.match(redis.call('GET', KEYS[1]) or '0', '^%d+')) + 1
 redis.call('SET', KEYS[1], string.format('%d %s', number, ARGV[2]))
 for _, entry in ipairs(changes) do
   local kind, field, value = unpack(entry)

@@ -1,0 +1,369 @@
+package redispolicies
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/quota"
+)
+
+// Bounds at several roots.
+const (
+	askTimeout   = 500 * time.Millisecond // of a root for its version
+	maxTries     = 20                     // of a change, while others are made
+	patientTries = 5                      // in which what others are making is waited for
+	copyTimeout  = time.Minute            // after which a copy that was not ended is thrown away
+)
+
+// answer is what a server says of its version.
+type answer struct {
+	server *server
+	is     version
+	err    error
+}
+
+// ask asks all servers for their versions, but for one that has answered, unless it is nil.
+func (s *Store) ask(ctx context.Context, have *answer) answers {
+	all := make(answers, len(s.servers))
+	var wg sync.WaitGroup
+	for i, at := range s.servers {
+		if have != nil && have.server == at {
+			all[i] = *have
+			continue
+		}
+		wg.Go(func() { all[i] = s.askOne(ctx, at) })
+	}
+	wg.Wait()
+	return all
+}
+
+func (s *Store) askOne(ctx context.Context, at *server) answer {
+	if len(s.servers) > 1 { // one that hangs must not keep the others from being asked
+		bound, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		ctx = bound
+	}
+	is, err := at.version(ctx)
+	if err != nil && len(s.servers) > 1 && ctx.Err() == nil { // its connection may be that of a server that was here before
+		is, err = at.version(ctx)
+	}
+	return answer{at, is, err}
+}
+
+// answers are those of all servers, in order.
+type answers []answer
+
+// most reports whether the servers that is is true of are more than half. If they are an
+// even number, the first one counts for a half more.
+func (all answers) most(is func(a *answer) bool) bool {
+	votes := 0
+	for i := range all {
+		switch {
+		case !is(&all[i]):
+		case i == 0 && len(all)%2 == 0:
+			votes += 3
+		default:
+			votes += 2
+		}
+	}
+	return votes > len(all)
+}
+
+func (all answers) have(v version) func(a *answer) bool {
+	return func(a *answer) bool { return a.err == nil && a.is == v }
+}
+
+// whole reports whether each server has answered.
+func (all answers) whole() bool { return all.err() == nil }
+
+// err returns why servers have not answered, or nil if all have.
+func (all answers) err() error {
+	var errs []error
+	for _, a := range all {
+		errs = append(errs, a.err)
+	}
+	return errors.Join(errs...)
+}
+
+// highest returns the answer with the highest version; ok is false if no server has any,
+// and alone if another has one of the same number.
+func (all answers) highest() (best answer, ok, alone bool) {
+	for _, a := range all {
+		switch n := a.is.number(); {
+		case a.err != nil || a.is == "":
+		case !ok || n > best.is.number():
+			best, ok, alone = a, true, true
+		case a.is != best.is && n == best.is.number():
+			alone = false
+			if a.is > best.is {
+				best = a
+			}
+		}
+	}
+	return best, ok, alone
+}
+
+// made returns a server that has the version that more than half have; ok is false if there
+// is no such version.
+func (all answers) made() (a answer, ok bool) {
+	for _, a := range all {
+		if a.err == nil && a.is != "" && all.most(all.have(a.is)) {
+			return a, true
+		}
+	}
+	return answer{}, false
+}
+
+// base returns what the next change is to follow, and a server that has it: the version of
+// more than half of the servers, or else the highest one, unless a change that was made may
+// be lost by that. It is not sure if a change that is being made may be.
+func (all answers) base() (a answer, sure bool, err error) {
+	if a, ok := all.made(); ok {
+		return a, true, nil
+	}
+	best, ok, alone := all.highest()
+	switch {
+	case all.whole():
+		return best, alone || !ok, nil // its server is nil if there is none
+	case ok && alone && all.most(func(a *answer) bool { return a.err == nil && a.is != "" }):
+		return best, true, nil
+	}
+	return answer{}, false, fmt.Errorf("redispolicies: too few of %d servers answer, or those that do disagree: a change needs more than half of them: %w", len(all), all.err())
+}
+
+// best returns what is best known to those that answer.
+func (all answers) best() (answer, error) {
+	if a, ok := all.made(); ok {
+		return a, nil
+	}
+	if a, ok, _ := all.highest(); ok {
+		return a, nil
+	}
+	for _, a := range all {
+		if a.err == nil {
+			return a, nil
+		}
+	}
+	return answer{}, all.err()
+}
+
+// reading calls read with the server to read from, and its version.
+func (s *Store) reading(ctx context.Context, read func(at *server, is version) error) error {
+	a, err := s.ask(ctx, nil).best()
+	if err != nil {
+		return err
+	}
+	return read(a.server, a.is)
+}
+
+// write makes a change at more than half of the servers: at one after the other, in their
+// order, so that of two changes at once one is the first everywhere.
+func (s *Store) write(ctx context.Context, entries []any) (number int64, err error) {
+	if len(s.servers) == 1 {
+		at := s.servers[0]
+		return at.write(ctx, at.keys(""), "*", rand.Text()[:8], s.maxLog, entries)
+	}
+	for try := range maxTries {
+		if err = s.following(ctx, try, &number, rand.Text()[:8], entries); !errors.Is(err, errMoved) {
+			return number, err
+		}
+		if err := sleep(ctx, time.Millisecond<<min(try, 6)); err != nil {
+			return 0, err
+		}
+	}
+	return 0, err
+}
+
+// following makes a change that follows what is there now.
+func (s *Store) following(ctx context.Context, try int, number *int64, drawn string, entries []any) error {
+	all := s.ask(ctx, nil)
+	base, sure, err := all.base()
+	switch {
+	case err != nil:
+		return err
+	case !sure && try < patientTries:
+		return errMoved // others may be about to agree
+	}
+	for i := range all { // until enough have the base; processes mend the others
+		if a := &all[i]; a.err == nil && behind(a.is, base.is) && !all.most(all.have(base.is)) {
+			if a.err = s.mend(ctx, base.server, a.server, a.is, base.is); errors.Is(a.err, errMoved) {
+				return errMoved
+			}
+			a.is = base.is
+		}
+	}
+	*number, err = s.writeTo(ctx, all, base.is, drawn, entries)
+	return err
+}
+
+// sleep waits unless ctx is done.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// writeTo makes a change at all servers that have its base.
+func (s *Store) writeTo(ctx context.Context, all answers, base version, drawn string, entries []any) (number int64, err error) {
+	made := make(answers, len(all))
+	var errs []error
+	for i, a := range all {
+		made[i].err = errMoved
+		if a.err != nil || a.is != base {
+			continue
+		}
+		n, err := a.server.write(ctx, a.server.keys(""), base, drawn, s.maxLog, entries)
+		if made[i].err = err; err == nil {
+			number = n
+		} else if errors.Is(err, errMoved) {
+			return 0, errMoved // another change is the first here
+		} else if errs = append(errs, err); errors.Is(err, quota.ErrInvalid) {
+			return 0, err // as it is at all of them
+		}
+	}
+	if made.most(func(a *answer) bool { return a.err == nil }) {
+		return number, nil
+	}
+	return 0, fmt.Errorf("redispolicies: the change was made at too few of %d servers: it needs more than half of them: %w", len(all), errors.Join(append(errs, all.err())...))
+}
+
+//go:embed copied.lua
+var copiedText string
+
+var copied = redis.NewScript(copiedText)
+
+// behind reports whether a server's version can be replaced by one that was made: there is
+// no change in progress that would need it.
+func behind(is, made version) bool { return is != made && is.number() <= made.number() }
+
+// mend makes to, which has the version was, a copy of from, which has the version is or a
+// later one. It does nothing if another does it.
+func (s *Store) mend(ctx context.Context, from, to *server, was, is version) error {
+	if from == nil || is == "" {
+		return errMoved
+	}
+	drawn := rand.Text()[:8]
+	err := to.client.SetArgs(ctx, to.key("mending"), drawn, redis.SetArgs{Mode: "NX", TTL: copyTimeout}).Err()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return errMoved // by another
+	case err != nil:
+		return fmt.Errorf("redispolicies: %w", err)
+	}
+	c := &copying{to: to, keys: to.keys("copy:" + drawn + ":")}
+	if err = c.run(ctx, from); err == nil {
+		var n int64
+		if n, err = copied.Run(ctx, to.client, append(to.keys(""), c.keys...), string(was), string(c.is)).Int64(); err == nil && n == 0 {
+			err = errMoved
+		}
+	} else {
+		_ = to.client.Unlink(ctx, c.keys...).Err() // which ends by itself, too
+	}
+	if c.is != is && err == nil {
+		err = errMoved // to has a later version
+	}
+	_ = to.client.Del(ctx, to.key("mending")).Err() // which ends by itself, too
+	return err
+}
+
+// copying is a copy in progress.
+type copying struct {
+	to   *server
+	keys []string
+	is   version // of the copy
+
+	entries []any
+}
+
+// run copies what from has. Overrides go one page after the other; policies are in memory,
+// as they are in every process.
+func (c *copying) run(ctx context.Context, from *server) error {
+	began, err := from.version(ctx)
+	if err != nil {
+		return err
+	}
+	if err := from.scan(ctx, "overrides", func(field, text string) error { return c.put(ctx, "o", field, text, "") }); err != nil {
+		return err
+	}
+	texts := make(map[string]string)
+	parents, err := from.parents(ctx)
+	if err != nil {
+		return err
+	}
+	if err := from.scan(ctx, "policies", func(name, text string) error { texts[name] = text; return nil }); err != nil {
+		return err
+	}
+	var changed []any
+	if c.is, err = from.changes(ctx, began.number(), func(member, value, mark string) {
+		kind, field := member[:1], member[1:]
+		switch {
+		case kind == "o":
+			changed = append(changed, kind, field, value, "")
+		case value == "":
+			delete(texts, field)
+			delete(parents, field)
+		default:
+			texts[field], parents[field] = value, mark
+		}
+	}); err != nil {
+		return err
+	}
+	for i := 0; i < len(changed); i += 4 {
+		if err := c.put(ctx, changed[i].(string), changed[i+1].(string), changed[i+2].(string), ""); err != nil {
+			return err
+		}
+	}
+	names := make([]string, 0, len(texts))
+	depths := make(map[string]int)
+	for name := range texts {
+		names = append(names, name)
+		for at := name; parents[at] != "" && depths[name] < len(texts); depths[name]++ {
+			at, _, _ = strings.Cut(parents[at], "\n")
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(depths[a], depths[b]) }) // parents first
+	for _, name := range names {
+		if err := c.put(ctx, "p", name, texts[name], parents[name]); err != nil {
+			return err
+		}
+	}
+	return c.flush(ctx)
+}
+
+func (c *copying) put(ctx context.Context, kind, field, value, parent string) error {
+	if c.entries = append(c.entries, kind, field, value, parent); len(c.entries) < 4*MaxChange {
+		return nil
+	}
+	return c.flush(ctx)
+}
+
+func (c *copying) flush(ctx context.Context) error {
+	if len(c.entries) == 0 {
+		return nil
+	}
+	_, err := c.to.write(ctx, c.keys, "*", "copy", 1, c.entries)
+	c.entries = c.entries[:0]
+	if err != nil {
+		return err
+	}
+	_, err = c.to.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, key := range c.keys {
+			p.Expire(ctx, key, copyTimeout)
+		}
+		return nil
+	})
+	return err
+}

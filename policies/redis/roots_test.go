@@ -1,0 +1,290 @@
+package redispolicies_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
+	"github.com/weir-go/weir/quota"
+)
+
+// versions returns the versions that the servers have, "" of one that has none or does not
+// answer.
+func (all clients) versions(t *testing.T) (is []string) {
+	t.Helper()
+	all.each(func(c redis.UniversalClient) {
+		is = append(is, c.Get(t.Context(), "{weir:policies}:version").Val())
+	})
+	return is
+}
+
+// mended has f look until all servers have one version.
+func (all clients) mended(t *testing.T, f *follower) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		_ = f.Refresh(t.Context())
+		is := all.versions(t)
+		if slices.Sort(is); is[0] != "" && is[0] == is[len(is)-1] {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the roots have %q after 20 s, and a process that looks", all.versions(t))
+		}
+	}
+}
+
+// looks has f look once for each server.
+func looks(t *testing.T, f *follower, all clients) (err error) {
+	t.Helper()
+	for range all {
+		err = errors.Join(err, f.Refresh(t.Context()))
+	}
+	return err
+}
+
+// Roots that are killed, one after the other, lose nothing, and changes go on meanwhile.
+func TestRootsAreKilledInTurn(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 5), under("core", "orgs", "acme")}, Override: []policies.Override{
+		{Policy: "core", Key: "alice", Limits: limits(70)}, {Policy: "core", Key: "a\nb\x00\xff", Limits: limits(80)},
+	}})
+	f := follow(t, store)
+	for i := range 6 {
+		server := at[i%3]
+		server.Stop()
+		version := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", int64(i)+1)}})
+		for range 3 {
+			refresh(t, f)
+			if n := f.quota("search", "k"); n != int64(i)+1 || f.status().Version != version {
+				t.Fatalf("round %d: quota %d, %+v; want version %d", i, n, f.status(), version)
+			}
+		}
+		if n := f.quota("core", fmt.Sprint("new-", i)); n != 10 {
+			t.Errorf("round %d: the quota of a key without an override is %d", i, n)
+		}
+		if err := server.Restart(); err != nil { // with nothing
+			t.Fatal(err)
+		}
+		if late := follow(t, store); late.quota("core", "alice") != 70 || late.status().Version != version {
+			t.Errorf("round %d: a process that starts has %d for alice, %+v", i, late.quota("core", "alice"), late.status())
+		}
+		clients.mended(t, f)
+	}
+	late := follow(t, redispolicies.NewStore(clients[0], "")) // which was killed twice
+	for key, want := range map[string]int64{"alice": 70, "a\nb\x00\xff": 80, "bob": 10} {
+		if n := late.quota("core", key); n != want {
+			t.Errorf("a root that was mended has %d for %q; want %d", n, key, want)
+		}
+	}
+	if p := late.table.View().Policy("core"); p.Parent != "orgs" || p.ParentKey != "acme" {
+		t.Errorf("a root that was mended has %+v", p)
+	}
+	if len(f.warned) != 0 {
+		t.Errorf("warnings %q", f.warned)
+	}
+}
+
+// With half of the roots or less, nothing changes, and what is known stays in force.
+func TestTooFewRoots(t *testing.T) {
+	for _, c := range []struct {
+		roots, dies int
+		changes     bool
+	}{{2, 0, false}, {2, 1, true}, {3, 0, true}, {4, 0, true}, {1, 0, false}} {
+		at := places(t, c.roots)
+		store, clients, _ := at.open(t)
+		write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(70)}}})
+		f := follow(t, store)
+		at[c.dies].Stop()
+		_, err := store.Write(t.Context(), redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+		if (err == nil) != c.changes {
+			t.Errorf("of %d, %d is away: %v; want a change %t", c.roots, c.dies, err, c.changes)
+		}
+		want := map[bool]int64{true: 20, false: 10}[c.changes]
+		err = looks(t, f, clients)
+		if n := f.quota("core", "k"); n != want || (err == nil) != c.changes {
+			t.Errorf("of %d, %d is away: quota %d, %v", c.roots, c.dies, n, err)
+		}
+		if c.roots > 1 {
+			if n := f.quota("core", "alice"); n != 70 {
+				t.Errorf("of %d, %d is away: the override that a root still has is %d", c.roots, c.dies, n)
+			}
+			if late := follow(t, store); late.quota("core", "k") != want || late.quota("core", "alice") != 70 {
+				t.Errorf("of %d, %d is away: a process that starts has %d", c.roots, c.dies, late.quota("core", "k"))
+			}
+		}
+	}
+}
+
+// A change that was made at too few roots, by a writer that died, is in force nowhere. The
+// next one is made at all, and takes its place.
+func TestAChangeThatWasNotEnded(t *testing.T) {
+	store, clients, _ := places(t, 3).open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	f := follow(t, store)
+	write(t, redispolicies.NewStore(clients[0], ""), redispolicies.Change{Set: []*quota.Policy{hourly("core", 20), hourly("torn", 1)}})
+	if err := looks(t, f, clients); err != nil || f.quota("core", "k") != 10 || len(f.warned) > 0 {
+		t.Errorf("%v, quota %d, warnings %q", err, f.quota("core", "k"), f.warned)
+	}
+	if n := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 30)}}); n != 2 {
+		t.Errorf("version %d", n)
+	}
+	refresh(t, f)
+	if f.quota("search", "k") != 30 || f.quota("core", "k") != 10 || f.quota("torn", "k") != -1 {
+		t.Errorf("quotas %d, %d, %d", f.quota("search", "k"), f.quota("core", "k"), f.quota("torn", "k"))
+	}
+	clients.mended(t, f)
+	if late := follow(t, redispolicies.NewStore(clients[0], "")); late.quota("core", "k") != 10 || late.quota("torn", "k") != -1 {
+		t.Errorf("the root that had the change has quotas %d and %d", late.quota("core", "k"), late.quota("torn", "k"))
+	}
+}
+
+// Writers at the same time make one change after the other.
+func TestWritersAtOnce(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	const writers, each = 6, 8
+	var versions sync.Map
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range each {
+				name := fmt.Sprintf("w%d-%d", w, i)
+				n, err := store.Write(t.Context(), redispolicies.Change{Set: []*quota.Policy{hourly(name, 5)}})
+				if err != nil {
+					t.Error(err)
+				} else if other, again := versions.LoadOrStore(n, name); again {
+					t.Errorf("%v and %s are both version %d", other, name, n)
+				}
+			}
+		})
+	}
+	all.Wait()
+	f := follow(t, store)
+	if s := f.status(); s.Policies != writers*each {
+		t.Errorf("%+v; want %d policies", s, writers*each)
+	}
+	clients.mended(t, f)
+}
+
+// A process never goes back, and has all that was written, whatever is killed, as long as
+// more than half of the roots have it.
+func TestRandomRoots(t *testing.T) {
+	random := testseed.Rand(t, 0)
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	written := map[string]int64{}
+	all := []*follower{follow(t, store)}
+	down, torn := -1, false
+	was := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("first", 1)}})
+	for i := range 120 {
+		switch random.IntN(8) {
+		case 0:
+			if torn { // another failure is one too many
+				break
+			}
+			if down >= 0 {
+				if err := at[down].Restart(); err != nil {
+					t.Fatal(err)
+				}
+				if down = -1; !torn {
+					clients.mended(t, all[0])
+				}
+			} else {
+				down = random.IntN(3)
+				at[down].Stop()
+			}
+		case 1:
+			all = append(all, follow(t, store))
+		case 2: // a writer dies in the middle
+			if n := random.IntN(3); n != down && !torn {
+				torn = true
+				name := fmt.Sprint("torn-", random.IntN(3))
+				_, _ = redispolicies.NewRoots([]redis.UniversalClient{clients[n]}, "").Write(t.Context(), redispolicies.Change{Set: []*quota.Policy{hourly(name, 1)}})
+			}
+		default:
+			name, n := fmt.Sprint("p", random.IntN(4)), int64(i)+2
+			version := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly(name, n)}, Override: []policies.Override{{Policy: name, Key: "k", Limits: limits(n + 1000)}}})
+			if version <= was {
+				t.Fatalf("step %d: version %d after %d", i, version, was)
+			}
+			written[name], was = n, version
+			if torn && down < 0 {
+				clients.mended(t, all[0])
+				torn = false
+			}
+		}
+		for _, f := range all {
+			before := f.status().Version
+			if random.IntN(2) == 0 {
+				_ = f.Refresh(t.Context())
+			}
+			if now := f.status().Version; now < before {
+				t.Fatalf("step %d: version %d after %d", i, now, before)
+			}
+		}
+	}
+	version := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("last", 1)}})
+	for _, f := range append(all, follow(t, store)) {
+		if err := looks(t, f, clients); err != nil || f.status().Version != version {
+			t.Errorf("%v, %+v; want version %d", err, f.status(), version)
+		}
+		for name, n := range written {
+			if p, o := f.quota(name, "other"), f.quota(name, "k"); p != n || o != n+1000 {
+				t.Errorf("%s has %d, and its override %d; want %d", name, p, o, n)
+			}
+		}
+	}
+}
+
+// A root that has lost what it had finds no override, and does not say that there is none.
+func TestARootThatLostAllIsNotAsked(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	for i := range clients {
+		f := follow(t, store)
+		clients[i].FlushDB(t.Context())
+		if n := f.quota("core", "mallory"); n != 0 {
+			t.Errorf("root %d has lost all: the quota of who is blocked is %d", i, n)
+		}
+		clients.mended(t, f)
+	}
+}
+
+// An operator's keys may be written by a process that is not allowed to: it says so, once.
+func TestAProcessThatMayNotMend(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	var readers []redis.UniversalClient
+	for i, c := range clients {
+		if err := c.Do(t.Context(), "acl", "setuser", "reader", "on", ">secret", "~{weir:policies}:*", "+get", "+hget", "+hscan", "+hexists", "+zrangebyscore", "+evalsha", "+eval", "+hello", "+client").Err(); err != nil {
+			t.Fatal(err)
+		}
+		r := redis.NewClient(&redis.Options{Addr: at[i].Addr, Username: "reader", Password: "secret"})
+		t.Cleanup(func() { _ = r.Close() })
+		readers = append(readers, r)
+	}
+	f := follow(t, redispolicies.NewRoots(readers, ""))
+	clients[1].FlushDB(context.Background())
+	for deadline := time.Now().Add(10 * time.Second); f.warnings() == 0; time.Sleep(time.Millisecond) {
+		refresh(t, f)
+		if time.Now().After(deadline) {
+			t.Fatal("no warning in 10 s")
+		}
+	}
+	if f.quota("core", "k") != 10 || !strings.Contains(f.warned[0], "cannot be brought up to date") {
+		t.Errorf("%q, quota %d", f.warned, f.quota("core", "k"))
+	}
+}

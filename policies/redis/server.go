@@ -1,0 +1,187 @@
+package redispolicies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/policies"
+)
+
+// server is one server of a Store.
+type server struct {
+	client redis.UniversalClient
+	prefix string
+	index  int // in Store.servers
+}
+
+func (s *server) key(name string) string { return s.prefix + name }
+
+// keys returns the keys of the scripts. Those of a copy in progress begin with more.
+func (s *server) keys(more string) (all []string) {
+	for _, name := range []string{"version", "trimmed", "policies", "overrides", "marks", "log", "parents", "heights"} {
+		all = append(all, s.key(more+name))
+	}
+	return all
+}
+
+// version is a version as a server has it: a number, a space, and what its writer drew. It
+// is empty if the server has none.
+type version string
+
+func (v version) number() int64 {
+	digits, _, _ := strings.Cut(string(v), " ")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (s *server) version(ctx context.Context) (version, error) {
+	text, err := s.client.Get(ctx, s.key("version")).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("redispolicies: %w", err)
+	}
+	return version(text), nil
+}
+
+// errMoved is of a server that has another version than a change is to follow.
+var errMoved = errors.New("redispolicies: the version has changed meanwhile")
+
+// write makes a change of entries, as write.lua has them, at keys. It is to follow base
+// unless that is "*".
+func (s *server) write(ctx context.Context, keys []string, base version, drawn string, maxLog int, entries []any) (number int64, err error) {
+	number, err = write.Run(ctx, s.client, keys, append([]any{maxLog, drawn, policies.MaxDepth, string(base)}, entries...)...).Int64()
+	if err != nil {
+		if _, problem, ok := strings.Cut(err.Error(), "TREE "); ok {
+			return 0, invalid.Errorf("redispolicies: %s", problem)
+		}
+		return 0, fmt.Errorf("redispolicies: %w", err)
+	}
+	if number < 0 {
+		return 0, errMoved
+	}
+	return number, nil
+}
+
+// find returns the override for a policy and key, or nil if there is none.
+func (s *server) find(ctx context.Context, policy, key string) (*policies.Override, error) {
+	text, err := s.client.HGet(ctx, s.key("overrides"), fieldOf(policy, key)).Result()
+	return found(policy, key, text, err)
+}
+
+// findAt is find at a server that may have lost what it had: it is an error if that has an
+// older version than least.
+func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, error) {
+	pipe := s.client.Pipeline()
+	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("redispolicies: %w", err)
+	}
+	if version(is.Val()).number() < least.number() {
+		return nil, errAway
+	}
+	return found(policy, key, override.Val(), override.Err())
+}
+
+// found returns the override that a server has replied.
+func found(policy, key, text string, err error) (*policies.Override, error) {
+	switch {
+	case errors.Is(err, redis.Nil):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("redispolicies: %w", err)
+	}
+	return parseOverride(fieldOf(policy, key), text)
+}
+
+// parents returns the parents of all policies that have one, each with its key.
+func (s *server) parents(ctx context.Context) (map[string]string, error) {
+	all := make(map[string]string)
+	return all, s.scan(ctx, "parents", func(name, parent string) error {
+		all[name] = parent
+		return nil
+	})
+}
+
+// scan calls yield with each field of a hash and its value, at least once.
+func (s *server) scan(ctx context.Context, hash string, yield func(field, value string) error) error {
+	for cursor := uint64(0); ; {
+		page, next, err := s.client.HScan(ctx, s.key(hash), cursor, "", MaxChange).Result()
+		if err != nil {
+			return fmt.Errorf("redispolicies: %w", err)
+		}
+		for i := 0; i+1 < len(page); i += 2 {
+			if err := yield(page[i], page[i+1]); err != nil {
+				return err
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// readAll reads all policies, and which of them have overrides.
+func (s *server) readAll(ctx context.Context, r *reading) error {
+	is, err := s.version(ctx)
+	if err != nil {
+		return err
+	}
+	*r = reading{all: true}
+	r.begin()
+	parents, err := s.parents(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.scan(ctx, "policies", func(name, text string) error {
+		r.policy(name, text, parents[name])
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.scan(ctx, "marks", func(policy, _ string) error {
+		r.marks[policy] = true
+		return nil
+	}); err != nil {
+		return err
+	}
+	return s.readSince(ctx, is.number(), r) // what has changed meanwhile
+}
+
+// readSince adds to r what has changed since a version.
+func (s *server) readSince(ctx context.Context, known int64, r *reading) error {
+	r.begin()
+	is, err := s.changes(ctx, known, r.change)
+	r.version = is
+	return err
+}
+
+// changes calls yield with what has changed since a version, up to the one that it returns.
+func (s *server) changes(ctx context.Context, known int64, yield func(member, value, mark string)) (version, error) {
+	for {
+		reply, err := changes.Run(ctx, s.client, s.keys(""), known, MaxChange).Slice()
+		if err != nil {
+			return "", fmt.Errorf("redispolicies: %w", err)
+		}
+		is, to, ok := head(reply)
+		if !ok {
+			return "", invalid.Errorf("redispolicies: the server's reply has another form")
+		}
+		if to < 0 {
+			return "", errTrimmed
+		}
+		for i := 2; i+2 < len(reply); i += 3 {
+			yield(fmt.Sprint(reply[i]), fmt.Sprint(reply[i+1]), fmt.Sprint(reply[i+2]))
+		}
+		if known = to; to >= is.number() {
+			return is, nil
+		}
+	}
+}
