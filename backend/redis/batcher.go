@@ -42,7 +42,8 @@ const (
 
 // A batcher sends decisions to one server. Goroutines share round trips by group
 // commit: while as many batches as may be are in flight, decisions wait, in order,
-// and the next batch takes all that wait. No decision waits for a timer.
+// and the next batch takes all that wait. Before a batch is sent, goroutines that are
+// ready to run may ask and join it. No decision waits for a timer.
 //
 // Few batches are large ones, which cost both sides less for each decision, so a server
 // with a low round-trip time has minInFlight. One with a high round-trip time has
@@ -69,12 +70,13 @@ type batcher struct {
 	// that only decisions of one partition share a call.
 	perSlot atomic.Bool
 
-	mu       sync.Mutex
-	inFlight []*batch
-	waiting  queue
-	room     int       // in waiting
-	swept    time.Time // when callers that had left were last taken out of a full queue
-	slow     int       // batches in a row that were not quick
+	mu        sync.Mutex
+	inFlight  []*batch
+	waiting   queue
+	room      int       // in waiting
+	gathering bool      // a batch is about to take what waits
+	swept     time.Time // when callers that had left were last taken out of a full queue
+	slow      int       // batches in a row that were not quick
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -107,30 +109,22 @@ func (b *batcher) do(j *job) error {
 	}
 	canInline := b.setDeadline(j, now)
 	b.mu.Lock()
-	if !b.canSend(now) {
-		if b.waiting.len >= b.room && now.Sub(b.swept) > stalledAfter { // else each caller would look at all that wait
-			b.swept = now
-			b.waiting.sweep()
-		}
-		err := error(nil)
-		switch {
-		case b.server.breaker.Open(): // since; no batch would take j from the queue
-			err = breaker.ErrOpen
-		case b.waiting.len >= b.room:
-			err = errCrowded
-		default:
-			b.waiting.push(j)
-		}
+	if b.gathering || !b.canSend(now) {
+		err := b.enqueue(j, now)
 		b.mu.Unlock()
 		if err != nil {
 			return err
 		}
 		return b.wait(j)
 	}
-	out := batchPool.Get().(*batch)
-	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
-	b.inFlight = append(b.inFlight, out)
-	if b.waiting.len == 0 && canInline {
+	out := b.gather(j, now)
+	switch {
+	case b.waiting.len == 0: // a batch that was in flight already has taken j
+		b.end(out)
+		b.mu.Unlock()
+		batchPool.Put(out)
+	case canInline && b.waiting.len == 1 && b.waiting.first == j && j.deadline.Sub(out.sentAt) >= inlineTime:
+		b.waiting.pop()
 		out.inline, out.limits = true, j.limits
 		j.stage.Store(claimed)
 		out.jobs = append(out.jobs, j)
@@ -138,11 +132,44 @@ func (b *batcher) do(j *job) error {
 		b.sendInline(out)
 		<-j.done
 		return j.outcome()
+	default:
+		b.mu.Unlock()
+		go b.sendLoop(out)
+	}
+	return b.wait(j)
+}
+
+// enqueue makes j wait for a batch.
+func (b *batcher) enqueue(j *job, now time.Time) error {
+	if b.waiting.len >= b.room && now.Sub(b.swept) > stalledAfter { // else each caller would look at all that wait
+		b.swept = now
+		b.waiting.sweep()
+	}
+	switch {
+	case b.server.breaker.Open(): // since; no batch would take j from the queue
+		return breaker.ErrOpen
+	case b.waiting.len >= b.room:
+		return errCrowded
 	}
 	b.waiting.push(j)
+	return nil
+}
+
+// gather returns a batch, in flight already, for j and for what joins it. The goroutines
+// that are ready to run go first, since those that ask now share its round trip: without
+// that, the first of many sends a batch of one, and the next waits for its reply.
+func (b *batcher) gather(j *job, now time.Time) *batch {
+	out := batchPool.Get().(*batch)
+	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
+	b.inFlight = append(b.inFlight, out)
+	b.waiting.push(j)
+	b.gathering = true
 	b.mu.Unlock()
-	go b.sendLoop(out)
-	return b.wait(j)
+	runtime.Gosched()
+	b.mu.Lock()
+	b.gathering = false
+	out.sentAt = time.Now()
+	return out
 }
 
 // setDeadline sets j's deadline. It reports whether the caller may send the batch

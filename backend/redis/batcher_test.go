@@ -169,6 +169,33 @@ func TestSharedRoundTripsAreExact(t *testing.T) {
 	}
 }
 
+// Goroutines that are ready to run when a decision is about to be sent ask first, and share its
+// round trip.
+func TestReadyCallersJoinABatch(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // or some would run beside the first
+	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
+	if err := b.backend.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p := policy("core", perHour(1000))
+	const bursts, callers = 10, 8
+	for range bursts {
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				if _, err := b.Take(t.Context(), p.Charge("all")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	// Now and then the scheduler lets the first go on before the others.
+	if calls := commandStats(t, b.client)["evalsha"].calls; calls > 3*bursts/2 {
+		t.Errorf("%d EVALSHA for %d times %d decisions at once, want one each time", calls, bursts, callers)
+	}
+}
+
 // Takes, refusals, settlements, refunds and chains of several charges share calls
 // and pipelines, and come out as each by itself.
 func TestMixedDecisionsTravelTogether(t *testing.T) {
@@ -565,6 +592,7 @@ func TestHookThatPanics(t *testing.T) {
 	if _, err := b.Take(t.Context(), p.Charge("alice")); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "the first batch to end", b.idle) // or the next take may join its goroutine
 	var panics atomic.Bool
 	c.AddHook(panicHook{&panics})
 	for range 2 * redisbackend.MaxInFlight {

@@ -18,7 +18,8 @@
 //
 // Decisions of many goroutines share round trips to a primary: while two are in flight,
 // decisions wait, in order, and the next round trip takes up to 256 of them. There is no
-// timer, and a decision that finds no queue is sent at once, in its caller's goroutine. At
+// timer: a decision that finds room is sent once the goroutines that are ready to run have
+// had their turn, with what they ask, and in its caller's goroutine if that is nothing. At
 // most 10,000 decisions wait for a primary; one more is an error that wraps
 // driver.ErrOverloaded.
 //
@@ -283,7 +284,7 @@ func (b *Backend) Locate(c quota.Charge) Location {
 
 // Joins implements driver.Joiner: one server that is not of a Cluster decides about
 // several partitions at once.
-func (b *Backend) Joins() bool {
+func (b *Backend) Joins(driver.Request) bool {
 	return len(b.shards) == 1 && !b.shards[0].batcher.perSlot.Load()
 }
 
