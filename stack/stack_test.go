@@ -267,13 +267,18 @@ func TestPartitionsAreJoined(t *testing.T) {
 	}{
 		{stack.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options)}, true},
 		{stack.Options{Fallback: &fallback.Options{OnFailure: fallback.Local, Processes: 2}, Refusals: new(refusals.Options)}, false},
+		{stack.Options{Fallback: new(fallback.Options), Refusals: new(refusals.Options), Modes: &stack.Modes{Others: true, Leased: new(leased.Options)}}, true},
 	} {
 		s, err := stack.New(memorybackend.NewDefault(), &test.options)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := driver.Joins(s.Backend); got != test.want {
-			t.Errorf("%+v: joins partitions: %v", test.options.Fallback, got)
+		r := driver.NewRequest(0, entries.Charge("alice"), window.Charge("office"))
+		for i := range r.Charges() {
+			r.Charges()[i].Partition = r.Charges()[i].Key
+		}
+		if got := driver.Joins(s.Backend, &r); got != test.want {
+			t.Errorf("%+v: joins partitions: %v", test.options, got)
 		}
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)

@@ -46,7 +46,7 @@ func (t *Throttler) takeAhead(ctx context.Context, charges []Charge, calls int) 
 	}
 	var d driver.Decision
 	var parts []taken
-	if r.IsSplit() && !driver.Joins(t.backend) {
+	if !driver.Joins(t.backend, &r) {
 		d, parts, err = t.takeParts(ctx, r)
 	} else {
 		a.calls = min(calls, callsThatFit(r))

@@ -29,7 +29,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		r = driver.NewRequest(r.Now, r.Charges()[:links.given]...)
 	}
 	t.lines.pause(charges, until)
-	if !r.IsSplit() || driver.Joins(t.backend) {
+	if driver.Joins(t.backend, &r) {
 		return t.pause(ctx, r, until)
 	}
 	for _, p := range r.Parts() {

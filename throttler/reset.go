@@ -38,7 +38,7 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 		return err
 	}
 	r := driver.NewRequest(now, all...)
-	if !r.IsSplit() || driver.Joins(t.backend) {
+	if driver.Joins(t.backend, &r) {
 		return t.backend.Reset(ctx, r)
 	}
 	for _, p := range r.Parts() {

@@ -84,7 +84,7 @@ func (t *Throttler) take(ctx context.Context, charges []Charge, d *Decision) (er
 		return nil
 	}
 	decided := d.Driver() // in place: a Decision is large
-	if r.IsSplit() && !driver.Joins(t.backend) {
+	if !driver.Joins(t.backend, &r) {
 		var parts []taken
 		if *decided, parts, err = t.takeParts(ctx, r); err == nil && decided.Allowed {
 			d.receipt = &receipt{parts: parts}
@@ -118,7 +118,7 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 		return Decision{*made, tookNothing}, nil
 	}
 	peek := t.backend.Peek
-	if r.IsSplit() && !driver.Joins(t.backend) {
+	if !driver.Joins(t.backend, &r) {
 		peek = t.peekParts
 	}
 	d, err := peek(ctx, r)

@@ -10,7 +10,7 @@ import (
 // are held, so that a decision is one atomic step.
 
 // Joins implements driver.Joiner: a request may be about several partitions.
-func (b *Backend) Joins() bool { return true }
+func (b *Backend) Joins(driver.Request) bool { return true }
 
 // part is what a decision asks of one partition.
 type part struct {

@@ -199,7 +199,7 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		return driver.Decision{}, err
 	}
 	cost := leasable(r.Charges())
-	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || b.closed.Err() != nil || !b.mayLease(r.Charges()) {
+	if cost == 0 || r.Charges()[0].Mode != quota.Enforce || b.closed.Err() != nil || !b.mayLease(r.Charges()) || r.IsSplit() {
 		return b.ask(ctx, r)
 	}
 	n := b.nameOf(r.Charges())
@@ -273,6 +273,13 @@ func (b *Backend) refresh(s *stripe, l *lease, r *driver.Request) {
 		b.expire(s, l)
 		l.free = capacity(charges)
 	}
+}
+
+// Joins implements driver.Joiner: several partitions are decided about at once if the other
+// backend does so, and no policy may be leased, since a lease is of one partition.
+func (b *Backend) Joins(r driver.Request) bool {
+	return b.leases != nil && driver.Joins(b.wrapped, &r) &&
+		!slices.ContainsFunc(r.Charges(), func(c quota.Charge) bool { return b.leases(c.Policy) })
 }
 
 // mayLease reports whether all of charges' policies may be leased.

@@ -47,11 +47,11 @@ import (
 // concurrent use, and needs no closing.
 type Backend struct {
 	store driver.Backend
-	soft  *synced.Backend
+	soft  agreed
 	table *Table
 }
 
-var _ driver.Backend = (*Backend)(nil)
+var _ driver.Joiner = (*Backend)(nil)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
 // Synced ones. Both decide by the limits that charges carry, in every mode.
@@ -70,7 +70,7 @@ func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, er
 	if err := table.bind(leasesOf(store), soft != nil); err != nil {
 		return nil, err
 	}
-	return &Backend{store, soft, table}, nil
+	return &Backend{store, agreed{soft}, table}, nil
 }
 
 // leasesOf returns what reports whether store leases units of a policy, or nil if it

@@ -49,6 +49,7 @@ type fleet struct {
 }
 
 type process struct {
+	backend   *modes.Backend
 	table     *modes.Table
 	soft      *synced.Backend
 	throttler *throttler.Throttler
@@ -70,6 +71,8 @@ func (s *switchable) Take(ctx context.Context, r driver.Request) (driver.Decisio
 	}
 	return s.Backend.Take(ctx, r)
 }
+
+func (s *switchable) Joins(r driver.Request) bool { return driver.Joins(s.Backend, &r) }
 
 func (s *switchable) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
 	if s.peeks++; s.down {
@@ -118,7 +121,7 @@ func (f *fleet) start() *process {
 		f.Fatal(err)
 	}
 	inForce := new(policies.Table)
-	return &process{table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock, Policies: inForce}), inForce}
+	return &process{backend, table, soft, throttler.New(backend, &throttler.Options{Clock: f.clock, Policies: inForce}), inForce}
 }
 
 // awaitSyncs returns when all that processes have added is known at the root, and to

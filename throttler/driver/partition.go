@@ -12,14 +12,18 @@ import (
 type Joiner interface {
 	Backend
 
-	// Joins reports whether a Request may have charges of several partitions.
-	Joins() bool
+	// Joins reports whether r, whose charges are of several partitions, is one decision.
+	Joins(r Request) bool
 }
 
-// Joins reports whether b is a Joiner that joins partitions.
-func Joins(b Backend) bool {
+// Joins reports whether r is one decision of b: its charges are of one partition, or b is a
+// Joiner that joins theirs.
+func Joins(b Backend, r *Request) bool {
+	if !r.IsSplit() {
+		return true
+	}
 	j, ok := b.(Joiner)
-	return ok && j.Joins()
+	return ok && j.Joins(*r)
 }
 
 // Part is what a Request asks of one partition.

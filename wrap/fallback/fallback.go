@@ -193,7 +193,7 @@ func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
 // Joins implements driver.Joiner: several partitions are decided about at once if the
 // other backend does so, and no policy's choice is Local, whose counts are by partition.
-func (b *Backend) Joins() bool { return !b.local && driver.Joins(b.wrapped) }
+func (b *Backend) Joins(r driver.Request) bool { return !b.local && driver.Joins(b.wrapped, &r) }
 
 // Close hands over what it can within a second, and ends the Backend's goroutines. Call
 // it after the last decision, and before the wrapped backend is closed.

@@ -134,7 +134,7 @@ func (b *Backend) Unwrap() driver.Backend { return b.wrapped }
 
 // Joins implements driver.Joiner: a refusal may be of several partitions if a decision of
 // the other backend may.
-func (b *Backend) Joins() bool { return driver.Joins(b.wrapped) }
+func (b *Backend) Joins(r driver.Request) bool { return driver.Joins(b.wrapped, &r) }
 
 func (o *Options) validate() error {
 	if o.MaxKeys < 0 || o.MaxKeys > MaxMaxKeys {

@@ -25,7 +25,7 @@ func TestSeveralPartitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !driver.Joins(b) {
+	if r := driver.NewRequest(0, throttler.Charge{Policy: account, Partition: "a"}, throttler.Charge{Policy: address, Partition: "b"}); !driver.Joins(b, &r) {
 		t.Fatal("a backend in front of one that joins partitions does not")
 	}
 	cached := throttler.New(b, &throttler.Options{Clock: now})
