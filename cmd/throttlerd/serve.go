@@ -33,6 +33,11 @@ import (
 // are waiting for a store on a busy service. More calls have goroutines of their own.
 const streamWorkers = 256
 
+// window is how many bytes of calls a client may send before they are read. gRPC measures
+// the bandwidth with a ping a call where it is not given, which a call of a few hundred bytes
+// does not need: a read and a write each.
+const window = 1 << 20
+
 // healthName is the service that proxies ask about.
 const healthName = "ratelimit"
 
@@ -109,6 +114,7 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
 	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
