@@ -176,18 +176,6 @@ func (c Classifier) least() int {
 	return n
 }
 
-// mayWait reports whether some charge may have to wait for its start.
-func (c Classifier) mayWait() bool {
-	return c.dynamic() || slices.ContainsFunc(c.rules, func(r rule) bool {
-		return slices.ContainsFunc(r.policies, func(p *throttler.Policy) bool { return p != nil && waits(p) })
-	})
-}
-
-// waits reports whether charges under p may have to wait for their start.
-func waits(p *throttler.Policy) bool {
-	return slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm.Queues() })
-}
-
 // dynamic reports whether charges may be others than c knows.
 func (c Classifier) dynamic() bool {
 	return slices.ContainsFunc(c.rules, func(r rule) bool { return r.dynamic })

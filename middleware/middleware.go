@@ -127,7 +127,7 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if t == nil {
 		panic("middleware: New: the throttler is nil")
 	}
-	m := &throttle{throttler: t, classify: classify, mayWait: classify.mayWait() || t.Policies() != nil}
+	m := &throttle{throttler: t, classify: classify}
 	if options != nil {
 		m.Options = *options
 	}
@@ -165,7 +165,6 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 type throttle struct {
 	throttler *throttler.Throttler
 	classify  Classifier
-	mayWait   bool // some policy may have a leaky bucket
 	Options
 	documentation string    // DocumentationURL as a field of a refusal's body
 	dialects      []Dialect // that Dialect consists of; none for NoHeaders
@@ -226,9 +225,7 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.serveEnded(w, e, next)
 		return
 	}
-	if t.mayWait {
-		t.waiters.shutdown(serverOf(r))
-	}
+	t.waiters.shutdown(serverOf(r))
 	if err := t.take(e); err != nil {
 		if t.servesUndecided(w, e, err) {
 			e.serve(w, next)
@@ -263,11 +260,9 @@ func (t *throttle) admit(w http.ResponseWriter, e *entry) bool {
 		e.state = charged
 		e.hold()
 	}
-	if t.mayWait || e.inHandler {
-		if reason := t.waitOrGiveBack(e); reason != "" {
-			t.answerUnavailable(w, e, reason, nil)
-			return false
-		}
+	if reason := t.waitOrGiveBack(e); reason != "" {
+		t.answerUnavailable(w, e, reason, nil)
+		return false
 	}
 	return true
 }

@@ -143,3 +143,8 @@ func (w *waitQueues) later(of *waiter) (next *waiter, broken bool) {
 	}
 	return next, broken
 }
+
+// waits reports whether charges under p may have to wait for their start.
+func waits(p *throttler.Policy) bool {
+	return slices.ContainsFunc(p.Limits, func(l throttler.Limit) bool { return l.Algorithm.Queues() })
+}

@@ -6,7 +6,9 @@
 //
 // # Partitions
 //
-// A count is of a policy, a key and a partition. The partition is the key itself, or the
+// A key is the client that is charged: a user, a token, an address. A count is what a backend
+// keeps for a policy, a key and a partition: in this process, in Redis or in Memcached. A
+// shard is one server with its replicas. The partition is the key itself, or the
 // key that the charge is [Charge.Within]; it selects the server. Charge what
 // belongs to an organization within it:
 //

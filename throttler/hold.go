@@ -11,8 +11,8 @@ import (
 
 var errLapsed = errors.New("what was in flight has lapsed, and there is no room for it again")
 
-// Hold calls Renew in the background, in time for each lease of d, until stop is called. lost
-// receives its errors, and one if d has lapsed without room to be renewed.
+// Hold calls Renew in the background, three times in a lease, until stop is called. lost
+// receives its errors, and one if d holds nothing any more.
 func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (stop func()) {
 	every := leaseOf(&d) / 3 // so that one that fails may be tried again
 	if !d.Allowed || every == 0 {

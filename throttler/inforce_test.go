@@ -16,9 +16,6 @@ import (
 func withTable(t *testing.T) (*throttler.Throttler, *clock.Manual, func(func(*policies.Edit))) {
 	table, c := new(policies.Table), clock.NewManual(t0)
 	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, Policies: table})
-	if th.Policies() != table {
-		t.Error("Policies is not the table")
-	}
 	return th, c, func(change func(*policies.Edit)) {
 		t.Helper()
 		if err := table.Source("code").Edit(change); err != nil {

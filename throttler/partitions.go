@@ -35,7 +35,7 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 				whole.Degraded = true
 				return whole, nil, nil // or one that is used up would be served while another one is away
 			}
-			if lost != nil && !MayHaveCharged(err) {
+			if lost != nil && !driver.MayHaveCharged(err) {
 				err = &partlyChargedError{err, lost}
 			}
 			return driver.Decision{}, nil, err
@@ -194,13 +194,13 @@ func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []
 		d, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)})
 		if err != nil {
 			failed = errors.Join(failed, err)
-			begun = begun || MayHaveCharged(err)
+			begun = begun || driver.MayHaveCharged(err)
 			continue
 		}
 		begun = true
 		one.part.CopyTo(&whole, &d)
 	}
-	if begun && failed != nil && !MayHaveCharged(failed) { // it says that nothing was sent, but of one partition
+	if begun && failed != nil && !driver.MayHaveCharged(failed) { // it says that nothing was sent, but of one partition
 		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
 	}
 	if failed != nil {
@@ -218,7 +218,7 @@ func (e *partlyChargedError) Error() string {
 }
 
 // Is reports that e is of an unavailable backend, and hides that nothing was sent to one
-// partition: see MayHaveCharged.
+// partition: see driver.MayHaveCharged.
 func (e *partlyChargedError) Is(target error) bool {
 	return target == driver.ErrUnavailable || target != driver.ErrNotSent && errors.Is(e.err, target)
 }

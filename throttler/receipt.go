@@ -13,8 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// A Decision is a [decision.Decision] with a receipt: the process that took it can refund
-// or settle it, with the backend that charged.
+// A Decision is a [decision.Decision] that can be refunded or settled.
 type Decision struct {
 	decision.Decision
 

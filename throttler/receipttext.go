@@ -53,9 +53,8 @@ type linksText struct {
 	Rest  []int64 `json:"r"`
 }
 
-// Receipt returns a text by which a process with the same counts and ReceiptKey can refund
-// or settle d, in place of this one. If d took nothing, or nothing that is shared, it has
-// none: an error that wraps ErrInvalid.
+// Receipt returns a text of d that processes with the same counts and ReceiptKey can Open. It
+// is ErrInvalid if d took nothing that is shared.
 func (t *Throttler) Receipt(d Decision) (string, error) {
 	charges := d.Charges()
 	switch {
@@ -91,9 +90,8 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(seal.Seal(head, make([]byte, seal.NonceSize()), plain, head)), nil
 }
 
-// Open returns the decision of a text of Receipt, for Refund or Settle: once, then they fail
-// with ErrSettled. It has no more than the charges. If text is changed, or of another key,
-// the error wraps ErrInvalid.
+// Open returns the charges of a receipt, which Refund and Settle take once, and then fail
+// with ErrSettled. A text of another key, or changed, is ErrInvalid.
 func (t *Throttler) Open(text string) (Decision, error) {
 	sealed, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(sealed) < 1+idBytes {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Renew holds what d has [quota.InFlight] for one more Window. If it has lapsed and there is
-// no room, the Decision returned is not Allowed, and d holds nothing.
+// Renew holds what d has [InFlight] for one more Window. If it has lapsed and there is no
+// room, the Decision returned is not Allowed, and d holds nothing.
 func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	if !d.Allowed || !holds(d.Charges()) {
 		return d, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// Reset forgets what the counts of charges have, and leaves the counts of parents. A refund of an
-// earlier charge does nothing. After an error, some counts may be forgotten.
+// Reset forgets what these counts have, but not their parents. Refunds of earlier charges do
+// nothing. After an error, some may be forgotten.
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
 	start := time.Now()
 	err := t.reset(ctx, charges)

@@ -26,12 +26,10 @@ type Throttler struct {
 
 // Options configures a Throttler. Nil and the zero value select the defaults.
 type Options struct {
-	Clock    clock.Clock      // says what time it is; if nil, clock.System
-	Observer observe.Observer // receives each decision; may be nil
-	Policies *policies.Table  // has what is in force in place of the policies charged; may be nil
-
-	// ReceiptKey encrypts receipts: a secret of all processes, of 16 bytes or more.
-	ReceiptKey []byte
+	Clock      clock.Clock      // says what time it is; if nil, clock.System
+	Observer   observe.Observer // receives each decision; may be nil
+	Policies   *policies.Table  // has what is in force in place of the policies charged; may be nil
+	ReceiptKey []byte           // encrypts receipts: a secret of all processes, of 16 bytes or more
 }
 
 // New returns a Throttler that counts in backend. It panics if backend is nil.
@@ -52,9 +50,6 @@ func New(backend driver.Backend, options *Options) *Throttler {
 
 // Clock returns the clock that decisions go by.
 func (t *Throttler) Clock() clock.Clock { return t.clock }
-
-// Policies returns the table of Options, or nil.
-func (t *Throttler) Policies() *policies.Table { return t.policies }
 
 // Take charges every limit of every charge, as its mode says, if all have room; else
 // none. Charges to one count, of one key under one policy, add up.
@@ -131,8 +126,8 @@ func (t *Throttler) Peek(ctx context.Context, charges ...Charge) (Decision, erro
 }
 
 // Refund gives back what d took to its windows, while they last, also if ctx is over, and
-// returns the limits after it. After an error nothing was given back, and Refund may be
-// called again; if [MayHaveCharged], that does nothing.
+// returns the limits after it. After an error it may be called again, which does nothing if
+// [driver.MayHaveCharged].
 func (t *Throttler) Refund(ctx context.Context, d Decision) (Decision, error) {
 	return t.settle(ctx, d, make([]int64, len(d.Charges())))
 }
@@ -197,7 +192,7 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		if !MayHaveCharged(err) || id != nil { // by an id, it is made once
+		if !driver.MayHaveCharged(err) || id != nil { // by an id, it is made once
 			d.receipt.done.Store(false)
 		}
 		return Decision{}, err

@@ -265,8 +265,8 @@ func TestRefundThatWasNotSentCanBeMadeAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := th.Refund(t.Context(), d); !errors.Is(err, test.err) || throttler.MayHaveCharged(err) == test.again {
-			t.Errorf("%v: %v, may have charged: %t", test.err, err, throttler.MayHaveCharged(err))
+		if _, err := th.Refund(t.Context(), d); !errors.Is(err, test.err) || driver.MayHaveCharged(err) == test.again {
+			t.Errorf("%v: %v, may have charged: %t", test.err, err, driver.MayHaveCharged(err))
 		}
 		b.err = nil
 		for range 2 {

@@ -16,7 +16,7 @@ type Limit = quota.Limit
 // A Charge asks for some units under a policy for a key, in a [quota.Mode].
 type Charge = quota.Charge
 
-// The algorithms. Package quota explains these and the other words of limits.
+// The algorithms, which package quota explains.
 const (
 	FixedWindow   = quota.FixedWindow
 	SlidingWindow = quota.SlidingWindow
@@ -30,10 +30,7 @@ const (
 var (
 	ErrInvalid     = quota.ErrInvalid      // a bad argument, or a Decision of another process; nothing was charged
 	ErrSettled     = errSettled            // another process has refunded or settled it, by a receipt
-	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see MayHaveCharged
+	ErrUnavailable = driver.ErrUnavailable // the backend did not answer; see driver.MayHaveCharged
 )
 
 var errSettled = errors.New("throttler: refunded or settled before")
-
-// MayHaveCharged reports whether units may have been charged despite err.
-func MayHaveCharged(err error) bool { return driver.MayHaveCharged(err) }

@@ -104,7 +104,7 @@ func refundUnsent(ctx context.Context, backend driver.Backend) error {
 	}
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := t.Refund(&ended{Context: canceled}, d); !errors.Is(err, context.Canceled) || throttler.MayHaveCharged(err) {
+	if _, err := t.Refund(&ended{Context: canceled}, d); !errors.Is(err, context.Canceled) || driver.MayHaveCharged(err) {
 		return fmt.Errorf("a refund whose context was done when it reached the backend: got %w; want an error that wraps %w, and says that nothing was given back", err, context.Canceled)
 	}
 	after, err := t.Refund(ctx, d)
@@ -136,7 +136,7 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 				most.Add(1)
 			case !errors.Is(err, why):
 				return fmt.Errorf("a take whose context ended: got %w; want an error that wraps %w", err, why)
-			case throttler.MayHaveCharged(err):
+			case driver.MayHaveCharged(err):
 				most.Add(1)
 			}
 			if err != nil {
@@ -151,7 +151,7 @@ func endOnTheWay(ctx context.Context, backend driver.Backend) error {
 				most.Add(-1)
 			case !errors.Is(err, why):
 				return fmt.Errorf("a refund whose context ended: got %w; want an error that wraps %w", err, why)
-			case throttler.MayHaveCharged(err):
+			case driver.MayHaveCharged(err):
 				least.Add(-1)
 			default:
 				if _, err := t.Refund(ctx, d); err != nil {

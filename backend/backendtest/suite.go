@@ -148,7 +148,7 @@ const (
 	peekAnswers    = "Peek reports whether Take would allow the charges, and when, charging nothing."
 	startsOnce     = "A start that was returned is returned to no other charge, unless its own was refunded before it came."
 	giveBackOnce   = "If d took nothing, or was settled or refunded, it is returned."
-	giveBackUnsent = "After an error nothing was given back, and Refund may be called again; if [MayHaveCharged], that does nothing."
+	giveBackUnsent = "After an error it may be called again, which does nothing if [driver.MayHaveCharged]."
 	settleCharges  = "what was charged too little is charged at s.Now, room or no room."
 	settleUntaken  = "A decision that was never taken, about charges of cost 0 as [NewDecision] returns it, can be settled upwards: that charges the costs at Now, room or no room."
 	settleDebt     = "Too much is given back, too little charged, even beyond the quota: the next requests wait that debt out."

@@ -477,7 +477,7 @@ func TestFullQueue(t *testing.T) {
 	}
 	eventually(t, "a full queue", func() bool { _, waiting := b.backend.Batches(); return waiting == 5 })
 	for range 3 {
-		if _, err := b.Take(ctx, p.Charge("crowded")); !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, driver.ErrOverloaded) || throttler.MayHaveCharged(err) || !strings.Contains(err.Error(), "queue") {
+		if _, err := b.Take(ctx, p.Charge("crowded")); !errors.Is(err, throttler.ErrUnavailable) || !errors.Is(err, driver.ErrOverloaded) || driver.MayHaveCharged(err) || !strings.Contains(err.Error(), "queue") {
 			t.Errorf("%v, want ErrUnavailable and ErrOverloaded, that nothing was sent, and that the queue is full", err)
 		}
 	}

@@ -221,7 +221,7 @@ func (r *rig) step(t *testing.T, a *account, n int, m *calls) bool {
 	d, err := r.Take(ctx, a.Charge)
 	end()
 	if a.failed(t, err) {
-		if throttler.MayHaveCharged(err) {
+		if driver.MayHaveCharged(err) {
 			a.mu.Lock()
 			a.takenUnknown++
 			a.mu.Unlock()
@@ -258,7 +258,7 @@ func (r *rig) refund(t *testing.T, a *account, d throttler.Decision, m *calls) {
 	switch {
 	case !failed:
 		a.refunded++
-	case throttler.MayHaveCharged(err):
+	case driver.MayHaveCharged(err):
 		a.refundUnknown++
 	}
 }

@@ -15,6 +15,7 @@ import (
 	redisbackend "github.com/weir-go/weir/backend/redis"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // repeatedly does what until the function that it returns is called.
@@ -277,7 +278,7 @@ func TestOneBadCallHurtsItsDecisionsOnly(t *testing.T) {
 					return
 				}
 				d, err := th.Take(context.Background(), p.Charge(fmt.Sprint("key ", g)))
-				if throttler.MayHaveCharged(err) {
+				if driver.MayHaveCharged(err) {
 					failed.Add(1)
 				}
 				if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/weir/fleet/leased"
 	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A server that hangs executes the takes that have timed out when it goes on. Of the
@@ -59,7 +60,7 @@ func TestRealHangs(t *testing.T) {
 					switch {
 					case err == nil && d.Allowed:
 						admitted++
-					case throttler.MayHaveCharged(err):
+					case driver.MayHaveCharged(err):
 						unknown++
 						failed++
 					case err != nil:
@@ -74,7 +75,7 @@ func TestRealHangs(t *testing.T) {
 				d, err := throttlers[i%processes].Take(t.Context(), hour.Charge("k"))
 				switch {
 				case errors.Is(err, throttler.ErrUnavailable) && time.Now().Before(give): // until the breaker closes
-					if throttler.MayHaveCharged(err) {
+					if driver.MayHaveCharged(err) {
 						unknown++
 					}
 					continue

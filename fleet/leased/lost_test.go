@@ -73,7 +73,7 @@ func TestLeasesWithoutAnAnswerAreFound(t *testing.T) {
 				switch {
 				case err == nil && d.Allowed:
 					admitted++
-				case throttler.MayHaveCharged(err):
+				case driver.MayHaveCharged(err):
 					failed++
 				case err != nil:
 					t.Fatal(err)
@@ -125,7 +125,7 @@ func TestLeasesWithoutAnAnswerEndWithTheirWindow(t *testing.T) {
 	c.Advance(500 * time.Millisecond)
 	take := func() (allowed bool) {
 		d, err := th.Take(t.Context(), p.Charge("k"))
-		if err != nil && !throttler.MayHaveCharged(err) {
+		if err != nil && !driver.MayHaveCharged(err) {
 			t.Fatal(err)
 		}
 		return d.Allowed

@@ -808,7 +808,7 @@ func TestSettlementInPart(t *testing.T) {
 	f.recover()
 	f.fail(down)
 	_, err := f.processes[0].Settle(t.Context(), d, 5)
-	if !errors.Is(err, breaker.ErrOpen) || !throttler.MayHaveCharged(err) {
+	if !errors.Is(err, breaker.ErrOpen) || !driver.MayHaveCharged(err) {
 		t.Errorf("got %v, want an error that leaves open what was charged", err)
 	}
 	if _, err := f.processes[0].Settle(t.Context(), d, 5); err != nil {
