@@ -83,6 +83,7 @@ func serve(ctx context.Context, s *settings.Settings, log *slog.Logger) error {
 	}()
 	observed.show(stack)
 	sv := newService(s, log, stack, observed)
+	defer sv.rls.Close() // before the stack
 	sv.hasForwardAuth = program.ForwardAuth != nil
 	if s.ConfigType != "FILE" {
 		if sv.xds, err = xds.NewClient(s.XDS, log, sv.apply); err != nil {
@@ -114,6 +115,7 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 	sv.rls = rls.New(stack.Throttler, s.Answers, stack.Config.Backend != "memory", rls.NewMetrics(sv.registry), log)
 	sv.grpc = grpc.NewServer(append(observed.tracing.ServerOptions,
 		grpc.NumStreamWorkers(streamWorkers),
+		grpc.WaitForHandlers(true), // they use the stack
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
 	)...)

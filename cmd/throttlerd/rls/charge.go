@@ -36,13 +36,9 @@ func (c *call) charge(ctx context.Context) error {
 		c.refused = true
 		c.retryAt = max(c.retryAt, c.quotaRetryAt)
 	}
-	if err == nil && !c.refused {
-		return nil
-	}
-	for _, d := range c.taken {
-		if _, lost := c.server.throttler.Refund(ctx, d); err == nil && lost != nil {
-			c.server.log.Warn("a refused request was charged: the store did not answer", "error", lost)
-		}
+	if err == nil && c.refused {
+		c.server.giveBack(ctx, c.taken)
+		c.taken = c.taken[:0]
 	}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +44,7 @@ type Server struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	loaded    atomic.Pointer[loaded]
+	returns   sync.WaitGroup // of charges of calls that have ended
 }
 
 // loaded is a configuration that is in force.
@@ -132,10 +135,17 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if c.counted == 0 {
 		return c.response(), nil
 	}
-	ctx, cancel, err := s.bound(ctx)
+	bounded, cancel, err := s.bound(ctx)
 	if err == nil {
-		err = c.charge(ctx)
+		err = c.charge(bounded)
 		cancel()
+	}
+	ended := ctx.Err()
+	if err != nil || ended != nil {
+		s.giveBackLater(ctx, c.taken)
+	}
+	if ended != nil { // nobody reads an answer
+		return nil, ended
 	}
 	if err != nil {
 		if resp := s.without(c, err); resp != nil {
@@ -146,15 +156,46 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	return c.response(), nil
 }
 
+// returnTime bounds the return of what a call has taken that has ended.
+const returnTime = time.Second
+
+// giveBackLater gives back what a call has taken that has failed, or whose client has left.
+// The answer does not wait for it; Close does.
+func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) {
+	if len(taken) == 0 {
+		return
+	}
+	taken = slices.Clone(taken) // the call is used again
+	s.returns.Go(func() {
+		ctx, cancel := driver.WithServerTime(context.WithoutCancel(ctx), returnTime)
+		defer cancel()
+		s.giveBack(ctx, taken)
+	})
+}
+
+func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) {
+	for _, d := range taken {
+		if _, err := s.throttler.Refund(ctx, d); err != nil {
+			s.log.Warn("a request that was not allowed may remain charged: the store did not answer", "error", err)
+		}
+	}
+}
+
+// Close waits for what calls that have ended give back, which a store that does not answer
+// delays by a second at most. No call may be in progress.
+func (s *Server) Close() { s.returns.Wait() }
+
 // bound returns a context that ends a decision before the caller has stopped to wait, or
 // before answers.Deadline, if the caller waits longer. A store that is silent for two thirds of
 // the time is away, and what goes around it decides. A process that is short of CPU
-// gives a store more time, so there is another end a little before the caller's.
+// gives a store more time, so there is another end a little before the caller's. A caller that
+// leaves before does not end it: what was taken for it could not be known, and given back.
 func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if !s.patient {
-		return ctx, func() {}, nil
+	if err := ctx.Err(); err != nil || !s.patient {
+		return ctx, func() {}, err
 	}
 	end, bounded := ctx.Deadline()
+	ctx = context.WithoutCancel(ctx)
 	if !bounded {
 		ctx, cancel := driver.WithServerTime(ctx, silence(s.answers.Deadline))
 		return ctx, cancel, nil

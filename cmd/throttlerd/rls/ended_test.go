@@ -1,0 +1,91 @@
+package rls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+// busy is a store that charges, and then is asked something else before it answers.
+type busy struct {
+	*memorybackend.Backend
+	charged func(r driver.Request) error
+}
+
+func (b *busy) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	d, err := b.Backend.Take(ctx, r)
+	if err == nil {
+		err = b.charged(r)
+	}
+	return d, err
+}
+
+func (b *busy) Joins(driver.Request) bool { return true }
+
+// newBusy returns a server whose store calls charged when it has charged.
+func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request) error) *tested {
+	s := newTested(t, answers, limits)
+	store := &busy{memorybackend.NewDefault(), charged}
+	b := New(throttler.New(store, &throttler.Options{Clock: clock.NewManual(t0)}), answers, true, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	b.Load(s.Set())
+	return &tested{b, t, s.clock}
+}
+
+// A call whose client has left gives back what it took, whatever it would have been answered.
+func TestCallThatEndsChargesNothing(t *testing.T) {
+	for _, deadline := range []time.Duration{0, time.Minute} {
+		for _, failure := range []settings.Failure{settings.FailError, settings.FailOpen, settings.FailClosed} {
+			t.Run(fmt.Sprint(failure, " ", deadline), func(t *testing.T) {
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				if deadline > 0 {
+					ctx, leave = context.WithTimeout(ctx, deadline)
+					defer leave()
+				}
+				s := newBusy(t, settings.Answers{OnFailure: failure, Deadline: time.Minute}, func(driver.Request) error {
+					leave()
+					return nil
+				})
+				resp, err := s.ShouldRateLimit(ctx, request("minute=a | hour=a | shadow=a | q1=a"))
+				if !errors.Is(ctx.Err(), context.Canceled) || err == nil {
+					t.Errorf("%v; want an error", resp)
+				}
+				s.Close()
+				s.is("minute=a | hour=a | shadow=a | q1=a", "OK 1/2 50s 4/5 3590s 0/1 50s 0/1 50s")
+			})
+		}
+	}
+}
+
+// What a call took before the store was away is given back, and the answer does not wait for it.
+func TestCallThatFailsChargesNothing(t *testing.T) {
+	takes, away := 0, true
+	s := newBusy(t, settings.Answers{Deadline: time.Minute}, func(driver.Request) error {
+		if takes++; takes == 2 && away {
+			return driver.ErrUnavailable
+		}
+		return nil
+	})
+	many := "minute=a | minute=b"
+	for i := range 17 {
+		many += fmt.Sprint(" | hour=", i)
+	}
+	if got := s.ask(request(many)); !strings.Contains(got, "Unavailable") {
+		t.Errorf("%s; want an error", got)
+	}
+	s.Close()
+	away = false
+	s.is("minute=a | minute=b | hour=0", "OK 1/2 50s 1/2 50s 4/5 3590s")
+}
