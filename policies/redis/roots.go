@@ -114,12 +114,18 @@ func (all answers) highest() (best answer, ok, alone bool) {
 }
 
 // made returns a server that has the version that more than half have; ok is false if there
-// is no such version.
+// is no such version. A change that was not ended is one ahead of that. So a server that is
+// further ahead has what the others had, too, and have lost, as with an old backup: then it
+// is that server's.
 func (all answers) made() (a answer, ok bool) {
 	for _, a := range all {
-		if a.err == nil && a.is != "" && all.most(all.have(a.is)) {
-			return a, true
+		if a.err != nil || a.is == "" || !all.most(all.have(a.is)) {
+			continue
 		}
+		if highest, _, alone := all.highest(); alone && highest.is.number() > a.is.number()+1 {
+			return highest, true
+		}
+		return a, true
 	}
 	return answer{}, false
 }

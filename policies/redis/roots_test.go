@@ -247,6 +247,171 @@ func TestRandomRoots(t *testing.T) {
 	}
 }
 
+// backup returns what a root has, and restore puts it back, as an old backup is.
+func backup(t *testing.T, c redis.UniversalClient) (restore func()) {
+	t.Helper()
+	was := map[string]string{}
+	for _, key := range c.Keys(t.Context(), "*").Val() {
+		text, err := c.Dump(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		was[key] = text
+	}
+	return func() {
+		t.Helper()
+		c.FlushDB(t.Context())
+		for key, text := range was {
+			if err := c.Restore(t.Context(), key, 0, text).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Roots that are restored from old backups, one or more than half of them, make no process
+// go back while a root has what is in force, and changes are in force again.
+func TestRootsFromOldBackups(t *testing.T) {
+	for _, c := range []struct {
+		roots    int
+		restored []int
+		ago      int64 // versions
+	}{{3, []int{0}, 1}, {3, []int{1}, 3}, {3, []int{0, 1}, 1}, {3, []int{1, 2}, 3}, {2, []int{0}, 1}, {2, []int{0}, 3}, {5, []int{0, 2, 3}, 2}} {
+		store, clients, _ := places(t, c.roots).open(t)
+		last, old := int64(0), []func(){}
+		for n := range int64(5) {
+			last = write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10+n)}})
+			if last == 5-c.ago {
+				for _, i := range c.restored {
+					old = append(old, backup(t, clients[i]))
+				}
+			}
+		}
+		early := follow(t, store)
+		for _, restore := range old {
+			restore()
+		}
+		for range 3 * c.roots {
+			if err := early.Refresh(t.Context()); err != nil || early.quota("core", "k") != 14 {
+				t.Fatalf("%+v: %v, quota %d; want 14, as before", c, err, early.quota("core", "k"))
+			}
+		}
+		if c.ago > 1 || len(c.restored)*2 < c.roots { // else none can tell it from a change that was not ended
+			clients.mended(t, early)
+			if n := follow(t, store).quota("core", "k"); n != 14 {
+				t.Errorf("%+v: a process that starts has quota %d", c, n)
+			}
+		}
+		version := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 99)}})
+		if err := looks(t, early, clients); err != nil {
+			t.Error(err)
+		}
+		if s := early.status(); early.quota("core", "k") != 99 || s.Version != version || version < last {
+			t.Errorf("%+v: quota %d, %+v; want 99 by version %d, which is not before %d", c, early.quota("core", "k"), s, version, last)
+		}
+		clients.mended(t, early)
+	}
+}
+
+// A process that starts while no version is that of more than half has the highest one. It
+// does not go back, and goes on to the one that takes its place.
+func TestAStartOnAChangeThatWasNotEnded(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	write(t, redispolicies.NewStore(clients[2], ""), redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+	at[0].Pause()
+	f := follow(t, store)
+	at[0].Resume()
+	if n := f.quota("core", "k"); n != 20 {
+		t.Fatalf("quota %d; want 20, the highest version", n)
+	}
+	if err := looks(t, f, clients); err != nil || f.quota("core", "k") != 20 {
+		t.Errorf("%v, quota %d; want 20 as before", err, f.quota("core", "k"))
+	}
+	if n := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 30)}}); n != 2 {
+		t.Errorf("version %d", n)
+	}
+	if err := looks(t, f, clients); err != nil || f.quota("core", "k") != 30 {
+		t.Errorf("%v, quota %d; want 30, which has the same number", err, f.quota("core", "k"))
+	}
+}
+
+// A copy of several pages has parents before their children, whatever their names.
+func TestACopyHasParents(t *testing.T) {
+	const lines = 600
+	store, clients, _ := places(t, 3).open(t)
+	for _, level := range []string{"top", "middle", "low"} {
+		var c redispolicies.Change
+		for i := range lines {
+			p := hourly(fmt.Sprint(level, i), 5)
+			switch level {
+			case "middle":
+				p.Parent, p.ParentKey = fmt.Sprint("top", i), "k"
+			case "low":
+				p.Parent, p.ParentKey = fmt.Sprint("middle", i), "k"
+			}
+			c.Set = append(c.Set, p)
+		}
+		write(t, store, c)
+	}
+	f := follow(t, store)
+	clients[0].FlushDB(t.Context())
+	clients.mended(t, f)
+	copied := follow(t, redispolicies.NewStore(clients[0], ""))
+	if s := copied.status(); s.Policies != 3*lines || len(f.warned)+len(copied.warned) > 0 {
+		t.Errorf("%+v, warnings %q, %q", s, f.warned, copied.warned)
+	}
+	for i := range lines {
+		if p := copied.table.View().Policy(fmt.Sprint("low", i)); p == nil || p.Parent != fmt.Sprint("middle", i) {
+			t.Fatalf("%+v", p)
+		}
+	}
+	// The copy knows the tree, too.
+	if _, err := redispolicies.NewStore(clients[0], "").Write(t.Context(), redispolicies.Change{Remove: []string{"top7"}}); !errors.Is(err, quota.ErrInvalid) {
+		t.Errorf("a parent was removed: %v", err)
+	}
+}
+
+// failing has the first commands of a name fail.
+type failing struct {
+	name string
+	left int
+}
+
+func (f *failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != f.name || f.left == 0 {
+			return next(ctx, cmd)
+		}
+		f.left--
+		cmd.SetErr(errors.New("the root was killed"))
+		return cmd.Err()
+	}
+}
+
+func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A copy that fails is tried again, and a warning says when that fails, too: once.
+func TestACopyThatFailsOnce(t *testing.T) {
+	for _, c := range []struct{ fail, warnings int }{{1, 0}, {2, 1}, {5, 1}} {
+		store, clients, _ := places(t, 3).open(t)
+		write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+		f := follow(t, store)
+		clients[1].AddHook(&failing{"set", c.fail})
+		clients[1].FlushDB(t.Context())
+		clients.mended(t, f)
+		f.Close()
+		if n := f.warnings(); n != c.warnings {
+			t.Errorf("%d copies fail: warnings %q; want %d", c.fail, f.warned, c.warnings)
+		}
+	}
+}
+
 // A root that has lost what it had finds no override, and does not say that there is none.
 func TestARootThatLostAllIsNotAsked(t *testing.T) {
 	at := places(t, 3)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,7 @@ type Watch struct {
 	warned string
 
 	mending  atomic.Bool
-	unmended atomic.Pointer[string] // the last warning of it
+	unmended atomic.Int32 // copies in a row that have failed while a server was behind
 
 	closed context.Context
 	close  context.CancelFunc
@@ -218,7 +219,7 @@ func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 	made, ok := all.made()
 	highest, any, _ := all.highest()
 	switch {
-	case ok && (made.is.number() > w.known.number() || at == nil && all.whole()):
+	case ok && (made.is.number() >= w.known.number() || at == nil && all.whole()):
 		return made.server, made.is, nil
 	case w.known == "" && any: // rather than nothing
 		return highest.server, highest.is, nil
@@ -232,7 +233,8 @@ func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 	return at, "", fmt.Errorf("redispolicies: %w", all.err())
 }
 
-// mend makes servers that are behind copies of one that is not.
+// mend makes servers that are behind copies of one that is not. It warns when that has failed
+// twice in a row: a server may be killed while it is copied, and others may have mended it.
 func (w *Watch) mend(all answers) {
 	from, ok := all.made()
 	if highest, any, alone := all.highest(); !ok && any && alone && all.whole() {
@@ -240,8 +242,12 @@ func (w *Watch) mend(all answers) {
 	} else if !ok {
 		return
 	}
+	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) && (ok || a.is == "") }
+	if !slices.ContainsFunc(all, isBehind) {
+		w.unmended.Store(0)
+	}
 	for _, a := range all {
-		if a.err != nil || !behind(a.is, from.is) || !ok && a.is != "" || w.closed.Err() != nil || !w.mending.CompareAndSwap(false, true) {
+		if !isBehind(a) || w.closed.Err() != nil || !w.mending.CompareAndSwap(false, true) {
 			continue
 		}
 		w.done.Go(func() {
@@ -250,10 +256,9 @@ func (w *Watch) mend(all answers) {
 			if err == nil || errors.Is(err, errMoved) || w.closed.Err() != nil {
 				return
 			}
-			text := err.Error()
-			if last := w.unmended.Swap(&text); last == nil || *last != text {
+			if w.unmended.Add(1) == 2 {
 				w.options.Observer.Warned(observe.Warned{
-					Text: "the policies of a root cannot be brought up to date: " + text,
+					Text: "the policies of a root cannot be brought up to date: " + err.Error(),
 					Hint: "the others go on without it",
 				})
 			}
