@@ -19,9 +19,9 @@
 //
 // Keys that are independent, such as an account and an address, are in several partitions.
 // They are charged one after the other, in the order of the charges, and those with leaky
-// buckets last. If one refuses, or fails, what was charged before it is given back. Until then
-// other requests find it used, and may be refused. So the charge that stops an attacker is the
-// first, such as the address. Where one server has all counts, as in memory or on a single
+// buckets last; a refusal that this process remembers charges none. If one refuses, or fails,
+// what was charged before it is given back. Until then other requests find it used, and may be
+// refused. So the charge that stops an attacker is the first, such as the address. Where one server has all counts, as in memory or on a single
 // Redis, it is one atomic step: with nothing in front of it but a refusal cache, and a fallback
 // that keeps no counts.
 package quota

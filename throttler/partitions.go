@@ -13,8 +13,9 @@ import (
 )
 
 // Decisions about several partitions whose counts are not in one place. Each partition is
-// asked in the order of the charges, those with queues after the others. What was taken is
-// given back if a later one refuses or fails.
+// asked in the order of the charges, those with queues after the others, unless the backend
+// remembers that it refuses one of them. What was taken is given back if a later one refuses
+// or fails.
 
 // taken is what a decision took of one partition.
 type taken struct {
@@ -26,6 +27,9 @@ type taken struct {
 func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driver.Decision, all []taken, err error) {
 	whole = unread(r)
 	parts, open := r.Parts(), false
+	if t.isKnown(ctx, parts, &whole) {
+		return whole, nil, nil
+	}
 	slices.SortStableFunc(parts, queuesLast)
 	for i, p := range parts {
 		d, err := t.backend.Take(ctx, p.Request)
@@ -57,6 +61,24 @@ func (t *Throttler) takeParts(ctx context.Context, r driver.Request) (whole driv
 	}
 	whole.Allowed = true
 	return whole, all, nil
+}
+
+// isKnown reports whether one of parts is refused for all that the backend knows without
+// asking, and writes to whole what all have used then. None is charged.
+func (t *Throttler) isKnown(ctx context.Context, parts []driver.Part, whole *driver.Decision) bool {
+	var others []driver.Part
+	for i := range parts {
+		if d, known := driver.Refused(ctx, t.backend, &parts[i].Request); known {
+			parts[i].CopyTo(whole, &d)
+		} else {
+			others = append(others, parts[i])
+		}
+	}
+	if len(others) == len(parts) {
+		return false
+	}
+	t.look(ctx, others, whole)
+	return true
 }
 
 // queuesLast orders parts so that those with queues come after the others. A queue keeps the

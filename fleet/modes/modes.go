@@ -51,7 +51,10 @@ type Backend struct {
 	table *Table
 }
 
-var _ driver.Joiner = (*Backend)(nil)
+var (
+	_ driver.Joiner     = (*Backend)(nil)
+	_ driver.Rememberer = (*Backend)(nil)
+)
 
 // New returns a Backend that asks store about Exact and Leased policies, and soft about
 // Synced ones. Both decide by the limits that charges carry, in every mode.

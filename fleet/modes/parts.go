@@ -13,6 +13,14 @@ func (b *Backend) Joins(r driver.Request) bool {
 	return b.place(&r).all == inStore && driver.Joins(b.store, &r)
 }
 
+// Refused implements driver.Rememberer, of what the store has the counts of.
+func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
+	if b.place(&r).all != inStore {
+		return d, false
+	}
+	return driver.Refused(ctx, b.store, &r)
+}
+
 // agreed is the synced counts. A request that was about to be decided at once when a policy
 // became synced is of several partitions here, too, and so is the settlement of such a
 // decision. Each partition is asked then; none of that is a call.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"slices"
 
 	"github.com/weir-go/weir/quota"
@@ -24,6 +25,26 @@ func Joins(b Backend, r *Request) bool {
 	}
 	j, ok := b.(Joiner)
 	return ok && j.Joins(*r)
+}
+
+// Rememberer is a Backend that may know that a take is refused without asking for it. A
+// throttler that has to charge one partition after the other asks it about all of them before
+// it charges the first: else a key that is used up would have the others charged, and given
+// back, with each request.
+type Rememberer interface {
+	Backend
+
+	// Refused returns the refusal with which Take would answer r, about one partition, from
+	// memory. If it would ask, known is false.
+	Refused(ctx context.Context, r Request) (d Decision, known bool)
+}
+
+// Refused returns what b knows of r without asking, if it is a Rememberer.
+func Refused(ctx context.Context, b Backend, r *Request) (d Decision, known bool) {
+	if m, ok := b.(Rememberer); ok {
+		return m.Refused(ctx, *r)
+	}
+	return d, false
 }
 
 // Part is what a Request asks of one partition.

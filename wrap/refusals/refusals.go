@@ -32,6 +32,9 @@
 // though too few for the charge, and other takes may have charged a count that had
 // room, and moved its ResetAt.
 //
+// Charges of several partitions that the backend does not join are refused from memory if those
+// of one partition are: the throttler charges none then, and peeks at the others.
+//
 // # Where it belongs
 //
 // Put it in front of a backend that is reached over a network, and in front of
@@ -100,7 +103,10 @@ type Backend struct {
 	elapsed  func() time.Duration // since New, by the monotonic clock
 }
 
-var _ driver.Backend = (*Backend)(nil)
+var (
+	_ driver.Joiner     = (*Backend)(nil)
+	_ driver.Rememberer = (*Backend)(nil)
+)
 
 // New returns a Backend that asks backend. Errors are about options and wrap
 // quota.ErrInvalid. New panics if backend is nil.
@@ -189,6 +195,22 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision
 	}
 	b.remember(id, &r, &d, asked, counts)
 	return d, nil
+}
+
+// Refused implements driver.Rememberer.
+func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
+	if driver.Ended(ctx) != nil {
+		return d, false
+	}
+	var own [few]seen
+	id, _ := b.hash(r.Charges(), own[:0])
+	f := b.table.find(id, &r, b, b.maxAge)
+	if f == nil {
+		return d, false
+	}
+	b.tallies.mine().answered.Add(1)
+	f.answer(&r, &d)
+	return d, true
 }
 
 // isOpen reports whether d was made without counts, because the backend failed.

@@ -1,6 +1,7 @@
 package refusals_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -8,11 +9,86 @@ import (
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/internal/testkit/testseed"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
 	"github.com/weir-go/weir/wrap/refusals"
 )
+
+// apart is a backend that does not join partitions, and counts what it is asked.
+type apart struct {
+	driver.Backend
+	takes, settles, peeks int
+}
+
+func (a *apart) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	a.takes++
+	return a.Backend.Take(ctx, r)
+}
+
+func (a *apart) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	a.settles++
+	return a.Backend.Settle(ctx, s)
+}
+
+func (a *apart) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	a.peeks++
+	return a.Backend.Peek(ctx, r)
+}
+
+// An address that is used up charges no account, not for an instant, in whatever order they are
+// charged: the account's own requests would be refused in other processes, which remember it.
+func TestARememberedRefusalChargesNoOtherPartition(t *testing.T) {
+	account := &throttler.Policy{Name: "account", Limits: []throttler.Limit{{Quota: 1, Window: time.Minute}}}
+	address := &throttler.Policy{Name: "address", Limits: []throttler.Limit{{Quota: 7, Window: 20 * time.Second}}}
+	counts := &apart{Backend: memorybackend.NewDefault()}
+	cache, err := refusals.New(counts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := modes.NewTable(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inStore, err := modes.New(cache, nil, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]driver.Backend{"the cache": cache, "modes in front of it": inStore} {
+		t.Run(name, func(t *testing.T) {
+			now := clock.NewManual(t0)
+			th := throttler.New(b, &throttler.Options{Clock: now})
+			take := func(want bool, charges ...throttler.Charge) throttler.Decision {
+				t.Helper()
+				d, err := th.Take(t.Context(), charges...)
+				if err != nil || d.Allowed != want {
+					t.Fatalf("%v, %v; want allowed %t", &d, err, want)
+				}
+				return d
+			}
+			alice, home := account.Charge("alice "+name), address.Charge("home "+name)
+			take(true, throttler.Charge{Policy: address, Key: home.Key, Cost: 7})
+			take(false, alice, home) // alice is charged and gets it back, and the refusal is remembered
+			counts.takes, counts.settles, counts.peeks = 0, 0, 0
+			for range 100 {
+				d := take(false, alice, home)
+				if d.Limit(0).Refused || d.Limit(0).Used != 0 || !d.Limit(1).Refused || !d.RetryAt().Equal(t0.Add(20*time.Second)) {
+					t.Fatalf("%v; want home to refuse for 20 s, and alice unused", &d)
+				}
+			}
+			if counts.takes != 0 || counts.settles != 0 || counts.peeks != 100 {
+				t.Errorf("%d takes, %d settlements and %d peeks; want 100 peeks at alice", counts.takes, counts.settles, counts.peeks)
+			}
+			take(true, alice)
+			if d := take(false, alice, home); !d.Limit(0).Refused || !d.RetryAt().Equal(t0.Add(time.Minute)) {
+				t.Errorf("%v; want both to refuse, for a minute", &d)
+			}
+			now.Advance(time.Minute)
+			take(true, alice, home)
+		})
+	}
+}
 
 // Charges of several partitions, which the backend joins, are decided as by the backend
 // itself: what is remembered of them ends with any of their counts.
