@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -92,18 +93,22 @@ func (s *settings) visit(ctx context.Context, dir string, p *program, redis *tes
 
 // load asks on all connections, for so long.
 func (s *settings) load(ctx context.Context, addr string, descriptors int, length time.Duration, pids []int) (sample, error) {
-	connections := make([]*grpc.ClientConn, s.connections)
+	connections := make([]*wire, s.connections)
 	for i := range connections {
-		c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		c, err := dial(addr)
 		if err != nil {
 			return sample{}, err
 		}
-		defer c.Close()
+		defer c.close()
 		connections[i] = c
 	}
-	requests := make([]*rls.RateLimitRequest, s.clients)
+	requests := make([][]byte, s.clients)
 	for i := range requests {
-		requests[i] = request(i, descriptors)
+		message, err := proto.Marshal(request(i, descriptors))
+		if err != nil {
+			return sample{}, err
+		}
+		requests[i] = frame(message)
 	}
 	cpu, err := cpuOf(pids...)
 	if err != nil {
@@ -113,7 +118,7 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 	latencies, errs := make([][]time.Duration, len(connections)), make([][]error, len(connections))
 	var wg sync.WaitGroup
 	for i, c := range connections {
-		wg.Go(func() { latencies[i], errs[i] = ask(ctx, c, requests, start.Add(length)) })
+		wg.Go(func() { latencies[i], errs[i] = ask(c, requests, start.Add(length)) })
 	}
 	wg.Wait()
 	elapsed := time.Since(start)
@@ -139,19 +144,20 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 
 // ask calls one after the other until the end, and returns how long each took that was
 // answered, and why the others were not.
-func ask(ctx context.Context, c *grpc.ClientConn, requests []*rls.RateLimitRequest, end time.Time) (all []time.Duration, failed []error) {
-	client := rls.NewRateLimitServiceClient(c)
+func ask(c *wire, requests [][]byte, end time.Time) (all []time.Duration, failed []error) {
+	var r rls.RateLimitResponse
 	for time.Now().Before(end) {
 		start := time.Now()
-		r, err := client.ShouldRateLimit(ctx, requests[rand.IntN(len(requests))])
-		if err == nil && r.OverallCode != rls.RateLimitResponse_OK {
-			err = fmt.Errorf("answered %v; want OK", r.OverallCode)
-		}
+		message, err := c.call(rls.RateLimitService_ShouldRateLimit_FullMethodName, requests[rand.IntN(len(requests))])
+		took := time.Since(start)
 		if err != nil {
-			failed = append(failed, err)
+			return all, append(failed, err) // the connection is of no more use
+		}
+		if err := proto.Unmarshal(message, &r); err != nil || r.OverallCode != rls.RateLimitResponse_OK {
+			failed = append(failed, fmt.Errorf("answered %v, %v; want OK", r.OverallCode, err))
 			continue
 		}
-		all = append(all, time.Since(start))
+		all = append(all, took)
 	}
 	return all, failed
 }

@@ -28,6 +28,16 @@ func TestMeasure(t *testing.T) {
 	if err := service.ready(ctx); err != nil {
 		t.Fatal(err)
 	}
+	c, err := dial(service.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	for range 3 { // an error does not end the connection
+		if _, err := c.call("/none", frame(nil)); err == nil || err.Error() != `grpc-status "12"` {
+			t.Errorf("a call of no method returned %v", err)
+		}
+	}
 	all := newResults(s)
 	for _, name := range names {
 		for _, n := range counts {
