@@ -118,7 +118,7 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 	latencies, errs := make([][]time.Duration, len(connections)), make([][]error, len(connections))
 	var wg sync.WaitGroup
 	for i, c := range connections {
-		wg.Go(func() { latencies[i], errs[i] = ask(c, requests, start.Add(length)) })
+		wg.Go(func() { latencies[i], errs[i] = ask(ctx, c, requests, start.Add(length)) })
 	}
 	wg.Wait()
 	elapsed := time.Since(start)
@@ -144,17 +144,20 @@ func (s *settings) load(ctx context.Context, addr string, descriptors int, lengt
 
 // ask calls one after the other until the end, and returns how long each took that was
 // answered, and why the others were not.
-func ask(c *wire, requests [][]byte, end time.Time) (all []time.Duration, failed []error) {
+func ask(ctx context.Context, c *wire, requests [][]byte, end time.Time) (all []time.Duration, failed []error) {
 	var r rls.RateLimitResponse
-	for time.Now().Before(end) {
+	for ctx.Err() == nil && time.Now().Before(end) {
 		start := time.Now()
 		message, err := c.call(rls.RateLimitService_ShouldRateLimit_FullMethodName, requests[rand.IntN(len(requests))])
 		took := time.Since(start)
 		if err != nil {
 			return all, append(failed, err) // the connection is of no more use
 		}
-		if err := proto.Unmarshal(message, &r); err != nil || r.OverallCode != rls.RateLimitResponse_OK {
-			failed = append(failed, fmt.Errorf("answered %v, %v; want OK", r.OverallCode, err))
+		if err = proto.Unmarshal(message, &r); err == nil && r.OverallCode != rls.RateLimitResponse_OK {
+			err = fmt.Errorf("answered %v; want OK", r.OverallCode)
+		}
+		if err != nil {
+			failed = append(failed, err)
 			continue
 		}
 		all = append(all, took)
