@@ -29,8 +29,12 @@ func TestRedisHangs(t *testing.T) {
 				if deadline > 0 {
 					ctx, cancel = context.WithTimeout(t.Context(), deadline)
 				}
+				remain, err := d.askIn(ctx, "b")
+				for status.Code(err) == codes.ResourceExhausted { // the process has too little CPU to tell what hangs
+					remain, err = d.askIn(ctx, "b")
+				}
 				got := ""
-				switch remain, err := d.askIn(ctx, "b"); {
+				switch {
 				case status.Code(err) == codes.Unavailable:
 					got = "Unavailable"
 				case err != nil:
