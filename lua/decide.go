@@ -44,6 +44,7 @@ type shape struct {
 	charges []charge
 	limits  []limit // of all charges
 	isLone  bool    // one fixed window
+	digits  bool    // a charge may have been one, and its state be digits
 	hasLog  bool
 
 	script strings.Builder
@@ -64,6 +65,7 @@ func newShape(settles bool, charges [][]byte) *shape {
 		c.words = c.newWords()
 		s.charges = append(s.charges, c)
 		s.hasLog = s.hasLog || c.hasLog
+		s.digits = s.digits || c.mayBeDigits()
 	}
 	s.isLone = len(s.limits) == 1 && s.limits[0].isLone
 	return s
@@ -78,9 +80,10 @@ func (s *shape) begin() {
 	if s.settles {
 		s.add(frame.get("settles"))
 	}
-	if s.isLone {
+	if s.digits {
 		s.add(lone.get("begin"))
-	} else {
+	}
+	if !s.isLone {
 		s.add(numbers.get("all"))
 		if slices.ContainsFunc(s.charges, func(c charge) bool { return c.mode == quota.AtMost }) {
 			s.add(numbers.get("level"))
@@ -171,15 +174,15 @@ func (s *shape) read(c *charge) {
 		s.add(lone.get("count"))
 	}
 	s.add(c.words.in(frame.get("locals")))
-	if s.isLone {
-		s.add(lone.get("digits"))
+	if c.mayBeDigits() {
+		s.add(c.limits[0].words.in(lone.get("digits")))
 	}
 	if c.hasLog {
 		s.add(c.words.in(slidingLog.get("parse")))
 	} else {
 		s.add(c.words.in(frame.get("parse")))
 	}
-	if s.isLone {
+	if c.mayBeDigits() {
 		s.add("end\n")
 	}
 	for _, l := range c.limits {
@@ -326,6 +329,9 @@ func (s *shape) locals() int {
 	n, nested := 36, 3 // of the frame
 	if s.settles {
 		n++
+	}
+	if s.digits {
+		n += 2
 	}
 	if s.hasLog {
 		n += 20

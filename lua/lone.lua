@@ -24,6 +24,16 @@ end
 --@ begin
 local EPOCH = 1735689600000
 
+-- Whether a state of 19 bytes is the digits of a shape, a kind and a window.
+local function is_digits(state, shape)
+  local UNITS, FIXED, ALIGNED = {1000, 60000, 3600000, 86400000}, 281474976710656, 562949953421312
+  if not find(state, '^%d+$') then return false end
+  local code, kind = sub(state, 1, 3) + 0, FIXED
+  if code > 499 then code, kind = code - 400, ALIGNED end
+  local count = code % 100
+  return kind + count * (UNITS[(code - count) / 100] or 0) == shape
+end
+
 --@ count
       if room ~= '    ' and body_1 and #body_1 == 19 and body_1 > ended and body_1 < past then
         if sub(body_1, 16) <= room then
@@ -41,8 +51,8 @@ local EPOCH = 1735689600000
       end
 
 --@ digits
-      if body_1 and #body_1 == 19 and past > ended and sub(body_1, 1, 3) == sub(ended, 1, 3) and find(body_1, '^%d+$') then
-        reset_at1, used1, size_1 = sub(body_1, 4, 15) + EPOCH, sub(body_1, 16) + 0, '\0\19'
+      if body@ and #body@ == 19 and is_digits(body@, shape$) then -- in the company of other charges, it becomes a row
+        reset_at$, used$, size@ = sub(body@, 4, 15) + EPOCH, sub(body@, 16) + 0, '\0\19'
       else
 
 --@ write

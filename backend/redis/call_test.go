@@ -74,6 +74,28 @@ func TestSeveralDecisionsInACall(t *testing.T) {
 	if got := run(script, []string{"d", "list"}, argument); got != undecided || client.Exists(t.Context(), "d").Val() != 0 {
 		t.Errorf("two charges, one of a key that holds a list: got %q, and something was charged", got)
 	}
+	row := func(kind byte, n int64) string {
+		window := algorithm.AppendUint([]byte{0, 20, kind}, 6, time.Hour.Milliseconds())
+		return string(algorithm.AppendUint(algorithm.AppendUint(window, 6, now+time.Hour.Milliseconds()), 7, n))
+	}
+	script, argument = packed(t, now, []throttler.Limit{perHour(4)}, []throttler.Limit{perHour(1)})
+	client.Set(t.Context(), "minute", fmt.Sprintf("160%012d%04d", now+time.Minute.Milliseconds()-1735689600000, 1), time.Hour)
+	if got, want := run(script, []string{"a", "e", "a", "e", "minute", "f"}, argument, argument, argument), "\x01"+row(1, 4)+row(1, 1)+"\x00"+row(1, 4)+row(1, 1)+undecided; got != want {
+		t.Errorf("digits in company: got  %q\nwant %q", got, want)
+	}
+	if got, want := run(script, []string{"b", "e"}, argument), "\x00"+replied(1)+row(1, 1); got != want {
+		t.Errorf("digits that the company refuses: got  %q\nwant %q", got, want)
+	}
+	aligned := perHour(4)
+	aligned.Aligned = true
+	script, argument = packed(t, now, []throttler.Limit{aligned}, []throttler.Limit{perHour(1)})
+	client.Set(t.Context(), "aligned", "6"+digits(1)[1:], time.Hour)
+	if got, want := run(script, []string{"aligned", "g", "b", "h"}, argument, argument), "\x01"+row(2, 2)+row(1, 1)+undecided; got != want {
+		t.Errorf("digits of an aligned window in company: got  %q\nwant %q", got, want)
+	}
+	if client.TTL(t.Context(), "a").Val() <= 0 {
+		t.Error("a count that was digits does not end any more")
+	}
 	if client.Get(t.Context(), "bytes").Val() != "abc" || client.LLen(t.Context(), "list").Val() != 1 {
 		t.Error("what is not ours was changed")
 	}
