@@ -348,12 +348,12 @@ func TestConfigOfAnotherShape(t *testing.T) {
 		"listen: \"a\nb: 3\n":                                       "weir.yaml:3: found unexpected end of stream, while scanning a quoted scalar that begins in line 1",
 		"listen: a\ndeadline: \xff\n":                               "weir.yaml:2: the text is not UTF-8",
 		"\xff\xfel\x00":                                             "weir.yaml:1: the text is not UTF-8",
-		"listen: \x00\n":                                            "weir.yaml: control characters are not allowed",
+		"listen: \x00\n":                                            "weir.yaml:1: the line has a control character",
 		strings.Repeat("[", 20_000):                                 "weir.yaml:1: exceeded max depth of 10000",
 		"policies: &p {core: *p}\n":                                 "weir.yaml:1: policies.core is the alias *p; write the value itself",
 		"policies:\n  <<: {core: 3}\n":                              "weir.yaml:2: unknown key core; the keys here are limits, unit, parent, parent_key, on_failure",
 		"policies: &a {x: [1]}\ndry_runs: *a\n":                     "weir.yaml:1: ",
-		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced",
+		"listen: *nowhere\n":                                        "weir.yaml:1: unknown anchor 'nowhere' referenced; write the value itself",
 	} {
 		c, err := parse("weir.yaml", text)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -129,7 +129,11 @@ func (r *reader) plain(node *yaml.Node, path string) bool {
 // value, and any other error after its path.
 func (r *reader) text(t encoding.TextUnmarshaler, node *yaml.Node, path, right string) {
 	err := t.UnmarshalText([]byte(node.Value)) // "" if it is no scalar
-	if err == nil {
+	if err == nil && node.Kind == yaml.ScalarNode {
+		return
+	}
+	if err == nil { // which takes "" as a text
+		r.mustBe(path, cmp.Or(right, "text"))
 		return
 	}
 	if is, ok := strings.CutPrefix(err.Error(), "it must be "); ok {

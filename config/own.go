@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -23,9 +22,8 @@ func Decode(file string, text []byte, program any) error {
 		}
 		return r.err()
 	}
-	nodes := maxNodes
-	if err := resolve(top, &nodes); err != nil {
-		r.problemIn(0, "", "%v", err)
+	if wrong := (&resolver{left: maxNodes, within: make(map[*yaml.Node]bool)}).resolve(top); wrong != nil {
+		r.problems = append(r.problems, *wrong)
 		return r.err()
 	}
 	r.nodes[""] = top
@@ -36,34 +34,57 @@ func Decode(file string, text []byte, program any) error {
 	return r.err()
 }
 
-// checkProgram calls the Check of a program's struct, if it has one.
+// checkProgram calls the Check of a program's struct, if it has one. What is wrong in itself has
+// a problem already, and so has what is not of the form that has the value at a path.
 func (r *reader) checkProgram(program any) {
-	if p, ok := program.(interface {
+	p, ok := program.(interface {
 		Check(mustBe func(key, right string))
-	}); ok {
-		p.Check(r.mustBe)
+	})
+	if !ok {
+		return
 	}
+	p.Check(func(path, right string) {
+		form, within := yaml.MappingNode, r.nodes[parent(path)]
+		if strings.HasSuffix(path, "]") {
+			form = yaml.SequenceNode
+		}
+		if r.said[path] || within != nil && !isNull(within) && within.Kind != form {
+			return
+		}
+		r.mustBe(path, right)
+	})
 }
 
 // maxNodes bounds what a text becomes when its aliases are resolved: a small one can name
 // the same values over and over.
 const maxNodes = 4 << 20
 
+// resolver resolves aliases and merge keys.
+type resolver struct {
+	left   int                 // nodes
+	within map[*yaml.Node]bool // what is being resolved
+}
+
 // resolve puts the values that aliases name in their place, and the entries that merge keys
-// name into their mappings.
-func resolve(node *yaml.Node, left *int) error {
-	if *left--; *left < 0 {
-		return fmt.Errorf("with its aliases resolved, the file has more than %d values", maxNodes)
+// name into their mappings. It returns what is wrong, or nil.
+func (r *resolver) resolve(node *yaml.Node) *problem {
+	if r.left--; r.left < 0 {
+		return &problem{0, fmt.Sprintf("with its aliases resolved, the file has more than %d values; write it without some of the aliases", maxNodes)}
 	}
+	r.within[node] = true
+	defer delete(r.within, node)
 	for i, n := range node.Content {
-		for ; n.Kind == yaml.AliasNode; n = n.Alias {
+		for alias := n; n.Kind == yaml.AliasNode; n = n.Alias {
 			if n.Alias == nil {
-				return errors.New("an alias names no value")
+				return &problem{n.Line, "an alias names no value"}
+			}
+			if r.within[n.Alias] {
+				return &problem{alias.Line, fmt.Sprintf("the alias *%s is within the value that it names; write the value itself", alias.Value)}
 			}
 			node.Content[i] = n.Alias
 		}
-		if err := resolve(n, left); err != nil {
-			return err
+		if wrong := r.resolve(n); wrong != nil {
+			return wrong
 		}
 	}
 	if node.Kind == yaml.MappingNode {

@@ -40,9 +40,11 @@ func TestDecodeSaysAllThatIsWrong(t *testing.T) {
 		"nam: a\nparts: [{name: b, extr: 1}]": "own.yaml:1: unknown key nam; did you mean name? The keys here are name, extra, parts\n" +
 			"own.yaml:1: name is missing; it must be text\n" +
 			"own.yaml:2: unknown key extr; did you mean extra? The keys here are name, extra, parts",
-		"name: taken":     `own.yaml:1: name is "taken"; it must be another name`,
-		"":                "own.yaml: the file is empty",
-		"backend: memory": "own.yaml:1: name is missing",
+		"name: taken":                     `own.yaml:1: name is "taken"; it must be another name`,
+		"":                                "own.yaml: the file is empty",
+		"backend: memory":                 "own.yaml:1: name is missing",
+		"name: {a: b}":                    "own.yaml:1: name is a mapping; it must be text",
+		"name: a\nextra: &e\n  - {x: *e}": "own.yaml:3: the alias *e is within the value that it names; write the value itself",
 		"name: a\nextra: [&a [0,0,0,0,0,0,0,0,0,0], &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a], &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b], &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c], &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d], &f [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e], [*f,*f,*f,*f,*f,*f,*f,*f,*f,*f]]": "more than 4194304 values",
 	} {
 		err := config.Decode("own.yaml", []byte(text), new(own))

@@ -30,6 +30,7 @@ type reader struct {
 	name     string
 	nodes    map[string]*yaml.Node // of the values that the file has
 	wrong    map[string]bool       // the values that have a problem, or are above one
+	said     map[string]bool       // the values that have a problem themselves
 	problems []problem
 	getenv   func(string) string
 }
@@ -40,7 +41,7 @@ type problem struct {
 }
 
 func newReader(name string) *reader {
-	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool), getenv: os.Getenv}
+	return &reader{name: name, nodes: make(map[string]*yaml.Node), wrong: make(map[string]bool), said: make(map[string]bool), getenv: os.Getenv}
 }
 
 // problem adds what is wrong with the value at path, in its line, or if the file does
@@ -56,6 +57,7 @@ func (r *reader) problem(path, format string, args ...any) {
 }
 
 func (r *reader) problemIn(line int, path, format string, args ...any) {
+	r.said[path] = true
 	for ; path != "" && !r.wrong[path]; path = parent(path) {
 		r.wrong[path] = true
 	}
@@ -205,7 +207,11 @@ func (f *file) read(r *reader, node *yaml.Node, path, right string) {
 func (r *reader) parse(text []byte) *yaml.Node {
 	lines := bytes.Split(text, []byte("\n"))
 	if i := slices.IndexFunc(lines, func(line []byte) bool { return !utf8.Valid(line) }); i >= 0 {
-		r.problemIn(i+1, "", "the text is not UTF-8")
+		r.problemIn(i+1, "", "the text is not UTF-8; save it as UTF-8")
+		return nil
+	}
+	if i := slices.IndexFunc(lines, hasControl); i >= 0 {
+		r.problemIn(i+1, "", "the line has a control character; write it as an escape such as \\0 in double quotes, or leave it out")
 		return nil
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(text))
@@ -230,6 +236,11 @@ func (r *reader) parse(text []byte) *yaml.Node {
 	return document.Content[0]
 }
 
+// hasControl reports whether a line has what no text of YAML may have.
+func hasControl(line []byte) bool {
+	return bytes.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' && c != '\r' || c == 0x7f })
+}
+
 // syntax adds an error of the YAML parser.
 func (r *reader) syntax(lines [][]byte, err error) {
 	var at *yaml.LoadError
@@ -243,6 +254,8 @@ func (r *reader) syntax(lines [][]byte, err error) {
 		what = "the line begins with a tab; indent it by spaces, as YAML asks"
 	case strings.Contains(what, "cannot start any token"):
 		what += "; write the value in quotes"
+	case strings.HasPrefix(what, "unknown anchor"):
+		what += "; write the value itself"
 	case at.ContextMsg != "" && at.ContextMark.Line > 0:
 		what += fmt.Sprintf(", %s that begins in line %d", at.ContextMsg, at.ContextMark.Line)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/forwardauth"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/config/envoyfile"
 )
 
 // watch puts each version of the configuration in force until ctx is done.
@@ -25,7 +26,7 @@ func (sv *service) watch(ctx context.Context) {
 		return
 	}
 	watcher(sv.settings, func(texts map[string][]byte, err error) {
-		var all []*descriptors.File
+		var all []*envoyfile.File
 		if err == nil {
 			all, err = parse(sv.settings, texts, sv.stack.Config.Supports)
 		}
@@ -38,10 +39,10 @@ func watcher(s *settings.Settings, changed func(texts map[string][]byte, err err
 }
 
 // parse reads files of descriptors. The error has what is wrong with all of them.
-func parse(s *settings.Settings, texts map[string][]byte, supports descriptors.Supports) (all []*descriptors.File, err error) {
+func parse(s *settings.Settings, texts map[string][]byte, supports envoyfile.Supports) (all []*envoyfile.File, err error) {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		f, err := descriptors.Parse(filepath.Join(s.AppDirectory, name), texts[name], supports)
+		f, err := envoyfile.Parse(filepath.Join(s.AppDirectory, name), texts[name], supports)
 		wrong = append(wrong, err)
 		all = append(all, f)
 	}
@@ -50,7 +51,7 @@ func parse(s *settings.Settings, texts map[string][]byte, supports descriptors.S
 
 // apply puts a configuration in force. If it is wrong, or err is not nil, the last good
 // one stays.
-func (sv *service) apply(all []*descriptors.File, err error) error {
+func (sv *service) apply(all []*envoyfile.File, err error) error {
 	before := sv.rls.Set()
 	var set *descriptors.Set
 	if err == nil {
@@ -100,7 +101,7 @@ func (sv *service) setModes(set *descriptors.Set) {
 // checkAll says whether all that the environment names is right.
 func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	program := new(forwardauth.Program)
-	supports := descriptors.Supports(nil)
+	supports := envoyfile.Supports(nil)
 	c, err := s.Config(&config.Options{Log: log, Program: program, Modes: true})
 	if err == nil {
 		supports = c.Supports
@@ -109,7 +110,7 @@ func checkAll(s *settings.Settings, log *slog.Logger, stdout io.Writer) error {
 	wrong := []error{err, checkCerts(s.GRPCCerts()), checkCerts(s.HTTPCerts())}
 	if s.ConfigType == "FILE" {
 		watcher(s, func(texts map[string][]byte, err error) {
-			var all []*descriptors.File
+			var all []*envoyfile.File
 			if err == nil {
 				all, err = parse(s, texts, supports)
 			}

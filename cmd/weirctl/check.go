@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/policies"
 	"github.com/weir-go/weir/quota"
 )
@@ -25,34 +29,42 @@ type checked struct {
 
 // kinds are the kinds of files, each with what reads one.
 var kinds = map[string]func(file string, text []byte, o *checkOptions) (warnings []string, err error){
-	"config": checkConfig, "policies": checkPolicies,
+	"config": checkConfig, "policies": checkPolicies, "ratelimit": checkRateLimit,
 }
+
+const kindMustBe = "config, policies or ratelimit"
 
 type checkOptions struct {
 	uses words // policies that the program uses
 	own  words // keys of the program at the top of its configuration
+
+	merge      bool              // a domain may be in several files of descriptors
+	ratelimits []*envoyfile.File // that are right by themselves
 }
 
 func check(c *command) (string, func(context.Context) error) {
 	o := new(checkOptions)
-	kind := c.flags.String("kind", "", "what the files are: config, or policies in JSON; if not set, what they look like")
+	kind := c.flags.String("kind", "", "what the files are: config, policies in JSON, or ratelimit, of descriptors for Envoy; if not set, what they look like")
 	c.flags.Var(&o.uses, "uses", "`names` of the policies that the program uses; one that is misspelled in the file is then wrong")
 	c.flags.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's, and not checked")
-	return "check [-kind KIND] [-uses NAMES] [-own KEYS] FILE...", func(context.Context) error {
+	c.flags.BoolVar(&o.merge, "merge", false, "a domain may be in several files of descriptors, as with MERGE_DOMAIN_CONFIG=true")
+	return "check [-kind KIND] [-uses NAMES] [-own KEYS] [-merge] FILE...", func(context.Context) error {
 		if err := c.need(1, -1, "a file at least"); err != nil {
 			return err
 		}
 		if *kind != "" && kinds[*kind] == nil {
-			return usage("-kind is %q; it must be config or policies", *kind)
+			return usage("-kind is %q; it must be %s", *kind, kindMustBe)
 		}
 		var all []checked
-		wrong := 0
 		for _, file := range c.args {
-			one := checkFile(file, *kind, o)
-			if !one.Right {
+			all = append(all, checkFile(file, *kind, o))
+		}
+		checkTogether(all, o)
+		wrong := 0
+		for i := range all {
+			if !all[i].Right {
 				wrong++
 			}
-			all = append(all, one)
 		}
 		if err := printChecked(c, all); err != nil {
 			return err
@@ -103,8 +115,31 @@ func checkFile(file, kind string, o *checkOptions) checked {
 	return one
 }
 
+// checkTogether checks the files of descriptors as the one configuration that they are.
+func checkTogether(all []checked, o *checkOptions) {
+	envoyfile.Sort(o.ratelimits)
+	err := envoyfile.Together(o.ratelimits, o.merge)
+	if err == nil {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		for i := range all {
+			if strings.HasPrefix(line, all[i].File+": ") {
+				all[i].Right, all[i].Problems = false, append(all[i].Problems, line)
+				break
+			}
+		}
+	}
+}
+
+// ofDescriptors is what a file of descriptors has at its top, and a configuration does not.
+var ofDescriptors = regexp.MustCompile(`(?m)^(\x{FEFF}?\s*\{\s*)?\x{FEFF}?["']?(domain|descriptors)["']?\s*:`)
+
 // kindOf returns the kind that a file looks like.
 func kindOf(text []byte) string {
+	if ofDescriptors.Match(text) {
+		return "ratelimit"
+	}
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) && (bytes.Contains(text, []byte(`"policies"`)) || bytes.Contains(text, []byte(`"overrides"`))) {
 		return "policies"
 	}
@@ -127,19 +162,22 @@ func checkConfig(file string, text []byte, o *checkOptions) ([]string, error) {
 	return c.Warnings(), nil
 }
 
-// ignored is the value of a program's own key, whatever it is.
-type ignored string
-
-func (*ignored) UnmarshalText([]byte) error { return nil }
-
 // anything returns a struct for config.Options.Program that has the keys, and ignores their
 // values.
 func anything(keys []string) any {
 	var fields []reflect.StructField
 	for i, key := range keys {
-		fields = append(fields, reflect.StructField{Name: fmt.Sprint("Key", i), Type: reflect.TypeFor[ignored](), Tag: reflect.StructTag(fmt.Sprintf("yaml:%q", key))})
+		fields = append(fields, reflect.StructField{Name: fmt.Sprint("Key", i), Type: reflect.TypeFor[yaml.Node](), Tag: reflect.StructTag(fmt.Sprintf("yaml:%q", key))})
 	}
 	return reflect.New(reflect.StructOf(fields)).Interface()
+}
+
+func checkRateLimit(file string, text []byte, o *checkOptions) ([]string, error) {
+	f, err := envoyfile.Parse(file, text, nil)
+	if err == nil {
+		o.ratelimits = append(o.ratelimits, f)
+	}
+	return nil, err
 }
 
 func checkPolicies(_ string, text []byte, _ *checkOptions) (warnings []string, err error) {

@@ -22,7 +22,7 @@ const help = `weirctl is for operators of programs that limit by weir.
 
 usage: weirctl COMMAND [-json] [OPTION...] [ARGUMENT...]
 
-  check FILE...                     say what is wrong with files of configuration or policies
+  check FILE...                     say what is wrong with files of configuration, policies or Envoy's descriptors
   show KEY                          what a key has used of each policy, in Redis or Memcached
   reset KEY                         forget what it has used
   top URL...                        the keys that are refused most, in all processes together

@@ -68,7 +68,7 @@ func TestArguments(t *testing.T) {
 		{"show a b", 2, `the argument "b" is one too many`},
 		{"show -- -json", 2, "-config is not set"},
 		{"check", 2, "there must be a file at least"},
-		{"check -kind toml x", 2, `-kind is "toml"; it must be config or policies`},
+		{"check -kind toml x", 2, `-kind is "toml"; it must be config, policies or ratelimit`},
 		{"check /does/not/exist", 1, "no such file"},
 		{"top localhost:80", 2, `the URL is "localhost:80"; it must be as`},
 		{"top -n 0 http://x", 2, "-n is 0; it must be 1 or more"},
@@ -117,6 +117,36 @@ func TestCheck(t *testing.T) {
 	}
 	if want := "2 of 3 files are wrong"; !strings.Contains(wrong, "3 of 3 files are wrong") {
 		t.Errorf("stderr is %q, want %q", wrong, want)
+	}
+}
+
+// The problems of files of descriptors are those of throttlerd -check.
+func TestCheckDescriptors(t *testing.T) {
+	edge := write(t, "edge.yaml", "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token-bucket}}]\n")
+	flow := write(t, "flow.json", `{"domain": "other", "descriptors": []}`)
+	if out, wrong, status := weirctl(t, "check", edge, flow); status != 0 || !strings.Contains(out, edge+": right (ratelimit)") || !strings.Contains(out, flow+": right (ratelimit)") {
+		t.Errorf("right files: exit status %d, %s%s", status, out, wrong)
+	}
+	again := write(t, "again.yaml", "# the domain is in the other file, too\ndescriptors: [{key: b}]\ndomain: edge\n")
+	misspelled := write(t, "wrong.yaml", "domain: x\ndescriptors:\n- {key: a, rate_limit: {unit: minutes, requests_per_unit: 1}}\n")
+	out, wrong, status := weirctl(t, "check", edge, again, misspelled)
+	for _, want := range []string{
+		again + `: domain is "edge", as in ` + edge + "; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true\n",
+		misspelled + `:3: descriptors[0].rate_limit.unit is "minutes"; it must be second, minute, hour, day, week, month or year` + "\n",
+		edge + ": right (ratelimit)\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%s is not in\n%s", want, out)
+		}
+	}
+	if status != 1 || !strings.Contains(wrong, "2 of 3 files are wrong") {
+		t.Errorf("exit status %d, %s; want 1", status, wrong)
+	}
+	if out, wrong, status := weirctl(t, "check", "-merge", edge, again); status != 0 {
+		t.Errorf("-merge: exit status %d, %s%s", status, out, wrong)
+	}
+	if out, _, status := weirctl(t, "check", "-kind", "ratelimit", write(t, "none.yaml", "x: y\n")); status != 1 || !strings.Contains(out, "unknown key x; the keys here are name, domain, descriptors") {
+		t.Errorf("-kind ratelimit: exit status %d, %s", status, out)
 	}
 }
 

@@ -5,37 +5,47 @@ import (
 	"errors"
 
 	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
 // FromProto returns what a management server says of a domain, checked as a file is.
-func FromProto(c *rlsconfv3.RateLimitConfig) (*File, error) {
-	f := &File{name: cmp.Or(c.GetName(), c.GetDomain()), Domain: text(c.GetDomain()), Descriptors: fromProto(c.GetDescriptors())}
+func FromProto(c *rlsconfv3.RateLimitConfig) (*envoyfile.File, error) {
+	f := &envoyfile.File{Source: cmp.Or(c.GetName(), c.GetDomain()), Domain: envoyfile.Text(c.GetDomain()), Descriptors: fromProto(c.GetDescriptors())}
 	var problems []error
 	f.Check(func(path, right string) {
-		problems = append(problems, invalid.Errorf("%s: %s is wrong; it must be %s", f.name, path, right))
+		problems = append(problems, invalid.Errorf("%s: %s is wrong; it must be %s", f.Source, path, right))
 	})
 	return f, errors.Join(problems...)
 }
 
-func fromProto(all []*rlsconfv3.RateLimitDescriptor) []Descriptor {
-	to := make([]Descriptor, len(all))
+func fromProto(all []*rlsconfv3.RateLimitDescriptor) []envoyfile.Descriptor {
+	to := make([]envoyfile.Descriptor, len(all))
 	for i, d := range all {
-		to[i] = Descriptor{
-			Key: text(d.GetKey()), Value: text(d.GetValue()), ShadowMode: boolean(d.GetShadowMode()), QuotaMode: boolean(d.GetQuotaMode()),
-			DetailedMetric: boolean(d.GetDetailedMetric()), metadata: d.GetMetadata(), Descriptors: fromProto(d.GetDescriptors()),
+		to[i] = envoyfile.Descriptor{
+			Key: envoyfile.Text(d.GetKey()), Value: envoyfile.Text(d.GetValue()), ShadowMode: envoyfile.Boolean(d.GetShadowMode()), QuotaMode: envoyfile.Boolean(d.GetQuotaMode()),
+			DetailedMetric: envoyfile.Boolean(d.GetDetailedMetric()), Fields: fieldsOf(d.GetMetadata()), Descriptors: fromProto(d.GetDescriptors()),
 		}
 		l := d.GetRateLimit()
 		if l == nil {
 			continue
 		}
-		to[i].RateLimit = &RateLimit{
-			Unit: unit(l.GetUnit()), RequestsPerUnit: count(l.GetRequestsPerUnit()), Unlimited: boolean(l.GetUnlimited()), Name: text(l.GetName()),
+		requests := envoyfile.Count(l.GetRequestsPerUnit())
+		to[i].RateLimit = &envoyfile.RateLimit{
+			Unit: unitOf(l.GetUnit()), RequestsPerUnit: &requests, Unlimited: envoyfile.Boolean(l.GetUnlimited()), Name: envoyfile.Text(l.GetName()),
 		}
 		for _, r := range l.GetReplaces() {
-			to[i].RateLimit.Replaces = append(to[i].RateLimit.Replaces, replaced{text(r.GetName())})
+			to[i].RateLimit.Replaces = append(to[i].RateLimit.Replaces, envoyfile.Replaced{Name: envoyfile.Text(r.GetName())})
 		}
 	}
 	return to
+}
+
+func fieldsOf(s *structpb.Struct) map[string]any {
+	if s == nil {
+		return nil
+	}
+	return s.AsMap()
 }

@@ -3,20 +3,32 @@ package descriptors
 import (
 	"encoding/hex"
 	"hash/fnv"
+	"math"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/fleet/modes"
 	"github.com/weir-go/weir/quota"
 )
 
-// Unit is the unit of a RateLimit.
+// Unit is the unit of a Limit. It has the numbers of envoyfile.Unit.
 type Unit = ratelimitv3.RateLimitResponse_RateLimit_Unit
 
-func (l *RateLimit) unit() Unit { return Unit(l.Unit) }
+// Window returns how long a unit is, or 0 if it is none.
+func Window(u Unit) time.Duration { return unitOf(u).Window() }
+
+// unitOf returns u, which may be any number that a message has, or none.
+func unitOf[U ~int32](u U) envoyfile.Unit {
+	if u < 0 || u > math.MaxUint8 || envoyfile.Unit(u).Window() == 0 {
+		return 0
+	}
+	return envoyfile.Unit(u)
+}
 
 // Limit is a limit as answers show it.
 type Limit = ratelimitv3.RateLimitResponse_RateLimit
@@ -68,22 +80,33 @@ func (r *Rule) Reports() bool { return r.Report || r.learned.checked.Load() }
 func (r *Rule) Valued() bool { return r.valued }
 
 // newRule returns the rule of d, whose path has the labels given.
-func newRule(d *Descriptor, path string, labels Labels, valued bool) *Rule {
+func newRule(d *envoyfile.Descriptor, path string, labels Labels, valued bool) *Rule {
 	l := d.RateLimit
 	r := &Rule{
 		Path: path, Labels: labels, Name: string(l.Name), Unlimited: bool(l.Unlimited),
-		RefusesAll: !bool(l.Unlimited) && l.RequestsPerUnit == 0,
-		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Mode: modes.Mode(l.Mode), Metadata: d.metadata,
+		RefusesAll: !bool(l.Unlimited) && l.Requests() == 0,
+		Shadow:     bool(d.ShadowMode), Quota: bool(d.QuotaMode), Report: bool(l.Report), Mode: modes.Mode(l.Mode), Metadata: metadataOf(d.Fields),
 		detailed: bool(d.DetailedMetric), valued: valued, learned: new(learned),
-		Limit: &Limit{RequestsPerUnit: uint32(l.RequestsPerUnit), Unit: l.unit(), Name: string(l.Name)},
+		Limit: &Limit{RequestsPerUnit: uint32(l.Requests()), Unit: Unit(l.Unit), Name: string(l.Name)},
 	}
 	for _, n := range l.Replaces {
 		r.Replaces = append(r.Replaces, string(n.Name))
 	}
 	if !r.Unlimited && !r.RefusesAll {
-		r.Policy = l.policy(policyName(path))
+		r.Policy = l.Policy(policyName(path))
 	}
 	return r
+}
+
+func metadataOf(fields map[string]any) *structpb.Struct {
+	if fields == nil {
+		return nil
+	}
+	s, err := structpb.NewStruct(fields)
+	if err != nil {
+		panic(err) // the file was checked
+	}
+	return s
 }
 
 // policyName makes a policy's name of a path. Two paths may have one: what names a count

@@ -2,19 +2,18 @@ package descriptors
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/weir-go/weir/internal/invalid"
+	"github.com/weir-go/weir/config/envoyfile"
 )
 
 // Set is a configuration, made ready for decisions. It is immutable.
 type Set struct {
 	domains map[string]*Domain
-	rules   map[string]*Rule // one of each path
+	rules   map[string]*Rule // one of each path: two may have one, such as a_b of key a and of key a_b
 	list    []*Rule          // by their Index
 }
 
@@ -36,6 +35,8 @@ type node struct {
 	patterns []pattern // in the order of the file
 }
 
+type pair struct{ key, value string }
+
 // pattern is a descriptor whose key or value has a '*'.
 type pattern struct {
 	key, value parts
@@ -49,28 +50,21 @@ type parts []string
 // New returns the set of files, in the order of their names. A domain is in one file,
 // unless merge. Old is the set that this one follows, or nil. The error wraps
 // quota.ErrInvalid.
-func New(files []*File, merge bool, old *Set) (*Set, error) {
+func New(files []*envoyfile.File, merge bool, old *Set) (*Set, error) {
+	files = slices.Clone(files)
+	envoyfile.Sort(files)
+	if err := envoyfile.Together(files, merge); err != nil {
+		return nil, err
+	}
 	s := &Set{domains: make(map[string]*Domain), rules: make(map[string]*Rule)}
-	files = slices.SortedStableFunc(slices.Values(files), func(a, b *File) int { return cmp.Compare(a.name, b.name) })
-	var problems []error
-	from := make(map[string]string)
 	for _, f := range files {
 		name := string(f.Domain)
-		if before, again := from[name]; again && !merge {
-			problems = append(problems, invalid.Errorf("%s: domain is %q, as in %s; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true", f.name, name, before))
-			continue
-		}
-		from[name] = f.name
 		d := s.domains[name]
 		if d == nil {
 			d = &Domain{name: name, key: string(appendEscaped(nil, name)) + "?"}
 			s.domains[name] = d
 		}
-		b := builder{s, f.name, name, &problems}
-		b.add(&d.node, f.Descriptors, "descriptors", name, Labels{Domain: name}, 0, false)
-	}
-	if err := errors.Join(problems...); err != nil {
-		return nil, err
+		s.add(&d.node, f.Descriptors, name, Labels{Domain: name}, 0, false)
 	}
 	slices.SortStableFunc(s.list, func(a, b *Rule) int { return cmp.Compare(a.Path, b.Path) })
 	for i, r := range s.list {
@@ -85,83 +79,47 @@ func New(files []*File, merge bool, old *Set) (*Set, error) {
 	return s, nil
 }
 
-// addRule adds r. Two rules may have one path, such as a_b of key a with the value b and of
-// key a_b, and then one policy, which has one mode.
-func (s *Set) addRule(r *Rule) error {
-	s.list = append(s.list, r)
-	if before := s.rules[r.Path]; before != nil && before.Mode != r.Mode {
-		return invalid.Errorf("the mode of %s is %v and %v; two limits of this name must have one", r.Path, before.Mode, r.Mode)
-	}
-	s.rules[r.Path] = r
-	return nil
-}
-
-// builder adds the descriptors of a file to a set.
-type builder struct {
-	set          *Set
-	file, domain string
-	problems     *[]error
-}
-
-func (b *builder) add(n *node, all []Descriptor, at, path string, labels Labels, depth int, valued bool) {
+// add adds descriptors, which are at path, to n.
+func (s *Set) add(n *node, all []envoyfile.Descriptor, path string, labels Labels, depth int, valued bool) {
 	for i := range all {
-		d := &all[i]
-		at, path, labels := fmt.Sprintf("%s[%d]", at, i), path+"."+joined(d), labels
+		d, labels := &all[i], labels
+		name := d.String()
+		path := path + "." + name
 		switch depth {
 		case 0:
-			labels.Key1 = joined(d)
+			labels.Key1 = name
 		case 1:
-			labels.Key2 = joined(d)
+			labels.Key2 = name
 		}
-		next, before := n.next(d)
-		if before {
-			*b.problems = append(*b.problems, invalid.Errorf("%s: %s has the key and value of a descriptor of another file of the domain %q; they must differ", b.file, at, b.domain))
-			continue
-		}
-		valued := valued || bool(d.ValueToMetric)
+		next, valued := n.next(d), valued || bool(d.ValueToMetric)
 		if d.RateLimit != nil {
 			next.rule = newRule(d, path, labels, valued || bool(d.DetailedMetric))
-			if err := b.set.addRule(next.rule); err != nil {
-				*b.problems = append(*b.problems, fmt.Errorf("%s: %s: %w", b.file, at, err))
-			}
+			s.list = append(s.list, next.rule)
+			s.rules[path] = next.rule
 		}
-		b.add(next, d.Descriptors, at+".descriptors", path, labels, depth+1, valued)
+		s.add(next, d.Descriptors, path, labels, depth+1, valued)
 	}
 }
 
-// joined returns the key and value of d as envoyproxy/ratelimit shows them.
-func joined(d *Descriptor) string {
-	if d.Value == "" {
-		return string(d.Key)
-	}
-	return string(d.Key) + "_" + string(d.Value)
-}
-
-// next returns the node of d below n, a new one unless before.
-func (n *node) next(d *Descriptor) (next *node, before bool) {
+// next returns the node of d below n, a new one.
+func (n *node) next(d *envoyfile.Descriptor) *node {
 	if n.exact == nil {
 		n.exact, n.byKey = make(map[pair]*node), make(map[string]*node)
 	}
 	key, value := string(d.Key), string(d.Value)
-	next = &node{value: value, valued: bool(d.ValueToMetric)}
+	next := &node{value: value, valued: bool(d.ValueToMetric)}
 	if d.ShareThreshold {
 		next.shared = cmp.Or(value, key)
 	}
 	if value == "" {
-		if n.byKey[key] != nil {
-			return nil, true
-		}
 		n.byKey[key] = next
 	} else {
-		if n.exact[pair{key, value}] != nil {
-			return nil, true
-		}
 		n.exact[pair{key, value}] = next
 	}
 	if strings.Contains(key+value, "*") {
 		n.patterns = append(n.patterns, pattern{strings.Split(key, "*"), strings.Split(value, "*"), value == "", next})
 	}
-	return next, false
+	return next
 }
 
 // Empty reports whether s has no domain.

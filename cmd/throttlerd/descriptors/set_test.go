@@ -1,7 +1,6 @@
 package descriptors
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/quota"
 )
 
@@ -23,9 +23,9 @@ func entriesOf(text string) (all Entries) {
 
 func mustSet(t *testing.T, texts ...string) *Set {
 	t.Helper()
-	var files []*File
+	var files []*envoyfile.File
 	for i, text := range texts {
-		f, err := Parse(string(rune('a'+i))+".yaml", []byte(text), nil)
+		f, err := envoyfile.Parse(string(rune('a'+i))+".yaml", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,8 +133,8 @@ func TestRules(t *testing.T) {
 func TestWhatARuleLearnedOutlivesAReload(t *testing.T) {
 	s := mustSet(t, everything)
 	s.Rules()[0].Checked()
-	f, _ := Parse("a.yaml", []byte(everything), nil)
-	next, err := New([]*File{f}, false, s)
+	f, _ := envoyfile.Parse("a.yaml", []byte(everything), nil)
+	next, err := New([]*envoyfile.File{f}, false, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,46 +143,16 @@ func TestWhatARuleLearnedOutlivesAReload(t *testing.T) {
 	}
 }
 
-func TestProblems(t *testing.T) {
-	const one = "domain: d\ndescriptors:\n"
-	for text, want := range map[string]string{
-		"descriptors: []": "f.yaml:1: domain is missing; it must be the name of a domain, such as edge_proxy",
-		one + "- {key: a, rate_limit: {unit: fortnight, request_per_unit: 1}}\n- {value: b}\n- {key: a, sahdow_mode: true}": `f.yaml:3: descriptors[0].rate_limit.unit is "fortnight"; it must be second, minute, hour, day, week, month or year` + "\n" +
-			"f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report, mode" + "\n" +
-			"f.yaml:4: descriptors[1].key is missing; it must be a key, such as remote_address\n" +
-			"f.yaml:5: unknown key sahdow_mode; did you mean shadow_mode? The keys here are key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors\n" +
-			`f.yaml:5: descriptors[2].key is "a"; it must be another, or have another value: descriptors[0] has both`,
-		one + "- {key: a, rate_limit: {requests_per_unit: 1}}":                                               "f.yaml:3: descriptors[0].rate_limit.unit is missing; it must be second, minute, hour, day, week, month or year",
-		one + "- {key: a, rate_limit: {unlimited: true, unit: day}}":                                         `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because unlimited is true`,
-		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: -1}}":                                   `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "-1"; it must be a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none`,
-		one + "- {key: a, rate_limit: {unit: day, name: n, replaces: [{name: n}, {}]}}":                      `f.yaml:3: descriptors[0].rate_limit.replaces[0].name is "n"; it must be the name of another limit: this is its own` + "\nf.yaml:3: descriptors[0].rate_limit.replaces[1].name is missing; it must be the name of a limit",
-		one + "- {key: a, value: b, share_threshold: true}":                                                  `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * stands for, and value has none`,
-		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: leaky-bucket}}":           `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; it must be fixed-window, sliding-window, sliding-log or token-bucket: a proxy cannot let a request wait for its start`,
-		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, burst: 2}}":                          `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`,
-		one + "- {key: a, rate_limit: {unit: day, requests_per_unit: 10001, algorithm: sliding-log}}":        `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be what a limit can have: `,
-		one + "- {key: a, metadata: 5}":                                                                      `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of what JSON can say`,
-		one + "- {key: [a]}":                                                                                 "f.yaml:3: descriptors[0].key is a list",
-		one + "- {key: a, rate_limit: {unit: {a: 1}, requests_per_unit: {}, unlimited: []}, shadow_mode: 3}": `f.yaml:3: descriptors[0].shadow_mode is "3"; it must be true or false`,
-		"domain: d\ndescriptors: 5":                                                                          `f.yaml:2: descriptors is "5"; it must be a list`,
-		"":                                                                                                   "f.yaml: the file is empty",
-	} {
-		_, err := Parse("f.yaml", []byte(text), nil)
-		if !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n got %v\nwant %s", text, err, want)
-		}
-	}
-}
-
 func TestDomainsOfSeveralFiles(t *testing.T) {
-	a, _ := Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
-	b, _ := Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)
-	if _, err := New([]*File{b, a}, false, nil); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
+	a, _ := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors: [{key: a}]"), nil)
+	b, _ := envoyfile.Parse("b.yaml", []byte("domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"), nil)
+	if _, err := New([]*envoyfile.File{b, a}, false, nil); err == nil || err.Error() != `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true` {
 		t.Error(err)
 	}
-	if s, err := New([]*File{a, b}, true, nil); err != nil || len(s.Rules()) != 1 {
+	if s, err := New([]*envoyfile.File{a, b}, true, nil); err != nil || len(s.Rules()) != 1 {
 		t.Error(s, err)
 	}
-	if _, err := New([]*File{a, a}, true, nil); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
+	if _, err := New([]*envoyfile.File{a, a}, true, nil); err == nil || err.Error() != `a.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ` {
 		t.Error(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	configured "github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/rls"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -26,11 +27,11 @@ const (
 // counting returns a throttlerd that counts refused requests, as envoyproxy/ratelimit does.
 func counting(t *testing.T) *rls.Server {
 	t.Helper()
-	f, err := configured.Parse("a.yaml", []byte(descriptors), nil)
+	f, err := envoyfile.Parse("a.yaml", []byte(descriptors), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := configured.New([]*configured.File{f}, false, nil)
+	set, err := configured.New([]*envoyfile.File{f}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

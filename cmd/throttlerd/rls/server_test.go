@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -37,11 +38,11 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
 	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	f, err := descriptors.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text), nil)
+	f, err := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := descriptors.New([]*descriptors.File{f}, false, nil)
+	set, err := descriptors.New([]*envoyfile.File{f}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

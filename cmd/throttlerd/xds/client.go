@@ -29,6 +29,7 @@ import (
 
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
+	"github.com/weir-go/weir/config/envoyfile"
 	"github.com/weir-go/weir/internal/invalid"
 )
 
@@ -42,11 +43,11 @@ type Client struct {
 	log      *slog.Logger
 
 	// apply puts a configuration in force, or returns what is wrong with it: see Watch.
-	apply func(all []*descriptors.File, err error) error
+	apply func(all []*envoyfile.File, err error) error
 }
 
 // NewClient returns a client that has not connected yet. Close it.
-func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*descriptors.File, err error) error) (*Client, error) {
+func NewClient(s settings.XDS, log *slog.Logger, apply func(all []*envoyfile.File, err error) error) (*Client, error) {
 	creds := insecure.NewCredentials()
 	if s.UseTLS {
 		config, err := tlsConfig(s)
@@ -150,7 +151,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func parse(resources []*anypb.Any) (all []*descriptors.File, err error) {
+func parse(resources []*anypb.Any) (all []*envoyfile.File, err error) {
 	var problems []error
 	for _, r := range resources {
 		var c rlsconfv3.RateLimitConfig

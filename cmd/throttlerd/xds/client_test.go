@@ -24,6 +24,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/xds"
+	"github.com/weir-go/weir/config/envoyfile"
 )
 
 // manager is a management server, as Envoy Gateway's is built.
@@ -106,7 +107,7 @@ func TestConfigurationsOfGateways(t *testing.T) {
 	var mu sync.Mutex
 	var set *descriptors.Set
 	s := settings.XDS{NodeID: m.node, ServerURL: addr, BackoffInitial: time.Millisecond, BackoffMax: 2 * time.Millisecond, XDSHeaders: map[string]string{"x-weir": "1"}}
-	c, err := xds.NewClient(s, slog.New(slog.DiscardHandler), func(all []*descriptors.File, err error) error {
+	c, err := xds.NewClient(s, slog.New(slog.DiscardHandler), func(all []*envoyfile.File, err error) error {
 		mu.Lock()
 		defer mu.Unlock()
 		var next *descriptors.Set

@@ -1,16 +1,17 @@
-package descriptors
+package envoyfile
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/types/known/structpb"
+	"unicode/utf8"
 
 	"github.com/weir-go/weir/fleet/modes"
-	"github.com/weir-go/weir/quota"
 )
 
-// Check calls mustBe for each value that is wrong next to others.
+// Check calls mustBe for each value that is wrong next to others, and reads the metadata. Parse
+// has called it.
 func (f *File) Check(mustBe func(path, right string)) {
 	if f.Domain == "" {
 		mustBe("domain", "the name of a domain, such as edge_proxy")
@@ -41,20 +42,16 @@ func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right
 	if bool(d.ShareThreshold) && !strings.Contains(string(d.Key+d.Value), "*") {
 		mustBe(at+".share_threshold", "left out: it shares the count of all values that a * stands for, and value has none")
 	}
-	if d.Metadata.Kind != 0 {
-		var m map[string]any
-		err := d.Metadata.Decode(&m)
-		if err == nil {
-			d.metadata, err = structpb.NewStruct(m)
-		}
-		if err != nil {
-			mustBe(at+".metadata", "a mapping of what JSON can say")
-		}
+	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
+	if wrong || !saysJSON(d.Fields) {
+		mustBe(at+".metadata", "a mapping of what JSON can say")
 	}
 	if d.RateLimit != nil {
 		d.RateLimit.check(at+".rate_limit", supports, mustBe)
 	}
 }
+
+const algorithmMustBe = "fixed-window, sliding-window, sliding-log or token-bucket"
 
 func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right string)) {
 	for i, r := range l.Replaces {
@@ -71,6 +68,9 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 		}
 		return
 	}
+	if l.RequestsPerUnit == nil {
+		mustBe(at+".requests_per_unit", countMustBe)
+	}
 	switch l.Unit {
 	case wrongUnit:
 		return
@@ -80,15 +80,18 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	}
 	switch {
 	case l.Algorithm.Queues():
-		mustBe(at+".algorithm", "fixed-window, sliding-window, sliding-log or token-bucket: a proxy cannot let a request wait for its start")
+		mustBe(at+".algorithm", algorithmMustBe+": a proxy cannot let a request wait for its start")
+		return
+	case l.Algorithm.Holds():
+		mustBe(at+".algorithm", algorithmMustBe+": a proxy does not say when a request has ended")
 		return
 	case l.Burst != 0 && !l.Algorithm.Drains():
 		mustBe(at+".burst", "left out, or algorithm must be token-bucket")
 		return
-	case l.RequestsPerUnit == 0:
+	case l.Requests() == 0:
 		return
 	}
-	p := l.policy("check")
+	p := l.Policy("check")
 	if err := p.Validate(); err != nil {
 		mustBe(at+".requests_per_unit", "what a limit can have: "+err.Error())
 	} else if m := modes.Mode(l.Mode); m != modes.Exact {
@@ -98,9 +101,24 @@ func (l *RateLimit) check(at string, supports Supports, mustBe func(path, right 
 	}
 }
 
-// policy returns the policy of l, which has a unit.
-func (l *RateLimit) policy(name string) *quota.Policy {
-	limit := quota.Limit{Quota: int64(l.RequestsPerUnit), Window: Window(l.unit()), Algorithm: l.Algorithm, Burst: l.Burst}
-	limit.Aligned = limit.Algorithm.ResetsAtOnce()
-	return &quota.Policy{Name: name, Limits: []quota.Limit{limit}}
+// saysJSON reports whether JSON can say v.
+func saysJSON(v any) bool {
+	switch v := v.(type) {
+	case nil, bool, int, int64, uint64:
+		return true
+	case float64:
+		return !math.IsNaN(v) && !math.IsInf(v, 0)
+	case string:
+		return utf8.ValidString(v)
+	case []any:
+		return !slices.ContainsFunc(v, func(v any) bool { return !saysJSON(v) })
+	case map[string]any:
+		for key, value := range v {
+			if !saysJSON(key) || !saysJSON(value) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
 }

@@ -1,0 +1,204 @@
+// Package envoyfile reads the limits of a rate limit service of Envoy, in the files of
+// envoyproxy/ratelimit. It has what is in them; cmd/throttlerd decides by it.
+package envoyfile
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/quota"
+)
+
+// File is what a file says of a domain.
+type File struct {
+	Name        Text // of what generated it; it has no effect
+	Domain      Text
+	Descriptors []Descriptor
+
+	// Source is the name of the file, for problems.
+	Source string `yaml:"-"`
+
+	supports Supports
+}
+
+// Supports returns why a policy cannot be in a mode, or nil.
+type Supports func(p *quota.Policy, m modes.Mode) error
+
+// Descriptor is a key, or a key and a value, under which there is a limit, or there are
+// further descriptors.
+type Descriptor struct {
+	Key   Text
+	Value Text // may have any number of '*', each for 0 and more characters
+
+	RateLimit      *RateLimit
+	ShadowMode     Boolean
+	QuotaMode      Boolean
+	DetailedMetric Boolean
+	ValueToMetric  Boolean
+	ShareThreshold Boolean
+	Metadata       yaml.Node // a mapping, or nothing
+	Descriptors    []Descriptor
+
+	// Fields are those of Metadata, which JSON can say too, or nil.
+	Fields map[string]any `yaml:"-"`
+}
+
+// String returns the key and value as envoyproxy/ratelimit shows them.
+func (d *Descriptor) String() string {
+	if d.Value == "" {
+		return string(d.Key)
+	}
+	return string(d.Key) + "_" + string(d.Value)
+}
+
+// RateLimit is the limit of a descriptor. What follows Replaces is weir's own.
+type RateLimit struct {
+	Unit            Unit
+	RequestsPerUnit *Count // not nil unless Unlimited
+	Unlimited       Boolean
+	Name            Text
+	Replaces        []Replaced
+
+	// Algorithm is how requests are counted. The zero value is a fixed window that begins
+	// on multiples of the unit since the epoch, as envoyproxy/ratelimit counts.
+	Algorithm quota.Algorithm `is:"fixed-window, sliding-window, sliding-log or token-bucket"`
+
+	// Burst is the capacity of a bucket. If zero, RequestsPerUnit.
+	Burst int64
+
+	// Report charges whatever a request reports, room or no room, and lets checks with 0
+	// hits decide: for costs that are known after the response.
+	Report Boolean
+
+	// Mode is where decisions are made: by the store, the zero value, or in a process.
+	Mode Mode
+}
+
+// Requests returns RequestsPerUnit, or 0.
+func (l *RateLimit) Requests() Count {
+	if l.RequestsPerUnit == nil {
+		return 0
+	}
+	return *l.RequestsPerUnit
+}
+
+// Policy returns the policy of l, which has a unit and is not unlimited.
+func (l *RateLimit) Policy(name string) *quota.Policy {
+	limit := quota.Limit{Quota: int64(l.Requests()), Window: l.Unit.Window(), Algorithm: l.Algorithm, Burst: l.Burst}
+	limit.Aligned = limit.Algorithm.ResetsAtOnce()
+	return &quota.Policy{Name: name, Limits: []quota.Limit{limit}}
+}
+
+// Mode is a modes.Mode.
+type Mode modes.Mode
+
+// UnmarshalText sets m to the mode of a name.
+func (m *Mode) UnmarshalText(b []byte) error {
+	if (*modes.Mode)(m).UnmarshalText(b) != nil {
+		return errors.New("it must be exact, leased or synced")
+	}
+	return nil
+}
+
+// Replaced names a limit that another one replaces.
+type Replaced struct{ Name Text }
+
+// Text is what YAML has as a scalar, empty or not.
+type Text string
+
+// UnmarshalText sets t.
+func (t *Text) UnmarshalText(b []byte) error { *t = Text(b); return nil }
+
+// Boolean is true or false in any of the words that YAML 1.1 has for it.
+type Boolean bool
+
+// UnmarshalText sets v to what a word means.
+func (v *Boolean) UnmarshalText(b []byte) error {
+	switch strings.ToLower(string(b)) {
+	case "true", "yes", "on", "y":
+		*v = true
+	case "false", "no", "off", "n":
+		*v = false
+	default:
+		return errors.New("it must be true or false")
+	}
+	return nil
+}
+
+const countMustBe = "a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none"
+
+// Count is a number of requests, from 0 to 4294967295.
+type Count int64
+
+// UnmarshalText sets c to a number as YAML has it, such as 0x10.
+func (c *Count) UnmarshalText(b []byte) error {
+	n, err := strconv.ParseUint(string(b), 0, 32)
+	if err != nil {
+		return errors.New("it must be " + countMustBe)
+	}
+	*c = Count(n)
+	return nil
+}
+
+// Unit is a unit of time, by its number in Envoy's rate limit service. Its zero value is none.
+type Unit uint8
+
+// wrongUnit is the value of one that is no unit, and is a problem already.
+const wrongUnit Unit = 255
+
+const day = 24 * time.Hour
+
+// units are the units that there are, by their number: months have 30 days, years 365.
+var units = []struct {
+	name   string
+	window time.Duration
+}{{}, {"second", time.Second}, {"minute", time.Minute}, {"hour", time.Hour}, {"day", day}, {"month", 30 * day}, {"year", 365 * day}, {"week", 7 * day}}
+
+const unitMustBe = "second, minute, hour, day, week, month or year"
+
+// UnmarshalText sets u to the unit of a name.
+func (u *Unit) UnmarshalText(b []byte) error {
+	name := strings.ToLower(string(b))
+	for i := range units {
+		if i > 0 && units[i].name == name {
+			*u = Unit(i)
+			return nil
+		}
+	}
+	*u = wrongUnit
+	return errors.New("it must be " + unitMustBe)
+}
+
+// Window returns how long a unit is, or 0 if it is none.
+func (u Unit) Window() time.Duration {
+	if int(u) >= len(units) {
+		return 0
+	}
+	return units[u].window
+}
+
+// Parse reads the text of a file. The error has a line for each mistake, with the place,
+// the value, and what would be right, and wraps quota.ErrInvalid. Supports says which modes
+// limits may have; if nil, all that can be.
+func Parse(source string, text []byte, supports Supports) (*File, error) {
+	if supports == nil {
+		supports = modes.Supports
+	}
+	f := &File{Source: source, supports: supports}
+	if err := config.Decode(source, text, f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Sort sorts files by their names, in which order their patterns are tried.
+func Sort(files []*File) {
+	slices.SortStableFunc(files, func(a, b *File) int { return strings.Compare(a.Source, b.Source) })
+}

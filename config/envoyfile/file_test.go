@@ -1,0 +1,188 @@
+package envoyfile_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weir-go/weir/config/envoyfile"
+	"github.com/weir-go/weir/quota"
+)
+
+// one is a file of one descriptor, in line 3.
+func one(descriptor string) string { return "domain: d\ndescriptors:\n- " + descriptor + "\n" }
+
+// limit is a file of one limit, in line 3, with further keys.
+func limit(keys string) string { return one("{key: a, rate_limit: {" + keys + "}}") }
+
+const (
+	keysOfFile       = "name, domain, descriptors"
+	keysOfDescriptor = "key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, metadata, descriptors"
+	keysOfLimit      = "unit, requests_per_unit, unlimited, name, replaces, algorithm, burst, report, mode"
+
+	domain     = "it must be the name of a domain, such as edge_proxy"
+	key        = "it must be a key, such as remote_address"
+	unit       = "it must be second, minute, hour, day, week, month or year"
+	requests   = "it must be a whole number from 0 to 4294967295; 0 refuses every request, and unlimited: true none"
+	algorithms = "it must be fixed-window, sliding-window, sliding-log or token-bucket"
+)
+
+// What is wrong has its line, and what would be right; and it is all that is said.
+func TestWrongFiles(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		// No YAML.
+		{"a tab", "domain: d\ndescriptors:\n\t- key: a\n", "f.yaml:3: the line begins with a tab; indent it by spaces, as YAML asks"},
+		{"a brace that is not closed", "domain: d\ndescriptors: [{key: a\n", "f.yaml:3: did not find expected ',' or '}', while parsing a flow mapping that begins in line 2"},
+		{"a quote that is not closed", "domain: d\ndescriptors:\n- key: \"a\n", "f.yaml:4: found unexpected end of stream, while scanning a quoted scalar that begins in line 3"},
+		{"an indentation between two", "domain: d\ndescriptors:\n  - key: a\n   value: b\n", "f.yaml:4: did not find expected '-' indicator, while parsing a block collection that begins in line 3"},
+		{"a byte of Latin-1", "domain: d\nname: \xe4\n", "f.yaml:2: the text is not UTF-8; save it as UTF-8"},
+		{"a NUL", "domain: d\nname: \x00\n", `f.yaml:2: the line has a control character; write it as an escape such as \0 in double quotes, or leave it out`},
+		{"an alias of nothing", "domain: d\ndescriptors: *all\n", "f.yaml:2: unknown anchor 'all' referenced; write the value itself"},
+		{"an alias of what it is in", "domain: d\ndescriptors: &all\n- {key: a, descriptors: *all}\n", "f.yaml:3: the alias *all is within the value that it names; write the value itself"},
+		{"a template", "domain: {{ .Values.domain }}\n", "f.yaml:1: domain is a mapping; it must be text"},
+
+		// Another form.
+		{"nothing", "# to be written\n", "f.yaml: the file is empty"},
+		{"a list", "- domain: d\n", "f.yaml:1: the file is a list; it must be a mapping with " + keysOfFile},
+		{"two documents", "domain: d\n---\ndomain: e\n", "f.yaml:2: a second document begins here; one file is one configuration"},
+		{"no domain", "descriptors: []\n", "f.yaml:1: domain is missing; " + domain},
+		{"an empty domain", "domain: ''\n", "f.yaml:1: domain is missing; " + domain},
+		{"two domains", "domain: d\ndomain: e\n", "f.yaml:2: domain is set twice, first in line 1"},
+		{"another key", "domain: d\ndescriptor: []\n", "f.yaml:2: unknown key descriptor; did you mean descriptors? The keys here are " + keysOfFile},
+		{"a mapping of descriptors", "domain: d\ndescriptors: {a: {unit: day}}\n", "f.yaml:2: descriptors is a mapping; it must be a list"},
+		{"text for descriptors", "domain: d\ndescriptors: none\n", `f.yaml:2: descriptors is "none"; it must be a list`},
+
+		// Descriptors.
+		{"no key", one("{value: b}"), "f.yaml:3: descriptors[0].key is missing; " + key},
+		{"nothing in a list", one(""), "f.yaml:3: descriptors[0].key is missing; " + key},
+		{"a list for a key", one("{key: [a]}"), "f.yaml:3: descriptors[0].key is a list; it must be text"},
+		{"a mapping for a value", one("{key: a, value: {b: c}}"), "f.yaml:3: descriptors[0].value is a mapping; it must be text"},
+		{"a tag", one("{key: !!binary YQ==}"), "f.yaml:3: descriptors[0].key has the tag !!binary; leave the tag out"},
+		{"a misspelled key", one("{key: a, rate_limits: {}}"), "f.yaml:3: unknown key rate_limits; did you mean rate_limit? The keys here are " + keysOfDescriptor},
+		{"a limit's key", one("{key: a, unit: day}"), "f.yaml:3: unknown key unit; the keys here are " + keysOfDescriptor},
+		{"a key twice", one("{key: a, key: b}"), "f.yaml:3: descriptors[0].key is set twice, first in line 3"},
+		{"a descriptor twice", one("{key: a, value: b}\n- {key: a, value: b}"), `f.yaml:4: descriptors[1].key is "a"; it must be another, or have another value: descriptors[0] has both`},
+		{"one within another twice", one("key: a\n  descriptors: [{key: b},\n    {key: b}]"), `f.yaml:5: descriptors[0].descriptors[1].key is "b"; it must be another, or have another value: descriptors[0].descriptors[0] has both`},
+		{"a mode that is a number", one("{key: a, shadow_mode: 3}"), `f.yaml:3: descriptors[0].shadow_mode is "3"; it must be true or false`},
+		{"a shared count of one value", one("{key: a, value: b, share_threshold: true}"), `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * stands for, and value has none`},
+		{"metadata that is a number", one("{key: a, metadata: 5}"), `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of what JSON can say`},
+		{"metadata that is no JSON", one("{key: a, metadata: {x: [.nan]}}"), "f.yaml:3: descriptors[0].metadata is a mapping; it must be a mapping of what JSON can say"},
+
+		// Limits.
+		{"a limit in words", one("{key: a, rate_limit: 5/m}"), `f.yaml:3: descriptors[0].rate_limit is "5/m"; it must be a mapping with ` + keysOfLimit},
+		{"a list of limits", one("{key: a, rate_limit: [{unit: day}]}"), "f.yaml:3: descriptors[0].rate_limit is a list; it must be a mapping with " + keysOfLimit},
+		{"no unit", limit("requests_per_unit: 1"), "f.yaml:3: descriptors[0].rate_limit.unit is missing; " + unit},
+		{"units", limit("unit: minutes, requests_per_unit: 1"), `f.yaml:3: descriptors[0].rate_limit.unit is "minutes"; ` + unit},
+		{"no requests", limit("unit: day"), "f.yaml:3: descriptors[0].rate_limit.requests_per_unit is missing; " + requests},
+		{"requests below 0", limit("unit: day, requests_per_unit: -1"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "-1"; ` + requests},
+		{"a part of a request", limit("unit: day, requests_per_unit: 1.5"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "1.5"; ` + requests},
+		{"too many requests", limit("unit: day, requests_per_unit: 4294967296"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "4294967296"; ` + requests},
+		{"a unit of no limit", limit("unlimited: true, unit: day"), `f.yaml:3: descriptors[0].rate_limit.unit is "day"; it must be left out, because unlimited is true`},
+		{"a misspelled key of a limit", limit("unit: day, request_per_unit: 1, requests_per_unit: 1"), "f.yaml:3: unknown key request_per_unit; did you mean requests_per_unit? The keys here are " + keysOfLimit},
+		{"descriptors of a limit", limit("unit: day, requests_per_unit: 1, descriptors: []"), "f.yaml:3: unknown key descriptors; the keys here are " + keysOfLimit},
+		{"one that replaces itself", limit("unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}]"), `f.yaml:3: descriptors[0].rate_limit.replaces[0].name is "n"; it must be the name of another limit: this is its own`},
+		{"one that replaces nothing", limit("unit: day, requests_per_unit: 1, replaces: [{}]"), "f.yaml:3: descriptors[0].rate_limit.replaces[0].name is missing; it must be the name of a limit"},
+		{"text that is replaced", limit("unit: day, requests_per_unit: 1, replaces: [n]"), `f.yaml:3: descriptors[0].rate_limit.replaces[0] is "n"; it must be a mapping with name`},
+
+		// Keys of weir.
+		{"another algorithm", limit("unit: day, requests_per_unit: 1, algorithm: token_bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "token_bucket"; ` + algorithms},
+		{"a queue", limit("unit: day, requests_per_unit: 1, algorithm: leaky-bucket"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "leaky-bucket"; ` + algorithms + ": a proxy cannot let a request wait for its start"},
+		{"requests in flight", limit("unit: day, requests_per_unit: 1, algorithm: in-flight"), `f.yaml:3: descriptors[0].rate_limit.algorithm is "in-flight"; ` + algorithms + ": a proxy does not say when a request has ended"},
+		{"a burst of a window", limit("unit: day, requests_per_unit: 1, burst: 2"), `f.yaml:3: descriptors[0].rate_limit.burst is "2"; it must be left out, or algorithm must be token-bucket`},
+		{"a log that is too long", limit("unit: day, requests_per_unit: 10001, algorithm: sliding-log"), `f.yaml:3: descriptors[0].rate_limit.requests_per_unit is "10001"; it must be what a limit can have: quota: policy "check": limit 0: quota is 10001; a sliding-log stores every charge, so it must be at most 10000 (a sliding-window has no such bound)`},
+		{"another mode", limit("unit: day, requests_per_unit: 1, mode: lease"), `f.yaml:3: descriptors[0].rate_limit.mode is "lease"; it must be exact, leased or synced`},
+		{"a log that is synced", limit("unit: day, requests_per_unit: 1, algorithm: sliding-log, mode: synced"), `f.yaml:3: descriptors[0].rate_limit.mode is "synced"; it must be one that this limit can have: synced: policy "check": limit 0, 1 per 24h0m0s (sliding-log), cannot be synced: its count is not a sum that processes can add to: it must be a token-bucket or an aligned fixed-window`},
+	} {
+		_, err := envoyfile.Parse("f.yaml", []byte(c.text), nil)
+		if !errors.Is(err, quota.ErrInvalid) || err.Error() != c.want {
+			t.Errorf("%s: %v\nwant %s", c.name, err, c.want)
+		}
+	}
+}
+
+// All mistakes of a file are said at once.
+func TestAllMistakes(t *testing.T) {
+	_, err := envoyfile.Parse("f.yaml", []byte(one("{key: a, rate_limit: {unit: fortnight, request_per_unit: 1}}\n- {value: b}\n- {key: a}")), nil)
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	for i, want := range []string{
+		"f.yaml:3: descriptors[0].rate_limit.requests_per_unit is missing; ",
+		`f.yaml:3: descriptors[0].rate_limit.unit is "fortnight"; `,
+		"f.yaml:3: unknown key request_per_unit; ",
+		"f.yaml:4: descriptors[1].key is missing; ",
+		`f.yaml:5: descriptors[2].key is "a"; it must be another`,
+	} {
+		if len(lines) != 5 || !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
+			t.Errorf("%d: %q is not in\n%v", i, want, err)
+		}
+	}
+}
+
+// What may look wrong and is right, because envoyproxy/ratelimit takes it, too.
+func TestRightFiles(t *testing.T) {
+	for _, c := range []struct{ name, text string }{
+		{"a byte order mark", "\ufeffdomain: d\n"},
+		{"JSON, which is YAML", `{"domain": "d", "descriptors": [{"key": "a"}]}`},
+		{"no descriptors: what is asked has no limit", "domain: d\n"},
+		{"a descriptor without a limit, which is an exception to what is wider", one("{key: a, value: b}\n- {key: a, rate_limit: {unit: day, requests_per_unit: 1}}")},
+		{"a limit that is null", one("{key: a, rate_limit: }")},
+		{"0 requests, which refuses all", limit("unit: day, requests_per_unit: 0")},
+		{"hexadecimal, octal and digits in groups, as YAML 1.1 has them", one("key: a\n  rate_limit: {unit: day, requests_per_unit: 0x10}\n- {key: b, rate_limit: {unit: DAY, requests_per_unit: 010}}\n- {key: c, rate_limit: {unit: Day, requests_per_unit: 1_000}}")},
+		{"a number in quotes", limit("unit: day, requests_per_unit: '5'")},
+		{"requests of what is unlimited", limit("unlimited: yes, requests_per_unit: 5")},
+		{"numbers for texts", "domain: 5\ndescriptors: [{key: 7, value: 1.5}, {key: a, value: true}]\n"},
+		{"a limit that no file has, replaced", limit("unit: day, requests_per_unit: 1, replaces: [{name: gone}]")},
+		{"a star in a key", one("{key: 'a*', rate_limit: {unit: day, requests_per_unit: 1}}")},
+		{"an alias of another value", "domain: d\ndescriptors:\n- {key: a, rate_limit: &l {unit: day, requests_per_unit: 1}}\n- {key: b, rate_limit: *l}\n"},
+	} {
+		if _, err := envoyfile.Parse("f.yaml", []byte(c.text), nil); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for text, want := range map[string]time.Duration{"second": time.Second, "MINUTE": time.Minute, "Hour": time.Hour, "day": 24 * time.Hour, "week": 168 * time.Hour, "month": 720 * time.Hour, "year": 8760 * time.Hour} {
+		var u envoyfile.Unit
+		if err := u.UnmarshalText([]byte(text)); err != nil || u.Window() != want {
+			t.Errorf("%s: %v, %v; want %v", text, u.Window(), err, want)
+		}
+	}
+	if w := envoyfile.Unit(8).Window(); w != 0 {
+		t.Errorf("unit 8 has %v", w)
+	}
+}
+
+func TestTogether(t *testing.T) {
+	file := func(name, text string) *envoyfile.File {
+		t.Helper()
+		f, err := envoyfile.Parse(name, []byte(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	a := file("a.yaml", one("{key: a}"))
+	b := file("b.yaml", one("{key: b, descriptors: [{key: c}]}"))
+	again := file("c.yaml", one("{key: b, descriptors: [{key: d}]}"))
+	modes := file("d.yaml", one("key: m\n  value: n\n  rate_limit: {unit: day, requests_per_unit: 1, mode: leased}\n- {key: m_n, rate_limit: {unit: day, requests_per_unit: 1}}"))
+	for _, c := range []struct {
+		files []*envoyfile.File
+		merge bool
+		want  string
+	}{
+		{[]*envoyfile.File{a, b}, true, ""},
+		{[]*envoyfile.File{b, a}, false, `b.yaml: domain is "d", as in a.yaml; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true`},
+		{[]*envoyfile.File{a, b, again}, true, `c.yaml: descriptors[0] has the key and value of a descriptor of another file of the domain "d"; they must differ`},
+		{[]*envoyfile.File{modes}, false, "d.yaml: descriptors[1]: the mode of d.m_n is leased and exact; two limits of this name must have one"},
+	} {
+		files := slices.Clone(c.files)
+		envoyfile.Sort(files)
+		err := envoyfile.Together(files, c.merge)
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, quota.ErrInvalid) || err.Error() != c.want) {
+			t.Errorf("%v\nwant %s", err, c.want)
+		}
+	}
+}

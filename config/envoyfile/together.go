@@ -1,0 +1,74 @@
+package envoyfile
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/weir-go/weir/fleet/modes"
+	"github.com/weir-go/weir/internal/invalid"
+)
+
+// Together checks files that are one configuration, in the order of Sort. A domain is in one
+// file, unless merge. The error has a line for each mistake, which begins with the name of a file, and wraps
+// quota.ErrInvalid.
+func Together(files []*File, merge bool) error {
+	c := collection{domains: make(map[string]*domain), modes: make(map[string]Mode)}
+	for _, f := range files {
+		name := string(f.Domain)
+		d := c.domains[name]
+		if d == nil {
+			d = &domain{file: f.Source, tree: make(tree)}
+			c.domains[name] = d
+		} else if !merge {
+			c.wrong(f, "domain is %q, as in %s; a domain must be in one file, unless MERGE_DOMAIN_CONFIG is true", name, d.file)
+			continue
+		}
+		c.add(f, d.tree, f.Descriptors, "descriptors", name)
+	}
+	return errors.Join(c.problems...)
+}
+
+// collection is what the files before have.
+type collection struct {
+	domains  map[string]*domain
+	modes    map[string]Mode // of limits, by their paths
+	problems []error
+}
+
+type domain struct {
+	file string // the first
+	tree tree
+}
+
+// tree has the descriptors at a place, and what is below them.
+type tree map[pair]tree
+
+func (c *collection) wrong(f *File, format string, args ...any) {
+	c.problems = append(c.problems, invalid.Errorf("%s: %s", f.Source, fmt.Sprintf(format, args...)))
+}
+
+func (c *collection) add(f *File, to tree, all []Descriptor, at, path string) {
+	for i := range all {
+		d := &all[i]
+		at, path, p := fmt.Sprintf("%s[%d]", at, i), path+"."+d.String(), pair{string(d.Key), string(d.Value)}
+		if to[p] != nil {
+			c.wrong(f, "%s has the key and value of a descriptor of another file of the domain %q; they must differ", at, string(f.Domain))
+			continue
+		}
+		to[p] = make(tree)
+		c.checkMode(f, d.RateLimit, at, path)
+		c.add(f, to[p], d.Descriptors, at+".descriptors", path)
+	}
+}
+
+// checkMode checks that limits of one path have one mode. Two may have one path, such as a_b of
+// key a with the value b and of key a_b, and then one policy.
+func (c *collection) checkMode(f *File, l *RateLimit, at, path string) {
+	if l == nil {
+		return
+	}
+	if before, again := c.modes[path]; again && before != l.Mode {
+		c.wrong(f, "%s: the mode of %s is %v and %v; two limits of this name must have one", at, path, modes.Mode(before), modes.Mode(l.Mode))
+	}
+	c.modes[path] = l.Mode
+}
