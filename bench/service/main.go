@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -40,6 +41,7 @@ type settings struct {
 	connections int
 	clients     int
 	hungFor     time.Duration // how long an answer is waited for while Redis hangs
+	pins        bool          // service and Redis to one core, the load to the others
 	progress    io.Writer
 }
 
@@ -52,6 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&s.connections, "connections", 64, "gRPC connections, each with one call at a time")
 	flags.IntVar(&s.clients, "clients", 10_000, "clients, each with counts of its own")
 	flags.DurationVar(&s.hungFor, "hung", 5*time.Second, "how long an answer is waited for while Redis hangs")
+	flags.BoolVar(&s.pins, "pin", runtime.NumCPU() > 1, "give service and Redis one core, and the load the others; if not, they share all")
 	throttlerd := flags.String("throttlerd", "", "the `program` to measure; if empty, it is built")
 	peer := flags.String("peer", "", "the `program` of envoyproxy/ratelimit; if empty, it is built")
 	docs := flags.String("docs", "", "write figure and tables into the documentation of the repository in this `directory`")
@@ -70,6 +73,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	services, err := build(ctx, dir, *throttlerd, *peer)
 	if err != nil {
 		return err
+	}
+	if s.pins {
+		if err := pin(ctx, os.Getpid(), fmt.Sprintf("1-%d", runtime.NumCPU()-1)); err != nil {
+			return err
+		}
 	}
 	results, err := s.measure(ctx, dir, services)
 	if err != nil {

@@ -50,6 +50,11 @@ func (s *settings) measure(ctx context.Context, dir string, programs []program) 
 		return nil, err
 	}
 	defer redis.Stop()
+	if s.pins {
+		if err := pin(ctx, redis.Pid(), serviceCore); err != nil {
+			return nil, err
+		}
+	}
 	all := newResults(s)
 	for pass := range s.passes {
 		for _, i := range rand.Perm(len(programs)) {
@@ -65,7 +70,7 @@ func (s *settings) measure(ctx context.Context, dir string, programs []program) 
 
 // visit adds the measurements of one program to all.
 func (s *settings) visit(ctx context.Context, dir string, p *program, redis *testserver.RedisServer, all *results) error {
-	service, err := p.start(ctx, dir, redis.Addr)
+	service, err := p.start(ctx, dir, redis.Addr, s.pins)
 	if err != nil {
 		return err
 	}

@@ -92,8 +92,19 @@ type process struct {
 	log  *os.File
 }
 
+// serviceCore is the core of a service and its Redis.
+const serviceCore = "0"
+
+// pin lets a process and all its threads run on these cores alone.
+func pin(ctx context.Context, pid int, cores string) error {
+	if out, err := exec.CommandContext(ctx, "taskset", "-a", "-p", "-c", cores, strconv.Itoa(pid)).CombinedOutput(); err != nil {
+		return fmt.Errorf("taskset: %w\n%s", err, out)
+	}
+	return nil
+}
+
 // start starts p with the counts at redis, and returns when it answers.
-func (p *program) start(ctx context.Context, dir, redis string) (_ *process, err error) {
+func (p *program) start(ctx context.Context, dir, redis string, pins bool) (_ *process, err error) {
 	runtime, err := os.MkdirTemp(dir, "runtime-")
 	if err != nil {
 		return nil, err
@@ -113,11 +124,14 @@ func (p *program) start(ctx context.Context, dir, redis string) (_ *process, err
 	if s.log, err = os.Create(filepath.Join(runtime, "log")); err != nil {
 		return nil, err
 	}
-	args := p.args
-	if len(args) > 0 {
+	args := append([]string{p.path}, p.args...)
+	if len(p.args) > 0 {
 		args = append(args, s.addr)
 	}
-	s.cmd = exec.CommandContext(ctx, p.path, args...)
+	if pins { // from its first thread on
+		args = append([]string{"taskset", "-c", serviceCore}, args...)
+	}
+	s.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s.cmd.Env = append(os.Environ(),

@@ -17,6 +17,7 @@ import (
 // results are all samples, by program and by the number of descriptors.
 type results struct {
 	Setup   string                      `json:"setup"`
+	Cores   string                      `json:"cores"` // who has which
 	Samples map[string]map[int][]sample `json:"samples"`
 	Hung    map[string][]hungSample     `json:"hung"`
 }
@@ -29,9 +30,14 @@ type hungSample struct {
 }
 
 func newResults(s *settings) *results {
+	cores := "service, Redis and load generator share all"
+	if s.pins {
+		cores = "service and Redis have one, and the load generator the rest"
+	}
 	return &results{
-		Setup: fmt.Sprintf("Measured on %s: %d cores, shared by load generator, service and Redis; %s. %d connections, each with one call at a time; %d clients; medians of %d passes of %v.",
-			time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), s.connections, s.clients, s.passes, s.sample),
+		Cores: cores,
+		Setup: fmt.Sprintf("Measured on %s: %d cores, of which %s; %s. %d connections, each with one call at a time; %d clients; medians of %d passes of %v.",
+			time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), cores, runtime.Version(), s.connections, s.clients, s.passes, s.sample),
 		Samples: make(map[string]map[int][]sample), Hung: make(map[string][]hungSample),
 	}
 }
@@ -106,7 +112,7 @@ func (r *results) hungLine(name string, deadline time.Duration) string {
 // figure draws decisions a second and CPU.
 func (r *results) figure() plot.Figure {
 	f := plot.Figure{
-		Title: "Envoy's rate limit service over gRPC", Subtitle: "One redis-server; load generator, service and Redis share the cores.",
+		Title: "Envoy's rate limit service over gRPC", Subtitle: fmt.Sprintf("One redis-server; of the cores, %s.", r.Cores),
 		Columns: 2, PanelHeight: 150,
 	}
 	for _, n := range counts {
