@@ -42,6 +42,7 @@ type call struct {
 type item struct {
 	kind     kind
 	rule     *descriptors.Rule // nil for an override
+	learns   *descriptors.Rule // rule, or what an override takes the place of; may be nil
 	limit    *descriptors.Limit
 	policy   *quota.Policy
 	key      string
@@ -110,6 +111,7 @@ func (c *call) match() error {
 			continue
 		}
 		it.rule, c.key = c.domain.Match(c.key[:0], d.GetEntries())
+		it.learns = it.rule
 		if it.rule == nil {
 			continue
 		}
@@ -162,10 +164,10 @@ func (c *call) classify(i int) {
 		it.kind = refusesAll
 	case it.cost == 0:
 		it.kind = checks
-		if r != nil {
-			r.Checked()
+		if it.learns != nil {
+			it.learns.Checked()
 		}
-	case a.CountRefused || r != nil && r.Reports():
+	case a.CountRefused || it.learns != nil && it.learns.Reports() || c.isQuota(it) && c.req.Descriptors[i].GetHitsAddend() != nil:
 		it.kind = reports
 	case c.isObserved(it):
 		it.kind = observed
@@ -199,6 +201,7 @@ func (c *call) override(it *item, i int, d *commonv3.RateLimitDescriptor) error 
 		}
 		window *= time.Duration(n)
 	}
+	it.learns, _ = c.domain.Match(c.key[:0], d.GetEntries())
 	it.limit = &descriptors.Limit{RequestsPerUnit: l.GetRequestsPerUnit(), Unit: unit, UnitMultiplier: l.GetUnitMultiplier()}
 	c.key = c.domain.Key(c.key[:0], d.GetEntries())
 	it.key = string(c.key)

@@ -198,6 +198,38 @@ func TestReports(t *testing.T) {
 	)
 }
 
+// What is reported with the limit of the request, as Envoy Gateway does where a limit is in
+// metadata, is a report as the rule's own are.
+func TestReportsOfOverrides(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	ask := func(text, want string) {
+		t.Helper()
+		req := request(text)
+		req.Descriptors[0].Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 10, Unit: typev3.RateLimitUnit_MINUTE}
+		if got := s.ask(req); got != want {
+			t.Errorf("%s: %s; want %s", text, got, want)
+		}
+	}
+	ask("minute=a +0", "OK 10/10 50s")
+	ask("minute=a +8", "OK 2/10 50s")
+	ask("minute=a +8", "OVER 0/10! 50s Retry-After: 50")
+	ask("minute=a +0", "OVER 0/10! 50s Retry-After: 50")
+	ask("unknown=a +0", "OK 10/10 50s")
+	ask("unknown=a +11", "OVER 10/10! 50s") // no rule has learned that it is reported
+}
+
+// In quota_mode, hits of a descriptor's own are what a response has cost, as in Envoy AI Gateway,
+// whose requests ask with a hit each.
+func TestReportsOfQuotas(t *testing.T) {
+	s := newTested(t, withRetry, limits)
+	s.is(
+		"q2=a", "OK 1/2 3590s",
+		"q2=a +25", "OVER 0/2! 3590s Retry-After: 3590",
+		"q2=a", "OVER 0/2! 3590s Retry-After: 3590",
+		"q1=a | q2=b", "OK 0/1 50s 1/2 3590s",
+	)
+}
+
 // WEIR_COUNT_REFUSED: all descriptors are charged, whether others refuse or not.
 func TestCountRefused(t *testing.T) {
 	s := newTested(t, settings.Answers{CountRefused: true, RetryAfter: true}, limits)

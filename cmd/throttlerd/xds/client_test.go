@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,72 +11,12 @@ import (
 	"testing"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
 	"github.com/weir-go/weir/cmd/throttlerd/settings"
 	"github.com/weir-go/weir/cmd/throttlerd/xds"
+	"github.com/weir-go/weir/cmd/throttlerd/xds/xdstest"
 	"github.com/weir-go/weir/config/envoyfile"
 )
-
-// manager is a management server, as Envoy Gateway's is built.
-type manager struct {
-	t      *testing.T
-	node   string
-	cache  cache.SnapshotCache
-	grpc   *grpc.Server
-	mu     sync.Mutex
-	nacked []string
-}
-
-func (m *manager) listen(addr string) string {
-	m.t.Helper()
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	m.grpc = grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(m.grpc, server.NewServer(m.t.Context(), m.cache, server.CallbackFuncs{
-		StreamRequestFunc: func(_ int64, req *discoveryv3.DiscoveryRequest) error {
-			if req.GetErrorDetail() != nil {
-				m.mu.Lock()
-				defer m.mu.Unlock()
-				m.nacked = append(m.nacked, req.GetErrorDetail().GetMessage())
-			}
-			return nil
-		},
-	}))
-	go func() { _ = m.grpc.Serve(l) }()
-	m.t.Cleanup(m.grpc.Stop)
-	return l.Addr().String()
-}
-
-// put publishes configurations, given as JSON.
-func (m *manager) put(version string, configs ...string) {
-	m.t.Helper()
-	var all []types.Resource
-	for _, text := range configs {
-		c := new(rlsconfv3.RateLimitConfig)
-		if err := protojson.Unmarshal([]byte(text), c); err != nil {
-			m.t.Fatal(err)
-		}
-		all = append(all, c)
-	}
-	snapshot, err := cache.NewSnapshot(version, map[resource.Type][]types.Resource{resource.RateLimitConfigType: all})
-	if err == nil {
-		err = m.cache.SetSnapshot(m.t.Context(), m.node, snapshot)
-	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
-}
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
@@ -100,13 +39,13 @@ func read(t *testing.T, name string) string {
 // What the two gateways generate, by its shape: matches of headers, of addresses and of
 // everything, in shadow mode and shared by routes, and a quota of a model and of a service.
 func TestConfigurationsOfGateways(t *testing.T) {
-	m := &manager{t: t, node: "envoy-ai-gateway-ratelimit", cache: cache.NewSnapshotCache(false, cache.IDHash{}, nil)}
-	addr := m.listen("127.0.0.1:0")
-	m.put("1", read(t, "gateway.json"), read(t, "gateway-shared.json"), read(t, "ai-gateway.json"))
+	m := xdstest.NewManager(t, "envoy-ai-gateway-ratelimit")
+	addr := m.Listen("127.0.0.1:0")
+	m.Put("1", read(t, "gateway.json"), read(t, "gateway-shared.json"), read(t, "ai-gateway.json"))
 
 	var mu sync.Mutex
 	var set *descriptors.Set
-	s := settings.XDS{NodeID: m.node, ServerURL: addr, BackoffInitial: time.Millisecond, BackoffMax: 2 * time.Millisecond, XDSHeaders: map[string]string{"x-weir": "1"}}
+	s := settings.XDS{NodeID: m.Node, ServerURL: addr, BackoffInitial: time.Millisecond, BackoffMax: 2 * time.Millisecond, XDSHeaders: map[string]string{"x-weir": "1"}}
 	c, err := xds.NewClient(s, slog.New(slog.DiscardHandler), func(all []*envoyfile.File, err error) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -151,14 +90,9 @@ default/shared.default/shared/rule/0_default/shared/rule/0.rule-0-match-0_rule-0
 	eventually(t, "both configurations", func() bool { return rules() == both })
 
 	// A wrong one is refused, with what is wrong with it, and the last good one stays.
-	m.put("2", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1}}, {"value": "b"}]}`)
-	nacks := func() string {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return strings.Join(m.nacked, "\n")
-	}
-	eventually(t, "a NACK", func() bool { return nacks() != "" })
-	if got, want := nacks(), "x: descriptors[0].rate_limit.unit is wrong; it must be second, minute, hour, day, week, month or year\nx: descriptors[1].key is wrong; it must be a key, such as remote_address"; got != want {
+	m.Put("2", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1}}, {"value": "b"}]}`)
+	eventually(t, "a NACK", func() bool { return m.Refused() != "" })
+	if got, want := m.Refused(), "x: descriptors[0].rate_limit.unit is wrong; it must be second, minute, hour, day, week, month or year\nx: descriptors[1].key is wrong; it must be a key, such as remote_address"; got != want {
 		t.Errorf("NACK %s\nwant %s", got, want)
 	}
 	if rules() != both {
@@ -166,11 +100,11 @@ default/shared.default/shared/rule/0_default/shared/rule/0.rule-0-match-0_rule-0
 	}
 
 	// After a restart of the server, the next one arrives.
-	m.grpc.Stop()
-	m.put("3", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1, "unit": "WEEK"}}]}`)
-	m.listen(addr)
+	m.Stop()
+	m.Put("3", `{"name": "x", "domain": "x", "descriptors": [{"key": "a", "rateLimit": {"requestsPerUnit": 1, "unit": "WEEK"}}]}`)
+	m.Listen(addr)
 	eventually(t, "the configuration after a restart", func() bool { return rules() == "x.a 1 WEEK quota=false shadow=false meta=map[]\n" })
-	m.put("4")
+	m.Put("4")
 	eventually(t, "no configuration", func() bool { return rules() == "" })
 }
 
