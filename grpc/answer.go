@@ -35,6 +35,8 @@ func refuse(d *throttler.Decision) *refusal {
 		text = s.Policy.Name + " is blocked for this client."
 	case s.RetryAt.Equal(decision.Never) && s.Cost > s.Limit.Capacity():
 		text = fmt.Sprintf("This call costs %d, and %s allows no more than %d at once.", s.Cost, s.Policy.Name, s.Limit.Capacity())
+	case s.Limit.Algorithm.Holds():
+		text = fmt.Sprintf("%s allows %d at once.", s.Policy.Name, s.Limit.Quota)
 	default:
 		text = fmt.Sprintf("%s allows %d per %s.", s.Policy.Name, s.Limit.Quota, s.Limit.Per())
 	}

@@ -166,12 +166,13 @@ func serve(t *testing.T, server *grpc.Server, config string) *grpc.ClientConn {
 // answer is what a client sees of a call.
 type answer struct {
 	code            codes.Code
+	message         string
 	header, trailer metadata.MD
 	retry           time.Duration // RetryInfo's, or 0
 }
 
 func answerOf(err error, header, trailer metadata.MD) answer {
-	a := answer{code: status.Code(err), header: header, trailer: trailer}
+	a := answer{code: status.Code(err), message: status.Convert(err).Message(), header: header, trailer: trailer}
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok {
 			a.retry = info.GetRetryDelay().AsDuration()

@@ -106,7 +106,12 @@ func TestInFlight(t *testing.T) {
 	f := newFixture(t, setup{limit: one, options: weirgrpc.Options{PerMessage: true}})
 	during := func() {
 		f.expectUsed(t, everyone, 1)
-		expectCode(t, f.call(t.Context()), codes.ResourceExhausted)
+		refused := f.call(t.Context())
+		expectCode(t, refused, codes.ResourceExhausted)
+		if refused.message != "core allows 1 at once. Try again in 1 s." {
+			t.Errorf("the refusal says %q", refused.message)
+		}
+		expect(t, "trailer", refused.trailer, "retry-after", "1", "grpc-retry-pushback-ms", "1000", "x-ratelimit-limit", "1")
 	}
 	f.unary = func(context.Context) error { during(); return nil }
 	expectCode(t, f.call(t.Context()), codes.OK)

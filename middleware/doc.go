@@ -19,7 +19,7 @@
 // the response was sent and [Options.RefundIf] says that a 500 is free. A client that
 // hangs up once its handler runs, or breaks off its request, is charged. [Options.Observer] receives what goes wrong.
 //
-// The package does not authenticate, and does not limit requests in flight.
+// The package does not authenticate.
 //
 // # Several limits
 //

@@ -2,8 +2,10 @@ package middleware_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -138,4 +140,67 @@ func TestInFlightThatLapsed(t *testing.T) {
 		expectHeld(t, b, "after the lease", 2, 3)
 	})))
 	expectHeld(t, b, "at the end", 2, 3)
+}
+
+// What is said of a limit in flight is about requests at once. Its lease is nowhere: a client
+// that waited for that would come back much too late.
+func TestDialectsOfWhatIsInFlight(t *testing.T) {
+	two := policy("streams", throttler.Limit{Quota: 2, Window: 30 * time.Second, Algorithm: quota.InFlight})
+	soon := strconv.FormatInt(t0.Unix()+2, 10) // in a second, rounded up
+	for _, test := range []struct {
+		dialect          middleware.Dialect
+		first            []string // of a stream that remains alone
+		refused, ofPoint []string // when two are in flight; of a policy with a rate, too
+	}{
+		{middleware.GitHub{},
+			[]string{"X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "1", "X-RateLimit-Used", "1", "X-RateLimit-Resource", "streams"},
+			[]string{"X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "0", "X-RateLimit-Used", "2", "X-RateLimit-Reset", soon},
+			[]string{"X-RateLimit-Limit", "2", "X-RateLimit-Remaining", "0", "X-RateLimit-Used", "2", "X-RateLimit-Reset", soon}},
+		{middleware.IETF{},
+			[]string{"RateLimit-Policy", `"streams";q=2;qu="concurrent-requests"`, "RateLimit", `"streams";r=1`},
+			[]string{"RateLimit-Policy", `"streams";q=2;qu="concurrent-requests"`, "RateLimit", `"streams";r=0;t=1`},
+			[]string{"RateLimit-Policy", `"points-30s";q=2;qu="concurrent-requests", "points-1m";q=100;w=60`, "RateLimit", `"points-30s";r=0;t=1, "points-1m";r=98;t=60`}},
+		{middleware.Draft3{},
+			[]string{"RateLimit-Limit", "2", "RateLimit-Remaining", "1"},
+			[]string{"RateLimit-Limit", "2", "RateLimit-Remaining", "0", "RateLimit-Reset", "1"},
+			[]string{"RateLimit-Limit", "2", "RateLimit-Remaining", "0", "RateLimit-Reset", "1"}},
+		{middleware.OpenAI{},
+			[]string{"x-ratelimit-limit-requests", "2", "x-ratelimit-remaining-requests", "1", "x-ratelimit-limit-tokens", ""},
+			[]string{"x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "1s"},
+			[]string{"x-ratelimit-remaining-requests", "0", "x-ratelimit-reset-requests", "1s"}},
+		{middleware.Anthropic{},
+			[]string{"anthropic-ratelimit-requests-limit", "2", "anthropic-ratelimit-requests-remaining", "1", "anthropic-ratelimit-tokens-limit", ""},
+			[]string{"anthropic-ratelimit-requests-remaining", "0", "anthropic-ratelimit-requests-reset", rfc3339(1)},
+			[]string{"anthropic-ratelimit-requests-remaining", "0", "anthropic-ratelimit-requests-reset", rfc3339(1)}},
+	} {
+		t.Run(fmt.Sprintf("%T", test.dialect), func(t *testing.T) {
+			th, _ := newThrottler()
+			for _, of := range []struct {
+				policy  *throttler.Policy
+				refused []string
+			}{{two, test.refused}, {points, test.ofPoint}} {
+				var nest func(left int) http.Handler
+				nest = func(left int) http.Handler { // of a request whose handler sends the next
+					return must(newMiddleware(th, everyone(of.policy), &middleware.Options{Dialect: test.dialect}))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+						if left > 0 {
+							h := get(nest(left - 1))
+							if left > 1 {
+								w.WriteHeader(http.StatusOK)
+								return
+							}
+							expect(t, h, 429, append(of.refused, "Retry-After", "1")...)
+							if body := h.Body.String(); !strings.Contains(body, of.policy.Name+" allows 2 at once. Try again in 1 s.") {
+								t.Errorf("the body is %s", body)
+							}
+						}
+						w.WriteHeader(http.StatusOK)
+					}))
+				}
+				first := get(nest(2))
+				if of.policy == two {
+					expect(t, first, 200, test.first...)
+				}
+			}
+		})
+	}
 }

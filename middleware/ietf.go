@@ -38,18 +38,32 @@ func (IETF) Write(h http.Header, r *Report) {
 		name := fieldName(&s)
 		policies = append(strconv.AppendQuote(policies, name), ";q="...)
 		policies = strconv.AppendInt(policies, sfInteger(s.Limit.Quota), 10)
-		if s.Policy.Unit != quota.Requests {
-			policies = strconv.AppendQuote(append(policies, ";qu="...), s.Policy.Unit.String())
+		held := s.Limit.Algorithm.Holds() // its window is a lease, which says nothing of the quota
+		if unit := unitOf(&s, held); unit != "" {
+			policies = strconv.AppendQuote(append(policies, ";qu="...), unit)
 		}
-		if w := int64(s.Limit.Window / time.Second); w > 0 { // w is whole seconds, and optional: a calendar's windows differ
+		if w := int64(s.Limit.Window / time.Second); w > 0 && !held { // w is whole seconds, and optional: a calendar's windows differ
 			policies = strconv.AppendInt(append(policies, ";w="...), w, 10)
 		}
 		limits = append(strconv.AppendQuote(limits, name), ";r="...)
 		limits = strconv.AppendInt(limits, sfInteger(s.Remaining), 10)
-		limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.Reset().Sub(now)), 10)
+		if !held || s.Remaining == 0 {
+			limits = strconv.AppendInt(append(limits, ";t="...), seconds(s.Reset().Sub(now)), 10)
+		}
 	}
 	h[headerPolicies] = []string{string(policies)}
 	h[headerLimits] = []string{string(limits)}
+}
+
+// unitOf returns the parameter qu of a limit, or "" for requests, which needs none.
+func unitOf(s *decision.Status, held bool) string {
+	switch {
+	case held:
+		return "concurrent-requests" // the draft's own name
+	case s.Policy.Unit == quota.Requests:
+		return ""
+	}
+	return s.Policy.Unit.String()
 }
 
 // fieldName names a limit: by its policy, and, where that has several, by its

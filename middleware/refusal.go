@@ -123,7 +123,11 @@ func appendRefusal(b []byte, d *throttler.Decision, wait int64) []byte {
 		allows = " allows, at the moment, a part of "
 	}
 	b = strconv.AppendInt(append(append(b, s.Policy.Name...), allows...), s.Limit.Quota, 10)
-	b = append(append(b, " per "...), s.Limit.Per()...)
+	if s.Limit.Algorithm.Holds() {
+		b = append(b, " at once"...)
+	} else {
+		b = append(append(b, " per "...), s.Limit.Per()...)
+	}
 	if wait == 0 {
 		return append(b, ". It is in debt beyond the year 9999."...)
 	}

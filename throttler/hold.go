@@ -19,7 +19,7 @@ func (t *Throttler) Hold(ctx context.Context, d Decision, lost func(error)) (sto
 		return func() {}
 	}
 	h := &hold{t: t, ctx: context.WithoutCancel(ctx), d: d, every: every, lost: lost}
-	h.arm()
+	h.arm(d.At()) // and not from now: the lease began then
 	return h.end
 }
 
@@ -36,18 +36,19 @@ type hold struct {
 	stop  func() bool // the timer
 }
 
-// arm sets the timer, unless the hold has ended.
-func (h *hold) arm() {
+// arm sets the timer for what was last renewed at from, unless the hold has ended.
+func (h *hold) arm(from time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.ended {
-		h.stop = clock.AfterFunc(h.t.clock, h.every, h.renew)
+		h.stop = clock.AfterFunc(h.t.clock, h.every-h.t.clock.Now().Sub(from), h.renew)
 	}
 }
 
 func (h *hold) renew() {
 	ctx, cancel := context.WithTimeout(h.ctx, h.every)
 	defer cancel()
+	now := h.t.clock.Now()
 	switch after, err := h.t.Renew(ctx, h.d); {
 	case err != nil:
 		h.lost(err)
@@ -55,7 +56,7 @@ func (h *hold) renew() {
 		h.lost(errLapsed)
 		return
 	}
-	h.arm()
+	h.arm(now)
 }
 
 func (h *hold) end() {

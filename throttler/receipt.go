@@ -82,9 +82,20 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	case failed != nil: // it may be made again: what was settled is not
 		return driver.Decision{}, failed
 	case before == len(parts):
+		t.letGo(ctx, s.Now, parts)
 		return driver.Decision{}, ErrSettled
 	}
 	return whole, nil
+}
+
+// letGo ends what parts have in flight, of which another process has settled the rest. What
+// fails lapses.
+func (t *Throttler) letGo(ctx context.Context, now int64, parts []taken) {
+	for i := range parts {
+		if d := parts[i].d; holds(d.Charges()) {
+			_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
+		}
+	}
 }
 
 // endOf returns the instant, in ms, from which nothing counts that d charged, unless it is
@@ -93,7 +104,12 @@ func endOf(d *driver.Decision) int64 {
 	ends := d.Request.Now
 	for i, c := range d.Charges() {
 		for k, result := range d.ResultsOf(i) {
-			ends = max(ends, result.Mark.At, d.Request.Now+algorithm.Lifetime(c.Policy.Limits[k]).Milliseconds())
+			l := c.Policy.Limits[k]
+			from := d.Request.Now
+			if l.Algorithm.Holds() { // it may have been renewed
+				from = max(from, result.Mark.At)
+			}
+			ends = max(ends, result.Mark.At, from+algorithm.Lifetime(l).Milliseconds())
 		}
 	}
 	return ends

@@ -66,7 +66,12 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	text := receiptText{At: d.Driver().Request.Now}
 	for i, c := range charges {
 		own := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}
-		for _, result := range d.Driver().ResultsOf(i) {
+		for k, result := range d.Driver().ResultsOf(i) {
+			if c.Policy.Limits[k].Algorithm.Holds() {
+				// A renewal leaves this mark, which may be one of another unit too: so what is
+				// in flight ends with the process that took it.
+				result.Mark = driver.Mark{}
+			}
 			own.Marks = append(own.Marks, result.Mark)
 		}
 		text.Charges = append(text.Charges, own)

@@ -122,3 +122,79 @@ func TestReceiptOfTheSameCost(t *testing.T) {
 		t.Errorf("a refund of what is settled at its cost: %v, want ErrSettled", err)
 	}
 }
+
+// A decision that has something in flight may have a receipt. The process that took it ends that,
+// also if it was renewed, and if another one has settled the rest by then.
+func TestReceiptOfWhatIsInFlight(t *testing.T) {
+	ctx := t.Context()
+	for _, test := range []struct {
+		name           string
+		renewed, other bool // the other process settles first
+	}{{"settled here", true, false}, {"settled by another", true, true}, {"and not renewed", false, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			c := clock.NewManual(time.UnixMilli(1_900_000_000_000))
+			options := &throttler.Options{Clock: c, ReceiptKey: receiptOptions.ReceiptKey}
+			store := memorybackend.NewDefault()
+			own, another := throttler.New(store, options), throttler.New(store, options)
+			p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 100, Window: 5 * time.Minute}}}
+			charge := throttler.Charge{Policy: p, Key: "alice", Cost: 10}
+			if d, err := own.Take(ctx, charge); err != nil || !d.Allowed { // another request, in the same millisecond
+				t.Fatal(&d, err)
+			}
+			d, err := own.Take(ctx, charge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := own.Receipt(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.renewed {
+				c.Advance(20 * time.Second)
+				if d, err := own.Renew(ctx, d); err != nil || !d.Allowed {
+					t.Fatal(&d, err)
+				}
+			}
+			if test.other {
+				opened, err := another.Open(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := another.Settle(ctx, opened, 4); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := own.Settle(ctx, d); !errors.Is(err, throttler.ErrSettled) {
+					t.Errorf("what another has settled: %v, want ErrSettled", err)
+				}
+			} else if _, err := own.Settle(ctx, d, 4); err != nil {
+				t.Fatal(err)
+			}
+			if d, err := own.Peek(ctx, charge); err != nil || d.Limit(0).Used != 1 || d.Limit(1).Used != 14 {
+				t.Errorf("%d in flight, %d used, %v; want 1 and 14", d.Limit(0).Used, d.Limit(1).Used, err)
+			}
+		})
+	}
+	// In flight alone, for longer than a lease.
+	c := clock.NewManual(time.UnixMilli(1_900_000_000_000))
+	own := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c, ReceiptKey: receiptOptions.ReceiptKey})
+	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}
+	d, err := own.Take(ctx, p.Charge("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := own.Receipt(d); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		c.Advance(20 * time.Second)
+		if d, err := own.Renew(ctx, d); err != nil || !d.Allowed {
+			t.Fatal(&d, err)
+		}
+	}
+	if _, err := own.Settle(ctx, d); err != nil {
+		t.Errorf("after two leases: %v", err)
+	}
+	if d, err := own.Peek(ctx, p.Charge("alice")); err != nil || d.Limit(0).Used != 0 {
+		t.Errorf("%d in flight, %v", d.Limit(0).Used, err)
+	}
+}

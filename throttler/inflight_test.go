@@ -1,0 +1,268 @@
+package throttler_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/clock"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/throttler"
+)
+
+// streams allows three at once, which lapse in 30 s if their process does not renew them.
+var streams = &throttler.Policy{Name: "streams", Limits: []throttler.Limit{
+	{Quota: 3, Window: lease, Algorithm: throttler.InFlight},
+}}
+
+const lease = 30 * time.Second
+
+func takeStream(name string) order {
+	return order{Do: "take", Name: name, Policy: streams, Key: "k"}
+}
+
+// What a process has in flight stays as long as it lives, lapses a lease after it was killed, and
+// is lost to one that was stopped if another took its place.
+func TestInFlightOfRealProcesses(t *testing.T) {
+	f := startProcesses(t, 4)
+	a, b, c, d := f.all[0], f.all[1], f.all[2], f.all[3]
+	take := func(p *process, name string, want bool) {
+		t.Helper()
+		got := p.tell(takeStream(name))
+		if got.Err != "" || got.Allowed != want {
+			t.Fatalf("%s: %+v; want allowed %t", name, got, want)
+		}
+		if !want && (got.RetryIn != time.Second || got.Used[0] != 3) {
+			t.Errorf("%s: refused with %+v; want 3 in flight, and to ask again in a second", name, got)
+		}
+	}
+	pass := func(d time.Duration) {
+		t.Helper()
+		for range d / (5 * time.Second) {
+			if lost := f.pass(5 * time.Second); len(lost) > 0 {
+				t.Fatalf("at %v, lost %v", f.now.Sub(t0), lost)
+			}
+		}
+	}
+	goOn := func(p *process, want ...string) {
+		t.Helper()
+		if got := p.goOn(f.now); got.Err != "" || !slices.Equal(got.Lost, want) {
+			t.Errorf("a process that goes on: %+v; want lost %v", got, want)
+		}
+	}
+	take(a, "a", true)
+	take(b, "b", true)
+	take(c, "c", true)
+	take(d, "d", false)
+	pass(5 * lease) // while they live
+	take(d, "d", false)
+
+	b.stop() // for less than a lease
+	pass(15 * time.Second)
+	goOn(b)
+	pass(lease)
+	take(d, "d", false)
+
+	b.stop() // for longer, with a place to come back to
+	pass(2 * lease)
+	goOn(b)
+	take(d, "d", false)
+
+	b.stop() // and with none
+	pass(2 * lease)
+	take(d, "d", true)
+	goOn(b, "b")
+	if got := b.tell(order{Do: "settle", Name: "b"}); got.Err != "" {
+		t.Errorf("b settles what it has lost: %v", got.Err)
+	}
+	take(b, "b2", false) // what it has lost is not given back
+
+	a.kill()
+	take(b, "b3", false)
+	pass(lease)
+	take(b, "b4", true)
+	take(b, "b5", false)
+}
+
+// place is what a process has in flight, for all that the test knows.
+type place struct {
+	process int
+	renewal time.Time // the next
+	until   time.Time // it lapses
+	armed   int       // as the how many-th its renewal was set
+}
+
+// flights is a model of what is in flight.
+type flights struct {
+	*processes
+	places map[string]*place
+	armed  int
+}
+
+// live returns how many places count.
+func (f *flights) live() (n int) {
+	for _, p := range f.places {
+		if p.until.After(f.now) {
+			n++
+		}
+	}
+	return n
+}
+
+func (f *flights) renewed(p *place) {
+	f.armed++
+	p.renewal, p.until, p.armed = f.now.Add(lease/3), f.now.Add(lease), f.armed
+}
+
+// reach returns what process i loses when it finds that it is now.
+func (f *flights) reach(i int) (lost []string) {
+	names := slices.SortedFunc(maps.Keys(f.places), func(x, y string) int { return f.places[x].armed - f.places[y].armed })
+	for _, name := range names {
+		switch p := f.places[name]; {
+		case p.process != i || p.renewal.After(f.now):
+		case p.until.After(f.now) || f.live() < 3:
+			f.renewed(p)
+		default:
+			delete(f.places, name)
+			lost = append(lost, name)
+		}
+	}
+	return lost
+}
+
+// forget removes what process i, which was killed, has lost when it has lapsed.
+func (f *flights) forget(i int) {
+	for _, p := range f.places {
+		if p.process == i {
+			p.process = -1
+		}
+	}
+	maps.DeleteFunc(f.places, func(_ string, p *place) bool { return p.process < 0 && !p.until.After(f.now) })
+}
+
+// of returns the names of what process i has, in order.
+func (f *flights) of(i int) (names []string) {
+	for name, p := range f.places {
+		if p.process == i {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Processes take and settle at random, and are killed, stopped and continued. What is decided is
+// what a model says, and no more than three are in flight, or believed to be by one that runs.
+func TestSequentialInFlightAtRandom(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testseed.Of(t), 0))
+	f := &flights{processes: startProcesses(t, 4), places: make(map[string]*place)}
+	now := clock.NewManual(f.now)
+	observer, end := newProcess(f.client.Options().Addr, now)
+	defer end()
+	done := make(map[string]int)
+	for step := range 600 {
+		i := rng.IntN(len(f.all))
+		p := f.all[i]
+		var got outcome
+		var want []string // that is lost
+		name := fmt.Sprint("take ", step)
+		switch own := f.of(i); rng.IntN(20) {
+		case 0, 1, 2, 3, 4, 5, 6:
+			if p.stopped {
+				continue
+			}
+			allowed := f.live() < 3
+			if got = p.tell(takeStream(name)); got.Allowed != allowed {
+				t.Fatalf("step %d: %+v; want allowed %t", step, got, allowed)
+			}
+			if allowed {
+				f.places[name] = &place{process: i}
+				f.renewed(f.places[name])
+			}
+			done[fmt.Sprint("allowed ", allowed)]++
+		case 7, 8:
+			if p.stopped || len(own) == 0 {
+				continue
+			}
+			name = own[rng.IntN(len(own))]
+			delete(f.places, name)
+			got = p.tell(order{Do: "settle", Name: name})
+			done["settled"]++
+		case 9:
+			p.kill()
+			f.forget(i)
+			f.all[i] = f.start()
+			done["killed"]++
+		case 10, 11:
+			if !p.stopped {
+				p.stop()
+				done["stopped"]++
+			}
+		case 12, 13:
+			if p.stopped {
+				want, got = f.reach(i), p.goOn(f.now)
+				done["continued"]++
+			}
+		default:
+			d := time.Duration(rng.IntN(15)) * time.Second // or, once in a while, longer than a lease
+			if rng.IntN(8) == 0 {
+				d += lease
+			}
+			f.now = f.now.Add(d)
+			for k := range f.all {
+				if !f.all[k].stopped {
+					want = append(want, f.reach(k)...)
+				}
+			}
+			f.now = f.now.Add(-d)
+			got.Lost = f.pass(d)
+			f.forget(-1)
+		}
+		done["lost"] += len(want)
+		if got.Err != "" || !slices.Equal(got.Lost, want) {
+			t.Fatalf("step %d: %+v; want lost %v", step, got, want)
+		}
+		now.Set(f.now)
+		d, err := observer.Peek(t.Context(), streams.Charge("k"))
+		if live := f.live(); err != nil || d.Limit(0).Used != int64(live) || live > 3 {
+			t.Fatalf("step %d: %d in flight, %v; want %d, and at most 3", step, d.Limit(0).Used, err, live)
+		}
+		believed := 0
+		for k := range f.all {
+			if !f.all[k].stopped {
+				believed += len(f.of(k))
+			}
+		}
+		if believed > 3 {
+			t.Fatalf("step %d: %d are believed to be in flight", step, believed)
+		}
+	}
+	t.Log(done)
+	for _, what := range []string{"allowed true", "allowed false", "settled", "killed", "stopped", "continued", "lost"} {
+		if done[what] == 0 {
+			t.Errorf("nothing was %s: %v", what, done)
+		}
+	}
+}
+
+// A process that was stopped between its take and Hold renews at once.
+func TestHoldCountsFromTheTake(t *testing.T) {
+	c := new(steps)
+	c.Set(t0)
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c})
+	d, err := th.Take(t.Context(), streams.Charge("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Set(t0.Add(25 * time.Second))
+	defer th.Hold(t.Context(), d, func(err error) { t.Error(err) })()
+	c.reach(t0.Add(25 * time.Second))
+	c.Set(t0.Add(35 * time.Second))
+	if d, err := th.Peek(t.Context(), streams.Charge("k")); err != nil || d.Limit(0).Used != 1 {
+		t.Errorf("%d in flight, %v; want 1", d.Limit(0).Used, err)
+	}
+}
