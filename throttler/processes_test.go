@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 type processJob struct {
 	Addr, Name string
 	Now        int64 // ms since the epoch
+
+	Wait *waitJob // if it is to do nothing else
 }
 
 // order is what a process is to do, with the decision that is called Name.
@@ -134,6 +136,10 @@ type held struct {
 func serve(text string) {
 	var j processJob
 	testserver.SelfJob(text, &j)
+	if j.Wait != nil {
+		j.Wait.run(j.Addr)
+		return
+	}
 	c := new(steps)
 	c.Set(time.UnixMilli(j.Now))
 	th, _ := newProcess(j.Addr, c)
