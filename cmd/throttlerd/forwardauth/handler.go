@@ -111,9 +111,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.misconfigured(w, http.StatusForbidden, fmt.Sprintf("the address %s is no trusted proxy; add it to forward_auth.trusted_proxies", r.RemoteAddr))
 		return
 	}
-	f, missing := read(r.Header)
-	if missing != "" {
-		h.misconfigured(w, http.StatusInternalServerError, missing+" is missing; the proxy must set it")
+	f, wrong := read(r.Header)
+	if wrong != "" {
+		h.misconfigured(w, http.StatusInternalServerError, wrong)
 		return
 	}
 	if f == nil {
@@ -157,12 +157,15 @@ func (h *handler) isTrusted(remote string) bool {
 	return slices.ContainsFunc(h.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// read returns the request that headers describe, or nil if its URI cannot be read, or which of
-// them is missing.
-func read(header http.Header) (f *forwarded, missing string) {
+// read returns the request that headers describe, or nil if its URI cannot be read, or what is
+// wrong with the headers that the proxy sets. One that is there twice is the client's, too.
+func read(header http.Header) (f *forwarded, wrong string) {
 	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"} {
-		if header.Get(name) == "" {
-			return nil, name
+		switch {
+		case header.Get(name) == "":
+			return nil, name + " is missing; the proxy must set it"
+		case len(header[name]) > 1 && name != "X-Forwarded-For":
+			return nil, name + " is there twice; the proxy must replace what a client sends"
 		}
 	}
 	u, err := url.ParseRequestURI(header.Get("X-Forwarded-Uri"))

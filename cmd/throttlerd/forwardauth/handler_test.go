@@ -53,6 +53,8 @@ func ask(h http.Handler, about string, more ...string) *httptest.ResponseRecorde
 			r.RemoteAddr = value
 		case name == "Path":
 			r.URL.Path = value
+		case strings.HasPrefix(name, "+"):
+			r.Header.Add(name[1:], value)
 		case value == "":
 			r.Header.Del(name)
 		default:
@@ -213,6 +215,10 @@ func TestNoQuestion(t *testing.T) {
 		{"X-Forwarded-Host: ", "X-Forwarded-Host is missing", 500},
 		{"X-Forwarded-Uri: /%zz", "X-Forwarded-Uri is no path", 400},
 		{"X-Forwarded-Uri: nothing", "X-Forwarded-Uri is no path", 400},
+		{"+X-Forwarded-Uri: /healthz", "X-Forwarded-Uri is there twice; the proxy must replace what a client sends", 500},
+		{"+x-forwarded-method: GET", "X-Forwarded-Method is there twice", 500},
+		{"+X-Forwarded-Host: other.example.com", "X-Forwarded-Host is there twice", 500},
+		{"+X-Forwarded-For: 192.0.2.7", "", 200},
 		{"Path: /200", "it must be /, or the status of refusals", 500},
 		{"Path: /check", "it must be /, or the status of refusals", 500},
 	} {
@@ -239,6 +245,8 @@ func TestMistakes(t *testing.T) {
 		before + "  rules: [{charge: [core by ip or host]}]":                  "it must be a policy and a key",
 		before + "  rules: [{charge: [core by ip and]}]":                      "it must be a policy and a key",
 		before + "  rules: [{charge: ['core by header:']}]":                   "it must be a policy and a key",
+		before + "  rules: [{charge: ['core by header:IP']}]":                 "it must be a policy and a key",
+		before + "  rules: [{charge: [core by IP]}]":                          "it must be a policy and a key",
 		before + "  rules: [{charge: [cor by ip]}]":                           `forward_auth.rules[0].charge[0]: "cor" is no policy of the file; it must be one of all, core, login, never`,
 		before + "  rules: [{free: true, paths: [login]}]":                    "it must be a path, such as /login",
 		before + "  rules: [{free: true, paths: ['/{x}{y}']}]":                "it must be a path, such as /login",

@@ -148,8 +148,9 @@ func (c *charge) UnmarshalText(text []byte) error {
 			continue
 		}
 		name, isHeader := strings.CutPrefix(word, "header:")
-		if isHeader && !headerForm.MatchString(name) || !isHeader && !slices.Contains([]string{"ip", "host", "method", "everyone"}, word) {
-			return errors.New(chargeForm)
+		isWord := slices.Contains([]string{"ip", "host", "method", "everyone"}, strings.ToLower(name))
+		if isHeader && (isWord || !headerForm.MatchString(name)) || !isHeader && (!isWord || word != strings.ToLower(word)) {
+			return errors.New(chargeForm) // a header of such a name would have the keys of the word
 		}
 		c.keys = append(c.keys, word)
 	}

@@ -81,11 +81,21 @@ func (m *Metrics) of(l descriptors.Labels) *counters {
 	return &counters{get(m.total), get(m.over), get(m.near), get(m.within), get(m.shadow)}
 }
 
-// label returns a value that a label may have: UTF-8, and not long.
-func label(text string) string { return strings.ToValidUTF8(text[:min(len(text), 256)], "\uFFFD") }
+// maxLabel bounds the bytes of a label's value.
+const maxLabel = 256
+
+// label returns a value that a label may have: UTF-8, and not long. It does not keep what is long
+// in memory.
+func label(text string) string {
+	if len(text) > maxLabel {
+		text = strings.Clone(text[:maxLabel])
+	}
+	return strings.ToValidUTF8(text, "")
+}
 
 // domainNotFound counts a request of a domain that is not configured.
 func (m *Metrics) domainNotFound(domain string) {
+	domain = label(domain)
 	if _, known := m.unknown.Load(domain); !known {
 		if m.many.Load() >= maxDynamic {
 			domain = "" // the rest are one
@@ -93,12 +103,13 @@ func (m *Metrics) domainNotFound(domain string) {
 			m.many.Add(1)
 		}
 	}
-	m.notFound.WithLabelValues(label(domain)).Inc()
+	m.notFound.WithLabelValues(domain).Inc()
 }
 
 // dynamic returns the counters of labels that a request has made. When there are too many,
 // the rest go to instead or, if that is nil, to one that has the domain alone.
 func (m *Metrics) dynamic(l descriptors.Labels, instead *counters) *counters {
+	l = descriptors.Labels{Domain: label(l.Domain), Key1: label(l.Key1), Key2: label(l.Key2)}
 	if c, known := m.byLabels.Load(l); known {
 		return c.(*counters)
 	}

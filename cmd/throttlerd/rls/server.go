@@ -91,11 +91,15 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, 
 	return resp, err
 }
 
+// maxDescriptors bounds a request, of which 4 MB could have two million descriptors.
+const maxDescriptors = 1024
+
 // Errors of requests.
 var (
-	errNoDomain      = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
-	errNoDescriptors = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
-	errNotLoaded     = status.Error(codes.Unavailable, "no rate limit configuration loaded")
+	errNoDomain           = status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
+	errNoDescriptors      = status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
+	errTooManyDescriptors = status.Errorf(codes.InvalidArgument, "rate limit descriptor list must have at most %d descriptors", maxDescriptors)
+	errNotLoaded          = status.Error(codes.Unavailable, "no rate limit configuration loaded")
 )
 
 // failed returns err as gRPC has it.
@@ -124,6 +128,8 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 		return nil, errNoDomain
 	case len(req.GetDescriptors()) == 0:
 		return nil, errNoDescriptors
+	case len(req.GetDescriptors()) > maxDescriptors:
+		return nil, errTooManyDescriptors
 	case l == nil:
 		return nil, errNotLoaded
 	}

@@ -24,7 +24,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/weir-go/weir/cmd/throttlerd/descriptors"
@@ -124,7 +123,7 @@ func (c *Client) stream(ctx context.Context) error {
 			if err := pause(ctx, againAfter); err != nil {
 				return err
 			}
-		} else if wrong = c.apply(parse(resp.GetResources())); wrong != nil {
+		} else if wrong = c.apply(parse(resp)); wrong != nil {
 			refused = version
 		} else {
 			inForce = version
@@ -151,9 +150,14 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func parse(resources []*anypb.Any) (all []*envoyfile.File, err error) {
+// parse returns the configurations of a response. One of another type has none, and would be taken
+// for one that is empty.
+func parse(resp *discoveryv3.DiscoveryResponse) (all []*envoyfile.File, err error) {
 	var problems []error
-	for _, r := range resources {
+	if resp.GetTypeUrl() != TypeURL {
+		problems = append(problems, fmt.Errorf("the type of the resources is %q; it must be %s", resp.GetTypeUrl(), TypeURL))
+	}
+	for _, r := range resp.GetResources() {
 		var c rlsconfv3.RateLimitConfig
 		if err := r.UnmarshalTo(&c); err != nil {
 			problems = append(problems, fmt.Errorf("a resource is no RateLimitConfig: %w", err))
