@@ -139,9 +139,6 @@ func index(aligned bool) int {
 	return 0
 }
 
-// Kind returns the number of l's kind, in states and in arguments of Redis scripts.
-func Kind(l *quota.Limit) byte { return byte(kindOf(l)) }
-
 // kindOf returns the kind of records under l. It panics if there is none:
 // [quota.Policy.Validate] lets no such limit through.
 func kindOf(l *quota.Limit) kind {
