@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests of a module with the race detector, and then without it its benchmarks, once
-# each, and the tests that make one call at a time, where there is nothing to detect: with it
-# they take five to ten times as long. They are called TestSequential....
+# each, and the tests that are called TestSequential...: with it they take five to ten times as
+# long. They make one call at a time, where there is nothing to detect, or are suites on further
+# arrangements of servers, whose code the detector sees on the first.
 #
 #   scripts/test.sh MODULE
 #

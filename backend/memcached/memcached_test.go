@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestBackendOneServer(t *testing.T)    { backendtest.Run(t, opener(t, 1)) }
-func TestBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
+func TestBackendOneServer(t *testing.T)              { backendtest.Run(t, opener(t, 1)) }
+func TestSequentialBackendThreeServers(t *testing.T) { backendtest.Run(t, opener(t, 3)) }
 
 // Where the suite has several counts in a partition, they are spilled all the time.
 func TestBackendThatSpills(t *testing.T)            { backendtest.Run(t, spilling(opener(t, 1))) }

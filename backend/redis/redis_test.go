@@ -28,7 +28,7 @@ func TestContractOneShard(t *testing.T) {
 	backendtest.Run(t, opener(t, 1))
 }
 
-func TestContractThreeShards(t *testing.T) {
+func TestSequentialContractThreeShards(t *testing.T) {
 	backendtest.Run(t, opener(t, 3))
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-func TestContractSentinel(t *testing.T) {
+func TestSequentialContractSentinel(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	primary := testserver.Redis(t)
 	testserver.RedisReplica(t, primary)
@@ -28,7 +28,7 @@ func TestContractCluster(t *testing.T) {
 }
 
 // The suite reads what it wrote, so its peeks wait until the replica has it.
-func TestContractReplica(t *testing.T) {
+func TestSequentialContractReplica(t *testing.T) {
 	server := testserver.Redis(t)
 	primary, replica := newClient(t, server.Addr), newClient(t, testserver.RedisReplica(t, server).Addr)
 	open := openerOn(redisbackend.Shard{Name: "a", Primary: primary, Replicas: []redis.UniversalClient{replica}})

@@ -114,7 +114,7 @@ func (d *dead) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 }
 
 // The table by which a fallback decides during an outage.
-func TestTableOfFallback(t *testing.T) {
+func TestSequentialTableOfFallback(t *testing.T) {
 	for _, each := range []int{1, quota + 1} {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys, pooled = 1024, 64 * 2
@@ -135,7 +135,7 @@ func TestTableOfFallback(t *testing.T) {
 }
 
 // The demand of keys, and their leases.
-func TestTableOfLeased(t *testing.T) {
+func TestSequentialTableOfLeased(t *testing.T) {
 	for _, each := range []int{1, quota + 1} {
 		t.Run(fmt.Sprint(each, " takes a key"), func(t *testing.T) {
 			const maxKeys = 1024
@@ -163,7 +163,7 @@ func TestTableOfLeased(t *testing.T) {
 }
 
 // The counts of synced, also while no root answers, so that nothing can be sent off.
-func TestTableOfSynced(t *testing.T) {
+func TestSequentialTableOfSynced(t *testing.T) {
 	for _, run := range []struct {
 		roots string
 		each  int

@@ -94,9 +94,11 @@ func (m *Meter) stalled(now time.Time) time.Duration {
 // sample adds up how long the threads of the process have been ready to run and did not.
 // Where there is no /proc, nothing is known of them.
 func (m *Meter) sample() {
-	names, _ := filepath.Glob("/proc/self/task/*/schedstat")
-	for _, name := range names {
-		text, err := os.ReadFile(name)
+	const tasks = "/proc/self/task"
+	threads, _ := os.ReadDir(tasks)
+	for _, thread := range threads {
+		name := thread.Name()
+		text, err := os.ReadFile(filepath.Join(tasks, name, "schedstat"))
 		fields := bytes.Fields(text)
 		if err != nil || len(fields) < 2 {
 			continue // the thread has ended

@@ -41,7 +41,7 @@ func newClient(t testing.TB) redis.UniversalClient {
 	return c
 }
 
-func TestContractFromMemoryOverRedis(t *testing.T) {
+func TestSequentialContractFromMemoryOverRedis(t *testing.T) {
 	client := newClient(t)
 	var opened atomic.Int64
 	backendtest.RunExcept(t, func(t *testing.T) driver.Backend {
