@@ -12,6 +12,7 @@ type Edit struct {
 	content
 	owner    *owner
 	linked   map[string]string // of policies that have changed, the parent that counts them
+	found    []func(*found)    // changes of what the source has found
 	errs     []error
 	mistakes int
 }
@@ -131,6 +132,27 @@ func (e *Edit) Find(policy string, find bool) {
 	at.find = find
 	e.put(policy, at)
 }
+
+// Learn makes o the override for a policy and key, or nil none, if the source has found one
+// for them, or none, and remembers that: see [SourceOptions].
+func (e *Edit) Learn(policy, key string, o *Override) {
+	if o != nil {
+		var err error
+		if o, err = o.prepare(); err != nil {
+			e.mistake(err)
+			return
+		}
+	}
+	e.found = append(e.found, func(f *found) { f.learn(pairOf(policy, key), o) })
+}
+
+// FindAgain forgets what the source has found for a policy and key, so that it is found again.
+func (e *Edit) FindAgain(policy, key string) {
+	e.found = append(e.found, func(f *found) { f.forgetOne(pairOf(policy, key)) })
+}
+
+// FindAllAgain forgets all that the source has found.
+func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 
 // at returns a copy of what the source has under a policy's name.
 func (e *Edit) at(name string) entry {

@@ -64,7 +64,7 @@ type ask struct {
 	done     chan struct{}
 	override *Override
 	err      error
-	late     bool // the pair has changed since the call began: its answer is not remembered
+	late     bool // the pair has changed since the call began, which is no longer in asking
 }
 
 var errNotFound = errors.New("policies: Find did not return")
@@ -123,9 +123,11 @@ func (f *found) ask(ctx context.Context, p pair, key string, a *ask) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.asking, p)
-		if a.err == nil && !a.late {
-			s.keep(p, a.override, f.half)
+		if !a.late {
+			delete(s.asking, p)
+			if a.err == nil {
+				s.keep(p, a.override, f.half)
+			}
 		}
 		close(a.done)
 	}()
@@ -144,12 +146,20 @@ func (f *found) learn(p pair, o *Override) {
 	s := f.stripe(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a := s.asking[p]; a != nil {
-		a.late = true
-	}
+	s.tooLate(p)
 	if _, ok := s.known(p, f.half); ok {
 		s.young[p] = o
 	}
+}
+
+// forgetOne forgets a pair.
+func (f *found) forgetOne(p pair) {
+	s := f.stripe(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tooLate(p)
+	delete(s.young, p)
+	delete(s.old, p)
 }
 
 // forget forgets all pairs.
@@ -158,8 +168,8 @@ func (f *found) forget() {
 		s := &f.stripes[i]
 		s.mu.Lock()
 		s.young, s.old = nil, nil
-		for _, a := range s.asking {
-			a.late = true
+		for p := range s.asking {
+			s.tooLate(p)
 		}
 		s.mu.Unlock()
 	}
@@ -187,6 +197,14 @@ func (s *foundStripe) begin(p pair) *ask {
 	}
 	s.asking[p] = a
 	return a
+}
+
+// tooLate has the answer of a call in progress be for those alone that wait for it.
+func (s *foundStripe) tooLate(p pair) {
+	if a := s.asking[p]; a != nil {
+		a.late = true
+		delete(s.asking, p)
+	}
 }
 
 // known returns what is remembered of p, and makes p young.

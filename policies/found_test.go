@@ -60,25 +60,31 @@ func TestOverridesAreFoundOnce(t *testing.T) {
 	check("bob", 1, 2) // that there is none is remembered, too
 	bobs := limited("bob", 20)
 	for key, o := range map[string]*policies.Override{"bob": &bobs, "alice": nil, "carol": &bobs} {
-		if err := s.Learn("core", key, o); err != nil {
-			t.Fatal(err)
-		}
+		edit(t, s, func(e *policies.Edit) { e.Learn("core", key, o) })
 	}
 	check("bob", 20, 2)
 	check("alice", 1, 2)
 	check("carol", 1, 3) // it was not remembered, so nothing is held
-	s.Forget()
+	edit(t, s, func(e *policies.Edit) { e.FindAgain("core", "alice") })
 	check("alice", 10, 4)
+	check("bob", 20, 4)
+	edit(t, s, func(e *policies.Edit) { e.FindAllAgain() })
+	check("alice", 10, 5)
 
 	at.err = errors.New("away")
-	check("dora", 1, 5)
-	at.err = nil
 	check("dora", 1, 6)
-	if err := s.Learn("core", "dora", &policies.Override{}); !errors.Is(err, quota.ErrInvalid) {
+	at.err = nil
+	check("dora", 1, 7)
+	doras := limited("dora", 30)
+	if err := s.Edit(func(e *policies.Edit) {
+		e.Learn("core", "dora", &doras)
+		e.Learn("core", "alice", &policies.Override{})
+	}); !errors.Is(err, quota.ErrInvalid) {
 		t.Errorf("an override without limits: %v", err)
 	}
+	check("dora", 1, 7) // nothing of it is learned
 	edit(t, s, func(e *policies.Edit) { e.Find("core", false) })
-	check("alice", 1, 6)
+	check("alice", 1, 7)
 }
 
 // However many keys there are, a bounded number is remembered, and busy ones are among
@@ -143,26 +149,33 @@ func TestOneCallAtATime(t *testing.T) {
 	})
 }
 
-// What Learn says during a call is newer than what the call returns.
+// What an edit says during a call is newer than what the call returns. A decision that begins
+// after the edit does not wait for that call.
 func TestAChangeDuringACall(t *testing.T) {
-	var table policies.Table
-	var s *policies.Source
-	calls := 0
-	s = table.SourceWith("remote", &policies.SourceOptions{Find: func(_ context.Context, _, key string) (*policies.Override, error) {
-		calls++
-		if calls == 1 {
-			if err := s.Learn("core", key, nil); err != nil {
-				t.Error(err)
+	for name, change := range map[string]func(e *policies.Edit){
+		"learn":     func(e *policies.Edit) { e.Learn("core", "alice", nil) },
+		"again":     func(e *policies.Edit) { e.FindAgain("core", "alice") },
+		"all again": func(e *policies.Edit) { e.FindAllAgain() },
+	} {
+		var table policies.Table
+		var s *policies.Source
+		calls := 0
+		s = table.SourceWith("remote", &policies.SourceOptions{Find: func(_ context.Context, _, key string) (*policies.Override, error) {
+			if calls++; calls > 1 {
+				return nil, nil
+			}
+			edit(t, s, change)
+			if n, _ := quotaOf(&table, key, t0); n != 1 || calls != 2 {
+				t.Errorf("%s: quota %d after %d calls; want 1 after a second one", name, n, calls)
 			}
 			o := limited(key, 10) // as it was before
 			return &o, nil
+		}})
+		edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
+		quotaOf(&table, "alice", t0)
+		if n, _ := quotaOf(&table, "alice", t0); n != 1 || calls != 2 {
+			t.Errorf("%s: quota %d after %d calls; want 1, as found by the second", name, n, calls)
 		}
-		return nil, nil
-	}})
-	edit(t, s, func(e *policies.Edit) { e.Find("core", true) })
-	quotaOf(&table, "alice", t0)
-	if n, _ := quotaOf(&table, "alice", t0); n != 1 || calls != 2 {
-		t.Errorf("quota %d after %d calls; want 1 after a second one", n, calls)
 	}
 }
 
@@ -184,9 +197,7 @@ func TestLongKeysAreRememberedByHash(t *testing.T) {
 	check(long, 10, 1)
 	check(long, 10, 1)
 	check(string(hash[:]), 1, 2)
-	if err := s.Learn("core", long, nil); err != nil {
-		t.Error(err)
-	}
+	edit(t, s, func(e *policies.Edit) { e.Learn("core", long, nil) })
 	check(long, 1, 2)
 
 	before := heap()

@@ -200,7 +200,8 @@ type Source struct {
 // Edit makes the changes that change asks of e, all at once, or none if one is invalid: the
 // error then lists what is wrong, at most 20 mistakes of it, and wraps quota.ErrInvalid.
 // The source's version is one more than before, unless change sets it. Edits of a table are
-// made one after another, so change must not begin one.
+// made one after another, so change must not begin one. What change says of overrides that were
+// found, by [Edit.Learn] and its like, is known just before the rest is in force.
 func (s *Source) Edit(change func(e *Edit)) error {
 	s.table.editing.Lock()
 	defer s.table.editing.Unlock()
@@ -217,6 +218,9 @@ func (s *Source) Edit(change func(e *Edit)) error {
 		return err
 	}
 	e.since = time.Now()
+	for _, change := range e.found {
+		change(s.found)
+	}
 	s.table.put(&e.content)
 	s.wrong.Store(nil)
 	return nil
@@ -227,23 +231,6 @@ func (s *Source) content() *content {
 	all := s.table.View().contents
 	return all[slices.IndexFunc(all, func(c *content) bool { return c.source == s })]
 }
-
-// Learn makes o the override for a policy and key, or nil none, if the source has found
-// one for them, or none, and remembers that: see [SourceOptions]. The error says what is
-// wrong with o, and wraps quota.ErrInvalid. It does not change the source's version.
-func (s *Source) Learn(policy, key string, o *Override) error {
-	if o != nil {
-		var err error
-		if o, err = o.prepare(); err != nil {
-			return err
-		}
-	}
-	s.found.learn(pairOf(policy, key), o)
-	return nil
-}
-
-// Forget forgets all that the source has found, so that it is found again.
-func (s *Source) Forget() { s.found.forget() }
 
 // Wrong notes, for [Table.Status], why a newer version of the source is not in force; nil
 // that there is none. The next Edit forgets it.

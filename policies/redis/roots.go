@@ -49,7 +49,7 @@ func (s *Store) ask(ctx context.Context, have *answer) answers {
 
 func (s *Store) askOne(ctx context.Context, at *server) answer {
 	if len(s.servers) > 1 { // one that hangs must not keep the others from being asked
-		bound, cancel := context.WithTimeout(ctx, askTimeout)
+		bound, cancel := context.WithTimeout(ctx, s.askTimeout)
 		defer cancel()
 		ctx = bound
 	}
@@ -81,6 +81,26 @@ func (all answers) most(is func(a *answer) bool) bool {
 
 func (all answers) have(v version) func(a *answer) bool {
 	return func(a *answer) bool { return a.err == nil && a.is == v }
+}
+
+// with returns a server that has a version, or nil.
+func (all answers) with(v version) *server {
+	for i := range all {
+		if all.have(v)(&all[i]) {
+			return all[i].server
+		}
+	}
+	return nil
+}
+
+// enough reports whether more than half have answered.
+func (all answers) enough() bool {
+	return all.most(func(a *answer) bool { return a.err == nil })
+}
+
+// lost reports whether all have answered, and have no version.
+func (all answers) lost() bool {
+	return !slices.ContainsFunc(all, func(a answer) bool { return a.err != nil || a.is != "" })
 }
 
 // whole reports whether each server has answered.
@@ -130,9 +150,18 @@ func (all answers) made() (a answer, ok bool) {
 	return answer{}, false
 }
 
+// split reports whether servers have several versions, of which none is that of more than half:
+// a change may be being made, or a server was asked just before it was mended.
+func (all answers) split() bool {
+	best, ok, _ := all.highest()
+	_, made := all.made()
+	return ok && !made && slices.ContainsFunc(all, func(a answer) bool { return a.err == nil && a.is != best.is })
+}
+
 // base returns what the next change is to follow, and a server that has it: the version of
 // more than half of the servers, or else the highest one, unless a change that was made may
-// be lost by that. It is not sure if a change that is being made may be.
+// be lost by that. It is not sure if a change that is being made may be. Processes go by it,
+// too: see Watch.look.
 func (all answers) base() (a answer, sure bool, err error) {
 	if a, ok := all.made(); ok {
 		return a, true, nil
@@ -179,8 +208,10 @@ func (s *Store) write(ctx context.Context, entries []any) (number int64, err err
 		at := s.servers[0]
 		return at.write(ctx, at.keys(""), "*", rand.Text()[:8], s.maxLog, entries)
 	}
+	c := &writing{Store: s, entries: entries}
 	for try := range maxTries {
-		if err = s.following(ctx, try, &number, rand.Text()[:8], entries); !errors.Is(err, errMoved) {
+		number, err = c.following(ctx, try)
+		if !errors.Is(err, errMoved) && (!errors.Is(err, errTooFew) || try >= patientTries) {
 			return number, err
 		}
 		if err := sleep(ctx, time.Millisecond<<min(try, 6)); err != nil {
@@ -190,26 +221,39 @@ func (s *Store) write(ctx context.Context, entries []any) (number int64, err err
 	return 0, err
 }
 
-// following makes a change that follows what is there now.
-func (s *Store) following(ctx context.Context, try int, number *int64, drawn string, entries []any) error {
-	all := s.ask(ctx, nil)
+// writing is a change that is being made at several servers.
+type writing struct {
+	*Store
+	entries []any
+	tried   []version // that it may be
+}
+
+// errTooFew is of a change that was made at too few servers, such as those that were left
+// when one was killed meanwhile. It is tried again: where it was made, others get a copy.
+var errTooFew = errors.New("redispolicies: the change was made at too few servers: it needs more than half of them")
+
+// following makes the change, to follow what is there now.
+func (c *writing) following(ctx context.Context, try int) (number int64, err error) {
+	all := c.ask(ctx, nil)
 	base, sure, err := all.base()
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case !sure && try < patientTries:
-		return errMoved // others may be about to agree
+		return 0, errMoved // others may be about to agree
 	}
 	for i := range all { // until enough have the base; processes mend the others
 		if a := &all[i]; a.err == nil && behind(a.is, base.is) && !all.most(all.have(base.is)) {
-			if a.err = s.mend(ctx, base.server, a.server, a.is, base.is); errors.Is(a.err, errMoved) {
-				return errMoved
+			if a.err = c.mend(ctx, base.server, a.server, a.is, base.is); errors.Is(a.err, errMoved) {
+				return 0, errMoved
 			}
 			a.is = base.is
 		}
 	}
-	*number, err = s.writeTo(ctx, all, base.is, drawn, entries)
-	return err
+	if slices.Contains(c.tried, base.is) && all.most(all.have(base.is)) {
+		return base.is.number(), nil
+	}
+	return c.writeTo(ctx, all, base.is)
 }
 
 // sleep waits unless ctx is done.
@@ -222,16 +266,17 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// writeTo makes a change at all servers that have its base.
-func (s *Store) writeTo(ctx context.Context, all answers, base version, drawn string, entries []any) (number int64, err error) {
-	made := make(answers, len(all))
+// writeTo makes the change at all servers that have its base.
+func (c *writing) writeTo(ctx context.Context, all answers, base version) (number int64, err error) {
+	drawn, made := rand.Text()[:8], make(answers, len(all))
+	c.tried = append(c.tried, version(fmt.Sprintf("%d %s", base.number()+1, drawn)))
 	var errs []error
 	for i, a := range all {
 		made[i].err = errMoved
 		if a.err != nil || a.is != base {
 			continue
 		}
-		n, err := a.server.write(ctx, a.server.keys(""), base, drawn, s.maxLog, entries)
+		n, err := a.server.write(ctx, a.server.keys(""), base, drawn, c.maxLog, c.entries)
 		if made[i].err = err; err == nil {
 			number = n
 		} else if errors.Is(err, errMoved) {
@@ -243,7 +288,7 @@ func (s *Store) writeTo(ctx context.Context, all answers, base version, drawn st
 	if made.most(func(a *answer) bool { return a.err == nil }) {
 		return number, nil
 	}
-	return 0, fmt.Errorf("redispolicies: the change was made at too few of %d servers: it needs more than half of them: %w", len(all), errors.Join(append(errs, all.err())...))
+	return 0, errors.Join(append([]error{errTooFew}, append(errs, all.err())...)...)
 }
 
 //go:embed copied.lua
@@ -276,12 +321,12 @@ func (s *Store) mend(ctx context.Context, from, to *server, was, is version) err
 			err = errMoved
 		}
 	} else {
-		_ = to.client.Unlink(ctx, c.keys...).Err() // which ends by itself, too
+		_ = to.client.Unlink(context.WithoutCancel(ctx), c.keys...).Err() // which ends by itself, too
 	}
 	if c.is != is && err == nil {
 		err = errMoved // to has a later version
 	}
-	_ = to.client.Del(ctx, to.key("mending")).Err() // which ends by itself, too
+	_ = to.client.Del(context.WithoutCancel(ctx), to.key("mending")).Err() // which ends by itself, too
 	return err
 }
 

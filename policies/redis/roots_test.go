@@ -313,27 +313,33 @@ func TestRootsFromOldBackups(t *testing.T) {
 	}
 }
 
-// A process that starts while no version is that of more than half has the highest one. It
-// does not go back, and goes on to the one that takes its place.
-func TestAStartOnAChangeThatWasNotEnded(t *testing.T) {
-	at := places(t, 3)
-	store, clients, _ := at.open(t)
-	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
-	write(t, redispolicies.NewStore(clients[2], ""), redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
-	at[0].Pause()
-	f := follow(t, store)
-	at[0].Resume()
-	if n := f.quota("core", "k"); n != 20 {
-		t.Fatalf("quota %d; want 20, the highest version", n)
-	}
-	if err := looks(t, f, clients); err != nil || f.quota("core", "k") != 20 {
-		t.Errorf("%v, quota %d; want 20 as before", err, f.quota("core", "k"))
-	}
-	if n := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 30)}}); n != 2 {
-		t.Errorf("version %d", n)
-	}
-	if err := looks(t, f, clients); err != nil || f.quota("core", "k") != 30 {
-		t.Errorf("%v, quota %d; want 30, which has the same number", err, f.quota("core", "k"))
+// A change that was not ended may be one that was made, at a root that is away. So it is ended
+// by a process that cannot tell.
+func TestAChangeIsEnded(t *testing.T) {
+	for _, away := range []int{0, 1} {
+		at := places(t, 3)
+		store, clients, _ := at.open(t)
+		write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+		early := follow(t, store)
+		write(t, redispolicies.NewStore(clients[2], ""), redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+		at[away].Pause()
+		f := follow(t, store)
+		if n := f.quota("core", "k"); n != 20 {
+			t.Errorf("quota %d; want 20, the highest version", n)
+		}
+		for deadline := time.Now().Add(20 * time.Second); clients[1-away].Get(t.Context(), "{weir:policies}:version").Val() < "2"; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the change is not that of more than half after 20 s")
+			}
+		}
+		at[away].Resume()
+		clients.mended(t, early)
+		if n, version := early.quota("core", "k"), early.status().Version; n != 20 || version != 2 {
+			t.Errorf("quota %d of version %d; want 20, as f has", n, version)
+		}
+		if n := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 30)}}); n != 3 {
+			t.Errorf("version %d", n)
+		}
 	}
 }
 
@@ -370,6 +376,53 @@ func TestACopyHasParents(t *testing.T) {
 	// The copy knows the tree, too.
 	if _, err := redispolicies.NewStore(clients[0], "").Write(t.Context(), redispolicies.Change{Remove: []string{"top7"}}); !errors.Is(err, quota.ErrInvalid) {
 		t.Errorf("a parent was removed: %v", err)
+	}
+}
+
+// An override that was read from a change which was not ended does not stay when another
+// takes its place. One that comes into force stays, and is not asked for again.
+func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
+	store, clients, traffic := places(t, 3).open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
+	f := follow(t, store)
+	// The first root is the one that a process which has just started asks.
+	write(t, redispolicies.NewStore(clients[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	if n := f.quota("core", "mallory"); n != 0 {
+		t.Fatalf("quota %d; want what the root that is asked has", n)
+	}
+	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(80)}}})
+	clients.mended(t, f)
+	if m, a := f.quota("core", "mallory"), f.quota("core", "alice"); m != 10 || a != 80 {
+		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, a)
+	}
+	before := traffic.n.Load()
+	if f.quota("core", "mallory"); traffic.n.Load() != before {
+		t.Error("what is in force is asked for again")
+	}
+}
+
+// An override that a server lost in a failover, with the change that brought it, does not stay.
+func TestAnOverrideThatAServerLost(t *testing.T) {
+	at := places(t, 1)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
+	f := follow(t, store)
+	lost := backup(t, clients[0])
+	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	if n := f.quota("core", "mallory"); n != 0 {
+		t.Fatalf("quota %d; want the override, which is new", n)
+	}
+	at[0].Kill()
+	if err := f.Refresh(t.Context()); err == nil {
+		t.Error("a server that is away answered")
+	}
+	if err := at[0].Restart(); err != nil {
+		t.Fatal(err)
+	}
+	lost()
+	refresh(t, f)
+	if m, b := f.quota("core", "mallory"), f.quota("core", "bob"); m != 10 || b != 70 {
+		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, b)
 	}
 }
 

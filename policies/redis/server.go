@@ -76,18 +76,20 @@ func (s *server) find(ctx context.Context, policy, key string) (*policies.Overri
 	return found(policy, key, text, err)
 }
 
-// findAt is find at a server that may have lost what it had: it is an error if that has an
-// older version than least.
-func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, error) {
+// findAt is find for decisions under a version that this server may have lost: it is an error
+// if it has an older one. It returns the one that it has.
+func (s *server) findAt(ctx context.Context, least version, policy, key string) (*policies.Override, version, error) {
 	pipe := s.client.Pipeline()
 	override, is := pipe.HGet(ctx, s.key("overrides"), fieldOf(policy, key)), pipe.Get(ctx, s.key("version"))
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, fmt.Errorf("redispolicies: %w", err)
+		return nil, "", fmt.Errorf("redispolicies: %w", err)
 	}
-	if version(is.Val()).number() < least.number() {
-		return nil, errAway
+	at := version(is.Val())
+	if at.number() < least.number() {
+		return nil, "", errAway
 	}
-	return found(policy, key, override.Val(), override.Err())
+	o, err := found(policy, key, override.Val(), override.Err())
+	return o, at, err
 }
 
 // found returns the override that a server has replied.

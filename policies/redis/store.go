@@ -72,8 +72,9 @@ const maxLog = 100_000
 // Store is the policies and overrides at one Redis server, one slot of a Cluster, or several
 // roots. It is safe for concurrent use.
 type Store struct {
-	servers []*server
-	maxLog  int
+	servers    []*server
+	maxLog     int
+	askTimeout time.Duration
 }
 
 // NewStore returns the Store of that prefix, or of DefaultPrefix if it is empty. It panics
@@ -90,7 +91,7 @@ func NewRoots(clients []redis.UniversalClient, prefix string) *Store {
 	if len(clients) == 0 {
 		panic("redispolicies: NewRoots: there are no clients")
 	}
-	s := &Store{maxLog: maxLog}
+	s := &Store{maxLog: maxLog, askTimeout: askTimeout}
 	for i, client := range clients {
 		if client == nil {
 			panic("redispolicies: NewStore: client is nil")

@@ -55,6 +55,8 @@ type Watch struct {
 	wrong  error
 	warned string
 
+	ahead ahead // what decisions have read of versions that are not in force
+
 	mending  atomic.Bool
 	unmended atomic.Int32 // copies in a row that have failed while a server was behind
 
@@ -114,6 +116,58 @@ func (w *Watch) watch() {
 	}
 }
 
+// ahead are pairs of policy and key whose overrides were read under a version that is not in
+// force. That version may be lost, with a root or a writer: so unless it is the next one,
+// they are read again.
+type ahead struct {
+	mu    sync.Mutex
+	pairs map[[2]string]version
+	many  bool // too many to note
+}
+
+const maxAhead = 4096
+
+func (a *ahead) note(policy, key string, is version) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.pairs) >= maxAhead {
+		a.many = true
+		return
+	}
+	if a.pairs == nil {
+		a.pairs = make(map[[2]string]version)
+	}
+	a.pairs[[2]string{policy, key}] = is
+}
+
+// forget has e find again what was read under another version than is, which comes into force.
+func (a *ahead) forget(e *policies.Edit, is version) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.many {
+		e.FindAllAgain()
+	}
+	for pair, read := range a.pairs {
+		if read != is {
+			e.FindAgain(pair[0], pair[1])
+		}
+	}
+	a.pairs, a.many = nil, false
+}
+
+// keep has the next forget be of all, because the last one did not come into force.
+func (a *ahead) keep() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.many = true
+}
+
+func (a *ahead) any() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.many || len(a.pairs) > 0
+}
+
 var errAway = errors.New("redispolicies: the server does not answer")
 
 // find returns the override of a key, for decisions.
@@ -125,12 +179,13 @@ func (w *Watch) find(ctx context.Context, policy, key string) (o *policies.Overr
 	bound, cancel := context.WithTimeout(ctx, w.options.Timeout)
 	defer cancel()
 	servers := w.store.servers
-	if len(servers) == 1 {
-		o, err = servers[0].find(bound, policy, key)
-	}
-	for i := 0; len(servers) > 1 && i < len(servers); i++ {
+	for i := range servers {
+		var is version
 		at := servers[(asks.first.index+i)%len(servers)]
-		if o, err = at.findAt(bound, asks.known, policy, key); err == nil || bound.Err() != nil {
+		if o, is, err = at.findAt(bound, asks.known, policy, key); err == nil && is != asks.known {
+			w.ahead.note(policy, key, is)
+		}
+		if err == nil || bound.Err() != nil {
 			break
 		}
 	}
@@ -162,22 +217,40 @@ func (w *Watch) Refresh(ctx context.Context) error {
 	return err
 }
 
-func (w *Watch) refresh(ctx context.Context) error {
-	at, is, err := w.look(ctx)
-	if at != nil {
-		w.asks.Store(&asks{at, w.known})
-	} else {
-		w.asks.Store(nil)
+func (w *Watch) refresh(ctx context.Context) (err error) {
+	for range 2 { // a root may be killed while it is read; others have what it had
+		at, is, asked := w.look(ctx)
+		if at != nil {
+			w.asks.Store(&asks{at, w.known})
+		} else {
+			w.asks.Store(nil)
+		}
+		switch {
+		case asked != nil:
+			return asked
+		case is == w.known:
+			return w.stay()
+		case is == w.bad:
+			return w.wrong
+		}
+		if err = w.read(ctx, at, is); err == nil || errors.Is(err, quota.ErrInvalid) || len(w.store.servers) == 1 {
+			break
+		}
 	}
-	switch {
-	case err != nil:
-		return err
-	case is == w.known:
-		w.again = false
-		return nil
-	case is == w.bad:
-		return w.wrong
+	return err
+}
+
+// stay leaves what is known in force.
+func (w *Watch) stay() (err error) {
+	if w.again && w.ahead.any() { // what was ahead may be lost
+		err = w.put(&reading{version: w.known})
 	}
+	w.again = false
+	return err
+}
+
+// read reads a version, and puts it in force.
+func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 	var read reading
 	if known := w.known.number(); w.again || known == 0 || is.number() <= known {
 		err = at.readAll(ctx, &read)
@@ -185,6 +258,7 @@ func (w *Watch) refresh(ctx context.Context) error {
 		err = at.readAll(ctx, &read)
 	}
 	if err == nil {
+		w.asks.Store(&asks{at, read.version}) // what is read from now on is of that, or later
 		err = w.put(&read)
 	}
 	if errors.Is(err, quota.ErrInvalid) {
@@ -192,14 +266,15 @@ func (w *Watch) refresh(ctx context.Context) error {
 	}
 	if err == nil {
 		w.known, w.again, w.bad = read.version, false, ""
-		w.asks.Store(&asks{at, w.known})
 	}
 	return err
 }
 
 // look returns the version that is to be in force, and a server that has it: of several
 // servers, the version of more than half. That is known, but for what is new, which they
-// are all asked for, when the one whose turn it is has another.
+// are all asked for, when the one whose turn it is has another. Where several versions are at
+// half or fewer, such as at two servers of which one has missed the last change, while a third
+// is away, it is what the next change is to follow, and mend makes it that of more than half.
 //
 // If there is an error, the server returned has what is known, or is nil.
 func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
@@ -210,22 +285,29 @@ func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 		return one.server, one.is, nil
 	}
 	all := w.store.ask(ctx, &one)
-	w.mend(all)
-	for _, a := range all {
-		if a.err == nil && a.is == w.known && (at == nil || a.is != "") {
-			at = a.server
-		}
+	for try := 0; try < patientTries && all.split() && sleep(ctx, 2*time.Millisecond<<try) == nil; try++ {
+		all = w.store.ask(ctx, nil)
 	}
+	w.mend(all)
+	return w.choose(all)
+}
+
+// choose is look for the answers of all servers.
+func (w *Watch) choose(all answers) (at *server, is version, err error) {
+	at = all.with(w.known)
 	made, ok := all.made()
+	base, sure, _ := all.base()
 	highest, any, _ := all.highest()
 	switch {
 	case ok && (made.is.number() >= w.known.number() || at == nil && all.whole()):
 		return made.server, made.is, nil
 	case w.known == "" && any: // rather than nothing
 		return highest.server, highest.is, nil
-	case at != nil && all.most(func(a *answer) bool { return a.err == nil }):
+	case !ok && sure && base.is.number() > w.known.number():
+		return base.server, base.is, nil
+	case at != nil && all.enough():
 		return at, w.known, nil
-	case all.whole() && !any:
+	case all.lost():
 		return nil, "", errLost
 	case all.whole() || ok:
 		return at, "", errDisagree
@@ -236,13 +318,11 @@ func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 // mend makes servers that are behind copies of one that is not. It warns when that has failed
 // twice in a row: a server may be killed while it is copied, and others may have mended it.
 func (w *Watch) mend(all answers) {
-	from, ok := all.made()
-	if highest, any, alone := all.highest(); !ok && any && alone && all.whole() {
-		from = highest // for those that have nothing
-	} else if !ok {
+	from, sure, err := all.base()
+	if err != nil || !sure || from.server == nil {
 		return
 	}
-	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) && (ok || a.is == "") }
+	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) }
 	if !slices.ContainsFunc(all, isBehind) {
 		w.unmended.Store(0)
 	}
@@ -280,6 +360,11 @@ func (w *Watch) put(read *reading) error {
 	err := w.source.Edit(func(e *policies.Edit) {
 		if read.all {
 			e.Clear()
+			e.FindAllAgain()
+		}
+		w.ahead.forget(e, read.version)
+		for _, o := range read.overrides {
+			e.Learn(o.policy, o.key, o.override)
 		}
 		for _, p := range read.policies {
 			e.Set(p)
@@ -293,17 +378,9 @@ func (w *Watch) put(read *reading) error {
 		e.SetVersion(read.version.number())
 	})
 	if err != nil {
-		return err
+		w.ahead.keep()
 	}
-	if read.all {
-		w.source.Forget()
-	}
-	for _, o := range read.overrides {
-		if err := w.source.Learn(o.policy, o.key, o.override); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // reading is what was read of a store.

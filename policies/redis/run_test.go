@@ -1,0 +1,376 @@
+package redispolicies_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	memorybackend "github.com/weir-go/weir/backend/memory"
+	"github.com/weir-go/weir/internal/testkit/testseed"
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
+	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
+)
+
+var runFor = flag.Duration("run-for", 3*time.Second, "how long TestReplacedUnderLoad replaces policies")
+
+const (
+	runEvery = 100 * time.Millisecond // how often policies are replaced, and looked at
+	runFirst = 1_000_000              // the quota of version 0; each other has one more
+	runKeys  = 7                      // clients: each version blocks one of them
+)
+
+// run is a run in which policies are replaced under load.
+type run struct {
+	*testing.T
+	at place
+	clients
+	stores []*redispolicies.Store // of two writers
+	path   string                 // of the file
+	counts driver.Backend         // of all processes
+	random *rand.Rand             // of the load
+
+	writing sync.Mutex // a version of the roots
+
+	inFile sync.Map              // quotas that a good version of the file has had
+	good   [1 << 16]atomic.Int64 // by the number of a version at the roots: how many of them, up to it, are good
+	last   atomic.Int64          // the last of them, which may be being written
+	taken  atomic.Int64
+	done   chan struct{}
+	takers sync.WaitGroup
+}
+
+// runner is a process of a run.
+type runner struct {
+	*redispolicies.Watch
+	observe.Nothing
+	run   *run
+	table policies.Table
+	file  *policies.File
+	th    *throttler.Throttler
+}
+
+// skewed is a clock that is ahead.
+type skewed time.Duration
+
+func (s skewed) Now() time.Time { return time.Now().Add(time.Duration(s)) }
+
+// Warned implements observe.Observer. A version that is wrong is worth a warning, and nothing
+// else is.
+func (p *runner) Warned(e observe.Warned) {
+	if !strings.HasPrefix(e.Text, "the policies of a file are not in force: ") && !strings.Contains(e.Text, `policy "root-b": `) {
+		p.run.Errorf("a process was warned: %s", e.Text)
+	}
+}
+
+// start starts a process whose clock is ahead, and its load.
+func (r *run) start(ahead time.Duration) *runner {
+	p := &runner{run: r}
+	for { // a process does not start on a file that is wrong
+		var err error
+		p.file, err = policies.WatchFile(p.table.Source("file"), r.path, &policies.FileOptions{Every: runEvery, Observer: p})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, quota.ErrInvalid) || r.Failed() {
+			r.Error(err)
+			return p
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.Watch = redispolicies.NewWatch(r.Context(), &p.table, "redis", r.stores[0], &redispolicies.Options{Every: runEvery, Timeout: 10 * time.Second, Observer: p})
+	p.th = throttler.New(r.counts, &throttler.Options{Clock: skewed(ahead), Policies: &p.table})
+	for range 2 {
+		r.takers.Go(func() {
+			var before runDecision
+			for p.take(&before) && p.ask(r.random.IntN(runKeys)) {
+				select {
+				case <-r.done:
+					return
+				case <-time.After(time.Millisecond): // a pace
+				}
+			}
+		})
+	}
+	return p
+}
+
+// version returns the version of the roots that is in force in p; 0 if none is yet.
+func (p *runner) version() int64 { return p.table.Status()[0].Version }
+
+// explains reports whether a version from one to another gives the policies of the roots a quota.
+func (r *run) explains(from, to, quota int64) bool {
+	for v := from; v <= to; v++ {
+		if runFirst+r.good[v].Load() == quota {
+			return true
+		}
+	}
+	return false
+}
+
+// runDecision is what a taker has seen last.
+type runDecision struct{ file, root, used int64 }
+
+// take takes one unit of four counts, which nothing refuses, and reports whether what is
+// decided is that of one version of the file and of one of the roots, no older than the last,
+// and counts on.
+func (p *runner) take(before *runDecision) bool {
+	from := p.version()
+	var charges []throttler.Charge
+	for _, name := range []string{"file-a", "file-b", "root-a", "root-b"} {
+		charges = append(charges, daily(name, runFirst).Charge("k"))
+	}
+	d, err := p.th.Take(context.Background(), charges...)
+	if err != nil || !d.Allowed || d.NumLimits() != 4 {
+		p.run.Errorf("%v, %v; no version explains it", d, err)
+		return false
+	}
+	p.run.taken.Add(1)
+	now := runDecision{d.Limit(0).Limit.Quota, d.Limit(2).Limit.Quota, d.Limit(0).Used}
+	_, good := p.run.inFile.Load(now.file)
+	if !good || d.Limit(1).Limit.Quota != now.file || d.Limit(3).Limit.Quota != now.root || !p.run.explains(from, p.version(), now.root) {
+		p.run.Errorf("%v; want one good version of the file, and one of the roots", d)
+	}
+	for i := range 4 {
+		if d.Limit(i).Used < now.used {
+			p.run.Errorf("%v: a fresh window", d)
+		}
+	}
+	if now.file < before.file || now.root < before.root || now.used <= before.used {
+		p.run.Errorf("%+v after %+v; want no older version, and no fresh window", now, *before)
+	}
+	*before = now
+	return !p.run.Failed()
+}
+
+// blocks reports whether a version blocks a client.
+func (r *run) blocks(version int64, client int) bool {
+	return version > 0 && r.good[version].Load()%runKeys == int64(client)
+}
+
+// ask decides about a client whom some versions block, and reports whether a version in force,
+// or one that came meanwhile, explains what is decided.
+func (p *runner) ask(client int) bool {
+	from := p.version()
+	d, err := p.th.Take(context.Background(), daily("root-a", runFirst).Charge(fmt.Sprint("client-", client)))
+	if err != nil || d.Allowed == d.Blocked {
+		p.run.Errorf("%v, %v; no version explains it", d, err)
+		return false
+	}
+	to := p.run.last.Load()
+	for v := from; v <= to; v++ {
+		if p.run.blocks(v, client) == d.Blocked {
+			return true
+		}
+	}
+	p.run.Errorf("%v of client %d; versions %d to %d do not explain it", d, client, from, to)
+	return false
+}
+
+func (p *runner) close() {
+	if p.file != nil {
+		p.file.Close()
+		p.Close()
+	}
+}
+
+func daily(name string, n int64) *quota.Policy {
+	return &quota.Policy{Name: name, Limits: []quota.Limit{{Quota: n, Window: 24 * time.Hour}}}
+}
+
+// wrongFiles are what is wrong with a file: %s is a good one without its last brace.
+var wrongFiles = []string{
+	"%s", // it ends early
+	`%s, "policies": 7}`,
+	`%s, "overrides": [{"policy": "file-a", "key": "k", "blocked": true, "unlimited": true}]}`,
+	`%s, "overrides": [{"policy": "file-a", "key": "k", "limits": ["1 per 1h"]}, {"policy": "file-a", "key": "k", "blocked": true}]}`,
+}
+
+// writeFile replaces the file by its good version n, or by one like it that is wrong.
+func (r *run) writeFile(random *rand.Rand, n int64, wrong bool) {
+	text := fmt.Sprintf(`{"policies": [{"name": "file-a", "limits": ["%d per 24h"]}, {"name": "file-b", "limits": ["%[1]d per 24h"]}]}`, runFirst+n)
+	if wrong {
+		text = fmt.Sprintf(wrongFiles[random.IntN(len(wrongFiles))], text[:len(text)-1])
+	} else {
+		r.inFile.Store(runFirst+n, true)
+	}
+	path := r.path
+	if random.IntN(2) == 0 { // at once; else a part of it may be read first
+		path += ".new"
+	}
+	err := os.WriteFile(path, []byte(text), 0o600)
+	if err == nil && path != r.path {
+		err = os.Rename(path, r.path)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// writeRoots makes the next version of the roots, a good one or a wrong one.
+func (r *run) writeRoots(random *rand.Rand, wrong bool) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	store := r.stores[random.IntN(2)]
+	if wrong && random.IntN(2) == 0 { // which is refused
+		if _, err := store.Write(r.Context(), redispolicies.Change{Set: []*quota.Policy{under("root-a", "root-b", "k"), under("root-b", "root-a", "k")}}); !errors.Is(err, quota.ErrInvalid) {
+			r.Errorf("a cycle: %v", err)
+		}
+		return
+	}
+	version := r.last.Load() + 1
+	n := r.good[version-1].Load()
+	if !wrong {
+		n++
+	}
+	r.good[version].Store(n)
+	r.last.Store(version)
+	var is int64
+	var err error
+	if wrong {
+		is, err = store.WriteText(r.Context(), "root-b", `{"limits": ["10 pr 1m"]}`)
+	} else {
+		is, err = store.Write(r.Context(), redispolicies.Change{
+			Set:             []*quota.Policy{daily("root-a", runFirst+n), daily("root-b", runFirst+n)},
+			RemoveOverrides: []policies.Override{{Policy: "root-a", Key: fmt.Sprint("client-", (n+runKeys-1)%runKeys)}},
+			Override:        []policies.Override{{Policy: "root-a", Key: fmt.Sprint("client-", n%runKeys), Blocked: true}},
+		})
+	}
+	if err != nil || is != version {
+		r.Errorf("version %d, %v; want %d; the roots have %q", is, err, version, r.versions(r.T))
+	}
+}
+
+// kill kills one root after the other, each when the last change was made at all of them, so
+// that more than half keep what they have.
+func (r *run) kill() {
+	for i := 0; ; i++ {
+		server := r.at[i%len(r.at)]
+		server.Kill()
+		if !r.awaitVersion(r.last.Load()+3, func() int64 { return r.last.Load() }) {
+			return
+		}
+		if err := server.Restart(); err != nil { // with nothing
+			r.Error(err)
+			return
+		}
+		if !r.awaitVersion(1, func() int64 {
+			r.writing.Lock()
+			defer r.writing.Unlock()
+			is := r.versions(r.T)
+			if is[0] == "" || slices.Max(is) != slices.Min(is) {
+				return 0
+			}
+			return 1
+		}) {
+			return
+		}
+	}
+}
+
+// awaitVersion waits for a version, and reports whether the run goes on.
+func (r *run) awaitVersion(want int64, is func() int64) bool {
+	for deadline := time.Now().Add(time.Minute); is() < want; {
+		if time.Now().After(deadline) {
+			r.Errorf("version %d after a minute; want %d", is(), want)
+			return false
+		}
+		select {
+		case <-r.done:
+			return false
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return true
+}
+
+// A file and the roots are replaced ten times a second, half of the time by what is wrong,
+// while processes decide, start and end, the clock of one is an hour ahead, and roots are
+// killed in turn. No decision is other than a version says, no count starts afresh, nothing
+// fails, and all processes have the last version within two looks. -run-for makes it longer.
+func TestReplacedUnderLoad(t *testing.T) {
+	random := testseed.Rand(t, 0)
+	r := &run{T: t, at: places(t, 3), path: filepath.Join(t.TempDir(), "policies.json"), counts: memorybackend.NewDefault(), random: testseed.Locked(t, 1), done: make(chan struct{})}
+	_, r.clients, _ = r.at.open(t)
+	for range 2 {
+		store, _, _ := r.at.open(t)
+		store.SetAskTimeout(10 * time.Second)
+		r.stores = append(r.stores, store)
+	}
+	r.writeFile(random, 0, false)
+	r.writeRoots(random, false)
+	all := []*runner{r.start(0), r.start(time.Hour), r.start(0)}
+	started := make(chan *runner, 1+*runFor/runEvery)
+	var starts, killer sync.WaitGroup
+	killer.Go(func() { r.kill() })
+
+	const most = 12
+	ticks := max(int64(*runFor/runEvery), 10)
+	ticker := time.NewTicker(runEvery)
+	defer ticker.Stop()
+	for n := int64(1); n <= ticks && !t.Failed(); n++ {
+		<-ticker.C
+		r.writeFile(random, n, random.IntN(2) == 0)
+		r.writeRoots(random, random.IntN(2) == 0)
+		if n%5 == 0 && n/5 < most {
+			starts.Go(func() { started <- r.start(0) }) // when the file is right
+		}
+		if n == 20 {
+			all[2].close() // its takers go on by what it knows
+			all = all[:2]
+		}
+	}
+	r.writeFile(random, ticks+1, false)
+	r.writeRoots(random, false)
+	starts.Wait()
+	close(started)
+	for p := range started {
+		all = append(all, p)
+	}
+	close(r.done)
+	killer.Wait()
+	r.takers.Wait()
+	for i, p := range all {
+		if !t.Failed() {
+			r.checkLast(i, p, ticks+1)
+		}
+		p.close()
+	}
+	d, err := throttler.New(r.counts, nil).Peek(t.Context(), daily("file-a", runFirst).Charge("k"))
+	if err != nil || d.Limit(0).Used != r.taken.Load() || r.taken.Load() == 0 {
+		t.Errorf("%v, %v after %d takes", d, err, r.taken.Load())
+	}
+	t.Logf("%d takes in %d processes, and %d versions of the roots", r.taken.Load(), len(all), r.last.Load())
+}
+
+// checkLast checks that a process has the last versions after two looks.
+func (r *run) checkLast(i int, p *runner, file int64) {
+	_ = p.Refresh(r.Context()) // at a root that may have missed the last change
+	if err := errors.Join(p.file.Refresh(), p.Refresh(r.Context())); err != nil {
+		r.Errorf("process %d: %v", i, err)
+	}
+	view := p.table.View()
+	f, root := view.Policy("file-a"), view.Policy("root-a")
+	last := r.last.Load()
+	if f == nil || root == nil || f.Limits[0].Quota != runFirst+file || root.Limits[0].Quota != runFirst+r.good[last].Load() || p.version() != last {
+		r.Errorf("process %d: %v, %v, version %d; want the last, %d", i, f, root, p.version(), last)
+	}
+	for client := range runKeys {
+		if _, by, _ := view.Resolve(r.Context(), daily("root-a", 1), fmt.Sprint("client-", client), 0); (by != nil) != r.blocks(last, client) {
+			r.Errorf("process %d: client %d has %+v", i, client, by)
+		}
+	}
+}
