@@ -49,6 +49,13 @@ func TestRedisHangs(t *testing.T) {
 					t.Errorf("with the deadline %v: %s, want %s", deadline, got, want)
 				}
 			}
+			counted := "ratelimit_service_without_store 2"
+			if failure == "error" {
+				counted = `ratelimit_service_should_rate_limit_error{err_type="redis_error"} 2`
+			}
+			if _, text := d.page("http://"+d.debug+"/metrics", ""); !strings.Contains(text, "\n"+counted+"\n") {
+				t.Errorf("the metrics do not have %s:\n%s", counted, text)
+			}
 		})
 	}
 }

@@ -80,7 +80,7 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 		all = append(all, known[name])
 	}
 	if len(all) == 0 {
-		return nil, nil, fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}", o.file)
+		return nil, nil, fmt.Errorf("%s has no policies; write them there, as in policies: {core: 60 per 1h}, or name one that is elsewhere with -policy and -limit", o.file)
 	}
 	s, err := c.OpenStore(o.backend)
 	return s, all, err

@@ -28,7 +28,8 @@ type call struct {
 	charges []quota.Charge
 	key     []byte
 
-	taken []throttler.Decision
+	taken    []throttler.Decision
+	degraded bool // a decision lacks counts of a store
 
 	refused      bool
 	retryAt      int64 // ms since the epoch, of what refused

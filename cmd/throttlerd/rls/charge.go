@@ -134,6 +134,7 @@ func (c *call) ask(ctx context.Context, k kind, ask ask) error {
 	if err != nil {
 		return err
 	}
+	c.degraded = c.degraded || d.Degraded
 	if d.NumLimits() == 0 { // decided without counts: an outage, and its policy is open
 		return nil
 	}

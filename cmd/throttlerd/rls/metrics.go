@@ -23,6 +23,7 @@ type Metrics struct {
 	serviceErrors, storeErrors prometheus.Counter
 	loads, loadErrors          prometheus.Counter
 	globalShadow               prometheus.Counter
+	withoutStore               prometheus.Counter
 
 	byLabels sync.Map // descriptors.Labels → *counters, of values in requests
 	unknown  sync.Map // domains that requests have, and no configuration
@@ -64,6 +65,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m.serviceErrors, m.storeErrors = errs.WithLabelValues("service_error"), errs.WithLabelValues("redis_error")
 	m.loads = one("config_load_success", "Configurations put in force.")
 	m.loadErrors = one("config_load_error", "Configurations that were wrong.")
+	m.withoutStore = one("without_store", "Calls that were answered without the counts of a store, which did not answer.")
 	m.globalShadow = one("global_shadow_mode", "Requests that SHADOW_MODE allowed.")
 	return m
 }

@@ -155,9 +155,13 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	}
 	if err != nil {
 		if resp := s.without(c, err); resp != nil {
+			s.metrics.withoutStore.Inc()
 			return resp, nil
 		}
 		return nil, err
+	}
+	if c.degraded {
+		s.metrics.withoutStore.Inc()
 	}
 	return c.response(), nil
 }

@@ -30,7 +30,7 @@ type Settings struct {
 	Metrics
 	Tracing
 
-	LogLevel  string `env:"LOG_LEVEL" envDefault:"WARN"`
+	LogLevel  string `env:"LOG_LEVEL" envDefault:"INFO"`
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
 
 	// DrainWait is how long the service says NOT_SERVING before it stops to accept calls,

@@ -66,4 +66,13 @@ func TestWarnings(t *testing.T) {
 	if got := strings.Join(s.Warnings(environ), "\n"); !strings.HasPrefix(got, "REDIS_PERSECOND has no effect: ") || !strings.Contains(got, "\nREDIS_POOL_SIZE has no effect: ") || strings.Contains(got, "STATSD") {
 		t.Errorf("warnings %q", got)
 	}
+	environ = []string{"WEIR_CONFIG=weir.yaml", "REDIS_URL=redis:6379", "REDIS_TIMEOUT=1s", "WEIR_ON_FAILURE=closed", "WEIR_RETRY_AFTER=false"}
+	if s, err = settings.Read(environ); err != nil {
+		t.Fatal(err)
+	}
+	want := "REDIS_TIMEOUT has no effect: WEIR_DEADLINE bounds each decision, connecting included\n" +
+		"REDIS_URL has no effect: the file of WEIR_CONFIG says it\nWEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides"
+	if got := strings.Join(s.Warnings(environ), "\n"); got != want {
+		t.Errorf("with a file, warnings %q; want %q", got, want)
+	}
 }

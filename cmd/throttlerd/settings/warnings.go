@@ -25,13 +25,25 @@ var without = map[string]string{
 	"EXPIRATION_JITTER_MAX_SECONDS":           "counts expire a second after their windows",
 }
 
-// Warnings names the variables that are set and have no effect.
+// withFile are variables that say what the file of WEIR_CONFIG says, or begin so.
+var withFile = []string{"BACKEND_TYPE", "REDIS_", "MEMCACHE_HOST_PORT", "LOCAL_CACHE_SIZE_IN_BYTES", "WEIR_PROCESSES", "WEIR_SEED"}
+
+// Warnings names the variables that are set and have no effect, or less than they seem to.
 func (s *Settings) Warnings(environ []string) (all []string) {
 	vars := env.ToMap(environ)
 	for name, why := range without {
 		if value, set := vars[name]; set && value != "" && !strings.EqualFold(value, "false") {
 			all = append(all, fmt.Sprintf("%s has no effect: %s", name, why))
 		}
+	}
+	for name, value := range vars {
+		is := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		if s.ConfigFile != "" && value != "" && without[name] == "" && slices.ContainsFunc(withFile, is) {
+			all = append(all, name+" has no effect: the file of WEIR_CONFIG says it")
+		}
+	}
+	if s.ConfigFile != "" && vars["WEIR_ON_FAILURE"] != "" {
+		all = append(all, "WEIR_ON_FAILURE has little effect: while the store does not answer, on_failure in the file of WEIR_CONFIG decides")
 	}
 	slices.Sort(all)
 	return all
