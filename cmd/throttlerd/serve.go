@@ -118,6 +118,9 @@ func newService(s *settings.Settings, log *slog.Logger, stack *config.Stack, obs
 		grpc.WaitForHandlers(true), // they use the stack
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.MaxConnectionAge, MaxConnectionAgeGrace: s.MaxConnectionAgeGrace}),
+		// gRPC's own minimum, of five minutes, ends the connections of proxies that ask more often
+		// whether they are alive.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Nanosecond, PermitWithoutStream: true}),
 	)...)
 	ratelimitv3.RegisterRateLimitServiceServer(sv.grpc, sv.rls)
 	grpc_health_v1.RegisterHealthServer(sv.grpc, sv.health)
