@@ -1,7 +1,11 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-go/weir/cmd/throttlerd/xds/xdstest"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // tree returns the configuration of a domain, in JSON, which a text has as lines of a descriptor
@@ -201,14 +206,39 @@ backend_name=default/openai
 }
 
 // Configurations that gateways generate are pushed one after the other to one process, and what
-// Envoys ask is decided.
+// Envoys ask is decided. The process runs as in the deployment of Envoy Gateway, which has mutual
+// TLS, or as AI Gateway's own service, which has none.
 func TestGateways(t *testing.T) {
-	for _, node := range []string{"default", "envoy-ai-gateway-ratelimit"} {
+	files := testserver.RedisTLS(t) // for its certificates
+	file := func(name string) string { return filepath.Join(filepath.Dir(files.CAFile), name) }
+	pair, err := tls.LoadX509KeyPair(file("server.crt"), file("server.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority, err := os.ReadFile(files.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(authority)
+	for node, c := range map[string]struct {
+		tls     *tls.Config
+		environ []string
+	}{
+		"envoy-ratelimit": {&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}, []string{
+			"CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT=" + files.CAFile, "CONFIG_GRPC_XDS_SERVER_TLS_SAN=" + testserver.ServerName,
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=" + files.CertFile, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=" + files.KeyFile,
+			"RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_IGNOREDOTFILES=true", "RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0",
+			"PROMETHEUS_MAPPER_YAML=/etc/statsd-exporter/conf.yaml", "LOG_LEVEL=info",
+		}},
+		"envoy-ai-gateway-ratelimit": {},
+	} {
 		t.Run(node, func(t *testing.T) {
 			m := xdstest.NewManager(t, node)
+			m.TLS = c.tls
 			addr := m.Listen("127.0.0.1:0")
 			m.Put("0")
-			d := started(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID="+node, "CONFIG_GRPC_XDS_SERVER_URL="+addr, "FORCE_START_WITHOUT_INITIAL_CONFIG=true")
+			d := started(t, "", append(c.environ, "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID="+node, "CONFIG_GRPC_XDS_SERVER_URL="+addr, "FORCE_START_WITHOUT_INITIAL_CONFIG=true")...)
 			d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 			for i := range gateways {
 				d.asGateway(m, i)

@@ -2,6 +2,7 @@
 package xdstest
 
 import (
+	"crypto/tls"
 	"net"
 	"strings"
 	"sync"
@@ -14,12 +15,14 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // Manager is a management server, as Envoy Gateway's is built.
 type Manager struct {
-	Node string // whose configurations it has
+	Node string      // whose configurations it has
+	TLS  *tls.Config // nil for none
 
 	t       *testing.T
 	cache   cache.SnapshotCache
@@ -40,7 +43,11 @@ func (m *Manager) Listen(addr string) string {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.grpc = grpc.NewServer()
+	var options []grpc.ServerOption
+	if m.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(m.TLS)))
+	}
+	m.grpc = grpc.NewServer(options...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(m.grpc, server.NewServer(m.t.Context(), m.cache, server.CallbackFuncs{
 		StreamRequestFunc: func(_ int64, req *discoveryv3.DiscoveryRequest) error {
 			if req.GetErrorDetail() != nil {
