@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v4"
@@ -97,6 +100,9 @@ func printChecked(c *command, all []checked) error {
 func checkFile(file, kind string, o *checkOptions) checked {
 	one := checked{File: file, Kind: kind}
 	text, err := os.ReadFile(file)
+	if errors.Is(err, syscall.EISDIR) {
+		err = fmt.Errorf("it is a directory; name its files, such as %s", filepath.Join(file, "*.yaml"))
+	}
 	if err == nil {
 		if one.Kind == "" {
 			one.Kind = kindOf(text)
