@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/throttler"
 )
 
 const (
@@ -46,15 +49,25 @@ func getFeed(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]any{"org": chi.URLParam(r, "org"), "feed": []string{}})
 }
 
+// durationOf returns for how long r asks, or the default. If it is wrong, it is answered.
+func durationOf(w http.ResponseWriter, r *http.Request, usual time.Duration) (d time.Duration, ok bool) {
+	text := r.FormValue("for")
+	if text == "" {
+		return usual, true
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 || d > maxSlow {
+		writeError(w, http.StatusBadRequest, fmt.Sprintf("for is %q; it must be a duration from 0s to %v, such as 500ms", text, maxSlow))
+		return 0, false
+	}
+	return d, true
+}
+
 // getSlow takes its time: room for many requests in flight at once.
 func getSlow(w http.ResponseWriter, r *http.Request) {
-	wait := 500 * time.Millisecond
-	if text := r.FormValue("for"); text != "" {
-		var err error
-		if wait, err = time.ParseDuration(text); err != nil || wait < 0 || wait > maxSlow {
-			writeError(w, http.StatusBadRequest, fmt.Sprintf("for is %q; it must be a duration from 0s to %v, such as 500ms", text, maxSlow))
-			return
-		}
+	wait, ok := durationOf(w, r, 500*time.Millisecond)
+	if !ok {
+		return
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -62,6 +75,49 @@ func getSlow(w http.ResponseWriter, r *http.Request) {
 	case <-timer.C:
 		writeJSON(w, http.StatusOK, map[string]string{"slept": wait.String()})
 	case <-r.Context().Done(): // the client has left
+	}
+}
+
+// getStream sends a line every 100 ms. It is in flight for as long as it does.
+func getStream(w http.ResponseWriter, r *http.Request) {
+	lasts, ok := durationOf(w, r, 2*time.Second)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), lasts)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	next := time.NewTicker(100 * time.Millisecond)
+	defer next.Stop()
+	for i := 0; ; i++ {
+		_, _ = fmt.Fprintln(w, i)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// maxTurn is how long a request waits for its turn at another API.
+const maxTurn = 3 * time.Second
+
+// waitsFor returns a handler that calls another API, in turn with all other processes.
+func waitsFor(t *throttler.Throttler, upstream *throttler.Policy) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), maxTurn)
+		defer cancel()
+		began := time.Now()
+		switch _, err := t.Wait(ctx, upstream.Charge("api.example.com")); {
+		case err == nil: // the call would be here
+			writeJSON(w, http.StatusOK, map[string]string{"waited": time.Since(began).Round(time.Millisecond).String()})
+		case errors.Is(err, context.DeadlineExceeded):
+			w.Header().Set("Retry-After", strconv.Itoa(int(maxTurn/time.Second)))
+			writeError(w, http.StatusServiceUnavailable, fmt.Sprintf("more requests than %v allow wait for the other API", maxTurn))
+		default:
+			writeError(w, http.StatusServiceUnavailable, "the turns at the other API are not known at the moment")
+		}
 	}
 }
 

@@ -75,6 +75,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	if err := own.plans(table, c); err != nil {
+		return &usageError{err}
+	}
 	for _, warning := range warnings(c, own) {
 		log.Warn(warning)
 	}
@@ -116,7 +119,10 @@ usage: demo-api [-listen ADDR] [-config FILE] [-check]
                   search            30 per minute
                   auth.createToken  20 per minute and 5 per 3 seconds
                   org, org.member   100 and 20 per minute
+                  core.pro          5000 per hour and 100 per minute: core, of demo-carol
                   secondary         900 per minute: all requests, 304s too
+                  streams           5 in flight
+                  upstream          20 per 10 seconds, of all callers together
   -check        say whether the configuration is right: build all that it says, without
                 a connection to a server, and do not serve
 
@@ -127,13 +133,15 @@ routes:
   GET  /export?rows=1000      core; costs 1, and 1 more per 100 rows once done
   GET  /orgs/{org}/feed       org, for all its members together, and org.member
   GET  /search?q=weir         search
+  GET  /stream?for=2s         streams, while it lasts, at most 5s
+  GET  /upstream              waits for its turn at another API, upstream, at most 3s
   POST /auth/token            auth.createToken; the token is made up, and opens nothing
   GET  /rate_limit            what the caller has left; free
   GET  /orgs/{org}/rate_limit
   GET  /healthz               never limited
 
 All that are limited count under secondary too. A caller is whose token is
-known, demo-alice or demo-bob, and for others the address:
+known, demo-alice, demo-bob or demo-carol, and for others the address:
 
   curl -i http://127.0.0.1:8080/repos/acme/rockets -H 'Authorization: Bearer demo-alice'
 
@@ -174,6 +182,9 @@ func configure(args []string, own *settings, o *config.Options, stdout io.Writer
 		c, err = config.Parse("", []byte("{}"), o) // all defaults
 	} else {
 		c, err = config.Read(*file, o)
+	}
+	if err == nil {
+		err = own.wrongPlan(c)
 	}
 	if *listen != "" {
 		own.Listen = config.ListenAddress(*listen)

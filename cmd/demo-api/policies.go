@@ -17,6 +17,9 @@ const (
 	orgPolicy         = "org"        // what an organisation's members may do together
 	memberPolicy      = "org.member" // and each of them
 	secondaryPolicy   = "secondary"  // all requests of a caller, whatever they cost elsewhere
+	proPolicy         = "core.pro"   // in place of core, for callers of that plan
+	streamsPolicy     = "streams"    // what a caller has in flight
+	upstreamPolicy    = "upstream"   // what all processes send to another API, which waits for its turn
 )
 
 // routePolicies are the policies that the routes use, with the limits that they have if
@@ -31,6 +34,9 @@ var routePolicies = []*throttler.Policy{
 	{Name: orgPolicy, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}},
 	{Name: memberPolicy, Limits: []throttler.Limit{{Quota: 20, Window: time.Minute}}},
 	{Name: secondaryPolicy, Limits: []throttler.Limit{{Quota: 900, Window: time.Minute}}},
+	{Name: proPolicy, Limits: []throttler.Limit{{Quota: 5000, Window: time.Hour}, {Quota: 100, Window: time.Minute}}},
+	{Name: streamsPolicy, Limits: []throttler.Limit{{Quota: 5, Window: 30 * time.Second, Algorithm: throttler.InFlight}}},
+	{Name: upstreamPolicy, Limits: []throttler.Limit{{Quota: 20, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket}}},
 }
 
 // routeTakes are the policies that one decision charges together.

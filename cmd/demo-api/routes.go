@@ -23,6 +23,7 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	// GitHub's secondary limit counts what is free under the others too: without
 	// it, 304s would be free without end.
 	secondary := charge{policy: secondaryPolicy, key: caller, always: true}
+	streams := charge{policy: streamsPolicy, key: caller}
 
 	r := chi.NewRouter()
 	r.Use(chimiddleware.Recoverer, uncached, chimiddleware.GetHead)
@@ -34,6 +35,8 @@ func routes(own *settings, s *config.Stack, observed *observation) (api, debug h
 	r.With(l.take(export, secondary)).Get("/export", getExport)
 	r.With(l.take(search, secondary)).Get("/search", getSearch)
 	r.With(l.take(createToken, secondary)).Post("/auth/token", postToken)
+	r.With(l.take(secondary, streams)).Get("/stream", getStream)
+	r.With(l.take(secondary)).Get("/upstream", waitsFor(s.Throttler, s.Config.Policies[upstreamPolicy]))
 	// A caller's secondary count is one for all organisations: it is not within one.
 	r.With(l.take(secondary, org, member)).Get("/orgs/{org}/feed", getFeed)
 

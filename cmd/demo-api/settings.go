@@ -25,7 +25,9 @@ type settings struct {
 }
 
 func defaultSettings() *settings {
-	return &settings{Listen: "127.0.0.1:8080", DebugListen: "127.0.0.1:0", Tokens: tokens{"demo-alice": {"alice"}, "demo-bob": {"bob"}}}
+	return &settings{Listen: "127.0.0.1:8080", DebugListen: "127.0.0.1:0", Tokens: tokens{
+		"demo-alice": {Subject: "alice"}, "demo-bob": {Subject: "bob"}, "demo-carol": {Subject: "carol", Plan: proPolicy},
+	}}
 }
 
 // Check is called by package config when it has read the settings.
@@ -66,7 +68,8 @@ func (a *debugAddress) UnmarshalText(text []byte) error {
 // tokens are the bearer tokens that the demo knows. A caller without one is counted by
 // address.
 type tokens map[token]struct {
-	Subject string `is:"the name of a caller, such as alice"` // the token itself if left out
+	Subject string `is:"the name of a caller, such as alice"`                                    // the token itself if left out
+	Plan    string `is:"the name of a policy, such as core.pro, or '*unlimited', or '*blocked'"` // core, if left out
 }
 
 // anyToken is in tokens if every token is a caller of its own.

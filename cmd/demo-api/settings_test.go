@@ -27,7 +27,7 @@ debug_listen: off
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &settings{Listen: "[::1]:9000", Tokens: tokens{"key-1": {"alice"}, "key-2": {"alice"}, "bob": {}}}
+	want := &settings{Listen: "[::1]:9000", Tokens: tokens{"key-1": {Subject: "alice"}, "key-2": {Subject: "alice"}, "bob": {}}}
 	for _, n := range []string{"127.0.0.0/8", "fd00::/8"} {
 		want.TrustedProxies = append(want.TrustedProxies, config.ProxyNetwork(netip.MustParsePrefix(n)))
 	}

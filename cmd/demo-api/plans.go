@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/policies"
+)
+
+// plans puts into table which policy of c holds for a caller in place of core: what its token
+// says. A caller that gets another plan keeps what it has used.
+func (s *settings) plans(table *policies.Table, c *config.Config) error {
+	of := make(map[string]string)
+	for text, token := range s.Tokens {
+		if subject, ok := s.Tokens.subject(string(text)); ok && token.Plan != "" {
+			of[middleware.SubjectKey(subject)] = token.Plan
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	return table.Source("tokens").Edit(func(e *policies.Edit) {
+		e.Plan(corePolicy, func(_ context.Context, key string) string { return of[key] })
+		for _, plan := range of {
+			if p := c.Policies[plan]; p != nil {
+				e.Set(p)
+			}
+		}
+	})
+}
+
+// wrongPlan returns an error if a token has a plan that is no policy of c.
+func (s *settings) wrongPlan(c *config.Config) error {
+	for _, token := range s.Tokens {
+		if p := token.Plan; p != "" && p != policies.Unlimited && p != policies.Blocked && c.Policies[p] == nil {
+			return fmt.Errorf("a token's plan is %q; it must be the name of a policy, such as %s, or %q or %q", p, proPolicy, policies.Unlimited, policies.Blocked)
+		}
+	}
+	return nil
+}
