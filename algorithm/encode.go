@@ -182,18 +182,7 @@ func (s *State) Load(b []byte) error {
 		p.rest, p.rings = p.rest[:rows], p.rest[rows:]
 	}
 	for len(p.rest) > 0 {
-		first := p.uint(kindBytes)
-		r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
-		if p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords {
-			return s.malformed(b)
-		}
-		s.records = append(s.records, r)
-		parsed := &s.records[len(s.records)-1]
-		p = r.kind.counter().parse(p, parsed)
-		if first&endsFlag != 0 {
-			parsed.endsAt = p.instant()
-		}
-		if p.failed {
+		if p = s.loadRecord(p); p.failed {
 			return s.malformed(b)
 		}
 	}
@@ -201,6 +190,22 @@ func (s *State) Load(b []byte) error {
 		return s.malformed(b)
 	}
 	return nil
+}
+
+// loadRecord appends the record that p is at.
+func (s *State) loadRecord(p parser) parser {
+	first := p.uint(kindBytes)
+	r := record{kind: kind(first &^ endsFlag), window: p.uint(windowBytes)}
+	if p.failed = p.failed || !r.kind.known() || r.window == 0 || len(s.records) == maxRecords; p.failed {
+		return p
+	}
+	s.records = append(s.records, r)
+	parsed := &s.records[len(s.records)-1]
+	p = r.kind.counter().parse(p, parsed)
+	if first&endsFlag != 0 {
+		parsed.endsAt = p.instant()
+	}
+	return p
 }
 
 // AppendDigits appends the digits of w to b, and reports whether it has any.

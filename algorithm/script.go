@@ -133,16 +133,29 @@ func plausible(l *quota.Limit, cost, now int64, r *driver.Result) error {
 		return fmt.Errorf("used is %d", r.Used)
 	case !isInstant(r.ResetAt):
 		return fmt.Errorf("reset at is %d, at %d", r.ResetAt, now)
-	case r.RetryAt != 0 && (r.RetryAt == driver.NeverFits) != (cost > l.Capacity()) || r.RetryAt > 0 && !isInstant(r.RetryAt) || r.RetryAt < driver.NeverFits:
+	case !plausibleRetry(r.RetryAt, cost > l.Capacity(), isInstant):
 		return fmt.Errorf("retry at is %d, at %d, for a cost of %d", r.RetryAt, now, cost)
 	case r.NextAt != 0 && (!isInstant(r.NextAt) || r.Used < l.Capacity()):
 		return fmt.Errorf("next at is %d, at %d, with %d used of %d", r.NextAt, now, r.Used, l.Capacity())
 	case r.StartAt != 0 && (!kinds[kindOf(l)].queue || !isInstant(r.StartAt)):
 		return fmt.Errorf("start at is %d, at %d", r.StartAt, now)
-	case r.Mark.At < 0 || r.Mark.At > max(now, maxInstant)+maxWindow || r.Mark.Fraction < 0 || r.Mark.Fraction > maxCount:
+	case min(r.Mark.At, r.Mark.Fraction) < 0 || r.Mark.At > max(now, maxInstant)+maxWindow || r.Mark.Fraction > maxCount:
 		return fmt.Errorf("the mark is %v", r.Mark)
 	}
 	return nil
+}
+
+// plausibleRetry reports whether a retry can be at an instant, of a cost that may be too much
+// for the limit.
+func plausibleRetry(at int64, tooMuch bool, isInstant func(int64) bool) bool {
+	switch {
+	case at == 0:
+		return true
+	case tooMuch:
+		return at == driver.NeverFits
+	default:
+		return at > 0 && isInstant(at)
+	}
 }
 
 const maxWindow = int64(quota.MaxWindow / time.Millisecond)

@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -63,7 +64,8 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	callers := flags.Int("callers", 1, "with -worker: goroutines that ask for decisions")
 	keys := flags.Int("keys", 1, "with -worker: keys that they ask for")
 	from := flags.String("from", "", "measure nothing; take the results from this `file`")
-	if err := flags.Parse(args); err != nil {
+	err := flags.Parse(args)
+	if err != nil {
 		return err
 	}
 	if *worker != "" {
@@ -73,7 +75,6 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.New("-docs is for a whole run: leave out -rows and -only")
 	}
 	var set *result.Set
-	var err error
 	if *from != "" {
 		set, err = result.Read(*from)
 	} else {
@@ -82,21 +83,12 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			s = quick
 		}
 		override(&s, *passes, *length, *maxKeys)
-		if *seed == 0 {
-			*seed = rand.Uint64()
-		}
-		var rowName, peerName *regexp.Regexp
-		if rowName, err = regexp.Compile(*rowsMatch); err != nil {
-			return fmt.Errorf("-rows: %w", err)
-		}
-		if peerName, err = regexp.Compile(*peersMatch); err != nil {
-			return fmt.Errorf("-only: %w", err)
-		}
+		*seed = cmp.Or(*seed, rand.Uint64())
 		lab := newLab(s)
 		defer lab.close()
-		rows := selected(lab.rows(), rowName, peerName)
-		if len(rows) == 0 {
-			return errors.New("no row matches; -list prints them")
+		var rows []row
+		if rows, err = matching(lab.rows(), *rowsMatch, *peersMatch); err != nil {
+			return err
 		}
 		if *list {
 			printNames(stdout, rows)
@@ -119,6 +111,24 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	return failures(stderr, set.Results)
+}
+
+// matching returns the rows whose name one expression matches, with the peers whose name the
+// other does.
+func matching(rows []row, rowsMatch, peersMatch string) ([]row, error) {
+	rowName, err := regexp.Compile(rowsMatch)
+	if err != nil {
+		return nil, fmt.Errorf("-rows: %w", err)
+	}
+	peerName, err := regexp.Compile(peersMatch)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
+	rows = selected(rows, rowName, peerName)
+	if len(rows) == 0 {
+		return nil, errors.New("no row matches; -list prints them")
+	}
+	return rows, nil
 }
 
 func override(s *settings, passes int, sample time.Duration, maxKeys int) {

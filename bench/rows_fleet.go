@@ -54,10 +54,8 @@ func (l *lab) loadFleet(ctx context.Context, n int) (_ sample, err error) {
 		}
 		defer workers[i].wait(&err)
 	}
-	for _, w := range workers {
-		if !w.lines.Scan() || w.lines.Text() != workerReady {
-			return sample{}, fmt.Errorf("a process of the fleet printed %q in place of %q", w.lines.Text(), workerReady)
-		}
+	if err := ready(workers); err != nil {
+		return sample{}, err
 	}
 	cpu, err := server.cpu()
 	if err != nil {
@@ -71,23 +69,9 @@ func (l *lab) loadFleet(ctx context.Context, n int) (_ sample, err error) {
 	if err != nil {
 		return sample{}, err
 	}
-	for _, w := range workers {
-		_, _ = io.WriteString(w.stdin, "begin\n") // a worker that has ended prints no report
-	}
-	var sum measure.Report
-	for _, w := range workers {
-		var r measure.Report
-		if !w.lines.Scan() {
-			return sample{}, errors.New("a process of the fleet ended without a report")
-		}
-		if err := json.Unmarshal(w.lines.Bytes(), &r); err != nil {
-			return sample{}, err
-		}
-		sum.Decisions += r.Decisions
-		sum.Errors += r.Errors
-		sum.Elapsed = max(sum.Elapsed, r.Elapsed)
-		sum.P50, sum.P99 = max(sum.P50, r.P50), max(sum.P99, r.P99) // of the slowest process
-		sum.ClientCPU += r.ClientCPU
+	sum, err := loadBy(workers)
+	if err != nil {
+		return sample{}, err
 	}
 	after, err := server.cpu()
 	if err != nil {
@@ -103,6 +87,38 @@ func (l *lab) loadFleet(ctx context.Context, n int) (_ sample, err error) {
 	s.values["per_call"] = float64(sum.Decisions) / float64(callsAfter-calls)
 	s.values["connections"] = connections - 1 // without the one that asks
 	return s, nil
+}
+
+// ready returns when all workers are.
+func ready(workers []*fleetWorker) error {
+	for _, w := range workers {
+		if !w.lines.Scan() || w.lines.Text() != workerReady {
+			return fmt.Errorf("a process of the fleet printed %q in place of %q", w.lines.Text(), workerReady)
+		}
+	}
+	return nil
+}
+
+// loadBy has workers begin, and returns the sum of their reports.
+func loadBy(workers []*fleetWorker) (sum measure.Report, err error) {
+	for _, w := range workers {
+		_, _ = io.WriteString(w.stdin, "begin\n") // a worker that has ended prints no report
+	}
+	for _, w := range workers {
+		var r measure.Report
+		if !w.lines.Scan() {
+			return sum, errors.New("a process of the fleet ended without a report")
+		}
+		if err := json.Unmarshal(w.lines.Bytes(), &r); err != nil {
+			return sum, err
+		}
+		sum.Decisions += r.Decisions
+		sum.Errors += r.Errors
+		sum.Elapsed = max(sum.Elapsed, r.Elapsed)
+		sum.P50, sum.P99 = max(sum.P50, r.P50), max(sum.P99, r.P99) // of the slowest process
+		sum.ClientCPU += r.ClientCPU
+	}
+	return sum, nil
 }
 
 // scriptCalls returns how often the server has run a script by its hash.

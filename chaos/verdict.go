@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/chaos/history"
+	"github.com/weir-go/weir/throttler"
 )
 
 // decision is one decision of a worker.
@@ -189,9 +190,20 @@ func (r *run) count(v *verdict, d *decision) {
 	if d.Fate != history.Answered || d.peek || d.Degraded {
 		return
 	}
-	limit := chargeOf(d.key).Policy.Limits[0]
-	if d.Reset <= d.Decided || d.Allowed && (d.Used < 1 || d.Used > limit.Quota) || !d.Allowed && d.Used != limit.Quota || limit.Aligned && d.Reset%window.Milliseconds() != 0 {
+	if !d.possible(chargeOf(d.key).Policy.Limits[0]) {
 		v.breaks("a decision that makes no sense: %v", d.answer)
+	}
+}
+
+// possible reports whether a limit can be answered so.
+func (d *decision) possible(limit throttler.Limit) bool {
+	switch {
+	case d.Reset <= d.Decided || limit.Aligned && d.Reset%window.Milliseconds() != 0:
+		return false
+	case d.Allowed:
+		return d.Used >= 1 && d.Used <= limit.Quota
+	default:
+		return d.Used == limit.Quota
 	}
 }
 
@@ -210,22 +222,7 @@ func (r *run) judgeWindows(v *verdict) {
 		}
 	}
 	for k, all := range in {
-		bound, lost := int64(quota), false
-		for _, f := range r.faults {
-			if f.lost != all[0].shard || !r.overlaps(f, k.reset) {
-				continue
-			}
-			lost = true
-			if f.all {
-				bound += quota
-				continue
-			}
-			for _, d := range all {
-				if d.At > f.from-int64(replLag) && d.At <= f.to {
-					bound++
-				}
-			}
-		}
+		bound, lost := r.bound(all, k.reset)
 		seen := make(map[int64]bool)
 		for _, d := range all {
 			if seen[d.Used] && !lost {
@@ -244,6 +241,28 @@ func (r *run) judgeWindows(v *verdict) {
 			v.breaks("key %d: %d were admitted until %d, of a quota of %d; at most %d can be explained by counts that were lost", k.key, admitted, k.reset, quota, bound)
 		}
 	}
+}
+
+// bound returns how many of all, which were admitted until reset, counts that were lost can
+// explain, and whether any were lost.
+func (r *run) bound(all []*decision, reset int64) (bound int64, lost bool) {
+	bound = quota
+	for _, f := range r.faults {
+		if f.lost != all[0].shard || !r.overlaps(f, reset) {
+			continue
+		}
+		lost = true
+		if f.all {
+			bound += quota
+			continue
+		}
+		for _, d := range all {
+			if d.At > f.from-int64(replLag) && d.At <= f.to {
+				bound++
+			}
+		}
+	}
+	return bound, lost
 }
 
 // overlaps reports whether f was while some process may have charged the window that ends

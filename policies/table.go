@@ -111,12 +111,7 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 				parent.Key = cmp.Or(parent.Key, o.ParentKey)
 			}
 		}
-		if inForce == nil {
-			inForce = e.policy
-		}
-		if plan == nil {
-			plan = e.plan
-		}
+		inForce, plan = cmp.Or(inForce, e.policy), cmp.Or(plan, e.plan)
 	}
 	if inForce == nil {
 		inForce = p
@@ -124,15 +119,19 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 	if by == nil && plan != nil {
 		by = plan.override(ctx, v, inForce, key)
 	}
-	if parent.Key = cmp.Or(parent.Key, inForce.ParentKey); parent.Key == "" || inForce.Parent == "" {
-		parent = Parent{}
-	} else {
-		parent.Policy = inForce.Parent
-	}
+	parent = parentOf(inForce, parent.Key)
 	if by == nil {
 		return inForce, nil, parent
 	}
 	return by.under(inForce), by, parent
+}
+
+// parentOf returns the parent of a key under p, which an override may have named.
+func parentOf(p *quota.Policy, key string) Parent {
+	if key = cmp.Or(key, p.ParentKey); key == "" || p.Parent == "" {
+		return Parent{}
+	}
+	return Parent{Policy: p.Parent, Key: key}
 }
 
 // override returns the override for key that e, of s, has in force at now, or nil.

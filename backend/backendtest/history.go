@@ -313,8 +313,7 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	}
 	for i := range want.Limits() {
 		g, w := got.Limit(i), want.Limit(i)
-		if g.Used != w.Used || g.Remaining != w.Remaining || !g.ResetAt.Equal(w.ResetAt) || g.Refused != w.Refused ||
-			!g.RetryAt.Equal(w.RetryAt) || !g.NextAt.Equal(w.NextAt) || !g.StartAt.Equal(w.StartAt) {
+		if !sameLimit(g, w) {
 			return fmt.Errorf("%s: limit %d, %v: got  %s\nthe model says %s", step, i, w.Limit, line(got), line(want))
 		}
 		if h.rng.IntN(3) == 0 {
@@ -326,6 +325,11 @@ func (h *history) compare(step string, got, want throttler.Decision, errGot, err
 	}
 	h.edges = h.edges[max(len(h.edges)-20, 0):]
 	return nil
+}
+
+func sameLimit(a, b decision.Status) bool {
+	return a.Used == b.Used && a.Remaining == b.Remaining && a.Refused == b.Refused && a.ResetAt.Equal(b.ResetAt) &&
+		a.RetryAt.Equal(b.RetryAt) && a.NextAt.Equal(b.NextAt) && a.StartAt.Equal(b.StartAt)
 }
 
 // note records what happened. It is formatted only for a failure.

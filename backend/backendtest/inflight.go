@@ -80,70 +80,56 @@ func inFlightCases() []testCase {
 func renewsHeld(ctx context.Context, backend driver.Backend) error {
 	c := clock.NewManual(t0)
 	t := throttler.New(backend, &throttler.Options{Clock: c})
-	p := &throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 2, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}
-	kept, err := t.Take(ctx, p.Charge("k"))
-	if err != nil {
-		return err
-	}
-	lost, err := t.Take(ctx, p.Charge("k"))
-	if err != nil {
-		return err
-	}
-	expect := func(what string, d throttler.Decision, err error, allowed bool, used int64, resetAt time.Duration) error {
+	charge := (&throttler.Policy{Name: "held", Limits: []throttler.Limit{{Quota: 2, Window: 30 * time.Second, Algorithm: throttler.InFlight}}}).Charge("k")
+	held := make(map[string]throttler.Decision)
+	for _, s := range []struct {
+		what    string
+		after   time.Duration
+		ask     func(context.Context, throttler.Decision) (throttler.Decision, error) // nil: a take
+		of, as  string
+		allowed bool
+		used    int64
+		resetAt time.Duration
+	}{
+		{what: "taken", as: "kept", allowed: true, used: 1, resetAt: 30 * time.Second},
+		{what: "and another", as: "lost", allowed: true, used: 2, resetAt: 30 * time.Second},
+		{"renewed", 20 * time.Second, t.Renew, "kept", "kept", true, 2, 50 * time.Second},
+		{"renewed again", 20 * time.Second, t.Renew, "kept", "kept", true, 1, 70 * time.Second},
+		{"lapsed, with room", 0, t.Renew, "lost", "late", true, 2, 70 * time.Second},
+		{"after all have lapsed", 30 * time.Second, nil, "", "", true, 1, 100 * time.Second},
+		{"and another", 0, nil, "", "other", true, 2, 100 * time.Second},
+		{"lapsed, without room", time.Second, t.Renew, "late", "refused", false, 2, 100 * time.Second},
+		{"what was not renewed is settled", 0, settled(t), "late", "", true, 2, 100 * time.Second},
+		{"renewed after it was settled", 0, t.Renew, "late", "", true, 2, 70 * time.Second}, // as it was
+		{"what has lapsed is settled", 0, settled(t), "kept", "", true, 2, 100 * time.Second},
+		{"settled", 0, settled(t), "other", "", true, 1, 100 * time.Second},
+	} {
+		c.Advance(s.after)
+		var d throttler.Decision
+		var err error
+		if s.ask == nil {
+			d, err = t.Take(ctx, charge)
+		} else {
+			d, err = s.ask(ctx, held[s.of])
+		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+			return fmt.Errorf("%s: %w", s.what, err)
 		}
-		if l := d.Limit(0); d.Allowed != allowed || l.Used != used || !l.ResetAt.Equal(t0.Truncate(time.Millisecond).Add(resetAt)) {
-			return fmt.Errorf("%s: allowed %t, %d used until %v; want %t, %d, %v", what, d.Allowed, l.Used, l.ResetAt.Sub(t0), allowed, used, resetAt)
+		if l := d.Limit(0); d.Allowed != s.allowed || l.Used != s.used || !l.ResetAt.Equal(t0.Truncate(time.Millisecond).Add(s.resetAt)) {
+			return fmt.Errorf("%s: allowed %t, %d used until %v; want %t, %d, %v", s.what, d.Allowed, l.Used, l.ResetAt.Sub(t0), s.allowed, s.used, s.resetAt)
 		}
-		return nil
+		held[s.as] = d
 	}
-	c.Advance(20 * time.Second)
-	d, err := t.Renew(ctx, kept)
-	if err := expect("renewed", d, err, true, 2, 50*time.Second); err != nil {
-		return err
-	}
-	c.Advance(20 * time.Second)
-	d, err = t.Renew(ctx, kept)
-	if err := expect("renewed again", d, err, true, 1, 70*time.Second); err != nil {
-		return err
-	}
-	d, err = t.Renew(ctx, lost) // it has lapsed, and there is room
-	if err := expect("lapsed, with room", d, err, true, 2, 70*time.Second); err != nil {
-		return err
-	}
-	c.Advance(30 * time.Second)
-	late := d
-	d, err = t.Take(ctx, p.Charge("k"))
-	if err := expect("after all have lapsed", d, err, true, 1, 100*time.Second); err != nil {
-		return err
-	}
-	other, err := t.Take(ctx, p.Charge("k"))
-	if err := expect("and another", other, err, true, 2, 100*time.Second); err != nil {
-		return err
-	}
-	c.Advance(time.Second)
-	refused, err := t.Renew(ctx, late)
-	if err := expect("lapsed, without room", refused, err, false, 2, 100*time.Second); err != nil {
-		return err
-	}
+	refused := held["refused"]
 	if at := refused.RetryAt(); !at.Equal(refused.At().Add(time.Second)) {
 		return fmt.Errorf("a renewal that is refused says %v, want a second later", at)
 	}
-	d, err = t.Settle(ctx, late)
-	if err := expect("what was not renewed is settled", d, err, true, 2, 100*time.Second); err != nil {
-		return err
-	}
-	d, err = t.Renew(ctx, late)
-	if err := expect("renewed after it was settled", d, err, true, 2, 70*time.Second); err != nil && d.At() != late.At() {
-		return err
-	}
-	d, err = t.Settle(ctx, kept) // that lapsed, too
-	if err := expect("what has lapsed is settled", d, err, true, 2, 100*time.Second); err != nil {
-		return err
-	}
-	d, err = t.Settle(ctx, other)
-	return expect("settled", d, err, true, 1, 100*time.Second)
+	return nil
+}
+
+// settled returns a function that settles all of a decision.
+func settled(t *throttler.Throttler) func(context.Context, throttler.Decision) (throttler.Decision, error) {
+	return func(ctx context.Context, d throttler.Decision) (throttler.Decision, error) { return t.Settle(ctx, d) }
 }
 
 // renewsTogether renews a decision whose policy has a rate, too, and that is about keys of
@@ -158,15 +144,13 @@ func renewsTogether(ctx context.Context, backend driver.Backend) error {
 		return err
 	}
 	used := func(want ...int64) error {
+		now, err := t.Peek(ctx, p.Charge("alice"), p.Charge("acme"))
+		if err != nil {
+			return err
+		}
 		var got []int64
-		for _, key := range []string{"alice", "acme"} {
-			now, err := t.Peek(ctx, p.Charge(key))
-			if err != nil {
-				return err
-			}
-			for _, l := range now.Limits() {
-				got = append(got, l.Used)
-			}
+		for _, l := range now.Limits() {
+			got = append(got, l.Used)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			return fmt.Errorf("at t0+%v: used %v, want %v", c.Now().Sub(t0), got, want)

@@ -29,59 +29,89 @@ func pauseCases() []testCase {
 // pauses pauses alice, and does the same with bob but for the pause. In its end the two have
 // used the same, as has carol, whose pause is of a count that has nothing.
 func pauses(ctx context.Context, backend driver.Backend, policy *throttler.Policy) error {
-	clk := clock.NewManual(t0)
-	t := throttler.New(backend, &throttler.Options{Clock: clk})
+	p := &paused{ctx: ctx, policy: policy, clock: clock.NewManual(t0)}
+	p.Throttler = throttler.New(backend, &throttler.Options{Clock: p.clock})
 	at := func(s int) time.Time { return t0.Add(time.Duration(s) * time.Second) }
-	var first [2]throttler.Decision
+	var taken [2]throttler.Decision
 	for i, key := range []string{"alice", "bob"} {
-		for k := range 2 {
-			d, err := t.Take(ctx, policy.Charge(key))
-			if err != nil || !d.Allowed {
-				return fmt.Errorf("take %d of %s: %v, %w", k, key, d, err)
-			}
-			first[i] = d
+		if _, err := p.take(key); err != nil {
+			return err
+		}
+		var err error
+		if taken[i], err = p.take(key); err != nil {
+			return err
 		}
 	}
 	for _, until := range []int{3, 5, 4} {
 		for _, key := range []string{"alice", "carol"} {
-			if err := t.Pause(ctx, at(until), policy.Charge(key)); err != nil {
+			if err := p.Pause(ctx, at(until), policy.Charge(key)); err != nil {
 				return err
 			}
 		}
 	}
-	for i, d := range first {
-		clk.Set(at(1 + i))
-		if _, err := t.Refund(ctx, d); err != nil {
+	for i, d := range taken {
+		p.clock.Set(at(1 + i))
+		if _, err := p.Refund(ctx, d); err != nil {
 			return err
 		}
 	}
-	clk.Set(at(4))
+	p.clock.Set(at(4))
 	for _, key := range []string{"alice", "carol"} {
-		for _, ask := range []func(context.Context, ...throttler.Charge) (throttler.Decision, error){t.Peek, t.Take} {
-			d, err := ask(ctx, policy.Charge(key))
-			if err != nil {
-				return err
-			}
-			if s := d.Limit(0); d.Allowed || !d.RetryAt().Equal(at(5)) || s.Remaining != 0 || !s.Reset().Equal(at(5)) {
-				return fmt.Errorf("%s in the pause: got %v, remaining %d until %s; want a refusal until t0+5s", key, d, s.Remaining, after(s.Reset()))
-			}
+		if err := p.refusesUntil(at(5), key); err != nil {
+			return err
 		}
 	}
-	clk.Set(at(5))
-	var used [2]int64
-	for i, key := range []string{"alice", "bob", "carol"} {
-		d, err := t.Take(ctx, policy.Charge(key))
-		if err != nil || !d.Allowed {
-			return fmt.Errorf("%s after the pause: %v, %w", key, d, err)
+	p.clock.Set(at(5))
+	return p.resumed()
+}
+
+// paused is a Throttler whose clients are paused.
+type paused struct {
+	*throttler.Throttler
+	ctx    context.Context
+	policy *throttler.Policy
+	clock  *clock.Manual
+}
+
+// take takes a unit of key, which has room.
+func (p *paused) take(key string) (throttler.Decision, error) {
+	d, err := p.Take(p.ctx, p.policy.Charge(key))
+	if err != nil || !d.Allowed {
+		return d, fmt.Errorf("%s, at t0+%v: got %v, %w; want a take that is allowed", key, p.clock.Now().Sub(t0), d, err)
+	}
+	return d, nil
+}
+
+// refusesUntil returns an error if key is not refused until end, by a peek and by a take.
+func (p *paused) refusesUntil(end time.Time, key string) error {
+	for _, ask := range []func(context.Context, ...throttler.Charge) (throttler.Decision, error){p.Peek, p.Take} {
+		d, err := ask(p.ctx, p.policy.Charge(key))
+		if err != nil {
+			return err
 		}
-		if i < 2 {
-			used[i] = d.Limit(0).Used
-		} else if d.Limit(0).Used != 1 {
-			return fmt.Errorf("%s has used %d, want 1", key, d.Limit(0).Used)
+		if s := d.Limit(0); d.Allowed || !d.RetryAt().Equal(end) || s.Remaining != 0 || !s.Reset().Equal(end) {
+			return fmt.Errorf("%s in the pause: got %v, remaining %d until %s; want a refusal until %s", key, d, s.Remaining, after(s.Reset()), after(end))
 		}
 	}
-	if used[0] != used[1] {
-		return fmt.Errorf("alice has used %d and bob %d, who was not paused", used[0], used[1])
+	return nil
+}
+
+// resumed returns an error if, after the pause, alice has not used what bob has, or carol
+// has used more than a take.
+func (p *paused) resumed() error {
+	used := make(map[string]int64)
+	for _, key := range []string{"alice", "bob", "carol"} {
+		d, err := p.take(key)
+		if err != nil {
+			return err
+		}
+		used[key] = d.Limit(0).Used
+	}
+	if used["carol"] != 1 {
+		return fmt.Errorf("carol has used %d, want 1", used["carol"])
+	}
+	if used["alice"] != used["bob"] {
+		return fmt.Errorf("alice has used %d and bob %d, who was not paused", used["alice"], used["bob"])
 	}
 	return nil
 }

@@ -113,25 +113,33 @@ func deliver(ctx context.Context, backend driver.Backend, l throttler.Limit) err
 		if cut := m.text[:rng.IntN(len(m.text))]; !errors.Is(f.settle(ctx, process, cut, m.cost), throttler.ErrInvalid) {
 			return fmt.Errorf("step %d: a text that was cut to %d of %d bytes is none that wraps ErrInvalid", step, len(cut), len(m.text))
 		}
-		err := f.settle(ctx, process, m.text, m.cost)
-		late := errors.Is(err, throttler.ErrInvalid)
-		switch {
-		case late && f.clock.Now().Before(m.at.Add(l.Window)):
-			return fmt.Errorf("step %d: a receipt of %v before is invalid: %w", step, f.clock.Now().Sub(m.at), err)
-		case late:
-		case m.settled != errors.Is(err, throttler.ErrSettled) || !m.settled && err != nil:
-			return fmt.Errorf("step %d: a receipt, settled before: %v: got %w", step, m.settled, err)
-		case !m.settled:
-			m.settled = true
-			if _, err := own.Settle(ctx, m.taken, m.cost); err != nil {
-				return err
-			}
+		if err := f.receive(ctx, own, process, m, l.Window); err != nil {
+			return fmt.Errorf("step %d: %w", step, err)
 		}
 		if err := f.compare(ctx, own, charge(1)); err != nil {
 			return fmt.Errorf("step %d: %w", step, err)
 		}
 	}
 	return nil
+}
+
+// receive has process settle m, and own with it if m is neither settled nor too late.
+func (f *fleet) receive(ctx context.Context, own *throttler.Throttler, process int, m *message, window time.Duration) error {
+	err := f.settle(ctx, process, m.text, m.cost)
+	late := errors.Is(err, throttler.ErrInvalid)
+	switch {
+	case late && f.clock.Now().Before(m.at.Add(window)):
+		return fmt.Errorf("a receipt of %v before is invalid: %w", f.clock.Now().Sub(m.at), err)
+	case late:
+		return nil
+	case m.settled != errors.Is(err, throttler.ErrSettled) || !m.settled && err != nil:
+		return fmt.Errorf("a receipt, settled before: %v: got %w", m.settled, err)
+	case m.settled:
+		return nil
+	}
+	m.settled = true
+	_, err = own.Settle(ctx, m.taken, m.cost)
+	return err
 }
 
 // compare compares what is used with what own says.

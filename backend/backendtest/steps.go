@@ -122,37 +122,28 @@ func (p *player) step(ctx context.Context, s *step) error {
 	var direct driver.Decision // of a step that goes past the throttler
 	var err error
 	charges := s.take
-	switch {
+	if s.peek != nil {
+		charges = s.peek
+	} else if s.take == nil {
+		charges = taken.Charges()
+	}
+	switch past := asksNothing(charges); {
 	case s.reset != nil:
 		return t.Reset(ctx, s.reset...)
-	case s.take != nil && asksNothing(s.take):
-		direct, err = p.backend.Take(ctx, p.request(s, s.take))
+	case past:
+		direct, err = p.direct(ctx, s, taken)
 		d = decided(direct)
-		p.taken[s.as] = d
 	case s.take != nil:
 		d, err = t.Take(ctx, s.take...)
-		p.taken[s.as] = d
-	case s.peek != nil && asksNothing(s.peek):
-		charges = s.peek
-		direct, err = p.backend.Peek(ctx, p.request(s, s.peek))
-		d = decided(direct)
 	case s.peek != nil:
-		charges = s.peek
 		d, err = t.Peek(ctx, s.peek...)
-	case s.refund != "" && asksNothing(taken.Charges()):
-		charges = taken.Charges()
-		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(charges))))
-		d = decided(direct)
-	case s.settle != "" && asksNothing(taken.Charges()):
-		charges = taken.Charges()
-		direct, err = p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
-		d = decided(direct)
 	case s.refund != "":
-		charges = taken.Charges()
 		d, err = t.Refund(ctx, taken)
 	case s.settle != "":
-		charges = taken.Charges()
 		d, err = t.Settle(ctx, taken, s.costs...)
+	}
+	if s.take != nil {
+		p.taken[s.as] = d
 	}
 	if err != nil {
 		return err
@@ -164,6 +155,20 @@ func (p *player) step(ctx context.Context, s *step) error {
 		return nil
 	}
 	return s.compare(d, charges)
+}
+
+// direct asks the backend what s asks, past the throttler.
+func (p *player) direct(ctx context.Context, s *step, taken throttler.Decision) (driver.Decision, error) {
+	switch {
+	case s.take != nil:
+		return p.backend.Take(ctx, p.request(s, s.take))
+	case s.peek != nil:
+		return p.backend.Peek(ctx, p.request(s, s.peek))
+	case s.refund != "":
+		return p.backend.Settle(ctx, p.settlement(s, taken, make([]int64, len(taken.Charges()))))
+	default:
+		return p.backend.Settle(ctx, p.settlement(s, taken, s.costs))
+	}
 }
 
 // decided returns d, of a call past the throttler, as one of a throttler.

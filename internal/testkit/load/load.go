@@ -184,17 +184,15 @@ type window struct {
 
 // note checks an answer against earlier ones, and returns what is wrong with it.
 func (w *window) note(header http.Header, served bool) string {
-	number := func(name string) int64 {
-		n, err := strconv.ParseInt(header.Get(name), 10, 64)
-		if err != nil {
-			return -1
+	var numbers [4]int64
+	for i, name := range []string{"Limit", "Used", "Remaining", "Reset"} {
+		n, err := strconv.ParseInt(header.Get("X-RateLimit-"+name), 10, 64)
+		if err != nil || n < 0 {
+			return "a rate header is missing"
 		}
-		return n
+		numbers[i] = n
 	}
-	limit, used, remaining, reset := number("X-RateLimit-Limit"), number("X-RateLimit-Used"), number("X-RateLimit-Remaining"), number("X-RateLimit-Reset")
-	if limit < 0 || used < 0 || remaining < 0 || reset < 0 {
-		return "a rate header is missing"
-	}
+	limit, used, remaining, reset := numbers[0], numbers[1], numbers[2], numbers[3]
 	switch {
 	case reset == w.reset:
 	case reset < w.reset:
