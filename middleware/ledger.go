@@ -56,7 +56,7 @@ type entry struct {
 	passed   *http.Request // what the next handler gets, if it runs
 	ahead    *aheadBody    // its body, if the request waited and the body was read ahead
 
-	call call // that takes what is charged
+	call deadlineContext // that takes what is charged
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler

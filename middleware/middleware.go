@@ -369,7 +369,7 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
-	c := &call{e: e}
+	c := &deadlineContext{e: e}
 	defer c.end()
 	result, err := observe.ResultNotSettled, error(nil)
 	if costs == nil {

@@ -28,7 +28,7 @@ func TestEveryAlgorithmHasItsTraits(t *testing.T) {
 
 // What cannot read the table names every algorithm all the same.
 func TestEveryAlgorithmIsNamed(t *testing.T) {
-	for _, file := range []string{"../throttler/words.go", "../.golangci.yml", "../docs/algorithms.md", "../cmd/demo-api/example.yaml"} {
+	for _, file := range []string{"../throttler/aliases.go", "../.golangci.yml", "../docs/algorithms.md", "../cmd/demo-api/example.yaml"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ type userKey struct{}
 
 // newCall returns a call that may take a second, for a request whose client can
 // leave.
-func newCall(t *testing.T) (c *call, leave context.CancelCauseFunc) {
+func newCall(t *testing.T) (c *deadlineContext, leave context.CancelCauseFunc) {
 	ctx, leave := context.WithCancelCause(context.WithValue(t.Context(), userKey{}, "alice"))
 	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
 	if err != nil {
@@ -25,7 +25,7 @@ func newCall(t *testing.T) (c *call, leave context.CancelCauseFunc) {
 	}
 	m := new(throttle)
 	m.Deadline = time.Second
-	return &call{e: &entry{m: m, received: r}}, leave
+	return &deadlineContext{e: &entry{m: m, received: r}}, leave
 }
 
 // A call without a waiter is a context all the same.
@@ -73,10 +73,10 @@ func TestACallTellsTheServersTime(t *testing.T) {
 // Whatever a backend asks first, the call ends after its timeout, and not with the
 // client.
 func TestACallEndsAfterItsTimeout(t *testing.T) {
-	for name, ask := range map[string]func(c *call){
-		"Done":     func(c *call) { c.Done() },
-		"Deadline": func(c *call) { c.Deadline() },
-		"a child":  func(c *call) { _, cancel := context.WithCancel(c); cancel() },
+	for name, ask := range map[string]func(c *deadlineContext){
+		"Done":     func(c *deadlineContext) { c.Done() },
+		"Deadline": func(c *deadlineContext) { c.Deadline() },
+		"a child":  func(c *deadlineContext) { _, cancel := context.WithCancel(c); cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

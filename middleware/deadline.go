@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/weir/throttler/driver"
 )
 
-// call is the context of one call to the throttler. It ends after a timeout, and
+// deadlineContext is the context of one call to the throttler. It ends after a timeout, and
 // not when the client disconnects, so that the outcome of a charge is known and
 // the charge can be refunded.
 //
 // It takes the place of a context.WithTimeout, made when it is needed: a backend
 // that does not wait needs no timer. Nor can its answer come too late because the
 // machine was busy.
-type call struct {
+type deadlineContext struct {
 	e     *entry
 	made  atomic.Pointer[timed] // the context that this takes the place of, if it was needed
 	asked atomic.Uint32         // how often Err was called
@@ -33,7 +33,7 @@ type timed struct {
 }
 
 // end ends the call, for whatever the backend has left running.
-func (c *call) end() {
+func (c *deadlineContext) end() {
 	c.over.Store(true)
 	if m := c.made.Load(); m != nil {
 		m.cancel()
@@ -41,7 +41,7 @@ func (c *call) end() {
 }
 
 // make returns the context that c takes the place of. Its time runs from the first call.
-func (c *call) make() context.Context {
+func (c *deadlineContext) make() context.Context {
 	if m := c.made.Load(); m != nil {
 		return m
 	}
@@ -60,7 +60,7 @@ func (c *call) make() context.Context {
 // ServerTime returns when the server's time ends, and a context that does not end, for a
 // backend that asks by [driver.ServerTime] and waits with a timer that it has. Unless the
 // context was made, each server that is asked has the whole time.
-func (c *call) ServerTime(now time.Time) (end time.Time, caller context.Context) {
+func (c *deadlineContext) ServerTime(now time.Time) (end time.Time, caller context.Context) {
 	if m := c.made.Load(); m != nil {
 		end, _ = m.Deadline()
 		return end, c.values()
@@ -68,10 +68,10 @@ func (c *call) ServerTime(now time.Time) (end time.Time, caller context.Context)
 	return now.Add(c.e.m.Deadline), c.values()
 }
 
-func (c *call) Deadline() (time.Time, bool) { return c.make().Deadline() }
-func (c *call) Done() <-chan struct{}       { return c.make().Done() }
+func (c *deadlineContext) Deadline() (time.Time, bool) { return c.make().Deadline() }
+func (c *deadlineContext) Done() <-chan struct{}       { return c.make().Done() }
 
-func (c *call) Err() error {
+func (c *deadlineContext) Err() error {
 	if c.made.Load() == nil && !c.over.Load() && c.asked.Add(1) <= idleAsks {
 		return nil
 	}
@@ -80,11 +80,13 @@ func (c *call) Err() error {
 
 // Value leaves the answer to the context that was made, if there is one: so
 // package context links those derived from c without a goroutine for each.
-func (c *call) Value(key any) any {
+func (c *deadlineContext) Value(key any) any {
 	if m := c.made.Load(); m != nil {
 		return m.Value(key)
 	}
 	return c.values().Value(key)
 }
 
-func (c *call) values() context.Context { return context.WithoutCancel(c.e.received.Context()) }
+func (c *deadlineContext) values() context.Context {
+	return context.WithoutCancel(c.e.received.Context())
+}
