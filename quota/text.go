@@ -48,19 +48,21 @@ const limitForm = "a quota, per, and a window, such as 10 per 1m, and then as ne
 func ParseLimit(text string) (Limit, error) {
 	var l Limit
 	words := strings.Fields(text)
-	wrong := invalid.Errorf("quota: limit is %q; it must be %s", text, limitForm)
+	wrong := func() (Limit, error) {
+		return Limit{}, invalid.Errorf("quota: limit is %q; it must be %s", text, limitForm)
+	}
 	if len(words) < 3 || words[1] != "per" || !number.MatchString(words[0]) {
-		return Limit{}, wrong
+		return wrong()
 	}
 	var err error
 	if l.Quota, err = strconv.ParseInt(words[0], 10, 64); err != nil {
-		return Limit{}, wrong
+		return wrong()
 	}
 	words = words[2:]
 	if c, rest, ok := parseCalendar(words); ok {
 		l.Calendar, words = c, rest
 	} else if l.Window, err = ParseWindow(words[0]); err != nil {
-		return Limit{}, wrong
+		return wrong()
 	} else {
 		words = words[1:]
 	}
@@ -68,7 +70,7 @@ func ParseLimit(text string) (Limit, error) {
 	for len(words) > 0 {
 		option, rest, ok := l.parseOption(words)
 		if !ok {
-			return Limit{}, wrong
+			return wrong()
 		}
 		if seen[option] {
 			return Limit{}, invalid.Errorf("quota: limit is %q, with %s twice; it must have it once", text, option)

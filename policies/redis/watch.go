@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,7 +57,7 @@ type Watch struct {
 	ahead ahead // what decisions have read of versions that are not in force
 
 	mending  atomic.Bool
-	unmended atomic.Int32 // copies in a row that have failed while a server was behind
+	unmended []atomic.Int32 // for each server, copies to it that have failed since it was seen not to be behind
 
 	closed context.Context
 	close  context.CancelFunc
@@ -75,7 +74,7 @@ type asks struct {
 // until Close. If the server does not answer at first, the table has nothing of it until it
 // does. NewWatch reports that as it does later.
 func NewWatch(ctx context.Context, table *policies.Table, name string, store *Store, options *Options) *Watch {
-	w := &Watch{store: store}
+	w := &Watch{store: store, unmended: make([]atomic.Int32, len(store.servers))}
 	if options != nil {
 		w.options = *options
 	}
@@ -282,6 +281,7 @@ func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {
 	w.turn = (w.turn + 1) % len(servers)
 	one := w.store.askOne(ctx, servers[w.turn])
 	if one.err == nil && one.is != "" && (one.is == w.known || one.is == w.bad) {
+		w.unmended[w.turn].Store(0)
 		return one.server, one.is, nil
 	}
 	all := w.store.ask(ctx, &one)
@@ -323,10 +323,10 @@ func (w *Watch) mend(all answers) {
 		return
 	}
 	isBehind := func(a answer) bool { return a.err == nil && behind(a.is, from.is) }
-	if !slices.ContainsFunc(all, isBehind) {
-		w.unmended.Store(0)
-	}
-	for _, a := range all {
+	for i, a := range all {
+		if a.err == nil && !isBehind(a) {
+			w.unmended[i].Store(0)
+		}
 		if !isBehind(a) || w.closed.Err() != nil || !w.mending.CompareAndSwap(false, true) {
 			continue
 		}
@@ -336,7 +336,7 @@ func (w *Watch) mend(all answers) {
 			if err == nil || errors.Is(err, errMoved) || w.closed.Err() != nil {
 				return
 			}
-			if w.unmended.Add(1) == 2 {
+			if w.unmended[i].Add(1) == 2 {
 				w.options.Observer.Warned(observe.Warned{
 					Text: "the policies of a root cannot be brought up to date: " + err.Error(),
 					Hint: "the others go on without it",
