@@ -63,6 +63,9 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 	case len(charges) == quota.MaxCharges:
 		return "", invalid.Errorf("throttler: a decision about %d charges has no receipt; one about %d has", len(charges), quota.MaxCharges-1)
 	}
+	if err := driver.HasReceipt(t.backend, d.Driver()); err != nil {
+		return "", err
+	}
 	text := receiptText{At: d.Driver().Request.Now}
 	for i, c := range charges {
 		own := chargeText{Policy: c.Policy.Name, Unit: c.Policy.Unit, Key: []byte(c.Key), Partition: []byte(c.Partition), Limits: c.Policy.Limits, Cost: c.Cost}

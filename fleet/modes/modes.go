@@ -192,6 +192,16 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	return b.soft.Reset(context.WithoutCancel(ctx), ofSoft)
 }
 
+var errNoReceipts = invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
+
+// HasReceipt implements driver.Receiptless: only what the store has counted has one.
+func (b *Backend) HasReceipt(d *driver.Decision) error {
+	if chargedIn(d).all != inStore {
+		return errNoReceipts
+	}
+	return driver.HasReceipt(b.store, d)
+}
+
 // Settle implements driver.Backend.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	r := st.Charged.Request
@@ -209,7 +219,7 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 		p.note(i)
 	}
 	if st.Once && p.all != inStore {
-		return driver.Decision{}, invalid.Errorf("modes: a count of a policy that is or was %v has no receipts: settle in the process that took", Synced)
+		return driver.Decision{}, errNoReceipts
 	}
 	switch p.all {
 	case inStore:

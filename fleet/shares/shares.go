@@ -447,10 +447,15 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 	return d, nil
 }
 
+// HasReceipt implements driver.Receiptless: there is none.
+func (*Backend) HasReceipt(*driver.Decision) error {
+	return invalid.Errorf("shares: a count that is divided among processes has no receipts: settle in the process that took")
+}
+
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	if st.Once {
-		return driver.Decision{}, invalid.Errorf("shares: a count that is divided among processes has no receipts: settle in the process that took")
+		return driver.Decision{}, b.HasReceipt(&st.Charged)
 	}
 	r := st.Charged.Request
 	r.Now = st.Now

@@ -112,6 +112,12 @@ func (a *alone) Reset(ctx context.Context, r driver.Request) error {
 	return b.Reset(ctx, r)
 }
 
+func (a *alone) HasReceipt(d *driver.Decision) error {
+	b, done := a.backendFor(d.Charges())
+	defer done()
+	return driver.HasReceipt(b, d)
+}
+
 func TestBackend(t *testing.T) {
 	asked := 0
 	const (

@@ -262,13 +262,18 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 	return d, nil
 }
 
+// HasReceipt implements driver.Receiptless: there is none.
+func (*Backend) HasReceipt(*driver.Decision) error {
+	return invalid.Errorf("synced: a count that processes agree on has no receipts: settle in the process that took")
+}
+
 // Settle implements driver.Backend. It makes no call.
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.Decision, err error) {
 	if err := driver.Ended(ctx); err != nil {
 		return d, err
 	}
 	if st.Once {
-		return d, invalid.Errorf("synced: a count that processes agree on has no receipts: settle in the process that took")
+		return d, b.HasReceipt(&st.Charged)
 	}
 	r := st.Charged.Request
 	takenAt := r.Now

@@ -35,3 +35,28 @@ func (d *Decision) WithoutOnce() Decision {
 	copy(of.Results(), d.Results())
 	return of
 }
+
+// Receiptless is a Backend with counts of which no other process can settle what it charged:
+// a settlement that MakeOnce made is an error.
+type Receiptless interface {
+	Backend
+
+	// HasReceipt returns nil if another process can settle d, which is allowed, or an error
+	// that wraps quota.ErrInvalid and says why not.
+	HasReceipt(d *Decision) error
+}
+
+// HasReceipt asks b or, if it is not Receiptless, the first backend behind it that is, by methods
+// Unwrap() Backend.
+func HasReceipt(b Backend, d *Decision) error {
+	for {
+		switch of := b.(type) {
+		case Receiptless:
+			return of.HasReceipt(d)
+		case interface{ Unwrap() Backend }:
+			b = of.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
