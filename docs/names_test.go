@@ -1,0 +1,125 @@
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// packages are the directories of what pages name, by how they name it.
+var packages = map[string]string{
+	"middleware": "middleware", "throttler": "throttler", "quota": "quota", "transport": "transport", "weirgrpc": "grpc",
+	"driver": "throttler/driver", "decision": "throttler/decision", "policies": "policies", "redispolicies": "policies/redis",
+	"memorybackend": "backend/memory", "redisbackend": "backend/redis", "memcachedbackend": "backend/memcached",
+	"refusals": "wrap/refusals", "fallback": "wrap/fallback", "shadow": "wrap/shadow", "rollout": "wrap/rollout",
+	"leased": "fleet/leased", "synced": "fleet/synced", "shares": "fleet/shares", "modes": "fleet/modes",
+	"stack": "stack", "config": "config", "handoff": "handoff", "observe": "observe", "clock": "clock",
+}
+
+var named = regexp.MustCompile("\\b([a-z]+)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?")
+
+// What pages say in the text about a package's names exists.
+func TestNamesExist(t *testing.T) {
+	names := make(map[string]map[string]bool)
+	for name, dir := range packages {
+		names[name] = exported(t, filepath.Join("..", dir))
+	}
+	inline := regexp.MustCompile("`[^`\n]+`")
+	found := 0
+	all := pages(t)
+	delete(all, "../CHANGELOG.md") // which also has names that are gone
+	for page, text := range all {
+		for _, code := range inline.FindAllString(goBlock.ReplaceAllString(text, ""), -1) {
+			for _, match := range named.FindAllStringSubmatch(code, -1) {
+				known := names[match[1]]
+				if known == nil {
+					continue
+				}
+				found++
+				if !known[match[2]] || match[3] != "" && !known[match[2]+"."+match[3]] {
+					t.Errorf("%s says %s, which does not exist", page, match[0])
+				}
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d names were found in the pages; want 100 at least", found)
+	}
+}
+
+// exported returns the names of the package in dir, and those of fields and methods after the
+// type's and a dot.
+func exported(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	names := make(map[string]bool)
+	files, err := fs.Glob(os.DirFS(dir), "*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", dir, len(files), err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				names[receiverOf(d)+d.Name.Name] = true
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					addSpec(names, spec)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// receiverOf returns the type that d is a method of, and a dot.
+func receiverOf(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	of := d.Recv.List[0].Type
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	if ident, ok := of.(*ast.Ident); ok {
+		return ident.Name + "."
+	}
+	return ""
+}
+
+func addSpec(names map[string]bool, spec ast.Spec) {
+	switch spec := spec.(type) {
+	case *ast.ValueSpec:
+		for _, name := range spec.Names {
+			names[name.Name] = true
+		}
+	case *ast.TypeSpec:
+		names[spec.Name.Name] = true
+		var fields *ast.FieldList
+		switch of := spec.Type.(type) {
+		case *ast.StructType:
+			fields = of.Fields
+		case *ast.InterfaceType:
+			fields = of.Methods
+		default: // an alias, whose fields are another package's
+			return
+		}
+		for _, field := range fields.List {
+			for _, name := range field.Names {
+				names[spec.Name.Name+"."+name.Name] = true
+			}
+		}
+	}
+}
