@@ -22,7 +22,7 @@ var packages = map[string]string{
 	"stack": "stack", "config": "config", "handoff": "handoff", "observe": "observe", "clock": "clock",
 }
 
-var named = regexp.MustCompile("\\b([a-z]+)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?")
+var named = regexp.MustCompile(`\b([a-z]+)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
 
 // What pages say in the text about a package's names exists.
 func TestNamesExist(t *testing.T) {
