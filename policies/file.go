@@ -8,12 +8,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
 )
 
 // DefaultEvery is the Every of FileOptions that set none.
 const DefaultEvery = time.Second
+
+// MaxFile is the size of the largest file that WatchFile reads, in bytes.
+const MaxFile = 512 << 20
 
 // FileOptions configures WatchFile. Nil and the zero value select the defaults.
 type FileOptions struct {
@@ -129,10 +133,10 @@ func (f *File) read() error {
 	if f.info != nil && f.settled && os.SameFile(info, f.info) && info.ModTime().Equal(f.info.ModTime()) && info.Size() == f.info.Size() {
 		return f.err
 	}
-	text, err := os.ReadFile(f.path)
+	text, err := readFile(f.path, info)
 	if err != nil {
 		f.info = nil
-		return fmt.Errorf("policies: %w", err)
+		return err
 	}
 	if hash := sha256.Sum256(text); hash != f.hash {
 		f.hash, f.err = hash, f.put(text, hash)
@@ -141,6 +145,21 @@ func (f *File) read() error {
 	// one time.
 	f.info, f.settled = info, time.Since(info.ModTime()) > 2*time.Second
 	return f.err
+}
+
+// readFile returns the text of a file. One that is no regular file might never end.
+func readFile(path string, info os.FileInfo) ([]byte, error) {
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, invalid.Errorf("policies: %s is no regular file", path)
+	case info.Size() > MaxFile:
+		return nil, invalid.Errorf("policies: %s has %d bytes; it may have %d", path, info.Size(), int64(MaxFile))
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("policies: %w", err)
+	}
+	return text, nil
 }
 
 // put puts text into the source.

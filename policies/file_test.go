@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -199,6 +200,41 @@ func TestRandomFiles(t *testing.T) {
 		if n, _ := quotaOf(&table, "k", t0); n != want || (err == nil) != (text == coreOf(want)) {
 			t.Fatalf("the quota is %d after %q (%v); want %d", n, text, err, want)
 		}
+	}
+}
+
+// What has no end, or is too large, is not read, and leaves the last good version in force.
+func TestAFileThatIsNone(t *testing.T) {
+	var table policies.Table
+	path, f := watch(t, &table, coreOf(10), &warnings{})
+	for _, c := range []struct {
+		make func() error
+		want string
+	}{
+		{func() error { return syscall.Mkfifo(path, 0o600) }, "no regular file"},
+		{func() error { return os.Symlink("/dev/zero", path) }, "no regular file"},
+		{func() error { return os.Mkdir(path, 0o700) }, "no regular file"},
+		{func() error {
+			write(t, path, "")
+			return os.Truncate(path, policies.MaxFile+1)
+		}, "536870913 bytes; it may have 536870912"},
+	} {
+		if err := errors.Join(os.Remove(path), c.make()); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Refresh(); !errors.Is(err, quota.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v; want %q", err, c.want)
+		}
+		if n, _ := quotaOf(&table, "k", t0); n != 10 {
+			t.Errorf("quota %d; want 10, as before", n)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, coreOf(20))
+	if err := f.Refresh(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -11,7 +11,7 @@
 -- A field that has changed twice is there once, under its last version.
 
 local known, version = tonumber(ARGV[1]), redis.call('GET', KEYS[1]) or '0'
-local number = tonumber(string.match(version, '^%d+'))
+local number = tonumber(string.match(version, '^%d+') or '0')
 if known > number or known < tonumber(redis.call('GET', KEYS[2]) or '0') then
   return {version, -1}
 end

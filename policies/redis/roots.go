@@ -359,10 +359,11 @@ func (c *copying) run(ctx context.Context, from *server) error {
 	}
 	var changed []any
 	if c.is, err = from.changes(ctx, began.number(), func(member, value, mark string) {
-		kind, field := member[:1], member[1:]
+		kind, field := kindOf(member)
 		switch {
 		case kind == "o":
 			changed = append(changed, kind, field, value, "")
+		case kind != "p": // written by other means
 		case value == "":
 			delete(texts, field)
 			delete(parents, field)

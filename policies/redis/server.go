@@ -165,6 +165,12 @@ func (s *server) readSince(ctx context.Context, known int64, r *reading) error {
 	return err
 }
 
+// kindOf returns the kind and the field of a member of the log: "p" of a policy, "o" of an
+// override.
+func kindOf(member string) (kind, field string) {
+	return member[:min(len(member), 1)], member[min(len(member), 1):]
+}
+
 // changes calls yield with what has changed since a version, up to the one that it returns.
 func (s *server) changes(ctx context.Context, known int64, yield func(member, value, mark string)) (version, error) {
 	for {

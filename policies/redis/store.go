@@ -219,22 +219,27 @@ func (s *Store) Read(ctx context.Context) (all []*quota.Policy, number int64, er
 }
 
 // Overrides calls yield with each override, until it returns false. One that changes
-// meanwhile may come twice.
+// meanwhile may come twice. Of what is there and is no override, written by other means, the
+// error says so, after the others.
 func (s *Store) Overrides(ctx context.Context, yield func(policies.Override) bool) error {
 	enough := errors.New("enough")
+	var foreign reading
 	err := s.reading(ctx, func(at *server, _ version) error {
 		return at.scan(ctx, "overrides", func(field, text string) error {
 			o, err := parseOverride(field, text)
-			if err == nil && !yield(*o) {
-				err = enough
+			switch {
+			case err != nil:
+				foreign.mistakes = append(foreign.mistakes, err)
+			case !yield(*o):
+				return enough
 			}
-			return err
+			return nil
 		})
 	})
 	if errors.Is(err, enough) {
 		return nil
 	}
-	return err
+	return errors.Join(err, foreign.mistake())
 }
 
 // RemoveEnded removes the overrides that ended before an instant, and returns how many it
@@ -252,7 +257,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 	remember := func(field, text string) error {
 		o, err := parseOverride(field, text)
 		if err != nil || o.Until.IsZero() || !o.Until.Before(before) {
-			return err
+			return nil // what is no override does not keep others
 		}
 		found++
 		if entries = append(entries, "e", field, text, ""); len(entries) < 4*MaxChange {

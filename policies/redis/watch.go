@@ -426,7 +426,7 @@ func (r *reading) begin() {
 
 // change notes a change, as changes.lua returns it.
 func (r *reading) change(member, value, mark string) {
-	kind, field := member[:min(len(member), 1)], member[min(len(member), 1):]
+	kind, field := kindOf(member)
 	switch {
 	case kind == "p" && value == "":
 		delete(r.policies, field)

@@ -45,8 +45,9 @@ for i = 5, #ARGV, 4 do
     texts[ARGV[i + 1]] = ARGV[i + 2]
   end
 end
-local function unit_of(text)
-  return cjson.decode(text).unit or 'requests'
+local function unit_of(text) -- which may be no policy: a change may mend it
+  local ok, policy = pcall(cjson.decode, text)
+  return ok and type(policy) == 'table' and policy.unit or 'requests'
 end
 local function exists(name)
   if after[name] ~= nil then

@@ -1,0 +1,102 @@
+package redispolicies_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/weir/policies"
+	redispolicies "github.com/weir-go/weir/policies/redis"
+	"github.com/weir-go/weir/quota"
+)
+
+// Writers at the same time, each with the roots to itself in its mind, make no cycle together,
+// and none takes a parent away that another has just given a child.
+func TestWritersMakeNoCycleTogether(t *testing.T) {
+	at := places(t, 3)
+	first, clients, _ := at.open(t)
+	second, _, _ := at.open(t)
+	f := follow(t, first)
+	for i := range 12 {
+		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		write(t, first, redispolicies.Change{Set: []*quota.Policy{hourly(a, 5), hourly(b, 5)}})
+		other := redispolicies.Change{Set: []*quota.Policy{under(b, a, "k")}}
+		if i%2 == 0 {
+			other = redispolicies.Change{Remove: []string{b}}
+		}
+		var errs [2]error
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, errs[0] = first.Write(t.Context(), redispolicies.Change{Set: []*quota.Policy{under(a, b, "k")}})
+		})
+		both.Go(func() { _, errs[1] = second.Write(t.Context(), other) })
+		both.Wait()
+		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs[:]...), quota.ErrInvalid) {
+			t.Errorf("round %d: %v; want one change, and an ErrInvalid", i, errs)
+		}
+		if err := looks(t, f, clients); err != nil {
+			t.Errorf("round %d: %v", i, err)
+		}
+	}
+	if f.warnings() > 0 {
+		t.Errorf("warnings %q", f.warned)
+	}
+}
+
+// What others have put into the hashes harms nothing: a policy that is none keeps the last good
+// version in force until it is mended, and the rest is not looked at, or is left out.
+func TestForeignFields(t *testing.T) { everywhere(t, testForeignFields) }
+
+func testForeignFields(t *testing.T, at place) {
+	store, clients, _ := at.open(t)
+	ended := policies.Override{Policy: "core", Key: "ended", Blocked: true, Until: time.Unix(1, 0)}
+	write(t, store, redispolicies.Change{
+		Set:      []*quota.Policy{hourly("orgs", 5), under("core", "orgs", "acme")},
+		Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(70)}, ended},
+	})
+	f := follow(t, store)
+	clients.each(func(c redis.UniversalClient) {
+		c.HSet(t.Context(), "{weir:policies}:policies", "orgs", "{", "junk", "[]", "a b\n\xff", "7")
+		c.HSet(t.Context(), "{weir:policies}:overrides", "no newline", "{}", "core\nbob", "{", "core\ncarol", `{"limits": 7}`, "\n", "")
+		c.HSet(t.Context(), "{weir:policies}:marks", "\xff", "x", "", "7")
+		c.HSet(t.Context(), "{weir:policies}:parents", "nobody", "orgs\nk", "loop", "loop")
+		c.HSet(t.Context(), "{weir:policies}:heights", "nobody", "1", "orgs", "1,x")
+		c.ZAdd(t.Context(), "{weir:policies}:log", redis.Z{Score: 1, Member: ""}, redis.Z{Score: 2, Member: "x"}, redis.Z{Score: 2, Member: "zebra"}, redis.Z{Score: 2, Member: ""})
+	})
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("search", 9)}})
+	refresh(t, f) // which reads what has changed alone
+	for _, key := range []string{"bob", "carol", "dora"} {
+		if n := f.quota("core", key); n != 10 {
+			t.Errorf("%s has %d", key, n)
+		}
+	}
+	if n := f.quota("core", "alice"); n != 70 || f.quota("search", "k") != 9 {
+		t.Errorf("quotas %d and %d", n, f.quota("search", "k"))
+	}
+	late := follow(t, store)
+	if wrong := late.status().Wrong; !strings.Contains(wrong, `"orgs"`) || !strings.Contains(wrong, `"junk"`) {
+		t.Errorf("a process that starts says %q", wrong)
+	}
+	seen := 0
+	if err := store.Overrides(t.Context(), func(policies.Override) bool { seen++; return true }); seen != 2 || !errors.Is(err, quota.ErrInvalid) {
+		t.Errorf("%d overrides, %v; want those that are some, and an error", seen, err)
+	}
+	if n, err := store.RemoveEnded(t.Context(), time.Now()); n != 1 || err != nil {
+		t.Errorf("%d have ended, %v", n, err)
+	}
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("orgs", 6)}, Remove: []string{"junk", "a b\n\xff"}})
+	for _, f := range []*follower{f, late} {
+		if err := looks(t, f, clients); err != nil || f.quota("orgs", "k") != 6 || f.quota("core", "alice") != 70 {
+			t.Errorf("%v, %+v: quotas %d and %d", err, f.status(), f.quota("orgs", "k"), f.quota("core", "alice"))
+		}
+	}
+	if len(at) > 1 { // a copy of it is made, too
+		clients[0].FlushDB(t.Context())
+		clients.mended(t, f)
+	}
+}
