@@ -53,7 +53,7 @@ func fleet(t *testing.T, policy *throttler.Policy, n, missing int, observer obse
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Members have a fifth of it to answer in, also on a busy machine.
+		// A round waits half a refresh for reports, which a busy machine needs some time for.
 		b, err := New(list.Members[i], list, h, []*throttler.Policy{policy}, &Options{Refresh: 200 * time.Millisecond, Observer: observer})
 		if err != nil {
 			t.Fatal(err)

@@ -65,10 +65,6 @@ type Options struct {
 	// 64. If zero, 8; if negative, none.
 	HotKeys int
 
-	// Divide makes shares of demand. If nil, Proportional. All processes need
-	// the same one.
-	Divide Divide
-
 	// MaxKeys is the most keys with buckets in memory, from 64. Each takes some 300
 	// bytes with one limit, whatever its length. When there are more, the one of a few that
 	// has used the least of its share makes room. If zero, DefaultMaxKeys.
@@ -127,7 +123,7 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 	if o.Observer != nil && transport != nil {
 		transport = observed{transport, o.Observer}
 	}
-	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, Divide: o.Divide, ListChanged: o.ListChanged, Clock: o.Clock})
+	b.member, err = division.New(self, list, quotas, transport, b.apply, &division.Options{Refresh: o.Refresh, Keys: o.HotKeys, ListChanged: o.ListChanged, Clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func TestUselessWeights(t *testing.T) {
 func TestFlowProportional(t *testing.T) {
 	// 300 in 10 s: the first asks for less than its part; of the others, one has a flow
 	// that asks for much, one has four that ask for as much together.
-	weights := FlowProportional(10*time.Second)(300, []Report{{Demand: 2, Largest: 1}, {Demand: 40, Largest: 40}, {Demand: 40, Largest: 10}})
+	weights := flowProportional(10*time.Second)(300, []Report{{Demand: 2, Largest: 1}, {Demand: 40, Largest: 40}, {Demand: 40, Largest: 10}})
 	for i, want := range []float64{20, 56, 224} {
 		if math.Abs(weights[i]-want) > 1e-6 {
 			t.Errorf("weights = %v, want 20, 56, 224", weights)

@@ -56,7 +56,7 @@ type Quota struct {
 // Demand is what a process was asked for.
 type Demand struct {
 	Units   float64     // a second
-	Largest float64     // a second, of the key with the most: what FlowProportional calls a flow
+	Largest float64     // a second, of the key with the most: a flow, in the simulations
 	Keys    []KeyDemand // the most demanded, in falling order
 }
 
@@ -123,7 +123,7 @@ type Options struct {
 	// must be lower.
 	Keys int
 
-	// Divide divides. If nil, Proportional.
+	// Divide divides, in the simulations. If nil, Proportional.
 	Divide Divide
 
 	// ListChanged is called with each list that replaces another one, from SetList or

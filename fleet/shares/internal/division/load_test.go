@@ -155,7 +155,7 @@ func total(steps [][]float64) (sum float64) {
 // the quota and the burst.
 func TestGoodput(t *testing.T) {
 	const perSecond, burst, after = 30, 30, 3 * time.Second
-	for name, divide := range map[string]Divide{"proportional": Proportional, "flow proportional": FlowProportional(10 * time.Second)} {
+	for name, divide := range map[string]Divide{"proportional": Proportional, "flow proportional": flowProportional(10 * time.Second)} {
 		l := newLoad(t, 7, 3, 300, burst, divide, false)
 		even := []stream{{0, 1, 20}, {1, 1, 20}, {2, 1, 20}}
 		for _, streams := range [][]stream{{{0, 1, 60}}, {{1, 1, 60}}, even, {{2, 1, 60}}} {

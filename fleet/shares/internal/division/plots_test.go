@@ -22,7 +22,7 @@ var ways = []struct {
 	static bool
 }{
 	{"even shares", plot.Plain, 0, nil, true},
-	{"flow proportional", plot.Plain, 2, FlowProportional(10 * time.Second), false},
+	{"flow proportional", plot.Plain, 2, flowProportional(10 * time.Second), false},
 	{"proportional", plot.Ours, 0, Proportional, false},
 }
 
