@@ -29,6 +29,9 @@ func (b *busy) Take(ctx context.Context, r driver.Request) (driver.Decision, err
 	if err == nil {
 		err = b.charged(r)
 	}
+	if ended := driver.Ended(ctx); err == nil && ended != nil { // and does not say what it has charged
+		err = fmt.Errorf("%w: %w", driver.ErrUnavailable, ended)
+	}
 	return d, err
 }
 
