@@ -426,10 +426,11 @@ func TestAnOverrideThatAServerLost(t *testing.T) {
 	}
 }
 
-// failing has the first commands of a name fail.
+// failing has the first commands of a name fail, by an error that is not nil.
 type failing struct {
 	name string
 	left int
+	err  error
 }
 
 func (f *failing) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -440,7 +441,7 @@ func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return next(ctx, cmd)
 		}
 		f.left--
-		cmd.SetErr(errors.New("the root was killed"))
+		cmd.SetErr(f.err)
 		return cmd.Err()
 	}
 }
@@ -449,13 +450,64 @@ func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
+var errKilled = errors.New("the root was killed")
+
+// A change that is made at too few roots, because one does not answer meanwhile, is tried again.
+// Where it was made it is not made twice.
+func TestAChangeIsTriedAgain(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		at := places(t, 3)
+		store, clients, _ := at.open(t)
+		write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+		early := follow(t, store)
+		if away {
+			at[0].Stop()
+		} else {
+			clients[1].AddHook(&failing{"evalsha", 1, errKilled})
+		}
+		clients[2].AddHook(&failing{"evalsha", 1, errKilled})
+		if n := write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}}); n != 2 {
+			t.Errorf("version %d; want 2", n)
+		}
+		if err := looks(t, early, clients); err != nil || early.quota("core", "k") != 20 || early.warnings() > 0 {
+			t.Errorf("%v, quota %d, warnings %q", err, early.quota("core", "k"), early.warned)
+		}
+	}
+}
+
+// A process whose root is killed while it is read looks again, without a warning.
+func TestAReadIsTriedAgain(t *testing.T) {
+	store, clients, _ := places(t, 3).open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	f := follow(t, store)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+	clients[0].AddHook(&failing{"evalsha", 1, errKilled}) // of those that have a version, the first is read
+	if err := f.Refresh(t.Context()); err != nil || f.quota("core", "k") != 20 || f.warnings() > 0 {
+		t.Errorf("%v, quota %d, warnings %q", err, f.quota("core", "k"), f.warned)
+	}
+}
+
+// A root that has nothing when it is asked, and is mended right then, is asked again.
+func TestALookIsTriedAgain(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
+	f := follow(t, store)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 20)}})
+	at[0].Stop()
+	clients[2].AddHook(&failing{"get", 1, redis.Nil})
+	if err := f.Refresh(t.Context()); err != nil || f.quota("core", "k") != 20 {
+		t.Errorf("%v, quota %d; want 20", err, f.quota("core", "k"))
+	}
+}
+
 // A copy that fails is tried again, and a warning says when that fails, too: once.
 func TestACopyThatFailsOnce(t *testing.T) {
 	for _, c := range []struct{ fail, warnings int }{{1, 0}, {2, 1}, {5, 1}} {
 		store, clients, _ := places(t, 3).open(t)
 		write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}})
 		f := follow(t, store)
-		clients[1].AddHook(&failing{"set", c.fail})
+		clients[1].AddHook(&failing{"set", c.fail, errKilled})
 		clients[1].FlushDB(t.Context())
 		clients.mended(t, f)
 		f.Close()
