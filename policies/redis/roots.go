@@ -392,7 +392,41 @@ func (c *copying) run(ctx context.Context, from *server) error {
 			return err
 		}
 	}
-	return c.flush(ctx)
+	if err := c.flush(ctx); err != nil {
+		return err
+	}
+	return c.catchUp(ctx, from)
+}
+
+// catchUps bounds the rounds of a copy: see catchUp.
+const catchUps = 20
+
+// catchUp copies what has changed while the rest was copied, and again, until that is
+// nothing: where there is much to copy, and changes are many, a copy would else never be whole.
+func (c *copying) catchUp(ctx context.Context, from *server) error {
+	for range catchUps {
+		is, err := from.changes(ctx, c.is.number(), func(member, value, mark string) {
+			switch kind, field := kindOf(member); kind {
+			case "p":
+				c.entries = append(c.entries, kind, field, value, mark)
+			case "o":
+				c.entries = append(c.entries, kind, field, value, "")
+			}
+		})
+		switch {
+		case err != nil:
+			return err
+		case is == c.is:
+			return nil
+		case len(c.entries) > 4*MaxChange:
+			return errMoved // parents might come after their children
+		}
+		c.is = is
+		if err := c.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *copying) put(ctx context.Context, kind, field, value, parent string) error {

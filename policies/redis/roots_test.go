@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -448,6 +449,70 @@ func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
+}
+
+// busy makes a change after each of the first pages of a copy to a root.
+type busy struct {
+	change func()
+	left   int
+	copies atomic.Int64
+}
+
+func (h *busy) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *busy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "set" {
+			h.copies.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *busy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() == "expire" && h.left > 0 { // a page was copied
+			h.left--
+			h.change()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A copy has what changes while it is made, however often that is.
+func TestACopyCatchesUp(t *testing.T) {
+	at := places(t, 3)
+	store, clients, _ := at.open(t)
+	other, _, _ := at.open(t)
+	write(t, store, redispolicies.Change{
+		Set:      []*quota.Policy{hourly("orgs", 10), hourly("moves", 10), under("core", "orgs", "acme"), hourly("gone", 5)},
+		Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(70)}, {Policy: "core", Key: "bob", Limits: limits(80)}},
+	})
+	f := follow(t, store)
+	n := int64(0)
+	h := &busy{left: 8, change: func() {
+		n++
+		c := redispolicies.Change{Set: []*quota.Policy{hourly("search", n), under("core", []string{"orgs", "moves"}[n%2], "k")}, Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(n)}}}
+		if n == 1 {
+			c.Remove, c.RemoveOverrides = []string{"gone"}, []policies.Override{{Policy: "core", Key: "bob"}}
+		}
+		write(t, other, c)
+	}}
+	clients[0].AddHook(h)
+	clients[0].FlushDB(t.Context())
+	for deadline := time.Now().Add(20 * time.Second); clients[0].Get(t.Context(), "{weir:policies}:version").Val() == "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if h.copies.Load() == 0 {
+			_ = f.Refresh(t.Context())
+		}
+	}
+	late := follow(t, redispolicies.NewStore(clients[0], ""))
+	p := late.table.View().Policy("core")
+	if late.quota("search", "k") != n || late.quota("core", "alice") != n || late.quota("core", "bob") != 10 || late.quota("gone", "k") != -1 || p == nil || p.Parent != "orgs" {
+		t.Errorf("after %d changes: quotas %d, %d, %d and %d, and %+v", n, late.quota("search", "k"), late.quota("core", "alice"), late.quota("core", "bob"), late.quota("gone", "k"), p)
+	}
+	if is := clients.versions(t); n != 8 || is[0] != is[1] {
+		t.Errorf("after %d changes the roots have %q", n, is)
+	}
 }
 
 var errKilled = errors.New("the root was killed")
