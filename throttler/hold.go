@@ -41,7 +41,8 @@ func (h *hold) arm(from time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.ended {
-		h.stop = clock.AfterFunc(h.t.clock, h.every-h.t.clock.Now().Sub(from), h.renew)
+		ago := max(h.t.clock.Now().Sub(from), 0) // a clock may step back
+		h.stop = clock.AfterFunc(h.t.clock, h.every-ago, h.renew)
 	}
 }
 

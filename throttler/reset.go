@@ -14,6 +14,7 @@ import (
 func (t *Throttler) Reset(ctx context.Context, charges ...Charge) error {
 	start := time.Now()
 	err := t.reset(ctx, charges)
+	t.lines.reset(charges) // after an error, too: some counts may be forgotten
 	if t.observer != nil {
 		t.observe(ctx, observe.OpReset, charges, start, new(Decision), err)
 	}

@@ -40,9 +40,10 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 	if c.answer == nil {
 		return Decision{}, c.err
 	}
-	for at := c.answer.start; err == nil && !at.IsZero(); at = t.lines.pausedAfter(c, at) {
+	var woken <-chan struct{} // a start is not sooner after a reset, but a pause is over
+	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedAfter(c, at) {
 		if err = tooEarly(ctx, t.clock, at); err == nil {
-			err = sleep(ctx, t.clock, at)
+			err = sleep(ctx, t.clock, at, woken)
 		}
 	}
 	if err != nil {
@@ -55,7 +56,8 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 // ask asks the backend, in c's turn, until it allows c's charges.
 func (t *Throttler) ask(ctx context.Context, c *call) error {
 	for {
-		if err := sleep(ctx, t.clock, t.lines.next(c)); err != nil {
+		at, woken := t.lines.next(c)
+		if err := sleep(ctx, t.clock, at, woken); err != nil {
 			return err
 		}
 		a, err := t.takeAhead(ctx, c.charges, t.lines.alike(c))
@@ -71,7 +73,7 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 			}
 			return nil
 		}
-		t.lines.expect(c, &a)
+		t.lines.expect(c, &a, woken)
 		if err := tooEarly(ctx, t.clock, a.start); err != nil {
 			return err
 		}
@@ -90,8 +92,8 @@ func tooEarly(ctx context.Context, c clock.Clock, at time.Time) error {
 	return nil
 }
 
-// sleep returns when c shows at, or with an error when ctx is done.
-func sleep(ctx context.Context, c clock.Clock, at time.Time) error {
+// sleep returns when c shows at, or woken is closed, or with an error when ctx is done.
+func sleep(ctx context.Context, c clock.Clock, at time.Time, woken <-chan struct{}) error {
 	for {
 		if ctx.Err() != nil {
 			return fmt.Errorf("throttler: the wait ended: %w", ctx.Err())
@@ -104,6 +106,9 @@ func sleep(ctx context.Context, c clock.Clock, at time.Time) error {
 		stop := clock.AfterFunc(c, left, func() { close(passed) })
 		select {
 		case <-passed:
+		case <-woken:
+			stop()
+			return nil
 		case <-ctx.Done():
 			stop()
 		}

@@ -327,3 +327,60 @@ type broken struct{ driver.Backend }
 func (broken) Take(context.Context, driver.Request) (driver.Decision, error) {
 	return driver.Decision{}, driver.ErrUnavailable
 }
+
+// A reset makes room for calls that wait, and ends a pause for them.
+func TestResetWakesWaiters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		th := throttler.New(memorybackend.NewDefault(), nil)
+		window := &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 2, Window: time.Hour}}}
+		leaky := &throttler.Policy{Name: "leaky", Limits: []throttler.Limit{{Quota: 1, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket}}}
+		used := func(p *throttler.Policy, cost int64) func() {
+			return func() {
+				if _, err := th.Take(t.Context(), throttler.Charge{Policy: p, Key: "key", Cost: cost}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		pause := func(p *throttler.Policy) func() {
+			return func() {
+				if err := th.Pause(t.Context(), time.Now().Add(30*time.Minute), p.Charge("key")); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		for name, test := range map[string]struct {
+			policy        *throttler.Policy
+			before, after func() // the call of Wait
+		}{
+			"used up":                    {window, used(window, 2), func() {}},
+			"paused":                     {window, pause(window), func() {}},
+			"paused when it has a start": {leaky, used(leaky, 1), pause(leaky)},
+		} {
+			test.before()
+			done := make(chan time.Time, 1)
+			go func() {
+				if _, err := th.Wait(t.Context(), test.policy.Charge("key")); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				done <- time.Now()
+			}()
+			synctest.Wait()
+			test.after()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(done) > 0 {
+				t.Errorf("%s: the call has returned before the reset", name)
+			}
+			reset := time.Now()
+			if err := th.Reset(t.Context(), test.policy.Charge("key")); err != nil {
+				t.Fatal(err)
+			}
+			if at := <-done; !at.Equal(reset) {
+				t.Errorf("%s: the call returned %v after the reset", name, at.Sub(reset))
+			}
+			if err := th.Reset(t.Context(), test.policy.Charge("key")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -30,6 +30,8 @@ type line struct {
 	step  time.Duration // by which each of it starts later than the one in front, at least
 
 	paused time.Time // before which none starts, also of those that have a start
+
+	woken chan struct{} // closed by a reset, which ends a pause and makes room
 }
 
 // call is a call of Wait.
@@ -55,7 +57,7 @@ func (all *lines) enter(ctx context.Context, charges []Charge) (*call, error) {
 	defer all.mu.Unlock()
 	l := all.named[name]
 	if l == nil {
-		l = &line{name: name}
+		l = &line{name: name, woken: make(chan struct{})}
 	}
 	if err := tooEarly(ctx, all.clock, l.startOf(len(l.queue))); err != nil {
 		return nil, err
@@ -135,11 +137,14 @@ func (all *lines) share(c *call, a *answer) (left int) {
 	return left
 }
 
-// expect notes what a says of the calls behind c.
-func (all *lines) expect(c *call, a *answer) {
+// expect notes what a says of the calls behind c, unless there was a reset since next returned
+// woken: a may be from before it.
+func (all *lines) expect(c *call, a *answer, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	all.note(c.line, a)
+	if c.woken == woken {
+		all.note(c.line, a)
+	}
 }
 
 // note notes what a says of the queue. Calls that cannot start in time fail.
@@ -166,24 +171,35 @@ func (all *lines) pause(charges []Charge, until time.Time) {
 	}
 }
 
-// pausedAfter returns until when c's line is paused, zero if that is not after at.
-func (all *lines) pausedAfter(c *call, at time.Time) time.Time {
+// reset notes that the counts of charges have nothing.
+func (all *lines) reset(charges []Charge) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if l := all.named[nameOf(charges)]; l != nil {
+		close(l.woken)
+		l.woken, l.next, l.start, l.paused = make(chan struct{}), time.Time{}, time.Time{}, time.Time{}
+	}
+}
+
+// pausedAfter returns until when c's line is paused, zero if that is not after at, and what ends
+// the pause before.
+func (all *lines) pausedAfter(c *call, at time.Time) (until time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if c.paused.After(at) {
-		return c.paused
+		return c.paused, c.woken
 	}
-	return time.Time{}
+	return time.Time{}, nil
 }
 
 // startOf returns when call i of the queue starts, at the earliest.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
-// next returns when c, whose turn it is, is to ask.
-func (all *lines) next(c *call) time.Time {
+// next returns when c, whose turn it is, is to ask, and what makes that now.
+func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	return c.next
+	return c.next, c.woken
 }
 
 // nameOf names the counts of charges.
