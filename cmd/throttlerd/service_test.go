@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -168,6 +169,19 @@ func (d *daemon) page(url, body string) (status int, text string) {
 		d.t.Fatal(err)
 	}
 	return resp.StatusCode, string(all)
+}
+
+// counter returns a metric that is a whole number.
+func (d *daemon) counter(name string) int {
+	d.t.Helper()
+	_, text := d.page("http://"+d.debug+"/metrics", "")
+	_, rest, _ := strings.Cut(text, "\n"+name+" ")
+	digits, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		d.t.Errorf("%s: %v", name, err)
+	}
+	return n
 }
 
 func TestService(t *testing.T) {

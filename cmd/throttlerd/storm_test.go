@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -158,16 +157,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 			}
 		}
 	}()
-	loads := func(name string) int {
-		_, text := d.page("http://"+d.debug+"/metrics", "")
-		_, rest, _ := strings.Cut(text, "\nratelimit_service_config_load_"+name+" ")
-		digits, _, _ := strings.Cut(rest, "\n")
-		n, err := strconv.Atoi(digits)
-		if err != nil {
-			t.Error(err)
-		}
-		return n
-	}
+	loads := func(name string) int { return d.counter("ratelimit_service_config_load_" + name) }
 	// The file is not looked at as often as it is written: some versions of each kind must be.
 	both := func() bool { return written.Load() >= 10 && loads("success") > 1 && loads("error") > 0 }
 	load(t, "a", d.rls, both, func(c *client, err error) { t.Errorf("a call was dropped or its answer is wrong: %v", err) })
