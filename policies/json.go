@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
 	"github.com/weir-go/weir/quota"
@@ -17,7 +18,8 @@ import (
 //	  "policies": [
 //	    {"name": "core", "limits": ["5000 per 1h", "100 per 1m"]},
 //	    {"name": "logs", "limits": ["100 per 1s"], "parent": "core", "parent_key": "acme"},
-//	    {"name": "tokens", "limits": ["90000 per 1m"], "unit": "tokens"}
+//	    {"name": "tokens", "limits": ["90000 per 1m"], "unit": "tokens"},
+//	    {"name": "search", "limits": ["10 per 1m"], "until": "2030-01-02T03:04:05Z"}
 //	  ],
 //	  "overrides": [
 //	    {"policy": "core", "key": "acme", "limits": ["50000 per 1h"], "owner": "sales"},
@@ -36,6 +38,7 @@ func ParseJSON(text []byte) (Content, error) {
 			Parent    string        `json:"parent"`
 			ParentKey string        `json:"parent_key"`
 			Unit      quota.Unit    `json:"unit"`
+			Until     time.Time     `json:"until"`
 		} `json:"policies"`
 		Overrides []Override `json:"overrides"`
 	}
@@ -52,7 +55,7 @@ func ParseJSON(text []byte) (Content, error) {
 	}
 	c := Content{Overrides: all.Overrides}
 	for _, p := range all.Policies {
-		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey, Unit: p.Unit})
+		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey, Unit: p.Unit, Until: p.Until})
 	}
 	return c, nil
 }

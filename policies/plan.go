@@ -44,7 +44,7 @@ func (e *Edit) Plan(policy string, of func(ctx context.Context, key string) stri
 }
 
 // override returns what holds for key under p, or nil if that is p.
-func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key string) *Override {
+func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key string, now int64) *Override {
 	switch name := p.of(ctx, key); name {
 	case "", policy.Name:
 		return nil
@@ -54,7 +54,7 @@ func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key s
 		return p.blocked
 	default:
 		o := &Override{Policy: policy.Name}
-		if of := v.Policy(name); of == nil {
+		if of := v.PolicyAt(name, now); of == nil {
 			o.wrong = invalid.Errorf("policies: the plan of a key under policy %q is %q, which the table lacks; it must be the name of one of its policies, Unlimited, Blocked or empty", policy.Name, name)
 		} else {
 			o.Limits = of.Limits

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -111,13 +112,16 @@ func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int6
 				parent.Key = cmp.Or(parent.Key, o.ParentKey)
 			}
 		}
-		inForce, plan = cmp.Or(inForce, e.policy), cmp.Or(plan, e.plan)
+		if inForce == nil && e.policy != nil && e.policy.HoldsAt(now) {
+			inForce = e.policy
+		}
+		plan = cmp.Or(plan, e.plan)
 	}
 	if inForce == nil {
 		inForce = p
 	}
 	if by == nil && plan != nil {
-		by = plan.override(ctx, v, inForce, key)
+		by = plan.override(ctx, v, inForce, key, now)
 	}
 	parent = parentOf(inForce, parent.Key)
 	if by == nil {
@@ -147,18 +151,23 @@ func (e *entry) override(ctx context.Context, s *Source, policy, key string, now
 	return nil
 }
 
-// Policy returns the policy of that name, or nil.
-func (v View) Policy(name string) *quota.Policy {
+// Policy returns the policy of that name, also one that has ended, or nil.
+func (v View) Policy(name string) *quota.Policy { return v.PolicyAt(name, math.MinInt64) }
+
+// PolicyAt returns the policy of that name that has not ended at now, in ms since the epoch, or
+// nil.
+func (v View) PolicyAt(name string, now int64) *quota.Policy {
 	hash := hashOf(name)
 	for _, c := range v.contents {
-		if e := c.names.get(hash, name); e != nil && e.policy != nil {
+		if e := c.names.get(hash, name); e != nil && e.policy != nil && e.policy.HoldsAt(now) {
 			return e.policy
 		}
 	}
 	return nil
 }
 
-// Policies ranges over the policies, in no order, with the names of their sources.
+// Policies ranges over the policies, in no order, with the names of their sources: also over
+// those that have ended.
 func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 	return func(yield func(string, *quota.Policy) bool) {
 		for i, c := range v.contents {

@@ -80,6 +80,43 @@ func TestALaterSourceHidesAnEarlierOne(t *testing.T) {
 	want("bob", 1)
 }
 
+// A policy that has ended is as if the table did not have it.
+func TestPoliciesEnd(t *testing.T) {
+	var table policies.Table
+	edit(t, table.Source("file"), func(e *policies.Edit) { e.Set(policy("core", hourly(2))) })
+	ends := policy("core", hourly(3))
+	ends.Until = t0.Add(time.Minute)
+	edit(t, table.Source("remote"), func(e *policies.Edit) { e.Set(ends) })
+	for at, want := range map[time.Time]int64{t0: 3, ends.Until.Add(-time.Millisecond): 3, ends.Until: 2, t0.Add(time.Hour): 2} {
+		if got, _ := quotaOf(&table, "alice", at); got != want {
+			t.Errorf("at %v the quota is %d; want %d", at, got, want)
+		}
+		if p := table.View().PolicyAt("core", at.UnixMilli()); p == nil || p.Limits[0].Quota != want {
+			t.Errorf("at %v the policy is %+v; want a quota of %d", at, p, want)
+		}
+	}
+	edit(t, table.Source("file"), func(e *policies.Edit) { e.Clear() })
+	if got, _ := quotaOf(&table, "alice", t0.Add(time.Minute)); got != 1 {
+		t.Errorf("the quota is %d; want the program's, 1", got)
+	}
+	if table.View().PolicyAt("core", ends.Until.UnixMilli()) != nil || table.View().Policy("core") != ends {
+		t.Error("Policy has one that has ended, and PolicyAt does not")
+	}
+	// A plan that has ended is one that the table lacks.
+	plan := policy("pro", hourly(5))
+	plan.Until = ends.Until
+	edit(t, table.Source("file"), func(e *policies.Edit) {
+		e.Set(plan)
+		e.Plan("core", func(context.Context, string) string { return "pro" })
+	})
+	for at, want := range map[time.Time]bool{t0: true, plan.Until: false} {
+		_, by, _ := table.View().Resolve(t.Context(), policy("core", hourly(1)), "alice", at.UnixMilli())
+		if by == nil || (by.Err() == nil) != want {
+			t.Errorf("at %v the plan is %+v", at, by)
+		}
+	}
+}
+
 func TestOverrides(t *testing.T) {
 	var table policies.Table
 	s := table.Source("code")

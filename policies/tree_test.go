@@ -23,6 +23,13 @@ func child(name, parent string) *quota.Policy {
 	return p
 }
 
+// ending returns such a child that has an end.
+func ending(name, parent string) *quota.Policy {
+	p := child(name, parent)
+	p.Until = t0
+	return p
+}
+
 // line sets n policies in a line: p1 is the parent of p2, and so on.
 func line(e *policies.Edit, n int) {
 	e.Set(child("p1", ""))
@@ -42,6 +49,9 @@ func TestATreeIsValidatedAsAWhole(t *testing.T) {
 		"a root above 16":          {func(e *policies.Edit) { line(e, 16) }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, "17 policies in a line of parents, 15 below p1, x; they may be 16"},
 		"the leaf was removed":     {func(e *policies.Edit) { line(e, 16); e.Remove("p16") }, func(e *policies.Edit) { e.Set(child("x", "")); e.Set(child("p1", "x")) }, ""},
 		"one of two leaves":        {func(e *policies.Edit) { line(e, 16); e.Set(child("y", "p15")) }, func(e *policies.Edit) { e.Remove("p16"); e.Set(child("x", "")); e.Set(child("p1", "x")) }, "15 below p1, x"},
+		"a parent with an end":     {nil, func(e *policies.Edit) { e.Set(ending("a", "")); e.Set(child("b", "a")) }, `policy "b" has the parent "a", which has an end`},
+		"a parent gets an end":     {func(e *policies.Edit) { line(e, 2) }, func(e *policies.Edit) { e.Set(ending("p1", "")) }, `policy "p1" has an end, and is the parent of 1 others`},
+		"a leaf with an end":       {func(e *policies.Edit) { line(e, 2) }, func(e *policies.Edit) { e.Set(ending("p2", "p1")) }, ""},
 		"children before parents":  {nil, func(e *policies.Edit) { e.Set(child("b", "a")); e.Set(child("a", "")) }, ""},
 		"a parent that is missing": {nil, func(e *policies.Edit) { e.Set(child("b", "a")) }, `policy "b" has the parent "a", which the source lacks`},
 		"its own parent":           {nil, func(e *policies.Edit) { e.Set(child("a", "a")) }, `"a": it is its own parent`},

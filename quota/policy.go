@@ -40,7 +40,15 @@ type Policy struct {
 
 	// Unit is what the quotas and costs count. The zero value is Requests.
 	Unit Unit
+
+	// Until is when a policy of the throttler's table ends, by the throttler's clock: from then
+	// on the table is as if it did not have it. If zero, it does not end. Of a policy that a program
+	// charges it says nothing.
+	Until time.Time
 }
+
+// HoldsAt reports whether p has not ended at now, in ms since the epoch.
+func (p *Policy) HoldsAt(now int64) bool { return p.Until.IsZero() || now < p.Until.UnixMilli() }
 
 // Holds reports whether one of the limits does: see [Algorithm.Holds].
 func (p *Policy) Holds() bool {

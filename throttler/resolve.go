@@ -80,7 +80,7 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 		if c.Mode == quota.AtMost {
 			return nil, nil, nil, invalid.Errorf("throttler: policy %q has the parent %q, and a charge in mode %v; what fits both is not decided at once: charge each in a call of its own", c.Policy.Name, parent.Policy, c.Mode)
 		}
-		above, err := parentOf(view, c.Policy, parent.Policy)
+		above, err := parentOf(view, c.Policy, parent.Policy, now)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -96,8 +96,8 @@ func (t *Throttler) inForce(ctx context.Context, now int64, charges []Charge) (a
 }
 
 // parentOf returns the policy that is charged with p, the parent of that name.
-func parentOf(view policies.View, p *Policy, name string) (*Policy, error) {
-	parent := view.Policy(name)
+func parentOf(view policies.View, p *Policy, name string, now int64) (*Policy, error) {
+	parent := view.PolicyAt(name, now)
 	switch {
 	case parent == nil:
 		return nil, invalid.Errorf("throttler: policy %q has the parent %q, which the table of policies lacks", p.Name, name)

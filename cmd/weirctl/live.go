@@ -97,6 +97,7 @@ type policyJSON struct {
 	Unit      quota.Unit    `json:"unit,omitempty"`
 	Parent    string        `json:"parent,omitempty"`
 	ParentKey string        `json:"parent_key,omitempty"`
+	Until     time.Time     `json:"until,omitzero"`
 }
 
 func listPolicies(c *command) (string, func(context.Context) error) {
@@ -115,18 +116,19 @@ func listPolicies(c *command) (string, func(context.Context) error) {
 			if c.json {
 				list := []policyJSON{}
 				for _, p := range all {
-					list = append(list, policyJSON{p.Name, p.Limits, p.Unit, p.Parent, p.ParentKey})
+					list = append(list, policyJSON{p.Name, p.Limits, p.Unit, p.Parent, p.ParentKey, p.Until})
 				}
 				return printJSON(c.out, map[string]any{"version": version, "policies": list})
 			}
+			now := time.Now()
 			fmt.Fprintf(c.out, "version %d\n", version)
-			t := newTable(c.out, "POLICY", "LIMITS", "UNIT", "PARENT")
+			t := newTable(c.out, "POLICY", "LIMITS", "UNIT", "PARENT", "UNTIL")
 			for _, p := range all {
 				parent := "-"
 				if p.Parent != "" {
 					parent = p.Parent + " of " + printable(p.ParentKey)
 				}
-				t.row(p.Name, limitTexts(p.Limits), p.Unit, parent)
+				t.row(p.Name, limitTexts(p.Limits), p.Unit, parent, when(p.Until, now))
 			}
 			return t.flush()
 		})
@@ -139,8 +141,13 @@ func setPolicy(c *command) (string, func(context.Context) error) {
 	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "what the quotas count: requests, tokens, input-tokens or output-tokens")
 	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
-	return `policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] NAME LIMIT...`, func(ctx context.Context) (err error) {
+	e := new(end)
+	e.define(c.flags)
+	return `policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT...`, func(ctx context.Context) (err error) {
 		if err := c.need(2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`); err != nil {
+			return err
+		}
+		if p.Until, err = e.read(); err != nil {
 			return err
 		}
 		p.Name = c.args[0]
@@ -205,6 +212,34 @@ func listOverrides(c *command) (string, func(context.Context) error) {
 	}
 }
 
+// end is when something ends, as two flags say.
+type end struct {
+	at    time.Time
+	after time.Duration
+}
+
+func (e *end) define(f *flag.FlagSet) {
+	f.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
+		return e.at.UnmarshalText([]byte(text))
+	})
+	f.DurationVar(&e.after, "for", 0, "after which `duration` it ends, such as 1h")
+}
+
+// read returns the instant, which is zero if there is no end.
+func (e *end) read() (time.Time, error) {
+	switch {
+	case e.after < 0:
+		return time.Time{}, usage("-for is %v; it must be above zero, such as 1h", e.after)
+	case e.after > 0 && !e.at.IsZero():
+		return time.Time{}, usage("-for and -until are set; it must be one of them")
+	case e.after > 0:
+		return time.Now().Add(e.after).UTC().Truncate(time.Second), nil
+	case !e.at.IsZero() && e.at.Before(time.Now()):
+		return time.Time{}, usage("-until is %s, which is over; it must be in the future", e.at.Format(time.RFC3339))
+	}
+	return e.at, nil
+}
+
 func printOverrides(c *command, all []policies.Override) error {
 	if c.json {
 		return printJSON(c.out, all)
@@ -242,23 +277,14 @@ func setOverride(c *command) (string, func(context.Context) error) {
 	c.flags.StringVar(&v.ParentKey, "parent-key", "", "the `key` that the policy's parent is charged for")
 	c.flags.StringVar(&v.Owner, "owner", "", "the `team` or person that sets it; $USER if not set")
 	c.flags.StringVar(&v.Reason, "reason", "", "`why`")
-	c.flags.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
-		return v.Until.UnmarshalText([]byte(text))
-	})
-	length := c.flags.Duration("for", 0, "after which `duration` it ends, such as 1h")
+	e := new(end)
+	e.define(c.flags)
 	return "overrides set [-redis ADDR] [-for 1h | -until TIME] [-owner TEAM] [-reason WHY] [-parent-key KEY] POLICY KEY [-blocked | -unlimited | LIMIT...]", func(ctx context.Context) (err error) {
 		if err := c.need(2, -1, `a policy and a key, such as core ip:203.0.113.7, and then limits, unless -blocked, -unlimited or -parent-key is set`); err != nil {
 			return err
 		}
-		switch {
-		case *length < 0:
-			return usage("-for is %v; it must be above zero, such as 1h", *length)
-		case *length > 0 && !v.Until.IsZero():
-			return usage("-for and -until are set; it must be one of them")
-		case *length > 0:
-			v.Until = time.Now().Add(*length).UTC().Truncate(time.Second)
-		case !v.Until.IsZero() && v.Until.Before(time.Now()):
-			return usage("-until is %s, which is over; it must be in the future", v.Until.Format(time.RFC3339))
+		if v.Until, err = e.read(); err != nil {
+			return err
 		}
 		v.Policy, v.Key, v.Owner = c.args[0], c.args[1], cmp.Or(v.Owner, os.Getenv("USER"))
 		if v.Limits, err = parseLimits(c.args[2:]); err != nil {

@@ -257,7 +257,15 @@ func policiesAndOverrides(t *testing.T, addrs []string) {
 		t.Errorf("core is %+v", p)
 	}
 
-	if lines := must(t, "policies"); len(lines) != 4 || strings.Join(lines[0], " ") != "version 4" || strings.Join(lines[2], " ") != "core 60 per 1h, 5 per 1m token-bucket requests org of acme" {
+	must(t, "policies", "set", "search", "10 per 1m", "-for", "1h")
+	if lines := must(t, "policies"); len(lines) != 5 || !strings.HasPrefix(strings.Join(lines[4], " "), "search 10 per 1m requests - ") {
+		t.Errorf("policies: %q", lines)
+	}
+	if table.View().PolicyAt("core", time.Now().UnixMilli()) == nil {
+		t.Error("core has ended, without an end")
+	}
+	must(t, "policies", "remove", "search")
+	if lines := must(t, "policies"); len(lines) != 4 || strings.Join(lines[0], " ") != "version 6" || strings.Join(lines[2], " ") != "core 60 per 1h, 5 per 1m token-bucket requests org of acme -" {
 		t.Errorf("policies: %q", lines)
 	}
 	lines := must(t, "overrides")

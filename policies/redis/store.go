@@ -133,9 +133,9 @@ func (c *Change) entries() (all []any, err error) {
 		return nil, err
 	}
 	for _, p := range c.Set {
-		text, err := json.Marshal(storedPolicy{p.Limits, p.Unit})
+		text, err := json.Marshal(storedPolicy{p.Limits, p.Unit, p.Until})
 		if err != nil {
-			return nil, err
+			return nil, invalid.Errorf("redispolicies: policy %q: %v", p.Name, err)
 		}
 		parent := ""
 		if p.Parent != "" {
@@ -273,6 +273,7 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 type storedPolicy struct {
 	Limits []quota.Limit `json:"limits"`
 	Unit   quota.Unit    `json:"unit,omitempty"`
+	Until  time.Time     `json:"until,omitzero"`
 }
 
 func parsePolicy(name, text, parent string) (*quota.Policy, error) {
@@ -280,7 +281,7 @@ func parsePolicy(name, text, parent string) (*quota.Policy, error) {
 	if err := json.Unmarshal([]byte(text), &stored); err != nil {
 		return nil, invalid.Errorf("redispolicies: policy %q: %v", name, err)
 	}
-	p := &quota.Policy{Name: name, Limits: stored.Limits, Unit: stored.Unit}
+	p := &quota.Policy{Name: name, Limits: stored.Limits, Unit: stored.Unit, Until: stored.Until}
 	p.Parent, p.ParentKey, _ = strings.Cut(parent, "\n")
 	return p, p.Validate()
 }

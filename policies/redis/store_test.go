@@ -199,17 +199,21 @@ func testMistakesAreNotWritten(t *testing.T, at place) {
 }
 
 // What was written is read back whole, with keys of any bytes.
-func TestUnitsAreKept(t *testing.T) { everywhere(t, testUnitsAreKept) }
+func TestUnitsAndEndsAreKept(t *testing.T) { everywhere(t, testUnitsAndEndsAreKept) }
 
-func testUnitsAreKept(t *testing.T, at place) {
+func testUnitsAndEndsAreKept(t *testing.T, at place) {
 	store, _, _ := at.open(t)
 	tokens := hourly("tokens", 5)
 	tokens.Unit = quota.Tokens
+	tokens.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{tokens, hourly("core", 6)}})
 	f := follow(t, store)
 	for name, want := range map[string]quota.Unit{"tokens": quota.Tokens, "core": quota.Requests} {
 		if p := f.table.View().Policy(name); p == nil || p.Unit != want {
 			t.Errorf("%s is %+v, want the unit %v", name, p, want)
+		}
+		if p := f.table.View().Policy(name); name == "tokens" != p.Until.Equal(tokens.Until) {
+			t.Errorf("%s ends at %v", name, p.Until)
 		}
 	}
 }
@@ -255,6 +259,10 @@ func under(name, parent, key string) *quota.Policy {
 func TestParents(t *testing.T) { everywhere(t, testParents) }
 
 func testParents(t *testing.T, at place) {
+	ending := func(p *quota.Policy) *quota.Policy {
+		p.Until = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+		return p
+	}
 	store, _, _ := at.open(t)
 	early := follow(t, store)
 	var line []*quota.Policy
@@ -275,6 +283,8 @@ func testParents(t *testing.T, at place) {
 		{redispolicies.Change{Set: []*quota.Policy{under("p0", "p2", "k")}}, `the parents of policy "p0" are a cycle: p0, p2, p1, p0`},
 		{redispolicies.Change{Set: []*quota.Policy{hourly("x", 1), under("p0", "x", "k")}}, "17 policies in a line of parents, 15 below p0, x; they may be 16"},
 		{redispolicies.Change{Set: []*quota.Policy{hourly("ok", 1), under("x", "y", "k")}}, `policy "x" has the parent "y", which the store lacks`},
+		{redispolicies.Change{Set: []*quota.Policy{ending(hourly("p0", 1))}}, `policy "p0" has an end, and is the parent of others`},
+		{redispolicies.Change{Set: []*quota.Policy{ending(hourly("x", 1)), under("y", "x", "k")}}, `policy "y" has the parent "x", which has an end`},
 		{redispolicies.Change{Set: []*quota.Policy{tokens(hourly("p0", 1))}}, `policy "p0" counts tokens, and is the parent of others that count requests`},
 		{redispolicies.Change{Set: []*quota.Policy{tokens(under("p15", "p14", "k"))}}, `policy "p15" counts tokens, and its parent "p14" counts requests`},
 		{redispolicies.Change{Remove: []string{"p3"}}, `policy "p3" is removed, and is the parent of others`},

@@ -49,6 +49,10 @@ local function unit_of(text) -- which may be no policy: a change may mend it
   local ok, policy = pcall(cjson.decode, text)
   return ok and type(policy) == 'table' and policy.unit or 'requests'
 end
+local function ends(text)
+  local ok, policy = pcall(cjson.decode, text)
+  return ok and type(policy) == 'table' and policy['until'] ~= nil
+end
 local function exists(name)
   if after[name] ~= nil then
     return after[name] ~= false
@@ -118,6 +122,9 @@ for name, parent in pairs(after) do
     if unit ~= theirs then
       return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and is the parent of others that count ' .. theirs .. '; change them in the same change')
     end
+    if ends(texts[name]) then
+      return redis.error_reply('TREE policy "' .. name .. '" has an end, and is the parent of others; a parent has none')
+    end
   end
 end
 for name, parent in pairs(after) do
@@ -126,7 +133,11 @@ for name, parent in pairs(after) do
     if not exists(is) then
       return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which the store lacks')
     end
-    local unit, its = unit_of(texts[name]), unit_of(texts[is] or redis.call('HGET', KEYS[3], is))
+    local above = texts[is] or redis.call('HGET', KEYS[3], is)
+    if ends(above) then
+      return redis.error_reply('TREE policy "' .. name .. '" has the parent "' .. is .. '", which has an end; a parent has none')
+    end
+    local unit, its = unit_of(texts[name]), unit_of(above)
     if unit ~= its then
       return redis.error_reply('TREE policy "' .. name .. '" counts ' .. unit .. ', and its parent "' .. is .. '" counts ' .. its .. '; both are charged the same cost, so they must count the same')
     end
