@@ -41,7 +41,7 @@ func (t *Throttler) Wait(ctx context.Context, charges ...Charge) (d Decision, er
 		return Decision{}, c.err
 	}
 	var woken <-chan struct{} // a start is not sooner after a reset, but a pause is over
-	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedAfter(c, at) {
+	for at := c.answer.start; err == nil && !at.IsZero(); at, woken = t.lines.pausedUntil(c) {
 		if err = tooEarly(ctx, t.clock, at); err == nil {
 			err = sleep(ctx, t.clock, at, woken)
 		}
@@ -68,7 +68,7 @@ func (t *Throttler) ask(ctx context.Context, c *call) error {
 			return err
 		}
 		if a.Allowed {
-			for range t.lines.share(c, &a) {
+			for range t.lines.share(c, &a, woken) {
 				_, _ = t.Refund(ctx, a.again())
 			}
 			return nil

@@ -384,3 +384,97 @@ func TestResetWakesWaiters(t *testing.T) {
 		}
 	})
 }
+
+// resetting is a backend of which counts are reset once while an answer is on its way.
+type resetting struct {
+	driver.Backend
+	reset func()
+}
+
+func (b *resetting) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	d, err := b.Backend.Take(ctx, r)
+	if reset := b.reset; reset != nil {
+		b.reset = nil
+		time.Sleep(time.Second) // so that the others wait behind
+		reset()
+	}
+	return d, err
+}
+
+// A call that was allowed before a reset says nothing of when those behind it may start.
+func TestResetDuringAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		backend := &resetting{Backend: memorybackend.NewDefault()}
+		th := throttler.New(backend, nil)
+		policy := &throttler.Policy{Name: "window", Limits: []throttler.Limit{{Quota: 1, Window: time.Hour}}}
+		backend.reset = func() {
+			if err := th.Reset(t.Context(), policy.Charge("key")); err != nil {
+				t.Error(err)
+			}
+		}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() {
+				if _, err := th.Wait(ctx, policy.Charge("key")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		waiting.Wait()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("the calls took %v; want none after the reset", took)
+		}
+	})
+}
+
+// pausing is a clock that calls woken when a call of Wait does not need its timer any more.
+type pausing struct {
+	clock.System
+	woken func()
+}
+
+func (c *pausing) AfterFunc(d time.Duration, f func()) (stop func() bool) {
+	timer := time.AfterFunc(d, f)
+	return func() bool {
+		c.woken()
+		return timer.Stop()
+	}
+}
+
+// A pause that follows a reset holds, though it ends before the one that the reset has ended.
+func TestPauseAfterReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := new(pausing)
+		th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c})
+		leaky := &throttler.Policy{Name: "leaky", Limits: []throttler.Limit{{Quota: 1, Window: 10 * time.Second, Algorithm: throttler.LeakyBucket}}}
+		pause := func(d time.Duration) {
+			if err := th.Pause(t.Context(), time.Now().Add(d), leaky.Charge("key")); err != nil {
+				t.Error(err)
+			}
+		}
+		c.woken = sync.OnceFunc(func() { pause(10 * time.Minute) })
+		if _, err := th.Take(t.Context(), leaky.Charge("key")); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan time.Time, 1)
+		go func() {
+			if _, err := th.Wait(t.Context(), leaky.Charge("key")); err != nil {
+				t.Error(err)
+			}
+			done <- time.Now()
+		}()
+		synctest.Wait()
+		pause(time.Hour)
+		time.Sleep(time.Minute)
+		reset := time.Now()
+		if err := th.Reset(t.Context(), leaky.Charge("key")); err != nil {
+			t.Fatal(err)
+		}
+		if after := (<-done).Sub(reset); after != 10*time.Minute {
+			t.Errorf("the call started %v after the reset; want after the pause of 10m", after)
+		}
+	})
+}

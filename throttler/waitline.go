@@ -120,7 +120,7 @@ func (all *lines) alike(c *call) int {
 
 // share gives a, of which c's turn ends, to c and to those behind it that it allows, too.
 // It returns how many of these have left.
-func (all *lines) share(c *call, a *answer) (left int) {
+func (all *lines) share(c *call, a *answer, woken <-chan struct{}) (left int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	c.answer = a
@@ -132,23 +132,25 @@ func (all *lines) share(c *call, a *answer) (left int) {
 		last, c.queue = c.queue[0], c.queue[1:]
 		last.answer = &o
 	}
-	all.note(c.line, a)
+	all.note(c, a, woken)
 	c.pass()
 	return left
 }
 
-// expect notes what a says of the calls behind c, unless there was a reset since next returned
-// woken: a may be from before it.
+// expect notes what a says of the calls behind c.
 func (all *lines) expect(c *call, a *answer, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if c.woken == woken {
-		all.note(c.line, a)
-	}
+	all.note(c, a, woken)
 }
 
-// note notes what a says of the queue. Calls that cannot start in time fail.
-func (all *lines) note(l *line, a *answer) {
+// note notes what a says of the calls behind c, unless there was a reset since next returned
+// woken: a may be from before it. Calls that cannot start in time fail.
+func (all *lines) note(c *call, a *answer, woken <-chan struct{}) {
+	l := c.line
+	if l.woken != woken {
+		return
+	}
 	l.next, l.start, l.step = a.next, a.behind, a.step
 	inTime := l.queue[:0]
 	for _, c := range l.queue {
@@ -181,12 +183,12 @@ func (all *lines) reset(charges []Charge) {
 	}
 }
 
-// pausedAfter returns until when c's line is paused, zero if that is not after at, and what ends
-// the pause before.
-func (all *lines) pausedAfter(c *call, at time.Time) (until time.Time, woken <-chan struct{}) {
+// pausedUntil returns until when c's line is paused, zero if it is not, and what ends the pause
+// before.
+func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if c.paused.After(at) {
+	if c.paused.After(all.clock.Now()) {
 		return c.paused, c.woken
 	}
 	return time.Time{}, nil
