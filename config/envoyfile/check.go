@@ -16,12 +16,20 @@ func (f *File) Check(mustBe func(path, right string)) {
 	if f.Domain == "" {
 		mustBe("domain", "the name of a domain, such as edge_proxy")
 	}
-	checkAll(f.Descriptors, "descriptors", f.supports, mustBe)
+	checkAll(f.Descriptors, "descriptors", 1, f.supports, mustBe)
 }
 
 type pair struct{ key, value string }
 
-func checkAll(all []Descriptor, path string, supports Supports, mustBe func(path, right string)) {
+// maxDepth bounds how many descriptors are below one another. A rule has a name of all that are
+// above it, so without a bound a small message would need gigabytes.
+const maxDepth = 100
+
+func checkAll(all []Descriptor, path string, depth int, supports Supports, mustBe func(path, right string)) {
+	if depth > maxDepth && len(all) > 0 {
+		mustBe(path, fmt.Sprintf("left out: at most %d descriptors may be below one another", maxDepth))
+		return
+	}
 	first := make(map[pair]string)
 	for i := range all {
 		d, at := &all[i], fmt.Sprintf("%s[%d]", path, i)
@@ -34,7 +42,7 @@ func checkAll(all []Descriptor, path string, supports Supports, mustBe func(path
 			first[p] = at
 		}
 		d.check(at, supports, mustBe)
-		checkAll(d.Descriptors, at+".descriptors", supports, mustBe)
+		checkAll(d.Descriptors, at+".descriptors", depth+1, supports, mustBe)
 	}
 }
 

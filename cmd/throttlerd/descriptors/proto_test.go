@@ -5,7 +5,35 @@ import (
 	"testing"
 
 	rlsconfv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+
+	"github.com/weir-go/weir/config/envoyfile"
 )
+
+// nested returns descriptors of which each is below the one before.
+func nested(depth int) *rlsconfv3.RateLimitConfig {
+	limit := &rlsconfv3.RateLimitPolicy{RequestsPerUnit: 1, Unit: rlsconfv3.RateLimitUnit_DAY}
+	all := []*rlsconfv3.RateLimitDescriptor{{Key: "a", RateLimit: limit}}
+	for range depth - 1 {
+		all = []*rlsconfv3.RateLimitDescriptor{{Key: "a", RateLimit: limit, Descriptors: all}}
+	}
+	return &rlsconfv3.RateLimitConfig{Domain: "d", Descriptors: all}
+}
+
+// A small message may have thousands of descriptors below one another, whose paths would need
+// gigabytes.
+func TestDepth(t *testing.T) {
+	f, err := FromProto(nested(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := New([]*envoyfile.File{f}, false, nil); err != nil || len(s.Rules()) != 100 {
+		t.Errorf("%v, %v; want 100 rules", s, err)
+	}
+	_, err = FromProto(nested(9900))
+	if err == nil || !strings.HasSuffix(err.Error(), ".descriptors is wrong; it must be left out: at most 100 descriptors may be below one another") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%.200v", err)
+	}
+}
 
 // A message may have any number for a unit.
 func TestUnitsThatThereAreNot(t *testing.T) {
