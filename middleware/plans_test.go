@@ -54,3 +54,32 @@ func TestPlansOfRequests(t *testing.T) {
 		}
 	}
 }
+
+// Status lists a policy that does not limit the key as unlimited, whether its windows count on or
+// nothing is counted, and also where a program has such a policy. The others are resources.
+func TestStatusOfUnlimitedKeys(t *testing.T) {
+	var table policies.Table
+	th := throttler.New(memorybackend.NewDefault(), &throttler.Options{Policies: &table, Clock: clock.NewManual(t0)})
+	window := &quota.Policy{Name: "window", Limits: []quota.Limit{per(60, time.Hour), {Algorithm: throttler.TokenBucket, Quota: 9, Window: time.Second}}}
+	none := &quota.Policy{Name: "none", Limits: []quota.Limit{per(quota.MaxQuota, time.Hour)}}
+	if err := table.Source("code").Edit(func(e *policies.Edit) {
+		e.Plan("window", func(_ context.Context, key string) string { return strings.TrimPrefix(key, "subject:") })
+	}); err != nil {
+		t.Fatal(err)
+	}
+	key := middleware.APIKey("X-Key", anyToken)
+	classify := middleware.All(middleware.Limit(window, key), middleware.Limit(none, key))
+	h, rates := must(newMiddleware(th, classify, nil))(status(200)), must(newStatus(th, classify, nil))
+	for plan, want := range map[string]string{
+		"window": `{"resources":{"window":{"limit":9,"used":1,"remaining":8,"reset":R,"limits":[` +
+			`{"limit":60,"used":1,"remaining":59,"reset":R,"window":"1h","algorithm":"fixed-window"},` +
+			`{"limit":9,"used":1,"remaining":8,"reset":R,"window":"1s","algorithm":"token-bucket"}]}},"unlimited":["none"]}`,
+		policies.Unlimited: `{"resources":{},"unlimited":["window","none"]}`,
+	} {
+		expect(t, get(h, "X-Key", plan), 200)
+		body := resets.ReplaceAllString(get(rates, "X-Key", plan).Body.String(), `"reset":R`)
+		if strings.TrimSpace(body) != want {
+			t.Errorf("%s: %s, want %s", plan, body, want)
+		}
+	}
+}

@@ -39,8 +39,8 @@ type StatusOptions struct {
 // classify determines what to report: a charge for each policy of interest; costs
 // do not matter. The first four numbers are GitHub's, about the limit nearest to empty;
 // limits has all limits of the policy. A unit other than requests is named as its unit, and
-// a key that the table of policies blocks is "blocked":true. Policies under which nothing of
-// the key is counted, because it is unlimited, are listed as "unlimited". Where nothing was
+// a key that the table of policies blocks is "blocked":true. Policies that do not limit the
+// key are listed as "unlimited", and are not among the resources. Where nothing was
 // charged yet, reset is now. A replica may answer, and lag a little behind. Policies whose counts cannot be read, while a shard does not
 // answer and the limits go on without it, are not among the resources, and named:
 //
@@ -186,9 +186,13 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	return groups
 }
 
-// addResources adds the policies of d.
+// addResources adds the policies of d, without those that do not limit the key: an unlimited key
+// is counted under limits of quota.MaxQuota.
 func addResources(resources map[string]*resource, d *throttler.Decision) {
 	for _, s := range d.Limits() {
+		if s.Limit.Capacity() == quota.MaxQuota && !d.Blocked {
+			continue
+		}
 		r := resources[s.Policy.Name]
 		if r == nil {
 			r = &resource{Blocked: d.Blocked}
