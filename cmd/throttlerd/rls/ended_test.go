@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
@@ -46,6 +48,18 @@ func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request
 	return &tested{b, t, s.clock}
 }
 
+// valueOf returns what a counter has.
+func valueOf(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0].GetMetric()[0].GetCounter().GetValue()
+}
+
 // A call whose client has left gives back what it took, whatever it would have been answered.
 func TestCallThatEndsChargesNothing(t *testing.T) {
 	for _, deadline := range []time.Duration{0, time.Minute} {
@@ -64,6 +78,15 @@ func TestCallThatEndsChargesNothing(t *testing.T) {
 				resp, err := s.ShouldRateLimit(ctx, request("minute=a | hour=a | shadow=a | q1=a"))
 				if !errors.Is(ctx.Err(), context.Canceled) || err == nil {
 					t.Errorf("%v; want an error", resp)
+				}
+				if code := status.Code(err); code != codes.Canceled {
+					t.Errorf("the code is %v; want Canceled", code)
+				}
+				if _, err := s.ShouldRateLimit(ctx, request("minute=a")); status.Code(err) != codes.Canceled {
+					t.Errorf("a call that has ended before: %v", err)
+				}
+				if n := valueOf(t, s.metrics.storeErrors) + valueOf(t, s.metrics.serviceErrors); n != 0 {
+					t.Errorf("%v errors are counted; the store has answered", n)
 				}
 				s.Close()
 				s.is("minute=a | hour=a | shadow=a | q1=a", "OK 1/2 50s 4/5 3590s 0/1 50s 0/1 50s")

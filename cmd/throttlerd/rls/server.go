@@ -104,8 +104,10 @@ var (
 
 // failed returns err as gRPC has it.
 func (s *Server) failed(err error) error {
-	if _, isStatus := status.FromError(err); isStatus {
-		s.metrics.serviceErrors.Inc()
+	if st, isStatus := status.FromError(err); isStatus {
+		if code := st.Code(); code != codes.Canceled && code != codes.DeadlineExceeded { // which are the caller's
+			s.metrics.serviceErrors.Inc()
+		}
 		return err
 	}
 	switch {
@@ -151,7 +153,10 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 		s.giveBackLater(ctx, c.taken)
 	}
 	if ended != nil { // nobody reads an answer
-		return nil, ended
+		if errors.Is(err, throttler.ErrUnavailable) {
+			return nil, err // which counts as the store's
+		}
+		return nil, status.FromContextError(ended).Err()
 	}
 	if err != nil {
 		if resp := s.without(c, err); resp != nil {
