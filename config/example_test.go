@@ -1,10 +1,15 @@
 package config_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/weir-go/weir/config"
 	"github.com/weir-go/weir/middleware"
@@ -40,6 +45,37 @@ func Example() {
 	// 200 remaining: 1
 	// 200 remaining: 0
 	// 429 remaining: 0
+}
+
+// A program that Ctrl-C ends: what is in flight is answered, and then the stack closes.
+func ExampleStack_Close() {
+	s, err := config.Open("testdata/weir.yaml", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	core := middleware.Limit(s.Config.Policies["core"], middleware.ClientIP(nil))
+	limit, err := middleware.New(s.Throttler, core, &middleware.Options{Deadline: s.Config.Deadline})
+	if err != nil {
+		log.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	server := &http.Server{Addr: "127.0.0.1:8080", Handler: limit(hello)}
+	go func() {
+		log.Print(server.ListenAndServe())
+		stop()
+	}()
+	<-ctx.Done()
+	stop() // a second signal ends the program at once
+	end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := server.Shutdown(end); err != nil { // requests in flight
+		log.Print(err)
+	}
+	if err := s.Close(); err != nil {
+		log.Print(err)
+	}
 }
 
 // Every mistake is reported at once.

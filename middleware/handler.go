@@ -46,6 +46,8 @@ func FromContext(ctx context.Context) (d throttler.Decision, ok bool) {
 //		return
 //	}
 //
+// [Classifier.Charges] has the key of the caller that was charged in front.
+//
 // Charges of one call are all taken or none. What the middlewares in front, and earlier
 // calls, have charged stays charged after a refusal, because the handler ran. A response that
 // is free by [Options.RefundIf] is free of these charges, too. The headers report the limit
