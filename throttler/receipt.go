@@ -74,6 +74,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 		}
 		if !d.Allowed {
 			before++
+			t.letGo(ctx, s.Now, one.d)
 		}
 		d = d.WithoutOnce()
 		one.part.CopyTo(&whole, &d)
@@ -82,19 +83,16 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	case failed != nil: // it may be made again: what was settled is not
 		return driver.Decision{}, failed
 	case before == len(parts):
-		t.letGo(ctx, s.Now, parts)
 		return driver.Decision{}, ErrSettled
 	}
 	return whole, nil
 }
 
-// letGo ends what parts have in flight, of which another process has settled the rest. What
-// fails lapses.
-func (t *Throttler) letGo(ctx context.Context, now int64, parts []taken) {
-	for i := range parts {
-		if d := parts[i].d; holds(d.Charges()) {
-			_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
-		}
+// letGo ends what a part has in flight, of which another process has settled the rest. If that
+// fails, it lapses.
+func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
+	if holds(d.Charges()) {
+		_, _ = t.backend.Settle(ctx, driver.Settlement{Now: now, Charged: d, Costs: costsOf(d.Charges())})
 	}
 }
 

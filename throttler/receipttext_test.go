@@ -1,6 +1,7 @@
 package throttler_test
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	memorybackend "github.com/weir-go/weir/backend/memory"
 	"github.com/weir-go/weir/clock"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 var receiptOptions = throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: []byte("sixteen bytes...")}
@@ -196,5 +198,51 @@ func TestReceiptOfWhatIsInFlight(t *testing.T) {
 	}
 	if d, err := own.Peek(ctx, p.Charge("alice")); err != nil || d.Limit(0).Used != 0 {
 		t.Errorf("%d in flight, %v", d.Limit(0).Used, err)
+	}
+}
+
+// awayFor is a backend that does not settle one key.
+type awayFor struct {
+	driver.Backend
+	key string
+}
+
+func (b awayFor) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	if s.Charged.Charges()[0].Key == b.key {
+		return driver.Decision{}, driver.ErrUnavailable
+	}
+	return b.Backend.Settle(ctx, s)
+}
+
+// A settlement by another process that did not reach all partitions leaves nothing in flight in
+// those that it reached, when this process settles the rest.
+func TestReceiptOfWhatIsInFlightInSeveralPartitions(t *testing.T) {
+	ctx := t.Context()
+	options := &throttler.Options{Clock: clock.NewManual(time.UnixMilli(1_900_000_000_000)), ReceiptKey: receiptOptions.ReceiptKey}
+	store := memorybackend.NewDefault()
+	own, another := throttler.New(store, options), throttler.New(awayFor{store, "bob"}, options)
+	p := &throttler.Policy{Name: "both", Limits: []throttler.Limit{{Quota: 3, Window: 30 * time.Second, Algorithm: throttler.InFlight}, {Quota: 100, Window: 5 * time.Minute}}}
+	d, err := own.Take(ctx, p.Charge("alice"), p.Charge("bob"))
+	if err != nil || !d.Allowed {
+		t.Fatal(&d, err)
+	}
+	text, err := own.Receipt(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := another.Open(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := another.Settle(ctx, opened, 4, 4); !errors.Is(err, throttler.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if _, err := own.Settle(ctx, d, 5, 5); err != nil {
+		t.Fatal(err)
+	}
+	for key, used := range map[string]int64{"alice": 4, "bob": 5} {
+		if d, err := own.Peek(ctx, p.Charge(key)); err != nil || d.Limit(0).Used != 0 || d.Limit(1).Used != used {
+			t.Errorf("%s: %d in flight, %d used, %v; want 0 and %d", key, d.Limit(0).Used, d.Limit(1).Used, err, used)
+		}
 	}
 }
