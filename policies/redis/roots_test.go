@@ -402,6 +402,24 @@ func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
 	}
 }
 
+// An override that was read from a change which was not ended does not stay, if no other change
+// is made either.
+func TestAnOverrideOfTheLastChange(t *testing.T) {
+	store, clients, _ := places(t, 3).open(t)
+	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
+	f := follow(t, store)
+	write(t, redispolicies.NewStore(clients[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	if n := f.quota("core", "mallory"); n != 0 {
+		t.Fatalf("quota %d; want what the root that is asked has", n)
+	}
+	if err := looks(t, f, clients); err != nil {
+		t.Fatal(err)
+	}
+	if m, b := f.quota("core", "mallory"), f.quota("core", "bob"); m != 10 || b != 70 {
+		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, b)
+	}
+}
+
 // An override that a server lost in a failover, with the change that brought it, does not stay.
 func TestAnOverrideThatAServerLost(t *testing.T) {
 	at := places(t, 1)

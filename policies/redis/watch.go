@@ -116,8 +116,8 @@ func (w *Watch) watch() {
 }
 
 // ahead are pairs of policy and key whose overrides were read under a version that is not in
-// force. That version may be lost, with a root or a writer: so unless it is the next one,
-// they are read again.
+// force. That version may be lost, with a root or a writer: so unless it is in force at the
+// next look, they are read again.
 type ahead struct {
 	mu    sync.Mutex
 	pairs map[[2]string]version
@@ -241,7 +241,7 @@ func (w *Watch) refresh(ctx context.Context) (err error) {
 
 // stay leaves what is known in force.
 func (w *Watch) stay() (err error) {
-	if w.again && w.ahead.any() { // what was ahead may be lost
+	if w.ahead.any() { // of a change that is lost, was not ended, or is being made
 		err = w.put(&reading{version: w.known})
 	}
 	w.again = false
