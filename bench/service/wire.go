@@ -111,7 +111,9 @@ func (w *wire) read() error {
 				err = w.framer.WritePing(true, f.Data)
 			}
 		case *http2.RSTStreamFrame:
-			return fmt.Errorf("the server reset the stream: %v", f.ErrCode)
+			if f.StreamID == w.stream { // and not a call that was answered before all of it was read
+				return fmt.Errorf("the server reset the stream: %v", f.ErrCode)
+			}
 		case *http2.GoAwayFrame:
 			return fmt.Errorf("the server ends the connection: %v", f.ErrCode)
 		}
