@@ -10,11 +10,15 @@ import (
 )
 
 // plans puts into table which policy of c holds for a caller in place of core: what its token
-// says. A caller that gets another plan keeps what it has used.
+// says. A caller that gets another plan keeps what it has used. Members of shares divide the
+// limits that they have at the start, so there no policy takes core's place.
 func (s *settings) plans(table *policies.Table, c *config.Config) error {
 	of := make(map[string]string)
 	for text, token := range s.Tokens {
-		if subject, ok := s.Tokens.subject(string(text)); ok && token.Plan != "" {
+		if token.Plan == "" || c.Backend == "shares" && c.Policies[token.Plan] != nil {
+			continue
+		}
+		if subject, ok := s.Tokens.subject(string(text)); ok {
 			of[middleware.SubjectKey(subject)] = token.Plan
 		}
 	}

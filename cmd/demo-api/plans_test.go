@@ -3,9 +3,15 @@ package main
 import (
 	"bufio"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weir-go/weir/config"
+	"github.com/weir-go/weir/middleware"
+	"github.com/weir-go/weir/policies"
+	"github.com/weir-go/weir/throttler"
 )
 
 // A caller has the limits of its plan, and keeps what it has used in another one.
@@ -23,6 +29,25 @@ func TestPlans(t *testing.T) {
 	for _, want := range []string{`"limit":5000,"used":1`, `"limit":100,"used":1`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("got %s, want %s in it: all limits of the plan", body, want)
+		}
+	}
+}
+
+// Members of shares divide the limits that they have at the start: where a plan has others, its
+// callers have core's.
+func TestPlansWithShares(t *testing.T) {
+	of := make(map[string]*throttler.Policy)
+	for _, p := range routePolicies {
+		of[p.Name] = p
+	}
+	for backend, want := range map[string]*throttler.Policy{"memory": of[proPolicy], "shares": of[corePolicy]} {
+		table, own := new(policies.Table), defaultSettings()
+		if err := own.plans(table, &config.Config{Backend: backend, Policies: of}); err != nil {
+			t.Fatal(err)
+		}
+		p, _, _ := table.View().Resolve(t.Context(), of[corePolicy], middleware.SubjectKey("carol"), 0)
+		if !slices.Equal(p.Limits, want.Limits) {
+			t.Errorf("%s: the limits are %v; want %v", backend, p.Limits, want.Limits)
 		}
 	}
 }
