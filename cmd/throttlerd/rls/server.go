@@ -219,7 +219,7 @@ func (s *Server) bound(ctx context.Context) (context.Context, context.CancelFunc
 	if left <= 0 {
 		return ctx, nil, context.DeadlineExceeded
 	}
-	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/8, 10*time.Millisecond)))
+	ctx, cancel := context.WithDeadline(ctx, end.Add(-min(left/4, 10*time.Millisecond)))
 	ctx, cancelBoth := driver.WithServerTime(ctx, silence(min(left, s.answers.Deadline)))
 	return ctx, func() { cancelBoth(); cancel() }, nil
 }
