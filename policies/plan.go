@@ -22,8 +22,9 @@ type plan struct {
 // Plan makes of name what holds for each key under policy: another policy of the table,
 // whose limits hold then, [Unlimited], [Blocked], or "" for the policy's own limits. Counts
 // are the policy's in any plan, so that a key that changes plans keeps what it has used in
-// windows that both have. An override for the key goes before its plan. A plan that the table
-// lacks is an error of the decision, which wraps quota.ErrInvalid.
+// windows that both have. An override for the key goes before its plan. Once the plan has ended, the
+// policy's own limits hold. A plan that the table lacks is an error of the decision, which wraps
+// quota.ErrInvalid.
 //
 // A decision calls of once for each charge under policy, with its context, which in a server
 // has what a middleware in front has put into the request's. Without of, there are no plans.
@@ -54,9 +55,13 @@ func (p *plan) override(ctx context.Context, v View, policy *quota.Policy, key s
 		return p.blocked
 	default:
 		o := &Override{Policy: policy.Name}
-		if of := v.PolicyAt(name, now); of == nil {
+		of := v.PolicyAt(name, now)
+		switch {
+		case of == nil && v.Policy(name) != nil: // it has ended
+			return nil
+		case of == nil:
 			o.wrong = invalid.Errorf("policies: the plan of a key under policy %q is %q, which the table lacks; it must be the name of one of its policies, Unlimited, Blocked or empty", policy.Name, name)
-		} else {
+		default:
 			o.Limits = of.Limits
 			o.limited = &quota.Policy{Name: policy.Name, Limits: of.Limits, Unit: policy.Unit}
 		}

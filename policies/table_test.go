@@ -102,7 +102,7 @@ func TestPoliciesEnd(t *testing.T) {
 	if table.View().PolicyAt("core", ends.Until.UnixMilli()) != nil || table.View().Policy("core") != ends {
 		t.Error("Policy has one that has ended, and PolicyAt does not")
 	}
-	// A plan that has ended is one that the table lacks.
+	// Of a plan that has ended, the policy's own limits hold.
 	plan := policy("pro", hourly(5))
 	plan.Until = ends.Until
 	edit(t, table.Source("file"), func(e *policies.Edit) {
@@ -111,7 +111,7 @@ func TestPoliciesEnd(t *testing.T) {
 	})
 	for at, want := range map[time.Time]bool{t0: true, plan.Until: false} {
 		_, by, _ := table.View().Resolve(t.Context(), policy("core", hourly(1)), "alice", at.UnixMilli())
-		if by == nil || (by.Err() == nil) != want {
+		if (by != nil) != want || by != nil && by.Err() != nil {
 			t.Errorf("at %v the plan is %+v", at, by)
 		}
 	}

@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -37,7 +36,7 @@ func counting(t *testing.T) *rls.Server {
 	}
 	now := clock.NewManual(time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC))
 	s := rls.New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: now}), settings.Answers{CountRefused: true, NearLimitRatio: 0.8}, false,
-		rls.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+		rls.NewMetrics(prometheus.NewRegistry()))
 	s.Load(set)
 	return s
 }

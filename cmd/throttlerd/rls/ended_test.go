@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func (b *busy) Joins(driver.Request) bool { return true }
 func newBusy(t *testing.T, answers settings.Answers, charged func(driver.Request) error) *tested {
 	s := newTested(t, answers, limits)
 	store := &busy{memorybackend.NewDefault(), charged}
-	b := New(throttler.New(store, &throttler.Options{Clock: clock.NewManual(t0)}), answers, true, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	b := New(throttler.New(store, &throttler.Options{Clock: clock.NewManual(t0)}), answers, true, NewMetrics(prometheus.NewRegistry()))
 	b.Load(s.Set())
 	return &tested{b, t, s.clock}
 }

@@ -4,7 +4,6 @@ package rls
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,6 @@ type Server struct {
 	answers   settings.Answers
 	patient   bool // decisions may wait for a server
 	metrics   *Metrics
-	log       *slog.Logger
 	loaded    atomic.Pointer[loaded]
 	returns   sync.WaitGroup // of charges of calls that have ended
 }
@@ -55,8 +53,8 @@ type loaded struct {
 
 // New returns a Server without a configuration: see Load. Remote reports whether counts are
 // on servers, which may not answer.
-func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics, log *slog.Logger) *Server {
-	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics, log: log}
+func New(t *throttler.Throttler, answers settings.Answers, remote bool, metrics *Metrics) *Server {
+	return &Server{throttler: t, answers: answers, patient: remote, metrics: metrics}
 }
 
 // Set returns the configuration in force, or nil.
@@ -190,9 +188,7 @@ func (s *Server) giveBackLater(ctx context.Context, taken []throttler.Decision) 
 
 func (s *Server) giveBack(ctx context.Context, taken []throttler.Decision) {
 	for _, d := range taken {
-		if _, err := s.throttler.Refund(ctx, d); err != nil {
-			s.log.Warn("a request that was not allowed may remain charged: the store did not answer", "error", err)
-		}
+		_, _ = s.throttler.Refund(ctx, d) // the throttler's observer reports what remains charged
 	}
 }
 

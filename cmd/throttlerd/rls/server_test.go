@@ -3,7 +3,6 @@ package rls
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,7 +36,7 @@ func newTested(t testing.TB, answers settings.Answers, text string) *tested {
 	t.Helper()
 	c := clock.NewManual(t0)
 	answers.NearLimitRatio = 0.8
-	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	s := New(throttler.New(memorybackend.NewDefault(), &throttler.Options{Clock: c}), answers, false, NewMetrics(prometheus.NewRegistry()))
 	f, err := envoyfile.Parse("a.yaml", []byte("domain: d\ndescriptors:\n"+text), nil)
 	if err != nil {
 		t.Fatal(err)
