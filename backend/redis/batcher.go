@@ -21,6 +21,7 @@ const (
 	stalledAfter = 10 * time.Millisecond // a batch without a reply is stalled
 
 	perBatch   = 256    // decisions in one batch
+	aloneAfter = 64     // batches of one decision in a row: then nobody is expected to join
 	maxWaiting = 10_000 // decisions that wait for a batch
 
 	// A decision whose time has passed asks again and again whether the server is
@@ -75,6 +76,7 @@ type batcher struct {
 	waiting   queue
 	room      int       // in waiting
 	gathering bool      // a batch is about to take what waits
+	alone     int       // batches in a row that had one decision
 	swept     time.Time // when callers that had left were last taken out of a full queue
 	slow      int       // batches in a row that were not quick
 }
@@ -125,6 +127,7 @@ func (b *batcher) do(j *job) error {
 		batchPool.Put(out)
 	case canInline && b.waiting.len == 1 && b.waiting.first == j && j.deadline.Sub(out.sentAt) >= inlineTime:
 		b.waiting.pop()
+		b.alone++
 		out.inline, out.limits = true, j.limits
 		j.stage.Store(claimed)
 		out.jobs = append(out.jobs, j)
@@ -157,12 +160,17 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 
 // gather returns a batch, in flight already, for j and for what joins it. The goroutines
 // that are ready to run go first, since those that ask now share its round trip: without
-// that, the first of many sends a batch of one, and the next waits for its reply.
+// that, the first of many sends a batch of one, and the next waits for its reply. A caller that
+// has long been alone does not make way: it would take a tenth of a round trip.
 func (b *batcher) gather(j *job, now time.Time) *batch {
 	out := batchPool.Get().(*batch)
 	out.sentAt, out.limits, out.outcome = now, 0, outcome{}
+	alone := b.alone > aloneAfter && len(b.inFlight) == 0
 	b.inFlight = append(b.inFlight, out)
 	b.waiting.push(j)
+	if alone {
+		return out
+	}
 	b.gathering = true
 	b.mu.Unlock()
 	runtime.Gosched()
@@ -360,6 +368,9 @@ func (b *batcher) fill(out *batch) bool {
 	if len(out.jobs) == 0 {
 		b.end(out)
 		return false
+	}
+	if b.alone++; len(out.jobs) > 1 {
+		b.alone = 0
 	}
 	out.sentAt = now
 	return true
