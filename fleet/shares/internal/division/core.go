@@ -33,7 +33,6 @@ type core struct {
 	ids     []uint64 // of quotas
 	refresh time.Duration
 	keys    int
-	divide  Divide
 	random  *rand.Rand
 	apply   func(Shares)
 	changed func(List) // or nil
@@ -294,7 +293,7 @@ func (c *core) proceed(now time.Time) []call {
 
 // divideRound ends the first step of the round.
 func (c *core) divideRound(now time.Time) {
-	d := newPool(c.round.reports, &c.list).divide(c.joined, c.keys, c.divide)
+	d := newPool(c.round.reports, &c.list).divide(c.joined, c.keys)
 	if d == nil {
 		c.round = nil
 		return
@@ -488,15 +487,11 @@ func (c *core) items(i int, now time.Time) []item {
 			d.Units -= k.Units // it has its own division
 		} else {
 			it = item{vectorID: vectorID{id, k.Key}, Held: h.units}
-			group.Largest = max(group.Largest, finite(k.Units))
 		}
 		it.Demand = finite(k.Units)
 		keys[k.Key] = it
 	}
 	group.Demand = finite(d.Units)
-	if group.Largest == 0 {
-		group.Largest = finite(min(d.Largest, d.Units))
-	}
 	return append(slices.Collect(maps.Values(keys)), group)
 }
 

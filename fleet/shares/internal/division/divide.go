@@ -6,29 +6,6 @@ import (
 	"slices"
 )
 
-// Divide returns a weight for each member that reports. What is left of total when
-// each has had its minimum is divided in proportion to the weights. They are finite and
-// not negative, and so is their sum; if it is zero or infinite, shares are even. So they
-// are if there is not a weight for each.
-type Divide func(total int64, reports []Report) []float64
-
-// A Report is what a member says of one quota, or of one key of it.
-type Report struct {
-	Held    int64   // units of the total
-	Demand  float64 // units a second
-	Largest float64 // a second, of the key with the most
-}
-
-// Proportional weighs members by their demand, so that a request has the same chance
-// everywhere.
-func Proportional(_ int64, reports []Report) []float64 {
-	weights := make([]float64, len(reports))
-	for i, r := range reports {
-		weights[i] = r.Demand
-	}
-	return weights
-}
-
 // damping is how far shares go towards the target in one round, if much changes. The
 // rest of a change is due in the next rounds: after three, 98 % of it is done.
 const damping = 0.75
@@ -41,9 +18,10 @@ const much = 1.0 / 10
 // little is the part of the quota that must change hands, or nothing does.
 const little = 1.0 / 64
 
-// apportion divides total by weights: whole units that add up to it, none below low, or
-// below the even share if that is less. It goes from held towards the target; held may
-// add up to another total.
+// apportion divides total by weights, which are what the members are asked for, so that a
+// request has the same chance everywhere: whole units that add up to total, none below low, or
+// below the even share if that is less. Weights that say nothing divide evenly. It goes from
+// held towards the target; held may add up to another total.
 func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	n := int64(len(weights))
 	low = min(low, total/n)

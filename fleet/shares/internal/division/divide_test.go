@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
@@ -60,40 +59,17 @@ func TestShares(t *testing.T) {
 // Weights that say nothing divide evenly, and at once.
 func TestUselessWeights(t *testing.T) {
 	for name, weights := range map[string][]float64{
-		"no weights":     nil,
-		"too few":        {1, 2},
-		"too many":       {1, 2, 3, 4},
 		"a huge sum":     {math.MaxFloat64, math.MaxFloat64, 0},
 		"not numbers":    {math.NaN(), math.Inf(1), -1},
 		"all are zeroes": {0, 0, 0},
 	} {
-		f := newFleet(t, 1, []Quota{{Name: "core", Total: maxTotal}}, Options{
-			Keys: -1, Divide: func(int64, []Report) []float64 { return slices.Clone(weights) },
-		})
-		list := List{1, names(3)}
-		for _, m := range list.Members {
-			f.start(m, list)
-		}
-		f.run(3 * time.Second)
-		for _, m := range list.Members {
-			if units := f.members[m].shares.Quotas[0].Units; units/2 != maxTotal/6 {
-				t.Errorf("%s: %s has %d units of %d, want a third", name, m, units, int64(maxTotal))
+		for _, units := range apportion(maxTotal, 0, weights, make([]int64, 3)) {
+			if units/2 != maxTotal/6 {
+				t.Errorf("%s: a member has %d units of %d, want a third", name, units, int64(maxTotal))
 			}
 		}
 	}
 	if got := roundShares(maxTotal, 0, []float64{0, 0}); got[0] != got[1] {
 		t.Errorf("roundShares of zeroes = %v, want halves", got)
-	}
-}
-
-func TestFlowProportional(t *testing.T) {
-	// 300 in 10 s: the first asks for less than its part; of the others, one has a flow
-	// that asks for much, one has four that ask for as much together.
-	weights := flowProportional(10*time.Second)(300, []Report{{Demand: 2, Largest: 1}, {Demand: 40, Largest: 40}, {Demand: 40, Largest: 10}})
-	for i, want := range []float64{20, 56, 224} {
-		if math.Abs(weights[i]-want) > 1e-6 {
-			t.Errorf("weights = %v, want 20, 56, 224", weights)
-			break
-		}
 	}
 }

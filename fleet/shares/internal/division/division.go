@@ -55,9 +55,8 @@ type Quota struct {
 
 // Demand is what a process was asked for.
 type Demand struct {
-	Units   float64     // a second
-	Largest float64     // a second, of the key with the most: a flow, in the simulations
-	Keys    []KeyDemand // the most demanded, in falling order
+	Units float64     // a second
+	Keys  []KeyDemand // the most demanded, in falling order
 }
 
 // KeyDemand is what a process was asked for of one key.
@@ -122,9 +121,6 @@ type Options struct {
 	// for each member, quota and key: with hundreds of members and many quotas, Keys
 	// must be lower.
 	Keys int
-
-	// Divide divides, in the simulations. If nil, Proportional.
-	Divide Divide
 
 	// ListChanged is called with each list that replaces another one, from SetList or
 	// from another member, one call at a time. It must not call the Member, nor change

@@ -7,7 +7,7 @@
 // A [Member] is one process. One of them starts a round once per refresh. It has three
 // steps, each a message to the others and their replies: members report what they hold of
 // each quota and what they were recently asked for; they take in the division that the
-// starter has made of it: see [Proportional]; and they hear that all have. What is not answered is
+// starter has made of it; and they hear that all have. What is not answered is
 // sent again. A member that does not report takes no part. A round that ends early leaves
 // the shares as they are.
 //
@@ -105,8 +105,7 @@
 //
 // # Weights
 //
-// Shares are [Proportional] to demand. docs/consistency.md compares that with flow
-// proportional and with even shares.
+// Shares are proportional to demand. docs/consistency.md compares that with even shares.
 //
 // # Keys
 //

@@ -125,7 +125,7 @@ func (f *fleet) start(name string, list List) *node {
 	}
 	p.shares.Quotas = make([]Share, len(quotas))
 	c := &core{
-		process: process{Name: name}, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys, divide: f.options.Divide,
+		process: process{Name: name}, quotas: quotas, refresh: f.options.Refresh, keys: f.options.Keys,
 		random: rand.New(rand.NewPCG(f.random.Uint64(), 0)), apply: p.apply,
 	}
 	if err := c.validate(list); err != nil {

@@ -15,7 +15,7 @@ func TestKeys(t *testing.T) {
 	f.demand = func(name string, _ int, _ time.Time, keys int) Demand {
 		d := Demand{Units: 10}
 		if hot && name == "m000" {
-			d = Demand{Units: 1010, Largest: 1000, Keys: []KeyDemand{{7, 1000}}}
+			d = Demand{Units: 1010, Keys: []KeyDemand{{7, 1000}}}
 		}
 		for key := uint64(100); len(d.Keys) < keys; key++ { // little, of many
 			d.Keys = append(d.Keys, KeyDemand{key, 0.1})

@@ -350,7 +350,7 @@ func TestLedgerOfUnknownQuotas(t *testing.T) {
 			items := []item{{vectorID: vectorID{Quota: 1}, Total: 100}}
 			reports = append(reports, &message{From: process{name, 1}, Taken: d.ID, Complete: true, Division: d, Report: &report{Whole: true, Informed: true, Items: items}})
 		}
-		d = newPool(reports, list).divide(roundID{uint64(2 + round), 1}, 4, Proportional)
+		d = newPool(reports, list).divide(roundID{uint64(2 + round), 1}, 4)
 		l := newLedger([]*message{{From: process{"a", 1}, Taken: d.ID, Complete: true, Division: d}}, list)
 		for id, want := range map[vectorID]int64{{Quota: 1}: 90, {Quota: 2}: 40, {2, 7}: 50, {2, 8}: 40} {
 			if got := l.most(x, id); got != want {

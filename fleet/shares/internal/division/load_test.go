@@ -37,10 +37,10 @@ type stream struct {
 
 // newLoad returns a fleet of n processes with a quota per ten seconds, which has run until
 // its first division.
-func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, divide Divide, static bool) *load {
+func newLoad(t testing.TB, seed uint64, n int, total int64, burst float64, static bool) *load {
 	seedSamplers(t, seed)
 	l := &load{
-		fleet: newFleet(t, seed, []Quota{{Name: "core", Total: total}}, Options{Keys: -1, Divide: divide}),
+		fleet: newFleet(t, seed, []Quota{{Name: "core", Total: total}}, Options{Keys: -1}),
 		list:  List{1, names(n)}, window: 10 * time.Second, burst: burst, static: static,
 		buckets: make(map[string]*bucket), demands: make(map[string]*Sampler),
 	}
@@ -155,23 +155,21 @@ func total(steps [][]float64) (sum float64) {
 // the quota and the burst.
 func TestGoodput(t *testing.T) {
 	const perSecond, burst, after = 30, 30, 3 * time.Second
-	for name, divide := range map[string]Divide{"proportional": Proportional, "flow proportional": flowProportional(10 * time.Second)} {
-		l := newLoad(t, 7, 3, 300, burst, divide, false)
-		even := []stream{{0, 1, 20}, {1, 1, 20}, {2, 1, 20}}
-		for _, streams := range [][]stream{{{0, 1, 60}}, {{1, 1, 60}}, even, {{2, 1, 60}}} {
-			l.offer(after, after, streams...)
-			_, admitted := l.offer(10*time.Second, time.Second, streams...)
-			used := total(admitted) / 10 / perSecond
-			t.Logf("%s, %v: %.1f %% of the quota", name, streams, 100*used)
-			if used < 0.9 {
-				t.Errorf("%s, %v: %.1f %% of the quota were used from the third round on", name, streams, 100*used)
-			}
-		}
-		if most := l.most(10 * time.Second); most > 300+burst {
-			t.Errorf("%s: %d were admitted within 10 s; the quota is 300, and the burst %d", name, most, burst)
+	l := newLoad(t, 7, 3, 300, burst, false)
+	even := []stream{{0, 1, 20}, {1, 1, 20}, {2, 1, 20}}
+	for _, streams := range [][]stream{{{0, 1, 60}}, {{1, 1, 60}}, even, {{2, 1, 60}}} {
+		l.offer(after, after, streams...)
+		_, admitted := l.offer(10*time.Second, time.Second, streams...)
+		used := total(admitted) / 10 / perSecond
+		t.Logf("%v: %.1f %% of the quota", streams, 100*used)
+		if used < 0.9 {
+			t.Errorf("%v: %.1f %% of the quota were used from the third round on", streams, 100*used)
 		}
 	}
-	l := newLoad(t, 7, 3, 300, burst, nil, true)
+	if most := l.most(10 * time.Second); most > 300+burst {
+		t.Errorf("%d were admitted within 10 s; the quota is 300, and the burst %d", most, burst)
+	}
+	l = newLoad(t, 7, 3, 300, burst, true)
 	l.offer(after, after, stream{0, 1, 60})
 	_, admitted := l.offer(10*time.Second, time.Second, stream{0, 1, 60})
 	if used := total(admitted) / 10 / perSecond; used > 0.4 {
@@ -186,7 +184,7 @@ func TestSequentialAdmitted(t *testing.T) {
 	for i := range uint64(4) {
 		t.Run(fmt.Sprint(first+i), func(t *testing.T) {
 			const n, total, burst = 5, 500, 100
-			l := newLoad(t, first+i, n, total, burst, nil, false)
+			l := newLoad(t, first+i, n, total, burst, false)
 			l.loss, l.late, l.repeat = 0.05, 0.05, 0.05
 			random := rand.New(rand.NewPCG(first+i, 1))
 			for range 25 {

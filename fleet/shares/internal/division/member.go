@@ -43,7 +43,7 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 		o = new(Options)
 	}
 	c := core{
-		process: process{Name: self}, quotas: quotas, refresh: o.Refresh, keys: o.Keys, divide: o.Divide,
+		process: process{Name: self}, quotas: quotas, refresh: o.Refresh, keys: o.Keys,
 		random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), apply: apply, changed: o.ListChanged,
 	}
 	if err := c.validate(list); err != nil {
@@ -61,9 +61,6 @@ func New(self string, list List, quotas []Quota, transport Transport, apply func
 // validate sets the defaults, and returns an error if something is out of its bounds.
 func (c *core) validate(list List) error {
 	c.refresh, c.keys = cmp.Or(c.refresh, DefaultRefresh), max(cmp.Or(c.keys, DefaultKeys), 0)
-	if c.divide == nil {
-		c.divide = Proportional
-	}
 	switch n := len(c.quotas); {
 	case c.Name == "" || len(c.Name) > maxName || !utf8.ValidString(c.Name):
 		return invalid.Errorf("division: self has %d bytes; a name has from 1 to %d, in UTF-8", len(c.Name), maxName)

@@ -72,12 +72,11 @@ type report struct {
 // An item is what a member reports of a quota, or of a key.
 type item struct {
 	vectorID
-	Total   int64   `json:"t,omitempty"` // of a quota
-	Low     int64   `json:"l,omitempty"` // of a quota: the minimum
-	Held    int64   `json:"h,omitempty"`
-	Own     bool    `json:"o,omitempty"` // of a key: held by its own division
-	Demand  float32 `json:"d,omitempty"`
-	Largest float32 `json:"f,omitempty"` // of a quota: the largest demand of one key
+	Total  int64   `json:"t,omitempty"` // of a quota
+	Low    int64   `json:"l,omitempty"` // of a quota: the minimum
+	Held   int64   `json:"h,omitempty"`
+	Own    bool    `json:"o,omitempty"` // of a key: held by its own division
+	Demand float32 `json:"d,omitempty"`
 }
 
 // A vectorID identifies what is divided: a quota, or one key of it.
@@ -216,7 +215,7 @@ func (r *report) check() error {
 		} else if it.Quota != group.Quota {
 			return errors.New("an item of a key has none of its quota")
 		}
-		if !within(group.Total, it.Total, it.Low, it.Held) || !positive(it.Demand, it.Largest) {
+		if !within(group.Total, it.Total, it.Low, it.Held) || !positive(it.Demand) {
 			return fmt.Errorf("an item is %+v", it)
 		}
 	}

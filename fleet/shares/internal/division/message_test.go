@@ -21,7 +21,7 @@ func messages(t testing.TB) [][]byte {
 	var all [][]byte
 	f := newFleet(t, 1, []Quota{{Name: "core", Total: 300}, {Name: "search", Total: 7}}, Options{})
 	f.demand = func(name string, _ int, _ time.Time, _ int) Demand {
-		return Demand{Units: 10, Largest: 5, Keys: []KeyDemand{{7, 5}, {8, 3}}}
+		return Demand{Units: 10, Keys: []KeyDemand{{7, 5}, {8, 3}}}
 	}
 	f.sent = func(_ string, b []byte) { all = append(all, b) }
 	f.replied = func(b []byte) { all = append(all, b) }
@@ -91,7 +91,6 @@ func TestBounds(t *testing.T) {
 		"more than the total":       func(m *message) { m.Report.Items[1].Held = m.Report.Items[0].Total + 1 },
 		"the minimum":               func(m *message) { m.Report.Items[0].Low = m.Report.Items[0].Total + 1 },
 		"a demand":                  func(m *message) { m.Report.Items[0].Demand = -1 },
-		"a largest demand":          func(m *message) { m.Report.Items[0].Largest = -1 },
 		"too many items":            func(m *message) { m.Report.Items = make([]item, maxVectors+1) },
 		"no vectors":                func(m *message) { m.Division.Vectors = nil },
 		"vectors out of order":      func(m *message) { slices.Reverse(m.Division.Vectors) },
@@ -204,7 +203,7 @@ func TestSequentialLargestMessages(t *testing.T) {
 	f := newFleet(t, 1, all, Options{Keys: MaxKeys})
 	list := List{1, names(2)}
 	f.demand = func(name string, _ int, now time.Time, keys int) Demand {
-		d := Demand{Units: 1e6, Largest: 10}
+		d := Demand{Units: 1e6}
 		for k := range 4 * keys { // others in each round, and too many
 			d.Keys = append(d.Keys, KeyDemand{uint64(1 + k + 1000*int(now.Sub(t0)/time.Second)), 1000})
 		}

@@ -11,19 +11,17 @@ import (
 	"github.com/weir-go/weir/internal/testkit/plot"
 )
 
-var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../docs/consistency")
+var plots = flag.String("plots", "", "the directory to write the simulations' plots to, such as ../../../../docs/consistency")
 
 // ways are the ways to divide that are compared.
 var ways = []struct {
 	name   string
 	class  plot.Class
 	color  int
-	divide Divide
 	static bool
 }{
-	{"even shares", plot.Plain, 0, nil, true},
-	{"flow proportional", plot.Plain, 2, flowProportional(10 * time.Second), false},
-	{"proportional", plot.Ours, 0, Proportional, false},
+	{"even shares", plot.Plain, 0, true},
+	{"proportional", plot.Ours, 0, false},
 }
 
 // The simulations of docs/consistency.md: what of a quota is used, and how unequal the
@@ -47,7 +45,7 @@ func TestSequentialSimulations(t *testing.T) {
 		n = 300
 	}
 	for _, w := range ways {
-		l := newLoad(t, 3, 3, 300, 15, w.divide, w.static)
+		l := newLoad(t, 3, 3, 300, 15, w.static)
 		var series plot.Series
 		line := func(s *plot.Series) {
 			s.Name, s.Class, s.Color = w.name, w.class, w.color
@@ -65,7 +63,7 @@ func TestSequentialSimulations(t *testing.T) {
 			t.Logf("  %s: %.1f %% from the third second on", name, mean(series.Y[30*k+6:30*k+30]))
 		}
 
-		l = newLoad(t, 4, 3, 3000, 300, w.divide, w.static)
+		l = newLoad(t, 4, 3, 3000, 300, w.static)
 		series = plot.Series{}
 		line(&series)
 		for _, rates := range [][3]float64{{420, 120, 60}, {60, 420, 120}, {200, 200, 200}} {
@@ -85,7 +83,7 @@ func TestSequentialSimulations(t *testing.T) {
 		t.Logf("%s, difference of chances: %.0f %% in all, %.0f %% from the third second after each change on", w.name, mean(series.Y),
 			(mean(series.Y[6:40])+mean(series.Y[46:80])+mean(series.Y[86:]))/3)
 
-		l = newLoad(t, 5, n, int64(100*n), float64(5*n), w.divide, w.static)
+		l = newLoad(t, 5, n, int64(100*n), float64(5*n), w.static)
 		l.loss = 0.001
 		series = plot.Series{}
 		line(&series)
@@ -125,18 +123,25 @@ func TestSequentialSimulations(t *testing.T) {
 }
 
 // One client asks one process for much; ten ask another for a little each, and the
-// quota is for all of them together. The one gets what it is in proportion to, or what
-// a flow gets.
-func TestFlows(t *testing.T) {
+// quota is for all of them together. Each gets the same part of what it asks for.
+func TestOneClientAndTen(t *testing.T) {
 	for _, w := range ways {
-		l := newLoad(t, 6, 3, 300, 15, w.divide, w.static)
+		want := 20.0 // of 40, as 10 of 20
+		if w.static {
+			want = 10
+		}
+		l := newLoad(t, 6, 3, 300, 15, w.static)
 		streams := []stream{{0, 100, 40}}
 		for client := range uint64(10) {
 			streams = append(streams, stream{1, 1 + client, 2})
 		}
 		l.offer(5*time.Second, time.Second, streams...)
 		_, admitted := l.offer(30*time.Second, 30*time.Second, streams...)
-		t.Logf("%s: the one 40 a second, admitted %.1f; the ten 2 a second, admitted %.2f each", w.name, admitted[0][0]/30, admitted[0][1]/300)
+		one, ten := admitted[0][0]/30, admitted[0][1]/300
+		t.Logf("%s: the one 40 a second, admitted %.1f; the ten 2 a second, admitted %.2f each", w.name, one, ten)
+		if math.Abs(one-want) > want/10 || math.Abs(ten-1) > 0.1 {
+			t.Errorf("%s: %.1f and %.2f a second were admitted; want %.0f and 1", w.name, one, ten, want)
+		}
 	}
 }
 

@@ -29,17 +29,17 @@ func newPool(reports []*message, list *List) *pool {
 }
 
 // divide returns the division that ends a round, or nil if there is nothing to divide.
-func (p *pool) divide(id roundID, keys int, divide Divide) *division {
+func (p *pool) divide(id roundID, keys int) *division {
 	d := &division{ID: id, Full: p.full, Lost: p.ledger.lost}
 	for _, m := range p.reports {
 		d.Members = append(d.Members, row{process: m.From})
 	}
 	useful := false
 	for _, quota := range p.quotas() {
-		group := p.add(d, vectorID{Quota: quota}, divide)
+		group := p.add(d, vectorID{Quota: quota})
 		useful = useful || d.sum(group) > 0
 		for _, key := range p.keys(quota, keys) {
-			v := p.add(d, vectorID{quota, key.key}, divide)
+			v := p.add(d, vectorID{quota, key.key})
 			if key.wanted || d.sum(v) < d.sum(group) {
 				continue
 			}
@@ -155,12 +155,12 @@ func (p *pool) candidates(quota uint64) []candidate {
 // add divides what the members may hold of id, and adds the vector to d. It returns its
 // place. Where their totals differ, which is while a new configuration is rolled out, it
 // divides the lowest.
-func (p *pool) add(d *division, id vectorID, divide Divide) int {
+func (p *pool) add(d *division, id vectorID) int {
 	v := vector{vectorID: id}
 	var low, sum int64
 	var knows []int // the members that know the quota
 	var held []int64
-	var reports []Report
+	var demand []float64
 	for i, m := range p.reports {
 		r := &d.Members[i]
 		r.Most, r.Shares, r.Demand = append(r.Most, 0), append(r.Shares, 0), append(r.Demand, 0)
@@ -172,19 +172,18 @@ func (p *pool) add(d *division, id vectorID, divide Divide) int {
 			v.Total = group.Total
 		}
 		low = max(low, group.Low)
-		of := Report{group.Held, float64(group.Demand), float64(group.Largest)}
+		of := group
 		if id.Key != 0 {
-			of = Report{Held: group.Held} // of a key that it does not name, its quota's share
-			if it := m.Report.find(id); it != nil {
-				of = Report{it.Held, float64(it.Demand), float64(it.Demand)}
+			if of = m.Report.find(id); of == nil {
+				of = &item{Held: group.Held} // of a key that it does not name, its quota's share
 			}
 		}
-		knows, held, reports = append(knows, i), append(held, of.Held), append(reports, of)
+		knows, held, demand = append(knows, i), append(held, of.Held), append(demand, float64(of.Demand))
 		sum += of.Held
-		r.Most[len(d.Vectors)], r.Demand[len(d.Vectors)] = of.Held, float32(of.Demand)
+		r.Most[len(d.Vectors)], r.Demand[len(d.Vectors)] = of.Held, of.Demand
 	}
 	if len(knows) > 0 {
-		for k, units := range apportion(p.total(v, sum), low, weigh(divide, p.total(v, sum), reports), held) {
+		for k, units := range apportion(p.total(v, sum), low, demand, held) {
 			d.Members[knows[k]].Shares[len(d.Vectors)] = units
 		}
 	}
@@ -201,12 +200,4 @@ func (p *pool) total(v vector, sum int64) int64 {
 		sum = max(sum, v.Total-p.ledger.sum(v.vectorID))
 	}
 	return min(sum, v.Total)
-}
-
-// weigh returns a weight for each report.
-func weigh(divide Divide, total int64, reports []Report) []float64 {
-	if weights := divide(total, reports); len(weights) == len(reports) {
-		return weights
-	}
-	return make([]float64, len(reports)) // of no use, but no reason to crash
 }

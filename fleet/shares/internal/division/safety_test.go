@@ -61,7 +61,7 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	f.delay = []time.Duration{time.Millisecond, 30 * time.Millisecond, 300 * time.Millisecond}[random.IntN(3)]
 	loads := make(map[string]float64)
 	f.demand = func(name string, quota int, now time.Time, keys int) Demand {
-		d := Demand{Units: loads[name], Largest: loads[name] / 2}
+		d := Demand{Units: loads[name]}
 		for k := range min(keys, 3) {
 			key := uint64(1 + (int(now.Sub(t0)/(5*time.Second))+k*len(name)+int(loads[name]))%7)
 			if !slices.ContainsFunc(d.Keys, func(o KeyDemand) bool { return o.Key == key }) {

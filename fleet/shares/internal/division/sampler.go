@@ -119,7 +119,6 @@ func (s *Sampler) Demand(now time.Time, keys int) Demand {
 	d.Units *= perSecond
 	for key, u := range units {
 		u *= perSecond
-		d.Largest = max(d.Largest, u)
 		if key != 0 {
 			d.Keys = append(d.Keys, KeyDemand{key, u})
 		}
