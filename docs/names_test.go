@@ -53,7 +53,7 @@ func TestNamesExist(t *testing.T) {
 	}
 }
 
-// exported returns the names of the package in dir, and those of fields and methods after the
+// exported returns the names of the package in dir, and of its fields and methods after the
 // type's and a dot.
 func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()

@@ -186,7 +186,7 @@ func byPartition(charges []throttler.Charge) [][]throttler.Charge {
 	return groups
 }
 
-// addResources adds the policies of d, without those that do not limit the key: an unlimited key
+// addResources adds the policies of d that limit the key. An unlimited key
 // is counted under limits of quota.MaxQuota.
 func addResources(resources map[string]*resource, d *throttler.Decision) {
 	for _, s := range d.Limits() {

@@ -133,8 +133,8 @@ func (e *Edit) Find(policy string, find bool) {
 	e.put(policy, at)
 }
 
-// Learn makes o the override for a policy and key, or nil none, if the source has found one
-// for them, or none, and remembers that: see [SourceOptions].
+// Learn replaces what the source remembers of the override for a policy and key by o, which is
+// nil if there is none. It does nothing if the source remembers nothing: see [SourceOptions].
 func (e *Edit) Learn(policy, key string, o *Override) {
 	if o != nil {
 		var err error

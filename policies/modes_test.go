@@ -215,7 +215,7 @@ func TestOverridesCutInAllModes(t *testing.T) {
 	}
 }
 
-// check checks what a process decides for a key of whom so much is used, and who has an override.
+// check checks what a process decides for a key that has used so much, and has an override.
 func (f *cut) check(process int, key string, o policies.Override, divided bool, used int64) {
 	f.Helper()
 	d, err := f.take(process, key, 1)

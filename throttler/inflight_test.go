@@ -32,7 +32,7 @@ func TestInFlightOfRealProcesses(t *testing.T) {
 	a, b, c, d := f.all[0], f.all[1], f.all[2], f.all[3]
 	take := func(p *process, name string, want bool) {
 		t.Helper()
-		got := p.tell(takeStream(name))
+		got := p.do(takeStream(name))
 		if got.Err != "" || got.Allowed != want {
 			t.Fatalf("%s: %+v; want allowed %t", name, got, want)
 		}
@@ -76,7 +76,7 @@ func TestInFlightOfRealProcesses(t *testing.T) {
 	pass(2 * lease)
 	take(d, "d", true)
 	goOn(b, "b")
-	if got := b.tell(order{Do: "settle", Name: "b"}); got.Err != "" {
+	if got := b.do(order{Do: "settle", Name: "b"}); got.Err != "" {
 		t.Errorf("b settles what it has lost: %v", got.Err)
 	}
 	take(b, "b2", false) // what it has lost is not given back
@@ -176,7 +176,7 @@ func TestSequentialInFlightAtRandom(t *testing.T) {
 				continue
 			}
 			allowed := f.live() < 3
-			if got = p.tell(takeStream(name)); got.Allowed != allowed {
+			if got = p.do(takeStream(name)); got.Allowed != allowed {
 				t.Fatalf("step %d: %+v; want allowed %t", step, got, allowed)
 			}
 			if allowed {
@@ -190,7 +190,7 @@ func TestSequentialInFlightAtRandom(t *testing.T) {
 			}
 			name = own[rng.IntN(len(own))]
 			delete(f.places, name)
-			got = p.tell(order{Do: "settle", Name: name})
+			got = p.do(order{Do: "settle", Name: name})
 			done["settled"]++
 		case 9:
 			p.kill()

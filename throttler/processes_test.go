@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 }
 
 // A process of these tests is the test binary, started again. It carries out what it finds in a
-// list at the Redis server whose counts it shares, one order after the other, and answers into
+// list at the Redis server that has its counts, one order after the other, and answers into
 // another list. Its clock moves by orders. The first that one finds which was stopped is the
 // time, as a process finds it that goes on.
 
@@ -113,7 +113,7 @@ func (s *steps) reach(now time.Time) {
 // receiptKey is what the processes have in common besides the server.
 var receiptKey = []byte("a secret of all processes")
 
-// newProcess returns a throttler over the server at addr, whose time is c, and what ends it.
+// newProcess returns a throttler over the server at addr, with the time of c, and what ends it.
 func newProcess(addr string, c clock.Clock) (th *throttler.Throttler, end func()) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	backend, err := redisbackend.New([]redisbackend.Shard{{Name: "a", Primary: client}}, nil)
@@ -230,8 +230,8 @@ func start(t *testing.T, client *redis.Client, name string, now time.Time) *proc
 	return p
 }
 
-// tell gives an order, and returns the outcome.
-func (p *process) tell(o order) (a outcome) {
+// do gives an order, and returns the outcome.
+func (p *process) do(o order) (a outcome) {
 	p.t.Helper()
 	p.give(o)
 	return p.hear()
@@ -325,7 +325,7 @@ func (f *processes) pass(d time.Duration) (lost []string) {
 		if p.stopped || p.cmd.ProcessState != nil {
 			continue
 		}
-		a := p.tell(order{Do: "time", Now: f.now.UnixMilli()})
+		a := p.do(order{Do: "time", Now: f.now.UnixMilli()})
 		if a.Err != "" {
 			f.Errorf("process %s: %s", p.name, a.Err)
 		}

@@ -88,7 +88,7 @@ func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *rece
 	return whole, nil
 }
 
-// letGo ends what a part has in flight, of which another process has settled the rest. If that
+// letGo ends what a part has in flight after another process has settled the rest. If that
 // fails, it lapses.
 func (t *Throttler) letGo(ctx context.Context, now int64, d driver.Decision) {
 	if holds(d.Charges()) {

@@ -39,7 +39,7 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 		switch what := rng.IntN(20); {
 		case what < 7 || len(letters) == 0:
 			o.Do, o.Name, o.Cost, o.WantText = "take", fmt.Sprint("take ", step), 1+rng.Int64N(100), true
-			got := p.tell(o)
+			got := p.do(o)
 			if got.Err != "" || !got.Allowed || got.Text == "" {
 				t.Fatalf("step %d: %+v", step, got)
 			}
@@ -50,7 +50,7 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 			o.Do, o.Text, o.Cost = "settle receipt", l.text, l.real
 			if rng.IntN(4) == 0 {
 				o.Text = l.text[:rng.IntN(len(l.text))]
-				if got := p.tell(o); got.Err == "" || got.Settled {
+				if got := p.do(o); got.Err == "" || got.Settled {
 					t.Fatalf("step %d: a text that was cut: %+v", step, got)
 				}
 				done["cut"]++
@@ -87,7 +87,7 @@ func TestSequentialReceiptsOfRealProcesses(t *testing.T) {
 			done["killed"]++
 		case what == 17 && rng.IntN(4) == 0:
 			o.Do = "reset"
-			if got := p.tell(o); got.Err != "" {
+			if got := p.do(o); got.Err != "" {
 				t.Fatalf("step %d: %+v", step, got)
 			}
 			used = 0
@@ -122,7 +122,7 @@ func TestFiveCallsAgainstAHundredTokens(t *testing.T) {
 	tokens := &throttler.Policy{Name: "tokens", Unit: quota.Tokens, Limits: []throttler.Limit{{Quota: 100, Window: time.Minute}}}
 	used := func(want int64) {
 		t.Helper()
-		if got := f.all[0].tell(order{Do: "peek", Policy: tokens, Key: "alice"}); got.Err != "" || got.Used[0] != want {
+		if got := f.all[0].do(order{Do: "peek", Policy: tokens, Key: "alice"}); got.Err != "" || got.Used[0] != want {
 			t.Errorf("%+v; want %d used", got, want)
 		}
 	}
@@ -147,7 +147,7 @@ func TestFiveCallsAgainstAHundredTokens(t *testing.T) {
 		}
 		used(want.used)
 		for i, text := range sent {
-			got := f.all[(i+round)%5].tell(order{Do: "settle receipt", Text: text, Cost: want.real})
+			got := f.all[(i+round)%5].do(order{Do: "settle receipt", Text: text, Cost: want.real})
 			if got.Err != "" {
 				t.Error(got.Err)
 			}
@@ -156,7 +156,7 @@ func TestFiveCallsAgainstAHundredTokens(t *testing.T) {
 		texts = append(texts, sent...)
 	}
 	for _, text := range texts { // delivered again
-		if got := f.all[4].tell(order{Do: "settle receipt", Text: text, Cost: 0}); !got.Settled {
+		if got := f.all[4].do(order{Do: "settle receipt", Text: text, Cost: 0}); !got.Settled {
 			t.Errorf("delivered again: %+v", got)
 		}
 	}

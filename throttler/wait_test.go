@@ -385,7 +385,7 @@ func TestResetWakesWaiters(t *testing.T) {
 	})
 }
 
-// resetting is a backend of which counts are reset once while an answer is on its way.
+// resetting is a backend that resets its counts once while an answer is on its way.
 type resetting struct {
 	driver.Backend
 	reset func()

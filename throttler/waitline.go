@@ -183,8 +183,8 @@ func (all *lines) reset(charges []Charge) {
 	}
 }
 
-// pausedUntil returns until when c's line is paused, zero if it is not, and what ends the pause
-// before.
+// pausedUntil returns until when c's line is paused, zero if it is not, and a channel that is
+// closed if the pause ends before.
 func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -197,7 +197,7 @@ func (all *lines) pausedUntil(c *call) (until time.Time, woken <-chan struct{}) 
 // startOf returns when call i of the queue starts, at the earliest.
 func (l *line) startOf(i int) time.Time { return l.start.Add(time.Duration(i) * l.step) }
 
-// next returns when c, whose turn it is, is to ask, and what makes that now.
+// next returns when c is to ask in its turn, and a channel that is closed if it can ask now.
 func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

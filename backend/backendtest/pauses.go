@@ -65,7 +65,7 @@ func pauses(ctx context.Context, backend driver.Backend, policy *throttler.Polic
 	return p.resumed()
 }
 
-// paused is a Throttler whose clients are paused.
+// paused is a Throttler, and the clients that are paused.
 type paused struct {
 	*throttler.Throttler
 	ctx    context.Context
@@ -111,7 +111,7 @@ func (p *paused) resumed() error {
 		return fmt.Errorf("carol has used %d, want 1", used["carol"])
 	}
 	if used["alice"] != used["bob"] {
-		return fmt.Errorf("alice has used %d and bob %d, who was not paused", used["alice"], used["bob"])
+		return fmt.Errorf("alice has used %d, and bob, without a pause, %d", used["alice"], used["bob"])
 	}
 	return nil
 }

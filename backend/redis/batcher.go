@@ -21,7 +21,7 @@ const (
 	stalledAfter = 10 * time.Millisecond // a batch without a reply is stalled
 
 	perBatch   = 256    // decisions in one batch
-	aloneAfter = 64     // batches of one decision in a row: then nobody is expected to join
+	aloneAfter = 64     // batches of one decision in a row, after which no others are expected to join
 	maxWaiting = 10_000 // decisions that wait for a batch
 
 	// A decision whose time has passed asks again and again whether the server is
@@ -161,7 +161,7 @@ func (b *batcher) enqueue(j *job, now time.Time) error {
 // gather returns a batch, in flight already, for j and for what joins it. The goroutines
 // that are ready to run go first, since those that ask now share its round trip: without
 // that, the first of many sends a batch of one, and the next waits for its reply. A caller that
-// has long been alone does not make way: it would take a tenth of a round trip.
+// has long been alone does not yield, which takes a tenth of a round trip.
 func (b *batcher) gather(j *job, now time.Time) *batch {
 	out := batchPool.Get().(*batch)
 	out.sentAt, out.limits, out.outcome = now, 0, outcome{}

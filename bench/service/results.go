@@ -17,7 +17,7 @@ import (
 // results are all samples, by program and by the number of descriptors.
 type results struct {
 	Setup   string                      `json:"setup"`
-	Cores   string                      `json:"cores"` // who has which
+	Cores   string                      `json:"cores"` // how they are shared
 	Samples map[string]map[int][]sample `json:"samples"`
 	Hung    map[string][]hungSample     `json:"hung"`
 }

@@ -26,7 +26,7 @@ type wire struct {
 	answer []byte // to the call
 	addr   string
 	stream uint32
-	unread uint32 // bytes that the server may not send again before it is told
+	unread uint32 // bytes received since the last WINDOW_UPDATE
 }
 
 // dial connects to a gRPC server.

@@ -195,7 +195,7 @@ dry_runs:
 			t.Errorf("got %v, want 200", r)
 		}
 	}
-	// Each with its dry run. The feed is charged in two partitions, of which a refusal that is
+	// Each with its dry run. The feed is charged in two partitions, and a refusal that is
 	// remembered, of the third dry run, is one.
 	const takes = 5*2 + 3*2*2 - 1
 	var b stats

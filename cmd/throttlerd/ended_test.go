@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"sync/atomic"
 	"testing"
 
@@ -18,61 +16,6 @@ import (
 
 	"github.com/weir-go/weir/internal/testkit/testserver"
 )
-
-// holding is a way to a Redis server on which the answer to one script waits, if it is told to.
-type holding struct {
-	addr    string
-	hold    atomic.Bool
-	waits   chan struct{} // has one when an answer waits
-	release chan struct{}
-}
-
-func newHolding(t *testing.T, redis string) *holding {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	h := &holding{addr: l.Addr().String(), waits: make(chan struct{}, 1), release: make(chan struct{})}
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", redis)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			script := new(atomic.Bool) // is what was asked last
-			go func() {
-				_, _ = io.Copy(writerFunc(func(b []byte) (int, error) {
-					script.Store(bytes.Contains(bytes.ToLower(b), []byte("evalsha")))
-					return server.Write(b)
-				}), client)
-				_ = server.Close()
-			}()
-			go func() {
-				_, _ = io.Copy(writerFunc(func(b []byte) (int, error) {
-					// A process that may sync asks all the time, and is answered by an o and counters.
-					if script.Load() && !bytes.Contains(b, []byte("\r\no")) && h.hold.CompareAndSwap(true, false) {
-						h.waits <- struct{}{}
-						<-h.release
-					}
-					return client.Write(b)
-				}), server)
-				_ = client.Close()
-			}()
-		}
-	}()
-	return h
-}
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // left returns what remains of a user's limit, charging nothing.
 func (d *daemon) left(user string) (uint32, error) {
@@ -89,21 +32,30 @@ func (d *daemon) left(user string) (uint32, error) {
 // was taken: now, or before the program ends.
 func TestClientLeaves(t *testing.T) {
 	redis := testserver.Redis(t)
-	h := newHolding(t, redis.Addr)
-	environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + h.addr, "WEIR_DEADLINE=10s"}
+	var hold atomic.Bool // the answer to the next take, which Redis has made
+	waits, release := make(chan struct{}, 1), make(chan struct{})
+	relay := testserver.Relay(t, redis.Addr, func(answer []byte) bool {
+		firstTake := bytes.HasPrefix(answer, []byte("$22\r\n\x01")) // allowed, and the digits of a new window
+		if firstTake && hold.CompareAndSwap(true, false) {
+			waits <- struct{}{}
+			<-release
+		}
+		return false
+	})
+	environ := []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + relay, "WEIR_DEADLINE=10s"}
 	d, other := started(t, perHour, environ...), started(t, perHour, environ...)
 	other.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	leave := func(user string) {
 		t.Helper()
-		d.remains(user+" who stays", 2) // and the script is known
-		h.hold.Store(true)
+		d.remains(user+" that stays", 2) // and the script is known
+		hold.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
 		go func() {
 			_, err := d.askIn(ctx, user)
 			failed <- err
 		}()
-		<-h.waits
+		<-waits
 		if n, err := other.left(user); n != 2 || err != nil {
 			t.Errorf("%d remain, %v; want that Redis has charged", n, err)
 		}
@@ -124,12 +76,12 @@ func TestClientLeaves(t *testing.T) {
 		})
 	}
 	leave("alice")
-	h.release <- struct{}{}
+	release <- struct{}{}
 	back("alice")
 
 	leave("bob")
 	d.terminate()
-	h.release <- struct{}{}
+	release <- struct{}{}
 	d.ended <- <-d.ended // for its cleanup, too
 	back("bob")
 }

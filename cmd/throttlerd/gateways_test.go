@@ -108,8 +108,8 @@ const (
 	openai = "backend_name=default/openai model_name_override=gpt-5"
 )
 
-// The trees are those of internal/xds/translator/testdata/out/ratelimit-config of Envoy Gateway,
-// and those that internal/ratelimit/translator of Envoy AI Gateway makes; the requests are what
+// The trees are from internal/xds/translator/testdata/out/ratelimit-config of Envoy Gateway,
+// and as internal/ratelimit/translator of Envoy AI Gateway makes them; the requests are what
 // their routes' actions send. Units are years, so that no window ends in the test.
 var gateways = []gateway{
 	{"headers, one count for each value", map[string]string{"first-listener": `
@@ -120,7 +120,7 @@ first-route=first-route
 		{1, "first-listener", "first-route=first-route rule-0-match-0=bob", "OK 1"},
 		{1, "second-listener", "first-route=first-route rule-0-match-0=bob", "OK -"},
 	}},
-	{"addresses of a network, each alone, and all but those of another one", map[string]string{"first-listener": `
+	{"addresses of a network, each alone, and all but another network", map[string]string{"first-listener": `
 first-route=first-route
 	masked_remote_address=192.168.0.0/16
 		remote_address 2/YEAR
@@ -146,7 +146,7 @@ first-route=first-route
 		{1, "first-listener", "first-route=first-route rule-0-method=rule-0-method | first-route=first-route rule-1-path=rule-1-path", "OVER 0 4294967294"}, // which charges none
 		{1, "first-listener", "first-route=first-route rule-1-path=rule-1-path", "OK 4294967293"},
 	}},
-	{"rules of a policy that routes and listeners share, next to those of a route", map[string]string{
+	{"rules of a policy that routes and listeners share, next to a route's", map[string]string{
 		"first-listener": `
 first-route=first-route
 	rule-0-match-0=rule-0-match-0 3/YEAR`,

@@ -35,7 +35,7 @@ func TestRedisHangs(t *testing.T) {
 					ctx, cancel = context.WithTimeout(t.Context(), deadline)
 				}
 				remain, err := d.askIn(ctx, "b")
-				for status.Code(err) == codes.ResourceExhausted { // the process has too little CPU to tell what hangs
+				for status.Code(err) == codes.ResourceExhausted { // the process has too little CPU to know what hangs
 					remain, err = d.askIn(ctx, "b")
 				}
 				got := ""

@@ -121,7 +121,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The problems of files of descriptors are those of throttlerd -check.
+// Files of descriptors have the problems that throttlerd -check reports.
 func TestCheckDescriptors(t *testing.T) {
 	edge := write(t, "edge.yaml", "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token-bucket}}]\n")
 	flow := write(t, "flow.json", `{"domain": "other", "descriptors": []}`)

@@ -48,7 +48,7 @@ func checkAll(all []Descriptor, path string, depth int, supports Supports, mustB
 
 func (d *Descriptor) check(at string, supports Supports, mustBe func(path, right string)) {
 	if bool(d.ShareThreshold) && !strings.Contains(string(d.Key+d.Value), "*") {
-		mustBe(at+".share_threshold", "left out: it shares the count of all values that a * stands for, and value has none")
+		mustBe(at+".share_threshold", "left out: it shares the count of all values that a * matches, and value has none")
 	}
 	wrong := d.Metadata.Kind != 0 && d.Metadata.Decode(&d.Fields) != nil
 	if wrong || !saysJSON(d.Fields) {

@@ -46,7 +46,7 @@ type Descriptor struct {
 	Metadata       yaml.Node // a mapping, or nothing
 	Descriptors    []Descriptor
 
-	// Fields are those of Metadata, which JSON can say too, or nil.
+	// Fields are Metadata in a form that JSON has too, or nil.
 	Fields map[string]any `yaml:"-"`
 }
 

@@ -67,7 +67,7 @@ func TestWrongFiles(t *testing.T) {
 		{"a descriptor twice", one("{key: a, value: b}\n- {key: a, value: b}"), `f.yaml:4: descriptors[1].key is "a"; it must be another, or have another value: descriptors[0] has both`},
 		{"one within another twice", one("key: a\n  descriptors: [{key: b},\n    {key: b}]"), `f.yaml:5: descriptors[0].descriptors[1].key is "b"; it must be another, or have another value: descriptors[0].descriptors[0] has both`},
 		{"a mode that is a number", one("{key: a, shadow_mode: 3}"), `f.yaml:3: descriptors[0].shadow_mode is "3"; it must be true or false`},
-		{"a shared count of one value", one("{key: a, value: b, share_threshold: true}"), `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * stands for, and value has none`},
+		{"a shared count of one value", one("{key: a, value: b, share_threshold: true}"), `f.yaml:3: descriptors[0].share_threshold is "true"; it must be left out: it shares the count of all values that a * matches, and value has none`},
 		{"metadata that is a number", one("{key: a, metadata: 5}"), `f.yaml:3: descriptors[0].metadata is "5"; it must be a mapping of what JSON can say`},
 		{"metadata that is no JSON", one("{key: a, metadata: {x: [.nan]}}"), "f.yaml:3: descriptors[0].metadata is a mapping; it must be a mapping of what JSON can say"},
 

@@ -39,7 +39,7 @@ func fill(b *testing.B, store *redispolicies.Store, n int, first int64, override
 }
 
 // BenchmarkAtRest has so many policies and as many overrides in Redis, and decides in a
-// process that has them: under one policy after the other, of which half are charged for keys
+// process that has them: under one policy after the other, half of them for keys
 // with overrides. It reports what the process holds for each policy, what Redis does for a
 // policy and an override, and what a look each second sends and receives. Where there are enough policies,
 // 50,000 of them change, and come into force.

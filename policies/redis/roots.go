@@ -150,8 +150,8 @@ func (all answers) made() (a answer, ok bool) {
 	return answer{}, false
 }
 
-// split reports whether servers have several versions, of which none is that of more than half:
-// a change may be being made, or a server was asked just before it was mended.
+// split reports whether servers have several versions, and more than half of them have no
+// version in common: a change may be being made, or a server was asked just before it was mended.
 func (all answers) split() bool {
 	best, ok, _ := all.highest()
 	_, made := all.made()

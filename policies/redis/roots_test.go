@@ -330,7 +330,7 @@ func TestAChangeIsEnded(t *testing.T) {
 		}
 		for deadline := time.Now().Add(20 * time.Second); clients[1-away].Get(t.Context(), "{weir:policies}:version").Val() < "2"; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("the change is not that of more than half after 20 s")
+				t.Fatal("more than half lack the change after 20 s")
 			}
 		}
 		at[away].Resume()
@@ -380,21 +380,28 @@ func TestACopyHasParents(t *testing.T) {
 	}
 }
 
-// An override that was read from a change which was not ended does not stay when another
-// takes its place. One that comes into force stays, and is not asked for again.
-func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
-	store, clients, traffic := places(t, 3).open(t)
+// notEnded returns three roots, and a process that has read an override from the first, which
+// alone has the change that brought it: one that was not ended.
+func notEnded(t *testing.T) (store *redispolicies.Store, all clients, traffic *bytes, f *follower) {
+	store, all, traffic = places(t, 3).open(t)
 	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
-	f := follow(t, store)
+	f = follow(t, store)
 	// The first root is the one that a process which has just started asks.
-	write(t, redispolicies.NewStore(clients[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
+	write(t, redispolicies.NewStore(all[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
 	if n := f.quota("core", "mallory"); n != 0 {
 		t.Fatalf("quota %d; want what the root that is asked has", n)
 	}
+	return store, all, traffic, f
+}
+
+// An override that was read from a change which was not ended does not stay when another
+// takes its place. One that comes into force stays, and is not asked for again.
+func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
+	store, clients, traffic, f := notEnded(t)
 	write(t, store, redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "alice", Limits: limits(80)}}})
 	clients.mended(t, f)
 	if m, a := f.quota("core", "mallory"), f.quota("core", "alice"); m != 10 || a != 80 {
-		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, a)
+		t.Errorf("quotas %d and %d; want the policy's and the override's", m, a)
 	}
 	before := traffic.n.Load()
 	if f.quota("core", "mallory"); traffic.n.Load() != before {
@@ -405,18 +412,12 @@ func TestAnOverrideOfAChangeThatWasNotEnded(t *testing.T) {
 // An override that was read from a change which was not ended does not stay, if no other change
 // is made either.
 func TestAnOverrideOfTheLastChange(t *testing.T) {
-	store, clients, _ := places(t, 3).open(t)
-	write(t, store, redispolicies.Change{Set: []*quota.Policy{hourly("core", 10)}, Override: []policies.Override{{Policy: "core", Key: "bob", Limits: limits(70)}}})
-	f := follow(t, store)
-	write(t, redispolicies.NewStore(clients[0], ""), redispolicies.Change{Override: []policies.Override{{Policy: "core", Key: "mallory", Blocked: true}}})
-	if n := f.quota("core", "mallory"); n != 0 {
-		t.Fatalf("quota %d; want what the root that is asked has", n)
-	}
+	_, clients, _, f := notEnded(t)
 	if err := looks(t, f, clients); err != nil {
 		t.Fatal(err)
 	}
 	if m, b := f.quota("core", "mallory"), f.quota("core", "bob"); m != 10 || b != 70 {
-		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, b)
+		t.Errorf("quotas %d and %d; want the policy's and the override's", m, b)
 	}
 }
 
@@ -441,7 +442,7 @@ func TestAnOverrideThatAServerLost(t *testing.T) {
 	lost()
 	refresh(t, f)
 	if m, b := f.quota("core", "mallory"), f.quota("core", "bob"); m != 10 || b != 70 {
-		t.Errorf("quotas %d and %d; want that of the policy, and the override", m, b)
+		t.Errorf("quotas %d and %d; want the policy's and the override's", m, b)
 	}
 }
 

@@ -76,7 +76,7 @@ func (p *runner) Warned(e observe.Warned) {
 	}
 }
 
-// start starts a process whose clock is ahead, and its load.
+// start starts a process with a clock that is ahead, and its load.
 func (r *run) start(ahead time.Duration) *runner {
 	p := &runner{run: r}
 	for { // a process does not start on a file that is wrong
@@ -125,7 +125,7 @@ func (r *run) explains(from, to, quota int64) bool {
 type runDecision struct{ file, root, used int64 }
 
 // take takes one unit of four counts, which nothing refuses, and reports whether what is
-// decided is that of one version of the file and of one of the roots, no older than the last,
+// decided is by one version of the file and of one of the roots, no older than the last,
 // and counts on.
 func (p *runner) take(before *runDecision) bool {
 	from := p.version()

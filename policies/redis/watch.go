@@ -115,7 +115,7 @@ func (w *Watch) watch() {
 	}
 }
 
-// ahead are pairs of policy and key whose overrides were read under a version that is not in
+// ahead has the pairs of policy and key with overrides that were read under a version not in
 // force. That version may be lost, with a root or a writer: so unless it is in force at the
 // next look, they are read again.
 type ahead struct {
@@ -272,8 +272,8 @@ func (w *Watch) read(ctx context.Context, at *server, is version) (err error) {
 // look returns the version that is to be in force, and a server that has it: of several
 // servers, the version of more than half. That is known, but for what is new, which they
 // are all asked for, when the one whose turn it is has another. Where several versions are at
-// half or fewer, such as at two servers of which one has missed the last change, while a third
-// is away, it is what the next change is to follow, and mend makes it that of more than half.
+// half or fewer, such as at two servers when one has missed the last change and a third
+// is away, it is what the next change is to follow, and mend copies it to more than half.
 //
 // If there is an error, the server returned has what is known, or is nil.
 func (w *Watch) look(ctx context.Context) (at *server, is version, err error) {

@@ -36,8 +36,8 @@ func (d *Decision) WithoutOnce() Decision {
 	return of
 }
 
-// Receiptless is a Backend with counts of which no other process can settle what it charged:
-// a settlement that MakeOnce made is an error.
+// Receiptless is a Backend that keeps some counts in this process: what was charged to them
+// can't be settled in another, and a settlement that MakeOnce made is an error.
 type Receiptless interface {
 	Backend
 

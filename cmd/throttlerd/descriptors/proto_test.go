@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// nested returns descriptors of which each is below the one before.
+// nested returns descriptors, each below the one before.
 func nested(depth int) *rlsconfv3.RateLimitConfig {
 	limit := &rlsconfv3.RateLimitPolicy{RequestsPerUnit: 1, Unit: rlsconfv3.RateLimitUnit_DAY}
 	all := []*rlsconfv3.RateLimitDescriptor{{Key: "a", RateLimit: limit}}
@@ -19,7 +19,7 @@ func nested(depth int) *rlsconfv3.RateLimitConfig {
 	return &rlsconfv3.RateLimitConfig{Domain: "d", Descriptors: all}
 }
 
-// A small message may have thousands of descriptors below one another, whose paths would need
+// A small message may have thousands of descriptors below one another. Their paths would need
 // gigabytes.
 func TestDepth(t *testing.T) {
 	f, err := FromProto(nested(100))

@@ -59,7 +59,7 @@ func valueOf(t *testing.T, c prometheus.Counter) float64 {
 	return all[0].GetMetric()[0].GetCounter().GetValue()
 }
 
-// A call whose client has left gives back what it took, whatever it would have been answered.
+// A call gives back what it took if its client has left, whatever the answer would have been.
 func TestCallThatEndsChargesNothing(t *testing.T) {
 	for _, deadline := range []time.Duration{0, time.Minute} {
 		for _, failure := range []settings.Failure{settings.FailError, settings.FailOpen, settings.FailClosed} {

@@ -155,7 +155,7 @@ func TestValuesOfRequestsAreBounded(t *testing.T) {
 	})
 }
 
-// FuzzRequest asks what a proxy, or who reaches the port, may send.
+// FuzzRequest asks what a proxy, or anything that reaches the port, may send.
 func FuzzRequest(f *testing.F) {
 	for _, text := range []string{"minute=a | hour=b +2", "none=a", "shadow=a | q1=b | q2=c", "any=ab +0", "valued=x minute=y", "log=a +99", "named=a | replacing=b", "bucket=a"} {
 		b, err := proto.Marshal(request(text))

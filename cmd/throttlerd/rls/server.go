@@ -89,7 +89,7 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *Request) (*Response, 
 	return resp, err
 }
 
-// maxDescriptors bounds a request, of which 4 MB could have two million descriptors.
+// maxDescriptors bounds a request: 4 MB could have two million descriptors.
 const maxDescriptors = 1024
 
 // Errors of requests.
@@ -150,7 +150,7 @@ func (s *Server) decide(ctx context.Context, req *Request) (*Response, error) {
 	if err != nil || ended != nil {
 		s.giveBackLater(ctx, c.taken)
 	}
-	if ended != nil { // nobody reads an answer
+	if ended != nil { // no answer is read
 		if errors.Is(err, throttler.ErrUnavailable) {
 			return nil, err // which counts as the store's
 		}

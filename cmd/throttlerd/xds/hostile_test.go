@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/weir/config/envoyfile"
 )
 
-// scripted is a server that sends what it is told to, and hands on what it is answered.
+// scripted is a server that sends the responses of a test, and hands on the requests.
 type scripted struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	responses chan *discoveryv3.DiscoveryResponse
@@ -65,7 +65,7 @@ func response(t *testing.T, version, typeURL string, resources ...any) *discover
 	return resp
 }
 
-// Whatever a server sends, what it is told is what is wrong with it, and the last good
+// Whatever a server sends, it receives what is wrong with it, and the last good
 // configuration stays in force.
 func TestGarbage(t *testing.T) {
 	of := func(domain string, all ...*rlsconfv3.RateLimitDescriptor) *rlsconfv3.RateLimitConfig {

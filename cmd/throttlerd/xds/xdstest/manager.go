@@ -21,7 +21,7 @@ import (
 
 // Manager is a management server, as Envoy Gateway's is built.
 type Manager struct {
-	Node string      // whose configurations it has
+	Node string      // that it has configurations for
 	TLS  *tls.Config // nil for none
 
 	t       *testing.T
