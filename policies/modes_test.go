@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/driver"
+	"github.com/weir-go/weir/wrap/refusals"
 )
 
 // stores are where counts are: each returns a backend for each of two processes.
@@ -232,5 +233,49 @@ func (f *cut) check(process int, key string, o policies.Override, divided bool, 
 		}
 	case d.Allowed != (len(o.Limits) > 0 && used < o.Limits[0].Quota) || len(o.Limits) > 0 && d.Limit(0).Limit != o.Limits[0]:
 		f.Errorf("process %d, %s: %v; want the override", process, key, d)
+	}
+}
+
+// A policy that ends leaves the program's limits, in each mode, from that instant on and without
+// a look: also for a client that it refuses, although that is remembered. What was used stays.
+func TestPoliciesEndInAllModes(t *testing.T) {
+	all := modes()
+	delete(all, "shares") // other limits are an error there
+	all["refusals"] = func(t *testing.T, c clock.Clock) (both [2]driver.Backend) {
+		for i, store := range stores["memory"](t) {
+			b, err := refusals.New(store, &refusals.Options{MaxAge: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			both[i] = b
+		}
+		return both
+	}
+	for mode, open := range all {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := clock.NewManual(t0)
+			f := newCut(t, false, open(t, c), c)
+			ends := &quota.Policy{Name: "core", Limits: []quota.Limit{{Quota: 5, Window: time.Hour, Aligned: true}}, Until: t0.Add(time.Minute)}
+			f.write(redispolicies.Change{Set: []*quota.Policy{ends}})
+			f.look()
+			for i := range f.throttlers {
+				if d, err := f.take(i, "alice", 5); i == 0 && (err != nil || !d.Allowed || d.Limit(0).Limit != ends.Limits[0]) {
+					t.Fatalf("%v, %v; want an allowed one, of 5", d, err)
+				}
+				for range 2 {
+					if d, err := f.take(i, "alice", 6); err != nil || d.Allowed {
+						t.Fatalf("process %d: %v, %v; want a refusal", i, d, err)
+					}
+				}
+			}
+			c.Set(ends.Until)
+			for i := range f.throttlers {
+				d, err := f.take(i, "alice", 6)
+				if s := d.Limit(0); err != nil || !d.Allowed || s.Limit != f.policy.Limits[0] || i == 0 && s.Used < 11 {
+					t.Errorf("process %d, after the end: %v, %v; want the program's limits, and what was used", i, d, err)
+				}
+			}
+		})
 	}
 }
