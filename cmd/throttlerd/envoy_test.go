@@ -36,8 +36,8 @@ func envoy(t *testing.T, text string) {
 	}
 	var said bytes.Buffer
 	c := exec.Command("envoy", "-c", file, "--use-dynamic-base-id", "--concurrency", "2", "--log-level", "warning")
-	c.Stdout, c.Stderr, c.SysProcAttr = &said, &said, testserver.DieWithParent()
-	if err := c.Start(); err != nil {
+	c.Stdout, c.Stderr = &said, &said
+	if err := testserver.Start(t, c); err != nil {
 		t.Fatalf("envoy: %v; make test-service installs it", err)
 	}
 	t.Cleanup(func() {

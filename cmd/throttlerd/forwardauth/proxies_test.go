@@ -87,9 +87,9 @@ func (p *proxied) run(t *testing.T, program string, args ...string) {
 	t.Helper()
 	var said bytes.Buffer
 	c := exec.Command(program, args...)
-	c.Dir, c.Stdout, c.Stderr, c.SysProcAttr = p.dir, &said, &said, testserver.DieWithParent()
+	c.Dir, c.Stdout, c.Stderr = p.dir, &said, &said
 	c.Env = append(os.Environ(), "HOME="+p.dir, "XDG_CONFIG_HOME="+p.dir, "XDG_DATA_HOME="+p.dir)
-	if err := c.Start(); err != nil {
+	if err := testserver.Start(t, c); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})

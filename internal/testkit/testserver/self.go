@@ -5,8 +5,23 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 )
+
+// Start starts cmd so that it ends with this process: see [DieWithParent]. Its thread lives until
+// the test's later cleanups are done: another goroutine that locks it, and ends, would end it.
+func Start(t testing.TB, cmd *exec.Cmd) error {
+	cmd.SysProcAttr = DieWithParent()
+	started, done := make(chan error), make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		started <- cmd.Start()
+		<-done
+	}()
+	return <-started
+}
 
 // Self starts the running test binary as another process, with job as the value of flag,
 // in JSON, and returns the process and what it prints. The process calls [SelfJob].
@@ -17,7 +32,7 @@ func Self(t testing.TB, flag string, job any) (*exec.Cmd, io.Reader) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-"+flag, string(text))
-	cmd.Stderr, cmd.SysProcAttr = os.Stderr, DieWithParent()
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -25,7 +40,7 @@ func Self(t testing.TB, flag string, job any) (*exec.Cmd, io.Reader) {
 	if _, err = cmd.StdinPipe(); err != nil { // it ends with this process, where SelfJob reads
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := Start(t, cmd); err != nil {
 		t.Fatal(err)
 	}
 	return cmd, out
