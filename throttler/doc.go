@@ -5,5 +5,5 @@
 //	t := throttler.New(memorybackend.NewDefault(), nil)
 //	d, err := t.Take(ctx, core.Charge("alice"))
 //
-// Package quota explains the words of limits, package decision the rest.
+// Packages quota and decision explain the words.
 package throttler
