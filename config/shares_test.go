@@ -1,12 +1,12 @@
 package config
 
 import (
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/weir-go/weir/internal/testkit/testserver"
 	"github.com/weir-go/weir/throttler"
 )
 
@@ -48,12 +48,7 @@ dry_runs:
 
 // A process that holds no shares limits what it serves, unless the file says otherwise.
 func TestSharesThatAreNotThere(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	self := listener.Addr().String()
-	_ = listener.Close()
+	self := testserver.FreeAddr(t)
 	for choice, want := range map[string]int{"": 30, "on_failure: open": 100, "on_failure: local": 30, "on_failure: closed": 0} {
 		t.Run(choice, func(t *testing.T) {
 			dir := writeFiles(t, map[string]string{"key": sharesKey})

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	rls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // peerVersion is what is measured of envoyproxy/ratelimit, which tags no versions.
@@ -176,12 +178,12 @@ func (s *process) stop() {
 func freePorts(n int) ([]string, error) {
 	var ports []string
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := testserver.FindAddr()
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close()
-		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		_, port, _ := net.SplitHostPort(addr)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/weir-go/weir/fleet/shares"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 var sharesFor = flag.Duration("shares-window", 2*time.Second, "the window that real processes share a quota of 300 of; from 10s on, they also have to use it")
@@ -118,14 +119,7 @@ func (f *dividing) names(members ...int) (names []string) {
 // relay returns the address of a relay to member i, which drops messages from and to
 // members that are cut off, and the address that it passes them on to.
 func (f *dividing) relay(i int) (addr, to string) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	to = free.Addr().String()
-	if err := free.Close(); err != nil {
-		f.t.Fatal(err)
-	}
+	to = testserver.FreeAddr(f.t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)

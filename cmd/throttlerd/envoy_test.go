@@ -59,7 +59,7 @@ func TestEnvoy(t *testing.T) {
 	if err := os.WriteFile(config, []byte(documented(t, "weir.yaml", "127.0.0.1:7001", a.Addr, "127.0.0.1:7003", b.Addr)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	grpcAddr, web := freeAddr(t), freeAddr(t)
+	grpcAddr, web := testserver.FreeAddr(t), testserver.FreeAddr(t)
 	port := func(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
 	d := started(t, documented(t, "edge.yaml"), "GRPC_UDS=", "GRPC_HOST=127.0.0.1", "GRPC_PORT="+port(grpcAddr), "WEIR_CONFIG="+config)
 	gets(t, http.DefaultClient, "http://"+d.http+"/readyz", 200)

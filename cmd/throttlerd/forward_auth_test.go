@@ -4,25 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-// freeAddr returns an address that nothing listens on.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+	"github.com/weir-go/weir/internal/testkit/testserver"
+)
 
 // serving runs the program on a file that says text until the test ends.
 func serving(t *testing.T, text string, environ ...string) {
@@ -61,7 +51,7 @@ func TestForwardAuthIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := freeAddr(t)
+	addr := testserver.FreeAddr(t)
 	serving(t, strings.Replace(string(text), "127.0.0.1:8082", addr, 1))
 	eventually(t, func() error {
 		r, _ := http.NewRequest(http.MethodGet, "http://"+addr+"/", nil)

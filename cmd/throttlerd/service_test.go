@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 // daemon is the program, running in a test.
@@ -62,7 +64,7 @@ descriptors:
 func started(t *testing.T, text string, environ ...string) *daemon {
 	t.Helper()
 	dir := t.TempDir()
-	d := &daemon{t: t, dir: dir, http: freeAddr(t), debug: freeAddr(t), ended: make(chan error, 1), log: new(lockedBuffer)}
+	d := &daemon{t: t, dir: dir, http: testserver.FreeAddr(t), debug: testserver.FreeAddr(t), ended: make(chan error, 1), log: new(lockedBuffer)}
 	d.write(text)
 	port := func(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
 	socket := filepath.Join(dir, "grpc.sock")
@@ -185,7 +187,7 @@ func (d *daemon) counter(name string) int {
 }
 
 func TestService(t *testing.T) {
-	metrics := freeAddr(t)
+	metrics := testserver.FreeAddr(t)
 	d := started(t, perHour, "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+metrics)
 	d.serves(grpc_health_v1.HealthCheckResponse_SERVING)
 	for _, want := range []int{2, 1, 0, -1} {

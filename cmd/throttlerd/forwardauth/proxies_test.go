@@ -3,7 +3,6 @@ package forwardauth
 import (
 	"bytes"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -59,12 +58,7 @@ func start(t *testing.T, program, install string, files ...string) *proxied {
 	}))
 	t.Cleanup(p.auth.Close)
 	t.Cleanup(p.app.Close)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.addr = l.Addr().String()
-	_ = l.Close()
+	p.addr = testserver.FreeAddr(t)
 	addresses := strings.NewReplacer(
 		"127.0.0.1:8082", p.auth.Listener.Addr().String(), "127.0.0.1:3000", p.app.Listener.Addr().String(),
 		"127.0.0.1:8000", p.addr, "listen 8000", "listen "+p.addr, ":8000 {", "http://"+p.addr+" {",

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/weir/cmd/throttlerd/xds"
 	"github.com/weir-go/weir/cmd/throttlerd/xds/xdstest"
 	"github.com/weir-go/weir/config/envoyfile"
+	"github.com/weir-go/weir/internal/testkit/testserver"
 )
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -40,7 +41,7 @@ func read(t *testing.T, name string) string {
 // everything, in shadow mode and shared by routes, and a quota of a model and of a service.
 func TestConfigurationsOfGateways(t *testing.T) {
 	m := xdstest.NewManager(t, "envoy-ai-gateway-ratelimit")
-	addr := m.Listen("127.0.0.1:0")
+	addr := m.Listen(testserver.FreeAddr(t)) // which is listened on again
 	m.Put("1", read(t, "gateway.json"), read(t, "gateway-shared.json"), read(t, "ai-gateway.json"))
 
 	var mu sync.Mutex

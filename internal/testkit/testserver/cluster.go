@@ -41,7 +41,7 @@ func (c *RedisCluster) start(primaries, replicas int, extraArgs []string) error 
 	const slots = 16384
 	var meet string // the first node
 	for i := range primaries * (1 + replicas) {
-		bus, err := freeAddr() // else it is the port and 10,000, of which there may be none
+		bus, err := FindAddr() // else it is the port and 10,000, of which there may be none
 		if err != nil {
 			return err
 		}

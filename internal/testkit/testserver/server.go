@@ -39,7 +39,7 @@ type Server struct {
 
 	command func(port, dir string) *exec.Cmd
 	// answers returns nil if the server at addr is process pid.
-	// Free ports are found by closing them, so another may have come first.
+	// Another program may have taken the port since it was found to be free.
 	answers func(addr string, pid int) error
 
 	mu  sync.Mutex
@@ -63,7 +63,7 @@ func start(program string, command func(port, dir string) *exec.Cmd, answers fun
 	}
 	s := &Server{command: command, answers: answers, dir: dir}
 	for range portTries {
-		if s.Addr, err = freeAddr(); err != nil {
+		if s.Addr, err = FindAddr(); err != nil {
 			break
 		}
 		if err = s.launch(); !errors.Is(err, errPortTaken) {
@@ -75,14 +75,6 @@ func start(program string, command func(port, dir string) *exec.Cmd, answers fun
 		return nil, err
 	}
 	return s, nil
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // Pid returns the process id, or 0 if the server does not run.
@@ -158,8 +150,7 @@ func (s *Server) restart() error {
 	if err != nil {
 		return err
 	}
-	// Another program may hold the port for a moment, as the local end of a
-	// connection of its own.
+	// Another program may hold the port for a moment.
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(pollEvery) {
 		if err := s.launch(); !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
 			return err

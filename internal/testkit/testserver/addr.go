@@ -1,0 +1,67 @@
+package testserver
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Ports that FreeAddr gives: below those that systems use for port 0 and for the
+// local ends of connections, so that nothing takes one while its server is down.
+const (
+	firstPort = 18000
+	lastPort  = 31999
+)
+
+// FreeAddr returns an address of loopback that nothing listens on, for a server that
+// the test starts. No other test on this machine gets it in the next 14,000 calls.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	addr, err := FindAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// FindAddr is like FreeAddr, for use outside tests.
+func FindAddr() (addr string, err error) {
+	// A name per user: another user's file could not be opened.
+	name := filepath.Join(os.TempDir(), fmt.Sprintf("weir-port-%d", os.Getuid()))
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close() // which unlocks it
+	for err = syscall.EINTR; err == syscall.EINTR; {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		return "", fmt.Errorf("lock of %s: %w", name, err)
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return "", err
+	}
+	port, _ := strconv.Atoi(strings.TrimSpace(string(text))) // of the last call; none in a new file
+	for range lastPort - firstPort + 1 {
+		if port++; port < firstPort || port > lastPort {
+			port = firstPort
+		}
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			continue // in use
+		}
+		_ = l.Close() // nothing was accepted
+		_, err = file.WriteAt(fmt.Appendf(nil, "%d\n", port), 0)
+		return addr, err
+	}
+	return "", fmt.Errorf("no port from %d to %d is free", firstPort, lastPort)
+}
