@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -39,10 +40,7 @@ func FindAddr() (addr string, err error) {
 		return "", err
 	}
 	defer file.Close() // which unlocks it
-	for err = syscall.EINTR; err == syscall.EINTR; {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-	}
-	if err != nil {
+	if err := lock(file); err != nil {
 		return "", fmt.Errorf("lock of %s: %w", name, err)
 	}
 	text, err := io.ReadAll(file)
@@ -64,4 +62,13 @@ func FindAddr() (addr string, err error) {
 		return addr, err
 	}
 	return "", fmt.Errorf("no port from %d to %d is free", firstPort, lastPort)
+}
+
+// lock waits until no other process has the file locked, and locks it.
+func lock(file *os.File) error {
+	for {
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }
