@@ -100,7 +100,7 @@ func TestSharesConfigErrors(t *testing.T) {
 		"backend: shares\nshares: {" + good + "}\nrefusal_cache: true\n":                                                                     "refusal_cache is set, but counts live in memory",
 		"backend: shares\nshares: {" + good + "}\npolicies:\n  core: {limits: [{quota: 60, window: 1h}]}\n":                                  `policy "core": limit 0 is 60 per 1h0m0s (fixed-window), and the backend is shares; a window's count cannot be divided`,
 		"backend: shares\nshares: {" + good + "}\ndry_runs:\n  core: {limits: [{quota: 60, window: 1h}]}\n":                                  `policy "core.dry-run": limit 0`,
-		"backend: shares\nshares: {" + good + "}\npolicies:\n  core: {limits: [{quota: 60000000, window: 1h, algorithm: token-bucket}]}\n":   "the quota must be at most 4194303, because a bucket has 22 bits for tokens",
+		"backend: shares\nshares: {" + good + "}\npolicies:\n  core: {limits: [{quota: 60000000, window: 1h, algorithm: token-bucket}]}\n":   "the quota must be at most 4194303, because a bucket counts no further",
 		"backend: shares\nshares: {self: \"127.0.0.1:1\", members: [\"a:1\", \"a:2\", \"a:3\", \"a:4\", \"a:5\", \"a:6\"], key_file: key}\n": `policy "auth.createToken": limit 1 is 5 per 3s (token-bucket), and the backend is shares; the quota and the burst must be at least 6, a unit for each member`,
 	} {
 		_, err := parse(filepath.Join(dir, "weir.yaml"), text)

@@ -25,7 +25,20 @@ type model struct {
 	taken  []driver.Decision // as the algorithm returned them
 }
 
+const (
+	tokenBits  = 22
+	maxInstant = 1<<41 - 1 // ms: a bucket that was never asked is full at the half of it
+)
+
 const year = int64(quota.MaxWindow / time.Millisecond) // and a day
+
+// take takes n tokens at now, if there are as many. It returns what there is afterwards.
+func (b *bucket) take(s *share, n, now int64) (v bucket, ok bool) {
+	if v = s.look(*b, now); n > s.capacity || !s.has(v, n, now) {
+		return v, false
+	}
+	return b.charge(s, n, now), true
+}
 
 func newModel(t testing.TB, quota, window, burst int64) *model {
 	l := throttler.Limit{Quota: quota, Window: time.Duration(window) * time.Millisecond, Algorithm: throttler.TokenBucket, Burst: burst}
@@ -33,7 +46,7 @@ func newModel(t testing.TB, quota, window, burst int64) *model {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	return &model{t: t, policy: p, share: newShare(quota, window, l.Capacity()), now: 1 << 40}
+	return &model{t: t, policy: p, share: share{quota, window, l.Capacity()}, now: 1 << 40}
 }
 
 func (m *model) take(cost int64) {
@@ -57,16 +70,17 @@ func (m *model) settle(i int, cost int64) {
 	d := m.taken[i%len(m.taken)]
 	was, mark := d.Charges()[0].Cost, d.Results()[0].Mark
 	want := algorithm.Settle(driver.Settlement{Now: m.now, Charged: d, Costs: []int64{cost}}, []*algorithm.State{&m.state})
-	v := m.bucket.peek(&m.share, m.now)
+	v := m.share.look(m.bucket, m.now)
 	if cost > was {
 		v = m.bucket.charge(&m.share, cost-was, m.now)
 	} else if cost < was {
-		v = m.bucket.giveBack(&m.share, was-cost, mark.At, mark.Fraction, m.now)
+		m.bucket.giveBack(&m.share, was-cost, mark.At, mark.Fraction, m.now)
+		v = m.bucket
 	}
 	m.compare("settle", v, &want)
 }
 
-func (m *model) compare(what string, v level, want *driver.Decision) {
+func (m *model) compare(what string, v bucket, want *driver.Decision) {
 	r := want.Results()[0]
 	if used := m.share.capacity - m.share.whole(v, m.now); used != r.Used {
 		m.t.Fatalf("%s at %d: %d are used, the algorithm says %d", what, m.now, used, r.Used)
@@ -77,9 +91,6 @@ func (m *model) compare(what string, v level, want *driver.Decision) {
 	}
 	if what == "take" && want.Allowed && want.Charges()[0].Cost > 0 && (r.Mark.At != at || r.Mark.Fraction != rest) {
 		m.t.Fatalf("take at %d: the mark is %d and %d, the algorithm says %d and %d", m.now, at, rest, r.Mark.At, r.Mark.Fraction)
-	}
-	if word := m.bucket.word.Load(); m.share.word(m.share.read(word, 0)) != word {
-		m.t.Fatalf("the word %x is not what it says", word)
 	}
 }
 
@@ -113,7 +124,7 @@ func TestBucketSettlesAsTheAlgorithm(t *testing.T) {
 	for range 300 {
 		quota := 1 + random.Int64N(1000)
 		m := newModel(t, quota, quota*(1+random.Int64N(1000)), 1+random.Int64N(2000))
-		token, capacity := m.share.stepTime, m.share.capacity
+		token, capacity := m.share.window/m.share.units, m.share.capacity
 		for range 300 {
 			m.now += random.Int64N(1 + capacity*token/8)
 			if random.IntN(3) > 0 {
@@ -130,7 +141,7 @@ func TestBucketSettlesAsTheAlgorithm(t *testing.T) {
 func TestBucketLosesNoFraction(t *testing.T) {
 	const length = 600_000
 	for _, c := range []struct{ quota, window int64 }{{3, 1000}, {7, 1000}, {999, 10_007}, {maxTokens, 10_000_019}, {1, 3600_000}} {
-		s, admitted := newShare(c.quota, c.window, 5), int64(0)
+		s, admitted := share{c.quota, c.window, 5}, int64(0)
 		var b bucket
 		for now := range int64(length + 1) {
 			for {
@@ -152,7 +163,7 @@ func TestBucketChangesShare(t *testing.T) {
 	random := testseed.Rand(t, 0)
 	for range 20 {
 		const window = 10_000
-		s := newShare(100, window, 100)
+		s := share{100, window, 100}
 		var b bucket
 		var admitted, gave int64 // gave in 1/window of a token
 		for now := int64(maxInstant / 2); now < maxInstant/2+100_000; now++ {
@@ -169,10 +180,10 @@ func TestBucketChangesShare(t *testing.T) {
 				continue
 			}
 			units := 1 + random.Int64N(300)
-			next := newShare(units, window, units)
-			before := s.whole(b.peek(&s, now), now)
+			next := share{units, window, units}
+			before := s.whole(s.look(b, now), now)
 			b.move(&s, &next, now)
-			after := next.whole(b.peek(&next, now), now)
+			after := next.whole(next.look(b, now), now)
 			if after > before {
 				t.Fatalf("at %d: %d tokens became %d when %d units became %d", now, before, after, s.units, units)
 			}
@@ -188,7 +199,7 @@ func TestBucketChangesShare(t *testing.T) {
 // A debt of any size is kept, and is waited out.
 func TestBucketDebt(t *testing.T) {
 	const start = maxInstant / 2
-	s := newShare(1000, 1000, 1000)
+	s := share{1000, 1000, 1000}
 	var b bucket
 	b.charge(&s, 61_000, start) // a minute of it, and what was there
 	if _, ok := b.take(&s, 1, start+60_000); ok {
@@ -204,22 +215,30 @@ func TestBucketDebt(t *testing.T) {
 }
 
 // Goroutines that take at once get what there is, once.
-func TestBucketRace(t *testing.T) {
-	s := newShare(1000, 1000, 50_000)
-	var b bucket
+func TestTakesAtOnce(t *testing.T) {
+	g, b := one(t, tokens("core", 1000, time.Second, 50_000), Options{})
+	start := g.clock.Now().UnixMilli()
 	var admitted, returned atomic.Int64
 	var all sync.WaitGroup
-	for g := range 8 {
+	for n := range 8 {
 		all.Go(func() {
+			r := g.request(1, "alice")
 			for i := range int64(20_000) {
-				now := maxInstant/2 + i/2
-				if _, ok := b.take(&s, 1, now); ok {
-					admitted.Add(1)
-					if v := b.peek(&s, now); g == 0 && i%16 == 0 {
-						full, rest := s.hasAt(v, s.capacity)
-						b.giveBack(&s, 1, full, rest, now)
-						returned.Add(1)
+				r.Now = start + i/2
+				d, err := b.Take(t.Context(), r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !d.Allowed {
+					continue
+				}
+				admitted.Add(1)
+				if n == 0 && i%16 == 0 {
+					if _, err := b.Settle(t.Context(), driver.Settlement{Now: r.Now, Charged: d, Costs: []int64{0}}); err != nil {
+						t.Error(err)
 					}
+					returned.Add(1)
 				}
 			}
 		})

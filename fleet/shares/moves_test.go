@@ -89,7 +89,7 @@ func TestSequentialSharesMove(t *testing.T) {
 			return parts
 		}
 		start := g.clock.Now().UnixMilli()
-		whole, one := newShare(quota, window, burst), make(map[string]*bucket)
+		whole, one := share{quota, window, burst}, make(map[string]*bucket)
 		admitted := 0
 		even := make([]division.Share, members)
 		for i := range even {

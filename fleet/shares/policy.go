@@ -19,8 +19,8 @@ type policy struct {
 	quota   int // the index of its first limit among all quotas
 	sampler *division.Sampler
 	shares  atomic.Pointer[shares]
-	held    bool      // units, at any time; apply alone knows it
-	least   keyShares // of the shares that a member has, with full buckets
+	held    bool    // units, at any time; apply alone knows it
+	least   []share // that a member has of its limits
 
 	// The smallest capacity. A charge above it is never admitted, and is no demand: shares
 	// would follow charges that no process can admit.
@@ -30,7 +30,7 @@ type policy struct {
 // shares is what this process may use of a policy's limits, from an instant until the
 // next begins. Only what was never asked for is counted in it.
 type shares struct {
-	since atomic.Int64 // ms since the epoch
+	since int64 // ms
 	next  atomic.Pointer[shares]
 
 	usual keyShares
@@ -78,10 +78,9 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 		}
 		p := &policy{Policy: given, quota: quotas, sampler: division.NewSampler(window, 0), most: math.MaxInt64}
 		p.shares.Store(&shares{usual: p.none()})
-		p.least = p.none()
 		for k := range given.Limits {
 			l := &given.Limits[k]
-			p.least.limits[k] = shareOf(l, leastOf(l, members))
+			p.least = append(p.least, shareOf(l, leastOf(l, members)))
 			p.most = min(p.most, l.Capacity())
 		}
 		quotas += len(given.Limits)
@@ -108,13 +107,12 @@ func (p *policy) none() keyShares {
 // shareOf returns the share of l's rate and, rounded down, of its capacity that so many
 // units of its quota are.
 func shareOf(l *quota.Limit, units int64) share {
-	return newShare(units, l.Window.Milliseconds(), l.Capacity()*units/l.Quota)
+	return share{units, l.Window.Milliseconds(), l.Capacity() * units / l.Quota}
 }
 
 // Unsupported returns why a limit cannot be divided between so many members, or "".
 func Unsupported(l *quota.Limit, members int) string {
-	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket has "+strconv.Itoa(tokenBits)+
-		" bits for tokens; a shorter window with a smaller quota has the same rate", int64(members)
+	most, needed := "must be at most "+strconv.Itoa(maxTokens)+", because a bucket counts no further; a shorter window with a smaller quota has the same rate", int64(members)
 	switch {
 	case l.Algorithm.Queues():
 		return "a queue needs one order of all charges: it must be a token-bucket"
@@ -160,15 +158,20 @@ func (p *policy) quotas(members int) []division.Quota {
 func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	was, first := p.shares.Load(), !p.held
 	begin := func(k *keyShares, was *keyShares) {
-		switch {
-		case !first:
-			k.follow(was, now)
-		case !fleetStarts:
-			k.follow(&p.least, now)
+		for i := range k.fresh {
+			share, fresh := &k.limits[i], &k.fresh[i]
+			switch {
+			case !first:
+				*fresh = was.fresh[i]
+				fresh.move(&was.limits[i], share, now)
+			case fleetStarts:
+				*fresh = share.full(now)
+			default:
+				*fresh = share.look(p.least[i].full(now), now)
+			}
 		}
 	}
-	s := &shares{usual: p.none()}
-	s.since.Store(now)
+	s := &shares{since: now, usual: p.none()}
 	for i := range given {
 		s.usual.limits[i] = shareOf(&p.Limits[i], given[i].Units)
 		p.held = p.held || given[i].Units > 0
@@ -192,7 +195,7 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 			own.limits[i] = shareOf(&p.Limits[i], given[i].Of(hash))
 		}
 		begin(&own, was.of(hash))
-		if divided || len(s.own) < maxOwn && !own.isLike(&s.usual, now) {
+		if divided || len(s.own) < maxOwn && !slices.Equal(own.fresh, s.usual.fresh) {
 			if s.own == nil {
 				s.own = make(map[uint64]*keyShares)
 			}
@@ -205,31 +208,11 @@ func (p *policy) apply(given []division.Share, fleetStarts bool, now int64) {
 	p.shares.Store(s)
 }
 
-// follow makes k's fresh buckets what was's are, moved to k's shares.
-func (k *keyShares) follow(was *keyShares, now int64) {
-	for i := range k.fresh {
-		k.fresh[i].word.Store(was.fresh[i].word.Load())
-		k.fresh[i].move(&was.limits[i], &k.limits[i], now)
-	}
-}
-
-// isLike reports whether k, of the same limits as usual, has as much as it.
-func (k *keyShares) isLike(usual *keyShares, now int64) bool {
-	for i := range k.fresh {
-		if k.fresh[i].peek(&k.limits[i], now) != usual.fresh[i].peek(&usual.limits[i], now) {
-			return false
-		}
-	}
-	return true
-}
-
 // lower takes from k what other, of the same limits, has less.
 func (k *keyShares) lower(other *keyShares, now int64) {
 	for i := range k.fresh {
-		s := &k.limits[i]
-		mine, its := k.fresh[i].peek(s, now), other.fresh[i].peek(s, now)
-		if s.whole(its, now) < s.whole(mine, now) {
-			k.fresh[i].word.Store(other.fresh[i].word.Load())
+		if s := &k.limits[i]; s.whole(other.fresh[i], now) < s.whole(k.fresh[i], now) {
+			k.fresh[i] = other.fresh[i]
 		}
 	}
 }

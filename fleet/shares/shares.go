@@ -87,7 +87,7 @@ type Options struct {
 type Backend struct {
 	clock  clock.Clock
 	self   string
-	epoch  atomic.Int64 // ms since 1970 at which the instants of buckets begin
+	epoch  atomic.Int64 // of the instants of buckets, in ms since 1970: below 0 by what the clock was set back
 	member *division.Member
 
 	byName   map[string]*policy
@@ -150,8 +150,6 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	if o.MaxKeys < keyed.Stripes {
 		return nil, nil, nil, invalid.Errorf("shares: MaxKeys is %d; it must be %d or more, or 0 for %d", o.MaxKeys, keyed.Stripes, DefaultMaxKeys)
 	}
-	// In the middle of what a word can tell: clocks are set back, too.
-	b.epoch.Store(o.Clock.Now().UnixMilli() - maxInstant/2)
 	var err error
 	if b.byName, b.policies, err = newPolicies(policies, max(members, 1), 2*o.Refresh); err != nil {
 		return nil, nil, nil, err
@@ -204,10 +202,10 @@ func (b *Backend) Status() Status {
 	s := Status{Status: b.member.Status()}
 	for i := range b.stripes {
 		t := &b.stripes[i]
-		t.mu.RLock()
+		t.mu.Lock()
 		s.Keys += len(t.All())
 		s.Evicted += t.evicted
-		t.mu.RUnlock()
+		t.mu.Unlock()
 	}
 	return s
 }
@@ -250,8 +248,8 @@ func (b *Backend) now() int64 {
 		b.epoch.Add(-back)
 		now = b.latest
 	}
-	b.latest = min(now, latestInstant)
-	return b.latest
+	b.latest = now
+	return now
 }
 
 // begin returns what a decision about r needs, or why there is none: the instant at which
@@ -264,9 +262,7 @@ func (b *Backend) begin(ctx context.Context, r driver.Request) (d driver.Decisio
 		return d, nil, at, err
 	}
 	at.epoch = b.epoch.Load()
-	if at.now = r.Now - at.epoch; at.now < 0 || at.now > latestInstant {
-		return d, nil, at, invalid.Errorf("shares: now is %v, more than 34 years from this process' start; see its clock", time.UnixMilli(r.Now).UTC())
-	}
+	at.now = r.Now - at.epoch
 	if !b.holds.Load() {
 		return d, nil, at, b.noShares()
 	}
@@ -283,106 +279,86 @@ type moment struct{ now, epoch int64 }
 
 // of returns when a request of m is decided about e: not before the shares in force were, so
 // that keys need not wait for a clock that was set back.
-func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since.Load()), m.epoch} }
+func (m moment) of(e *entry) moment { return moment{max(m.now, e.shares.since), m.epoch} }
 
 // Take implements driver.Backend. It makes no call.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, r, true)
+}
+
+// Peek implements driver.Backend. It makes no call.
+func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
+	return b.decide(ctx, r, false)
+}
+
+func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (driver.Decision, error) {
 	d, s, at, err := b.begin(ctx, r)
-	if err != nil || s == nil || len(d.Results()) == 1 && d.Charges()[0].Mode == quota.Enforce && b.takeOne(s, &d, at) {
+	if err != nil || s == nil {
 		return d, err
 	}
-	return b.takeAll(s, d, at)
-}
-
-// takeAll decides about any number of limits. It holds the lock alone, so that between the
-// look and the charge there is no other.
-func (b *Backend) takeAll(s *stripe, d driver.Decision, at moment) (driver.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := b.find(s, d.Charges(), at, true); err != nil {
+	if err := b.find(s, d.Charges(), at, charge); err != nil {
 		return driver.Decision{}, err
 	}
-	fitsEver := true
-	for n, e := range s.found {
-		c := &d.Charges()[n]
-		fitsEver = fitsEver && c.Mode.Asks(c.Cost) <= e.policy.most
+	charges, results, i := d.Charges(), d.Results(), 0
+	if charge {
+		s.addDemand(charges, at)
 	}
-	for n, e := range s.found {
-		if c := &d.Charges()[n]; fitsEver && c.Mode != quota.Check {
-			e.policy.asked(at.of(e), e.hash, c.Cost)
-		}
-	}
-	if b.look(s, &d, at); !d.Allowed {
-		return d, nil
-	}
-	s.each(&d, at, func(x slot) {
-		if x.mode == quota.Record {
-			b.report(&x, x.bucket.charge(x.share, x.cost, x.now), true, true)
-			return
-		}
-		v, ok := x.bucket.take(x.share, x.cost, x.now)
-		b.report(&x, v, ok, true)
-	})
-	return d, nil
-}
-
-// takeOne decides about one limit, if there is an entry under the shares in force. It holds
-// the lock together with others.
-func (b *Backend) takeOne(s *stripe, d *driver.Decision, at moment) (done bool) {
-	charge := &d.Charges()[0]
-	n := b.names.Of(charge)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	e := s.Get(n)
-	if e == nil || !e.current() || !b.holds.Load() {
-		return false
-	}
-	at = at.of(e)
-	e.policy.asked(at, e.hash, charge.Cost)
-	x := slot{at, e, &e.buckets[0], &e.limits[0], 0, charge.Cost, quota.Enforce, &d.Results()[0]}
-	v, ok := x.bucket.take(x.share, x.cost, x.now)
-	d.Allowed = ok
-	b.report(&x, v, ok, true)
-	return true
-}
-
-// slot is one limit of one charge, while it is decided about.
-type slot struct {
-	moment
-	entry  *entry
-	bucket *bucket
-	share  *share
-	limit  int // of the entry's policy
-	cost   int64
-	mode   quota.Mode
-	result *driver.Result
-}
-
-// each calls f with each limit of the entries found. Its caller holds the lock alone.
-func (s *stripe) each(d *driver.Decision, at moment, f func(slot)) {
-	i := 0
 	for n, e := range s.found {
 		for k := range e.buckets {
-			c := &d.Charges()[n]
-			f(slot{at.of(e), e, &e.buckets[k], &e.limits[k], k, c.Cost, c.Mode, &d.Results()[i]})
+			b.evaluate(e, k, charges[n].Mode.Asks(charges[n].Cost), at.of(e), &results[i])
 			i++
 		}
 	}
+	d.Grant()
+	charges, i = d.Charges(), 0
+	for n, e := range s.found {
+		charged := charge && d.Allowed && charges[n].Cost > 0
+		for k := range e.buckets {
+			v := e.limits[k].look(e.buckets[k], at.of(e).now)
+			if charged {
+				v = e.buckets[k].charge(&e.limits[k], charges[n].Cost, at.of(e).now)
+			}
+			if mark := b.report(e, k, v, at.of(e), &results[i]); charged {
+				results[i].Mark = mark
+			}
+			i++
+		}
+	}
+	return d, nil
 }
 
-// look reports about the entries found, and charges nothing.
-func (b *Backend) look(s *stripe, d *driver.Decision, at moment) {
-	s.each(d, at, func(x slot) {
-		x.cost = x.mode.Asks(x.cost)
-		v := x.bucket.peek(x.share, x.now)
-		fits := x.cost <= x.share.capacity && x.share.has(v, x.cost, x.now)
-		b.report(&x, v, fits, false)
-	})
-	d.Grant()
+// addDemand counts charges as demand, if they fit at all.
+func (s *stripe) addDemand(charges []quota.Charge, at moment) {
+	for n, e := range s.found {
+		if charges[n].Mode.Asks(charges[n].Cost) > e.policy.most {
+			return
+		}
+	}
+	for n, e := range s.found {
+		if charges[n].Mode != quota.Check {
+			e.policy.asked(at.of(e), e.hash, charges[n].Cost)
+		}
+	}
+}
+
+// evaluate writes to r what is used of limit k, and when cost fits, if it does not now.
+func (b *Backend) evaluate(e *entry, k int, cost int64, at moment, r *driver.Result) {
+	s, capacity := &e.limits[k], e.policy.Limits[k].Capacity()
+	v := s.look(e.buckets[k], at.now)
+	r.Used = capacity - s.whole(v, at.now)
+	switch {
+	case cost <= s.capacity && s.has(v, cost, at.now):
+	case cost > capacity:
+		r.RetryAt = driver.NeverFits
+	default:
+		r.RetryAt = b.hasAt(s, v, cost, at)
+	}
 }
 
 // find sets s.found to the entries of charges. Those that are new are kept or
-// not. Its caller holds the lock alone.
+// not. Its caller holds the lock.
 func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) error {
 	s.found = s.found[:0]
 	for i := range charges {
@@ -395,52 +371,28 @@ func (b *Backend) find(s *stripe, charges []quota.Charge, at moment, keep bool) 
 	return nil
 }
 
-// report writes what v says of a limit. charged says that a charge was made.
-func (b *Backend) report(x *slot, v level, fits, charged bool) {
-	r, s := x.result, x.share
-	capacity := x.entry.policy.Limits[x.limit].Capacity()
-	whole := s.whole(v, x.now)
-	r.Used = capacity - whole
-	full, rest := x.now, int64(0)
-	if s.units > 0 {
-		full, rest = s.hasAt(v, s.capacity)
-	}
-	r.ResetAt = x.epoch + full + min(rest, 1)
+// report writes to r what limit k has, but its RetryAt, which is there. It returns the mark of
+// a charge that left v.
+func (b *Backend) report(e *entry, k int, v bucket, at moment, r *driver.Result) driver.Mark {
+	s := &e.limits[k]
+	whole := s.whole(v, at.now)
+	full, rest := s.hasAt(v, s.capacity)
+	r.Used = e.policy.Limits[k].Capacity() - whole
+	r.ResetAt = at.epoch + full + min(rest, 1)
 	if whole < 1 {
-		r.NextAt = b.hasAt(x, v, 1)
+		r.NextAt = b.hasAt(s, v, 1, at)
 	}
-	switch {
-	case !fits && x.cost <= capacity:
-		r.RetryAt = b.hasAt(x, v, x.cost)
-	case !fits:
-		r.RetryAt = driver.NeverFits
-	case charged && x.cost > 0:
-		r.Mark = driver.Mark{At: x.epoch + full, Fraction: rest}
-	}
+	return driver.Mark{At: at.epoch + full, Fraction: rest}
 }
 
 // hasAt returns the instant, in ms since 1970, at which v has n tokens.
-func (b *Backend) hasAt(x *slot, v level, n int64) int64 {
-	if n > x.share.capacity { // it may when the share has grown
-		return max(x.result.ResetAt, x.epoch+x.now+b.refresh)
+func (b *Backend) hasAt(s *share, v bucket, n int64, at moment) int64 {
+	wait := int64(0)
+	if n > s.capacity { // it may when the share has grown
+		n, wait = s.capacity, b.refresh
 	}
-	at, rest := x.share.hasAt(v, n)
-	return x.epoch + at + min(rest, 1)
-}
-
-// Peek implements driver.Backend. It makes no call.
-func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	d, s, at, err := b.begin(ctx, r)
-	if err != nil || s == nil {
-		return d, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := b.find(s, d.Charges(), at, false); err != nil {
-		return driver.Decision{}, err
-	}
-	b.look(s, &d, at)
-	return d, nil
+	has, rest := s.hasAt(v, n)
+	return at.epoch + max(has+min(rest, 1), at.now+wait)
 }
 
 // HasReceipt implements driver.Receiptless: there is none.
@@ -467,26 +419,21 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	if err := b.find(s, d.Charges(), at, true); err != nil {
 		return driver.Decision{}, err
 	}
+	results, i := d.Results(), 0
 	for n, e := range s.found {
-		e.policy.asked(at.of(e), e.hash, max(st.Costs[n]-d.Charges()[n].Cost, 0))
+		more := st.Costs[n] - d.Charges()[n].Cost
+		e.policy.asked(at.of(e), e.hash, max(more, 0))
+		for k, mark := range st.Charged.ResultsOf(n) {
+			v, now := &e.buckets[k], at.of(e).now
+			if more >= 0 {
+				v.charge(&e.limits[k], more, now)
+			} else {
+				v.giveBack(&e.limits[k], -more, mark.Mark.At-at.epoch, mark.Mark.Fraction, now)
+			}
+			b.report(e, k, *v, at.of(e), &results[i])
+			i++
+		}
 	}
-	n, i := 0, 0 // the charge, and the limit of all
-	s.each(&d, at, func(x slot) {
-		var v level
-		switch more, mark := st.Costs[n]-x.cost, st.Charged.Results()[i].Mark; {
-		case more > 0:
-			v = x.bucket.charge(x.share, more, x.now)
-		case more < 0:
-			v = x.bucket.giveBack(x.share, -more, mark.At-x.epoch, mark.Fraction, x.now)
-		default:
-			v = x.bucket.peek(x.share, x.now)
-		}
-		x.cost = 0
-		b.report(&x, v, true, false)
-		if i++; x.limit == len(x.entry.buckets)-1 {
-			n++
-		}
-	})
 	return d, nil
 }
 

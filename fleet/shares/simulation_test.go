@@ -73,7 +73,7 @@ func history(t *testing.T, seed uint64) {
 	quota, window, burst := int64(members)+random.Int64N(500), 1+random.Int64N(20_000), int64(members)+random.Int64N(500)
 	w := &world{
 		T: t, random: random, policy: tokens("core", quota, time.Duration(window)*time.Millisecond, burst), members: members, keys: 2,
-		whole: newShare(quota, window, burst), one: make(map[string]*bucket), spent: make(map[string]int64), late: make(map[string]int64),
+		whole: share{quota, window, burst}, one: make(map[string]*bucket), spent: make(map[string]int64), late: make(map[string]int64),
 	}
 	// One that has all faults allows too much to see that one of them gives more.
 	starts, clocks := random.IntN(3) == 0, random.IntN(3) == 0
@@ -133,7 +133,7 @@ func (w *world) start() *process {
 func (w *world) restart(p *process) {
 	p.Close()
 	*p = *w.start()
-	w.granted += p.policies[0].least.limits[0].capacity
+	w.granted += p.policies[0].least[0].capacity
 }
 
 // setClock sets p's clock forward or back.

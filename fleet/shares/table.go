@@ -13,14 +13,12 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// stripe is a part of the table of keys. Decisions about one limit hold its lock together,
-// and take from a bucket by compare-and-swap. What concerns several buckets at once holds
-// it alone.
+// stripe is a part of the table of keys.
 type stripe struct {
-	mu sync.RWMutex
+	mu sync.Mutex
 	keyed.Stripe[*entry]
 	evicted int64
-	found   []*entry // by the last find of several
+	found   []*entry // by the last find
 }
 
 // entry is the buckets of a key under a policy.
@@ -49,7 +47,7 @@ func keyHash(c *quota.Charge) uint64 {
 }
 
 // get returns the entry of c under the shares in force, a new one if there was none, which
-// is kept or not. Its caller holds the lock alone. If there is no room, a new one takes the
+// is kept or not. Its caller holds the lock. If there is no room, a new one takes the
 // place of another that is not in s.found. If there is none, there are a few too many for a
 // while.
 func (b *Backend) get(s *stripe, c *quota.Charge, now int64, keep bool) *entry {
@@ -84,22 +82,16 @@ func (s *stripe) evict(e *entry) {
 func (e *entry) begin() {
 	e.shares = e.policy.shares.Load()
 	own := e.shares.of(e.hash)
-	e.limits, e.buckets = own.limits, make([]bucket, len(own.fresh))
-	for i := range e.buckets {
-		e.buckets[i].word.Store(own.fresh[i].word.Load())
-	}
+	e.limits, e.buckets = own.limits, slices.Clone(own.fresh)
 }
 
-// current reports whether e is under the shares in force.
-func (e *entry) current() bool { return e.shares == e.policy.shares.Load() }
-
 // update moves e to the shares in force, through all that were in force since it was last
-// updated. Its caller holds the lock alone.
+// updated.
 func (e *entry) update() {
 	for next := e.shares.next.Load(); next != nil; next = e.shares.next.Load() {
 		limits := next.of(e.hash).limits
 		for i := range e.buckets {
-			e.buckets[i].move(&e.limits[i], &limits[i], next.since.Load())
+			e.buckets[i].move(&e.limits[i], &limits[i], next.since)
 		}
 		e.shares, e.limits = next, limits
 	}
@@ -113,7 +105,7 @@ func (e *entry) used(now int64) float64 {
 		if s.capacity == 0 {
 			return 1
 		}
-		most = max(most, 1-float64(s.whole(e.buckets[i].peek(s, now), now))/float64(s.capacity))
+		most = max(most, 1-float64(s.whole(s.look(e.buckets[i], now), now))/float64(s.capacity))
 	}
 	return most
 }
