@@ -47,7 +47,7 @@ import (
 // concurrent use, and needs no closing.
 type Backend struct {
 	store driver.Backend
-	soft  agreed
+	soft  *synced.Backend
 	table *Table
 }
 
@@ -73,7 +73,7 @@ func New(store driver.Backend, soft *synced.Backend, table *Table) (*Backend, er
 	if err := table.bind(leasesOf(store), soft != nil); err != nil {
 		return nil, err
 	}
-	return &Backend{store, agreed{soft}, table}, nil
+	return &Backend{store, soft, table}, nil
 }
 
 // leasesOf returns what reports whether store leases units of a policy, or nil if it
@@ -91,9 +91,24 @@ func leasesOf(store driver.Backend) func(*quota.Policy) bool {
 	}
 }
 
+// Joins implements driver.Joiner: several partitions are decided about at once if they are
+// synced, or if the store does so and has the counts of all.
+func (b *Backend) Joins(r driver.Request) bool {
+	in := b.counted(&r).all
+	return in == inSoft || in == inStore && driver.Joins(b.store, &r)
+}
+
+// Refused implements driver.Rememberer, of what the store has the counts of.
+func (b *Backend) Refused(ctx context.Context, r driver.Request) (d driver.Decision, known bool) {
+	if b.counted(&r).all != inStore {
+		return d, false
+	}
+	return driver.Refused(ctx, b.store, &r)
+}
+
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	switch p := b.place(&r); p.all {
+	switch in := b.counted(&r); in.all {
 	case inStore:
 		return b.store.Take(ctx, r)
 	case inSoft:
@@ -101,69 +116,91 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		mark(&d, inSoft)
 		return d, err
 	default:
-		return b.takeBoth(ctx, r, p)
+		return b.takeBoth(ctx, r, in)
 	}
 }
 
 // takeBoth takes from the synced counts and, if they allow it, from the store.
-func (b *Backend) takeBoth(ctx context.Context, r driver.Request, p places) (driver.Decision, error) {
-	ofSoft, ofStore := p.split(&r)
+func (b *Backend) takeBoth(ctx context.Context, r driver.Request, in counted) (driver.Decision, error) {
+	ofSoft, ofStore := in.split(&r)
 	soft, err := b.soft.Take(ctx, ofSoft)
 	if err != nil {
 		return driver.Decision{}, err
 	}
 	if !soft.Allowed {
-		return b.peekToo(ctx, &r, p, &soft, ofStore)
+		return b.peekToo(ctx, &r, in, &soft, ofStore)
 	}
-	shared := p.shared(&r)
-	for _, at := range shared { // the store charges no more
-		ofStore.Charges()[at[1]].Cost = soft.Charges()[at[0]].Cost
+	for i, at := range in.places(&r) {
+		if at.member == inBoth && r.Charges()[i].Mode == quota.AtMost {
+			ofStore.Charges()[at.store].Cost = soft.Charges()[at.soft].Cost // the store charges no more
+		}
 	}
 	store, err := b.store.Take(ctx, ofStore)
-	switch {
-	case err == nil && store.Allowed:
-		if shared != nil {
-			if err := b.lower(ctx, shared, &soft, &store); err != nil {
-				return driver.Decision{}, err
+	allowed := err == nil && store.Allowed
+	if softErr := b.giveBack(ctx, &r, in, &soft, &store, allowed); err == nil {
+		err = softErr // cannot be: its policies were known a moment ago
+	}
+	if err != nil {
+		return driver.Decision{}, err
+	}
+	if allowed && !store.Degraded {
+		b.fill(ctx, &r, in, &soft, &store)
+	}
+	return in.merge(&r, &soft, &store), nil
+}
+
+// giveBack gives back what soft was charged more than store, which may have had less room; or
+// all of it, if the take is not allowed.
+func (b *Backend) giveBack(ctx context.Context, r *driver.Request, in counted, soft, store *driver.Decision, allowed bool) error {
+	costs, less := make([]int64, len(soft.Charges())), !allowed
+	if allowed {
+		for i, c := range soft.Charges() {
+			costs[i] = c.Cost
+		}
+		for _, at := range in.places(r) {
+			if at.member == inBoth && len(store.Charges()) > 0 && store.Charges()[at.store].Cost < costs[at.soft] {
+				costs[at.soft], less = store.Charges()[at.store].Cost, true
 			}
 		}
-		b.fill(ctx, &r, p, &soft, &store)
-	default:
-		returned, settleErr := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{
-			Now: r.Now, Charged: soft, Costs: make([]int64, len(soft.Charges())),
-		})
-		if err != nil {
-			return driver.Decision{}, err
-		}
-		if settleErr != nil {
-			return driver.Decision{}, settleErr // cannot be: its policies were known a moment ago
-		}
-		soft = returned
 	}
-	return p.merge(&r, &soft, &store), nil
+	if !less {
+		return nil
+	}
+	after, err := b.soft.Settle(context.WithoutCancel(ctx), driver.Settlement{Now: r.Now, Charged: *soft, Costs: costs})
+	if err != nil {
+		return err
+	}
+	for i, cost := range costs {
+		soft.SetCost(i, cost)
+	}
+	for i, result := range after.Results() {
+		result.Mark = soft.Results()[i].Mark
+		soft.Results()[i] = result
+	}
+	return nil
 }
 
 // Peek implements driver.Backend.
 func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, error) {
-	p := b.place(&r)
-	switch p.all {
+	in := b.counted(&r)
+	switch in.all {
 	case inStore:
 		return b.store.Peek(ctx, r)
 	case inSoft:
 		return b.soft.Peek(ctx, r)
 	case inBoth:
 	}
-	ofSoft, ofStore := p.split(&r)
+	ofSoft, ofStore := in.split(&r)
 	soft, err := b.soft.Peek(ctx, ofSoft)
 	if err != nil {
 		return driver.Decision{}, err
 	}
-	return b.peekToo(ctx, &r, p, &soft, ofStore)
+	return b.peekToo(ctx, &r, in, &soft, ofStore)
 }
 
 // peekToo returns the decision about r, with soft as one part, and what a peek says
 // of the other. What the synced counts refuse is refused without a store that answers.
-func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
+func (b *Backend) peekToo(ctx context.Context, r *driver.Request, in counted, soft *driver.Decision, ofStore driver.Request) (driver.Decision, error) {
 	store, err := b.store.Peek(ctx, ofStore)
 	switch {
 	case err == nil:
@@ -172,20 +209,20 @@ func (b *Backend) peekToo(ctx context.Context, r *driver.Request, p places, soft
 	default:
 		return driver.Decision{}, err
 	}
-	return p.merge(r, soft, &store), nil
+	return in.merge(r, soft, &store), nil
 }
 
 // Reset implements driver.Backend: in the counts in which the policies count now.
 func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
-	p := b.place(&r)
-	switch p.all {
+	in := b.counted(&r)
+	switch in.all {
 	case inStore:
 		return b.store.Reset(ctx, r)
 	case inSoft:
 		return b.soft.Reset(ctx, r)
 	case inBoth:
 	}
-	ofSoft, ofStore := p.split(&r)
+	ofSoft, ofStore := in.split(&r)
 	if err := b.store.Reset(ctx, ofStore); err != nil {
 		return err
 	}
@@ -206,22 +243,21 @@ func (b *Backend) HasReceipt(d *driver.Decision) error {
 func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
 	r := st.Charged.Request
 	r.Now = st.Now
-	charged, present := chargedIn(&st.Charged), b.place(&r)
-	if st.PauseUntil > 0 && present.all != inStore {
+	charged, now := chargedIn(&st.Charged), b.counted(&r)
+	if st.PauseUntil > 0 && now.all != inStore {
 		return driver.Decision{}, invalid.Errorf("modes: policy %q is synced, or was lately, and cannot be paused; make it exact", r.Charges()[0].Policy.Name)
 	}
-	p := charged
-	p.all = 0
+	in := charged
 	for i, c := range r.Charges() {
-		if p.of[i] != present.of[i] && st.Costs[i] > c.Cost {
-			p.of[i] = inBoth // what it costs more counts where the policy counts now
+		if in.of[i] != now.of[i] && st.Costs[i] > c.Cost {
+			in.of[i] = inBoth // what it costs more counts where the policy counts now
 		}
-		p.note(i)
+		in.note(i)
 	}
-	if st.Once && p.all != inStore {
+	if st.Once && in.all != inStore {
 		return driver.Decision{}, errNoReceipts
 	}
-	switch p.all {
+	switch in.all {
 	case inStore:
 		return b.store.Settle(ctx, st)
 	case inSoft:
@@ -232,16 +268,16 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Deci
 	}
 	// The store first: if it fails and nothing was sent, the settlement is made again, and
 	// units that had come back to the synced counts would come back twice.
-	store, err := b.store.Settle(ctx, charged.settlement(&st, p, member.hasStore))
+	store, err := b.store.Settle(ctx, charged.settlement(&st, in, member.hasStore))
 	if err != nil && !driver.MayHaveCharged(err) {
 		return driver.Decision{}, err
 	}
-	soft, softErr := b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, p, member.hasSoft))
+	soft, softErr := b.soft.Settle(context.WithoutCancel(ctx), charged.settlement(&st, in, member.hasSoft))
 	switch {
 	case err != nil: // and there is no second settlement
 		return driver.Decision{}, err
 	case softErr != nil:
 		return driver.Decision{}, softErr // cannot be: its policies were known when they were charged
 	}
-	return p.merge(&r, &soft, &store), nil
+	return in.merge(&r, &soft, &store), nil
 }

@@ -126,7 +126,7 @@ type Backend struct {
 	syncing sync.WaitGroup
 }
 
-var _ driver.Backend = (*Backend)(nil)
+var _ driver.Joiner = (*Backend)(nil)
 
 // New returns a Backend that agrees at roots. It dials nothing: while no root answers,
 // each process decides by itself. Errors are about arguments, and wrap quota.ErrInvalid.
@@ -228,10 +228,9 @@ func (b *Backend) decide(ctx context.Context, r driver.Request, charge bool) (d 
 		d.Allowed = true
 		return d, nil
 	}
-	s := b.stripeOf(charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	found := s.find(charges, r.Now, nil)
+	first, locked := b.lock(charges)
+	defer b.unlock(locked)
+	found := b.find(first, charges, r.Now, nil)
 	results, i := d.Results(), 0
 	for n, c := range found {
 		mode := charges[n].Mode
@@ -290,10 +289,9 @@ func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (d driver.De
 	if len(charges) == 0 {
 		return d, nil
 	}
-	s := b.stripeOf(charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for n, c := range s.find(charges, r.Now, &st.Charged) {
+	first, locked := b.lock(charges)
+	defer b.unlock(locked)
+	for n, c := range b.find(first, charges, r.Now, &st.Charged) {
 		more, charged := st.Costs[n]-charges[n].Cost, st.Charged.ResultsOf(n)
 		if more > 0 || c.hasCharge(&charged[0].Mark, takenAt) {
 			c.addToFormer(more, takenAt, r.Now)
@@ -326,10 +324,9 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 	if err := supported(charges); err != nil {
 		return err
 	}
-	s := b.stripeOf(charges[0].Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.find(charges, r.Now, nil) {
+	first, locked := b.lock(charges)
+	defer b.unlock(locked)
+	for _, c := range b.find(first, charges, r.Now, nil) {
 		if c.shared {
 			continue
 		}
@@ -349,10 +346,9 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	if supported(r.Charges()) != nil {
 		return
 	}
-	s := b.stripeOf(c.Partition)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, found := range s.find(r.Charges(), now, nil) {
+	first, locked := b.lock(r.Charges())
+	defer b.unlock(locked)
+	for _, found := range b.find(first, r.Charges(), now, nil) {
 		for k := range found.policy.Limits {
 			if found.limits[k].kind == bucket && k < len(results) && !found.shared {
 				found.counts[k].raise(&found.limits[k], float64(results[k].ResetAt))
@@ -361,9 +357,8 @@ func (b *Backend) Raise(c quota.Charge, now int64, results []driver.Result) {
 	}
 }
 
-func (b *Backend) stripeOf(partition string) *stripe {
-	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
-}
+// Joins implements driver.Joiner: several partitions are decided about at once.
+func (*Backend) Joins(driver.Request) bool { return true }
 
 // Supports returns nil if charges of p, a valid policy, can be synced, or an error that
 // wraps quota.ErrInvalid and says why not. Take returns that error, too.

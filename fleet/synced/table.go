@@ -2,6 +2,7 @@ package synced
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ type stripe struct {
 	sync   int64                     // ms
 	limits map[*quota.Policy][]limit // of policies that were charged lately
 	dirty  [][]*counter              // by aggregator.list: those that its next sync is about
-	found  []*counter                // by the last find
+	found  []*counter                // by the last find of which it was the first
 	index  int                       // of the stripe
 }
 
@@ -72,19 +73,49 @@ func (s *stripe) init(hasher *keyed.Hasher, index int, groups *groups, opts *Opt
 	s.dirty = make([][]*counter, groups.roots)
 }
 
-// find returns the counters of charges, new ones if there were none, with their windows
-// as of now, and notes that they were asked for. If charged is not nil, it says which
-// charges went to a shared counter. The next call reuses the slice.
-func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
-	s.found = s.found[:0]
+func (b *Backend) stripeOf(partition string) *stripe {
+	return &b.stripes[b.names.Partition(partition)%keyed.Stripes]
+}
+
+// lock locks the stripes of charges, each in its turn, so that no two decisions wait for each
+// other. It returns that of the first charge, and a bit for each, by its index.
+func (b *Backend) lock(charges []quota.Charge) (first *stripe, locked uint64) {
+	first = b.stripeOf(charges[0].Partition)
+	locked = 1 << first.index
 	for i := range charges {
-		charge := &charges[i]
+		if charges[i].Partition != charges[0].Partition {
+			locked |= 1 << b.stripeOf(charges[i].Partition).index
+		}
+	}
+	for left := locked; left != 0; left &= left - 1 {
+		b.stripes[bits.TrailingZeros64(left)].mu.Lock()
+	}
+	return first, locked
+}
+
+func (b *Backend) unlock(locked uint64) {
+	for ; locked != 0; locked &= locked - 1 {
+		b.stripes[bits.TrailingZeros64(locked)].mu.Unlock()
+	}
+}
+
+// find returns the counters of charges, the first of which is in that stripe, new ones if
+// there were none, with their windows as of now, and notes that they were asked for. If
+// charged is not nil, it says which charges went to a shared counter. The next call reuses
+// the slice. The stripes are locked.
+func (b *Backend) find(first *stripe, charges []quota.Charge, now int64, charged *driver.Decision) []*counter {
+	first.found = first.found[:0]
+	for i := range charges {
+		charge, s := &charges[i], first
+		if charge.Partition != charges[0].Partition {
+			s = b.stripeOf(charge.Partition)
+		}
 		var c *counter
 		if charged != nil && charged.ResultsOf(i)[0].Mark.Note&noteShared != 0 {
 			c = s.getShared(charge.Policy.Name, i)
 		} else if n := s.hasher.Of(charge); s.Get(n) != nil {
 			c = s.Get(n)
-		} else if s.MakeRoom(1, func(c *counter) float64 { return s.rank(c, now) }, s.Remove) {
+		} else if s.MakeRoom(1, func(c *counter) float64 { return c.rank(first.found, now) }, s.Remove) {
 			c = s.newCounter(rootName(charge), false)
 			s.Add(n, 1, c)
 		} else {
@@ -101,9 +132,9 @@ func (s *stripe) find(charges []quota.Charge, now int64, charged *driver.Decisio
 		for k := range c.policy.Limits {
 			c.counts[k].roll(&c.limits[k], now)
 		}
-		s.found = append(s.found, c)
+		first.found = append(first.found, c)
 	}
-	return s.found
+	return first.found
 }
 
 func (s *stripe) newCounter(root string, shared bool) *counter {
@@ -131,8 +162,8 @@ func (s *stripe) forgetRemoved(list int) {
 // rank is the part of a quota that c has used. Those are kept
 // that have used up one, because to forget one would give it a second quota, and those that
 // the request is about. If all are kept, new keys are counted together.
-func (s *stripe) rank(c *counter, now int64) float64 {
-	if slices.Contains(s.found, c) {
+func (c *counter) rank(found []*counter, now int64) float64 {
+	if slices.Contains(found, c) {
 		return keyed.Keep
 	}
 	return c.fill(now)
