@@ -38,9 +38,6 @@ func SetCost(r *http.Request, cost int64) error {
 	l := inner.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if inner.released() {
-		return errSettled
-	}
 	asked, enforced := false, false
 	var err error
 	for e := inner; e != nil; e = e.outer {
@@ -78,9 +75,6 @@ func SetCostOf(r *http.Request, policy string, cost int64) error {
 		return l.report(x, policy, cost)
 	}
 	for e := inner; e != nil; e = e.outer {
-		if e.released() {
-			return errSettled
-		}
 		if charges(e) {
 			return l.report(e, policy, cost)
 		}

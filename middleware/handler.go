@@ -66,7 +66,7 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		return false
 	}
 	t := outer.m
-	e := &entry{m: t, l: outer.l, outer: outer, received: r, passed: r, account: accounts.Get().(*account)}
+	e := &entry{m: t, l: outer.l, outer: outer, received: r, passed: r}
 	e.inHandler = true
 	e.charges = append(e.room[:0], charges...)
 	if e.contextOver() && t.DryRun == nil {
@@ -109,7 +109,7 @@ func WriteHeaders(h http.Header, dialect Dialect, decisions ...throttler.Decisio
 	}
 	r, unknown, retryAt, at := Report{values: new([5]string)}, len(decisions) == 0, time.Time{}, time.Time{}
 	for i, d := range decisions {
-		r.entries = append(r.entries, &entry{account: &account{d: d, decided: uint32(i)}})
+		r.entries = append(r.entries, &entry{account: account{d: d, decided: uint32(i)}})
 		unknown = unknown || d.NumLimits() == 0 || d.Degraded || d.Blocked
 		if retry := d.RetryAt(); retry.After(retryAt) {
 			retryAt, at = retry, d.At()

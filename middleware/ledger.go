@@ -69,12 +69,10 @@ type entry struct {
 
 	state   entryState
 	reports *report // costs that the handler has reported
-	*account
+	account
 }
 
-// account is what an entry charges. Its memory is used again when the request is over. The
-// rest of a ledger is not: a handler may leave goroutines behind that have the request, its
-// context or the writer.
+// account is what an entry charges.
 type account struct {
 	charges   []throttler.Charge      // as classified
 	flags     [quota.MaxCharges]flags // of charges
@@ -85,23 +83,6 @@ type account struct {
 	holding   *holding                // what of d is in flight, or nil
 	report    Report                  // what the headers are written from, if this is the outermost that is enforced
 }
-
-var accounts = sync.Pool{New: func() any { return new(account) }}
-
-// noAccount is the account of entries that have released theirs. It is not to be changed.
-var noAccount account
-
-// release lets a later request have the memory of e's account. It is for entries
-// that have nothing to settle, when the outermost handler has returned and the response's
-// headers are sent.
-func (e *entry) release() {
-	if a := e.account; a != &noAccount {
-		e.account, *a = &noAccount, account{}
-		accounts.Put(a)
-	}
-}
-
-func (e *entry) released() bool { return e.account == &noAccount }
 
 // Values of entry.progress.
 const (
@@ -144,16 +125,15 @@ func entryOf(r *http.Request) *entry {
 // newEntry returns an entry for r, in a ledger of its own if m is the outermost
 // middleware. The ledger does not list it until add.
 func newEntry(m *throttle, w http.ResponseWriter, r *http.Request) *entry {
-	charged := accounts.Get().(*account)
 	if outer := entryOf(r); outer != nil {
-		return &entry{m: m, l: outer.l, outer: outer, received: r, account: charged}
+		return &entry{m: m, l: outer.l, outer: outer, received: r}
 	}
 	l := &ledger{w: w}
 	if hasBody(r) {
 		l.body = &requestBody{ReadCloser: r.Body}
 	}
 	e := &l.first
-	e.m, e.l, e.received, e.account = m, l, r, charged // the rest is zero
+	e.m, e.l, e.received = m, l, r
 	return e
 }
 
@@ -271,20 +251,7 @@ func (l *ledger) handlerEnded(e *entry, returned, failed bool) (due []*entry, en
 			due = append(due, x)
 		}
 	}
-	if returned && e.outer == nil && l.sent.Load() == begun {
-		l.releaseBut(due)
-	}
 	return due, l.enforced
-}
-
-// releaseBut releases the entries whose handlers have ended and that are not due. The caller
-// holds the lock.
-func (l *ledger) releaseBut(due []*entry) {
-	for x := l.last.Load(); x != nil; x = x.earlier {
-		if x.progress.Load() != running && !slices.Contains(due, x) {
-			x.release()
-		}
-	}
 }
 
 // noteEnd notes that e's handler has ended, for e and for what the handler took by Take.
@@ -449,7 +416,7 @@ func (l *ledger) settleReported(e *entry) (reported bool) {
 // settle settles e, unless it was settled before or has nothing to settle.
 func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Lock()
-	if e.state != charged || e.released() || e.holding.defers(e, why) {
+	if e.state != charged || e.holding.defers(e, why) {
 		l.mu.Unlock()
 		return
 	}
@@ -459,9 +426,7 @@ func (l *ledger) settle(e *entry, why settlement) {
 	l.mu.Unlock()
 	after, _ := e.m.settle(e, before, costs)
 	l.mu.Lock()
-	if !e.released() { // meanwhile
-		e.d, e.decided = after, l.decisions.Add(1)
-	}
+	e.d, e.decided = after, l.decisions.Add(1)
 	l.mu.Unlock()
 }
 

@@ -232,16 +232,14 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		}
 		return
 	}
-	switch {
-	case !t.admit(w, e):
-		if e.outer == nil && !e.d.Allowed {
-			e.release() // no handler has seen e
-		}
-	case t.CheckOnly:
-		t.serveUncharged(w, e, next)
-	default:
-		e.serve(w, next)
+	if !t.admit(w, e) {
+		return
 	}
+	if t.CheckOnly {
+		t.serveUncharged(w, e, next)
+		return
+	}
+	e.serve(w, next)
 }
 
 // admit carries out e's decision, and returns whether the request is to go on, when it may
@@ -328,7 +326,6 @@ func (t *throttle) serveUncharged(w http.ResponseWriter, e *entry, next http.Han
 		e.serve(w, next)
 		return
 	}
-	e.release()
 	e.outer.servesUncharged()
 	next.ServeHTTP(w, e.received)
 }
