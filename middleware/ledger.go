@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // A ledger accounts for one request: it holds what all middlewares that the
@@ -56,7 +57,7 @@ type entry struct {
 	passed   *http.Request // what the next handler gets, if it runs
 	ahead    *aheadBody    // its body, if the request waited and the body was read ahead
 
-	call deadlineContext // that takes what is charged
+	call driver.Detached // that takes what is charged, and does not end with the client, so that the outcome is known
 
 	progress atomic.Uint32 // of the next handler: running, over or overLate
 	answered bool          // the middleware answered in place of the next handler

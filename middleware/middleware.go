@@ -282,8 +282,8 @@ func (t *throttle) classifyRequest(e *entry) {
 
 // take asks for a decision about e's charges, e.d.
 func (t *throttle) take(e *entry) (err error) {
-	e.call.e = e
-	defer e.call.end()
+	e.call.Begin(e.received.Context(), t.Deadline)
+	defer e.call.End()
 	if t.CheckOnly {
 		e.d, err = t.throttler.Peek(&e.call, e.charges...)
 	} else {
@@ -366,14 +366,15 @@ func (t *throttle) servesUndecided(w http.ResponseWriter, e *entry, err error) b
 // settle replaces what d, e's decision, took by costs, or refunds it if costs is
 // nil. It returns the limits as they are after it, or d if that is not known.
 func (t *throttle) settle(e *entry, d throttler.Decision, costs []int64) (after throttler.Decision, ok bool) {
-	c := &deadlineContext{e: e}
-	defer c.end()
+	var c driver.Detached
+	c.Begin(e.received.Context(), t.Deadline)
+	defer c.End()
 	result, err := observe.ResultNotSettled, error(nil)
 	if costs == nil {
 		result = observe.ResultNotRefunded
-		after, err = t.throttler.Refund(c, d)
+		after, err = t.throttler.Refund(&c, d)
 	} else {
-		after, err = t.throttler.Settle(c, d, costs...)
+		after, err = t.throttler.Settle(&c, d, costs...)
 	}
 	if err != nil {
 		t.fail(e.received, err, d.Charges(), result)

@@ -15,20 +15,57 @@ var errServerTime = fmt.Errorf("the server's time has passed: %w", context.Deadl
 // the server's, as the backends of this module do, goes on while the server answers, and fails when
 // the server has not answered for d. Any other deadline is the caller's, and ends the call.
 func WithServerTime(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	s := &serverTime{caller: ctx, end: time.Now().Add(d)}
+	s := &serverTime{caller: ctx, d: d, end: time.Now().Add(d)}
 	return s, s.cancel
 }
+
+// Detached is a context of the values of another one that does not end with it, but as one
+// of WithServerTime, whose time begins when somebody waits: a backend that does not wait is
+// never late, however busy the machine is. It needs no memory but its own.
+type Detached struct{ serverTime }
+
+// Begin makes c, a zero Detached, one of ctx that ends d after somebody waits for it, or by End.
+func (c *Detached) Begin(ctx context.Context, d time.Duration) {
+	c.caller, c.detached, c.d = ctx, true, d
+}
+
+// End ends c, for whatever a backend has left running.
+func (c *Detached) End() { c.cancel() }
+
+// idleAsks is how often Err of a Detached may be called by those that do not wait: a
+// throttler, and each of a few backends that wrap one another, ask once before they begin.
+// One that asks more often may be waiting for the answer.
+const idleAsks = 4
 
 // serverTime is a context of WithServerTime. It needs a timer only for those that wait for
 // it: a backend that asks by ServerTime has its own.
 type serverTime struct {
-	caller context.Context
-	end    time.Time
+	caller   context.Context
+	d        time.Duration
+	detached bool // it does not end with caller
 
+	canceled bool   // guarded by mu, as is what follows
+	asked    uint32 // how often Err was called
 	mu       sync.Mutex
+	end      time.Time       // zero until the time begins
 	timed    context.Context // made when it is needed
 	stop     context.CancelFunc
-	canceled bool
+}
+
+// parent returns the context that s ends with.
+func (s *serverTime) parent() context.Context {
+	if s.detached {
+		return context.WithoutCancel(s.caller)
+	}
+	return s.caller
+}
+
+// begin returns the end of the time, which has begun then. s.mu is held.
+func (s *serverTime) begin() time.Time {
+	if s.end.IsZero() {
+		s.end = time.Now().Add(s.d)
+	}
+	return s.end
 }
 
 // make returns the context that s takes the place of.
@@ -36,7 +73,7 @@ func (s *serverTime) make() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timed == nil {
-		s.timed, s.stop = context.WithDeadlineCause(s.caller, s.end, errServerTime)
+		s.timed, s.stop = context.WithDeadlineCause(s.parent(), s.begin(), errServerTime)
 		if s.canceled {
 			s.stop()
 		}
@@ -54,10 +91,17 @@ func (s *serverTime) cancel() {
 
 // Deadline implements context.Context.
 func (s *serverTime) Deadline() (time.Time, bool) {
-	if end, ok := s.caller.Deadline(); ok && end.Before(s.end) {
-		return end, true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endAt(s.begin()), true
+}
+
+// endAt returns end, or when the caller ends s if that is earlier.
+func (s *serverTime) endAt(end time.Time) time.Time {
+	if at, ok := s.caller.Deadline(); ok && !s.detached && at.Before(end) {
+		return at
 	}
-	return s.end, true
+	return end
 }
 
 // Done implements context.Context.
@@ -66,29 +110,43 @@ func (s *serverTime) Done() <-chan struct{} { return s.make().Done() }
 // Err implements context.Context.
 func (s *serverTime) Err() error {
 	s.mu.Lock()
-	runs := s.timed == nil && !s.canceled && time.Now().Before(s.end)
-	s.mu.Unlock()
-	if runs {
-		return s.caller.Err()
+	s.asked++
+	waits := s.asked > idleAsks
+	if !s.end.IsZero() {
+		waits = !time.Now().Before(s.end)
 	}
-	return s.make().Err()
+	waits = waits || s.timed != nil || s.canceled
+	s.mu.Unlock()
+	switch {
+	case waits:
+		return s.make().Err()
+	case s.detached:
+		return nil
+	}
+	return s.caller.Err()
 }
 
-// Value implements context.Context.
+// Value leaves the answer to the context that was made, if there is one: it has the cause of
+// its end, and package context links those derived from it without a goroutine for each.
 func (s *serverTime) Value(key any) any {
 	s.mu.Lock()
 	timed := s.timed
 	s.mu.Unlock()
-	if timed != nil { // which has the cause of its end
+	if timed != nil {
 		return timed.Value(key)
 	}
-	return s.caller.Value(key)
+	return s.parent().Value(key)
 }
 
-// ServerTime implements what ServerTime asks for.
-func (s *serverTime) ServerTime(time.Time) (end time.Time, caller context.Context) {
-	end, _ = s.Deadline()
-	return end, s.caller
+// ServerTime implements what ServerTime asks for. Until the time of a Detached has begun, each
+// server that is asked has all of it.
+func (s *serverTime) ServerTime(now time.Time) (end time.Time, caller context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end = s.end; end.IsZero() {
+		end = now.Add(s.d)
+	}
+	return s.endAt(end), s.parent()
 }
 
 // ServerTime returns when the time of the server ends, as of now, and the context that

@@ -1,31 +1,23 @@
-package middleware
+package driver
 
 import (
 	"context"
 	"errors"
-	"net/http"
 	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/weir-go/weir/throttler/driver"
 )
 
 type userKey struct{}
 
-// newCall returns a call that may take a second, for a request whose client can
-// leave.
-func newCall(t *testing.T) (c *deadlineContext, leave context.CancelCauseFunc) {
+// newCall returns a call that may take a second, for a client that can leave.
+func newCall(t *testing.T) (c *Detached, leave context.CancelCauseFunc) {
 	ctx, leave := context.WithCancelCause(context.WithValue(t.Context(), userKey{}, "alice"))
-	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := new(throttle)
-	m.Deadline = time.Second
-	return &deadlineContext{e: &entry{m: m, received: r}}, leave
+	c = new(Detached)
+	c.Begin(ctx, time.Second)
+	return c, leave
 }
 
 // A call without a waiter is a context all the same.
@@ -35,14 +27,14 @@ func TestACallNeedsNoTimerUntilSomebodyWaits(t *testing.T) {
 		leave(errors.New("gone"))
 		time.Sleep(time.Hour) // the machine is busy
 		for range idleAsks {
-			if err := c.Err(); err != nil || c.made.Load() != nil {
-				t.Errorf("got %v and the context %v, want none", err, c.made.Load())
+			if err := c.Err(); err != nil || c.timed != nil {
+				t.Errorf("got %v and the context %v, want none", err, c.timed)
 			}
 		}
-		if c.Value(userKey{}) != "alice" || c.made.Load() != nil {
-			t.Error("the request's values are not there, or needed a timer")
+		if c.Value(userKey{}) != "alice" || c.timed != nil {
+			t.Error("the client's values are not there, or needed a timer")
 		}
-		c.end()
+		c.End()
 		if err := c.Err(); !errors.Is(err, context.Canceled) {
 			t.Errorf("after its end, got %v, want context.Canceled", err)
 		}
@@ -56,15 +48,15 @@ func TestACallTellsTheServersTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, leave := newCall(t)
 		defer leave(nil)
-		defer c.end()
+		defer c.End()
 		want := time.Now().Add(time.Second)
-		end, caller, ok := driver.ServerTime(c, time.Now())
-		if !ok || !end.Equal(want) || caller.Done() != nil || caller.Value(userKey{}) != "alice" || c.made.Load() != nil {
+		end, caller, ok := ServerTime(c, time.Now())
+		if !ok || !end.Equal(want) || caller.Done() != nil || caller.Value(userKey{}) != "alice" || c.timed != nil {
 			t.Errorf("ends at %v, %v; want %v, and no timer", end, ok, want)
 		}
 		c.Done()
 		time.Sleep(300 * time.Millisecond)
-		if end, _, _ := driver.ServerTime(c, time.Now()); !end.Equal(want) {
+		if end, _, _ := ServerTime(c, time.Now()); !end.Equal(want) {
 			t.Errorf("then ends at %v, want %v", end, want)
 		}
 	})
@@ -73,15 +65,15 @@ func TestACallTellsTheServersTime(t *testing.T) {
 // Whatever a backend asks first, the call ends after its timeout, and not with the
 // client.
 func TestACallEndsAfterItsTimeout(t *testing.T) {
-	for name, ask := range map[string]func(c *deadlineContext){
-		"Done":     func(c *deadlineContext) { c.Done() },
-		"Deadline": func(c *deadlineContext) { c.Deadline() },
-		"a child":  func(c *deadlineContext) { _, cancel := context.WithCancel(c); cancel() },
+	for name, ask := range map[string]func(c *Detached){
+		"Done":     func(c *Detached) { c.Done() },
+		"Deadline": func(c *Detached) { c.Deadline() },
+		"a child":  func(c *Detached) { _, cancel := context.WithCancel(c); cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, leave := newCall(t)
-				defer c.end()
+				defer c.End()
 				time.Sleep(time.Minute)
 				ask(c)
 				leave(errors.New("gone"))
@@ -109,7 +101,7 @@ func TestACallEndsAfterItsTimeout(t *testing.T) {
 func TestABackendMayPollACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := newCall(t)
-		defer c.end()
+		defer c.End()
 		for polls := 0; c.Err() == nil; polls++ {
 			if polls > 100 {
 				t.Fatal("the call goes on")
@@ -133,7 +125,7 @@ func TestContextsDerivedFromACall(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > before+50 { // others come and go
 		t.Errorf("%d goroutines, and %d before", n, before)
 	}
-	c.end()
+	c.End()
 	for _, child := range children {
 		<-child.Done()
 	}
@@ -153,7 +145,7 @@ func TestACallEndsForAllThatAsk(t *testing.T) {
 				}
 			})
 		}
-		c.end()
+		c.End()
 		asking.Wait()
 		leave(nil)
 	}
