@@ -199,21 +199,23 @@ func copyCosts(whole *driver.Decision, all []taken) {
 	}
 }
 
-// settleParts settles what was taken of each partition at costs, which are of all charges. If
-// one fails, the others are settled all the same, and the error leaves open what was charged.
-func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
-	r := s.Charged.Request
+// settleParts settles what was taken of each partition by settle, at costs that are of all
+// charges. If one fails, the others are settled all the same, and the error leaves open what
+// was charged.
+func settleParts(s driver.Settlement, all []taken, settle func(*taken, driver.Settlement) (driver.Decision, error)) (driver.Decision, error) {
+	r, costs := s.Charged.Request, s.Costs
 	r.Now = s.Now
-	whole := driver.NewDecision(r)
+	whole := unread(r)
 	whole.Allowed = true
 	var failed error
 	begun := false // one is settled, or may be
 	for i := range all {
 		one := &all[i]
-		if len(one.d.Charges()) == 0 {
+		if len(one.d.Charges()) == 0 { // it was allowed without counts
 			continue
 		}
-		d, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)})
+		s.Charged, s.Costs = one.d, one.part.Costs(costs)
+		d, err := settle(one, s)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			begun = begun || driver.MayHaveCharged(err)
@@ -221,6 +223,7 @@ func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []
 		}
 		begun = true
 		one.part.CopyTo(&whole, &d)
+		whole.Allowed = whole.Allowed && d.Allowed
 	}
 	if begun && failed != nil && !driver.MayHaveCharged(failed) { // it says that nothing was sent, but of one partition
 		failed = &partlyChargedError{failed, errors.New("other partitions are settled, or may be")}
@@ -229,6 +232,17 @@ func (t *Throttler) settleParts(ctx context.Context, s driver.Settlement, all []
 		return driver.Decision{}, failed
 	}
 	return whole, nil
+}
+
+// each calls do with r or, if that is not one decision of the backend, with each of its parts.
+func (t *Throttler) each(r driver.Request, do func(driver.Request) error) (err error) {
+	if driver.Joins(t.backend, &r) {
+		return do(r)
+	}
+	for _, p := range r.Parts() {
+		err = errors.Join(err, do(p.Request))
+	}
+	return err
 }
 
 // partlyChargedError is the error of a decision of which one partition failed without a

@@ -2,7 +2,7 @@ package throttler
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
@@ -29,18 +29,12 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		r = driver.NewRequest(r.Now, r.Charges()[:links.given]...)
 	}
 	t.lines.pause(charges, until)
-	if driver.Joins(t.backend, &r) {
-		return t.pause(ctx, r, until)
-	}
-	for _, p := range r.Parts() {
-		err = errors.Join(err, t.pause(ctx, p.Request, until))
-	}
-	return err
+	return t.each(r, func(r driver.Request) error { return t.pause(ctx, r, until) })
 }
 
 // pause is Pause of one partition: it settles a decision at no cost.
 func (t *Throttler) pause(ctx context.Context, r driver.Request, until time.Time) error {
-	charges := append([]Charge(nil), r.Charges()...)
+	charges := slices.Clone(r.Charges())
 	for i := range charges {
 		charges[i].Cost = 0
 	}

@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,14 +24,13 @@ type Decision struct {
 // share it.
 type receipt struct {
 	done  atomic.Bool
-	parts []taken // if several partitions were charged one by one
-	links *links  // if parents were charged
+	links *links // if parents were charged
 
 	// id names a decision of which there is a text, by which it may be settled elsewhere.
 	id atomic.Pointer[string]
 
-	mu      sync.Mutex       // held by Renew and Settle: what is renewed after it is settled would lapse only
-	renewed *driver.Decision // the decision as it was charged, with other marks
+	mu    sync.Mutex // held by Renew and Settle: what is renewed after it is settled would lapse only
+	parts []taken    // if several partitions were charged one by one, or what was charged is renewed
 }
 
 // tookNothing is the receipt of every peek: there is nothing to give back.
@@ -42,50 +40,48 @@ var tookNothing = func() *receipt {
 	return r
 }()
 
-// settleOnce makes s, of a decision whose receipt may be opened elsewhere, unless that was
-// done. The parts of several partitions are each made once.
-func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, r *receipt, id string) (driver.Decision, error) {
-	parts := r.parts
-	if parts == nil {
-		for _, p := range s.Charged.Request.Parts() {
-			d := driver.NewDecision(p.Request)
-			d.Allowed = true
-			p.CopyFrom(&s.Charged, &d)
-			parts = append(parts, taken{p, d})
+// byPartition returns what d took of each partition. r.mu is held.
+func (r *receipt) byPartition(d *Decision) []taken {
+	if r.parts == nil {
+		for _, p := range d.Driver().Request.Parts() {
+			own := driver.NewDecision(p.Request)
+			own.Allowed, own.Degraded = true, d.Degraded
+			p.CopyFrom(d.Driver(), &own)
+			r.parts = append(r.parts, taken{p, own})
 		}
 	}
-	ends := endOf(&s.Charged)
+	return r.parts
+}
+
+// settleOnce makes s, of a decision whose receipt may be opened elsewhere, unless that was
+// done. The parts of several partitions are each made once.
+func (t *Throttler) settleOnce(ctx context.Context, s driver.Settlement, parts []taken, id string) (driver.Decision, error) {
+	ends := int64(0)
+	for i := range parts {
+		ends = max(ends, endOf(&parts[i].d))
+	}
 	if s.Now >= ends { // from now on, nothing may remember that it was settled
 		return driver.Decision{}, invalid.Errorf("throttler: a receipt has expired: what it was charged to has ended at %v", time.UnixMilli(ends).UTC())
 	}
 	// Longer than any process' clock may be behind.
 	keep := time.Duration(ends-s.Now)*time.Millisecond + 2*algorithm.Margin
-	request := s.Charged.Request
-	request.Now = s.Now
-	whole, before, failed := unread(request), 0, error(nil)
-	whole.Allowed = true
-	for i := range parts {
-		one := &parts[i]
-		part := driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)}
-		d, err := t.backend.Settle(ctx, part.MakeOnce(id, keep))
+	before := 0
+	whole, err := settleParts(s, parts, func(one *taken, s driver.Settlement) (driver.Decision, error) {
+		d, err := t.backend.Settle(ctx, s.MakeOnce(id, keep))
 		if err != nil {
-			failed = errors.Join(failed, err)
-			continue
+			return d, err
 		}
 		if !d.Allowed {
 			before++
 			t.letGo(ctx, s.Now, one.d)
 		}
-		d = d.WithoutOnce()
-		one.part.CopyTo(&whole, &d)
-	}
-	switch {
-	case failed != nil: // it may be made again: what was settled is not
-		return driver.Decision{}, failed
-	case before == len(parts):
+		d.Allowed = true
+		return d.WithoutOnce(), nil
+	})
+	if err == nil && before == len(parts) { // after an error it may be made again: what was settled is not
 		return driver.Decision{}, ErrSettled
 	}
-	return whole, nil
+	return whole, err
 }
 
 // letGo ends what a part has in flight after another process has settled the rest. If that

@@ -25,20 +25,11 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	if r.done.Load() {
 		return d, nil
 	}
-	charged := r.charged(&d)
-	s := driver.Settlement{Now: t.now(), Charged: charged, Costs: costsOf(d.Charges()), Renews: true}
-	var after driver.Decision
-	var err error
-	if r.parts != nil {
-		after, err = t.renewParts(ctx, s, r.parts)
-	} else {
-		after, err = t.backend.Settle(ctx, s)
-	}
+	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costsOf(d.Charges()), Renews: true}
+	after, err := t.renewParts(ctx, s, r.byPartition(&d))
 	if err != nil {
 		return Decision{}, err
 	}
-	charged = charged.Renewed(&after)
-	r.renewed = &charged
 	renewed := Decision{decision.FromDriver(after), r}
 	renewed.Added = d.Added
 	return renewed, nil
@@ -47,35 +38,19 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 // renewParts renews what was taken of each partition. If one is not held any more, the others
 // are given back.
 func (t *Throttler) renewParts(ctx context.Context, s driver.Settlement, all []taken) (driver.Decision, error) {
-	whole := driver.NewDecision(s.Charged.Request)
-	whole.Request.Now, whole.Allowed = s.Now, true
-	for i := range all {
-		one := &all[i]
-		after, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs), Renews: true})
-		if err != nil {
-			return driver.Decision{}, err
+	settle := func(one *taken, s driver.Settlement) (driver.Decision, error) {
+		after, err := t.backend.Settle(ctx, s)
+		if err == nil {
+			one.d = one.d.Renewed(&after)
 		}
-		one.d = one.d.Renewed(&after)
-		one.part.CopyTo(&whole, &after)
-		whole.Allowed = whole.Allowed && after.Allowed
+		return after, err
 	}
-	for i := 0; i < len(all) && !whole.Allowed; i++ {
-		one := &all[i]
-		after, err := t.backend.Settle(ctx, driver.Settlement{Now: s.Now, Charged: one.d, Costs: one.part.Costs(s.Costs)})
-		if err != nil {
-			return driver.Decision{}, err
-		}
-		one.d = one.d.Renewed(&after)
+	whole, err := settleParts(s, all, settle)
+	if err == nil && !whole.Allowed && len(all) > 1 {
+		s.Renews = false
+		_, err = settleParts(s, all, settle)
 	}
-	return whole, nil
-}
-
-// charged returns d as it was charged, or last renewed. r.mu is held.
-func (r *receipt) charged(d *Decision) driver.Decision {
-	if r.renewed != nil {
-		return *r.renewed
-	}
-	return *d.Driver()
+	return whole, err
 }
 
 // holds reports whether charges have limits on what is in flight.

@@ -2,7 +2,6 @@ package throttler
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/weir-go/weir/observe"
@@ -39,11 +38,5 @@ func (t *Throttler) reset(ctx context.Context, charges []Charge) error {
 		return err
 	}
 	r := driver.NewRequest(now, all...)
-	if driver.Joins(t.backend, &r) {
-		return t.backend.Reset(ctx, r)
-	}
-	for _, p := range r.Parts() {
-		err = errors.Join(err, t.backend.Reset(ctx, p.Request))
-	}
-	return err
+	return t.each(r, func(r driver.Request) error { return t.backend.Reset(ctx, r) })
 }

@@ -176,14 +176,17 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 		return d, nil
 	}
 	start := time.Now()
-	s := driver.Settlement{Now: t.now(), Charged: d.receipt.charged(&d), Costs: costs}
+	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costs}
 	var settled driver.Decision
 	var err error
-	if id != nil {
-		settled, err = t.settleOnce(ctx, s, d.receipt, *id)
-	} else if d.receipt.parts != nil {
-		settled, err = t.settleParts(ctx, s, d.receipt.parts)
-	} else {
+	switch {
+	case id != nil:
+		settled, err = t.settleOnce(ctx, s, d.receipt.byPartition(&d), *id)
+	case d.receipt.parts != nil:
+		settled, err = settleParts(s, d.receipt.parts, func(_ *taken, s driver.Settlement) (driver.Decision, error) {
+			return t.backend.Settle(ctx, s)
+		})
+	default:
 		settled, err = t.backend.Settle(ctx, s)
 	}
 	after := Decision{decision.FromDriver(settled), d.receipt}

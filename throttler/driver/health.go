@@ -15,14 +15,20 @@ type Health interface {
 // HealthOf returns the Health of b or, if b has none, of the first backend behind it that
 // has one, by methods Unwrap() Backend. It returns nil if none has.
 func HealthOf(b Backend) Health {
+	h, _ := as[Health](b)
+	return h
+}
+
+// as returns b or, if it is no T, the first backend behind it that is.
+func as[T any](b Backend) (found T, ok bool) {
 	for {
-		switch of := b.(type) {
-		case Health:
-			return of
-		case interface{ Unwrap() Backend }:
-			b = of.Unwrap()
-		default:
-			return nil
+		if found, ok = b.(T); ok {
+			return found, true
 		}
+		wrapper, ok := b.(interface{ Unwrap() Backend })
+		if !ok {
+			return found, false
+		}
+		b = wrapper.Unwrap()
 	}
 }

@@ -49,14 +49,8 @@ type Receiptless interface {
 // HasReceipt asks b or, if it is not Receiptless, the first backend behind it that is, by methods
 // Unwrap() Backend.
 func HasReceipt(b Backend, d *Decision) error {
-	for {
-		switch of := b.(type) {
-		case Receiptless:
-			return of.HasReceipt(d)
-		case interface{ Unwrap() Backend }:
-			b = of.Unwrap()
-		default:
-			return nil
-		}
+	if r, ok := as[Receiptless](b); ok {
+		return r.HasReceipt(d)
 	}
+	return nil
 }
