@@ -18,10 +18,7 @@ type Classifier struct {
 
 // rule contributes some of the charges of a request.
 type rule struct {
-	policy *throttler.Policy // what Limit charges one unit of
-	key    Key               // and to which key
-
-	others   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends the charges of other rules
+	append   func(charges []throttler.Charge, r *http.Request) []throttler.Charge // appends the rule's
 	policies []*throttler.Policy                                                  // as far as they are known
 	dynamic  bool                                                                 // there may be others
 	flags    flags
@@ -43,9 +40,9 @@ const (
 // Requests without a key share one count, so that unidentified clients are
 // limited too; use [FirstOf] to fall back to the client's address.
 func Limit(p *throttler.Policy, key Key) Classifier {
-	c := Classifier{rules: []rule{{policy: p, key: key, addresses: key.addresses, policies: []*throttler.Policy{p}}}}
-	c.err = key.validate()
-	return c
+	return Classifier{err: key.validate(), rules: []rule{{addresses: key.addresses, policies: []*throttler.Policy{p}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+		return append(charges, p.Charge(key.orUnknown(r)))
+	}}}}
 }
 
 // ClassifierFunc returns a Classifier for charges that [Limit] and [All] cannot
@@ -57,7 +54,7 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 	if charges == nil {
 		panic("middleware: ClassifierFunc: the function is nil")
 	}
-	return Classifier{rules: []rule{{dynamic: true, policies: policies, others: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{rules: []rule{{dynamic: true, policies: policies, append: func(all []throttler.Charge, r *http.Request) []throttler.Charge {
 		return append(all, charges(r)...)
 	}}}}
 }
@@ -65,7 +62,7 @@ func ClassifierFunc(charges func(r *http.Request) []throttler.Charge, policies .
 // InHandler charges nothing itself, and makes [Take] work in handlers behind it that charge
 // everything themselves.
 func InHandler() Classifier {
-	return Classifier{rules: []rule{{flags: inHandler, others: func(all []throttler.Charge, _ *http.Request) []throttler.Charge { return all }}}}
+	return Classifier{rules: []rule{{flags: inHandler, append: func(all []throttler.Charge, _ *http.Request) []throttler.Charge { return all }}}}
 }
 
 // All joins the charges of classifiers: one decision takes all of them or none. Each
@@ -141,11 +138,7 @@ func (c Classifier) Charges(r *http.Request) []throttler.Charge {
 
 func (of *rule) appendCharges(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 	n := len(charges)
-	if of.others != nil {
-		charges = of.others(charges, r)
-	} else {
-		charges = append(charges, of.policy.Charge(of.key.orUnknown(r)))
-	}
+	charges = of.append(charges, r)
 	if of.within != nil {
 		outer := of.within.orUnknown(r)
 		for i := range charges[n:] {

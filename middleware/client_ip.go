@@ -93,7 +93,7 @@ func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
 	}
 	o.IPv6Prefix = 64
 	from, err := addressFrom(o)
-	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, others: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
+	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		addr := embedded(from.find(r))
 		switch {
 		case !addr.IsValid():

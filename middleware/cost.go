@@ -128,10 +128,10 @@ func (e *entry) note(policy string, cost int64) error {
 type settlement uint8
 
 const (
-	beforeHandler settlement = iota // the handler does not run: nothing
+	asCharged     settlement = iota // what was charged, without what is in flight
+	beforeHandler                   // the handler does not run: nothing
 	afterHandler                    // the handler ran and the response is free: what is marked NoRefund
 	asReported                      // what the handler reported
-	asCharged                       // what was charged, without what is in flight
 )
 
 // costs returns what each of e.d.Charges really costs, but for those that were added for

@@ -73,19 +73,11 @@ func Take(w http.ResponseWriter, r *http.Request, charges ...throttler.Charge) b
 		t.answerUnavailable(w, e, ended, nil)
 		return false
 	}
-	t.waiters.shutdown(serverOf(r))
-	if err := t.take(e); err != nil {
-		if !t.servesUndecided(w, e, err) {
-			return false
-		}
-		e.add() // so that no header tells of the others alone
-		return true
+	goesOn := t.decide(w, e)
+	if goesOn {
+		e.add() // if it is undecided, too, so that no header tells of the others alone
 	}
-	if !t.admit(w, e) {
-		return false
-	}
-	e.add()
-	return true
+	return goesOn
 }
 
 // taken returns the last Take of e's handler that is as is reports, or nil.

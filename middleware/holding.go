@@ -13,7 +13,7 @@ import (
 // 304, or a cost that was reported, gives back.
 type holding struct {
 	stop func()
-	due  []settlement // that the beginning of the response asked for; guarded by the ledger's mu
+	due  settlement // that the beginning of the response asked for, or asCharged; guarded by the ledger's mu
 }
 
 // hold begins to renew what e has in flight, if it has anything.
@@ -33,7 +33,9 @@ func (h *holding) defers(e *entry, why settlement) bool {
 	if h == nil || why == beforeHandler || e.progress.Load() != running {
 		return false
 	}
-	h.due = append(h.due, why)
+	if h.due == asCharged {
+		h.due = why
+	}
 	return true
 }
 
@@ -42,20 +44,4 @@ func (h *holding) end() {
 	if h != nil {
 		h.stop()
 	}
-}
-
-// settleHeld settles e as the beginning of the response asked for, if it did, and reports
-// whether it has.
-func (l *ledger) settleHeld(e *entry) bool {
-	l.mu.Lock()
-	held := e.holding != nil && len(e.holding.due) > 0
-	why := asCharged
-	if held {
-		why = e.holding.due[0]
-	}
-	l.mu.Unlock()
-	if held {
-		l.settle(e, why)
-	}
-	return held
 }

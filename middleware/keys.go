@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"encoding/binary"
 	"net/http"
 	"strings"
 
@@ -254,19 +253,16 @@ func FirstOf(keys ...Key) Key {
 // others are its key.
 func Join(keys ...Key) Key {
 	return keyOfAll(keys, func(r *http.Request) (string, bool) {
-		joined, found := []byte("join:"), false
-		for _, k := range keys {
+		parts, found := make([]string, len(keys)), false
+		for i, k := range keys {
 			key, ok := k.of(r)
 			if !ok && !k.optional {
 				return "", false
 			}
-			found = found || ok
-			if !ok {
-				key = ""
+			if ok {
+				parts[i], found = key, true
 			}
-			joined = binary.AppendUvarint(joined, uint64(len(key)))
-			joined = append(joined, key...)
 		}
-		return string(joined), found
+		return JoinedKey(parts...), found
 	})
 }

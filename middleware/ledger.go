@@ -205,13 +205,11 @@ func (e *entry) end(w http.ResponseWriter, returned bool) {
 	failed := !returned && l.sent.Load() == nothing && (e.outer == nil || l.isBehind(w))
 	due, enforced := l.handlerEnded(e, returned, failed)
 	for _, x := range due {
-		switch {
-		case l.settleReported(x), l.settleHeld(x):
-		case failed && x.isFree(http.StatusInternalServerError, l.w.Header()):
-			l.settle(x, afterHandler)
-		default:
-			l.settle(x, asCharged)
+		why := l.asked(x)
+		if why == asCharged && failed && x.isFree(http.StatusInternalServerError, l.w.Header()) {
+			why = afterHandler
 		}
+		l.settle(x, why)
 	}
 	if e.outer == nil {
 		l.end(enforced)
@@ -403,15 +401,18 @@ func (l *ledger) running() *entry {
 	return l.last.Load()
 }
 
-// settleReported settles e if the handler has reported a cost, and returns whether it has.
-func (l *ledger) settleReported(e *entry) (reported bool) {
+// asked returns what the handler, or the beginning of the response, asked for e to be settled
+// to; asCharged if they did not.
+func (l *ledger) asked(e *entry) settlement {
 	l.mu.Lock()
-	reported = e.reports != nil
-	l.mu.Unlock()
-	if reported {
-		l.settle(e, asReported)
+	defer l.mu.Unlock()
+	switch {
+	case e.reports != nil:
+		return asReported
+	case e.holding != nil:
+		return e.holding.due
 	}
-	return reported
+	return asCharged
 }
 
 // settle settles e, unless it was settled before or has nothing to settle.

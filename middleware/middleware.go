@@ -225,26 +225,22 @@ func (t *throttle) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		t.serveEnded(w, e, next)
 		return
 	}
-	t.waiters.shutdown(serverOf(r))
-	if err := t.take(e); err != nil {
-		if t.servesUndecided(w, e, err) {
-			e.serve(w, next)
-		}
-		return
-	}
-	if !t.admit(w, e) {
-		return
-	}
-	if t.CheckOnly {
+	switch goesOn := t.decide(w, e); {
+	case !goesOn:
+	case t.CheckOnly:
 		t.serveUncharged(w, e, next)
-		return
+	default:
+		e.serve(w, next)
 	}
-	e.serve(w, next)
 }
 
-// admit carries out e's decision, and returns whether the request is to go on, when it may
-// start. If not, it is answered.
-func (t *throttle) admit(w http.ResponseWriter, e *entry) bool {
+// decide charges e's request, and returns whether it is to go on, when it may start. If not,
+// it is answered.
+func (t *throttle) decide(w http.ResponseWriter, e *entry) (goesOn bool) {
+	t.waiters.shutdown(serverOf(e.received))
+	if err := t.take(e); err != nil {
+		return t.servesUndecided(w, e, err)
+	}
 	if t.DryRun != nil {
 		t.DryRun(e.received, e.d)
 	} else if !e.d.Allowed {
