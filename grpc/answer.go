@@ -3,6 +3,7 @@ package weirgrpc
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/weir-go/weir/middleware"
 	"github.com/weir-go/weir/throttler"
 	"github.com/weir-go/weir/throttler/decision"
 )
@@ -53,8 +55,8 @@ func refuse(d *throttler.Decision) *refusal {
 // later returns the refusal of a call that may be sent again after delay, which is rounded
 // up: to milliseconds, and retry-after to seconds.
 func later(code codes.Code, text string, delay time.Duration) *refusal {
-	ms := max(ceilDiv(int64(delay), int64(time.Millisecond)), 1)
-	s := ceilDiv(ms, 1000)
+	ms := max((delay-1).Milliseconds()+1, 1)
+	s := (ms-1)/1000 + 1
 	with, err := status.New(code, fmt.Sprintf("%s Try again in %d s.", text, s)).
 		WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Duration(ms) * time.Millisecond)})
 	if err != nil {
@@ -71,25 +73,14 @@ func ended(ctx context.Context) *refusal {
 	return &refusal{err: status.FromContextError(ctx.Err()).Err()}
 }
 
-// rates returns the metadata about the limit of d that binds, or nil where the shared counts
+// rates returns the metadata about the limit of d that binds, or none where the shared counts
 // are not known: any would be a lie.
 func rates(d throttler.Decision) metadata.MD {
-	if d.NumLimits() == 0 || d.Degraded || d.Blocked {
-		return nil
+	h, md := make(http.Header), make(metadata.MD)
+	middleware.WriteHeaders(h, nil, d)
+	h.Del("Retry-After") // which later has
+	for name, values := range h {
+		md.Set(name, values...)
 	}
-	s := d.Binding()
-	return metadata.Pairs(
-		"x-ratelimit-limit", strconv.FormatInt(s.Limit.Capacity(), 10),
-		"x-ratelimit-remaining", strconv.FormatInt(s.Remaining, 10),
-		"x-ratelimit-used", strconv.FormatInt(s.Used, 10),
-		"x-ratelimit-reset", strconv.FormatInt(ceilDiv(s.Reset().UnixMilli(), 1000), 10),
-		"x-ratelimit-resource", s.Policy.Name,
-	)
-}
-
-func ceilDiv(a, b int64) int64 {
-	if a <= 0 {
-		return 0
-	}
-	return (a-1)/b + 1
+	return md
 }

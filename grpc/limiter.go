@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -127,7 +126,7 @@ func (l *Limiter) admit(ctx context.Context, method string) (throttler.Decision,
 		return d, refuse(&d)
 	}
 	if refused := l.wait(ctx, &d); refused != nil {
-		l.refund(ctx, d)
+		l.end(ctx, d, true)
 		return d, refused
 	}
 	return d, nil
@@ -136,7 +135,9 @@ func (l *Limiter) admit(ctx context.Context, method string) (throttler.Decision,
 // within returns the context of one call to the throttler. It ends after the deadline, and
 // not when the client leaves, so that the outcome of a charge is known.
 func (l *Limiter) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return driver.WithServerTime(context.WithoutCancel(ctx), l.options.Deadline)
+	c := new(driver.Detached)
+	c.Begin(ctx, l.options.Deadline)
+	return c, c.End
 }
 
 // undecided returns what a call without a decision ends with, or nil if it is served.
@@ -186,31 +187,25 @@ func (l *Limiter) hold(ctx context.Context, d throttler.Decision) (letGo func())
 // settle refunds d if err makes the call free, ends what it has in flight, and returns the
 // limits after that.
 func (l *Limiter) settle(ctx context.Context, method string, d throttler.Decision, err error) throttler.Decision {
-	switch {
-	case !d.Allowed:
-		return d
-	case err != nil && l.options.RefundIf != nil && ctx.Err() == nil && l.options.RefundIf(ctx, method, err):
-		return l.refund(ctx, d)
-	case !slices.ContainsFunc(d.Charges(), func(c throttler.Charge) bool { return c.Policy.Holds() }):
-		return d
-	}
-	within, cancel := l.within(ctx)
-	defer cancel()
-	after, err := l.throttler.Settle(within, d)
-	if err != nil {
-		l.failed(d.Charges(), err, observe.ResultNotSettled)
-		return d
-	}
-	return after
+	free := d.Allowed && err != nil && l.options.RefundIf != nil && ctx.Err() == nil && l.options.RefundIf(ctx, method, err)
+	return l.end(ctx, d, free)
 }
 
-// refund gives d back, and returns the limits after it, or d if that failed.
-func (l *Limiter) refund(ctx context.Context, d throttler.Decision) throttler.Decision {
+// end gives d back if it is free, ends what it has in flight, and returns the limits after
+// that, or d if that failed.
+func (l *Limiter) end(ctx context.Context, d throttler.Decision, free bool) throttler.Decision {
 	within, cancel := l.within(ctx)
 	defer cancel()
-	after, err := l.throttler.Refund(within, d)
+	end, result := l.throttler.Refund, observe.ResultNotRefunded
+	if !free {
+		end = func(ctx context.Context, d throttler.Decision) (throttler.Decision, error) {
+			return l.throttler.Settle(ctx, d)
+		}
+		result = observe.ResultNotSettled
+	}
+	after, err := end(within, d)
 	if err != nil {
-		l.failed(d.Charges(), err, observe.ResultNotRefunded)
+		l.failed(d.Charges(), err, result)
 		return d
 	}
 	return after
