@@ -2,10 +2,10 @@ package middleware
 
 import (
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // Anthropic is the headers of Anthropic's API: anthropic-ratelimit-requests-limit,
@@ -15,36 +15,24 @@ import (
 // whose unit is tokens of some kind. If there is no such policy, there are no such headers.
 type Anthropic struct{}
 
-var anthropicGroups = [...]struct {
-	name  string
-	units []quota.Unit
-}{
-	{"requests", []quota.Unit{quota.Requests}},
-	{"tokens", tokenUnits},
-	{"input-tokens", []quota.Unit{quota.InputTokens}},
-	{"output-tokens", []quota.Unit{quota.OutputTokens}},
+var anthropic = table{
+	anthropicRow("requests", quota.Requests),
+	anthropicRow("tokens", tokenUnits...),
+	anthropicRow("input-tokens", quota.InputTokens),
+	anthropicRow("output-tokens", quota.OutputTokens),
 }
 
-const anthropicPrefix = "anthropic-ratelimit-"
+func anthropicRow(name string, units ...quota.Unit) row {
+	name = "anthropic-ratelimit-" + name
+	return row{name + "-limit", name + "-remaining", name + "-reset", units}
+}
 
 // Names returns the twelve names.
-func (Anthropic) Names() (names []string) {
-	for _, of := range anthropicGroups {
-		names = append(names, anthropicPrefix+of.name+"-limit", anthropicPrefix+of.name+"-remaining", anthropicPrefix+of.name+"-reset")
-	}
-	return names
-}
+func (Anthropic) Names() []string { return anthropic.names() }
 
 // Write writes the headers of the units that there are.
 func (Anthropic) Write(h http.Header, r *Report) {
-	for _, of := range anthropicGroups {
-		s, ok := r.BindingOf(of.units...)
-		if !ok {
-			continue
-		}
-		reset := time.Unix(epochSeconds(s.Reset().UnixMilli()), 0).UTC()
-		h.Set(anthropicPrefix+of.name+"-limit", strconv.FormatInt(s.Limit.Capacity(), 10))
-		h.Set(anthropicPrefix+of.name+"-remaining", strconv.FormatInt(s.Remaining, 10))
-		h.Set(anthropicPrefix+of.name+"-reset", reset.Format(time.RFC3339))
-	}
+	anthropic.write(h, r, func(s *decision.Status) string {
+		return time.Unix(epochSeconds(s.Reset().UnixMilli()), 0).UTC().Format(time.RFC3339)
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,6 +56,35 @@ func (NoHeaders) Names() []string { return nil }
 
 // Write does nothing.
 func (NoHeaders) Write(http.Header, *Report) {}
+
+// table is a dialect's rows of headers.
+type table []row
+
+// row is the names of three headers about one limit: of policies with one of units, or of all
+// if it has none.
+type row struct {
+	limit, remaining, reset string
+	units                   []quota.Unit
+}
+
+func (t table) names() (names []string) {
+	for _, of := range t {
+		names = append(names, of.limit, of.remaining, of.reset)
+	}
+	return names
+}
+
+// write writes the rows that there is a limit for. reset returns what the last header of a row
+// says.
+func (t table) write(h http.Header, r *Report, reset func(s *decision.Status) string) {
+	for _, of := range t {
+		if s, ok := r.BindingOf(of.units...); ok {
+			h.Set(of.limit, strconv.FormatInt(s.Limit.Capacity(), 10))
+			h.Set(of.remaining, strconv.FormatInt(s.Remaining, 10))
+			h.Set(of.reset, reset(&s))
+		}
+	}
+}
 
 // flatten returns the dialects that d consists of.
 func flatten(d Dialect) (all []Dialect, err error) {
@@ -115,20 +145,15 @@ func (r *Report) Binding() (binding decision.Status) {
 	if len(r.entries) == 1 {
 		return r.entries[0].d.Binding()
 	}
-	found := false
-	for s := range r.Limits() {
-		if !found || s.BindsBefore(&binding) {
-			binding, found = s, true
-		}
-	}
+	binding, _ = r.BindingOf()
 	return binding
 }
 
-// BindingOf is Binding among the limits of policies with one of units. It returns false if
-// there is none.
+// BindingOf is Binding among the limits of policies with one of units, or of all if it is given
+// none. It returns false if there is no such limit.
 func (r *Report) BindingOf(units ...quota.Unit) (binding decision.Status, ok bool) {
 	for s := range r.Limits() {
-		if slices.Contains(units, s.Policy.Unit) && (!ok || s.BindsBefore(&binding)) {
+		if (len(units) == 0 || slices.Contains(units, s.Policy.Unit)) && (!ok || s.BindsBefore(&binding)) {
 			binding, ok = s, true
 		}
 	}

@@ -3,6 +3,8 @@ package middleware
 import (
 	"net/http"
 	"strconv"
+
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // Draft3 is the headers of the IETF draft's third version, which many clients and proxies
@@ -10,15 +12,13 @@ import (
 // from now, rounded up. They are about the limit that binds.
 type Draft3 struct{}
 
+var draft3 = table{{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", nil}}
+
 // Names returns the three names.
-func (Draft3) Names() []string {
-	return []string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}
-}
+func (Draft3) Names() []string { return draft3.names() }
 
 // Write writes all three.
 func (Draft3) Write(h http.Header, r *Report) {
-	s := r.Binding()
-	h.Set("Ratelimit-Limit", strconv.FormatInt(s.Limit.Capacity(), 10))
-	h.Set("Ratelimit-Remaining", strconv.FormatInt(s.Remaining, 10))
-	h.Set("Ratelimit-Reset", strconv.FormatInt(seconds(s.Reset().Sub(r.Now())), 10))
+	now := r.Now()
+	draft3.write(h, r, func(s *decision.Status) string { return strconv.FormatInt(seconds(s.Reset().Sub(now)), 10) })
 }

@@ -2,9 +2,9 @@ package middleware
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/weir-go/weir/quota"
+	"github.com/weir-go/weir/throttler/decision"
 )
 
 // OpenAI is the headers of OpenAI's API: x-ratelimit-limit-requests,
@@ -14,34 +14,19 @@ import (
 // are no such headers.
 type OpenAI struct{}
 
-var openAIGroups = [...]struct {
-	name  string
-	units []quota.Unit
-}{
-	{"requests", []quota.Unit{quota.Requests}},
-	{"tokens", tokenUnits},
-}
-
 // tokenUnits are the units that are tokens of some kind.
 var tokenUnits = []quota.Unit{quota.Tokens, quota.InputTokens, quota.OutputTokens}
 
-// Names returns the six names.
-func (OpenAI) Names() (names []string) {
-	for _, of := range openAIGroups {
-		names = append(names, "x-ratelimit-limit-"+of.name, "x-ratelimit-remaining-"+of.name, "x-ratelimit-reset-"+of.name)
-	}
-	return names
+var openAI = table{
+	{"x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", []quota.Unit{quota.Requests}},
+	{"x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", tokenUnits},
 }
+
+// Names returns the six names.
+func (OpenAI) Names() []string { return openAI.names() }
 
 // Write writes the headers of the units that there are.
 func (OpenAI) Write(h http.Header, r *Report) {
-	for _, of := range openAIGroups {
-		s, ok := r.BindingOf(of.units...)
-		if !ok {
-			continue
-		}
-		h.Set("X-Ratelimit-Limit-"+of.name, strconv.FormatInt(s.Limit.Capacity(), 10))
-		h.Set("X-Ratelimit-Remaining-"+of.name, strconv.FormatInt(s.Remaining, 10))
-		h.Set("X-Ratelimit-Reset-"+of.name, max(s.Reset().Sub(r.Now()), 0).String())
-	}
+	now := r.Now()
+	openAI.write(h, r, func(s *decision.Status) string { return max(s.Reset().Sub(now), 0).String() })
 }
