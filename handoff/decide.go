@@ -27,59 +27,41 @@ type Decide func(stored []*Stored, clock int64) (driver.Decision, []Change, erro
 
 // Take returns the take r under p, nil if counts do not move.
 func Take(r driver.Request, p *Placement) Decide {
-	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
-		counts, err := locate(stored, p, r.Now, clock)
-		if err != nil {
-			return driver.Decision{}, nil, err
-		}
-		d := algorithm.Take(r, counts.states)
+	return decide(p, r.Now, func(c *counts) (driver.Decision, []Change) {
+		d := algorithm.Take(r, c.states)
 		charges := d.Charges()
-		return d, counts.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 }), nil
-	}
+		return d, c.changes(func(i int) bool { return d.Allowed && charges[i].Cost > 0 })
+	})
 }
 
 // Peek returns the peek r under p, which changes nothing.
 func Peek(r driver.Request, p *Placement) Decide {
-	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
-		counts, err := locate(stored, p, r.Now, clock)
-		if err != nil {
-			return driver.Decision{}, nil, err
-		}
-		return algorithm.Evaluate(r, counts.states), nil, nil
-	}
+	return decide(p, r.Now, func(c *counts) (driver.Decision, []Change) { return algorithm.Evaluate(r, c.states), nil })
 }
 
 // Settle returns the settlement s under p.
 func Settle(s driver.Settlement, p *Placement) Decide {
-	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
-		counts, err := locate(stored, p, s.Now, clock)
-		if err != nil {
-			return driver.Decision{}, nil, err
-		}
-		d := algorithm.Settle(s, counts.states)
+	return decide(p, s.Now, func(c *counts) (driver.Decision, []Change) {
+		d := algorithm.Settle(s, c.states)
 		charges := s.Charged.Charges()
-		return d, counts.changes(func(i int) bool {
+		return d, c.changes(func(i int) bool {
 			if s.Renews {
 				return charges[i].Policy.Holds()
 			}
-			return d.Allowed && (counts.was[i].found || s.Costs[i] > charges[i].Cost && !charges[i].Policy.HoldsOnly() || s.PauseUntil > s.Now)
-		}), nil
-	}
+			return d.Allowed && (c.was[i].found || s.Costs[i] > charges[i].Cost && !charges[i].Policy.HoldsOnly() || s.PauseUntil > s.Now)
+		})
+	})
 }
 
 // Reset returns the reset of the counts of r's charges under p.
 func Reset(r driver.Request, p *Placement) Decide {
-	return func(stored []*Stored, clock int64) (driver.Decision, []Change, error) {
-		counts, err := locate(stored, p, r.Now, clock)
-		if err != nil {
-			return driver.Decision{}, nil, err
-		}
-		found := make([]bool, len(stored))
-		for i, s := range counts.states {
+	return decide(p, r.Now, func(c *counts) (driver.Decision, []Change) {
+		found := make([]bool, len(c.states))
+		for i, s := range c.states {
 			found[i] = s.Reset(r.Now)
 		}
-		return driver.Decision{}, counts.changes(func(i int) bool { return found[i] }), nil
-	}
+		return driver.Decision{}, c.changes(func(i int) bool { return found[i] })
+	})
 }
 
 // ReleaseAll applies r to the counts of its charges, as Release does to one.
@@ -110,17 +92,20 @@ type before struct {
 	found   bool
 }
 
-func locate(stored []*Stored, p *Placement, now, clock int64) (*counts, error) {
-	found, err := FindAll(stored, p, now, clock)
-	if err != nil {
-		return nil, err
+// decide returns the Decide at now that make makes about counts that are here, or arrive under p.
+func decide(p *Placement, now int64, make func(c *counts) (driver.Decision, []Change)) Decide {
+	return func(stored []*Stored, clock int64) (d driver.Decision, changes []Change, err error) {
+		c := &counts{now: now, clock: clock}
+		if c.found, err = FindAll(stored, p, now, clock); err != nil {
+			return d, nil, err
+		}
+		for i, f := range c.found {
+			c.states = append(c.states, &f.State)
+			c.was = append(c.was, before{f.Life(now, clock), f.State.ResetAt(now), stored[i] != nil})
+		}
+		d, changes = make(c)
+		return d, changes, nil
 	}
-	c := &counts{now, clock, found, make([]*algorithm.State, len(found)), make([]before, len(found))}
-	for i := range found {
-		c.states[i] = &found[i].State
-		c.was[i] = before{found[i].Life(now, clock), found[i].State.ResetAt(now), stored[i] != nil}
-	}
-	return c, nil
 }
 
 // changes returns the counts after the decision; changed reports whether it changed one

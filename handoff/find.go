@@ -8,79 +8,65 @@ type Found struct {
 	Arrived bool // store it whatever the decision
 }
 
-// FindAll finds the counts of all charges of a decision, given what is stored
-// for each, or nil. Each Found has a Stored, an empty one if the count is to be
-// created. It fails with an [ElsewhereError] if one of the counts is not here; an
-// arrival, which is then not stored, is missing.
+// FindAll finds the counts of all charges of a decision, given what is stored for each, or
+// nil. Each Found has a Stored, an empty one if the count is to be created. It fails with an
+// [ElsewhereError] if one of the counts is not here; an arrival, which is then not stored, is
+// missing. now is the decision's, clock the backend's, both in ms. If p is nil, counts do not
+// move: they continue from whatever is stored.
 func FindAll(stored []*Stored, p *Placement, now, clock int64) ([]Found, error) {
-	found := make([]Found, len(stored))
-	var elsewhere *ElsewhereError
+	found, where, here := make([]Found, len(stored)), make([]Location, len(stored)), true
 	for i := range stored {
-		count, arrived, where, err := Find(stored[i], p, i, now, clock)
-		if err != nil {
+		var err error
+		if found[i], where[i], err = find(stored[i], p, i, now, clock); err != nil {
 			return nil, err
 		}
-		if where != (Location{}) {
-			if elsewhere == nil {
-				elsewhere = &ElsewhereError{Counts: make([]Location, len(stored))}
-			}
-			elsewhere.Counts[i] = where
-		}
-		found[i] = Found{Stored: count, Arrived: arrived}
-		if count == nil {
+		here = here && where[i] == (Location{})
+		if found[i].Stored == nil {
 			found[i].Stored = new(Stored)
 		}
 	}
-	if elsewhere != nil {
-		for i := range found {
-			if found[i].Arrived { // and is not stored
-				elsewhere.Counts[i].Missing = true
-			}
-		}
-		return nil, elsewhere
+	if here {
+		return found, nil
 	}
-	return found, nil
+	for i := range found {
+		if found[i].Arrived { // and is not stored
+			where[i].Missing = true
+		}
+	}
+	return nil, &ElsewhereError{Counts: where}
 }
 
-// Find returns the count that charge i of a decision under p applies to. stored
-// is the stored count, or nil; an expired claim is removed from it. now is the
-// decision's, clock the backend's, both in ms. If p is nil, counts do not move:
-// the count continues from whatever is stored, and Find returns nil to create
-// one.
-//
-// If arrived is true, the caller must store the count whatever the decision. If
-// where is not zero, the count is in another backend, or may be, and the
-// decision must fail.
-func Find(stored *Stored, p *Placement, i int, now, clock int64) (count *Stored, arrived bool, where Location, err error) {
+// find finds the count of charge i. An expired claim is removed from stored. If where is not
+// zero, the count is in another backend, or may be.
+func find(stored *Stored, p *Placement, i int, now, clock int64) (found Found, where Location, err error) {
 	if p == nil {
-		stored = stored.valid(clock)
-		if stored != nil && stored.hasLeft() {
-			return &Stored{State: stored.State.Clone()}, true, where, nil
+		if stored = stored.valid(clock); stored == nil || !stored.hasLeft() {
+			return Found{Stored: stored}, where, nil
 		}
-		return stored, false, where, nil
+		return Found{&Stored{State: stored.State.Clone()}, true}, where, nil
 	}
 	stored = stored.present(now, clock)
 	if stored != nil && !stored.hasLeft() {
-		return stored, false, where, nil
+		return Found{Stored: stored}, where, nil
 	}
 	due := i < len(p.Arrivals) && p.Arrivals[i].Due
 	switch {
 	case stored != nil && (!due || !stored.Claim.mayMoveTo(p.Version, p.Backend)):
-		return nil, false, stored.Claim.location(), nil
+		return found, stored.Claim.location(), nil
 	case !due:
-		return nil, false, Location{Missing: true}, nil
+		return found, Location{Missing: true}, nil
 	}
-	count = new(Stored)
+	count := new(Stored)
 	if arrival := &p.Arrivals[i]; stored != nil && stored.Claim.ReleaseVersion > arrival.ReleaseVersion {
 		// A move between these two versions brought the count here and released
 		// it again but never finished, so the copy kept here is newer than the
 		// arrival.
 		count.State = stored.State.Clone()
 	} else if count.State, err = algorithm.Parse(arrival.State); err != nil {
-		return nil, false, where, err
+		return found, where, err
 	}
 	// The claim outlives what other backends keep of the count.
 	life := max(p.Keep.Milliseconds(), count.Life(now, clock))
 	count.Claim = &Claim{Version: p.Version, ExpiresAt: clock + life + algorithm.Margin.Milliseconds()}
-	return count, true, where, nil
+	return Found{count, true}, where, nil
 }

@@ -17,7 +17,7 @@
 // one with a newer version.
 //
 // What a backend keeps is a [Stored]: the count's state and, if the count has
-// moved, a [Claim] in front of it. [Find] and [Release] are the protocol's two
+// moved, a [Claim] in front of it. [FindAll] and [Release] are the protocol's two
 // steps on a Stored. [Take], [Settle] and [ReleaseAll] make decisions with them for stores
 // that keep bytes, and the Redis and Memcached backends run these; the memory backend runs
 // the steps. The Redis scripts know one thing of claims: a count behind one that says
