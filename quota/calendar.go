@@ -95,41 +95,27 @@ func (c Calendar) End(now time.Time) time.Time {
 	}
 	today := dateOf(now.In(zone))
 	// Where clocks are set back over midnight, now may be on a day that begins again.
-	if begins := c.last(today); today.Equal(begins) {
-		if again := start(begins, zone); again.After(now) {
-			return again.UTC()
-		}
+	last, next := c.bounds(today)
+	if again := start(last, zone); today.Equal(last) && again.After(now) {
+		return again.UTC()
 	}
-	return start(c.next(today), zone).UTC()
+	return start(next, zone).UTC()
 }
 
-// last returns the last date, by today's, on which a window begins. Dates are midnights in UTC.
-func (c Calendar) last(today time.Time) time.Time {
+// bounds returns the last date, by today's, on which a window begins, and the next. Dates are
+// midnights in UTC.
+func (c Calendar) bounds(today time.Time) (last, next time.Time) {
 	switch c.Period {
 	case Week:
-		return today.AddDate(0, 0, -(int(today.Weekday())+6)%7)
-	case Month:
-		if begins := c.inMonth(today, 0); !begins.After(today) {
-			return begins
-		}
-		return c.inMonth(today, -1)
-	default: // Day
-		return today
-	}
-}
-
-// next returns the first date after today on which a window begins.
-func (c Calendar) next(today time.Time) time.Time {
-	switch c.Period {
-	case Week:
-		return c.last(today).AddDate(0, 0, 7)
+		last = today.AddDate(0, 0, -(int(today.Weekday())+6)%7)
+		return last, last.AddDate(0, 0, 7)
 	case Month:
 		if begins := c.inMonth(today, 0); begins.After(today) {
-			return begins
+			return c.inMonth(today, -1), begins
 		}
-		return c.inMonth(today, 1)
+		return c.inMonth(today, 0), c.inMonth(today, 1)
 	default: // Day
-		return today.AddDate(0, 0, 1)
+		return today, today.AddDate(0, 0, 1)
 	}
 }
 

@@ -164,10 +164,16 @@ func (l *Limit) validateBucket(a *traits) string {
 	case !a.drains || !l.Calendar.IsZero():
 		return ""
 	}
-	hi, lo := bits.Mul64(uint64(l.Capacity()), uint64(l.Window.Milliseconds()))
-	maxHi, maxLo := bits.Mul64(uint64(l.Quota), uint64(MaxWindow.Milliseconds()))
-	if hi > maxHi || hi == maxHi && lo > maxLo {
+	if exceeds(l.Capacity(), l.Window.Milliseconds(), l.Quota, MaxWindow.Milliseconds()) {
 		return fmt.Sprintf("a burst of %d at %d per %v takes longer than %v (366 days) to drain; lower the burst or raise the quota", l.Capacity(), l.Quota, l.Window, MaxWindow)
 	}
 	return ""
+}
+
+// exceeds reports whether a*b is above c*d, exactly: the products of a quota and a window need
+// up to 88 bits. None is negative.
+func exceeds(a, b, c, d int64) bool {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	otherHi, otherLo := bits.Mul64(uint64(c), uint64(d))
+	return hi > otherHi || hi == otherHi && lo > otherLo
 }

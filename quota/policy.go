@@ -3,7 +3,6 @@ package quota
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -70,9 +69,6 @@ func (p *Policy) Validate() error {
 	if p == nil {
 		return invalid.Errorf("quota: policy is nil")
 	}
-	if p.isPlain() {
-		return nil
-	}
 	if !validName(p.Name) {
 		return invalid.Errorf("quota: policy name is %q; it must be 1 to %d letters, digits, and . _ - / :", p.Name, MaxNameBytes)
 	}
@@ -101,17 +97,6 @@ func (p *Policy) Validate() error {
 		}
 	}
 	return nil
-}
-
-// isPlain reports whether p is one fixed window without mistakes, in a third of the
-// time that it takes to look for all that could be wrong: most policies are.
-func (p *Policy) isPlain() bool {
-	if len(p.Limits) != 1 || p.Unit != Requests || p.Parent != "" || p.ParentKey != "" {
-		return false
-	}
-	l := &p.Limits[0]
-	return l.Algorithm == FixedWindow && l.Burst == 0 && l.MaxWait == 0 && l.Calendar.IsZero() && l.Quota >= 1 && l.Quota <= MaxQuota &&
-		l.Window >= time.Millisecond && l.Window <= MaxWindow && l.Window%time.Millisecond == 0 && validName(p.Name)
 }
 
 // parentProblem returns what is wrong with p's parent, without the key: the text may go to
@@ -163,7 +148,7 @@ func (p *Policy) Warnings() []string {
 				continue
 			}
 			switch {
-			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !ratesFaster(short, long):
+			case !long.Algorithm.Queues() && long.Capacity() >= short.Capacity() && !exceeds(short.Quota, long.Window.Milliseconds(), long.Quota, short.Window.Milliseconds()):
 				warnings = append(warnings, fmt.Sprintf(
 					"policy %q: limit %d, %v, can never refuse next to limit %d, %v, which lets no more than %.4g units through in %v; quota / window must rise as the window shrinks",
 					p.Name, i, long, j, short, float64(short.Quota)*float64(long.Window)/float64(short.Window), long.Window))
@@ -184,12 +169,4 @@ func mostIn(l Limit, d time.Duration) float64 {
 		return float64(a.edge) * float64(l.Quota)
 	}
 	return float64(l.Capacity()) + float64(l.Quota)*float64(d)/float64(l.Window)
-}
-
-// ratesFaster reports whether a's quota per time is above b's, exactly: the
-// products of a quota and a window need up to 88 bits.
-func ratesFaster(a, b Limit) bool {
-	aHi, aLo := bits.Mul64(uint64(a.Quota), uint64(b.Window.Milliseconds()))
-	bHi, bLo := bits.Mul64(uint64(b.Quota), uint64(a.Window.Milliseconds()))
-	return aHi > bHi || aHi == bHi && aLo > bLo
 }
