@@ -161,7 +161,7 @@ func (s *State) Load(b []byte) error {
 	if len(b) == digits && '1' <= b[0] && b[0] <= '9' {
 		w, err := ReadDigits(b)
 		if err == nil {
-			s.SetWindow(w)
+			s.records = append(s.records, w.record())
 		}
 		return err
 	}

@@ -37,7 +37,7 @@ func ReadReply(b []byte, charged bool, limits []quota.Limit, cost, now int64, re
 		if !w.IsOf(&limits[0]) {
 			return false, errMalformed(b)
 		}
-		record := record{kind: kindOf(&limits[0]), window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used}
+		record := w.record()
 		results[0] = resultAfter(&record, limitOf(&limits[0]), charged, cost, now)
 	} else if err := readRows(b, charged, limits, cost, now, results); err != nil {
 		return false, err

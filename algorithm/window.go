@@ -1,6 +1,7 @@
 package algorithm
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/weir-go/weir/quota"
@@ -35,24 +36,31 @@ func (w *Window) Take(quota, cost int64) (retryAt int64) {
 	return 0
 }
 
-// Window returns s as one window, and reports whether it is one.
-func (s *State) Window() (w Window, ok bool) {
-	if len(s.records) != 1 || s.last.generation != 0 {
-		return Window{}, false
+// ReadWindow returns the window whose stored form is b, and reports whether b is that of one
+// window and nothing else.
+func ReadWindow(b []byte) (w Window, ok bool) {
+	if len(b) != windowForm || kind(b[0]) != kindsOf[0][quota.FixedWindow] && kind(b[0]) != kindsOf[1][quota.FixedWindow] {
+		return w, false
 	}
-	r := &s.records[0]
-	k := &kinds[r.kind]
-	if k.algorithm != quota.FixedWindow || k.calendar || r.endsAt != 0 {
-		return Window{}, false
+	number := func(end, size int) int64 {
+		return int64(binary.BigEndian.Uint64(b[end-8:]) << (64 - 8*size) >> (64 - 8*size))
 	}
-	return Window{Length: r.window, Aligned: k.aligned, ResetAt: r.at, Used: r.count}, true
+	return Window{
+		Length: number(kindBytes+windowBytes+1, windowBytes+1) >> 8, Aligned: kinds[b[0]].aligned,
+		ResetAt: number(windowForm-countBytes, instantBytes), Used: number(windowForm, countBytes),
+	}, true
 }
 
-// SetWindow makes s one window. It reuses the memory of s, which must share it
-// with no other State.
-func (s *State) SetWindow(w Window) {
-	s.last = reset{}
-	s.records = append(s.records[:0], record{
-		kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used,
-	})
+// windowForm is the length of the stored form of a window.
+const windowForm = kindBytes + windowBytes + instantBytes + countBytes
+
+// Write makes b, from which w was read, the stored form of w after a Take.
+func (w *Window) Write(b []byte) {
+	last := b[windowForm-8 : windowForm]
+	binary.BigEndian.PutUint64(last, uint64(last[0])<<56|uint64(w.Used))
+}
+
+// record returns w as a record.
+func (w *Window) record() record {
+	return record{kind: kindsOf[index(w.Aligned)][quota.FixedWindow], window: w.Length, instant: instant{at: w.ResetAt}, count: w.Used}
 }

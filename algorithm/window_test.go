@@ -1,6 +1,7 @@
 package algorithm_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -35,7 +36,7 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 				cost = p.Limits[0].Quota + rng.Int64N(2)
 			}
 			d := algorithm.Take(driver.NewRequest(now, throttler.Charge{Policy: p, Key: "k", Partition: "k", Cost: cost}), []*algorithm.State{&want})
-			if w, ok := want.Window(); step == 0 && ok {
+			if w, ok := algorithm.ReadWindow(want.Append(nil)); step == 0 && ok {
 				got = w // the first take opened it
 				continue
 			} else if !ok {
@@ -45,19 +46,19 @@ func TestWindowsDecideAsStatesDo(t *testing.T) {
 				t.Fatalf("%+v is not of %v", got, p.Limits[0])
 			}
 			if now >= got.ResetAt { // it is over: the take opened the next one
-				got, _ = want.Window()
+				got, _ = algorithm.ReadWindow(want.Append(nil))
 				continue
 			}
 			retryAt := got.Take(p.Limits[0].Quota, cost)
 			if result := d.Results()[0]; retryAt != result.RetryAt || (retryAt == 0) != d.Allowed || got.Used != result.Used || got.ResetAt != result.ResetAt {
 				t.Fatalf("step %d: cost %d of %v at %d: got %+v and retry at %d, want %+v", step, cost, p.Limits[0], now, got, retryAt, result)
 			}
-			if w, _ := want.Window(); w != got {
+			if w, _ := algorithm.ReadWindow(want.Append(nil)); w != got {
 				t.Fatalf("step %d: the window is %+v, want %+v", step, got, w)
 			}
-			var back algorithm.State
-			if back.SetWindow(got); rng.IntN(4) == 0 {
-				want = back
+			form := want.Append(nil)
+			if got.Write(form); !bytes.Equal(form, want.Append(nil)) {
+				t.Fatalf("step %d: the window is written as %x, want %x", step, form, want.Append(nil))
 			}
 		}
 	}

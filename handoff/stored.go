@@ -68,6 +68,14 @@ func (s *Stored) Append(b []byte) []byte {
 // Parse returns the Stored whose stored form is b. It fails if b is not one.
 func Parse(b []byte) (Stored, error) {
 	var s Stored
+	err := s.Load(b)
+	return s, err
+}
+
+// Load replaces s by the Stored whose stored form is b. It reuses the memory of s.State,
+// which must share it with no other. If it fails, s means nothing.
+func (s *Stored) Load(b []byte) error {
+	s.Claim = nil
 	if len(b) > 0 && (b[0] == claimHere || b[0] == claimLeft) {
 		left := b[0] == claimLeft
 		size := claimHereBytes
@@ -75,20 +83,18 @@ func Parse(b []byte) (Stored, error) {
 			size = claimLeftBytes
 		}
 		if len(b) < size {
-			return Stored{}, errMalformed
+			return errMalformed
 		}
 		c := &Claim{Version: uint48(b[1:]), ExpiresAt: uint48(b[7:])}
 		if left {
 			c.LeftFor, c.ReleaseVersion = BackendID(uint48(b[13:])), uint48(b[19:])
 		}
 		if c.Version == 0 || left && c.LeftFor == 0 {
-			return Stored{}, errMalformed
+			return errMalformed
 		}
 		s.Claim, b = c, b[size:]
 	}
-	var err error
-	s.State, err = algorithm.Parse(b)
-	return s, err
+	return s.State.Load(b)
 }
 
 // CutFront cuts a claim that a count is here and the trace of a reset off the front of what a

@@ -11,142 +11,128 @@ import (
 
 // take makes a decision under p, nil if counts do not move, as peek and settle
 // do. It reports whether new keys were pooled.
-func (s *stripe) take(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.takeLocked(r, p, long, at)
-}
-
-func (s *stripe) takeLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (d driver.Decision, pooled bool, err error) {
-	if err := s.locate(r.Charges(), p, long, at); err != nil {
+func (st *step) take(r *driver.Request, p *handoff.Placement) (d driver.Decision, pooled bool, err error) {
+	if err := st.locate(p); err != nil {
 		return driver.Decision{}, false, err
 	}
-	pooled = s.admitTake(r.Charges(), at)
-	if pooled {
+	if pooled = st.admitTake(); pooled {
+		s := st.stripes[0]
 		s.pooled++
-		s.hand += uint32(s.looked) // the next new key looks elsewhere
+		for _, s := range st.stripes {
+			s.hand += uint32(s.looked) // the next new key looks elsewhere
+		}
 	}
-	d = algorithm.Evaluate(*r, s.statesOf())
+	d = algorithm.Evaluate(*r, st.statesOf())
 	if !d.Allowed {
-		s.keepRefused(&d, at)
+		st.keepRefused(&d)
 		return d, pooled, nil
 	}
-	s.make(at)
-	for i := range s.all {
-		s.begin(&s.all[i])
-	}
-	algorithm.Charge(&d, s.statesOf())
-	s.saveCharged(&d, at)
+	st.beginAll()
+	algorithm.Charge(&d, st.statesOf())
+	st.saveCharged(&d)
 	return d, pooled, nil
 }
 
-func (s *stripe) peek(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.peekLocked(r, p, long, at)
-}
-
-func (s *stripe) peekLocked(r *driver.Request, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
-	err := s.locate(r.Charges(), p, long, at)
-	if err != nil {
+func (st *step) peek(r *driver.Request, p *handoff.Placement) (driver.Decision, error) {
+	if err := st.locate(p); err != nil {
 		return driver.Decision{}, err
 	}
-	s.admitTake(r.Charges(), at)
-	return algorithm.Evaluate(*r, s.statesOf()), nil
+	st.admitTake()
+	return algorithm.Evaluate(*r, st.statesOf()), nil
 }
 
 // settle settles what was charged. What was charged too little is charged even
 // if the count was lost or has expired since.
-func (s *stripe) settle(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.settleLocked(st, p, long, at)
-}
-
-func (s *stripe) settleLocked(st *driver.Settlement, p *handoff.Placement, long [][]byte, at *moment) (driver.Decision, error) {
-	charges := st.Charged.Charges()
-	err := s.locate(charges, p, long, at)
-	if err != nil {
+func (st *step) settle(s *driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+	if err := st.locate(p); err != nil {
 		return driver.Decision{}, err
 	}
-	for i := range s.all {
-		c := &s.all[i]
+	for i := range st.counts {
+		c := &st.counts[i]
 		switch {
-		case st.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
-			s.share(c, &charges[i], i, at)
-			c.isNew = c.isNew && creates(st, i)
+		case s.Charged.ResultsOf(i)[0].Mark.Note&noteShared != 0:
+			c.stripe.share(c, &st.at)
+			c.isNew = c.isNew && creates(s, i)
 		case c.place == nowhere:
-			c.isNew = c.arrived || creates(st, i)
+			c.isNew = c.arrived || creates(s, i)
 		}
 	}
-	s.admit(charges, at)
-	if st.Once && s.all[len(s.all)-1].shared {
+	st.admit()
+	if s.Once && st.counts[len(st.counts)-1].shared {
 		return driver.Decision{}, errNoRoom // with others', the count would not tell
 	}
-	s.make(at)
-	for i := range s.all {
-		s.begin(&s.all[i])
-	}
-	d := algorithm.Settle(*st, s.statesOf())
-	s.saveCharged(&d, at)
+	st.beginAll()
+	d := algorithm.Settle(*s, st.statesOf())
+	st.saveCharged(&d)
 	return d, nil
 }
 
 var errNoRoom = fmt.Errorf("there is no room to remember that it is settled, and %w", driver.ErrNotSent)
 
-// reset forgets what the counts of charges have.
-func (s *stripe) reset(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.locate(charges, p, long, at); err != nil {
+// reset forgets what the counts have.
+func (st *step) reset(p *handoff.Placement) error {
+	if err := st.locate(p); err != nil {
 		return err
 	}
-	for i := range s.all {
-		c := &s.all[i]
+	for i := range st.counts {
+		c := &st.counts[i]
 		c.isNew = c.place == nowhere && c.arrived
 	}
-	s.admit(charges, at)
-	s.make(at)
-	for i := range s.all {
-		c := &s.all[i]
+	st.admit()
+	st.make()
+	for i := range st.counts {
+		c := &st.counts[i]
 		if c.shared || c.place == nowhere && !c.isNew {
 			continue
 		}
-		s.begin(c)
-		c.stored.State.Reset(at.now)
-		s.entries.at(c.place).used = 0
-		s.save(c, at)
+		c.stripe.begin(c)
+		c.stored.State.Reset(st.at.now)
+		st.save(c, 0)
 	}
-	s.trim(at)
+	st.trim()
 	return nil
 }
 
-// creates reports whether st makes charge i have a count, if it has none.
-func creates(st *driver.Settlement, i int) bool {
-	c := &st.Charged.Charges()[i]
-	if st.Renews {
+// creates reports whether s makes charge i have a count, if it has none.
+func creates(s *driver.Settlement, i int) bool {
+	c := &s.Charged.Charges()[i]
+	if s.Renews {
 		return c.Policy.Holds()
 	}
-	return st.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || st.PauseUntil > st.Now
+	return s.Costs[i] > c.Cost && !c.Policy.HoldsOnly() || s.PauseUntil > s.Now
 }
 
 // admitTake does what admit does for the counts that a take would create.
-func (s *stripe) admitTake(charges []quota.Charge, at *moment) (pooled bool) {
-	for i := range s.all {
-		c := &s.all[i]
-		c.isNew = c.place == nowhere && (c.arrived || charges[i].Cost > 0 && charges[i].Mode != quota.Check)
+func (st *step) admitTake() (pooled bool) {
+	for i := range st.counts {
+		c := &st.counts[i]
+		c.isNew = c.place == nowhere && (c.arrived || c.takes)
 	}
-	return s.admit(charges, at)
+	return st.admit()
+}
+
+// beginAll gives all charges counts.
+func (st *step) beginAll() {
+	st.make()
+	for i := range st.counts {
+		c := &st.counts[i]
+		c.stripe.begin(c)
+	}
+}
+
+// save stores c's count, of which so much is used.
+func (st *step) save(c *count, used usedPart) {
+	c.stripe.entries.at(c.place).used = used
+	c.stripe.save(c, &st.at)
 }
 
 // saveCharged stores counts that d has charged or settled.
-func (s *stripe) saveCharged(d *driver.Decision, at *moment) {
-	for i := range s.all {
-		c := &s.all[i]
+func (st *step) saveCharged(d *driver.Decision) {
+	for i := range st.counts {
+		c := &st.counts[i]
 		results := d.ResultsOf(i)
 		if c.place != nowhere {
-			s.entries.at(c.place).used = partUsed(d.Charges()[i].Policy, results)
-			s.save(c, at)
+			st.save(c, partUsed(c.policy, results))
 		}
 		if c.shared {
 			for j := range results {
@@ -154,7 +140,7 @@ func (s *stripe) saveCharged(d *driver.Decision, at *moment) {
 			}
 		}
 	}
-	s.trim(at)
+	st.trim()
 }
 
 // usedPart is a part of a quota, in units of 1/allUsed.
@@ -178,31 +164,30 @@ func partUsed(p *quota.Policy, results []driver.Result) usedPart {
 // keepRefused notes which counts refused d, a take: a flood of keys must not free
 // a client that is refused, though a cheaper charge might still fit. It stores
 // counts that arrived.
-func (s *stripe) keepRefused(d *driver.Decision, at *moment) {
+func (st *step) keepRefused(d *driver.Decision) {
 	arrived := false
-	for i := range s.all {
-		c := &s.all[i]
+	for i := range st.counts {
+		c := &st.counts[i]
 		arrived = arrived || c.arrived
 		c.isNew = c.isNew && c.arrived && !c.shared
 	}
 	if arrived {
-		s.make(at)
+		st.make()
 	}
-	for i := range s.all {
-		c := &s.all[i]
+	for i := range st.counts {
+		c := &st.counts[i]
 		results := d.ResultsOf(i)
 		if c.arrived && !c.shared {
-			s.begin(c)
-			s.entries.at(c.place).used = partUsed(d.Charges()[i].Policy, results)
-			s.save(c, at)
+			c.stripe.begin(c)
+			st.save(c, partUsed(c.policy, results))
 		}
 		for j := range results {
 			if c.place != nowhere && results[j].RetryAt > 0 {
-				s.entries.at(c.place).used = allUsed
+				c.stripe.entries.at(c.place).used = allUsed
 			}
 		}
 	}
 	if arrived {
-		s.trim(at)
+		st.trim()
 	}
 }

@@ -1,10 +1,6 @@
 package memorybackend
 
-import (
-	"slices"
-
-	"github.com/weir-go/weir/quota"
-)
+import "slices"
 
 const (
 	sweepNext = 4  // entries looked at in passing for each new one: more than one, so that the dead lose
@@ -14,12 +10,12 @@ const (
 
 // admit finds room for the counts that are new. If there is too little, it has
 // all of them counted with other new keys, and reports that.
-func (s *stripe) admit(charges []quota.Charge, at *moment) (pooled bool) {
+func (s *stripe) admit(at *moment) (pooled bool) {
 	keys, bytes := 0, int64(0)
-	for i := range s.all {
-		if c := &s.all[i]; c.isNew && !c.shared {
+	for _, c := range s.counts {
+		if c.isNew && !c.shared {
 			keys++
-			bytes += s.bytesFor(c, len(charges[i].Policy.Limits))
+			bytes += c.bytes()
 		}
 	}
 	s.victims = s.victims[:0]
@@ -27,16 +23,17 @@ func (s *stripe) admit(charges []quota.Charge, at *moment) (pooled bool) {
 		return false
 	}
 	s.victims = s.victims[:0]
-	for i := range s.all {
-		if c := &s.all[i]; c.isNew && !c.shared {
-			s.share(c, &charges[i], i, at)
+	for _, c := range s.counts {
+		if c.isNew && !c.shared {
+			s.share(c, at)
 		}
 	}
 	return true
 }
 
-// bytesFor returns what a new count takes outside of the table.
-func (s *stripe) bytesFor(c *count, limits int) int64 {
+// bytes returns what c, a new count, takes outside of the table.
+func (c *count) bytes() int64 {
+	limits := len(c.policy.Limits)
 	size := 27 * limits // the longest that a limit without a log begins with
 	if c.stored != nil {
 		size = c.stored.State.Size() + 13 // and the claim
@@ -107,12 +104,8 @@ func (s *stripe) placeToLookAt(i uint32) uint32 {
 // inUse reports whether the decision in progress is about that entry, or has
 // chosen it already.
 func (s *stripe) inUse(place uint32) bool {
-	for i := range s.all {
-		if s.all[i].place == place {
-			return true
-		}
-	}
-	return slices.Contains(s.victims, place)
+	return slices.Contains(s.victims, place) ||
+		slices.ContainsFunc(s.counts, func(c *count) bool { return c.place == place })
 }
 
 // expired reports whether e counts for nothing by the decision's clock.
@@ -128,11 +121,7 @@ func (e entry) over(at *moment) bool { return e.until+margin <= at.clock() }
 // by the decision's clock and, some time ago, by the process' own, so that a clock
 // that steps forward and back loses none; and those that find drops.
 func (s *stripe) make(at *moment) {
-	needed := false
-	for i := range s.all {
-		needed = needed || s.all[i].isNew && !s.all[i].shared
-	}
-	if !needed {
+	if !slices.ContainsFunc(s.counts, func(c *count) bool { return c.isNew && !c.shared }) {
 		return
 	}
 	s.evict(at)
@@ -176,8 +165,8 @@ func (s *stripe) trim(at *moment) {
 	s.findRoom(0, 0, at)
 	s.victims = slices.DeleteFunc(s.victims, func(place uint32) bool { return !s.entries.at(place).expired(at) })
 	s.evict(at)
-	for i := range s.all {
-		if c := &s.all[i]; c.large != nil && c.place != nowhere && !s.fits(0, 0) {
+	for _, c := range s.counts {
+		if c.large != nil && c.place != nowhere && !s.fits(0, 0) {
 			s.larges.coarsen(c.large, coarsest)
 		}
 	}

@@ -1,34 +1,31 @@
 package memorybackend
 
-import (
-	"github.com/weir-go/weir/handoff"
-	"github.com/weir-go/weir/quota"
-)
+import "github.com/weir-go/weir/handoff"
 
-// locate finds the charges' counts, including those that arrive. It fails if one
-// is in another backend.
-func (s *stripe) locate(charges []quota.Charge, p *handoff.Placement, long [][]byte, at *moment) error {
-	s.open(charges, long, at)
+// locate has the counts that arrive among those of the step. It fails if one is in
+// another backend.
+func (st *step) locate(p *handoff.Placement) error {
 	moves := p != nil
-	for i := range s.all {
-		moves = moves || s.all[i].stored != nil && s.all[i].stored.Claim != nil
+	for i := range st.counts {
+		stored := st.counts[i].stored
+		moves = moves || stored != nil && stored.Claim != nil
 	}
 	if !moves {
 		return nil
 	}
-	var stored [quota.MaxCharges]*handoff.Stored
-	for i := range s.all {
-		stored[i] = s.all[i].stored
+	stored := make([]*handoff.Stored, len(st.counts))
+	for i := range st.counts {
+		stored[i] = st.counts[i].stored
 	}
-	counts, err := handoff.FindAll(stored[:len(charges)], p, at.now, at.clock())
+	counts, err := handoff.FindAll(stored, p, st.at.now, st.at.clock())
 	for i, count := range counts {
-		c := &s.all[i]
+		c := &st.counts[i]
 		switch {
 		case count.Arrived:
 			c.stored, c.arrived = count.Stored, true
 		case count.Stored != c.stored:
 			if c.place != nowhere { // its claim has expired: a new count begins
-				s.remove(c.place)
+				c.stripe.remove(c.place)
 			}
 			c.place, c.stored, c.large = nowhere, nil, nil
 		}
@@ -37,17 +34,13 @@ func (s *stripe) locate(charges []quota.Charge, p *handoff.Placement, long [][]b
 }
 
 // release carries out r.
-func (s *stripe) release(r *handoff.ReleaseRequest, long [][]byte, at *moment) []handoff.Released {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.open(r.Charges, long, at)
-	all := make([]handoff.Released, len(r.Charges))
+func (st *step) release(r *handoff.ReleaseRequest) []handoff.Released {
+	all := make([]handoff.Released, len(st.counts))
 	changed := false
-	for i := range s.all {
-		c := &s.all[i]
-		released, left := handoff.Release(r, c.stored, at.clock())
-		all[i] = released
-		if c.stored = left; left != nil {
+	for i := range st.counts {
+		c := &st.counts[i]
+		all[i], c.stored = handoff.Release(r, c.stored, st.at.clock())
+		if c.stored != nil {
 			changed = true
 			c.isNew = c.place == nowhere
 		}
@@ -55,14 +48,14 @@ func (s *stripe) release(r *handoff.ReleaseRequest, long [][]byte, at *moment) [
 	if !changed {
 		return all
 	}
-	s.admit(r.Charges, at)
-	s.make(at)
-	for i := range s.all {
-		if c := &s.all[i]; c.stored != nil && !c.shared {
-			s.begin(c)
-			s.save(c, at)
+	st.admit()
+	st.make()
+	for i := range st.counts {
+		if c := &st.counts[i]; c.stored != nil && !c.shared {
+			c.stripe.begin(c)
+			c.stripe.save(c, &st.at)
 		}
 	}
-	s.trim(at)
+	st.trim()
 	return all
 }

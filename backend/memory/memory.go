@@ -23,7 +23,6 @@ import (
 	"github.com/weir-go/weir/internal/invalid"
 	weirlog "github.com/weir-go/weir/log"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 	"github.com/weir-go/weir/throttler/driver"
 )
 
@@ -113,14 +112,6 @@ const (
 	bytesPerLock = 1 << 18
 )
 
-func (b *Backend) stripeOf(charges []quota.Charge) *stripe {
-	return b.stripeAt(partitionHash(b.seed, &charges[0]))
-}
-
-func (b *Backend) stripeAt(partition uint64) *stripe {
-	return &b.stripes[partition&uint64(len(b.stripes)-1)]
-}
-
 // Take implements driver.Backend.
 func (b *Backend) Take(ctx context.Context, r driver.Request) (d driver.Decision, err error) {
 	if driver.Ended(ctx) == nil && b.takeWindow(&r, &d) {
@@ -135,8 +126,8 @@ func (b *Backend) Peek(ctx context.Context, r driver.Request) (driver.Decision, 
 }
 
 // Settle implements driver.Backend.
-func (b *Backend) Settle(ctx context.Context, st driver.Settlement) (driver.Decision, error) {
-	return b.SettleAt(ctx, st, nil)
+func (b *Backend) Settle(ctx context.Context, s driver.Settlement) (driver.Decision, error) {
+	return b.SettleAt(ctx, s, nil)
 }
 
 // TakeAt implements handoff.Store.
@@ -144,14 +135,9 @@ func (b *Backend) TakeAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	var d driver.Decision
-	var pooled bool
-	var err error
-	if r.IsSplit() {
-		d, pooled, err = b.takeParts(r)
-	} else {
-		d, pooled, err = b.stripeOf(r.Charges()).take(&r, p, longNames(r.Charges()), &moment{now: r.Now})
-	}
+	st := b.begin(r.Now, r.Charges())
+	defer st.end()
+	d, pooled, err := st.take(&r, p)
 	if pooled {
 		b.observer.Failed(observe.Failed{
 			Backend: "memorybackend", Cause: "no room for new keys", Policy: r.Charges()[0].Policy.Name, Result: observe.ResultPooled,
@@ -165,25 +151,20 @@ func (b *Backend) PeekAt(ctx context.Context, r driver.Request, p *handoff.Place
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	if r.IsSplit() {
-		d, err := b.peekParts(r)
-		return d, outside(err)
-	}
-	d, err := b.stripeOf(r.Charges()).peek(&r, p, longNames(r.Charges()), &moment{now: r.Now})
+	st := b.begin(r.Now, r.Charges())
+	defer st.end()
+	d, err := st.peek(&r, p)
 	return d, outside(err)
 }
 
 // SettleAt implements handoff.Store.
-func (b *Backend) SettleAt(ctx context.Context, st driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
+func (b *Backend) SettleAt(ctx context.Context, s driver.Settlement, p *handoff.Placement) (driver.Decision, error) {
 	if err := driver.Ended(ctx); err != nil {
 		return driver.Decision{}, err
 	}
-	if st.Charged.Request.IsSplit() {
-		d, err := b.settleParts(st)
-		return d, outside(err)
-	}
-	charges := st.Charged.Charges()
-	d, err := b.stripeOf(charges).settle(&st, p, longNames(charges), &moment{now: st.Now})
+	st := b.begin(s.Now, s.Charged.Charges())
+	defer st.end()
+	d, err := st.settle(&s, p)
 	return d, outside(err)
 }
 
@@ -198,13 +179,9 @@ func (b *Backend) ResetAt(ctx context.Context, r driver.Request, p *handoff.Plac
 	if err := driver.Ended(ctx); err != nil {
 		return err
 	}
-	for _, part := range r.Parts() {
-		charges := part.Request.Charges()
-		if err := b.stripeOf(charges).reset(charges, p, longNames(charges), &moment{now: r.Now}); err != nil {
-			return outside(err)
-		}
-	}
-	return nil
+	st := b.begin(r.Now, r.Charges())
+	defer st.end()
+	return outside(st.reset(p))
 }
 
 // Release implements handoff.Store. If the backend is full and has no count of a
@@ -214,8 +191,13 @@ func (b *Backend) Release(ctx context.Context, r handoff.ReleaseRequest) ([]hand
 	if err := driver.Ended(ctx); err != nil {
 		return nil, err
 	}
-	return b.stripeOf(r.Charges).release(&r, longNames(r.Charges), &moment{now: r.Now}), nil
+	st := b.begin(r.Now, r.Charges)
+	defer st.end()
+	return st.release(&r), nil
 }
+
+// Joins implements driver.Joiner: a request may be about several partitions.
+func (b *Backend) Joins(driver.Request) bool { return true }
 
 // Down implements handoff.Store: never.
 func (b *Backend) Down(string) (since time.Time, down bool) { return time.Time{}, false }

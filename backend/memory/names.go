@@ -9,16 +9,18 @@ import (
 	"github.com/weir-go/weir/quota"
 )
 
-// A count's name is its policy, partition and key with their lengths, so that no
-// two triples share a name:
+// name is the name of a count, with its own length in front: policy, partition and key with
+// their lengths, so that no two triples share a name, and zeros.
 //
 //	length of the policy, policy
 //	0, key                                      if the partition is the key
 //	1, length of the partition, partition, key  otherwise
 //	2, place of the charge, number              of a count that new keys share
 //
-// One that is longer than maxName is 255 and its SHA-256 instead. No policy is
-// that long, so no other name begins with 255.
+// In one that is too long for that, 255 and the SHA-256 of it follow: no policy in a name
+// is that long, so no other name has a 255 there.
+type name [maxName]byte
+
 const (
 	tagKey = iota
 	tagPartition
@@ -27,69 +29,47 @@ const (
 	tagHashed = 255
 )
 
-// appendName appends the name of c's count, which may be too long.
-func appendName(b []byte, c *quota.Charge) []byte {
-	b = binary.AppendUvarint(b, uint64(len(c.Policy.Name)))
-	b = append(b, c.Policy.Name...)
-	if c.Key == c.Partition { // the common case, half as long
-		b = append(b, tagKey)
-	} else {
-		b = append(b, tagPartition)
-		b = binary.AppendUvarint(b, uint64(len(c.Partition)))
-		b = append(b, c.Partition...)
-	}
-	return append(b, c.Key...)
-}
-
-// nameHash returns the hash of the name of c's count. The seed is the process's own,
-// so that clients cannot choose keys that meet.
-func nameHash(seed maphash.Seed, c *quota.Charge, partition uint64) uint32 {
-	h := partition
-	if c.Key != c.Partition {
-		h = bits.RotateLeft64(h, 29) ^ maphash.String(seed, c.Key)
-	}
-	return hashUnder(c.Policy.Name, h)
-}
-
-// hashUnder returns the hash of a name under policy; h is the hash of the rest.
-func hashUnder(policy string, h uint64) uint32 {
+// set makes n, a zero name, that of c's count, and returns its hash, whose last bits choose
+// the stripe. The seed is the process's own, so that clients cannot choose keys that meet.
+func (n *name) set(seed maphash.Seed, c *quota.Charge) (hash uint64) {
+	policy, key := c.Policy.Name, c.Key
 	// Policies are few, and not the clients' choice: some of their names will do.
 	some := uint64(len(policy))<<24 | uint64(policy[0])<<16 | uint64(policy[len(policy)/2])<<8 | uint64(policy[len(policy)-1])
-	return uint32(((h ^ some) * 0x9e3779b97f4a7c15) >> 32)
-}
-
-// partitionHash returns the hash of c's partition, which chooses the stripe.
-func partitionHash(seed maphash.Seed, c *quota.Charge) uint64 {
-	return maphash.String(seed, c.Partition)
-}
-
-// isLong reports whether c's name is hashed. Lengths take one byte in the names
-// that are not.
-func isLong(c *quota.Charge) bool {
-	length := 1 + len(c.Policy.Name) + 1 + len(c.Key)
-	if c.Key != c.Partition {
-		length += 1 + len(c.Partition)
+	hash = maphash.String(seed, key) ^ some
+	keyAt := 2 + len(policy) + 1
+	switch whole := key == c.Partition; {
+	case whole && keyAt+len(key) <= maxName: // nearly all
+		n[0], n[1] = byte(keyAt+len(key)), byte(len(policy))
+		copy(n[2:], policy)
+		n[keyAt-1] = tagKey
+		copy(n[keyAt:], key)
+	case whole:
+		n.setAll(policy, tagKey, key)
+	default:
+		hash = bits.RotateLeft64(hash, 29) ^ maphash.String(seed, c.Partition)
+		var length [binary.MaxVarintLen64]byte
+		n.setAll(policy, tagPartition, string(binary.AppendUvarint(length[:0], uint64(len(c.Partition)))), c.Partition, key)
 	}
-	return length > maxName
+	return hash * 0x9e3779b97f4a7c15
 }
 
-func hashed(name []byte) []byte {
-	sum := sha256.Sum256(name)
-	return append([]byte{tagHashed}, sum[:]...)
+// setShared makes n, a zero name, that of a count that new keys share, and returns its hash.
+func (n *name) setShared(seed maphash.Seed, policy string, place, number byte) (hash uint64) {
+	n.setAll(policy, tagShared, string([]byte{place, number}))
+	return maphash.Bytes(seed, n[:])
 }
 
-// longNames returns the hashed names of the charges whose names are too long, by
-// their place; nil if there is none. It is apart from the stripes so that no lock
-// is held while a key of a megabyte is hashed.
-func longNames(charges []quota.Charge) [][]byte {
-	var names [][]byte
-	for i := range charges {
-		if isLong(&charges[i]) {
-			if names == nil {
-				names = make([][]byte, len(charges))
-			}
-			names[i] = hashed(appendName(nil, &charges[i]))
-		}
+// setAll makes n the name of that policy and tag, and of the rest.
+func (n *name) setAll(policy string, tag byte, rest ...string) {
+	var buf [maxName]byte
+	all := append(binary.AppendUvarint(buf[:0], uint64(len(policy))), policy...)
+	all = append(all, tag)
+	for _, part := range rest {
+		all = append(all, part...)
 	}
-	return names
+	if len(all) >= maxName {
+		sum := sha256.Sum256(all)
+		all = append([]byte{tagHashed}, sum[:]...)
+	}
+	n[0] = byte(1 + copy(n[1:], all))
 }

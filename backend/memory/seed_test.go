@@ -20,15 +20,16 @@ func TestHashesAreSeeded(t *testing.T) {
 	hashes := make(map[uint32]bool)
 	for i := 0; met < 1000; i++ {
 		key := strconv.Itoa(i)
-		charges := []throttler.Charge{{Policy: p, Key: key, Partition: key}}
-		if here.stripeOf(charges) != &here.stripes[0] {
+		charge := throttler.Charge{Policy: p, Key: key, Partition: key}
+		hashOf := func(b *Backend) uint64 { return new(name).set(b.seed, &charge) }
+		if here.numberOf(hashOf(here)) != 0 {
 			continue
 		}
 		met++
-		if there.stripeOf(charges) == &there.stripes[0] {
+		if there.numberOf(hashOf(there)) == 0 {
 			again++
 		}
-		hashes[nameHash(there.seed, &charges[0], partitionHash(there.seed, &charges[0]))] = true
+		hashes[uint32(hashOf(there)>>32)] = true
 	}
 	if most := 3*met/len(there.stripes) + 50; again > most {
 		t.Errorf("%d of %d keys that meet in one process meet in another; at random, %d would", again, met, met/len(there.stripes))

@@ -1,11 +1,5 @@
 package memorybackend
 
-import (
-	"hash/maphash"
-
-	"github.com/weir-go/weir/quota"
-)
-
 // Counts that new keys share while there is no room for counts of their own.
 const (
 	// sharedCounts is how many there are for each policy, at least: one for each
@@ -25,25 +19,20 @@ const (
 // noteShared is the driver.Mark.Note of a charge to a count that several keys share.
 const noteShared = 1
 
-// share makes c, the count of charge i, one that new keys share. The keys of one
-// decision never share one: it is chosen by the place of the charge, and by the
-// seeded hash of the key's own name.
-func (s *stripe) share(c *count, charge *quota.Charge, i int, at *moment) {
+// share makes c a count that new keys share. The keys of one decision never share one: it
+// is chosen by the place of the charge, and by the seeded hash of the key's own name.
+func (s *stripe) share(c *count, at *moment) {
 	number := byte(c.hash % s.shares)
 	c.shared, c.arrived = true, false
-	s.findShared(c, charge.Policy.Name, i, number, at)
+	s.findShared(c, c.policy.Name, number, at)
 	if c.place == nowhere && s.shared >= sharedMost {
-		s.findShared(c, "", i, number, at)
+		s.findShared(c, "", number, at)
 	}
 	c.isNew = c.place == nowhere
 }
 
-func (s *stripe) findShared(c *count, policy string, i int, number byte, at *moment) {
-	name := append(c.nameBuf[:0], byte(len(policy)))
-	name = append(name, policy...)
-	if name = append(name, tagShared, byte(i), number); len(name) > maxName {
-		name = hashed(name)
-	}
-	c.name, c.hash = name, uint32(maphash.Bytes(s.seed, name))
+func (s *stripe) findShared(c *count, policy string, number byte, at *moment) {
+	c.name = name{}
+	c.hash = uint32(c.name.setShared(s.seed, policy, byte(c.index), number))
 	s.find(c, at)
 }

@@ -1,11 +1,5 @@
 package memorybackend
 
-import (
-	"encoding/binary"
-
-	"github.com/weir-go/weir/algorithm"
-)
-
 // How counts lie in memory.
 //
 // A table has an entry of 128 bytes for each name, in the order in which they
@@ -23,9 +17,9 @@ import (
 //	cells    [ 0 | h,2 | h,1 | 0 | 0 | h,3 | ... ]    at most 3/4 taken
 //	chunks   [ hot halves of entries 0 ... 63, cold ones ] [ 64 ... ] ...
 //
-// An entry's state is one window, or in the stored form that Redis and Memcached
-// keep, too. One that is longer than 44 bytes (more than two limits, a log of more
-// than two charges) is a Go object outside of the table; see large.go.
+// An entry's state is in the stored form that Redis and Memcached keep, too. One that is
+// longer than 44 bytes (more than two limits, a log of more than two charges) is a Go object
+// outside of the table; see large.go.
 type table struct {
 	cells  []uint64
 	chunks []*chunk
@@ -37,10 +31,10 @@ const (
 	entrySize = 128
 	cellSize  = 8
 	minCells  = 16
-	maxName   = 48
-	nameHead  = 27
+	maxName   = 52
+	nameHead  = 24
 	maxPacked = 44
-	stateHead = 16
+	stateHead = 20 // a window
 )
 
 // entry is what the table keeps of one count, in two halves of 64 bytes, a line of
@@ -57,18 +51,13 @@ type hot struct {
 	// which the state was written; and the reset time it moved to. In ms.
 	openedAt, endsAt int64
 
-	// The state: one window's used and shape; or the first bytes of the stored form;
-	// or the place of a large one.
-	state [stateHead]byte
-
 	// used is the largest used / capacity of the limits when last charged, 1 if a
 	// charge was refused since.
 	used usedPart
 
-	nameLen, stateLen uint8
-	flags             uint8
-
-	name [nameHead]byte
+	stateLen, flags uint8
+	state           [stateHead]byte // in its stored form, or the place of a large one
+	name            [nameHead]byte
 }
 
 type cold struct {
@@ -86,52 +75,20 @@ type chunk struct {
 	cold [chunkLen]cold
 }
 
-// hasName reports whether name is e's.
-func (e entry) hasName(name []byte) bool {
-	n := min(len(name), nameHead)
-	return int(e.nameLen) == len(name) && string(e.hot.name[:n]) == string(name[:n]) &&
-		string(e.cold.name[:len(name)-n]) == string(name[n:])
+// hasName reports whether n is e's name.
+func (e entry) hasName(n *name) bool {
+	return e.hot.name == [nameHead]byte(n[:]) && (n[0] <= nameHead || e.cold.name == [maxName - nameHead]byte(n[nameHead:]))
 }
 
-// setName makes name e's.
-func (e entry) setName(name []byte) {
-	e.nameLen = uint8(len(name))
-	n := copy(e.hot.name[:], name)
-	copy(e.cold.name[:], name[n:])
-}
-
-// window returns the state of an entry that is one window, which ends at endsAt.
-func (h *hot) window() algorithm.Window {
-	shape := binary.LittleEndian.Uint64(h.state[8:])
-	return algorithm.Window{
-		Length: int64(shape >> 1), Aligned: shape&1 != 0,
-		ResetAt: h.endsAt, Used: int64(binary.LittleEndian.Uint64(h.state[:])),
-	}
-}
-
-// setWindow makes w the state of h's entry.
-func (h *hot) setWindow(w *algorithm.Window) {
-	shape := uint64(w.Length) << 1
-	if w.Aligned {
-		shape |= 1
-	}
-	h.setUsed(w.Used)
-	binary.LittleEndian.PutUint64(h.state[8:], shape)
-	h.endsAt = w.ResetAt
-}
-
-// setUsed makes used the units of the window that is the state of h's entry.
-func (h *hot) setUsed(used int64) { binary.LittleEndian.PutUint64(h.state[:], uint64(used)) }
-
-// appendState appends the stored form of e's state to b.
-func (e entry) appendState(b []byte) []byte {
+// appendForm appends the stored form of e's state to b.
+func (e entry) appendForm(b []byte) []byte {
 	n := int(e.stateLen)
 	b = append(b, e.hot.state[:min(n, stateHead)]...)
 	return append(b, e.cold.state[:max(n-stateHead, 0)]...)
 }
 
-// setState makes form, of at most maxPacked bytes, the state of e.
-func (e entry) setState(form []byte) {
+// setForm makes form, of at most maxPacked bytes, the state of e.
+func (e entry) setForm(form []byte) {
 	e.stateLen = uint8(len(form))
 	n := copy(e.hot.state[:], form)
 	copy(e.cold.state[:], form[n:])
@@ -142,7 +99,6 @@ const (
 	isLarge   = 1 << iota // the state is a large one
 	isClaimed             // the count has moved
 	isShared              // new keys are counted here together
-	isWindow              // the state is one window
 )
 
 const nowhere = ^uint32(0)
@@ -154,7 +110,7 @@ func (t *table) at(place uint32) entry {
 }
 
 // find returns the place of the entry of that name, or nowhere.
-func (t *table) find(name []byte, hash uint32) uint32 {
+func (t *table) find(n *name, hash uint32) uint32 {
 	if len(t.cells) == 0 {
 		return nowhere
 	}
@@ -164,16 +120,14 @@ func (t *table) find(name []byte, hash uint32) uint32 {
 		if cell == 0 {
 			return nowhere
 		}
-		if uint32(cell>>32) == hash {
-			if t.at(uint32(cell) - 1).hasName(name) {
-				return uint32(cell) - 1
-			}
+		if place := uint32(cell) - 1; uint32(cell>>32) == hash && t.at(place).hasName(n) {
+			return place
 		}
 	}
 }
 
 // add returns the place of a new, empty entry of that name, which is in no other.
-func (t *table) add(name []byte, hash uint32) uint32 {
+func (t *table) add(n *name, hash uint32) uint32 {
 	if needed := cellsFor(t.n + 1); needed > len(t.cells) {
 		old := t.cells
 		t.cells = make([]uint64, needed)
@@ -189,8 +143,7 @@ func (t *table) add(name []byte, hash uint32) uint32 {
 	}
 	t.n++
 	e := t.at(place)
-	*e.hot, *e.cold = hot{}, cold{hash: hash}
-	e.setName(name)
+	*e.hot, *e.cold = hot{name: [nameHead]byte(n[:])}, cold{hash: hash, name: [maxName - nameHead]byte(n[nameHead:])}
 	t.put(uint64(hash)<<32 | uint64(place+1))
 	return place
 }

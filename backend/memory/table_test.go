@@ -28,29 +28,39 @@ func TestLocksAndTablesShareNoCacheLines(t *testing.T) {
 	}
 }
 
-// A window is found by all of its name, wherever another one differs, also where both have
+// A count is found by all of its name, wherever another one differs, also where both have
 // one hash.
-func TestAWindowIsFoundByItsWholeName(t *testing.T) {
-	const policy = "core"
-	for length := range maxName - len(policy) - 1 {
+func TestACountIsFoundByItsWholeName(t *testing.T) {
+	seed := maphash.MakeSeed()
+	finds := func(t *table, policy, partition, key string) bool {
+		var n name
+		n.set(seed, &quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: partition})
+		return t.find(&n, 1) != nowhere
+	}
+	for length := range 2 * maxName {
 		key := strings.Repeat("k", length)
+		var n name
+		n.set(seed, &quota.Charge{Policy: &quota.Policy{Name: "core"}, Key: key, Partition: key})
 		var table table
-		table.add(appendName(nil, &quota.Charge{Policy: &quota.Policy{Name: policy}, Key: key, Partition: key}), 1)
-		finds := func(policy, key string) bool {
-			var name loneName
-			name.set(policy, key)
-			return table.lone(&name, 1) != nil
-		}
-		if !finds(policy, key) {
+		table.add(&n, 1)
+		if !finds(&table, "core", key, key) {
 			t.Errorf("a key of %d bytes is not found", length)
 		}
 		for i := range length {
-			if finds(policy, key[:i]+"l"+key[i+1:]) {
+			if other := key[:i] + "l" + key[i+1:]; finds(&table, "core", other, other) {
 				t.Errorf("a key of %d bytes is found as one that differs in byte %d", length, i)
 			}
 		}
-		if length > 0 && (finds(policy, key[1:]) || finds("cor", key) || finds(policy+"k", key[1:]) || finds("cors", key)) {
-			t.Errorf("a key of %d bytes is found under another name", length)
+		if length == 0 {
+			continue
+		}
+		for _, other := range [][2]string{{"core", key[1:]}, {"core", key + "\x00"}, {"cor", key}, {"corek", key[1:]}, {"cors", key}} {
+			if finds(&table, other[0], other[1], other[1]) {
+				t.Errorf("a key of %d bytes is found under the name %q", length, other)
+			}
+		}
+		if finds(&table, "core", "", key) || finds(&table, "core", key, "") || finds(&table, "core", key[1:], key) {
+			t.Errorf("a key of %d bytes is found in another partition", length)
 		}
 	}
 }
@@ -59,25 +69,25 @@ func TestAWindowIsFoundByItsWholeName(t *testing.T) {
 // where many names have one hash.
 func TestTable(t *testing.T) {
 	rng := testseed.Rand(t, 0)
-	table, names := table{}, maphash.MakeSeed()
-	want := make(map[string]int64)
+	var table table
+	want := make(map[name]int64)
 	for range 60_000 {
-		name := strconv.Itoa(rng.IntN(2000))
-		hash := uint32(maphash.String(names, name))
-		place := table.find([]byte(name), hash)
+		number := rng.IntN(2000)
+		name, hash := name{byte(number), byte(number >> 8)}, uint32(number%500)
+		place := table.find(&name, hash)
 		marked, ok := want[name]
 		if ok != (place != nowhere) {
-			t.Fatalf("%s is found: %v, want %v", name, !ok, ok)
+			t.Fatalf("%v is found: %v, want %v", name, !ok, ok)
 		}
 		if ok && table.at(place).endsAt != marked {
-			t.Fatalf("%s has the entry %d, want %d", name, table.at(place).endsAt, marked)
+			t.Fatalf("%v has the entry %d, want %d", name, table.at(place).endsAt, marked)
 		}
 		switch {
 		case ok && rng.IntN(3) > 0:
 			table.remove(place)
 			delete(want, name)
 		case !ok && len(want) < 1500:
-			place = table.add([]byte(name), hash)
+			place = table.add(&name, hash)
 			want[name] = rng.Int64()
 			table.at(place).endsAt = want[name]
 		}
@@ -106,8 +116,10 @@ func TestThePartOfAWindowThatIsUsed(t *testing.T) {
 					t.Fatalf("a take of %d of %d: allowed %v, error %v", cost, limit, d.Allowed, err)
 				}
 			}
-			s := b.stripeOf([]quota.Charge{c})
-			return s.entries.at(s.entries.find(appendName(nil, &c), nameHash(b.seed, &c, partitionHash(b.seed, &c)))).used
+			var name name
+			hash := name.set(b.seed, &c)
+			s := &b.stripes[b.numberOf(hash)]
+			return s.entries.at(s.entries.find(&name, uint32(hash>>32))).used
 		}
 		half := limit / 2
 		want := float64(half) / float64(limit) * allUsed

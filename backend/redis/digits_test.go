@@ -161,8 +161,8 @@ func TestSequentialDigitsOfAnyWindow(t *testing.T) {
 					if got.Allowed != want.Allowed || g.Used != w.Used || g.ResetAt != w.ResetAt || g.RetryAt != w.RetryAt {
 						t.Errorf("%q, cost %d, %s: got  %+v\nthe model says %+v", value, cost, how, got, want)
 					}
-					if is, _ := stored.Window(); want.Allowed && cost > 0 {
-						if then, _ := state.Window(); is != then {
+					if is, _ := algorithm.ReadWindow(stored.Append(nil)); want.Allowed && cost > 0 {
+						if then, _ := algorithm.ReadWindow(state.Append(nil)); is != then {
 							t.Errorf("%q, cost %d, %s: it is now %q, which is %+v; the model says %+v", value, cost, how, now, is, then)
 						}
 					} else if now != value {

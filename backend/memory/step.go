@@ -1,0 +1,154 @@
+package memorybackend
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weir-go/weir/algorithm"
+	"github.com/weir-go/weir/handoff"
+	"github.com/weir-go/weir/quota"
+)
+
+// step is a decision in progress. It holds the locks of the stripes of all its counts, so
+// that a decision about several keys, whatever their partitions, is one atomic step.
+type step struct {
+	at      moment
+	counts  []count // one for each charge
+	stripes []*stripe
+	states  []*algorithm.State
+}
+
+// count is the count of a charge during a step.
+type count struct {
+	policy *quota.Policy
+	index  int  // of the charge
+	takes  bool // a take changes it
+	stripe *stripe
+	name   name
+	hash   uint32
+	place  uint32 // of its entry, or nowhere
+
+	// stored is the count to decide about, nil if there is none: the large one of
+	// its entry, packed, or one that arrived.
+	stored *handoff.Stored
+	large  *large
+	packed handoff.Stored // unpacked; its memory is reused by each step
+
+	arrived bool // from another backend
+	shared  bool // with other keys
+	isNew   bool // has no entry, and needs one if the decision is made
+}
+
+// moment is when a decision is made.
+type moment struct {
+	now    int64 // ms since the epoch, the decision's
+	read   bool
+	cached int64
+}
+
+// clock returns the ms that this process has run, and clockBase, by a clock that
+// cannot be set. It reads the clock once: that is a good part of a take.
+func (m *moment) clock() int64 {
+	if !m.read {
+		m.read, m.cached = true, clockBase+time.Since(start).Milliseconds()
+	}
+	return m.cached
+}
+
+var start = time.Now()
+
+// clockBase keeps the clock positive where time began before start, as in a bubble
+// of testing/synctest: claims are stored with their expiry, in six unsigned bytes.
+const clockBase = 1 << 46
+
+// margin is how many ms, by the process' own clock, a count stays beyond its
+// window where the decision's clock says that it is still live: clocks step back.
+const margin = int64(algorithm.Margin / time.Millisecond)
+
+var steps = sync.Pool{New: func() any { return new(step) }}
+
+// begin locks the stripes of the counts of charges, and finds these. The caller ends the
+// step.
+func (b *Backend) begin(now int64, charges []quota.Charge) *step {
+	st := steps.Get().(*step)
+	st.at = moment{now: now}
+	st.counts = slices.Grow(st.counts, len(charges))[:len(charges)]
+	var numbers [quota.MaxCharges]uint64
+	for i := range charges {
+		c := &st.counts[i]
+		c.policy, c.index, c.name = charges[i].Policy, i, name{}
+		hash := c.name.set(b.seed, &charges[i])
+		c.hash = uint32(hash >> 32)
+		c.takes = charges[i].Cost > 0 && charges[i].Mode != quota.Check
+		c.arrived, c.shared, c.isNew = false, false, false
+		numbers[i] = b.numberOf(hash)
+		c.stripe = &b.stripes[numbers[i]]
+	}
+	all := numbers[:len(charges)]
+	slices.Sort(all) // so that no two steps wait for each other
+	for _, n := range slices.Compact(all) {
+		s := &b.stripes[n]
+		s.mu.Lock()
+		st.stripes = append(st.stripes, s)
+	}
+	for i := range st.counts {
+		c := &st.counts[i]
+		c.stripe.counts = append(c.stripe.counts, c)
+		c.stripe.find(c, &st.at)
+	}
+	return st
+}
+
+// end unlocks the stripes. What the step said is the caller's.
+func (st *step) end() {
+	for _, s := range st.stripes {
+		clear(s.counts)
+		s.counts = s.counts[:0]
+		s.mu.Unlock()
+	}
+	for i := range st.counts {
+		c := &st.counts[i]
+		c.policy, c.stored, c.large, c.stripe = nil, nil, nil, nil
+	}
+	clear(st.states)
+	clear(st.stripes)
+	st.stripes = st.stripes[:0]
+	steps.Put(st)
+}
+
+// admit finds room for counts that are new. If there is too little, they are counted with
+// other new keys, and it reports that.
+func (st *step) admit() (pooled bool) {
+	for _, s := range st.stripes {
+		pooled = s.admit(&st.at) || pooled
+	}
+	return pooled
+}
+
+// make makes the room that admit found.
+func (st *step) make() {
+	for _, s := range st.stripes {
+		s.make(&st.at)
+	}
+}
+
+// trim keeps counts that have grown within the bound.
+func (st *step) trim() {
+	for _, s := range st.stripes {
+		s.trim(&st.at)
+	}
+}
+
+// statesOf returns the states of the step's counts, nil where there is none.
+func (st *step) statesOf() []*algorithm.State {
+	st.states = st.states[:0]
+	for i := range st.counts {
+		var state *algorithm.State
+		if stored := st.counts[i].stored; stored != nil {
+			state = &stored.State
+		}
+		st.states = append(st.states, state)
+	}
+	return st.states
+}
