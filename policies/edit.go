@@ -59,7 +59,7 @@ func (e *Edit) Replace(c Content) {
 }
 
 // Clear removes all policies, overrides and plans.
-func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = trie[entry]{}, 0, 0, nil }
+func (e *Edit) Clear() { e.names, e.policies, e.overrides, e.linked = nil, 0, 0, nil }
 
 // SetVersion makes n the version of the source.
 func (e *Edit) SetVersion(n int64) { e.version = n }
@@ -105,9 +105,10 @@ func (e *Edit) override(o Override) error {
 		return err
 	}
 	at := e.at(o.Policy)
-	before := at.overrides.size
-	at.overrides.put(e.owner, o.Key, prepared)
-	e.overrides += at.overrides.size - before
+	if at.overrides.get(o.Key) == nil {
+		e.overrides++
+	}
+	at.overrides = at.overrides.put(e.owner, o.Key, prepared)
 	e.put(o.Policy, at)
 	return nil
 }
@@ -115,10 +116,12 @@ func (e *Edit) override(o Override) error {
 // RemoveOverride removes the override for key, if there is one.
 func (e *Edit) RemoveOverride(policy, key string) {
 	at := e.at(policy)
-	if at.overrides.remove(e.owner, key) {
-		e.overrides--
-		e.put(policy, at)
+	if at.overrides.get(key) == nil {
+		return
 	}
+	e.overrides--
+	at.overrides = at.overrides.remove(e.owner, key)
+	e.put(policy, at)
 }
 
 // Find says whether the source may find overrides of policy that it does not hold: see
@@ -156,7 +159,7 @@ func (e *Edit) FindAllAgain() { e.found = append(e.found, (*found).forget) }
 
 // at returns a copy of what the source has under a policy's name.
 func (e *Edit) at(name string) entry {
-	if at := e.names.get(hashOf(name), name); at != nil {
+	if at := e.names.get(name); at != nil {
 		return *at
 	}
 	return entry{}
@@ -164,9 +167,9 @@ func (e *Edit) at(name string) entry {
 
 // put makes at what the source has under a policy's name.
 func (e *Edit) put(name string, at entry) {
-	if at.policy == nil && at.overrides.size == 0 && at.below == nil && !at.find && at.plan == nil {
-		e.names.remove(e.owner, name)
+	if at.policy == nil && at.overrides == nil && at.below == nil && !at.find && at.plan == nil {
+		e.names = e.names.remove(e.owner, name)
 		return
 	}
-	e.names.put(e.owner, name, at)
+	e.names = e.names.put(e.owner, name, &at)
 }

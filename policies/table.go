@@ -33,7 +33,7 @@ type content struct {
 	source    *Source
 	version   int64
 	since     time.Time
-	names     trie[entry]
+	names     *trie[*entry]
 	policies  int
 	overrides int
 }
@@ -41,7 +41,7 @@ type content struct {
 // entry is what a source has under the name of a policy.
 type entry struct {
 	policy    *quota.Policy // or nil
-	overrides trie[*Override]
+	overrides *trie[*Override]
 	below     *children // the policies whose parent it is, or nil
 	find      bool      // there may be overrides that the source does not hold
 	plan      *plan     // or nil
@@ -97,14 +97,13 @@ func (t *Table) put(c *content) {
 //
 // If the parent returned is not empty, its policy is to be charged as well.
 func (v View) Resolve(ctx context.Context, p *quota.Policy, key string, now int64) (inForce *quota.Policy, by *Override, parent Parent) {
-	hash := hashOf(p.Name)
 	var plan *plan
 	for _, c := range v.contents {
-		e := c.names.get(hash, p.Name)
+		e := c.names.get(p.Name)
 		if e == nil {
 			continue
 		}
-		if (by == nil || parent.Key == "") && (e.find || e.overrides.size > 0) {
+		if (by == nil || parent.Key == "") && (e.find || e.overrides != nil) {
 			if o := e.override(ctx, c.source, p.Name, key, now); o != nil {
 				if by == nil && o.limits() {
 					by = o
@@ -140,8 +139,8 @@ func parentOf(p *quota.Policy, key string) Parent {
 
 // override returns the override for key that e, of s, has in force at now, or nil.
 func (e *entry) override(ctx context.Context, s *Source, policy, key string, now int64) *Override {
-	if held := e.overrides.get(hashOf(key), key); held != nil && (*held).holds(now) {
-		return *held
+	if held := e.overrides.get(key); held != nil && held.holds(now) {
+		return held
 	}
 	if e.find {
 		if o := s.found.get(ctx, policy, key); o != nil && o.holds(now) {
@@ -157,9 +156,8 @@ func (v View) Policy(name string) *quota.Policy { return v.PolicyAt(name, math.M
 // PolicyAt returns the policy of that name that has not ended at now, in ms since the epoch, or
 // nil.
 func (v View) PolicyAt(name string, now int64) *quota.Policy {
-	hash := hashOf(name)
 	for _, c := range v.contents {
-		if e := c.names.get(hash, name); e != nil && e.policy != nil && e.policy.HoldsAt(now) {
+		if e := c.names.get(name); e != nil && e.policy != nil && e.policy.HoldsAt(now) {
 			return e.policy
 		}
 	}
@@ -172,10 +170,10 @@ func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 	return func(yield func(string, *quota.Policy) bool) {
 		for i, c := range v.contents {
 			above := View{v.contents[:i]}
-			if !c.names.all(func(name string, e *entry) bool {
-				return e.policy == nil || above.Policy(name) != nil || yield(c.source.name, e.policy)
-			}) {
-				return
+			for name, e := range c.names.all() {
+				if e.policy != nil && above.Policy(name) == nil && !yield(c.source.name, e.policy) {
+					return
+				}
 			}
 		}
 	}
@@ -186,10 +184,12 @@ func (v View) Policies() iter.Seq2[string, *quota.Policy] {
 func (v View) Overrides() iter.Seq2[string, Override] {
 	return func(yield func(string, Override) bool) {
 		for _, c := range v.contents {
-			if !c.names.all(func(_ string, e *entry) bool {
-				return e.overrides.all(func(_ string, o **Override) bool { return yield(c.source.name, **o) })
-			}) {
-				return
+			for _, e := range c.names.all() {
+				for _, o := range e.overrides.all() {
+					if !yield(c.source.name, *o) {
+						return
+					}
+				}
 			}
 		}
 	}

@@ -2,180 +2,115 @@ package policies
 
 import (
 	"hash/maphash"
-	"math/bits"
+	"iter"
+	"maps"
 	"slices"
 )
 
-// trie is a map by strings that is never changed: a change copies the nodes on the way to
-// one entry, and those that have the old trie go on reading that. So one policy of a
-// million is replaced by copying four nodes. The zero value is empty.
+// trie is a map by strings that is never changed: a change copies the nodes on the way to one
+// entry, and those that have the old trie go on reading that. Its leaves are small maps, so one
+// policy of a million is replaced by copying four nodes. Nil is empty.
 type trie[V any] struct {
-	root *node[V]
-	size int
-}
-
-// node has a child for some of the values that trieBits bits of a hash can have: its depth
-// says which bits.
-type node[V any] struct {
-	owner    *owner // may change the node in place
-	has      uint64 // a bit for each child
-	children []child[V]
-}
-
-// child is a node or the leaves of one hash.
-type child[V any] struct {
-	node *node[V]
-	leaf *leaf[V]
-}
-
-type leaf[V any] struct {
-	hash  uint64
-	key   string
-	value V
-	next  *leaf[V] // of the same hash
+	owner    *owner       // may change the node in place
+	children []*trie[V]   // by trieBits bits of a hash, or nil of a leaf
+	values   map[string]V // of a leaf
 }
 
 // owner is a change in progress, that nothing else has seen the nodes of.
 type owner struct{ _ byte }
 
-const trieBits = 6
+const (
+	trieBits = 5
+	leafSize = 128 // entries of a leaf, at most, unless all have one hash
+)
 
 var seed = maphash.MakeSeed()
 
 func hashOf(key string) uint64 { return maphash.String(seed, key) }
 
-// slot returns the bit of hash in a node at depth, in bits, and the index of its child.
-func (n *node[V]) slot(hash uint64, depth uint) (bit uint64, i int) {
-	bit = 1 << (hash >> depth & (1<<trieBits - 1))
-	return bit, bits.OnesCount64(n.has & (bit - 1))
-}
-
-// get returns the value of key, whose hash is hash, or nil.
-func (t *trie[V]) get(hash uint64, key string) *V {
-	n := t.root
-	for depth := uint(0); n != nil; depth += trieBits {
-		bit, i := n.slot(hash, depth)
-		if n.has&bit == 0 {
-			return nil
+// get returns the value of key, or the zero value.
+func (t *trie[V]) get(key string) (value V) {
+	if t != nil && t.children != nil {
+		for hash := hashOf(key); t != nil && t.children != nil; hash >>= trieBits {
+			t = t.children[hash%(1<<trieBits)]
 		}
-		c := &n.children[i]
-		for l := c.leaf; l != nil; l = l.next {
-			if l.hash == hash && l.key == key {
-				return &l.value
-			}
+	}
+	if t == nil {
+		return value
+	}
+	return t.values[key]
+}
+
+// put returns t with value as that of key, for o.
+func (t *trie[V]) put(o *owner, key string, value V) *trie[V] { return t.putAt(o, 0, key, value) }
+
+// putAt is put for a trie that is so many bits of a hash below another.
+func (t *trie[V]) putAt(o *owner, depth uint, key string, value V) *trie[V] {
+	t = t.of(o)
+	if t.children != nil {
+		c := t.child(depth, key)
+		*c = (*c).putAt(o, depth+trieBits, key, value)
+		return t
+	}
+	t.values[key] = value
+	if len(t.values) > leafSize && depth < 64 {
+		all := t.values
+		t.values, t.children = nil, make([]*trie[V], 1<<trieBits)
+		for key, value := range all {
+			t.putAt(o, depth, key, value)
 		}
-		n = c.node
 	}
-	return nil
+	return t
 }
 
-// put makes value the one of key in t, for o.
-func (t *trie[V]) put(o *owner, key string, value V) {
-	added := false
-	if t.root, added = t.root.put(o, 0, &leaf[V]{hash: hashOf(key), key: key, value: value}); added {
-		t.size++
-	}
-}
+// remove returns t without key, for o.
+func (t *trie[V]) remove(o *owner, key string) *trie[V] { return t.removeAt(o, 0, key) }
 
-func (n *node[V]) put(o *owner, depth uint, l *leaf[V]) (_ *node[V], added bool) {
-	n = n.of(o)
-	bit, i := n.slot(l.hash, depth)
-	if n.has&bit == 0 {
-		n.has |= bit
-		n.children = slices.Insert(n.children, i, child[V]{leaf: l})
-		return n, true
-	}
-	c := &n.children[i]
-	switch {
-	case c.node != nil:
-		c.node, added = c.node.put(o, depth+trieBits, l)
-	case c.leaf.hash == l.hash:
-		l.next, added = c.leaf.without(l.key)
-		added = !added
-		c.leaf = l
-	default: // both go one node deeper
-		c.node, _ = c.node.put(o, depth+trieBits, c.leaf)
-		c.node, added = c.node.put(o, depth+trieBits, l)
-		c.leaf = nil
-	}
-	return n, added
-}
-
-// remove removes key from t, for o, and reports whether it was there.
-func (t *trie[V]) remove(o *owner, key string) bool {
-	hash := hashOf(key)
-	if t.get(hash, key) == nil {
-		return false
-	}
-	t.root = t.root.remove(o, 0, hash, key)
-	t.size--
-	return true
-}
-
-// remove returns n without key, which it has, or nil if that leaves nothing.
-func (n *node[V]) remove(o *owner, depth uint, hash uint64, key string) *node[V] {
-	n = n.of(o)
-	bit, i := n.slot(hash, depth)
-	c := &n.children[i]
-	if c.node != nil {
-		c.node = c.node.remove(o, depth+trieBits, hash, key)
-	} else {
-		c.leaf, _ = c.leaf.without(key)
-	}
-	if c.node == nil && c.leaf == nil {
-		n.has &^= bit
-		n.children = slices.Delete(n.children, i, i+1)
-	}
-	if n.has == 0 {
+func (t *trie[V]) removeAt(o *owner, depth uint, key string) *trie[V] {
+	if t == nil {
 		return nil
 	}
-	return n
+	t = t.of(o)
+	if t.children != nil {
+		c := t.child(depth, key)
+		*c = (*c).removeAt(o, depth+trieBits, key)
+	}
+	delete(t.values, key)
+	if len(t.values) == 0 && !slices.ContainsFunc(t.children, func(c *trie[V]) bool { return c != nil }) {
+		return nil
+	}
+	return t
 }
 
-// of returns n for o to change: n itself if it is o's, else a copy.
-func (n *node[V]) of(o *owner) *node[V] {
+// child returns where the child for key is in t, at depth.
+func (t *trie[V]) child(depth uint, key string) **trie[V] {
+	return &t.children[hashOf(key)>>depth%(1<<trieBits)]
+}
+
+// of returns t for o to change: t itself if it is o's, else a copy.
+func (t *trie[V]) of(o *owner) *trie[V] {
 	switch {
-	case n == nil:
-		return &node[V]{owner: o}
-	case n.owner == o:
-		return n
+	case t == nil:
+		return &trie[V]{owner: o, values: make(map[string]V)}
+	case t.owner == o:
+		return t
 	}
-	return &node[V]{owner: o, has: n.has, children: slices.Clone(n.children)}
+	return &trie[V]{o, slices.Clone(t.children), maps.Clone(t.values)}
 }
 
-// without returns the leaves without the one of key, and whether there was one. All share
-// a hash, so there is rarely a second.
-func (l *leaf[V]) without(key string) (rest *leaf[V], found bool) {
-	if l == nil {
-		return nil, false
-	}
-	if l.key == key {
-		return l.next, true
-	}
-	next, found := l.next.without(key)
-	if !found {
-		return l, false
-	}
-	return &leaf[V]{hash: l.hash, key: l.key, value: l.value, next: next}, true
+// all ranges over the keys and their values, in no order.
+func (t *trie[V]) all() iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) { t.each(yield) }
 }
 
-// all calls yield with each key and its value, in no order, until it returns false.
-func (t *trie[V]) all(yield func(key string, value *V) bool) bool { return t.root.all(yield) }
-
-func (n *node[V]) all(yield func(key string, value *V) bool) bool {
-	if n == nil {
+func (t *trie[V]) each(yield func(string, V) bool) bool {
+	if t == nil {
 		return true
 	}
-	for i := range n.children {
-		c := &n.children[i]
-		if !c.node.all(yield) {
+	for key, value := range t.values {
+		if !yield(key, value) {
 			return false
 		}
-		for l := c.leaf; l != nil; l = l.next {
-			if !yield(l.key, &l.value) {
-				return false
-			}
-		}
 	}
-	return true
+	return !slices.ContainsFunc(t.children, func(c *trie[V]) bool { return !c.each(yield) })
 }

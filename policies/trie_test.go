@@ -8,20 +8,15 @@ import (
 	"github.com/weir-go/weir/internal/testkit/testseed"
 )
 
-// same fails the test unless tr has what want has, and nothing else.
-func same(t *testing.T, tr *trie[int], want map[string]int) {
+// same fails the test unless m has what want has, and nothing else.
+func same(t *testing.T, m *trie[int], want map[string]int) {
 	t.Helper()
-	got := map[string]int{}
-	tr.all(func(key string, value *int) bool {
-		got[key] = *value
-		return true
-	})
-	if tr.size != len(want) || !maps.Equal(got, want) {
-		t.Fatalf("the trie has %d entries, %v; want %v", tr.size, got, want)
+	if got := maps.Collect(m.all()); !maps.Equal(got, want) {
+		t.Fatalf("the trie has %v; want %v", got, want)
 	}
 	for key, value := range want {
-		if found := tr.get(hashOf(key), key); found == nil || *found != value {
-			t.Fatalf("%q is %v; want %d", key, found, value)
+		if found := m.get(key); found != value {
+			t.Fatalf("%q is %d; want %d", key, found, value)
 		}
 	}
 }
@@ -29,10 +24,10 @@ func same(t *testing.T, tr *trie[int], want map[string]int) {
 // A trie is a map, and each state of it stays as it is while later ones are made.
 func TestTrieIsAMapThatKeepsItsPast(t *testing.T) {
 	random := testseed.Rand(t, 0)
-	var now trie[int]
+	var now *trie[int]
 	is := map[string]int{}
 	type state struct {
-		trie trie[int]
+		trie *trie[int]
 		was  map[string]int
 	}
 	var past []state
@@ -42,59 +37,65 @@ func TestTrieIsAMapThatKeepsItsPast(t *testing.T) {
 		for range 1 + random.IntN(20) {
 			key := fmt.Sprint("key", random.IntN(400))
 			if random.IntN(3) > 0 {
-				now.put(o, key, change)
-				is[key] = change
+				now = now.put(o, key, change+1)
+				is[key] = change + 1
 				continue
 			}
-			_, was := is[key]
 			delete(is, key)
-			if now.remove(o, key) != was {
-				t.Fatalf("remove of %q; want %t", key, was)
-			}
+			now = now.remove(o, key)
 		}
 	}
-	same(t, &now, is)
+	same(t, now, is)
 	for i := range past {
-		same(t, &past[i].trie, past[i].was)
+		same(t, past[i].trie, past[i].was)
 	}
 	o := new(owner)
 	for key := range is {
-		now.remove(o, key)
+		now = now.remove(o, key)
 	}
-	if now.root != nil || now.size != 0 {
-		t.Errorf("an empty trie has %d entries, and a root: %v", now.size, now.root)
+	if now != nil {
+		t.Errorf("an empty trie is %v; want nil", now)
 	}
+}
+
+// A change of one key copies the nodes on the way to it, not all.
+func TestATriesChangeCopiesFewNodes(t *testing.T) {
+	var m *trie[int]
+	o := new(owner)
+	for i := range 10_000 {
+		m = m.put(o, fmt.Sprint(i), i+1)
+	}
+	next := m.put(new(owner), "7", 0)
+	if copied, all := nodes(next, next.owner), nodes(m, o); copied > 6 || all < 500 {
+		t.Errorf("%d nodes of %d were copied", copied, all)
+	}
+	if m.get("7") != 8 || next.get("7") != 0 {
+		t.Errorf("the key was %d and is %d", m.get("7"), next.get("7"))
+	}
+}
+
+// nodes returns how many nodes of m are o's.
+func nodes(m *trie[int], o *owner) (n int) {
+	if m == nil {
+		return 0
+	}
+	if m.owner == o {
+		n++
+	}
+	for _, c := range m.children {
+		n += nodes(c, o)
+	}
+	return n
 }
 
 // Two keys of one hash are two entries.
 func TestKeysOfOneHash(t *testing.T) {
-	var root *node[int]
+	leaf := (*trie[int])(nil)
 	o := new(owner)
-	put := func(key string, value int, wantAdded bool) {
-		t.Helper()
-		var added bool
-		if root, added = root.put(o, 0, &leaf[int]{hash: 42, key: key, value: value}); added != wantAdded {
-			t.Errorf("%q: added %t", key, added)
-		}
+	for i := range 2 * leafSize { // as if no bit of their hashes were left to tell them apart
+		leaf = leaf.putAt(o, 66, fmt.Sprint(i), i+1)
 	}
-	check := func(want map[string]int) {
-		t.Helper()
-		tr := trie[int]{root: root}
-		for _, key := range []string{"a", "b", "c", "d"} {
-			value, ok := want[key]
-			if found := tr.get(42, key); (found != nil) != ok || ok && *found != value {
-				t.Errorf("%q is %v; want %d, %t", key, found, value, ok)
-			}
-		}
-	}
-	put("a", 1, true)
-	put("b", 2, true)
-	put("c", 3, true)
-	put("a", 4, false)
-	old := trie[int]{root: root}
-	root = root.remove(new(owner), 0, 42, "b")
-	check(map[string]int{"a": 4, "c": 3})
-	if found := old.get(42, "b"); found == nil || *found != 2 {
-		t.Errorf("b was %v before it was removed; want 2", found)
+	if len(leaf.values) != 2*leafSize || leaf.get("0") != 1 || leaf.get("100") != 101 {
+		t.Errorf("the leaf is %v", leaf.values)
 	}
 }
