@@ -21,7 +21,7 @@ import (
 //go:embed page.html
 var source string
 
-var page = template.Must(template.New("page").Parse(source))
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"brief": brief}).Parse(source))
 
 // contentPolicy allows the page's style, by its hash, and nothing else.
 var contentPolicy = func() string {
@@ -86,20 +86,35 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(text) // fails only if the client has left
 }
 
-// view is what the page shows. Its texts are for people.
+// view is what the page shows.
 type view struct {
 	Refresh  bool
-	At, For  string
+	For      time.Duration // for which events were counted
 	Policies []row
 	Ops      []row
 	Trips    []row
-	Since    string // of Refused
-	Refused  []refusedView
-	Servers  []serverView
-	Moves    []moveView
-	Failures []failureView
+	Refusals
+	Servers  []server
+	Moves    []move
+	Failures []failure
 	Warnings []observe.Warned
 	Parts    []partView
+}
+
+// Ago says how long ago something was.
+func (v *view) Ago(then time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return v.At.Sub(then).Round(time.Second).String() + " ago"
+}
+
+// Until says when a key that was refused is free.
+func (v *view) Until(retryAt time.Time) string {
+	if !retryAt.After(v.At) {
+		return "free now"
+	}
+	return fmt.Sprintf("%s (in %v)", retryAt.UTC().Format(time.TimeOnly), retryAt.Sub(v.At).Round(time.Second))
 }
 
 // row is one line of counts: in the last second, and in the last minute.
@@ -113,36 +128,14 @@ type row struct {
 	Note        string
 }
 
-type refusedView struct {
-	Label, Policy, Until string
-	Limit                int
-	Count, Excess        int64
-}
-
-type serverView struct {
-	Name, State, Lag, Skew, Checked, Problem string
-	Bad                                      bool
-}
-
-type moveView struct {
-	From, To, Last, Problem string
-	Moved, Lost, Failed     int64
-}
-
-type failureView struct {
-	Where, Cause, Result, Policy, Detail, First, Last string
-	Count                                             int64
-}
-
 type partView struct{ Name, Text string }
 
-func (o *Observer) view() view {
+func (o *Observer) view() *view {
 	now := o.now()
-	v := view{At: now.UTC().Format(time.RFC3339), For: now.Sub(o.since).Round(time.Second).String()}
+	v := &view{For: now.Sub(o.since).Round(time.Second), Refusals: o.refused.most(now)}
 	o.begin(now.Unix())
-	o.viewSeries(&v)
-	o.viewRefused(&v, now)
-	o.viewRare(&v, now)
+	o.viewSeries(v)
+	o.viewRare(v)
 	for _, p := range o.partsNow() {
 		text, err := json.MarshalIndent(p.stats(), "", "  ")
 		if err != nil {
@@ -238,71 +231,27 @@ func spark(values []int64, peak int64) string {
 	return b.String()
 }
 
-func (o *Observer) viewRefused(v *view, now time.Time) {
-	all := o.refused.most(now)
-	v.Since = ago(now, all.Since)
-	for _, k := range all.Keys {
-		until := "free now"
-		if k.RetryAt.After(now) {
-			until = fmt.Sprintf("%s (in %v)", k.RetryAt.UTC().Format(time.TimeOnly), k.RetryAt.Sub(now).Round(time.Second))
-		}
-		v.Refused = append(v.Refused, refusedView{k.Label, k.Policy, until, k.Limit, k.Count, k.Excess})
-	}
-}
-
 // viewRare adds what has a lock of its own.
-func (o *Observer) viewRare(v *view, now time.Time) {
+func (o *Observer) viewRare(v *view) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range o.servers {
-		v.Servers = append(v.Servers, serverViewOf(s, now))
-	}
-	for k, m := range o.moves {
-		v.Moves = append(v.Moves, moveView{k.from, k.to, ago(now, m.last), m.problem, m.moved, m.lost, m.failed})
-	}
-	for k, f := range o.failures {
-		v.Failures = append(v.Failures, failureView{
-			Where: strings.TrimSpace(k.backend + " " + k.shard), Cause: k.cause, Result: k.result.String(), Policy: f.policy, Detail: f.detail,
-			First: ago(now, f.first), Last: ago(now, f.last), Count: f.count,
-		})
-	}
-	slices.SortFunc(v.Servers, func(a, b serverView) int { return strings.Compare(a.Name, b.Name) })
-	slices.SortFunc(v.Moves, func(a, b moveView) int {
+	v.Servers = sorted(o.servers, func(a, b server) int {
+		return cmp.Or(strings.Compare(a.Backend, b.Backend), strings.Compare(a.Shard, b.Shard), strings.Compare(a.Server, b.Server))
+	})
+	v.Moves = sorted(o.moves, func(a, b move) int {
 		return cmp.Or(strings.Compare(a.From, b.From), strings.Compare(a.To, b.To))
 	})
-	slices.SortFunc(v.Failures, func(a, b failureView) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Where+a.Cause+a.Result, b.Where+b.Cause+b.Result))
+	v.Failures = sorted(o.failures, func(a, b failure) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Backend+a.Shard+a.Cause, b.Backend+b.Shard+b.Cause), cmp.Compare(a.Result, b.Result))
 	})
 	v.Warnings = slices.Clone(o.warnings)
 }
 
-func serverViewOf(s *server, now time.Time) serverView {
-	v := serverView{
-		Name: s.Backend + " " + s.Shard + " " + s.Server, State: "answers", Checked: ago(now, s.at),
-		Bad: s.Open || s.Cut,
+// sorted returns copies of the values of a map.
+func sorted[K comparable, V any](all map[K]*V, compare func(a, b V) int) (values []V) {
+	for _, v := range all {
+		values = append(values, *v)
 	}
-	switch {
-	case s.Open:
-		v.State = "breaker open, since " + ago(now, s.opened)
-	case s.Cut:
-		v.State = "not asked: cut off from its primary, or too late"
-	}
-	if s.Replica {
-		v.Lag = s.Lag.Round(time.Millisecond).String()
-	}
-	if s.SkewKnown {
-		v.Skew = s.Skew.Round(time.Millisecond).String()
-	}
-	if s.Err != nil {
-		v.Problem = brief(s.Err.Error())
-	}
-	return v
-}
-
-// ago says how long ago something was.
-func ago(now, then time.Time) string {
-	if then.IsZero() {
-		return "never"
-	}
-	return now.Sub(then).Round(time.Second).String() + " ago"
+	slices.SortFunc(values, compare)
+	return values
 }

@@ -57,10 +57,10 @@ type Observer struct {
 
 	refused refusals
 
-	mu       sync.Mutex // of what is rare
-	servers  map[serverKey]*server
-	moves    map[moveKey]*move
-	failures map[failureKey]*failure
+	mu       sync.Mutex            // of what is rare
+	servers  map[[3]string]*server // by backend, shard and server
+	moves    map[[2]string]*move   // by from and to
+	failures map[observe.Failed]*failure
 	warnings []observe.Warned
 	parts    []part
 }
@@ -75,7 +75,7 @@ const degraded = observe.Outcomes
 func New(options *Options) *Observer {
 	o := &Observer{
 		now: time.Now, since: time.Now(),
-		servers: make(map[serverKey]*server), moves: make(map[moveKey]*move), failures: make(map[failureKey]*failure),
+		servers: make(map[[3]string]*server), moves: make(map[[2]string]*move), failures: make(map[observe.Failed]*failure),
 	}
 	if options != nil {
 		o.label = options.Label
@@ -150,12 +150,11 @@ func (o *Observer) Sent(e observe.Sent) {
 	}
 }
 
-type serverKey struct{ backend, shard, server string }
-
+// server is what is known of a server.
 type server struct {
 	observe.Checked
-	at     time.Time
-	opened time.Time // since when the breaker is open; zero if it is not
+	At     time.Time
+	Opened time.Time // since when the breaker is open; zero if it is not
 }
 
 // Checked notes what is known of a server.
@@ -163,7 +162,7 @@ func (o *Observer) Checked(e observe.Checked) {
 	now := o.now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := keep(o.servers, serverKey{e.Backend, e.Shard, e.Server})
+	s := keep(o.servers, [3]string{e.Backend, e.Shard, e.Server})
 	if s == nil {
 		return
 	}
@@ -172,19 +171,19 @@ func (o *Observer) Checked(e observe.Checked) {
 	}
 	switch {
 	case !e.Open:
-		s.opened = time.Time{}
-	case s.opened.IsZero():
-		s.opened = now
+		s.Opened = time.Time{}
+	case s.Opened.IsZero():
+		s.Opened = now
 	}
-	s.Checked, s.at = e, now
+	s.Checked, s.At = e, now
 }
 
-type moveKey struct{ from, to string }
-
+// move is what is known of the moves from one backend to another.
 type move struct {
-	moved, lost, failed int64
-	last                time.Time
-	problem             string // of the last that failed
+	From, To            string
+	Moved, Lost, Failed int64
+	Last                time.Time
+	Problem             string // of the last that failed
 }
 
 // Moved counts a move.
@@ -192,31 +191,27 @@ func (o *Observer) Moved(e observe.Moved) {
 	now := o.now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m := keep(o.moves, moveKey{e.From, e.To})
+	m := keep(o.moves, [2]string{e.From, e.To})
 	if m == nil {
 		return
 	}
-	m.last = now
+	m.From, m.To, m.Last = e.From, e.To, now
 	switch {
 	case e.Err != nil:
-		m.failed++
-		m.problem = brief(e.Err.Error())
+		m.Failed++
+		m.Problem = brief(e.Err.Error())
 	case e.Lost:
-		m.lost++
+		m.Lost++
 	default:
-		m.moved++
+		m.Moved++
 	}
 }
 
-type failureKey struct {
-	backend, shard, cause string
-	result                observe.Result
-}
-
+// failure is what is known of failures of one cause and result.
 type failure struct {
-	count          int64
-	first, last    time.Time
-	policy, detail string // of the last
+	observe.Failed // the last
+	Count          int64
+	First, Last    time.Time
 }
 
 // Failed counts a failure.
@@ -224,15 +219,18 @@ func (o *Observer) Failed(e observe.Failed) {
 	now := o.now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	f := keep(o.failures, failureKey{e.Backend, e.Shard, e.Cause, e.Result})
+	e.Detail = brief(e.Detail)
+	key := e
+	key.Policy, key.Detail = "", ""
+	f := keep(o.failures, key)
 	if f == nil {
 		return
 	}
-	if f.count == 0 {
-		f.first = now
+	if f.Count == 0 {
+		f.First = now
 	}
-	f.count++
-	f.last, f.policy, f.detail = now, e.Policy, brief(e.Detail)
+	f.Count++
+	f.Failed, f.Last = e, now
 }
 
 // Warned keeps a warning: it does not come again.

@@ -107,12 +107,13 @@ func TestMostRefusedKeys(t *testing.T) {
 		o.decide(at, observe.OutcomeRefused, "core", "greedy", time.Microsecond)
 		o.decide(at, observe.OutcomeRefused, "core", fmt.Sprint("other ", i), time.Microsecond)
 	}
-	refused := o.view().Refused
+	v := o.view()
+	refused := v.Keys
 	if len(refused) != maxRefused {
 		t.Errorf("%d keys, want %d", len(refused), maxRefused)
 	}
 	first := refused[0]
-	if first.Count < rounds || first.Count-first.Excess > rounds || first.Policy != "core" || !strings.HasSuffix(first.Until, "(in 42s)") {
+	if first.Count < rounds || first.Count-first.Excess > rounds || first.Policy != "core" || !strings.HasSuffix(v.Until(first.RetryAt), "(in 42s)") {
 		t.Errorf("the first is %+v; want %d refusals by core, until 42s from now", first, rounds)
 	}
 	if sum := refused[1].Count - refused[1].Excess; sum > 1 {
@@ -130,11 +131,11 @@ func TestMostRefusedKeys(t *testing.T) {
 		t.Errorf("as JSON: error %v, %d keys, %+v, %d missed since %v; want %+v first, and the refusals that a key may be missing with", err, len(all.Keys), all.Keys[:1], all.Missed, all.Since, want)
 	}
 	pass(minute)
-	if got := o.view().Refused; len(got) != maxRefused || got[0].Count != first.Count {
+	if got := o.view().Keys; len(got) != maxRefused || got[0].Count != first.Count {
 		t.Errorf("a minute later: %d keys, the first %+v; want the same", len(got), got[0])
 	}
 	pass(minute)
-	if got := o.view().Refused; len(got) != 0 {
+	if got := o.view().Keys; len(got) != 0 {
 		t.Errorf("two minutes later: %+v; want none", got)
 	}
 }
