@@ -51,6 +51,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,7 +100,6 @@ type Options struct {
 }
 
 func (o *Options) validate() error {
-	anyLocal := o.OnFailure == Local
 	if o.OnFailure > Closed {
 		return invalid.Errorf("fallback: OnFailure is %d; it must be Open, Local or Closed", o.OnFailure)
 	}
@@ -110,12 +111,11 @@ func (o *Options) validate() error {
 		if choice > Closed {
 			return invalid.Errorf("fallback: Policies[%q] is %d; it must be Open, Local or Closed", name, choice)
 		}
-		anyLocal = anyLocal || choice == Local
 	}
 	switch {
 	case o.Processes < 0 || o.Processes > MaxProcesses:
 		return invalid.Errorf("fallback: Processes is %d; it must be from 1 to %d", o.Processes, MaxProcesses)
-	case anyLocal && o.Processes == 0:
+	case o.anyLocal() && o.Processes == 0:
 		return invalid.Errorf("fallback: Processes is 0; Local needs the number of processes that share the quotas, from 1 to %d", MaxProcesses)
 	case o.OpenFor < 0:
 		return invalid.Errorf("fallback: OpenFor is %v; it must be positive, or 0 for no bound", o.OpenFor)
@@ -123,6 +123,10 @@ func (o *Options) validate() error {
 		return invalid.Errorf("fallback: MaxKeys is %d; it must be positive, or 0 for %d", o.MaxKeys, DefaultMaxKeys)
 	}
 	return nil
+}
+
+func (o *Options) anyLocal() bool {
+	return o.OnFailure == Local || slices.Contains(slices.Collect(maps.Values(o.Policies)), Local)
 }
 
 // Backend is a driver.Backend that asks another one, and decides by itself while
@@ -171,17 +175,13 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		wrapped:   backend,
 		health:    driver.HealthOf(backend),
 		onFailure: o.OnFailure,
-		policies:  make(map[string]Choice, len(o.Policies)),
+		policies:  maps.Clone(o.Policies),
 		processes: int64(max(o.Processes, 1)),
 		openFor:   o.OpenFor,
 		observer:  o.Observer,
 		elapsed:   func() time.Duration { return time.Since(start) },
+		local:     o.anyLocal(),
 		outages:   make(map[shard]*outage),
-	}
-	b.local = o.OnFailure == Local
-	for name, choice := range o.Policies {
-		b.policies[name] = choice
-		b.local = b.local || choice == Local
 	}
 	b.table.init(b, o.MaxKeys)
 	b.closed, b.close = context.WithCancel(context.Background())

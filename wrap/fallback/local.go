@@ -229,26 +229,15 @@ func (b *Backend) forgetHere(ctx context.Context, r *driver.Request) error {
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
 	for i := range charges {
-		n := b.table.names.Of(&charges[i])
-		for {
-			s.mu.Lock()
-			c := s.Get(n)
-			if c == nil || c.replaying == nil {
-				break
-			}
-			replaying := c.replaying
-			s.mu.Unlock()
-			select {
-			case <-replaying:
-			case <-ctx.Done():
-				return fmt.Errorf("fallback: %w by a reset, which waited for a count to be handed over: %w", driver.ErrNotSent, context.Cause(ctx))
-			}
-		}
-		if c := s.Get(n); c != nil {
+		c, inTime := s.whenReplayed(ctx, b.table.names.Of(&charges[i]))
+		if inTime && c != nil {
 			c.reset(r.Now)
 			b.settled(c)
 		}
 		s.mu.Unlock()
+		if !inTime {
+			return fmt.Errorf("fallback: %w by a reset, which waited for a count to be handed over: %w", driver.ErrNotSent, context.Cause(ctx))
+		}
 	}
 	return nil
 }

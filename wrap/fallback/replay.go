@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weir-go/weir/internal/keyed"
 	"github.com/weir-go/weir/observe"
 	"github.com/weir-go/weir/throttler/driver"
 )
@@ -42,41 +43,46 @@ func (b *Backend) release(ctx context.Context, r *driver.Request) (*outage, erro
 	charges := r.Charges()
 	s := b.table.stripeOf(charges)
 	for i := range charges {
-		n := b.table.names.Of(&charges[i])
 		for {
-			s.mu.Lock()
-			c := s.Get(n)
+			c, inTime := s.whenReplayed(ctx, b.table.names.Of(&charges[i]))
 			if c == nil || c.outage == nil {
 				s.mu.Unlock()
 				break
 			}
-			o, replaying := c.outage, c.replaying
-			switch {
-			case replaying != nil:
-				s.mu.Unlock()
-				select {
-				case <-replaying:
-				case <-ctx.Done():
-					return o, nil
-				}
-				if !o.ready.Load() {
-					return o, nil
-				}
-			case !o.ready.Load():
+			if o := c.outage; !inTime || !o.ready.Load() {
 				s.mu.Unlock()
 				return o, nil
-			default:
-				err := b.replay(ctx, s, c, r.Now)
-				if err != nil && !failed(ctx, err) {
-					return nil, err
-				}
-				if err != nil {
-					return b.outageOf(err, r), nil
-				}
+			}
+			err := b.replay(ctx, s, c, r.Now)
+			if err != nil && !failed(ctx, err) {
+				return nil, err
+			}
+			if err != nil {
+				return b.outageOf(err, r), nil
 			}
 		}
 	}
 	return nil, nil
+}
+
+// whenReplayed locks s when no replay of the count of that name is in progress, or when ctx is
+// done, and returns the count, which may be nil.
+func (s *stripe) whenReplayed(ctx context.Context, n keyed.Name) (c *count, inTime bool) {
+	for {
+		s.mu.Lock()
+		c = s.Get(n)
+		if c == nil || c.replaying == nil {
+			return c, true
+		}
+		replaying := c.replaying
+		s.mu.Unlock()
+		select {
+		case <-replaying:
+		case <-ctx.Done():
+			s.mu.Lock()
+			return s.Get(n), false
+		}
+	}
 }
 
 // replay charges the journal of c to the backend, which decides about c from then on, if
