@@ -47,6 +47,7 @@ func (s *Stack) addRollout(o *Options) error {
 		return err
 	}
 	s.Backend, s.Rollout = b, b
+	s.parts = append(s.parts, part{"rollout", func() any { return b.Stats() }, closing(b.Close)})
 	return nil
 }
 
@@ -62,6 +63,7 @@ func (s *Stack) addShadow(o *Options) error {
 		return err
 	}
 	s.Backend, s.Shadow = b, b
+	s.parts = append(s.parts, part{"shadow", func() any { return b.Stats() }, closing(b.Close)})
 	return nil
 }
 
@@ -102,6 +104,7 @@ func (s *Stack) addLeases(o *Options) error {
 		return err
 	}
 	s.Backend, s.Leased = b, b
+	s.parts = append(s.parts, part{"leased", func() any { return b.Stats() }, b.Close})
 	return nil
 }
 
@@ -116,6 +119,7 @@ func (s *Stack) addFallback(o *Options) error {
 		return err
 	}
 	s.Backend, s.Fallback = b, b
+	s.parts = append(s.parts, part{"fallback", func() any { return b.Stats() }, closing(b.Close)})
 	return nil
 }
 
@@ -128,6 +132,7 @@ func (s *Stack) addRefusals(o *Options) error {
 		return err
 	}
 	s.Backend, s.Refusals = b, b
+	s.parts = append(s.parts, part{"refusals", func() any { return b.Stats() }, nil})
 	return nil
 }
 
@@ -163,6 +168,7 @@ func (s *Stack) addSynced(o *Options) error {
 		return err
 	}
 	s.Synced = b
+	s.parts = append(s.parts, part{"synced", func() any { return b.Stats() }, closing(b.Close)})
 	return nil
 }
 

@@ -20,6 +20,8 @@ package stack
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/open-feature/go-sdk/openfeature"
@@ -139,6 +141,15 @@ type Stack struct {
 	Refusals *refusals.Backend
 	Modes    *modes.Table // its Set changes the mode of a policy
 	Synced   *synced.Backend
+
+	parts []part // in the order of New
+}
+
+// part is what reports and closes a part.
+type part struct {
+	name  string // in metrics
+	stats func() any
+	close func(context.Context) error // or nil
 }
 
 // New returns store with what options says around it. Store counts: it is a backend such
@@ -175,46 +186,27 @@ func New(store driver.Backend, options *Options) (*Stack, error) {
 // the last decision, and before the stores and clients are closed. The error is of leases
 // that could not be given back before ctx was done: their units count as used until their
 // windows end, unless a second Close gives them back.
-func (s *Stack) Close(ctx context.Context) (err error) {
-	if s.Synced != nil {
-		s.Synced.Close()
+func (s *Stack) Close(ctx context.Context) error {
+	var all []error
+	for _, p := range slices.Backward(s.parts) {
+		if p.close != nil {
+			all = append(all, p.close(ctx))
+		}
 	}
-	if s.Fallback != nil {
-		s.Fallback.Close()
-	}
-	if s.Leased != nil {
-		err = s.Leased.Close(ctx)
-	}
-	if s.Shadow != nil {
-		s.Shadow.Close()
-	}
-	if s.Rollout != nil {
-		s.Rollout.Close()
-	}
-	return err
+	return errors.Join(all...)
 }
 
 // Stats returns the Stats method of each part that is there, by the name that it has in
 // metrics: "rollout", "shadow", "leased", "fallback", "refusals" and "synced".
 func (s *Stack) Stats() map[string]func() any {
 	all := make(map[string]func() any)
-	if s.Rollout != nil {
-		all["rollout"] = func() any { return s.Rollout.Stats() }
-	}
-	if s.Shadow != nil {
-		all["shadow"] = func() any { return s.Shadow.Stats() }
-	}
-	if s.Leased != nil {
-		all["leased"] = func() any { return s.Leased.Stats() }
-	}
-	if s.Fallback != nil {
-		all["fallback"] = func() any { return s.Fallback.Stats() }
-	}
-	if s.Refusals != nil {
-		all["refusals"] = func() any { return s.Refusals.Stats() }
-	}
-	if s.Synced != nil {
-		all["synced"] = func() any { return s.Synced.Stats() }
+	for _, p := range s.parts {
+		all[p.name] = p.stats
 	}
 	return all
+}
+
+// closing returns a Close that has no context and no error as one that has.
+func closing(c func()) func(context.Context) error {
+	return func(context.Context) error { c(); return nil }
 }
