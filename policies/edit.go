@@ -32,8 +32,8 @@ func (e *Edit) mistake(err error) {
 
 // Content is all that a source has.
 type Content struct {
-	Policies  []*quota.Policy
-	Overrides []Override
+	Policies  []*quota.Policy `json:"policies"`
+	Overrides []Override      `json:"overrides"`
 }
 
 // Replace makes c all that the source has. Two policies of one name, and two overrides for

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/weir-go/weir/internal/invalid"
-	"github.com/weir-go/weir/quota"
 )
 
 // ParseJSON reads Content from text, whose limits are as quota.ParseLimit reads them:
@@ -31,20 +29,10 @@ import (
 // A field of another name is an error, as all are that wrap quota.ErrInvalid. ParseJSON does
 // not validate the policies and overrides; [Edit.Replace] does.
 func ParseJSON(text []byte) (Content, error) {
-	var all struct {
-		Policies []struct {
-			Name      string        `json:"name"`
-			Limits    []quota.Limit `json:"limits"`
-			Parent    string        `json:"parent"`
-			ParentKey string        `json:"parent_key"`
-			Unit      quota.Unit    `json:"unit"`
-			Until     time.Time     `json:"until"`
-		} `json:"policies"`
-		Overrides []Override `json:"overrides"`
-	}
+	var c Content
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	err := d.Decode(&all)
+	err := d.Decode(&c)
 	if err == nil {
 		if _, after := d.Token(); !errors.Is(after, io.EOF) {
 			err = errors.New("there is more after the object")
@@ -52,10 +40,6 @@ func ParseJSON(text []byte) (Content, error) {
 	}
 	if err != nil {
 		return Content{}, invalid.Errorf("policies: %s%v", lineOf(text, err), err)
-	}
-	c := Content{Overrides: all.Overrides}
-	for _, p := range all.Policies {
-		c.Policies = append(c.Policies, &quota.Policy{Name: p.Name, Limits: p.Limits, Parent: p.Parent, ParentKey: p.ParentKey, Unit: p.Unit, Until: p.Until})
 	}
 	return c, nil
 }

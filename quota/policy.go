@@ -23,27 +23,27 @@ import (
 type Policy struct {
 	// Name is what GitHub's headers call the resource: 1 to MaxNameBytes of
 	// letters, digits, and . _ - / :
-	Name string
+	Name string `json:"name,omitempty"`
 
 	// Limits are the limits, at least one, at most MaxLimits. No two may have
 	// both algorithm and window in common.
-	Limits []Limit
+	Limits []Limit `json:"limits"`
 
 	// Parent names a policy of the throttler's table that is charged, too, with the same
 	// cost: see package policies. If empty, none is.
-	Parent string
+	Parent string `json:"parent,omitempty"`
 
 	// ParentKey is the key that the parent is charged for. If empty, the parent is charged
 	// for the keys alone whose override in the table has a ParentKey.
-	ParentKey string
+	ParentKey string `json:"parent_key,omitempty"`
 
 	// Unit is what the quotas and costs count. The zero value is Requests.
-	Unit Unit
+	Unit Unit `json:"unit,omitempty"`
 
 	// Until is when a policy of the throttler's table ends, by the throttler's clock: from then
 	// on the table is as if it did not have it. If zero, it does not end. Of a policy that a program
 	// charges it says nothing.
-	Until time.Time
+	Until time.Time `json:"until,omitzero"`
 }
 
 // HoldsAt reports whether p has not ended at now, in ms since the epoch.

@@ -133,7 +133,7 @@ func (c *Change) entries() (all []any, err error) {
 		return nil, err
 	}
 	for _, p := range c.Set {
-		text, err := json.Marshal(storedPolicy{p.Limits, p.Unit, p.Until})
+		text, err := json.Marshal(quota.Policy{Limits: p.Limits, Unit: p.Unit, Until: p.Until})
 		if err != nil {
 			return nil, invalid.Errorf("redispolicies: policy %q: %v", p.Name, err)
 		}
@@ -269,19 +269,12 @@ func (s *Store) RemoveEnded(ctx context.Context, before time.Time) (found int, e
 	return found, errors.Join(err, remove())
 }
 
-// storedPolicy is a policy as Redis has it, under its name.
-type storedPolicy struct {
-	Limits []quota.Limit `json:"limits"`
-	Unit   quota.Unit    `json:"unit,omitempty"`
-	Until  time.Time     `json:"until,omitzero"`
-}
-
 func parsePolicy(name, text, parent string) (*quota.Policy, error) {
-	var stored storedPolicy
-	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+	p := new(quota.Policy)
+	if err := json.Unmarshal([]byte(text), p); err != nil {
 		return nil, invalid.Errorf("redispolicies: policy %q: %v", name, err)
 	}
-	p := &quota.Policy{Name: name, Limits: stored.Limits, Unit: stored.Unit, Until: stored.Until}
+	p.Name = name
 	p.Parent, p.ParentKey, _ = strings.Cut(parent, "\n")
 	return p, p.Validate()
 }
