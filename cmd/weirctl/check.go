@@ -45,16 +45,13 @@ type checkOptions struct {
 	ratelimits []*envoyfile.File // that are right by themselves
 }
 
-func check(c *command) (string, func(context.Context) error) {
+func check(c *command) subcommand {
 	o := new(checkOptions)
 	kind := c.flags.String("kind", "", "what the files are: config, policies in JSON, or ratelimit, of descriptors for Envoy; if not set, what they look like")
 	c.flags.Var(&o.uses, "uses", "`names` of the policies that the program uses; one that is misspelled in the file is then wrong")
 	c.flags.Var(&o.own, "own", "`keys` at the top of the configuration that are the program's, and not checked")
 	c.flags.BoolVar(&o.merge, "merge", false, "a domain may be in several files of descriptors, as with MERGE_DOMAIN_CONFIG=true")
-	return "check [-kind KIND] [-uses NAMES] [-own KEYS] [-merge] FILE...", func(context.Context) error {
-		if err := c.need(1, -1, "a file at least"); err != nil {
-			return err
-		}
+	return subcommand{"check [-kind KIND] [-uses NAMES] [-own KEYS] [-merge] FILE...", 1, -1, "a file at least", func(context.Context) error {
 		if *kind != "" && kinds[*kind] == nil {
 			return usage("-kind is %q; it must be %s", *kind, kindMustBe)
 		}
@@ -76,7 +73,7 @@ func check(c *command) (string, func(context.Context) error) {
 			return fmt.Errorf("%d of %d files are wrong", wrong, len(all))
 		}
 		return nil
-	}
+	}}
 }
 
 func printChecked(c *command, all []checked) error {

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -23,16 +24,19 @@ import (
 // server is where policies and overrides are kept.
 type server struct{ at, prefix, ca string }
 
-func (o *server) define(f *flag.FlagSet) {
+// serverOf returns the server that flags of a command name.
+func serverOf(f *flag.FlagSet) *server {
+	o := new(server)
 	f.StringVar(&o.at, "redis", "", "`address` of the Redis server that has them, or a URL such as rediss://weir@redis.internal:6379/0, or redis://HOST:PORT?master_name=NAME of a Sentinel; $WEIR_REDIS if not set. The password is $REDISCLI_AUTH unless the URL has one. Roots are a list, with commas, in the order in which processes have them")
 	f.StringVar(&o.prefix, "prefix", redispolicies.DefaultPrefix, "what the names of their Redis keys begin with")
 	f.StringVar(&o.ca, "cacert", "", "a `file` in PEM with what signed the server's certificate, unless the system trusts it")
+	return o
 }
 
 const redisMustBe = "a host and a port, such as 127.0.0.1:6379, or a URL, such as rediss://weir@redis.internal:6379/0"
 
 // with calls do with the store.
-func (o *server) with(ctx context.Context, do func(ctx context.Context, s *redispolicies.Store) error) error {
+func (o *server) with(do func(s *redispolicies.Store) error) error {
 	o.at = cmp.Or(o.at, os.Getenv("WEIR_REDIS")) // no default of the flag, which -h would print with a password
 	if o.at == "" {
 		return usage("-redis is not set; it must be %s, or WEIR_REDIS must be", redisMustBe)
@@ -46,7 +50,7 @@ func (o *server) with(ctx context.Context, do func(ctx context.Context, s *redis
 		defer closing(client)
 		clients = append(clients, client)
 	}
-	return do(ctx, redispolicies.NewRoots(clients, o.prefix))
+	return do(redispolicies.NewRoots(clients, o.prefix))
 }
 
 // client returns a client of the server at an address or URL.
@@ -77,7 +81,7 @@ func (o *server) client(at string) (redis.UniversalClient, error) {
 
 // write makes a change, and prints its version.
 func (o *server) write(ctx context.Context, c *command, change redispolicies.Change) error {
-	return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+	return o.with(func(s *redispolicies.Store) error {
 		version, err := s.Write(ctx, change)
 		if err != nil {
 			return err
@@ -90,35 +94,17 @@ func (o *server) write(ctx context.Context, c *command, change redispolicies.Cha
 	})
 }
 
-// policyJSON is a policy as a file of policies has it.
-type policyJSON struct {
-	Name      string        `json:"name"`
-	Limits    []quota.Limit `json:"limits"`
-	Unit      quota.Unit    `json:"unit,omitempty"`
-	Parent    string        `json:"parent,omitempty"`
-	ParentKey string        `json:"parent_key,omitempty"`
-	Until     time.Time     `json:"until,omitzero"`
-}
-
-func listPolicies(c *command) (string, func(context.Context) error) {
-	o := new(server)
-	o.define(c.flags)
-	return "policies [-redis ADDR] [-prefix P]", func(ctx context.Context) error {
-		if err := c.need(0, 0, "none; policies set and policies remove have some"); err != nil {
-			return err
-		}
-		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+func listPolicies(c *command) subcommand {
+	o := serverOf(c.flags)
+	return subcommand{"policies [-redis ADDR] [-prefix P]", 0, 0, "none; policies set and policies remove have some", func(ctx context.Context) error {
+		return o.with(func(s *redispolicies.Store) error {
 			all, version, err := s.Read(ctx)
 			if err != nil {
 				return err
 			}
 			slices.SortFunc(all, func(a, b *quota.Policy) int { return cmp.Compare(a.Name, b.Name) })
 			if c.json {
-				list := []policyJSON{}
-				for _, p := range all {
-					list = append(list, policyJSON{p.Name, p.Limits, p.Unit, p.Parent, p.ParentKey, p.Until})
-				}
-				return printJSON(c.out, map[string]any{"version": version, "policies": list})
+				return printJSON(c.out, map[string]any{"version": version, "policies": append([]*quota.Policy{}, all...)})
 			}
 			now := time.Now()
 			fmt.Fprintf(c.out, "version %d\n", version)
@@ -132,21 +118,16 @@ func listPolicies(c *command) (string, func(context.Context) error) {
 			}
 			return t.flush()
 		})
-	}
+	}}
 }
 
-func setPolicy(c *command) (string, func(context.Context) error) {
-	o, p := new(server), new(quota.Policy)
-	o.define(c.flags)
+func setPolicy(c *command) subcommand {
+	o, e, p := serverOf(c.flags), endOf(c.flags), new(quota.Policy)
 	c.flags.TextVar(&p.Unit, "unit", quota.Requests, "what the quotas count: requests, tokens, input-tokens or output-tokens")
 	c.flags.StringVar(&p.Parent, "parent", "", "`name` of the policy that is charged as well")
 	c.flags.StringVar(&p.ParentKey, "parent-key", "", "the `key` that the parent is charged for")
-	e := new(end)
-	e.define(c.flags)
-	return `policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT...`, func(ctx context.Context) (err error) {
-		if err := c.need(2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`); err != nil {
-			return err
-		}
+	const line = "policies set [-redis ADDR] [-unit UNIT] [-parent NAME -parent-key KEY] [-for 1h | -until TIME] NAME LIMIT..."
+	return subcommand{line, 2, -1, `a name and limits, such as core "5000 per 1h" "100 per 1m"`, func(ctx context.Context) (err error) {
 		if p.Until, err = e.read(); err != nil {
 			return err
 		}
@@ -155,7 +136,7 @@ func setPolicy(c *command) (string, func(context.Context) error) {
 			return err
 		}
 		return o.write(ctx, c, redispolicies.Change{Set: []*quota.Policy{p}})
-	}
+	}}
 }
 
 func parseLimits(texts []string) (all []quota.Limit, err error) {
@@ -169,27 +150,19 @@ func parseLimits(texts []string) (all []quota.Limit, err error) {
 	return all, nil
 }
 
-func removePolicies(c *command) (string, func(context.Context) error) {
-	o := new(server)
-	o.define(c.flags)
-	return "policies remove [-redis ADDR] NAME...", func(ctx context.Context) error {
-		if err := c.need(1, -1, "the name of a policy at least"); err != nil {
-			return err
-		}
+func removePolicies(c *command) subcommand {
+	o := serverOf(c.flags)
+	return subcommand{"policies remove [-redis ADDR] NAME...", 1, -1, "the name of a policy at least", func(ctx context.Context) error {
 		return o.write(ctx, c, redispolicies.Change{Remove: c.args})
-	}
+	}}
 }
 
-func listOverrides(c *command) (string, func(context.Context) error) {
-	o := new(server)
-	o.define(c.flags)
+func listOverrides(c *command) subcommand {
+	o := serverOf(c.flags)
 	policy := c.flags.String("policy", "", "`name` of a policy; overrides of all if not set")
 	key := c.flags.String("key", "", "the `key`; overrides of all if not set")
-	return "overrides [-redis ADDR] [-policy NAME] [-key KEY]", func(ctx context.Context) error {
-		if err := c.need(0, 0, "none; overrides set and overrides remove have some"); err != nil {
-			return err
-		}
-		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+	return subcommand{"overrides [-redis ADDR] [-policy NAME] [-key KEY]", 0, 0, "none; overrides set and overrides remove have some", func(ctx context.Context) error {
+		return o.with(func(s *redispolicies.Store) error {
 			found := make(map[[2]string]policies.Override) // one that changes meanwhile may come twice
 			err := s.Overrides(ctx, func(v policies.Override) bool {
 				if (*policy == "" || v.Policy == *policy) && (*key == "" || v.Key == *key) {
@@ -200,16 +173,11 @@ func listOverrides(c *command) (string, func(context.Context) error) {
 			if err != nil {
 				return err
 			}
-			all := []policies.Override{}
-			for _, v := range found {
-				all = append(all, v)
-			}
-			slices.SortFunc(all, func(a, b policies.Override) int {
+			return printOverrides(c, slices.SortedFunc(maps.Values(found), func(a, b policies.Override) int {
 				return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Key, b.Key))
-			})
-			return printOverrides(c, all)
+			}))
 		})
-	}
+	}}
 }
 
 // end is when something ends, as two flags say.
@@ -218,11 +186,14 @@ type end struct {
 	after time.Duration
 }
 
-func (e *end) define(f *flag.FlagSet) {
+// endOf returns the end that flags of a command name.
+func endOf(f *flag.FlagSet) *end {
+	e := new(end)
 	f.Func("until", "`when` it ends, as 2030-01-02T03:04:05Z; never if neither -until nor -for is set", func(text string) error {
 		return e.at.UnmarshalText([]byte(text))
 	})
 	f.DurationVar(&e.after, "for", 0, "after which `duration` it ends, such as 1h")
+	return e
 }
 
 // read returns the instant, which is zero if there is no end.
@@ -242,7 +213,7 @@ func (e *end) read() (time.Time, error) {
 
 func printOverrides(c *command, all []policies.Override) error {
 	if c.json {
-		return printJSON(c.out, all)
+		return printJSON(c.out, append([]policies.Override{}, all...))
 	}
 	now := time.Now()
 	t := newTable(c.out, "POLICY", "KEY", "HOLDS", "UNTIL", "OWNER", "REASON")
@@ -269,20 +240,18 @@ func holds(v *policies.Override) string {
 	return strings.Join(all, "; ")
 }
 
-func setOverride(c *command) (string, func(context.Context) error) {
-	o, v := new(server), new(policies.Override)
-	o.define(c.flags)
+func setOverride(c *command) subcommand {
+	o, e, v := serverOf(c.flags), endOf(c.flags), new(policies.Override)
 	c.flags.BoolVar(&v.Blocked, "blocked", false, "refuse the key")
 	c.flags.BoolVar(&v.Unlimited, "unlimited", false, "allow the key everything")
 	c.flags.StringVar(&v.ParentKey, "parent-key", "", "the `key` that the policy's parent is charged for")
 	c.flags.StringVar(&v.Owner, "owner", "", "the `team` or person that sets it; $USER if not set")
 	c.flags.StringVar(&v.Reason, "reason", "", "`why`")
-	e := new(end)
-	e.define(c.flags)
-	return "overrides set [-redis ADDR] [-for 1h | -until TIME] [-owner TEAM] [-reason WHY] [-parent-key KEY] POLICY KEY [-blocked | -unlimited | LIMIT...]", func(ctx context.Context) (err error) {
-		if err := c.need(2, -1, `a policy and a key, such as core ip:203.0.113.7, and then limits, unless -blocked, -unlimited or -parent-key is set`); err != nil {
-			return err
-		}
+	const (
+		line = "overrides set [-redis ADDR] [-for 1h | -until TIME] [-owner TEAM] [-reason WHY] [-parent-key KEY] POLICY KEY [-blocked | -unlimited | LIMIT...]"
+		args = "a policy and a key, such as core ip:203.0.113.7, and then limits, unless -blocked, -unlimited or -parent-key is set"
+	)
+	return subcommand{line, 2, -1, args, func(ctx context.Context) (err error) {
 		if v.Until, err = e.read(); err != nil {
 			return err
 		}
@@ -294,28 +263,20 @@ func setOverride(c *command) (string, func(context.Context) error) {
 			return errUsage{err}
 		}
 		return o.write(ctx, c, redispolicies.Change{Override: []policies.Override{*v}})
-	}
+	}}
 }
 
-func removeOverride(c *command) (string, func(context.Context) error) {
-	o := new(server)
-	o.define(c.flags)
-	return "overrides remove [-redis ADDR] POLICY KEY", func(ctx context.Context) error {
-		if err := c.need(2, 2, "a policy and a key, such as core ip:203.0.113.7"); err != nil {
-			return err
-		}
+func removeOverride(c *command) subcommand {
+	o := serverOf(c.flags)
+	return subcommand{"overrides remove [-redis ADDR] POLICY KEY", 2, 2, "a policy and a key, such as core ip:203.0.113.7", func(ctx context.Context) error {
 		return o.write(ctx, c, redispolicies.Change{RemoveOverrides: []policies.Override{{Policy: c.args[0], Key: c.args[1]}}})
-	}
+	}}
 }
 
-func removeEnded(c *command) (string, func(context.Context) error) {
-	o := new(server)
-	o.define(c.flags)
-	return "overrides remove-ended [-redis ADDR]", func(ctx context.Context) error {
-		if err := c.need(0, 0, "none"); err != nil {
-			return err
-		}
-		return o.with(ctx, func(ctx context.Context, s *redispolicies.Store) error {
+func removeEnded(c *command) subcommand {
+	o := serverOf(c.flags)
+	return subcommand{"overrides remove-ended [-redis ADDR]", 0, 0, "none", func(ctx context.Context) error {
+		return o.with(func(s *redispolicies.Store) error {
 			found, err := s.RemoveEnded(ctx, time.Now())
 			if err != nil {
 				return err
@@ -326,5 +287,5 @@ func removeEnded(c *command) (string, func(context.Context) error) {
 			_, err = fmt.Fprintf(c.out, "%d overrides had ended\n", found)
 			return err
 		})
-	}
+	}}
 }

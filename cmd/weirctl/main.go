@@ -66,10 +66,16 @@ type errUsage struct{ error }
 
 func usage(format string, args ...any) error { return errUsage{fmt.Errorf(format, args...)} }
 
-// A subcommand defines its flags and returns what runs after they are read.
-type subcommand func(c *command) (usage string, run func(ctx context.Context) error)
+// subcommand is a command as a line of usage, what arguments it needs, and what it does.
+type subcommand struct {
+	usage       string
+	least, most int    // arguments; any number above least if most is negative
+	args        string // what they must be
+	run         func(ctx context.Context) error
+}
 
-var commands = map[string]subcommand{
+// commands define the flags of a command, which run reads before it runs what they return.
+var commands = map[string]func(c *command) subcommand{
 	"check": check, "show": show, "reset": reset, "top": top,
 	"policies": listPolicies, "policies set": setPolicy, "policies remove": removePolicies,
 	"overrides": listOverrides, "overrides set": setOverride, "overrides remove": removeOverride, "overrides remove-ended": removeEnded,
@@ -92,26 +98,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && commands[name+" "+args[0]] != nil {
 		name, args = name+" "+args[0], args[1:]
 	}
-	sub := commands[name]
-	if sub == nil {
+	define := commands[name]
+	if define == nil {
 		fmt.Fprintf(stderr, "weirctl: the command is %q; it must be check, show, reset, top, policies or overrides\n", name)
 		return 2
 	}
 	c := &command{flags: flag.NewFlagSet(name, flag.ContinueOnError), out: stdout}
 	c.flags.SetOutput(io.Discard) // errors are printed below, and once
 	c.flags.BoolVar(&c.json, "json", false, "print JSON")
-	line, do := sub(c)
+	sub := define(c)
 	err := c.parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(stdout, "usage: weirctl %s\n\noptions:\n", line)
+		fmt.Fprintf(stdout, "usage: weirctl %s\n\noptions:\n", sub.usage)
 		c.flags.SetOutput(stdout)
 		c.flags.PrintDefaults()
 		return 0
 	}
 	if err == nil {
+		err = c.need(&sub)
+	}
+	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		err = do(ctx)
+		err = sub.run(ctx)
 	}
 	if err == nil {
 		return 0
@@ -119,7 +128,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fmt.Fprintf(stderr, "weirctl %s: %v\n", name, err)
 	var wrong errUsage
 	if errors.As(err, &wrong) {
-		fmt.Fprintf(stderr, "usage: weirctl %s\n", line)
+		fmt.Fprintf(stderr, "usage: weirctl %s\n", sub.usage)
 		return 2
 	}
 	return 1
@@ -143,14 +152,13 @@ func (c *command) parse(args []string) error {
 	}
 }
 
-// need returns an error unless there are at least n arguments, and no more than most, if that
-// is not negative.
-func (c *command) need(n, most int, what string) error {
+// need returns an error unless there are the arguments that a command needs.
+func (c *command) need(s *subcommand) error {
 	switch {
-	case len(c.args) < n:
-		return usage("there are %d arguments; there must be %s", len(c.args), what)
-	case most >= 0 && len(c.args) > most:
-		return usage("the argument %q is one too many; there must be %s", c.args[most], what)
+	case len(c.args) < s.least:
+		return usage("there are %d arguments; there must be %s", len(c.args), s.args)
+	case s.most >= 0 && len(c.args) > s.most:
+		return usage("the argument %q is one too many; there must be %s", c.args[s.most], s.args)
 	}
 	return nil
 }

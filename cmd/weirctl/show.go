@@ -29,6 +29,25 @@ type counts struct {
 	limits                []string
 }
 
+// ofKey returns the command of that name about the counts of a key. It calls do with the store,
+// and a charge of one unit for the key under each policy that is asked for.
+func ofKey(c *command, name string, do func(ctx context.Context, s *config.Stack, all []throttler.Charge) error) subcommand {
+	o := new(counts)
+	o.define(c.flags)
+	return subcommand{name + " [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", 1, 1, "one key, as the program charges it, such as ip:203.0.113.7", func(ctx context.Context) error {
+		s, policies, err := o.open()
+		if err != nil {
+			return err
+		}
+		defer closing(s)
+		var all []throttler.Charge
+		for _, p := range policies {
+			all = append(all, throttler.Charge{Policy: p, Key: c.args[0], Cost: 1, Partition: o.within})
+		}
+		return do(ctx, s, all)
+	}}
+}
+
 func (o *counts) define(f *flag.FlagSet) {
 	f.StringVar(&o.file, "config", "", "the configuration `file` of the program, which says where counts are; $WEIR_CONFIG if not set")
 	f.StringVar(&o.backend, "backend", "", "`name` of the backend to ask: redis, redis-resharded or memcached; the one that serves if not set")
@@ -86,11 +105,6 @@ func (o *counts) open() (*config.Stack, []*quota.Policy, error) {
 	return s, all, err
 }
 
-// charge returns a charge of one unit of p for the key.
-func (o *counts) charge(p *quota.Policy, key string) throttler.Charge {
-	return throttler.Charge{Policy: p, Key: key, Cost: 1, Partition: o.within}
-}
-
 // shown is what one limit counts of a key.
 type shown struct {
 	Policy    string      `json:"policy"`
@@ -105,24 +119,14 @@ type shown struct {
 	Error     string      `json:"error,omitempty"`
 }
 
-func show(c *command) (string, func(context.Context) error) {
-	o := new(counts)
-	o.define(c.flags)
-	return "show [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", func(ctx context.Context) error {
-		if err := c.need(1, 1, "one key, as the program charges it, such as ip:203.0.113.7"); err != nil {
-			return err
-		}
-		s, all, err := o.open()
-		if err != nil {
-			return err
-		}
-		defer closing(s)
+func show(c *command) subcommand {
+	return ofKey(c, "show", func(ctx context.Context, s *config.Stack, all []throttler.Charge) error {
 		rows, failed := []shown{}, 0
-		for _, p := range all {
-			d, err := s.Throttler.Peek(ctx, o.charge(p, c.args[0]))
+		for _, charge := range all {
+			d, err := s.Throttler.Peek(ctx, charge)
 			if err != nil {
 				failed++
-				rows = append(rows, shown{Policy: p.Name, Error: err.Error()})
+				rows = append(rows, shown{Policy: charge.Policy.Name, Error: err.Error()})
 				continue
 			}
 			for _, status := range d.Limits() {
@@ -136,7 +140,7 @@ func show(c *command) (string, func(context.Context) error) {
 			return fmt.Errorf("the counts of %d of %d policies could not be read", failed, len(all))
 		}
 		return nil
-	}
+	})
 }
 
 func printCounts(c *command, rows []shown) error {
@@ -195,32 +199,21 @@ func noteOf(r *shown, now time.Time) string {
 	return cmp.Or(strings.Join(all, "; "), "-")
 }
 
-func reset(c *command) (string, func(context.Context) error) {
-	o := new(counts)
-	o.define(c.flags)
-	return "reset [-config FILE] [-policy NAMES] [-within KEY] [-backend NAME] KEY", func(ctx context.Context) error {
-		if err := c.need(1, 1, "one key, as the program charges it, such as ip:203.0.113.7"); err != nil {
-			return err
-		}
-		s, all, err := o.open()
-		if err != nil {
-			return err
-		}
-		defer closing(s)
-		var names []string
-		var failed []error
-		for _, p := range all { // one by one, so that one that cannot be reset keeps no other
-			if err := s.Throttler.Reset(ctx, o.charge(p, c.args[0])); err != nil {
-				failed = append(failed, fmt.Errorf("%s: %w", p.Name, err))
+func reset(c *command) subcommand {
+	return ofKey(c, "reset", func(ctx context.Context, s *config.Stack, all []throttler.Charge) (err error) {
+		names, failed := []string{}, []error(nil)
+		for _, charge := range all { // one by one, so that one that cannot be reset keeps no other
+			if err := s.Throttler.Reset(ctx, charge); err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", charge.Policy.Name, err))
 				continue
 			}
-			names = append(names, p.Name)
+			names = append(names, charge.Policy.Name)
 		}
 		if c.json {
-			err = printJSON(c.out, map[string][]string{"reset": append([]string{}, names...)})
+			err = printJSON(c.out, map[string][]string{"reset": names})
 		} else if len(names) > 0 {
 			_, err = fmt.Fprintf(c.out, "nothing is counted any more under %s\n", strings.Join(names, ", "))
 		}
 		return errors.Join(append(failed, err)...)
-	}
+	})
 }

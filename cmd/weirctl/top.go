@@ -35,12 +35,9 @@ type answer struct {
 	Failed map[string]string `json:"failed,omitempty"` // why a process did not answer, by its URL
 }
 
-func top(c *command) (string, func(context.Context) error) {
+func top(c *command) subcommand {
 	n := c.flags.Int("n", 20, "how many `keys` to print")
-	return "top [-n KEYS] URL...", func(ctx context.Context) error {
-		if err := c.need(1, -1, "the URL of a process' debug page at least, such as http://127.0.0.1:6070/debug/weir"); err != nil {
-			return err
-		}
+	return subcommand{"top [-n KEYS] URL...", 1, -1, "the URL of a process' debug page at least, such as http://127.0.0.1:6070/debug/weir", func(ctx context.Context) error {
 		if *n < 1 {
 			return usage("-n is %d; it must be 1 or more", *n)
 		}
@@ -62,7 +59,7 @@ func top(c *command) (string, func(context.Context) error) {
 			return fmt.Errorf("%d of %d processes did not answer; what they refused is missing", len(a.Failed), len(urls))
 		}
 		return nil
-	}
+	}}
 }
 
 // ask asks all processes at once, and adds their answers up.
