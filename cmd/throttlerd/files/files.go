@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -33,15 +32,9 @@ type Watcher struct {
 	// was wrong when they were read.
 	Changed func(files map[string][]byte, err error)
 
-	seen map[string]stamp
-	text map[string][]byte
-	last string // error
-}
-
-// stamp tells versions of a file apart.
-type stamp struct {
-	info    os.FileInfo
-	settled bool // it had not just been written
+	looked bool
+	text   map[string][]byte // as of the last look, with
+	wrong  string            // the error of it
 }
 
 // Watch looks at the directory until ctx is done. Changed has been called when it begins to
@@ -60,48 +53,34 @@ func (w *Watcher) Watch(ctx context.Context) {
 	}
 }
 
-// Look looks at the directory once.
+// Look looks at the directory once. It reads all, which takes some milliseconds for five megabytes:
+// by their times, files that are written twice within a tick of a file system's clock are the same.
 func (w *Watcher) Look() {
-	seen, err := w.stamps()
-	if err == nil && w.seen != nil && same(seen, w.seen) {
-		return
-	}
-	var text map[string][]byte
-	if err == nil {
-		text, err = w.read(seen)
-	}
+	text, err := w.read()
+	wrong := ""
 	if err != nil {
-		if w.seen = nil; w.last != err.Error() {
-			w.last = err.Error()
-			w.Changed(nil, err)
-		}
+		text, wrong = nil, err.Error()
+	}
+	if w.looked && wrong == w.wrong && maps.EqualFunc(text, w.text, bytes.Equal) {
 		return
 	}
-	first := w.last != "" || w.text == nil
-	w.seen, w.last = seen, ""
-	if first || !maps.EqualFunc(text, w.text, bytes.Equal) {
-		w.text = text
-		w.Changed(text, nil)
-	}
+	w.looked, w.text, w.wrong = true, text, wrong
+	w.Changed(text, err)
 }
 
-// stamps returns the files that there are.
-func (w *Watcher) stamps() (map[string]stamp, error) {
+func (w *Watcher) read() (map[string][]byte, error) {
 	root, err := filepath.EvalSymlinks(w.Dir)
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[string]stamp)
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
+	all := make(map[string][]byte)
+	return all, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil && path != root && errors.Is(err, fs.ErrNotExist):
 			return nil // it was there a moment ago
-		case err != nil:
+		case err != nil || path == root:
 			return err
-		case path == root:
-			return nil
-		case strings.HasPrefix(name, "..") || w.IgnoreDotFiles && strings.HasPrefix(name, "."):
+		case strings.HasPrefix(d.Name(), "..") || w.IgnoreDotFiles && strings.HasPrefix(d.Name(), "."):
 			if d.IsDir() {
 				return fs.SkipDir
 			}
@@ -111,37 +90,13 @@ func (w *Watcher) stamps() (map[string]stamp, error) {
 		if err != nil || !info.Mode().IsRegular() {
 			return nil // a link to nothing, or a directory, which is walked by itself
 		}
-		all[path] = stamp{info, time.Since(info.ModTime()) > 2*time.Second}
-		return nil
-	})
-	return all, err
-}
-
-// same reports whether nothing has changed. A file system's clock may be coarse, so a file
-// that had just been written may have changed since.
-func same(a, b map[string]stamp) bool {
-	return maps.EqualFunc(a, b, func(a, b stamp) bool {
-		return b.settled && os.SameFile(a.info, b.info) && a.info.ModTime().Equal(b.info.ModTime()) && a.info.Size() == b.info.Size()
-	})
-}
-
-func (w *Watcher) read(seen map[string]stamp) (map[string][]byte, error) {
-	root, err := filepath.EvalSymlinks(w.Dir)
-	if err != nil {
-		return nil, err
-	}
-	all := make(map[string][]byte)
-	for _, path := range slices.Sorted(maps.Keys(seen)) {
+		if info.Size() > maxBytes {
+			return fmt.Errorf("%s has more than %d bytes", path, maxBytes)
+		}
 		name, err := filepath.Rel(root, path)
-		if err != nil || strings.HasPrefix(name, "..") {
-			return nil, fmt.Errorf("%s has changed while it was read", w.Dir) // and is read again
+		if err == nil {
+			all[name], err = os.ReadFile(path)
 		}
-		if seen[path].info.Size() > maxBytes {
-			return nil, fmt.Errorf("%s has more than %d bytes", path, maxBytes)
-		}
-		if all[name], err = os.ReadFile(path); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
+		return err
+	})
 }
