@@ -14,7 +14,7 @@ import (
 // the units that it holds for it. The stripe's lock guards it.
 type lease struct {
 	keyed.Entry
-	policy *quota.Policy // of its only charge, else nil
+	of []keyed.Name // of the counts, whatever their limits
 
 	// held units may be spent from since until the end of the first of d's windows. d is
 	// the take that leased the last of them.
@@ -22,7 +22,7 @@ type lease struct {
 	since, until int64 // ms
 	demand       demand
 	lastAsk      int64    // ms
-	holder       int      // its place among those that hold units, from 1 on
+	holding      bool     // it is among those that hold units
 	renewal      *renewal // not nil while it is being made
 	free         int64    // units that no process held when the other backend was last asked
 	tally        tally
@@ -181,15 +181,10 @@ func (l *lease) refuseAgain(r *driver.Request) driver.Decision {
 	return d
 }
 
-// live reports whether a window has not ended that l holds units of.
-func (l *lease) live(now int64) bool {
-	return slices.ContainsFunc(l.d.Results(), func(r driver.Result) bool { return r.ResetAt > now })
-}
-
 // drop forgets what l holds, and returns the settlement that gives it back.
-func (l *lease) drop(now int64) driver.Settlement {
+func (l *lease) drop() driver.Settlement {
 	r := l.d.Request
-	st := driver.Settlement{Now: now, Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
+	st := driver.Settlement{Charged: l.d.About(withCost(&r, l.held)), Costs: make([]int64, len(r.Charges()))}
 	l.held = 0
 	return st
 }
@@ -221,16 +216,10 @@ func leasable(charges []quota.Charge) int64 {
 	return cost
 }
 
-// nameOf names the counts of charges: several with their limits.
-func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
-	n := b.names.Of(&charges[0])
-	if len(charges) == 1 {
-		return n
-	}
+// nameOf names the counts of charges, with their limits: other limits have other leases.
+func (b *Backend) nameOf(charges []quota.Charge) (n keyed.Name) {
 	for i := range charges {
-		if i > 0 {
-			n = n.And(b.names.Of(&charges[i]))
-		}
+		n = n.And(b.names.Of(&charges[i]))
 		limits := charges[i].Policy.Limits
 		for k := range limits {
 			window := uint64(limits[k].Window) << 1
@@ -238,31 +227,21 @@ func (b *Backend) nameOf(charges []quota.Charge) keyed.Name {
 				window |= 1
 			}
 			n = n.And(keyed.Name{uint64(limits[k].Quota), window})
-			if c := limits[k].Calendar; !c.IsZero() {
-				n = n.And(b.names.OfKey("", c.String()))
+			if c := &limits[k].Calendar; !c.IsZero() {
+				n = n.And(b.names.Numbered(c.Zone, uint64(c.Period), uint64(c.Day)))
 			}
 		}
 	}
 	return n
 }
 
-// isOf reports whether l, found by the name of charges, counts under their limits.
-func (l *lease) isOf(charges []quota.Charge) bool {
-	if len(charges) > 1 {
-		return true // the name has them
+// namesOf names the counts of each of charges, whatever their limits.
+func (b *Backend) namesOf(charges []quota.Charge) []keyed.Name {
+	all := make([]keyed.Name, len(charges))
+	for i := range charges {
+		all[i] = b.names.Of(&charges[i])
 	}
-	p := charges[0].Policy
-	return l.policy == p || l.policy != nil && slices.Equal(l.policy.Limits, p.Limits)
-}
-
-// mayBeOf reports whether l is of several charges, of which one of charges may be one.
-func (l *lease) mayBeOf(charges []quota.Charge) bool {
-	of := l.d.Charges()
-	return l.policy == nil && (len(of) == 0 || slices.ContainsFunc(of, func(a quota.Charge) bool {
-		return slices.ContainsFunc(charges, func(b quota.Charge) bool {
-			return a.Key == b.Key && a.Partition == b.Partition && a.Policy.Name == b.Policy.Name
-		})
-	}))
+	return all
 }
 
 // tallyName is the policy of the counts that tell what a process has leased. Their keys

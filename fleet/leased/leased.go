@@ -50,7 +50,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/clock"
@@ -109,10 +108,9 @@ type Backend struct {
 	leases  func(*quota.Policy) bool // or nil
 	clock   clock.Clock
 
-	names     keyed.Hasher
-	ofSeveral atomic.Bool // some lease is of several charges
-	stripes   [keyed.Stripes]stripe
-	stats     counters
+	names   keyed.Hasher
+	stripes [keyed.Stripes]stripe
+	stats   counters
 
 	closed   context.Context
 	cancel   context.CancelFunc
@@ -143,7 +141,7 @@ func New(backend driver.Backend, options *Options) (*Backend, error) {
 		ahead: o.Ahead.Milliseconds(), again: o.Again.Milliseconds(), busy: o.Busy, leases: o.Leases,
 	}
 	for i := range b.stripes {
-		b.stripes[i].Most = o.MaxKeys / keyed.Stripes
+		b.stripes[i].Most, b.stripes[i].holding = o.MaxKeys/keyed.Stripes, make(map[*lease]struct{})
 	}
 	b.closed, b.cancel = context.WithCancel(context.Background())
 	b.sweeping.Go(func() {
@@ -203,16 +201,19 @@ func (b *Backend) Take(ctx context.Context, r driver.Request) (driver.Decision, 
 		return b.ask(ctx, r)
 	}
 	n := b.nameOf(r.Charges())
-	if len(r.Charges()) > 1 && !b.ofSeveral.Load() {
-		b.ofSeveral.Store(true)
-	}
 	s := b.stripeOf(n)
 	s.mu.Lock()
 	l := s.get(n)
+	if l.of == nil {
+		l.of = b.namesOf(r.Charges())
+	}
 	l.demand.add(cost, r.Now)
 	l.lastAsk = r.Now
 	for {
-		b.refresh(s, l, &r) // each time: while it waited, a window may have ended, or the policy changed
+		if l.until > 0 && r.Now >= l.until { // each time: while it waited, a window may have ended
+			s.expire(l)
+			l.free = capacity(r.Charges())
+		}
 		switch {
 		case l.canSpend(r.Now, cost):
 			d := l.spend(&r, cost)
@@ -257,22 +258,6 @@ func (s *stripe) await(ctx context.Context, r *renewal) error {
 	}
 	s.mu.Lock()
 	return nil
-}
-
-// refresh takes from l what r cannot be answered from: units of a window that has ended,
-// or of other limits.
-func (b *Backend) refresh(s *stripe, l *lease, r *driver.Request) {
-	charges := r.Charges()
-	if !l.isOf(charges) {
-		b.expire(s, l)
-	}
-	if len(charges) == 1 {
-		l.policy = charges[0].Policy
-	}
-	if l.until > 0 && r.Now >= l.until {
-		b.expire(s, l)
-		l.free = capacity(charges)
-	}
 }
 
 // Joins implements driver.Joiner: several partitions are decided about at once if the other
@@ -329,8 +314,6 @@ func (b *Backend) renew(ctx context.Context, s *stripe, l *lease, r driver.Reque
 	case err != nil:
 	case d.Degraded: // it did not ask the counts that a lease is of
 		return d, nil
-	case !l.isOf(r.Charges()): // the policy has changed meanwhile
-		return b.answerAside(s, &r, d, cost), nil
 	default:
 		b.learn(s, l, &d, total, units, cost)
 		if d.Allowed {
@@ -376,23 +359,10 @@ func (b *Backend) learn(s *stripe, l *lease, d *driver.Decision, total, units, c
 	}
 	b.stats.leases.Add(1)
 	if l.held > 0 && !sameWindows(&l.d, d) {
-		b.expire(s, l)
+		s.expire(l)
 	}
 	l.grant(d)
 	l.held += found
-}
-
-// answerAside answers r by d, a take of a lease that no later request is answered from.
-func (b *Backend) answerAside(s *stripe, r *driver.Request, d driver.Decision, cost int64) driver.Decision {
-	if !d.Allowed {
-		return d
-	}
-	b.stats.leases.Add(1)
-	l := &lease{}
-	l.grant(&d)
-	answer := l.answer(r, &d, cost)
-	b.expire(s, l)
-	return answer
 }
 
 var errPanicked = errors.New("leased: the other backend panicked")
@@ -491,23 +461,12 @@ func (b *Backend) Reset(ctx context.Context, r driver.Request) error {
 // drop takes the leases of charges, and those of several of which they are some, out of the
 // table.
 func (b *Backend) drop(charges []quota.Charge) {
-	for i := range charges {
-		n := b.names.Of(&charges[i])
-		s := b.stripeOf(n)
-		s.mu.Lock()
-		if l := s.Get(n); l != nil {
-			s.forget(l)
-		}
-		s.mu.Unlock()
-	}
-	if !b.ofSeveral.Load() {
-		return
-	}
+	names := b.namesOf(charges)
 	for i := range b.stripes {
 		s := &b.stripes[i]
 		s.mu.Lock()
 		for _, l := range slices.Clone(s.All()) {
-			if l.mayBeOf(charges) {
+			if slices.ContainsFunc(l.of, func(n keyed.Name) bool { return slices.Contains(names, n) }) {
 				s.forget(l)
 			}
 		}
@@ -534,7 +493,7 @@ func (b *Backend) find(charges []quota.Charge) (*stripe, *lease) {
 	n := b.nameOf(charges)
 	s := b.stripeOf(n)
 	s.mu.Lock()
-	if l := s.Get(n); l != nil && l.isOf(charges) {
+	if l := s.Get(n); l != nil {
 		return s, l
 	}
 	s.mu.Unlock()

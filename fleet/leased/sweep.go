@@ -3,6 +3,7 @@ package leased
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,29 +50,18 @@ func (b *Backend) collect(now int64) []driver.Settlement {
 // reclaim appends to all the settlements for what is lost, and for what keys hold that
 // have asked for nothing since.
 func (s *stripe) reclaim(all []driver.Settlement, now, silentSince int64) []driver.Settlement {
-	for _, l := range s.lost {
-		if l.live(now) {
-			all = append(all, l.drop(now))
+	for l := range s.holding {
+		if l.lastAsk <= silentSince {
+			s.lose(l)
+		}
+	}
+	for _, st := range s.lost {
+		if st.Now = now; slices.ContainsFunc(st.Charged.Results(), func(r driver.Result) bool { return r.ResetAt > now }) {
+			all = append(all, st)
 		}
 	}
 	s.lost = nil
-	for i := len(s.held) - 1; i >= 0; i-- { // from the end: release moves the last
-		if l := s.held[i]; l.lastAsk <= silentSince {
-			s.release(l)
-			all = append(all, l.drop(now))
-		}
-	}
 	return all
-}
-
-// expire takes from l what it holds: a window has ended, or the limits have changed.
-// The windows that have not ended get their units back with the next sweep.
-func (b *Backend) expire(s *stripe, l *lease) {
-	if l.held > 0 {
-		s.lost = append(s.lost, &lease{held: l.held, d: l.d})
-	}
-	l.held, l.until, l.refusedUntil, l.d = 0, 0, 0, driver.Decision{}
-	s.noteHolding(l)
 }
 
 // giveBackAll gives back what all keys hold.
@@ -92,48 +82,28 @@ func (b *Backend) giveBackAll(ctx context.Context) error {
 // their windows end. The error is one of those, or the context's.
 func (b *Backend) giveBack(ctx context.Context, stop <-chan struct{}, all []driver.Settlement) error {
 	var settling sync.WaitGroup
-	slots := make(chan struct{}, giveBacks)
-	failed := make(chan error, 1)
-	var stopped error
-	for i := range all {
-		st := &all[i]
-		if !acquire(slots, stop) {
-			b.keep(st)
-			stopped = ctx.Err()
-			continue
-		}
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	for range min(giveBacks, len(all)) {
 		settling.Go(func() {
-			if err := b.settle(ctx, st); err != nil {
+			for i := int(next.Add(1)) - 1; i < len(all); i = int(next.Add(1)) - 1 {
 				select {
-				case failed <- err:
-				default: // one is enough
+				case <-stop:
+					b.keep(&all[i])
+					continue
+				default:
+				}
+				if err := b.settle(ctx, &all[i]); err != nil {
+					failed.Store(&err)
 				}
 			}
-			<-slots
 		})
 	}
 	settling.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return stopped
+	if err := failed.Load(); err != nil {
+		return *err // one is enough
 	}
-}
-
-// acquire takes a slot, unless stop is closed before there is one.
-func acquire(slots chan<- struct{}, stop <-chan struct{}) bool {
-	select {
-	case <-stop:
-		return false
-	default:
-	}
-	select {
-	case <-stop:
-		return false
-	case slots <- struct{}{}:
-		return true
-	}
+	return ctx.Err()
 }
 
 // settle makes st, which gives back units.
@@ -163,7 +133,7 @@ func (b *Backend) keep(st *driver.Settlement) {
 		b.stats.stranded.Add(charges[0].Cost)
 		return
 	}
-	s.lost = append(s.lost, &lease{held: charges[0].Cost, d: st.Charged})
+	s.lost = append(s.lost, *st)
 }
 
 // Stats has counts since New.

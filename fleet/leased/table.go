@@ -4,16 +4,17 @@ import (
 	"sync"
 
 	"github.com/weir-go/weir/internal/keyed"
+	"github.com/weir-go/weir/throttler/driver"
 )
 
 // stripe is a part of the table of leases.
 type stripe struct {
 	mu sync.Mutex
 	keyed.Stripe[*lease]
-	held  []*lease // those that hold units, in no order
-	lost  []*lease // those whose units the next sweep gives back
-	swept int      // where the sweep goes on
-	local int64    // decisions made without a call
+	holding map[*lease]struct{} // those that hold units
+	lost    []driver.Settlement // that the next sweep makes
+	swept   int                 // where the sweep goes on
+	local   int64               // decisions made without a call
 }
 
 // get returns the lease of that name, a new one if there was none.
@@ -30,31 +31,32 @@ func (s *stripe) get(n keyed.Name) *lease {
 // forget takes l out of the table. What it holds is given back by the next sweep.
 func (s *stripe) forget(l *lease) {
 	s.Remove(l)
+	s.lose(l)
+}
+
+// lose takes from l what it holds. The windows that have not ended get their units back with
+// the next sweep.
+func (s *stripe) lose(l *lease) {
 	if l.held > 0 {
-		s.lost = append(s.lost, l)
+		s.lost = append(s.lost, l.drop())
 	}
-	s.release(l)
+	s.noteHolding(l)
+}
+
+// expire forgets what the other backend said of l's windows: one has ended.
+func (s *stripe) expire(l *lease) {
+	s.lose(l)
+	l.until, l.refusedUntil, l.d = 0, 0, driver.Decision{}
 }
 
 // noteHolding notes whether l holds units.
 func (s *stripe) noteHolding(l *lease) {
-	switch {
-	case l.held <= 0:
-		s.release(l)
-	case l.holder == 0:
-		s.held = append(s.held, l)
-		l.holder = len(s.held)
+	switch holds := l.held > 0; {
+	case holds == l.holding:
+	case holds:
+		s.holding[l], l.holding = struct{}{}, true
+	default:
+		delete(s.holding, l)
+		l.holding = false
 	}
-}
-
-// release takes l out of those that hold units.
-func (s *stripe) release(l *lease) {
-	if l.holder == 0 {
-		return
-	}
-	last := len(s.held) - 1
-	moved := s.held[last]
-	s.held[l.holder-1], moved.holder = moved, l.holder
-	clear(s.held[last:])
-	s.held, l.holder = s.held[:last], 0
 }
