@@ -16,9 +16,9 @@ import (
 
 // Bounds of what one server is sent.
 const (
-	maxInFlight  = 8                     // batches that are sent and not answered
-	minInFlight  = 2                     // while the round-trip time is low; stalled batches do not count
-	stalledAfter = 10 * time.Millisecond // a batch without a reply is stalled
+	maxInFlight = 8                     // batches that are sent and not answered
+	maxRecent   = 2                     // of these, that were sent just now
+	sweepEvery  = 10 * time.Millisecond // that a full queue is looked through for callers that have left
 
 	perBatch   = 256    // decisions in one batch
 	aloneAfter = 64     // batches of one decision in a row, after which no others are expected to join
@@ -30,15 +30,11 @@ const (
 	maxQueued = time.Second
 )
 
-// A batch is quick if it takes less than lowRTT, and rttPerLimit for each limit of the
-// decisions that are in flight, since a server does one after another. The round-trip time
-// is high once highRTTAfter batches in a row were not quick. Nothing is known of a new
-// server, and newHighRTTAfter batches are enough.
+// A batch is recent for countsFor, and perLimit more for each limit of the decisions that are
+// in flight, since a server does one after another.
 const (
-	lowRTT          = 500 * time.Microsecond
-	rttPerLimit     = 4 * time.Microsecond
-	highRTTAfter    = 10_000
-	newHighRTTAfter = 64
+	countsFor = 500 * time.Microsecond
+	perLimit  = 4 * time.Microsecond
 )
 
 // A batcher sends decisions to one server. Goroutines share round trips by group
@@ -46,12 +42,10 @@ const (
 // and the next batch takes all that wait. Before a batch is sent, goroutines that are
 // ready to run may ask and join it. No decision waits for a timer.
 //
-// Few batches are large ones, which cost both sides less for each decision, so a server
-// with a low round-trip time has minInFlight. One with a high round-trip time has
-// maxInFlight, because decisions would wait for half of a long round trip. The quickest
-// of many batches says which it is: a server that others keep busy answers most of them
-// late, but not all. A batch that has stalled, because its connection is dead, does not
-// count.
+// Few batches are large ones, which cost both sides less for each decision, so no more than
+// maxRecent are sent at once. One that takes longer, because the server is far away or its
+// connection is dead, is soon recent no more: decisions would wait for half of a long
+// round trip.
 //
 // A decision has had its time when its deadline has passed and the server was silent
 // since it was asked for: batches have ended without a reply, and none that was
@@ -64,7 +58,7 @@ type batcher struct {
 
 	// See the constants.
 	minWait      time.Duration
-	lowRTT       time.Duration
+	countsFor    time.Duration
 	mostInFlight int // maxInFlight, or fewer if the client has fewer connections
 
 	// perSlot reports that the client finds a command's server by its first key, so
@@ -78,7 +72,6 @@ type batcher struct {
 	gathering bool      // a batch is about to take what waits
 	alone     int       // batches in a row that had one decision
 	swept     time.Time // when callers that had left were last taken out of a full queue
-	slow      int       // batches in a row that were not quick
 }
 
 // unsentError is the error of a caller that left before its decision was sent. It
@@ -144,7 +137,7 @@ func (b *batcher) do(j *job) error {
 
 // enqueue makes j wait for a batch.
 func (b *batcher) enqueue(j *job, now time.Time) error {
-	if b.waiting.len >= b.room && now.Sub(b.swept) > stalledAfter { // else each caller would look at all that wait
+	if b.waiting.len >= b.room && now.Sub(b.swept) > sweepEvery { // else each caller would look at all that wait
 		b.swept = now
 		b.waiting.sweep()
 	}
@@ -202,38 +195,19 @@ func (b *batcher) setDeadline(j *job, now time.Time) (canInline bool) {
 
 // canSend reports whether another batch may be sent.
 func (b *batcher) canSend(now time.Time) bool {
-	switch {
-	case len(b.inFlight) < minInFlight:
-		return true
-	case len(b.inFlight) >= b.mostInFlight:
+	if len(b.inFlight) >= b.mostInFlight {
 		return false
-	case !b.hasLowRTT():
-		return true
 	}
-	onTime := 0
+	limits, recent := 0, 0
 	for _, out := range b.inFlight {
-		if now.Sub(out.sentAt) < stalledAfter {
-			onTime++
+		limits += out.limits
+	}
+	for _, out := range b.inFlight {
+		if now.Sub(out.sentAt) < b.countsFor+time.Duration(limits)*perLimit {
+			recent++
 		}
 	}
-	return onTime < minInFlight
-}
-
-func (b *batcher) hasLowRTT() bool { return b.slow < highRTTAfter }
-
-// observeRTT records how long out took, until now.
-func (b *batcher) observeRTT(out *batch, now time.Time) {
-	limits := 0
-	for _, each := range b.inFlight {
-		limits += each.limits
-	}
-	switch {
-	case out.outcome.err != nil || !out.outcome.answered: // a proxy may answer for the server
-	case now.Sub(out.sentAt) < b.lowRTT+time.Duration(limits)*rttPerLimit:
-		b.slow = 0
-	case b.hasLowRTT():
-		b.slow++
-	}
+	return recent < maxRecent
 }
 
 // wait returns when j has its outcome, or has had its time, or its caller has left.
@@ -333,9 +307,6 @@ func (b *batcher) sendInline(out *batch) {
 		case b.waiting.len > 0:
 			go b.sendLoop(out)
 		default:
-			if !b.hasLowRTT() { // else a single caller need not read the clock
-				b.observeRTT(out, time.Now())
-			}
 			b.end(out)
 			batchPool.Put(out)
 		}
@@ -353,7 +324,6 @@ func (b *batcher) fill(out *batch) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	b.observeRTT(out, now)
 	out.limits = 0
 	for len(out.jobs) < perBatch && b.waiting.len > 0 {
 		j := b.waiting.pop()

@@ -384,7 +384,7 @@ func newFull(t *testing.T, ctx context.Context, p *throttler.Policy) (server *te
 	}
 	eventually(t, "the batches of before to end", b.idle) // they would take these along
 	server.Pause()
-	b.backend.SetHighRTT()
+	b.backend.SetFar()
 	errs := make(chan error, redisbackend.MaxInFlight)
 	for i := range redisbackend.MaxInFlight {
 		go func() {
@@ -650,8 +650,8 @@ func TestInFlightByConnections(t *testing.T) {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr, PoolSize: connections})
 		t.Cleanup(func() { _ = c.Close() })
 		b := newBench(t, c)
-		if got := b.backend.InFlightByRTT(); got != [2]int{want, 2} {
-			t.Errorf("%d connections: %d batches in flight where the round-trip time is high, and where it is low; want %d and 2", connections, got, want)
+		if got := b.backend.MostInFlight(); got != want {
+			t.Errorf("%d connections: at most %d batches in flight, want %d", connections, got, want)
 		}
 	}
 }
@@ -697,35 +697,5 @@ func TestBatchesCountLimits(t *testing.T) {
 	}
 	if !slices.Equal(limits, []int{3, 3, 3}) {
 		t.Errorf("limits in flight: %d, want 3 each time", limits)
-	}
-}
-
-// Each batch may show that the round-trip time is low: batches of single callers, and
-// those that take what waits.
-func TestLowRTTIsNoticed(t *testing.T) {
-	b := newBench(t, newClient(t, testserver.Redis(t).Addr))
-	p := policy("core", perHour(1<<30))
-	take := func(ctx context.Context) {
-		if _, err := b.Take(ctx, p.Charge("alice")); err != nil {
-			t.Error(err)
-		}
-	}
-	cancelable, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	for name, ctx := range map[string]context.Context{"alone": context.Background(), "in a goroutine": cancelable} {
-		eventually(t, "the batches of before to end", b.idle)
-		b.backend.SetHighRTT()
-		b.backend.SetLowRTT(0)
-		take(ctx)
-		eventually(t, "the batch to end", b.idle)
-		if b.backend.LowRTT() {
-			t.Errorf("%s: the round-trip time is low, although no batch was quick", name)
-		}
-		b.backend.SetLowRTT(time.Hour)
-		take(ctx)
-		eventually(t, "the batch to end", b.idle)
-		if !b.backend.LowRTT() {
-			t.Errorf("%s: the round-trip time is not low, although a batch was quick", name)
-		}
 	}
 }

@@ -188,9 +188,9 @@ func TestBytesPerClient(t *testing.T) {
 					var all sync.WaitGroup
 					// More would share round trips, and the server's buffers for large ones
 					// are memory, too.
-					for worker := range redisbackend.MinInFlight {
+					for worker := range redisbackend.MaxRecent {
 						all.Go(func() {
-							for i := from + worker; i < to; i += redisbackend.MinInFlight {
+							for i := from + worker; i < to; i += redisbackend.MaxRecent {
 								if _, err := th.Take(t.Context(), p.Charge(fmt.Sprintf("user-%015d", i))); err != nil {
 									t.Error(err)
 								}

@@ -139,37 +139,8 @@ func (b *Backend) Open() bool { return b.shards[0].batcher.server.breaker.Open()
 // IsFault reports whether err says that a server does not serve.
 var IsFault = isFault
 
-// SetLowRTT sets the round-trip time of that server that is low.
-func (b *Backend) SetLowRTT(d time.Duration) { b.shards[0].batcher.lowRTT = d }
-
-// LowRTT reports whether that server's round-trip time is low.
-func (b *Backend) LowRTT() bool {
-	to := b.shards[0].batcher
-	to.mu.Lock()
-	defer to.mu.Unlock()
-	return to.hasLowRTT()
-}
-
-// InFlightByRTT returns how many batches a new batcher has in flight when batches have
-// shown that the round-trip time is high, and when one has shown that it is low.
-func (b *Backend) InFlightByRTT() (most [2]int) {
-	to := b.shards[0].batcher
-	to.mu.Lock()
-	defer to.mu.Unlock()
-	now := time.Now()
-	for i, took := range []time.Duration{lowRTT + rttPerLimit, lowRTT - 1} {
-		for range newHighRTTAfter {
-			out := &batch{sentAt: now.Add(-took), limits: 1, outcome: outcome{answered: true}}
-			to.inFlight = []*batch{out}
-			to.observeRTT(out, now)
-		}
-		for to.inFlight = nil; to.canSend(now); most[i]++ {
-			to.inFlight = append(to.inFlight, &batch{sentAt: now})
-		}
-	}
-	to.inFlight = nil
-	return most
-}
+// MostInFlight returns how many batches may be in flight if they take long.
+func (b *Backend) MostInFlight() int { return b.shards[0].batcher.mostInFlight }
 
 // LimitsInFlight returns how many limits are in flight.
 func (b *Backend) LimitsInFlight() (limits int) {
@@ -182,17 +153,17 @@ func (b *Backend) LimitsInFlight() (limits int) {
 	return limits
 }
 
-// SetHighRTT makes that server's round-trip time high, until a batch is quick.
-func (b *Backend) SetHighRTT() {
+// SetFar has no batch to that server count as recent.
+func (b *Backend) SetFar() {
 	to := b.shards[0].batcher
 	to.mu.Lock()
 	defer to.mu.Unlock()
-	to.slow = highRTTAfter
+	to.countsFor = -time.Hour
 }
 
 const (
 	MaxInFlight = maxInFlight
-	MinInFlight = minInFlight
+	MaxRecent   = maxRecent
 )
 
 // WithoutChecks keeps checks from beginning by themselves: a test makes them with Check,

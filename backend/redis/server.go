@@ -245,14 +245,17 @@ func (s *server) one() *redis.Client {
 	return c
 }
 
+// far is how long the answers of a server take that is far away.
+const far = 10 * time.Millisecond
+
 // connect opens the connections to c's server that decisions need, most at most. If
-// answers take longer than stalledAfter, so that no decision can wait for one, it opens as
+// answers take longer than far, so that no decision can wait for one, it opens as
 // many as there may be batches in flight. What fails is left to the decisions.
 func connect(ctx context.Context, c *redis.Client, most int) {
 	if open(ctx, c, 1) != nil {
 		return
 	}
-	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > stalledAfter {
+	if began := time.Now(); open(ctx, c, 1) == nil && time.Since(began) > far {
 		_ = open(ctx, c, min(maxInFlight, most))
 	}
 }

@@ -64,10 +64,10 @@ func newShard(b *Backend, s Shard) *shard {
 func (s *shard) newBatcher(c redis.UniversalClient, name string, node *redis.Client) *batcher {
 	b := &batcher{
 		client: newClient(c), timeout: s.backend.timeout, room: maxWaiting,
-		minWait: minWait, lowRTT: lowRTT, slow: highRTTAfter - newHighRTTAfter,
+		minWait: minWait, countsFor: countsFor,
 	}
 	// More batches than connections would be smaller, and wait for each other.
-	b.mostInFlight = max(minInFlight, min(maxInFlight, b.client.connections))
+	b.mostInFlight = max(maxRecent, min(maxInFlight, b.client.connections))
 	b.perSlot.Store(s.perSlot)
 	b.server = &server{
 		backend: s.backend, client: b.client, node: node, shard: s.name, name: name, answers: busy.NewAnswers(),
