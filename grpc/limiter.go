@@ -1,6 +1,7 @@
 package weirgrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,12 +76,8 @@ func New(t *throttler.Throttler, classify middleware.Classifier, options *Option
 	if classify.Marked() {
 		return nil, invalid.Errorf("weirgrpc: a charge of the classifier is marked NoRefund or CostReported, which nothing here carries out; use one without marks")
 	}
-	if l.options.Deadline == 0 {
-		l.options.Deadline = middleware.DefaultDeadline
-	}
-	if l.options.Observer == nil {
-		l.options.Observer = weirlog.Default()
-	}
+	l.options.Deadline = cmp.Or(l.options.Deadline, middleware.DefaultDeadline)
+	l.options.Observer = cmp.Or[observe.Observer](l.options.Observer, weirlog.Default())
 	return l, nil
 }
 

@@ -31,65 +31,57 @@ import (
 // if a middleware asked but has made no charge, because its backend does not
 // answer or its dry run would have refused.
 func SetCost(r *http.Request, cost int64) error {
-	inner := entryOf(r)
-	if err := reportable(inner, cost); err != nil {
+	return reportOf(r, cost, func(inner *entry) (err error) {
+		asked, enforced := false, false
+		for e := inner; e != nil; e = e.outer {
+			if !e.has(costReported) || enforced && e.m.DryRun == nil {
+				continue
+			}
+			asked = true
+			enforced = enforced || e.m.DryRun == nil
+			err = cmp.Or(e.l.report(e, "", cost), err)
+		}
+		if !asked {
+			return invalid.Errorf("middleware: SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
+		}
 		return err
-	}
-	l := inner.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	asked, enforced := false, false
-	var err error
-	for e := inner; e != nil; e = e.outer {
-		if !e.has(costReported) || enforced && e.m.DryRun == nil {
-			continue
-		}
-		asked = true
-		enforced = enforced || e.m.DryRun == nil
-		if problem := l.report(e, "", cost); problem != nil {
-			err = problem
-		}
-	}
-	if !asked {
-		return invalid.Errorf("middleware: SetCost: no charge of the request is marked CostReported; mark the classifier, or name the policy by SetCostOf")
-	}
-	return err
+	})
 }
 
 // SetCostOf is SetCost for the charges under the policy of that name, marked or
 // not, in the last [Take] of the handler, or the innermost middleware, that has any.
 func SetCostOf(r *http.Request, policy string, cost int64) error {
-	inner := entryOf(r)
-	if err := reportable(inner, cost); err != nil {
-		return err
-	}
-	l := inner.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	charges := func(e *entry) bool {
 		return slices.ContainsFunc(e.charges, func(c throttler.Charge) bool {
 			return c.Policy != nil && c.Policy.Name == policy // a dry run serves what is not valid
 		})
 	}
-	if x := inner.taken(charges); x != nil {
-		return l.report(x, policy, cost)
-	}
-	for e := inner; e != nil; e = e.outer {
-		if charges(e) {
-			return l.report(e, policy, cost)
+	return reportOf(r, cost, func(inner *entry) error {
+		if x := inner.taken(charges); x != nil {
+			return x.l.report(x, policy, cost)
 		}
-	}
-	return invalid.Errorf("middleware: SetCostOf: the request was not charged under a policy %q", policy)
+		for e := inner; e != nil; e = e.outer {
+			if charges(e) {
+				return e.l.report(e, policy, cost)
+			}
+		}
+		return invalid.Errorf("middleware: SetCostOf: the request was not charged under a policy %q", policy)
+	})
 }
 
-func reportable(e *entry, cost int64) error {
-	if e == nil {
+// reportOf has do report cost to the charges of r, by the innermost entry, under the ledger's
+// lock.
+func reportOf(r *http.Request, cost int64, do func(inner *entry) error) error {
+	e := entryOf(r)
+	switch {
+	case e == nil:
 		return invalid.Errorf("middleware: SetCost: the request was not charged; no middleware of this package is in front of the handler, or none has charges for it")
-	}
-	if cost < 0 || cost > quota.MaxQuota {
+	case cost < 0 || cost > quota.MaxQuota:
 		return invalid.Errorf("middleware: SetCost: cost is %d; it must be from 0 to %d (2^53)", cost, int64(quota.MaxQuota))
 	}
-	return nil
+	e.l.mu.Lock()
+	defer e.l.mu.Unlock()
+	return do(e)
 }
 
 // report is a cost that the handler has reported, of one policy or, if that is

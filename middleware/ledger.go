@@ -68,13 +68,8 @@ type entry struct {
 	innerRan     bool // a handler ran behind one of them
 	innerRefused bool // none ran behind one of them
 
-	state   entryState
-	reports *report // costs that the handler has reported
-	account
-}
-
-// account is what an entry charges.
-type account struct {
+	state     entryState
+	reports   *report                 // costs that the handler has reported
 	charges   []throttler.Charge      // as classified
 	flags     [quota.MaxCharges]flags // of charges
 	room      [1]throttler.Charge     // of charges, if there is one

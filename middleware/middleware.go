@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -131,15 +132,10 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if options != nil {
 		m.Options = *options
 	}
-	if m.Deadline == 0 {
-		m.Deadline = DefaultDeadline
-	}
-	if m.RefusalStatus == 0 {
-		m.RefusalStatus = http.StatusTooManyRequests
-	}
-	if m.BlockedStatus == 0 {
-		m.BlockedStatus = m.RefusalStatus
-	}
+	m.Deadline = cmp.Or(m.Deadline, DefaultDeadline)
+	m.RefusalStatus = cmp.Or(m.RefusalStatus, http.StatusTooManyRequests)
+	m.BlockedStatus = cmp.Or(m.BlockedStatus, m.RefusalStatus)
+	m.Observer = cmp.Or[observe.Observer](m.Observer, weirlog.Default())
 	if err := m.setDialects(); err != nil {
 		return nil, err
 	}
@@ -152,9 +148,6 @@ func New(t *throttler.Throttler, classify Classifier, options *Options) (func(ht
 	if m.DocumentationURL != "" {
 		encoded, _ := json.Marshal(m.DocumentationURL) // a string has no error
 		m.documentation = `,"documentation_url":` + string(encoded)
-	}
-	if m.Observer == nil {
-		m.Observer = weirlog.Default()
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })

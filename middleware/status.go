@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -56,17 +57,13 @@ func Status(t *throttler.Throttler, classify Classifier, options *StatusOptions)
 	if options != nil {
 		s.StatusOptions = *options
 	}
-	if s.Deadline == 0 {
-		s.Deadline = DefaultDeadline
-	}
+	s.Deadline = cmp.Or(s.Deadline, DefaultDeadline)
+	s.Observer = cmp.Or[observe.Observer](s.Observer, weirlog.Default())
 	if s.Deadline < minDeadline {
 		return nil, invalid.Errorf("middleware: StatusOptions.Deadline is %v; it must be at least %v, or 0 for %v", s.Deadline, minDeadline, DefaultDeadline)
 	}
 	if err := classify.validate(); err != nil {
 		return nil, err
-	}
-	if s.Observer == nil {
-		s.Observer = weirlog.Default()
 	}
 	return s, nil
 }

@@ -50,9 +50,7 @@ func New(t *throttler.Throttler, charges func(*http.Request) []throttler.Charge,
 	if options != nil {
 		o = *options
 	}
-	if o.Base == nil {
-		o.Base = http.DefaultTransport
-	}
+	o.Base = cmp.Or(o.Base, http.DefaultTransport)
 	o.MaxPause = cmp.Or(o.MaxPause, DefaultMaxPause)
 	switch {
 	case o.Retries < 0:
