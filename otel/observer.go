@@ -5,7 +5,7 @@ package weirotel
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"fmt"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/weir-go/weir/internal/stats"
 	"github.com/weir-go/weir/observe"
-	"github.com/weir-go/weir/quota"
 )
 
 // Options configures an Observer. Nil and the zero value select the defaults.
@@ -42,20 +41,13 @@ type Observer struct {
 
 	tracer trace.Tracer
 
-	decisions    metric.Int64Counter
-	refusals     metric.Int64Counter
-	degraded     metric.Int64Counter
 	duration     metric.Float64Histogram
 	tripDuration metric.Float64Histogram
 	tripBatch    metric.Int64Histogram
-	moves        metric.Int64Counter
-	failures     metric.Int64Counter
 
+	counters stats.Counters
 	byOp     [observe.Ops][]metric.RecordOption
-	policies stats.Cache[string, *policyOptions]
 	trips    stats.Cache[tripKey, []metric.RecordOption]
-	moved    stats.Cache[moveKey, *moveOptions]
-	failed   stats.Cache[failureKey, []metric.AddOption]
 	servers  servers
 }
 
@@ -64,18 +56,11 @@ var _ observe.Observer = (*Observer)(nil)
 // Attributes of metrics. They, and the names and units of the metrics, are such that an
 // exporter to Prometheus makes of them what package weirprom has: rules and boards fit both.
 const (
-	policyKey  = attribute.Key("policy")
-	limitKey   = attribute.Key("limit") // the index in the policy
 	opKey      = attribute.Key("op")
-	outcomeKey = attribute.Key("outcome")
 	backendKey = attribute.Key("backend")
 	shardKey   = attribute.Key("shard")
 	serverName = attribute.Key("server")
 	roleKey    = attribute.Key("role") // primary or replica
-	fromKey    = attribute.Key("from")
-	toKey      = attribute.Key("to")
-	causeKey   = attribute.Key("cause")
-	resultKey  = attribute.Key("result")
 	errorKey   = attribute.Key("error.type")
 )
 
@@ -104,21 +89,17 @@ func New(options *Options) (*Observer, error) {
 	meter := opts.MeterProvider.Meter(scope)
 	var err error
 	failed := func(e error) { err = errors.Join(err, e) }
-	counter := func(name, unit, description string) metric.Int64Counter {
-		c, e := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
-		failed(e)
-		return c
-	}
 	seconds := func(name, description string) metric.Float64Histogram {
 		h, e := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(durationBuckets...))
 		failed(e)
 		return h
 	}
-	o.decisions = counter("weir.decisions", "{decision}", "Decisions, by the policy whose limit binds.")
-	o.refusals = counter("weir.refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.")
-	o.degraded = counter("weir.degraded_decisions", "{decision}", "Decisions made without the shared counts.")
-	o.moves = counter("weir.moves", "{count}", "Counts that moved to another backend, and those that could not.")
-	o.failures = counter("weir.failures", "{failure}", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.")
+	var counts [len(stats.Metrics)]metric.Int64Counter
+	for i, m := range stats.Metrics {
+		var e error
+		counts[i], e = meter.Int64Counter("weir."+m.Name, metric.WithUnit(m.Unit), metric.WithDescription(m.Help))
+		failed(e)
+	}
 	o.duration = seconds("weir.decision.duration", "How long decisions took.")
 	o.tripDuration = seconds("weir.round_trip.duration", "How long round trips to servers took.")
 	var e error
@@ -132,10 +113,8 @@ func New(options *Options) (*Observer, error) {
 	for op := range o.byOp {
 		o.byOp[op] = []metric.RecordOption{attributes(opKey.String(observe.Op(op).String()))}
 	}
-	o.policies.Max, o.policies.Others, o.policies.Create = opts.MaxNames, stats.Others, o.newPolicy
+	o.counters.Init(opts.MaxNames, func(m stats.Metric, labels ...any) stats.Counter { return newSeries(counts[m], m, labels) })
 	o.trips.Max, o.trips.Others, o.trips.Create = opts.MaxNames, tripKey{backend: stats.Others, shard: stats.Others}, newTrip
-	o.moved.Max, o.moved.Others, o.moved.Create = opts.MaxNames, moveKey{stats.Others, stats.Others}, o.newMove
-	o.failed.Max, o.failed.Others, o.failed.Create = opts.MaxNames, failureKey{stats.Others, stats.Others, stats.Others, stats.Others}, newFailure
 	return o, nil
 }
 
@@ -143,63 +122,38 @@ func New(options *Options) (*Observer, error) {
 // again: one that lasts as long as its program needs none.
 func (o *Observer) Close() error { return o.servers.registration.Unregister() }
 
-// policyOptions is the attributes of one policy's events. They are made once: the SDK
-// sorts and hashes them.
-type policyOptions struct {
-	name     string
-	degraded []metric.AddOption
-	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes][]metric.AddOption] // nil before the first
-	refusals [quota.MaxLimits]atomic.Pointer[[]metric.AddOption]
+// series is a stats.Counter. Its attributes are made once: the SDK sorts and hashes them.
+type series struct {
+	counter metric.Int64Counter
+	options []metric.AddOption
 }
 
-func (o *Observer) newPolicy(name string) *policyOptions {
-	p := &policyOptions{name: stats.Label(name), degraded: []metric.AddOption{attributes(policyKey.String(stats.Label(name)))}}
-	o.degraded.Add(context.Background(), 0, p.degraded...)
-	return p
-}
-
-// newOutcomes begins the series of all outcomes at zero, so that their rates are right
-// from the first on.
-func (o *Observer) newOutcomes(p *policyOptions, op observe.Op) *[observe.Outcomes][]metric.AddOption {
-	var all [observe.Outcomes][]metric.AddOption
-	for i := range all {
-		all[i] = []metric.AddOption{attributes(policyKey.String(p.name), opKey.String(op.String()), outcomeKey.String(observe.Outcome(i).String()))}
-		o.decisions.Add(context.Background(), 0, all[i]...)
+func newSeries(counter metric.Int64Counter, m stats.Metric, labels []any) series {
+	var all []attribute.KeyValue
+	for i, label := range labels {
+		key := attribute.Key(stats.Metrics[m].Labels[i])
+		if n, ok := label.(int); ok {
+			all = append(all, key.Int(n))
+		} else {
+			all = append(all, key.String(fmt.Sprint(label)))
+		}
 	}
-	p.outcomes[op].Store(&all)
-	return &all
+	s := series{counter, []metric.AddOption{attributes(all...)}}
+	s.counter.Add(context.Background(), 0, s.options...)
+	return s
 }
 
-func (p *policyOptions) refusal(limit int) []metric.AddOption {
-	at := &p.refusals[limit]
-	if options := at.Load(); options != nil {
-		return *options
-	}
-	options := []metric.AddOption{attributes(policyKey.String(p.name), limitKey.Int(limit))}
-	at.Store(&options)
-	return options
-}
+func (s series) Inc(ctx context.Context) { s.counter.Add(ctx, 1, s.options...) }
 
 // Decided counts and times a decision and, in a trace that is recorded, makes its span.
 func (o *Observer) Decided(ctx context.Context, e observe.Decided) {
-	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
-		return // of a newer throttler
+	policy, known := o.counters.Decided(ctx, e)
+	if !known {
+		return
 	}
-	p := o.policies.Of(e.Policy)
 	o.duration.Record(ctx, e.Duration.Seconds(), o.byOp[e.Op]...)
-	byOutcome := p.outcomes[e.Op].Load()
-	if byOutcome == nil {
-		byOutcome = o.newOutcomes(p, e.Op)
-	}
-	o.decisions.Add(ctx, 1, byOutcome[e.Outcome]...)
-	if e.Degraded {
-		o.degraded.Add(ctx, 1, p.degraded...)
-	}
-	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
-		o.refusals.Add(ctx, 1, p.refusal(e.Limit)...)
-	}
 	if parent := trace.SpanFromContext(ctx); parent.IsRecording() || parent.SpanContext().IsSampled() {
-		o.span(ctx, p.name, e)
+		o.span(ctx, policy, e)
 	}
 }
 
@@ -245,39 +199,11 @@ func errorType(err error) string {
 // Checked notes what is known of a server.
 func (o *Observer) Checked(e observe.Checked) { o.servers.Checked(e) }
 
-type moveKey struct{ from, to string }
-
-// moveOptions is the attributes of moves between two backends, by what became of them.
-type moveOptions [len(stats.MoveOutcomes)][]metric.AddOption
-
-// newMove begins the series of all outcomes at zero, so that a loss is a rise.
-func (o *Observer) newMove(k moveKey) *moveOptions {
-	all := new(moveOptions)
-	for i, outcome := range stats.MoveOutcomes {
-		all[i] = []metric.AddOption{attributes(fromKey.String(stats.Label(k.from)), toKey.String(stats.Label(k.to)), outcomeKey.String(outcome))}
-		o.moves.Add(context.Background(), 0, all[i]...)
-	}
-	return all
-}
-
 // Moved counts a move.
-func (o *Observer) Moved(e observe.Moved) {
-	o.moves.Add(context.Background(), 1, o.moved.Of(moveKey{e.From, e.To})[stats.MoveOutcome(e)]...)
-}
-
-// failureKey is whose attributes a failure has.
-type failureKey struct{ backend, shard, cause, result string }
-
-func newFailure(k failureKey) []metric.AddOption {
-	return []metric.AddOption{attributes(backendKey.String(stats.Label(k.backend)), shardKey.String(stats.Label(k.shard)), causeKey.String(stats.Label(k.cause)), resultKey.String(k.result))}
-}
+func (o *Observer) Moved(e observe.Moved) { o.counters.Moved(e) }
 
 // Failed counts a failure.
-func (o *Observer) Failed(e observe.Failed) {
-	if int(e.Result) < observe.Results { // else of a newer throttler
-		o.failures.Add(context.Background(), 1, o.failed.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()})...)
-	}
-}
+func (o *Observer) Failed(e observe.Failed) { o.counters.Failed(e) }
 
 func attributes(all ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(all...))

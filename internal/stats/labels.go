@@ -1,10 +1,6 @@
 package stats
 
-import (
-	"strings"
-
-	"github.com/weir-go/weir/observe"
-)
+import "strings"
 
 // Others is the label of what has no series of its own.
 const Others = "(others)"
@@ -27,17 +23,3 @@ func Role(replica bool) string {
 	return "primary"
 }
 
-// MoveOutcomes are the labels of what became of moves. The second is of counts that begin
-// again.
-var MoveOutcomes = [...]string{"moved", "lost", "failed"}
-
-// MoveOutcome returns the index of e's outcome in MoveOutcomes.
-func MoveOutcome(e observe.Moved) int {
-	switch {
-	case e.Err != nil:
-		return 2
-	case e.Lost:
-		return 1
-	}
-	return 0
-}

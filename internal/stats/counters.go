@@ -1,0 +1,139 @@
+package stats
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/weir-go/weir/observe"
+	"github.com/weir-go/weir/quota"
+)
+
+// Metric is a metric that counts events.
+type Metric uint8
+
+// The metrics. Prometheus has them as weir_decisions_total, OpenTelemetry as weir.decisions.
+const (
+	Decisions Metric = iota
+	Refusals
+	Degraded
+	Moves
+	Failures
+)
+
+// Metrics says what each Metric is called, what it counts, and what its series have as labels.
+var Metrics = [...]struct {
+	Name, Unit, Help string
+	Labels           []string
+}{
+	Decisions: {"decisions", "{decision}", "Decisions, by the policy whose limit binds.", []string{"policy", "op", "outcome"}},
+	Refusals:  {"refusals", "{decision}", "Refused takes, by the limit that refused: its index in the policy.", []string{"policy", "limit"}},
+	Degraded:  {"degraded_decisions", "{decision}", "Decisions made without the shared counts.", []string{"policy"}},
+	Moves:     {"moves", "{count}", "Counts that moved to another backend, and those that could not.", []string{"from", "to", "outcome"}},
+	Failures:  {"failures", "{failure}", "Requests that were not decided about by the shared counts, and what was not refunded, settled or charged.", []string{"backend", "shard", "cause", "result"}},
+}
+
+// Counter is a series of a Metric.
+type Counter interface{ Inc(ctx context.Context) }
+
+// Counters counts decisions, moves and failures.
+type Counters struct {
+	create   func(m Metric, labels ...any) Counter
+	policies Cache[string, *policy]
+	moves    Cache[moveKey, *moveCounters]
+	failures Cache[failureKey, Counter]
+}
+
+type (
+	moveKey      struct{ from, to string }
+	moveCounters [len(moveOutcomes)]Counter
+	failureKey   struct{ backend, shard, cause, result string }
+)
+
+// policy has the series of one policy.
+type policy struct {
+	name     string
+	outcomes [observe.Ops]atomic.Pointer[[observe.Outcomes]Counter] // nil before the first
+	refusals [quota.MaxLimits]atomic.Pointer[Counter]
+	degraded Counter
+}
+
+// Init readies c, for so many policies, pairs of backends and kinds of failure. Those that
+// come later share the label Others. create begins a series, at zero: its labels are texts, but
+// for the index of a limit, which is an int.
+func (c *Counters) Init(most int, create func(m Metric, labels ...any) Counter) {
+	c.create = create
+	c.policies.Max, c.policies.Others, c.policies.Create = most, Others, func(name string) *policy {
+		return &policy{name: Label(name), degraded: create(Degraded, Label(name))}
+	}
+	c.moves.Max, c.moves.Others, c.moves.Create = most, moveKey{Others, Others}, func(k moveKey) *moveCounters {
+		all := new(moveCounters) // of all outcomes at once, so that a loss is a rise
+		for i, outcome := range moveOutcomes {
+			all[i] = create(Moves, Label(k.from), Label(k.to), outcome)
+		}
+		return all
+	}
+	c.failures.Max, c.failures.Others, c.failures.Create = most, failureKey{Others, Others, Others, Others}, func(k failureKey) Counter {
+		return create(Failures, Label(k.backend), Label(k.shard), Label(k.cause), k.result)
+	}
+}
+
+// Decided counts e, and returns its policy's label. It is not known if it is of a newer
+// throttler.
+func (c *Counters) Decided(ctx context.Context, e observe.Decided) (label string, known bool) {
+	if int(e.Op) >= observe.Ops || int(e.Outcome) >= observe.Outcomes {
+		return "", false
+	}
+	p := c.policies.Of(e.Policy)
+	all := p.outcomes[e.Op].Load()
+	if all == nil {
+		all = c.outcomes(p, e.Op)
+	}
+	all[e.Outcome].Inc(ctx)
+	if e.Degraded {
+		p.degraded.Inc(ctx)
+	}
+	if e.Op == observe.OpTake && e.Outcome == observe.OutcomeRefused && e.Limit >= 0 && e.Limit < len(p.refusals) {
+		refused := p.refusals[e.Limit].Load()
+		if refused == nil {
+			created := c.create(Refusals, p.name, e.Limit)
+			refused = &created
+			p.refusals[e.Limit].Store(refused)
+		}
+		(*refused).Inc(ctx)
+	}
+	return p.name, true
+}
+
+// outcomes begins the series of all outcomes, so that their rates are right from the first
+// on. If two goroutines do, they get the same series.
+func (c *Counters) outcomes(p *policy, op observe.Op) *[observe.Outcomes]Counter {
+	all := new([observe.Outcomes]Counter)
+	for i := range all {
+		all[i] = c.create(Decisions, p.name, op.String(), observe.Outcome(i).String())
+	}
+	p.outcomes[op].Store(all)
+	return all
+}
+
+// moveOutcomes are the labels of what became of moves. The second is of counts that begin
+// again.
+var moveOutcomes = [...]string{"moved", "lost", "failed"}
+
+// Moved counts a move.
+func (c *Counters) Moved(e observe.Moved) {
+	outcome := 0
+	switch {
+	case e.Err != nil:
+		outcome = 2
+	case e.Lost:
+		outcome = 1
+	}
+	c.moves.Of(moveKey{e.From, e.To})[outcome].Inc(context.Background())
+}
+
+// Failed counts a failure.
+func (c *Counters) Failed(e observe.Failed) {
+	if int(e.Result) < observe.Results { // else of a newer throttler
+		c.failures.Of(failureKey{e.Backend, e.Shard, e.Cause, e.Result.String()}).Inc(context.Background())
+	}
+}
