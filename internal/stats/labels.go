@@ -22,4 +22,3 @@ func Role(replica bool) string {
 	}
 	return "primary"
 }
-
