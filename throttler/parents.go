@@ -11,28 +11,28 @@ type added struct {
 	child int // the place of what it is added for; -1 of what is not charged itself
 }
 
-// links says which charges of a decision follow which.
+// links says which charges of a decision follow which. A receipt's text has it.
 type links struct {
-	given int     // charges that Take was given: the first ones
-	up    []int   // of each charge, the place of its parent's, or -1
-	rest  []int64 // of each charge, its cost for what is not among the charges
+	Given int     `json:"g"` // charges that Take was given: the first ones
+	Up    []int   `json:"u"` // of each charge, the place of its parent's, or -1
+	Rest  []int64 `json:"r"` // of each charge, its cost for what is not among the charges
 }
 
 // newLinks returns the links of a decision about n charges. Of those asked, places has the
 // place in the decision.
 func newLinks(asked []Charge, parents []added, places []int, n int) *links {
-	l := &links{up: make([]int, n), rest: make([]int64, n)}
-	for i := range l.up {
-		l.up[i] = -1
+	l := &links{Up: make([]int, n), Rest: make([]int64, n)}
+	for i := range l.Up {
+		l.Up[i] = -1
 	}
 	for _, place := range places[:len(asked)-len(parents)] {
-		l.given = max(l.given, place+1)
+		l.Given = max(l.Given, place+1)
 	}
 	for _, p := range parents {
 		if p.child < 0 {
-			l.rest[places[p.place]] += charged(asked[p.place])
+			l.Rest[places[p.place]] += charged(asked[p.place])
 		} else {
-			l.up[places[p.child]] = places[p.place]
+			l.Up[places[p.child]] = places[p.place]
 		}
 	}
 	return l
@@ -50,13 +50,13 @@ func charged(c Charge) int64 {
 
 // costs returns what all charges cost if those that were given cost as much as own says.
 func (l *links) costs(own []int64) []int64 {
-	all := make([]int64, len(l.up))
+	all := make([]int64, len(l.Up))
 	for i := range all {
-		cost := l.rest[i]
-		if i < l.given {
+		cost := l.Rest[i]
+		if i < l.Given {
 			cost += own[i]
 		}
-		for at := i; at >= 0; at = l.up[at] {
+		for at := i; at >= 0; at = l.Up[at] {
 			all[at] = min(all[at]+cost, quota.MaxQuota)
 		}
 	}
@@ -69,7 +69,7 @@ func (l *links) added(charges int) uint8 {
 	if l == nil || charges == 0 {
 		return 0
 	}
-	return uint8(charges - l.given)
+	return uint8(charges - l.Given)
 }
 
 // link notes which charges of d, a take, are added for parents.

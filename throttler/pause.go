@@ -26,7 +26,7 @@ func (t *Throttler) Pause(ctx context.Context, until time.Time, charges ...Charg
 		return invalid.Errorf("throttler: a pause until %s, in %v; it must end within %v (366 days)", until.Format(time.RFC3339), ahead, quota.MaxWindow)
 	}
 	if links != nil { // not the parents
-		r = driver.NewRequest(r.Now, r.Charges()[:links.given]...)
+		r = driver.NewRequest(r.Now, r.Charges()[:links.Given]...)
 	}
 	t.lines.pause(charges, until)
 	return t.each(r, func(r driver.Request) error { return t.pause(ctx, r, until) })

@@ -3,7 +3,6 @@ package throttler
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/weir/algorithm"
@@ -23,22 +22,16 @@ type Decision struct {
 // receipt lets a charge be given back or settled once. Copies of a Decision
 // share it.
 type receipt struct {
-	done  atomic.Bool
 	links *links // if parents were charged
 
-	// id names a decision of which there is a text, by which it may be settled elsewhere.
-	id atomic.Pointer[string]
-
-	mu    sync.Mutex // held by Renew and Settle: what is renewed after it is settled would lapse only
-	parts []taken    // if several partitions were charged one by one, or what was charged is renewed
+	mu    sync.Mutex // held by Renew and Settle, too: what is renewed after it is settled would lapse only
+	done  bool
+	id    string  // of a decision of which there is a text, by which it may be settled elsewhere; else ""
+	parts []taken // if several partitions were charged one by one, or what was charged is renewed
 }
 
 // tookNothing is the receipt of every peek: there is nothing to give back.
-var tookNothing = func() *receipt {
-	r := new(receipt)
-	r.done.Store(true)
-	return r
-}()
+var tookNothing = &receipt{done: true}
 
 // byPartition returns what d took of each partition. r.mu is held.
 func (r *receipt) byPartition(d *Decision) []taken {

@@ -34,7 +34,7 @@ const (
 type receiptText struct {
 	At      int64        `json:"t"` // ms since the epoch
 	Charges []chargeText `json:"c"`
-	Links   *linksText   `json:"l,omitempty"`
+	Links   *links       `json:"l,omitempty"`
 }
 
 type chargeText struct {
@@ -45,12 +45,6 @@ type chargeText struct {
 	Partition []byte        `json:"q"`
 	Cost      int64         `json:"n"`
 	Marks     []driver.Mark `json:"m"` // one for each limit
-}
-
-type linksText struct {
-	Given int     `json:"g"`
-	Up    []int   `json:"u"`
-	Rest  []int64 `json:"r"`
 }
 
 // Receipt returns a text of d that processes with the same counts and ReceiptKey can Open. It
@@ -79,11 +73,9 @@ func (t *Throttler) Receipt(d Decision) (string, error) {
 		}
 		text.Charges = append(text.Charges, own)
 	}
-	if l := d.receipt.links; l != nil {
-		text.Links = &linksText{l.given, l.up, l.rest}
-	}
-	id := d.receipt.name()
-	if d.receipt.done.Load() { // after the id: a settlement from now on goes by it
+	text.Links = d.receipt.links
+	id, ok := d.receipt.name()
+	if !ok {
 		return "", invalid.Errorf("throttler: the decision took nothing, or is refunded or settled, and has no receipt")
 	}
 	seal, err := t.sealOf(id)
@@ -145,13 +137,8 @@ func (r *receiptText) decision(id string) (Decision, error) {
 			results[k].Mark = c.Marks[k]
 		}
 	}
-	own := &receipt{}
-	own.id.Store(&id)
-	if l := r.Links; l != nil {
-		own.links = &links{given: l.Given, up: l.Up, rest: l.Rest}
-	}
-	opened := Decision{decision.FromDriver(d), own}
-	opened.Added = own.links.added(len(charges))
+	opened := Decision{decision.FromDriver(d), &receipt{id: id, links: r.Links}}
+	opened.Added = r.Links.added(len(charges))
 	return opened, nil
 }
 
@@ -171,13 +158,15 @@ func (t *Throttler) sealOf(id string) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// name returns r's id. It is made when it is first asked for.
-func (r *receipt) name() string {
-	if r.id.Load() == nil {
-		id := make([]byte, idBytes)
-		_, _ = rand.Read(id) // it never fails
-		text := string(id)
-		r.id.CompareAndSwap(nil, &text)
+// name returns r's id, by which each settlement from now on goes; false if r is settled. It is
+// made when it is first asked for.
+func (r *receipt) name() (id string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.id == "" {
+		random := make([]byte, idBytes)
+		_, _ = rand.Read(random) // it never fails
+		r.id = string(random)
 	}
-	return *r.id.Load()
+	return r.id, !r.done
 }

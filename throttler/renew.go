@@ -22,7 +22,7 @@ func (t *Throttler) Renew(ctx context.Context, d Decision) (Decision, error) {
 	r := d.receipt
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done.Load() {
+	if r.done {
 		return d, nil
 	}
 	s := driver.Settlement{Now: t.now(), Charged: *d.Driver(), Costs: costsOf(d.Charges()), Renews: true}

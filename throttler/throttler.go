@@ -166,13 +166,14 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
-	d.receipt.mu.Lock()
-	defer d.receipt.mu.Unlock()
-	if d.receipt.done.Swap(true) {
+	r := d.receipt
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done {
 		return d, nil
 	}
-	id := d.receipt.id.Load()
-	if id == nil && costsAs(d.Charges(), costs) && !holds(d.Charges()) {
+	r.done = true
+	if r.id == "" && costsAs(d.Charges(), costs) && !holds(d.Charges()) {
 		return d, nil
 	}
 	start := time.Now()
@@ -180,24 +181,22 @@ func (t *Throttler) settle(ctx context.Context, d Decision, costs []int64) (Deci
 	var settled driver.Decision
 	var err error
 	switch {
-	case id != nil:
-		settled, err = t.settleOnce(ctx, s, d.receipt.byPartition(&d), *id)
-	case d.receipt.parts != nil:
-		settled, err = settleParts(s, d.receipt.parts, func(_ *taken, s driver.Settlement) (driver.Decision, error) {
+	case r.id != "":
+		settled, err = t.settleOnce(ctx, s, r.byPartition(&d), r.id)
+	case r.parts != nil:
+		settled, err = settleParts(s, r.parts, func(_ *taken, s driver.Settlement) (driver.Decision, error) {
 			return t.backend.Settle(ctx, s)
 		})
 	default:
 		settled, err = t.backend.Settle(ctx, s)
 	}
-	after := Decision{decision.FromDriver(settled), d.receipt}
+	after := Decision{decision.FromDriver(settled), r}
 	after.Added = d.Added
 	if t.observer != nil {
 		t.observe(ctx, observe.OpSettle, d.Charges(), start, &after, err)
 	}
 	if err != nil {
-		if !driver.MayHaveCharged(err) || id != nil { // by an id, it is made once
-			d.receipt.done.Store(false)
-		}
+		r.done = driver.MayHaveCharged(err) && r.id == "" // by an id, it is made once
 		return Decision{}, err
 	}
 	return after, nil
