@@ -81,7 +81,8 @@ func request(tb testing.TB, h http.Handler, body string) func() {
 	return func() { h.ServeHTTP(&discard{header: make(http.Header)}, r) }
 }
 
-func TestAllocations(t *testing.T) {
+// With the race detector, a sync.Pool of the backend forgets a part of what it is given.
+func TestSequentialAllocations(t *testing.T) {
 	const runs = 1000
 	bare := testing.AllocsPerRun(runs, request(t, hello, ""))
 	for _, c := range costsInMemory() {
