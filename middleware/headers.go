@@ -96,9 +96,8 @@ func (l *ledger) writeHeaders(h http.Header) {
 	if values[0] != "" { // a header that was written before may be on its way
 		values = new([5]string)
 	}
-	r := &enforced[0].report
-	r.reset(enforced, values)
-	r.write(h)
+	l.rates.reset(enforced, values)
+	l.rates.write(h)
 	for _, e := range enforced {
 		if e.m.ExposeHeaders && !slices.Contains(h["Access-Control-Expose-Headers"], e.m.exposed) {
 			h.Add("Access-Control-Expose-Headers", e.m.exposed)

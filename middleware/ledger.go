@@ -35,6 +35,7 @@ type ledger struct {
 	fields    uint16        // in the header when the response began
 	decisions atomic.Uint32 // how many there were; not guarded
 	values    [5]string     // of GitHub's headers, as first written
+	rates     Report        // what the headers are written from
 
 	first entry // the outermost, in the same allocation
 }
@@ -77,7 +78,6 @@ type entry struct {
 	decided   uint32                  // the place of d among the ledger's decisions
 	inHandler bool                    // it is what the outer entry's handler took by Take
 	holding   *holding                // what of d is in flight, or nil
-	report    Report                  // what the headers are written from, if this is the outermost that is enforced
 }
 
 // Values of entry.progress.

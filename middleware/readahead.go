@@ -25,14 +25,12 @@ const sendGrace = 500 * time.Millisecond
 type aheadBody struct {
 	io.ReadCloser // what was not read ahead
 	limit         int64
+	filled        chan struct{} // closed when no more is read ahead
 
 	mu      sync.Mutex
-	changed *sync.Cond
 	buf     []byte // read ahead, not yet passed on
-	taken   int64  // bytes read ahead in all
 	err     error  // that ended the reading
 	stopped bool   // read no further
-	reading bool   // the goroutine of fill is at work
 }
 
 // readAhead begins to read body, r's body, ahead. It returns nil if there is no
@@ -53,26 +51,23 @@ func (s *waiters) readAhead(w http.ResponseWriter, r *http.Request, body io.Read
 		s.ahead.Add(-limit)
 		return nil
 	}
-	b := &aheadBody{ReadCloser: body, limit: limit, reading: true}
-	b.changed = sync.NewCond(&b.mu)
+	b := &aheadBody{ReadCloser: body, limit: limit, filled: make(chan struct{})}
 	go b.fill() // until stop, or until net/http ends the request
 	return b
 }
 
 func (b *aheadBody) fill() {
 	chunk := make([]byte, 4<<10)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for !b.stopped && b.err == nil && b.taken <= b.limit {
-		b.mu.Unlock()
+	for more := true; more; {
 		n, err := b.ReadCloser.Read(chunk)
 		b.mu.Lock()
-		b.buf = append(b.buf, chunk[:n]...)
-		b.taken += int64(n)
-		b.err = err
+		b.buf, b.err = append(b.buf, chunk[:n]...), err
+		more = !b.stopped && err == nil && int64(len(b.buf)) <= b.limit // the handler takes none before it is stopped
+		if !more {
+			close(b.filled)
+		}
+		b.mu.Unlock()
 	}
-	b.reading = false
-	b.changed.Broadcast()
 }
 
 // stop ends the reading ahead, and reports whether the body may have more to
@@ -87,41 +82,40 @@ func (b *aheadBody) stop() (more bool) {
 // breakOff breaks a read in progress off after grace, because net/http sends no
 // response before it has ended. It reports whether there was one. The connection
 // cannot be used again.
-func (b *aheadBody) breakOff(w http.ResponseWriter, grace time.Duration) bool {
+func (b *aheadBody) breakOff(w http.ResponseWriter, grace time.Duration) (broken bool) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.stopped = true
-	if !b.reading || http.NewResponseController(w).SetReadDeadline(time.Now().Add(grace)) != nil {
-		return false
-	}
-	for b.reading {
-		b.changed.Wait()
-	}
-	return true
-}
-
-func (b *aheadBody) Read(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.buf) == 0 && b.reading {
-		b.changed.Wait()
-	}
-	if len(b.buf) > 0 {
-		n := copy(p, b.buf)
-		b.buf = b.buf[n:]
-		if len(b.buf) == 0 {
-			b.buf = nil
-			if !b.reading && b.err != nil {
-				return n, b.err
-			}
-		}
-		return n, nil
-	}
-	if b.err != nil {
-		return 0, b.err
+	select {
+	case <-b.filled:
+	default:
+		broken = http.NewResponseController(w).SetReadDeadline(time.Now().Add(grace)) == nil
 	}
 	b.mu.Unlock()
-	n, err := b.ReadCloser.Read(p)
+	if broken {
+		<-b.filled
+	}
+	return broken
+}
+
+// Read passes on what was read ahead, also while more is read.
+func (b *aheadBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
-	return n, err
+	waits := len(b.buf) == 0
+	b.mu.Unlock()
+	if waits {
+		<-b.filled
+	}
+	b.mu.Lock()
+	n, empty, err := copy(p, b.buf), len(b.buf) == 0, b.err
+	if b.buf = b.buf[n:]; len(b.buf) == 0 {
+		b.buf = nil
+	}
+	b.mu.Unlock()
+	switch {
+	case !empty:
+		return n, nil
+	case err != nil:
+		return 0, err
+	}
+	return b.ReadCloser.Read(p)
 }
