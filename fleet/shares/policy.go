@@ -80,19 +80,14 @@ func newPolicies(all []*quota.Policy, members int, window time.Duration) (map[st
 		p.shares.Store(&shares{usual: p.none()})
 		for k := range given.Limits {
 			l := &given.Limits[k]
-			p.least = append(p.least, shareOf(l, leastOf(l, members)))
+			q := p.divided(k)
+			p.least = append(p.least, shareOf(l, q.Low(members)))
 			p.most = min(p.most, l.Capacity())
 		}
 		quotas += len(given.Limits)
 		byName[given.Name], order = p, append(order, p)
 	}
 	return byName, order, nil
-}
-
-// leastOf returns the units of l's quota that each of so many members has at least: a
-// twentieth of the even share, and what makes a capacity of 1.
-func leastOf(l *quota.Limit, members int) int64 {
-	return max(divUp(l.Quota, l.Capacity()), l.Quota/int64(20*members))
 }
 
 // none returns the shares of a process that holds none.
@@ -138,17 +133,10 @@ func divisible(p *quota.Policy, members int) error {
 	return nil
 }
 
-// quotas returns what is divided of p: each of its limits, by the demand for all.
-func (p *policy) quotas(members int) []division.Quota {
-	all := make([]division.Quota, len(p.Limits))
-	for i := range p.Limits {
-		l := &p.Limits[i]
-		all[i] = division.Quota{Name: p.Name + "/" + strconv.Itoa(i), Total: l.Quota, Demand: p.sampler.Demand}
-		if l.Capacity() < l.Quota {
-			all[i].Min = leastOf(l, members)
-		}
-	}
-	return all
+// divided returns what is divided of limit k, by the demand for all.
+func (p *policy) divided(k int) division.Quota {
+	l := &p.Limits[k]
+	return division.Quota{Name: p.Name + "/" + strconv.Itoa(k), Total: l.Quota, Step: divUp(l.Quota, l.Capacity()), Demand: p.sampler.Demand}
 }
 
 // apply puts new shares in force from now on. With the first units that this process

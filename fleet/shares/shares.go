@@ -156,7 +156,9 @@ func newBackend(self string, members int, policies []*quota.Policy, options *Opt
 	}
 	var quotas []division.Quota
 	for _, p := range b.policies {
-		quotas = append(quotas, p.quotas(max(members, 1))...)
+		for k := range p.Limits {
+			quotas = append(quotas, p.divided(k))
+		}
 	}
 	for i := range b.stripes {
 		b.stripes[i].Most = o.MaxKeys / keyed.Stripes

@@ -130,22 +130,16 @@ func (q *Quota) id() uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// low returns the quota's minimum among n members.
-func (q *Quota) low(n int) int64 {
-	if q.Min > 0 {
-		return q.Min
-	}
-	low := q.Total / int64(20*n)
-	if low == 0 && q.Total >= int64(n) {
-		low = 1
-	}
-	return low
-}
+// Low returns the units that each of n members has at least, if there are as many.
+func (q *Quota) Low(n int) int64 { return max(q.Total/int64(20*n), q.Step, 1) }
 
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
 	c.Incarnation = c.random.Uint64()
 	c.held = make([]holding, len(c.quotas))
+	for i := range c.quotas {
+		c.ids = append(c.ids, c.quotas[i].id())
+	}
 	c.list = list.sorted()
 	c.nextStart = now.Add(c.part(4))
 	c.publish()
@@ -477,7 +471,7 @@ func (c *core) items(i int, now time.Time) []item {
 	for key, units := range h.keys {
 		keys[key] = item{vectorID: vectorID{id, key}, Held: units, Own: true}
 	}
-	group := item{vectorID: vectorID{Quota: id}, Total: q.Total, Low: min(q.low(len(c.list.Members)), q.Total), Held: h.units}
+	group := item{vectorID: vectorID{Quota: id}, Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total), Held: h.units}
 	for _, k := range d.Keys {
 		if k.Key == 0 {
 			continue

@@ -20,21 +20,15 @@ const little = 1.0 / 64
 
 // apportion divides total by weights, which are what the members are asked for, so that a
 // request has the same chance everywhere: whole units that add up to total, none below low, or
-// below the even share if that is less. Weights that say nothing divide evenly. It goes from
+// below the even share if that is less. Weights of 0 divide evenly. It goes from
 // held towards the target; held may add up to another total.
 func apportion(total, low int64, weights []float64, held []int64) []int64 {
 	n := int64(len(weights))
 	low = min(low, total/n)
 	var weight, before float64
 	for i, w := range weights {
-		if !(w >= 0) || math.IsInf(w, 0) {
-			w, weights[i] = 0, 0
-		}
 		weight += w
 		before += float64(held[i])
-	}
-	if math.IsInf(weight, 0) {
-		weight = 0
 	}
 	target, old := make([]float64, n), make([]float64, n)
 	var moves float64 // the part of total that changes hands
@@ -83,15 +77,8 @@ func roundShares(total, low int64, exact []float64) []int64 {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rest[b], rest[a]) })
-	for k := int64(0); left > 0; k++ {
-		whole[order[k%n]]++
-		left--
-	}
-	for k := n - 1; left < 0; k-- { // rounding of huge totals
-		if i := order[(k%n+n)%n]; whole[i] > low {
-			whole[i]--
-			left++
-		}
+	for _, i := range order[:left] {
+		whole[i]++
 	}
 	return whole
 }

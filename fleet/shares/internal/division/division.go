@@ -37,14 +37,14 @@ type Quota struct {
 	// Name identifies the quota: all processes that know it divide it.
 	Name string
 
-	// Total is the units to divide, from 1. Of processes with different ones, the
+	// Total is the units to divide, from 1 to 2^40. Of processes with different ones, the
 	// lowest is divided.
 	Total int64
 
-	// Min is the units that each member has at least when all take part in a
-	// division. If zero, a twentieth of the even share, but at least 1 if the quota has
-	// as many units as there are members. If there are too few, it is lower.
-	Min int64
+	// Step is how many units a member needs to admit anything. Each member has as many at
+	// least, and a twentieth of the even share, when all take part in a division and
+	// there are enough. If zero, 1.
+	Step int64
 
 	// Demand returns what this process was recently asked for, refused requests
 	// included, and its keys with the highest demand, at most so many: see

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -31,6 +30,8 @@ type Member struct {
 // New returns a Member named self. It holds nothing and sends nothing before Run.
 // self need not be on the list: it holds nothing then, until a list names it. Errors
 // wrap quota.ErrInvalid.
+//
+// Names of quotas differ.
 //
 // apply is called with the shares whenever they change, one call at a time, and once
 // in New. The shares must be in force when it returns: what a division lowers is given
@@ -71,31 +72,10 @@ func (c *core) validate(list List) error {
 	case n == 0 || n > MaxQuotas:
 		return invalid.Errorf("division: quotas has %d; it must have from 1 to %d", n, MaxQuotas)
 	}
-	if err := c.validateQuotas(int64(max(len(list.Members), 1))); err != nil {
-		return err
-	}
 	if err := list.validate(); err != nil {
 		return err
 	}
 	return c.fits(list)
-}
-
-// validateQuotas sets the ids of the quotas, which so many members divide.
-func (c *core) validateQuotas(members int64) error {
-	for i := range c.quotas {
-		q := &c.quotas[i]
-		id := q.id()
-		switch {
-		case q.Total < 1 || q.Total > maxTotal:
-			return invalid.Errorf("division: quotas[%d].Total is %d; it must be from 1 to %d", i, q.Total, int64(maxTotal))
-		case q.Min < 0 || q.Min > q.Total/members:
-			return invalid.Errorf("division: quotas[%d].Min is %d; with %d members and a Total of %d it must be from 0 to %d", i, q.Min, members, q.Total, q.Total/members)
-		case slices.Contains(c.ids, id):
-			return invalid.Errorf("division: quotas[%d] is %q a second time; names must differ", i, q.Name)
-		}
-		c.ids = append(c.ids, id)
-	}
-	return nil
 }
 
 // fits returns an error if messages of the list's members may be above MaxMessage.

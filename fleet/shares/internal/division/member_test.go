@@ -165,18 +165,15 @@ func TestNewRefuses(t *testing.T) {
 		quotas []division.Quota
 		o      division.Options
 	}{
-		"Epoch is 0":                   {"a", division.List{Members: list.Members}, quotas, division.Options{}},
-		"Members has 0":                {"a", division.List{Epoch: 1}, quotas, division.Options{}},
-		`Members[1] is "a" a second`:   {"a", division.List{Epoch: 1, Members: []string{"a", "a"}}, quotas, division.Options{}},
-		"Members[0] has 0 bytes":       {"a", division.List{Epoch: 1, Members: []string{""}}, quotas, division.Options{}},
-		"self has 0 bytes":             {"", list, quotas, division.Options{}},
-		"quotas has 0":                 {"a", list, nil, division.Options{}},
-		"quotas[0].Total is 0":         {"a", list, []division.Quota{{Name: "core"}}, division.Options{}},
-		"quotas[0].Min is 6":           {"a", list, []division.Quota{{Name: "core", Total: 10, Min: 6}}, division.Options{}},
-		`quotas[1] is "core" a second`: {"a", list, append(quotas, quotas[0]), division.Options{}},
-		"Refresh is 1ms":               {"a", list, quotas, division.Options{Refresh: time.Millisecond}},
-		"Keys of 64 need messages":     {"a", division.List{Epoch: 1, Members: many(600)}, []division.Quota{{Name: "core", Total: 1000}}, division.Options{Keys: 64}},
-		"Keys is 65":                   {"a", list, quotas, division.Options{Keys: 65}},
+		"Epoch is 0":                 {"a", division.List{Members: list.Members}, quotas, division.Options{}},
+		"Members has 0":              {"a", division.List{Epoch: 1}, quotas, division.Options{}},
+		`Members[1] is "a" a second`: {"a", division.List{Epoch: 1, Members: []string{"a", "a"}}, quotas, division.Options{}},
+		"Members[0] has 0 bytes":     {"a", division.List{Epoch: 1, Members: []string{""}}, quotas, division.Options{}},
+		"self has 0 bytes":           {"", list, quotas, division.Options{}},
+		"quotas has 0":               {"a", list, nil, division.Options{}},
+		"Refresh is 1ms":             {"a", list, quotas, division.Options{Refresh: time.Millisecond}},
+		"Keys of 64 need messages":   {"a", division.List{Epoch: 1, Members: many(600)}, []division.Quota{{Name: "core", Total: 1000}}, division.Options{Keys: 64}},
+		"Keys is 65":                 {"a", list, quotas, division.Options{Keys: 65}},
 	} {
 		_, err := division.New(c.self, c.list, c.quotas, &network{}, func(division.Shares) {}, &c.o)
 		if !errors.Is(err, throttler.ErrInvalid) || !strings.Contains(err.Error(), name) {

@@ -16,8 +16,8 @@ const messageVersion = 3
 const (
 	maxName    = 255
 	maxVectors = MaxQuotas * (1 + 4*MaxKeys) // what a member reports at most
-	maxTotal   = 1 << 53
-	minObject  = 16 // bytes that an object of a message has in the mean, at least
+	maxTotal   = 1 << 40                     // shares are computed in doubles
+	minObject  = 16                          // bytes that an object of a message has in the mean, at least
 )
 
 // A message is what a member says of itself: to the members of a round that it has

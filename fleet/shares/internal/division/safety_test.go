@@ -52,7 +52,7 @@ var (
 func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 	random := rand.New(rand.NewPCG(seed, 1))
 	n := 2 + random.IntN(7)
-	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Min: int64(random.IntN(3))}}
+	quotas := []Quota{{Name: "core", Total: int64(5 + random.IntN(1000))}, {Name: "search", Total: 60, Step: int64(random.IntN(3))}}
 	f := newFleet(t, seed, quotas, Options{Keys: []int{-1, 2, 4}[random.IntN(3)]})
 	f.rash = rash
 	f.loss = []float64{0, 0.01, 0.1, 0.3}[random.IntN(4)]
@@ -181,8 +181,8 @@ func history(t *testing.T, seed uint64, actions []int, rash bool) int {
 		t.Errorf("%v after all was well again: %v", f.now.Sub(t0), f.whole(list))
 	}
 	for i := range quotas {
-		q := Quota{Total: f.total(i), Min: quotas[i].Min}
-		low := min(q.low(len(list.Members)), q.Total/int64(len(list.Members)))
+		q := Quota{Total: f.total(i), Step: quotas[i].Step}
+		low := min(q.Low(len(list.Members)), q.Total/int64(len(list.Members)))
 		for _, name := range list.Members {
 			if units := f.members[name].shares.Quotas[i].Units; units < low {
 				t.Errorf("%s has %d units of %s; the minimum is %d", name, units, quotas[i].Name, low)
