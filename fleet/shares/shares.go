@@ -127,7 +127,7 @@ func New(self string, list List, transport Transport, policies []*quota.Policy, 
 	if err != nil {
 		return nil, err
 	}
-	b.running.Go(func() { _ = b.member.Run(b.closed) }) // ends with Close alone
+	b.running.Go(func() { b.member.Run(b.closed) }) // ends with Close alone
 	b.running.Go(func() { keyed.Every(b.closed, sweepEvery, b.sweep) })
 	return b, nil
 }

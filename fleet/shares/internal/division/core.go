@@ -40,7 +40,7 @@ type core struct {
 	list  List      // its members are sorted
 	whole time.Time // until then, a member that the list left out may hold units
 
-	held  []holding // of quotas
+	held  []Share // of quotas
 	valid bool
 
 	// A member belongs to the round joined, and takes in one division of it.
@@ -62,19 +62,6 @@ type round struct {
 	reports []*message
 	waiting map[string]time.Time // for answers: when to send again
 	until   time.Time            // it waits for reports
-}
-
-// holding is what a member holds of one quota.
-type holding struct {
-	units int64
-	keys  map[uint64]int64 // of keys with their own division
-}
-
-func (h *holding) of(key uint64) int64 {
-	if units, ok := h.keys[key]; ok {
-		return units
-	}
-	return h.units
 }
 
 // call is a message to send. Its outcome goes to answered.
@@ -136,7 +123,7 @@ func (q *Quota) Low(n int) int64 { return max(q.Total/int64(20*n), q.Step, 1) }
 // begin sets the list at the start.
 func (c *core) begin(now time.Time, list List) {
 	c.Incarnation = c.random.Uint64()
-	c.held = make([]holding, len(c.quotas))
+	c.held = make([]Share, len(c.quotas))
 	for i := range c.quotas {
 		c.ids = append(c.ids, c.quotas[i].id())
 	}
@@ -193,7 +180,7 @@ func (c *core) publish() {
 		s.Round, s.First = c.div.ID.Number, len(c.div.Members) == len(c.list.Members) && c.div.first()
 	}
 	for i := range c.held {
-		s.Quotas[i] = Share{c.held[i].units, maps.Clone(c.held[i].keys)}
+		s.Quotas[i] = Share{c.held[i].Units, maps.Clone(c.held[i].Keys)}
 	}
 	c.apply(s)
 }
@@ -468,10 +455,10 @@ func (c *core) items(i int, now time.Time) []item {
 		d.Keys = d.Keys[:min(len(d.Keys), 2*c.keys)]
 	}
 	keys := make(map[uint64]item)
-	for key, units := range h.keys {
+	for key, units := range h.Keys {
 		keys[key] = item{vectorID: vectorID{id, key}, Held: units, Own: true}
 	}
-	group := item{vectorID: vectorID{Quota: id}, Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total), Held: h.units}
+	group := item{vectorID: vectorID{Quota: id}, Total: q.Total, Low: min(q.Low(len(c.list.Members)), q.Total), Held: h.Units}
 	for _, k := range d.Keys {
 		if k.Key == 0 {
 			continue
@@ -480,7 +467,7 @@ func (c *core) items(i int, now time.Time) []item {
 		if own {
 			d.Units -= k.Units // it has its own division
 		} else {
-			it = item{vectorID: vectorID{id, k.Key}, Held: h.units}
+			it = item{vectorID: vectorID{id, k.Key}, Held: h.Units}
 		}
 		it.Demand = finite(k.Units)
 		keys[k.Key] = it
@@ -497,31 +484,31 @@ func finite(f float64) float32 {
 	return float32(min(f, 1e30))
 }
 
-// shares returns what this member has, by its division, of each vector of quota i, by key;
-// 0 is the quota's.
-func (c *core) shares(i int) map[uint64]int64 {
-	all := make(map[uint64]int64)
+// share returns what this member has of quota i by its division, all keys with a vector
+// among its Keys.
+func (c *core) share(i int) Share {
+	s := Share{Keys: make(map[uint64]int64)}
 	own := c.div.member(c.process)
 	for k, v := range c.div.Vectors {
-		if v.Quota == c.ids[i] {
-			all[v.Key] = own.Shares[k]
+		switch {
+		case v.Quota != c.ids[i]:
+		case v.Key == 0:
+			s.Units = own.Shares[k]
+		default:
+			s.Keys[v.Key] = own.Shares[k]
 		}
 	}
-	return all
+	return s
 }
 
 // shrink lowers what is held to the shares.
 func (c *core) shrink() {
 	for i := range c.held {
-		old, shares := c.held[i], c.shares(i)
-		next := holding{min(old.units, shares[0]), make(map[uint64]int64)}
-		for _, keys := range []map[uint64]int64{old.keys, shares} {
+		old, share := c.held[i], c.share(i)
+		next := Share{min(old.Units, share.Units), make(map[uint64]int64)}
+		for _, keys := range []map[uint64]int64{old.Keys, share.Keys} {
 			for key := range keys {
-				if share, ok := shares[key]; key != 0 && ok {
-					next.keys[key] = min(old.of(key), share)
-				} else if key != 0 {
-					next.keys[key] = min(old.of(key), shares[0])
-				}
+				next.Keys[key] = min(old.Of(key), share.Of(key))
 			}
 		}
 		c.held[i] = next
@@ -533,15 +520,12 @@ func (c *core) shrink() {
 // their quota's again.
 func (c *core) grow() {
 	for i := range c.held {
-		shares := c.shares(i)
-		h := holding{units: shares[0], keys: shares}
-		delete(h.keys, 0)
+		c.held[i] = c.share(i)
 		for _, v := range c.div.Vectors {
 			if v.Quota == c.ids[i] && v.Ends {
-				delete(h.keys, v.Key)
+				delete(c.held[i].Keys, v.Key)
 			}
 		}
-		c.held[i] = h
 	}
 	c.publish()
 }
@@ -563,7 +547,7 @@ func (c *core) status(now time.Time) Status {
 		}
 	}
 	for i := range c.quotas {
-		q := QuotaStatus{Name: c.quotas[i].Name, Total: c.quotas[i].Total, Units: c.held[i].units, Unused: c.quotas[i].Total, Keys: maps.Clone(c.held[i].keys)}
+		q := QuotaStatus{Name: c.quotas[i].Name, Total: c.quotas[i].Total, Units: c.held[i].Units, Unused: c.quotas[i].Total, Keys: maps.Clone(c.held[i].Keys)}
 		vector := div.index(vectorID{Quota: c.ids[i]})
 		for _, r := range rows {
 			if r == nil || vector < 0 {

@@ -103,7 +103,7 @@ func (c *core) fits(list List) error {
 
 // Run takes part in the division until ctx is done, and returns when all its goroutines
 // have ended. From then on the member holds nothing. It must be called once at most.
-func (m *Member) Run(ctx context.Context) error {
+func (m *Member) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	m.mu.Lock()
 	m.running = ctx
@@ -128,7 +128,6 @@ func (m *Member) Run(ctx context.Context) error {
 	m.mu.Unlock()
 	cancel()
 	m.calls.Wait()
-	return nil
 }
 
 // rouse makes Run look at what is due.

@@ -89,7 +89,7 @@ func TestMembers(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = m.Run(ctx)
+			m.Run(ctx)
 		}()
 		stop[name] = func() { cancel(); <-ended }
 	}
