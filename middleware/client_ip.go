@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -60,23 +61,13 @@ const (
 // A request without any address, as through a Unix socket, has no key. Bad
 // options are an error in [New], which wraps throttler.ErrInvalid.
 func ClientIP(options *IPOptions) Key {
-	var o IPOptions
-	if options != nil {
-		o = *options
-	}
-	if o.IPv6Prefix == 0 {
-		o.IPv6Prefix = 64
-	}
-	from, err := addressFrom(o)
+	from, err := addressFrom(options)
 	if err != nil {
 		return Key{err: err}
 	}
 	return Key{addresses: []addressSource{from}, of: func(r *http.Request) (string, bool) {
-		addr := embedded(from.find(r))
-		if !addr.IsValid() {
-			return "", false
-		}
-		return ipKey(addr, o.IPv6Prefix), true
+		key := from.key(from.find(r))
+		return key, key != ""
 	}}
 }
 
@@ -87,12 +78,7 @@ func ClientIP(options *IPOptions) Key {
 // counts as one, is charged under p64 alone. Addresses are found as [ClientIP] finds them; requests without one
 // share a count under p64.
 func IPv6Chain(p48, p56, p64 *throttler.Policy, options *IPOptions) Classifier {
-	var o IPOptions
-	if options != nil {
-		o = *options
-	}
-	o.IPv6Prefix = 64
-	from, err := addressFrom(o)
+	from, err := addressFrom(options)
 	return Classifier{err: err, rules: []rule{{addresses: []addressSource{from}, policies: []*throttler.Policy{p48, p56, p64}, append: func(charges []throttler.Charge, r *http.Request) []throttler.Charge {
 		addr := embedded(from.find(r))
 		switch {
@@ -148,13 +134,20 @@ func embedded(addr netip.Addr) netip.Addr {
 func isOneClient(addr netip.Addr) bool { return addr.Is4() || nat64Local.Contains(addr) }
 
 // addressSource finds clients' addresses.
-type addressSource struct{ trusted []netip.Prefix }
+type addressSource struct {
+	trusted    []netip.Prefix
+	ipv6Prefix int
+}
 
-func addressFrom(o IPOptions) (addressSource, error) {
-	if o.IPv6Prefix < 1 || o.IPv6Prefix > 128 {
-		return addressSource{}, invalid.Errorf("middleware: IPOptions.IPv6Prefix is %d; it must be from 1 to 128, or 0 for 64", o.IPv6Prefix)
+func addressFrom(options *IPOptions) (addressSource, error) {
+	var o IPOptions
+	if options != nil {
+		o = *options
 	}
-	var s addressSource
+	s := addressSource{ipv6Prefix: cmp.Or(o.IPv6Prefix, 64)}
+	if s.ipv6Prefix < 1 || s.ipv6Prefix > 128 {
+		return s, invalid.Errorf("middleware: IPOptions.IPv6Prefix is %d; it must be from 1 to 128, or 0 for 64", o.IPv6Prefix)
+	}
 	for i, p := range o.TrustedProxies {
 		if !p.IsValid() {
 			return s, invalid.Errorf("middleware: IPOptions.TrustedProxies[%d] is not a valid prefix; it must be like 10.0.0.0/8 or 2001:db8::1/128", i)
@@ -175,6 +168,14 @@ func minBits(p netip.Prefix) int {
 		return minIPv4Bits
 	}
 	return minIPv6Bits
+}
+
+// key returns the key of addr, or "" if that is not valid.
+func (s addressSource) key(addr netip.Addr) string {
+	if addr = embedded(addr); addr.IsValid() {
+		return ipKey(addr, s.ipv6Prefix)
+	}
+	return ""
 }
 
 // find returns the client's address, or the zero Addr.

@@ -220,9 +220,6 @@ func (e *entry) readCostHeader(h http.Header) {
 		e.l.mu.Unlock()
 	}
 	if err != nil {
-		e.l.mu.Lock()
-		charges := slices.Clone(e.charges)
-		e.l.mu.Unlock()
-		e.m.fail(e.received, err, charges, observe.ResultNotSettled)
+		e.m.fail(e.received, err, e.charges, observe.ResultNotSettled)
 	}
 }

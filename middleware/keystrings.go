@@ -15,15 +15,8 @@ func SubjectKey(subject string) string { return "subject:" + subject }
 // "ip:192.0.2.7", "ip:2001:db8::/64". Of options it uses IPv6Prefix. An address that is not
 // valid has none: "".
 func AddressKey(addr netip.Addr, options *IPOptions) string {
-	addr = embedded(addr.Unmap().WithZone(""))
-	if !addr.IsValid() {
-		return ""
-	}
-	prefix := 64
-	if options != nil && options.IPv6Prefix != 0 {
-		prefix = options.IPv6Prefix
-	}
-	return ipKey(addr, prefix)
+	from, _ := addressFrom(options)
+	return from.key(addr.Unmap().WithZone(""))
 }
 
 // JoinedKey returns the key of [Join] for requests that have these keys, in their order; ""
