@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -207,16 +206,12 @@ func (all *lines) next(c *call) (at time.Time, woken <-chan struct{}) {
 // nameOf names the counts of charges.
 func nameOf(charges []Charge) string {
 	var b []byte
-	for i := range charges {
-		c := &charges[i]
+	for _, c := range charges {
+		name := ""
 		if c.Policy != nil {
-			b = append(b, c.Policy.Name...)
+			name = c.Policy.Name
 		}
-		for _, part := range [...]string{c.Key, c.Partition} {
-			b = strconv.AppendInt(append(b, ' '), int64(len(part)), 10)
-			b = append(append(b, ' '), part...)
-		}
-		b = append(b, '\n')
+		b = fmt.Appendf(b, "%q %q %q\n", name, c.Key, c.Partition)
 	}
 	return string(b)
 }
